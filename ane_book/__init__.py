@@ -1,0 +1,66 @@
+"""Language models on Apple's Neural Engine: convert them, check them, run them anywhere.
+
+    import ane_book
+
+    session = ane_book.load("smollm2-135m-instruct")
+    print(session.generate("What is the capital of France?").text)
+
+The library is the companion of the ANE Book; each part says in which chapter it is taught.
+"""
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+# coremltools prints ten lines on import off a Mac and draws progress bars while converting.
+os.environ.setdefault("TQDM_DISABLE", "1")
+logging.getLogger("coremltools").setLevel(logging.ERROR)
+
+if TYPE_CHECKING:
+    from ane_book.bundle import Bundle
+    from ane_book.mil import MLProgram
+    from ane_book.runtime import Session
+
+__all__ = ["Bundle", "MLProgram", "Session", "convert", "load", "reference_models"]
+__version__ = "0.1.0"
+
+#: Where the public names live; each is imported at first use, since torch alone takes a second.
+_HOMES = {
+    "Bundle": "ane_book.bundle",
+    "MLProgram": "ane_book.mil",
+    "Session": "ane_book.runtime",
+    "convert": "ane_book.conversion",
+    "reference_models": "ane_book.conversion",
+}
+
+
+def load(
+    model: str,
+    *,
+    precision: str = "fp16",
+    backend: str | None = None,
+    **recipe,
+) -> "Session":
+    """A session over a bundle's folder or a reference model, which is converted at first use.
+
+    precision: "fp16" or, with the executor, "fp32". backend: "mil", "coreml" or None for the best
+    that runs here. recipe: what `convert` takes (kv, context, prefill, source, progress, ...).
+    """
+    from ane_book.bundle import Bundle
+    from ane_book.runtime import Session
+
+    if os.path.exists(os.path.join(model, "manifest.json")):
+        bundle = Bundle.open(model)
+    else:
+        from ane_book.conversion import convert
+
+        bundle = convert(model, **recipe)
+    return Session(bundle, precision, backend)
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ane_book' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,159 @@
+"""The bundle: a folder that holds a converted model and everything needed to run it.
+
+    manifest.json       what the model is, where it came from, how it was converted, every shape
+    layers_00-30.mlpackage ...   shards: functions `decode` (T = 1) and `prefill` (T = 64)
+    head.mlpackage      final norm and vocabulary projection, the same two functions
+    embedding.npy       float16 (V, C), memory-mapped by the host
+    tokenizer.json      as Hugging Face `tokenizers` reads it
+    golden.npz          reference: token ids, last logits and argmax of every position, from PyTorch
+
+It is the contract between conversion and everything after it. A bundle appears whole or not at all.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ane_book.config import DecoderConfig
+from ane_book.errors import InvalidBundle
+
+__all__ = ["Bundle", "Manifest", "Recipe"]
+
+FORMAT = "ane-book bundle 1"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Recipe(_Record):
+    """How a model is converted: everything that shapes the graphs."""
+
+    kv: Literal["state", "host"] = "state"
+    context: int = 512  # S: slots of the cache
+    prefill: int = 64  # T of the function `prefill`
+    shard_bytes: int = 1_000_000_000  # limit for the weights of one shard
+    head_rows: int = 16384  # limit for one part of the vocabulary
+    argmax_output: bool = False
+
+
+class Source(_Record):
+    kind: str  # "gguf", "safetensors" or "random"
+    files: list[str]
+    fingerprint: str  # sha256 of the files' bytes
+
+
+class Shard(_Record):
+    package: str
+    layers: tuple[int, int]  # [first, last)
+
+
+class Head(_Record):
+    package: str
+    splits: list[int]  # rows of the vocabulary in each part
+
+
+class Tokenizer(_Record):
+    file: str = "tokenizer.json"
+    chat_template: str | None = None
+    eos_token_ids: list[int] = []
+    bos_token_id: int | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
+
+
+class Manifest(_Record):
+    """`manifest.json`, version 1."""
+
+    format: Literal["ane-book bundle 1"] = FORMAT
+    name: str
+    config: DecoderConfig
+    recipe: Recipe
+    source: Source
+    shards: list[Shard]
+    head: Head
+    embedding: str = "embedding.npy"
+    golden: str = "golden.npz"
+    tokenizer: Tokenizer
+    files: dict[str, int]  # every file of the bundle but this one, with its size in bytes
+    tools: dict[str, str]  # versions that made it
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """An opened bundle."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Bundle":
+        """Open and check a bundle's folder.
+
+        Raises InvalidBundle when the manifest cannot be read or a file is missing or cut short. That
+        the packages have the manifest's shapes is checked by whoever opens them (`Session`).
+        """
+        path = Path(path)
+        manifest_path = path / "manifest.json"
+        try:
+            manifest = Manifest.model_validate_json(manifest_path.read_bytes())
+        except OSError:
+            raise InvalidBundle(
+                f"{path}: not a bundle (no manifest.json); give a folder that `ane-book convert` wrote"
+            ) from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise InvalidBundle(f"{manifest_path}: {place}: {first['msg']}") from None
+        bundle = cls(path, manifest)
+        bundle._check_files()
+        return bundle
+
+    @property
+    def config(self) -> DecoderConfig:
+        return self.manifest.config
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.manifest.recipe
+
+    @cached_property
+    def embedding(self) -> np.ndarray:
+        """The embedding (V, C), float16, memory-mapped."""
+        return np.load(self.path / self.manifest.embedding, mmap_mode="r")
+
+    def golden(self) -> dict[str, np.ndarray]:
+        """The reference: `tokens` (T,), `logits` (V,) of the last, `argmax` (T,) of every one."""
+        with np.load(self.path / self.manifest.golden) as arrays:
+            return dict(arrays)
+
+    def _check_files(self) -> None:
+        manifest, config = self.manifest, self.config
+        for name, size in manifest.files.items():
+            file = self.path / name
+            found = file.stat().st_size if file.is_file() else None
+            if found != size:
+                state = "is missing" if found is None else f"has {found:,} bytes"
+                raise InvalidBundle(
+                    f"{file} {state}; manifest.json says {size:,} bytes. Convert the model again"
+                )
+        layers = [layer for shard in manifest.shards for layer in range(*shard.layers)]
+        if layers != list(range(config.num_layers)):
+            raise InvalidBundle(
+                f"{self.path}: the shards hold layers {layers}, the model has {config.num_layers}"
+            )
+        if sum(manifest.head.splits) != config.vocab_size:
+            raise InvalidBundle(
+                f"{self.path}: head splits {manifest.head.splits} do not add up to the vocabulary "
+                f"of {config.vocab_size}"
+            )
+        shape, dtype = self.embedding.shape, self.embedding.dtype
+        if shape != (config.vocab_size, config.hidden_size) or dtype != np.float16:
+            raise InvalidBundle(
+                f"{self.path / manifest.embedding}: {dtype}{shape}; manifest.json says "
+                f"float16{(config.vocab_size, config.hidden_size)}"
+            )

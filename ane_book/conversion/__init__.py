@@ -1,0 +1,136 @@
+"""From weights to a bundle: `convert` finds the weights, plans, lowers, links and writes.
+
+Bundles are cached by content: the source's bytes, the recipe and this library's own code make the key,
+so chapters share a conversion and never see a stale one. `ANE_BOOK_CACHE` moves the cache.
+"""
+
+from hashlib import sha256
+import json
+import os
+from pathlib import Path
+import shutil
+
+from ane_book.bundle import Bundle, Recipe
+from ane_book.config import DecoderConfig
+from ane_book.conversion.build import BundleBuilder, Progress, check_weights
+from ane_book.conversion.reference import find_reference, reference_models
+from ane_book.conversion.shards import parse_bytes
+from ane_book.errors import InvalidInput
+from ane_book.weights import WeightSource, open_source
+from ane_book.weights.hub import find_weights
+from filelock import FileLock
+
+__all__ = ["cache_folder", "convert", "reference_models"]
+
+LIBRARY = Path(__file__).parent.parent
+SHAPING = ("config.py", "bundle.py", "conversion/*.py", "models/*.py", "weights/*.py")
+
+
+def cache_folder() -> Path:
+    """Where bundles are kept: $ANE_BOOK_CACHE, or `ane-book` in the user's cache folder."""
+    chosen = os.environ.get("ANE_BOOK_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(chosen) if chosen else Path(base) / "ane-book"
+
+
+def convert(
+    model: str,
+    out: str | Path | None = None,
+    source: str | Path | None = None,
+    *,
+    kv: str = "state",
+    context: int = 512,
+    prefill: int = 64,
+    shard_limit: str | int = "1GB",
+    head_rows: int = 16384,
+    argmax_output: bool = False,
+    force: bool = False,
+    progress: Progress = lambda description, done, total: None,
+) -> Bundle:
+    """Convert a model to a bundle of Core ML packages, or find it in the cache.
+
+    model: a reference model's name, a `.gguf` file, or a folder with config.json and safetensors.
+    out: the bundle's folder; the cache when None. source: weights to use for a reference model.
+    kv: "state" keeps the cache in Core ML's states, "host" passes it in and out.
+    context: slots of the cache (S). prefill: tokens of a prompt's chunk (T).
+    shard_limit: bytes of weights in one package. head_rows: rows in a part of the vocabulary.
+    argmax_output: return the likeliest token's id instead of the logits.
+    force: convert again although the bundle is there.
+
+    Raises UnknownModel, WeightsNotFound, InvalidWeights, UnsupportedModel or InvalidInput. Nothing
+    is left in `out` unless it is whole.
+    """
+    name, weights = _open(model, source)
+    config = DecoderConfig.from_hf(weights.config())
+    recipe = _recipe(config, kv, context, prefill, shard_limit, head_rows, argmax_output)
+    check_weights(weights, config)
+    builder = BundleBuilder(name, weights, config, recipe, progress)
+    key = _key(weights, recipe)
+    target = Path(out) if out else cache_folder() / "bundles" / f"{name}-{key[:16]}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.with_name(f"{target.name}.lock")):
+        if target.exists() and not force:
+            return _existing(target, weights, recipe)
+        if target.exists():
+            shutil.rmtree(target)
+        return builder.build(target, key)
+
+
+def _open(model: str, source: str | Path | None) -> tuple[str, WeightSource]:
+    """The model's name and its weights."""
+    path = Path(model)
+    if source is None and path.exists() and model not in reference_models():
+        return path.name.removesuffix(".gguf"), open_source(path)
+    reference = find_reference(model)
+    return reference.name, open_source(find_weights(reference, source))
+
+
+def _recipe(
+    config: DecoderConfig,
+    kv: str,
+    context: int,
+    prefill: int,
+    shard_limit: str | int,
+    head_rows: int,
+    argmax_output: bool,
+) -> Recipe:
+    if kv not in ("state", "host"):
+        raise InvalidInput(f'kv must be "state" or "host", not {kv!r}')
+    if not 2 <= prefill <= context:
+        raise InvalidInput(
+            f"prefill must be between 2 and the context of {context} tokens, not {prefill}"
+        )
+    if context > config.max_position:
+        raise InvalidInput(
+            f"context {context} is beyond the {config.max_position} positions the model knows"
+        )
+    return Recipe(
+        kv=kv,
+        context=context,
+        prefill=prefill,
+        shard_bytes=parse_bytes(shard_limit),
+        head_rows=head_rows,
+        argmax_output=argmax_output,
+    )
+
+
+def _key(source: WeightSource, recipe: Recipe) -> str:
+    """What the bundle's bytes depend on, as one hash."""
+    digest = sha256(source.fingerprint().encode())
+    digest.update(json.dumps(recipe.model_dump(), sort_keys=True).encode())
+    for pattern in SHAPING:
+        for file in sorted(LIBRARY.glob(pattern)):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _existing(target: Path, source: WeightSource, recipe: Recipe) -> Bundle:
+    """The bundle that is already there, if it is the one asked for."""
+    bundle = Bundle.open(target)
+    found = bundle.manifest
+    if (found.source.fingerprint, found.recipe) != (source.fingerprint(), recipe):
+        raise InvalidInput(
+            f"{target} holds another conversion ({found.name}, {found.recipe}); "
+            "choose another folder or pass force=True (--force)"
+        )
+    return bundle

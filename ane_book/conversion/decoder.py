@@ -1,0 +1,187 @@
+"""A decoder as packages: shards of layers, and the head.
+
+Every shard has the functions `decode` (T = 1) and `prefill` (T > 1) over one weight file. The layers only
+read the cache; what differs between the cache variants is the frame around them. With kv="state" the
+frame reads the states once and writes the new rows of all layers back in one `slice_update` a state;
+with kv="host" keys and values come in as inputs, and the new rows go out for the host to append.
+
+Letters are those of `ane_book.models.layers`; n is the number of layers in a shard.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ane_book.bundle import Recipe
+from ane_book.config import DecoderConfig
+from ane_book.conversion.program import FunctionWriter, PackageWriter, Piece, lower
+from ane_book.models.decoder import Block, Winner
+from ane_book.models.layers import RMSNorm
+
+__all__ = ["lower_blocks", "write_head", "write_shard"]
+
+ROPE = ("rope_cos", "rope_sin")
+
+
+def function_lengths(recipe: Recipe) -> dict[str, int]:
+    """The functions of every package and their T."""
+    return {"decode": 1, "prefill": recipe.prefill}
+
+
+def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Piece]:
+    """One block lowered for each function; every layer is stamped from it."""
+    D, K, S = config.head_dim, config.num_kv_heads, recipe.context
+    pieces = {}
+    for name, T in function_lengths(recipe).items():
+        rows = config.group * T if T > 1 else 1  # one row of the mask serves all heads when T = 1
+        inputs = {
+            "hidden": torch.zeros(1, config.hidden_size, 1, T),
+            "rope_cos": torch.zeros(1, 1, T, D),
+            "rope_sin": torch.zeros(1, 1, T, D),
+            "mask": torch.zeros(1, 1, rows, S + T),
+            "keys": torch.zeros(1, K, S, D),
+            "values": torch.zeros(1, K, S, D),
+        }
+        outputs = ("hidden_out", "new_keys", "new_values")
+        pieces[name] = lower(Block(config), inputs, outputs, config.rms_norm_eps)
+    return pieces
+
+
+def write_shard(
+    path: Path,
+    config: DecoderConfig,
+    recipe: Recipe,
+    pieces: dict[str, Piece],
+    layers: range,
+    weights: Iterable[dict[str, Tensor]],
+) -> None:
+    """Write the package of some layers; `weights` yields the state dict of each, in order."""
+    package = PackageWriter(path)
+    offsets = [package.write_weights(state) for state in weights]
+    for name, T in function_lengths(recipe).items():
+        function = package.function(name)
+        frame = _open_frame(function, config, recipe, len(layers), T)
+        hidden, new_keys, new_values = "hidden", [], []
+        for i, layer in enumerate(layers):
+            last = {"hidden_out": "hidden_out"} if i == len(layers) - 1 else {}
+            feeds = {key: key for key in ROPE} | {
+                "hidden": hidden,
+                "mask": frame["mask"],
+                "keys": frame["keys"][i],
+                "values": frame["values"][i],
+            }
+            hidden, k, v = function.stamp(pieces[name], f"layer{layer}", feeds, offsets[i], last)
+            new_keys.append(k)
+            new_values.append(v)
+        _close_frame(function, config, recipe, frame, new_keys, new_values, T)
+    package.finish("decode", f"Layers {layers.start} to {layers.stop - 1}, made by ane-book")
+
+
+def _open_frame(
+    function: FunctionWriter, config: DecoderConfig, recipe: Recipe, n: int, T: int
+) -> dict:
+    """Inputs, states, and this call's views of them: the mask for all heads, the cache by layer."""
+    D, K, S, G = config.head_dim, config.num_kv_heads, recipe.context, config.group
+    cache = (n, K, S, D)
+    function.input("hidden", "fp16", (1, config.hidden_size, 1, T))
+    for name in ROPE:
+        function.input(name, "fp16", (1, 1, T, D))
+    mask = function.input("mask", "fp16", (1, 1, T, S + T))
+    if recipe.kv == "state":
+        function.input("position", "int32", (1,))
+    for name in ("keys", "values"):
+        if recipe.kv == "state":
+            function.state(name, cache)
+        else:
+            function.input(name, "fp16", cache)
+    if T > 1 and G > 1:
+        reps = np.array([1, 1, G, 1], np.int32)
+        shape = (1, 1, G * T, S + T)
+        (mask,) = function.op("tile", "mask_rows", "fp16", [shape], x=mask, reps=reps)
+    frame = {"mask": mask}
+    for name in ("keys", "values"):
+        whole = name
+        if recipe.kv == "state":
+            (whole,) = function.op("read_state", f"{name}_now", "fp16", [cache], input=name)
+        frame[f"{name}_now"] = whole
+        frame[name] = [whole] if n == 1 else function.op(
+            "split", f"{name}_of", "fp16", [(1, K, S, D)] * n,
+            x=whole, axis=np.int32(0), num_splits=np.int32(n),
+        )  # fmt: skip
+    return frame
+
+
+def _close_frame(
+    function: FunctionWriter,
+    config: DecoderConfig,
+    recipe: Recipe,
+    frame: dict,
+    new_keys: list[str],
+    new_values: list[str],
+    T: int,
+) -> None:
+    """Gather the layers' new rows; write them to the states or hand them to the host."""
+    n, K, S, D = len(new_keys), config.num_kv_heads, recipe.context, config.head_dim
+    rows = {}
+    for name, parts in (("keys", new_keys), ("values", new_values)):
+        (rows[name],) = function.op(
+            "concat", f"new_{name}", "fp16", [(n, K, T, D)],
+            values=parts, axis=np.int32(0), interleave=np.bool_(False),
+        )  # fmt: skip
+    if recipe.kv == "host":
+        function.finish(["hidden_out", rows["keys"], rows["values"]])
+        return
+    zero = function.constant("zero", np.zeros(1, np.int32))
+    (begin,) = function.op(
+        "concat", "begin", "int32", [(4,)],
+        values=[zero, zero, "position", zero], axis=np.int32(0), interleave=np.bool_(False),
+    )  # fmt: skip
+    size = np.array([n, K, T, D], np.int32)
+    (end,) = function.op("add", "end", "int32", [(4,)], x=begin, y=size)
+    for name in ("keys", "values"):
+        (updated,) = function.op(
+            "slice_update", f"{name}_next", "fp16", [(n, K, S, D)],
+            x=frame[f"{name}_now"], update=rows[name], begin=begin, end=end,
+        )  # fmt: skip
+        function.op("write_state", f"{name}_write", input=name, data=updated)
+    function.finish(["hidden_out"])
+
+
+def write_head(
+    path: Path,
+    config: DecoderConfig,
+    recipe: Recipe,
+    splits: tuple[int, ...],
+    weights: dict[str, Tensor],
+) -> None:
+    """Write the head's package: logits of each part of the vocabulary, or the winning token."""
+    C, names = config.hidden_size, [f"logits_{i}" for i in range(len(splits))]
+    package = PackageWriter(path)
+    offsets = package.write_weights(weights)
+    for name, T in function_lengths(recipe).items():
+        function = package.function(name)
+        function.input("hidden", "fp16", (1, C, 1, T))
+        norm = RMSNorm(C, config.rms_norm_eps)
+        example = {"hidden": torch.zeros(1, C, 1, T)}
+        piece = lower(norm, example, ["normed"], config.rms_norm_eps)
+        normed = {"weight": offsets["norm.weight"]}
+        (hidden,) = function.stamp(piece, "norm", {"hidden": "hidden"}, normed)
+        for i, rows in enumerate(splits):
+            weight = function.weight(f"part{i}", offsets[f"parts.{i}.weight"], (rows, C, 1, 1))
+            function.op(
+                "conv", names[i], "fp16", [(1, rows, 1, T)], x=hidden, weight=weight,
+                strides=np.ones(2, np.int32), pad_type=np.str_("valid"),
+                pad=np.zeros(4, np.int32), dilations=np.ones(2, np.int32), groups=np.int32(1),
+            )  # fmt: skip
+        function.finish(_choose(function, names, splits, T) if recipe.argmax_output else names)
+    package.finish("decode", "Final norm and vocabulary projection, made by ane-book")
+
+
+def _choose(function: FunctionWriter, names: list[str], splits: tuple[int, ...], T: int) -> list:
+    """Add the choice of the largest logit; returns the output's name."""
+    examples = {n: torch.zeros(1, rows, 1, T) for n, rows in zip(names, splits, strict=True)}
+    piece = lower(Winner(splits), examples, ["token"], output_dtype=np.int32)
+    return function.stamp(piece, "winner", {n: n for n in names}, {}, {"token": "token"})

@@ -1,0 +1,325 @@
+"""Torch modules to ML Programs: lower one block, stamp it for every layer.
+
+The layers of a decoder are equal but for their weights, so one of them goes through coremltools (trace,
+graph passes, fp16), and its ops are copied for each layer with other weights: what takes coremltools
+half a minute for thirty layers takes it half a second for one. The copies are made in the program's
+protobuf (`MIL.proto`); weights stream into the weight file one layer at a time, and all functions of a
+package refer to the same bytes.
+
+`lower` is the usual path (`torch.jit.trace`, `ct.convert`) for one module; `PackageWriter` links the
+pieces. A test holds the result to the usual path on the whole model.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+import json
+from pathlib import Path
+import uuid
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ane_book.mil.reader import Constant, Package
+
+__all__ = ["FunctionWriter", "PackageWriter", "Piece", "lower"]
+
+OPSET = "CoreML8"  # iOS 18 / macOS 15
+SPECIFICATION_VERSION = 9
+WEIGHT_FILE = "@model_path/weights/weight.bin"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A lowered module: MIL ops, the names of its inputs and outputs, and where its weights go."""
+
+    operations: list  # MIL_pb2.Operation
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    parameters: dict[str, str]  # name of a constant -> name of the module's parameter
+
+
+def lower(
+    module: nn.Module,
+    inputs: dict[str, Tensor],
+    outputs: Sequence[str],
+    norm_epsilon: float = 0.0,
+    output_dtype: type = np.float16,
+) -> Piece:
+    """Lower a module to MIL in fp16, with its parameters left open.
+
+    inputs: examples by name, in the order of `module.forward`. outputs: names for its results.
+    norm_epsilon: eps of the module's norms. Half precision has 1e-5 to within 0.1 % and 1e-6 to
+    within 1 %; MIL's layer_norm takes eps in single precision, and gets it so.
+    """
+    import coremltools as ct
+
+    _randomize(module)
+    traced = torch.jit.trace(module.eval(), tuple(inputs.values()), check_trace=False)
+    model = ct.convert(
+        traced,
+        inputs=[ct.TensorType(n, x.shape, dtype=np.float16) for n, x in inputs.items()],
+        outputs=[ct.TensorType(n, dtype=output_dtype) for n in outputs],
+        minimum_deployment_target=ct.target.iOS18,
+        compute_units=ct.ComputeUnit.CPU_AND_NE,
+        skip_model_load=True,
+    )
+    spec = model.get_spec()
+    block = spec.mlProgram.functions["main"].block_specializations[OPSET]
+    parameters = _find_parameters(module, Package.from_spec(spec, model.weights_dir))
+    operations = list(block.operations)
+    _sharpen_epsilon(operations, norm_epsilon)
+    return Piece(operations, tuple(inputs), tuple(block.outputs), parameters)
+
+
+def _randomize(module: nn.Module) -> None:
+    """Distinct random weights: graph passes may fold special values (a norm of all ones vanishes)."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(generator=generator)
+
+
+def _find_parameters(module: nn.Module, package: Package) -> dict[str, str]:
+    """Match the program's constants with the module's parameters by their very bytes."""
+    by_bytes = {
+        (value.numel(), value.detach().half().numpy().tobytes()): name
+        for name, value in module.named_parameters()
+    }
+    found = {}
+    for operation in package.functions["main"].operations():
+        constant = operation.inputs.get("val", [None])[0]
+        if operation.type == "const" and isinstance(constant, Constant):
+            if constant.type.dtype == "fp16":
+                array = constant.array()
+                name = by_bytes.get((array.size, array.tobytes()))
+                if name:
+                    found[operation.name] = name
+    if sorted(found.values()) != sorted(by_bytes.values()):
+        lost = sorted(set(by_bytes.values()) ^ set(found.values()))
+        raise RuntimeError(f"lowering did not keep these parameters as they are: {lost}")
+    return found
+
+
+def _sharpen_epsilon(operations: list, epsilon: float) -> None:
+    """Give every layer_norm its eps in single precision (iOS 17 lets its dtype differ from x's)."""
+    wanted = {
+        operation.inputs["epsilon"].arguments[0].name
+        for operation in operations
+        if operation.type == "layer_norm"
+    }
+    for operation in operations:
+        if operation.outputs and operation.outputs[0].name in wanted:
+            value = _helper().create_scalar_value(np.float32(epsilon))
+            operation.attributes["val"].CopyFrom(value)
+            operation.outputs[0].type.CopyFrom(value.type)
+
+
+def _helper():
+    """coremltools' makers of MIL protobuf values; imported late, since coremltools takes seconds."""
+    from coremltools.converters.mil.backend.mil import helper
+
+    return helper
+
+
+def _value_type(dtype: str, shape: tuple[int, ...]):
+    """A MIL ValueType of a tensor."""
+    from coremltools.proto import MIL_pb2
+
+    code = {"fp16": MIL_pb2.FLOAT16, "int32": MIL_pb2.INT32}[dtype]
+    return _helper().create_valuetype_tensor(shape, code)
+
+
+class FunctionWriter:
+    """Builds one function of a package, from stamped pieces and a few ops of its own."""
+
+    def __init__(self, name: str, program, description):
+        self.name = name
+        self._function = program.functions[name]
+        self._function.opset = OPSET
+        self._block = self._function.block_specializations[OPSET]
+        self._description = description.functions.add(name=name)
+        self._stamped: dict[int, dict[str, str]] = {}  # constants already there, per piece
+        self._types: dict[str, object] = {}
+
+    def input(self, name: str, dtype: str, shape: tuple[int, ...]) -> str:
+        type_ = _value_type(dtype, shape)
+        self._function.inputs.add(name=name, type=type_)
+        self._types[name] = type_
+        feature = self._description.input.add(name=name)
+        _describe(feature.type.multiArrayType, type_)
+        return name
+
+    def state(self, name: str, shape: tuple[int, ...]) -> str:
+        """An fp16 state; Core ML has no other kind."""
+        type_ = _value_type("fp16", shape)
+        self._function.inputs.add(name=name).type.stateType.wrappedType.CopyFrom(type_)
+        _describe(self._description.state.add(name=name).type.stateType.arrayType, type_)
+        return name
+
+    def op(self, type_: str, name: str, dtype: str = "", shapes: Sequence = (), **inputs) -> list[str]:
+        """Add one op; inputs are value names (or lists of them) and constants as numpy arrays.
+
+        Returns the names of its results, one for each of `shapes`.
+        """
+        bindings = {key: self._bind(f"{name}_{key}", value) for key, value in inputs.items()}
+        operation = self._block.operations.add(type=type_)  # after its constants, as MIL wants it
+        for key, names in bindings.items():
+            for value in names:
+                operation.inputs[key].arguments.add(name=value)
+        results = [name] if len(shapes) == 1 else [f"{name}_{i}" for i in range(len(shapes))]
+        for result, shape in zip(results, shapes, strict=True):
+            operation.outputs.add(name=result, type=_value_type(dtype, shape))
+            self._types[result] = operation.outputs[-1].type
+        operation.attributes["name"].CopyFrom(_helper().create_scalar_value(name))
+        return results
+
+    def _bind(self, name: str, value) -> list[str]:
+        if isinstance(value, str):
+            return [value]
+        if isinstance(value, list):
+            return value
+        return [self.constant(name, value)]
+
+    def constant(self, name: str, value) -> str:
+        """Add a constant (numpy scalar or array)."""
+        return self._add_constant(name, _constant_value(value))
+
+    def _add_constant(self, name: str, value) -> str:
+        operation = self._block.operations.add(type="const")
+        operation.outputs.add(name=name, type=value.type)
+        operation.attributes["val"].CopyFrom(value)
+        operation.attributes["name"].CopyFrom(_helper().create_scalar_value(name))
+        return name
+
+    def weight(self, name: str, offset: int, shape: tuple[int, ...]) -> str:
+        """Add an fp16 constant whose bytes are in the weight file."""
+        type_ = _value_type("fp16", shape).tensorType
+        return self._add_constant(
+            name, _helper().create_file_value_tensor(WEIGHT_FILE, offset, shape, type_.dataType)
+        )
+
+    def stamp(
+        self,
+        piece: Piece,
+        prefix: str,
+        feeds: dict[str, str],
+        offsets: dict[str, int],
+        names: dict[str, str] | None = None,
+    ) -> list[str]:
+        """Copy a piece into this function; returns the names of its outputs.
+
+        feeds: value for each input of the piece. offsets: place of each parameter in the weight
+        file. names: final names for outputs that leave the function.
+        """
+        rename = dict(feeds) | self._stamped.setdefault(id(piece), {})
+        rename |= {piece_name: final for piece_name, final in (names or {}).items()}
+        for operation in piece.operations:
+            output = operation.outputs[0].name
+            plain_constant = operation.type == "const" and output not in piece.parameters
+            if plain_constant and output in self._stamped[id(piece)]:
+                continue  # axes, shapes and the like are the same for every layer
+            copy = self._block.operations.add()
+            copy.CopyFrom(operation)
+            if output in piece.parameters:
+                blob = copy.attributes["val"]
+                dims = [d.constant.size for d in copy.outputs[0].type.tensorType.dimensions]
+                offset = offsets[piece.parameters[output]]
+                code = copy.outputs[0].type.tensorType.dataType
+                blob.CopyFrom(_helper().create_file_value_tensor(WEIGHT_FILE, offset, dims, code))
+            for result in copy.outputs:
+                new = rename.get(result.name) or f"{prefix}_{result.name}"
+                if plain_constant:
+                    self._stamped[id(piece)][result.name] = new
+                rename[result.name] = new
+                result.name = new
+                self._types[new] = result.type
+            for argument in copy.inputs.values():
+                for binding in argument.arguments:
+                    binding.name = rename[binding.name]
+            copy.attributes["name"].CopyFrom(_helper().create_scalar_value(copy.outputs[0].name))
+        return [rename[name] for name in piece.outputs]
+
+    def finish(self, outputs: Sequence[str]) -> None:
+        """Declare the function's outputs, in order."""
+        for name in outputs:
+            self._block.outputs.append(name)
+            feature = self._description.output.add(name=name)
+            _describe(feature.type.multiArrayType, self._types[name])
+
+
+def _constant_value(value: np.ndarray):
+    value = np.asarray(value)
+    helper = _helper()
+    return helper.create_tensor_value(value) if value.ndim else helper.create_scalar_value(value[()])
+
+
+def _describe(array_type, value_type) -> None:
+    """Fill an ArrayFeatureType of the model's description from a MIL type."""
+    from coremltools.proto import FeatureTypes_pb2, MIL_pb2
+
+    dtypes = FeatureTypes_pb2.ArrayFeatureType.ArrayDataType
+    tensor = value_type.tensorType
+    array_type.shape.extend(d.constant.size for d in tensor.dimensions)
+    half = tensor.dataType == MIL_pb2.FLOAT16
+    array_type.dataType = dtypes.FLOAT16 if half else dtypes.INT32
+
+
+class PackageWriter:
+    """Writes a multifunction `.mlpackage`: weights first, as they come, then the functions."""
+
+    def __init__(self, path: Path):
+        from coremltools.libmilstoragepython import _BlobStorageWriter
+        from coremltools.proto import Model_pb2
+
+        self.path = path
+        self._data = path / "Data" / "com.apple.CoreML"
+        (self._data / "weights").mkdir(parents=True)
+        self._blobs = _BlobStorageWriter(str(self._data / "weights" / "weight.bin"))
+        self._model = Model_pb2.Model(specificationVersion=SPECIFICATION_VERSION)
+        self._model.mlProgram.version = 1
+
+    def write_weights(self, state: dict[str, Tensor]) -> dict[str, int]:
+        """Append tensors to the weight file as fp16; returns the offset of each."""
+        return {
+            name: self._blobs.write_fp16_data(
+                np.ascontiguousarray(tensor.half().numpy()).reshape(-1).view(np.uint16)
+            )
+            for name, tensor in state.items()
+        }
+
+    def function(self, name: str) -> FunctionWriter:
+        return FunctionWriter(name, self._model.mlProgram, self._model.description)
+
+    def finish(self, default_function: str, description: str) -> None:
+        """Write the model file and the manifest; the package is complete after this."""
+        self._model.description.defaultFunctionName = default_function
+        self._model.description.metadata.shortDescription = description
+        del self._blobs  # closes the weight file
+        (self._data / "model.mlmodel").write_bytes(
+            self._model.SerializeToString(deterministic=True)
+        )
+        (self.path / "Manifest.json").write_text(json.dumps(dict(_manifest()), indent=4))
+
+
+def _manifest() -> Iterator[tuple[str, object]]:
+    """The package's manifest; identifiers are fixed, so that equal models are equal bytes."""
+    items = {
+        "model.mlmodel": "CoreML Model Specification",
+        "weights": "CoreML Model Weights",
+    }
+    ids = {name: str(uuid.uuid5(uuid.NAMESPACE_URL, f"ane-book/{name}")) for name in items}
+    yield "fileFormatVersion", "1.0.0"
+    yield (
+        "itemInfoEntries",
+        {
+            ids[name]: {
+                "author": "com.apple.CoreML",
+                "description": text,
+                "name": name,
+                "path": f"com.apple.CoreML/{name}",
+            }
+            for name, text in items.items()
+        },
+    )
+    yield "rootModelIdentifier", ids["model.mlmodel"]

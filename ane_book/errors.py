@@ -1,0 +1,49 @@
+"""The errors of this library: one sentence each that says what is wrong, where, and what to do.
+
+Every error a user can cause derives from `AneBookError`; the command line prints its message without
+a traceback and exits with code 2. Anything else that escapes is a bug of ours.
+"""
+
+
+class AneBookError(Exception):
+    """Base of all errors that the input, not the library, is to blame for."""
+
+
+class UnknownModel(AneBookError):
+    """A model name that is neither a reference model nor a bundle's folder."""
+
+
+class WeightsNotFound(AneBookError):
+    """No place that was tried holds the weights of the model; the message lists the places."""
+
+
+class InvalidWeights(AneBookError):
+    """A weight file is cut short or damaged, or a tensor is missing, left over or misshapen."""
+
+
+class UnsupportedModel(AneBookError):
+    """The file is sound, but its architecture, tokenizer or tensor type is not one that we have."""
+
+
+class InvalidPackage(AneBookError):
+    """A folder is not a sound `.mlpackage` that holds an ML Program."""
+
+
+class UnsupportedOp(AneBookError):
+    """An ML Program uses an op that the executor does not have."""
+
+
+class InvalidInput(AneBookError):
+    """An argument, or an array given to a program, has the wrong name, shape, dtype or value."""
+
+
+class InvalidBundle(AneBookError):
+    """A bundle's manifest is unreadable or disagrees with the files beside it."""
+
+
+class PromptTooLong(AneBookError):
+    """The prompt does not fit the context length that the bundle was compiled for."""
+
+
+class BackendUnavailable(AneBookError):
+    """The backend that was asked for cannot run on this machine; the message says why."""

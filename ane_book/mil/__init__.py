@@ -1,0 +1,5 @@
+"""Run any Core ML ML Program on any machine: reader, executor, ops."""
+
+from ane_book.mil.executor import MLProgram, State
+
+__all__ = ["MLProgram", "State"]

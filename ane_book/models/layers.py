@@ -1,0 +1,110 @@
+"""Layers in the form the Neural Engine likes: channels first, every projection a 1x1 convolution.
+
+Activations are (1, C, 1, T): the token axis is last, because the ANE pads the last axis to 64 bytes.
+Attention works on rows, (1, heads, T, D), which is also how the cache stores keys and values.
+
+Letters: C hidden size, F feed-forward size, H query heads, K key/value heads, G = H / K, D head size,
+T tokens of this call, S slots of the cache, L layers, V vocabulary.
+
+References:
+- Apple, "Deploying Transformers on the Apple Neural Engine" (2022): Conv2d for Linear, (B, C, 1, S).
+- RMSNorm: Zhang and Sennrich 2019 (arXiv 1910.07467); SwiGLU: Shazeer 2020 (arXiv 2002.05202).
+"""
+
+import torch
+from torch import Tensor, nn
+import torch.nn.functional as F
+
+from ane_book.config import DecoderConfig
+
+__all__ = ["Attention", "FeedForward", "RMSNorm", "projection", "rms_normalize", "rotate"]
+
+
+def projection(inputs: int, outputs: int, bias: bool = False) -> nn.Conv2d:
+    """A linear layer in ANE form: a 1x1 convolution over (1, inputs, 1, T)."""
+    return nn.Conv2d(inputs, outputs, kernel_size=1, bias=bias)
+
+
+def rms_normalize(x: Tensor, dim: int, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) along `dim`, without ever holding x^2 in fp16.
+
+    The mean of [x, -x] is zero, so its variance is the mean of x^2, and layer norm of the pair is
+    RMS norm of x with the same eps. Core ML has layer_norm as one op, which sums in high precision;
+    x^2 as a tensor of its own would pass fp16's 65,504 from |x| = 256 on (coremltools #2821 has what
+    goes wrong when one scales by max|x| instead: eps is scaled with it).
+    """
+    pair = torch.cat([x, -x], dim=dim)
+    # Written out, since `F.layer_norm` takes trailing axes only; coremltools fuses it to layer_norm.
+    centred = pair - pair.mean(dim=dim, keepdim=True)
+    variance = (centred * centred).mean(dim=dim, keepdim=True)
+    return (centred * torch.rsqrt(variance + eps)).narrow(dim, 0, x.shape[dim])
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm over the channels of (1, C, 1, T)."""
+
+    def __init__(self, channels: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, channels, 1, 1))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_normalize(x, 1, self.eps) * self.weight
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of rows (1, heads, T, D) with tables (1, 1, T, D), sin's first half negated."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([second, first], dim=-1) * sin
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over a cache of S slots and the T tokens of this call.
+
+    Old and new keys meet in the scores, not in the cache: scores over the S slots and over the T new
+    tokens are computed apart and joined before the softmax. The cache is only read, so one graph
+    serves both cache variants, and no copy of the cache is ever made.
+    """
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        self.heads, self.kv_heads, self.dim = config.num_heads, config.num_kv_heads, config.head_dim
+        rows = (self.heads + 2 * self.kv_heads) * self.dim
+        self.qkv = projection(config.hidden_size, rows, bias=config.qkv_bias)
+        self.out = projection(self.heads * self.dim, config.hidden_size)
+        self.qk_norm_eps = config.rms_norm_eps if config.qk_norm else None
+        if config.qk_norm:  # one weight a head, so that queries and keys are normed in one go
+            self.qk_norm = nn.Parameter(torch.ones(1, self.heads + self.kv_heads, 1, self.dim))
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """x (1,C,1,T), mask (1,1,G*T or 1,S+T), keys and values (1,K,S,D) -> y, new keys, values."""
+        H, K, D, T, S = self.heads, self.kv_heads, self.dim, x.shape[3], keys.shape[2]
+        rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
+        qk, new_values = rows.split([H + K, K], dim=1)
+        if self.qk_norm_eps is not None:
+            qk = rms_normalize(qk, 3, self.qk_norm_eps) * self.qk_norm
+        q, new_keys = rotate(qk, cos, sin).split([H, K], dim=1)
+
+        # The G query heads of one key/value head become rows of one matrix: no copy of K or V.
+        q = (q * D**-0.5).reshape(1, K, (H // K) * T, D)
+        scores = torch.cat([q @ keys.transpose(2, 3), q @ new_keys.transpose(2, 3)], dim=3)
+        weights = F.softmax(scores + mask, dim=3)  # (1, K, G*T, S+T)
+        old, new = weights.split([S, T], dim=3)
+        y = old @ values + new @ new_values  # (1, K, G*T, D)
+        y = y.view(1, H, T, D).transpose(2, 3).reshape(1, H * D, 1, T)
+        return self.out(y), new_keys, new_values
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: down(silu(gate(x)) * up(x)), with gate and up as one convolution."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        self.gate_up = projection(config.hidden_size, 2 * config.intermediate_size)
+        self.down = projection(config.intermediate_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=1)  # 2 x (1, F, 1, T)
+        return self.down(F.silu(gate) * up)

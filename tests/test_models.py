@@ -1,0 +1,90 @@
+"""The decoder in ANE form against `transformers`: the same weights, the same logits."""
+
+from ane_book.config import DecoderConfig, causal_mask, rope_tables
+from ane_book.models.decoder import Decoder, Head, Winner, weight_shapes
+from ane_book.models.layers import rms_normalize
+from conftest import TINY, tiny_model
+import numpy as np
+import pytest
+import torch
+
+ROPE_SCALING = {
+    "linear": {"rope_type": "linear", "factor": 2.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+}
+
+
+def decoder_of(model) -> Decoder:
+    config = DecoderConfig.from_hf(model.config.to_dict())
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    return Decoder.from_weights(config, weights.__getitem__)
+
+
+def logits(decoder: Decoder, model, ids: list[int], chunks: list[int], context: int) -> torch.Tensor:
+    """Logits (n, V) of `ids`, run in calls of the given lengths over one cache."""
+    config = decoder.config
+    shape = (config.num_layers, config.num_kv_heads, context, config.head_dim)
+    keys, values, found, at = torch.zeros(shape), torch.zeros(shape), [], 0
+    for tokens in chunks:
+        rows = model.get_input_embeddings()(torch.tensor(ids[at : at + tokens]))  # (T, C)
+        tables = [torch.from_numpy(t) for t in rope_tables(config, np.arange(at, at + tokens))]
+        mask = torch.from_numpy(causal_mask(at, tokens, context)).repeat(1, 1, config.group, 1)
+        out, k, v = decoder(rows.T[None, :, None], *tables, mask, keys, values)
+        keys[:, :, at : at + tokens], values[:, :, at : at + tokens] = k, v
+        found.append(out[0, :, 0].T)
+        at += tokens
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize("chunks", [[20], [1] * 20, [8, 8, 1, 3]], ids=["whole", "steps", "mixed"])
+def test_logits_equal_those_of_transformers(family, chunks):
+    model = tiny_model(family)
+    ids = torch.randint(0, 257, (20,), generator=torch.Generator().manual_seed(1)).tolist()
+    expected = model(torch.tensor([ids])).logits[0]
+    found = logits(decoder_of(model), model, ids, chunks, context=32)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ROPE_SCALING)
+def test_rotary_scaling_equals_that_of_transformers(kind):
+    parameters = {"rope_theta": 10000.0} | ROPE_SCALING[kind]
+    model = tiny_model("llama", rope_parameters=parameters)
+    ids = list(range(40, 110))  # long enough for the scaled frequencies to matter
+    expected = model(torch.tensor([ids])).logits[0]
+    found = logits(decoder_of(model), model, ids, [70], context=96)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_weight_shapes_are_those_of_the_checkpoint(tied):
+    for family in TINY:
+        model = tiny_model(family, tie_word_embeddings=tied)
+        expected = {n: tuple(p.shape) for n, p in model.named_parameters()}
+        assert weight_shapes(DecoderConfig.from_hf(model.config.to_dict())) == expected
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 3e4])
+@pytest.mark.parametrize("dim", [1, 3])
+def test_rms_norm_is_exact_for_tiny_and_huge_activations(scale, dim):
+    x = torch.randn(1, 48, 5, 32, generator=torch.Generator().manual_seed(2)).double() * scale
+    expected = x / torch.sqrt((x * x).mean(dim=dim, keepdim=True) + 1e-5)
+    found = rms_normalize(x.float(), dim, 1e-5)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_winner_is_the_first_of_the_largest():
+    config = DecoderConfig.from_hf(tiny_model("llama").config.to_dict())
+    splits = (100, 100, 57)
+    logits = [torch.randn(1, rows, 1, 4, generator=torch.Generator().manual_seed(3)) for rows in splits]
+    logits[2][0, 5, 0, 1] = logits[0][0, 7, 0, 1] = 99.0  # a tie across parts
+    logits[1][0, 9, 0, 2] = logits[1][0, 30, 0, 2] = 99.0  # a tie inside one
+    whole = torch.cat(logits, dim=1)[0, :, 0]
+    assert Winner(splits)(*logits)[0].tolist() == whole.argmax(dim=0).tolist()
+    assert [p.out_channels for p in Head(config, splits).parts] == list(splits)
