@@ -143,11 +143,14 @@ def _inverse_frequencies(config: DecoderConfig) -> np.ndarray:
 def rope_tables(config: DecoderConfig, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """cos and sin of the rotary angles, each (1, 1, T, D) float32, for positions (T,).
 
-    The first half of `sin` is negated, so that rotate-half becomes a swap of halves:
-    `y = x * cos + swap(x) * sin`. That is one multiplication per layer less than the usual form.
+    Two things ride along, so that the graph need not do them. The first half of `sin` is negated,
+    which turns rotate-half into a swap of halves: `y = x * cos + swap(x) * sin`. And both tables are
+    scaled by D^(-1/4): queries and keys pass through them, so their product has attention's
+    1/sqrt(D), which as a constant of its own would be rounded to fp16 (D = 128: off by 1e-4).
     """
-    angles = np.asarray(positions, dtype=np.float64)[:, None] * _inverse_frequencies(config)  # (T, D/2)
-    cos, sin = np.cos(angles), np.sin(angles)
+    angles = np.asarray(positions, dtype=np.float64)[:, None] * _inverse_frequencies(config)
+    scale = config.head_dim**-0.25
+    cos, sin = np.cos(angles) * scale, np.sin(angles) * scale  # (T, D/2)
     cos = np.concatenate([cos, cos], axis=1)  # (T, D)
     sin = np.concatenate([-sin, sin], axis=1)  # (T, D)
     return cos[None, None].astype(np.float32), sin[None, None].astype(np.float32)

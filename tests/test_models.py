@@ -1,8 +1,9 @@
 """The decoder in ANE form against `transformers`: the same weights, the same logits."""
 
 from ane_book.config import DecoderConfig, causal_mask, rope_tables
-from ane_book.models.decoder import Decoder, Head, Winner, weight_shapes
+from ane_book.models.decoder import Decoder, Head, Winner
 from ane_book.models.layers import rms_normalize
+from ane_book.weights import tensor_shapes
 from conftest import TINY, tiny_model
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_weight_shapes_are_those_of_the_checkpoint(tied):
     for family in TINY:
         model = tiny_model(family, tie_word_embeddings=tied)
         expected = {n: tuple(p.shape) for n, p in model.named_parameters()}
-        assert weight_shapes(DecoderConfig.from_hf(model.config.to_dict())) == expected
+        assert tensor_shapes(DecoderConfig.from_hf(model.config.to_dict())) == expected
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 3e4])

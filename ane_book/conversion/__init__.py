@@ -12,10 +12,10 @@ import shutil
 
 from ane_book.bundle import Bundle, Recipe
 from ane_book.config import DecoderConfig
-from ane_book.conversion.build import BundleBuilder, Progress, check_weights
+from ane_book.conversion.build import BundleBuilder, Progress
 from ane_book.conversion.reference import find_reference, reference_models
 from ane_book.conversion.shards import parse_bytes
-from ane_book.errors import InvalidInput
+from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
 from filelock import FileLock
@@ -60,20 +60,55 @@ def convert(
     Raises UnknownModel, WeightsNotFound, InvalidWeights, UnsupportedModel or InvalidInput. Nothing
     is left in `out` unless it is whole.
     """
+    options = {"kv": kv, "context": context, "prefill": prefill, "shard_bytes": shard_limit}
+    recipe = _recipe(**options, head_rows=head_rows, argmax_output=argmax_output)
+    remembered = _Remembered(model, recipe) if source is None and out is None else None
+    if remembered and not force and remembered.bundle:
+        return remembered.bundle
     name, weights = _open(model, source)
     config = DecoderConfig.from_hf(weights.config())
-    recipe = _recipe(config, kv, context, prefill, shard_limit, head_rows, argmax_output)
-    check_weights(weights, config)
+    if context > config.max_position:
+        raise InvalidInput(
+            f"context {context} is beyond the {config.max_position} positions the model knows"
+        )
     builder = BundleBuilder(name, weights, config, recipe, progress)
-    key = _key(weights, recipe)
+    key = _digest(weights.fingerprint(), recipe)
     target = Path(out) if out else cache_folder() / "bundles" / f"{name}-{key[:16]}"
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.with_name(f"{target.name}.lock")):
-        if target.exists() and not force:
-            return _existing(target, weights, recipe)
-        if target.exists():
+        if force and target.exists():
             shutil.rmtree(target)
-        return builder.build(target, key)
+        exists = target.exists()
+        bundle = _existing(target, weights, recipe) if exists else builder.build(target, key)
+    if remembered:
+        remembered.bundle = bundle
+    return bundle
+
+
+class _Remembered:
+    """Which bundle a reference model's name led to, so that a second call need not look for weights.
+
+    Looking for them reads the file, and asks the hub where it is not there.
+    """
+
+    def __init__(self, model: str, recipe: Recipe):
+        known = model in reference_models()
+        self._file = cache_folder() / "names" / _digest(model, recipe) if known else None
+
+    @property
+    def bundle(self) -> Bundle | None:
+        if not self._file or not self._file.is_file():
+            return None
+        try:
+            return Bundle.open(self._file.read_text())
+        except InvalidBundle:  # deleted or damaged: find out what is wrong by converting
+            return None
+
+    @bundle.setter
+    def bundle(self, bundle: Bundle) -> None:
+        if self._file:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.write_text(str(bundle.path))
 
 
 def _open(model: str, source: str | Path | None) -> tuple[str, WeightSource]:
@@ -85,38 +120,20 @@ def _open(model: str, source: str | Path | None) -> tuple[str, WeightSource]:
     return reference.name, open_source(find_weights(reference, source))
 
 
-def _recipe(
-    config: DecoderConfig,
-    kv: str,
-    context: int,
-    prefill: int,
-    shard_limit: str | int,
-    head_rows: int,
-    argmax_output: bool,
-) -> Recipe:
+def _recipe(kv: str, context: int, prefill: int, shard_bytes: str | int, **rest) -> Recipe:
     if kv not in ("state", "host"):
         raise InvalidInput(f'kv must be "state" or "host", not {kv!r}')
     if not 2 <= prefill <= context:
         raise InvalidInput(
             f"prefill must be between 2 and the context of {context} tokens, not {prefill}"
         )
-    if context > config.max_position:
-        raise InvalidInput(
-            f"context {context} is beyond the {config.max_position} positions the model knows"
-        )
-    return Recipe(
-        kv=kv,
-        context=context,
-        prefill=prefill,
-        shard_bytes=parse_bytes(shard_limit),
-        head_rows=head_rows,
-        argmax_output=argmax_output,
-    )
+    shard_bytes = parse_bytes(shard_bytes)
+    return Recipe(kv=kv, context=context, prefill=prefill, shard_bytes=shard_bytes, **rest)
 
 
-def _key(source: WeightSource, recipe: Recipe) -> str:
-    """What the bundle's bytes depend on, as one hash."""
-    digest = sha256(source.fingerprint().encode())
+def _digest(origin: str, recipe: Recipe) -> str:
+    """What a bundle's bytes depend on, as one hash: origin of the weights, recipe, and our code."""
+    digest = sha256(origin.encode())
     digest.update(json.dumps(recipe.model_dump(), sort_keys=True).encode())
     for pattern in SHAPING:
         for file in sorted(LIBRARY.glob(pattern)):

@@ -24,34 +24,9 @@ from ane_book.errors import InvalidWeights
 from ane_book.models import decoder
 from ane_book.weights import WeightSource
 
-__all__ = ["BundleBuilder", "check_weights"]
+__all__ = ["BundleBuilder"]
 
 Progress = Callable[[str, int, int], None]  # description, steps done, steps in all
-
-#: Tensors that old checkpoints carry and nobody reads.
-IGNORED_SUFFIXES = ("rotary_emb.inv_freq", "attn.masked_bias")
-
-
-def check_weights(source: WeightSource, config: DecoderConfig) -> None:
-    """Hold a source's tensors to those the model reads; raises InvalidWeights and names the first."""
-    expected, found = decoder.weight_shapes(config), set(source.names())
-    where = source.files[0] if source.files else source.kind
-    for name, shape in expected.items():
-        if name not in found:
-            raise InvalidWeights(f"{where}: tensor {name} is missing; the file is not complete")
-        if tuple(source.shape(name)) != shape:
-            raise InvalidWeights(
-                f"{where}: tensor {name} has shape {tuple(source.shape(name))}; its configuration "
-                f"needs {shape}"
-            )
-    tied = {"lm_head.weight"} if config.tied_embeddings else set()
-    for name in sorted(found - expected.keys() - tied):
-        if not name.endswith(IGNORED_SUFFIXES):
-            raise InvalidWeights(
-                f"{where}: tensor {name} is left over; {config.architecture} models as configured "
-                "have no such weight"
-            )
-
 
 class BundleBuilder:
     """Builds one bundle in the folder `partial`; `build` renames it to `target`."""

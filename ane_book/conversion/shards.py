@@ -1,10 +1,11 @@
 """How a model is cut: layers into packages by bytes, the vocabulary into parts by rows."""
 
+from math import prod
 import re
 
 from ane_book.config import DecoderConfig
 from ane_book.errors import InvalidInput
-from ane_book.models.decoder import weight_shapes
+from ane_book.weights import tensor_shapes
 
 __all__ = ["head_splits", "layer_bytes", "layer_ranges", "parse_bytes"]
 
@@ -22,12 +23,8 @@ def parse_bytes(text: str | int) -> int:
 
 def layer_bytes(config: DecoderConfig) -> int:
     """Weight bytes of one layer in fp16."""
-    elements = 0
-    for name, shape in weight_shapes(config).items():
-        if name.startswith("model.layers.0."):
-            rows, columns = shape[0], (shape[1] if len(shape) > 1 else 1)
-            elements += rows * columns
-    return FP16_BYTES * elements
+    shapes = tensor_shapes(config).items()
+    return FP16_BYTES * sum(prod(shape) for name, shape in shapes if ".layers.0." in name)
 
 
 def layer_ranges(config: DecoderConfig, limit: int) -> list[range]:

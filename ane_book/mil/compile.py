@@ -13,7 +13,7 @@ from types import FunctionType
 import numpy as np
 import torch
 
-from ane_book.errors import UnsupportedOp
+from ane_book.errors import InvalidPackage, UnsupportedOp
 from ane_book.mil import fast
 from ane_book.mil.aliases import in_place_writes, origins, uses
 from ane_book.mil.ops import OPS
@@ -81,7 +81,16 @@ class Compiler:
     # --- values -------------------------------------------------------------------------------
 
     def variable(self, name: str) -> str:
+        """The local variable of a value that is made here."""
         return self.variables.setdefault(name, f"v{len(self.variables)}")
+
+    def use(self, name: str) -> str:
+        """The local variable of a value that was made before."""
+        if name not in self.variables:
+            raise InvalidPackage(
+                f"function {self.function.name!r}: value {name!r} is used before any op made it"
+            )
+        return self.variables[name]
 
     def bind(self, value: object) -> str:
         """A name in the generated source's globals for `value`."""
@@ -140,7 +149,7 @@ class Compiler:
         """An output; copied when it might share memory with something that outlives the call."""
         if name in self.constants:
             return f"{self.bind(self.tensor(self.constants[name]))}.clone()"
-        return self.variable(name) + (".clone()" if self.origin[name] else "")
+        return self.use(name) + (".clone()" if self.origin[name] else "")
 
     def operation_lines(self, operation: Operation, position: int) -> Iterator[str]:
         if operation.type == "read_state":
@@ -237,7 +246,7 @@ class Compiler:
         for item in items:
             constant = self.constant(item)
             known = constant is not None
-            names.append(self.bind(self.tensor(constant)) if known else self.variable(item))
+            names.append(self.bind(self.tensor(constant)) if known else self.use(item))
         return f"[{', '.join(names)}]" if key in VARIADIC or len(names) > 1 else names[0]
 
     def static(self, key: str, items: list) -> str:
@@ -246,7 +255,7 @@ class Compiler:
         for item in items:
             constant = self.constant(item)
             if constant is None:
-                values.append(f"{self.variable(item)}.tolist()")
+                values.append(f"{self.use(item)}.tolist()")
                 continue
             value = constant.tolist() if isinstance(constant, torch.Tensor) else constant.value
             if key in DTYPE_ARGUMENTS and self.lift and value == "fp16":

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ane_book.config import DecoderConfig
 from ane_book.models.layers import Attention, FeedForward, RMSNorm, projection
 
-__all__ = ["Block", "Decoder", "Head", "Winner", "block_weights", "head_weights", "weight_shapes"]
+__all__ = ["Block", "Decoder", "Head", "Winner", "block_weights", "head_weights"]
 
 
 class Block(nn.Module):
@@ -104,33 +104,6 @@ def block_weights(config: DecoderConfig, layer: int, read: Callable[[str], np.nd
         q, k = rows("self_attn.q_norm.weight"), rows("self_attn.k_norm.weight")
         weights["attention.qk_norm"] = torch.cat([q.expand(H, D), k.expand(K, D)])[None, :, None, :]
     return weights
-
-
-def weight_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that the model reads, under its `transformers` name, with its shape."""
-    C, F, V = config.hidden_size, config.intermediate_size, config.vocab_size
-    D, H, K = config.head_dim, config.num_heads, config.num_kv_heads
-    layer: dict[str, tuple[int, ...]] = {
-        "input_layernorm.weight": (C,),
-        "self_attn.q_proj.weight": (H * D, C),
-        "self_attn.k_proj.weight": (K * D, C),
-        "self_attn.v_proj.weight": (K * D, C),
-        "self_attn.o_proj.weight": (C, H * D),
-        "post_attention_layernorm.weight": (C,),
-        "mlp.gate_proj.weight": (F, C),
-        "mlp.up_proj.weight": (F, C),
-        "mlp.down_proj.weight": (C, F),
-    }
-    if config.qkv_bias:
-        layer |= {f"self_attn.{p}_proj.bias": (n * D,) for p, n in (("q", H), ("k", K), ("v", K))}
-    if config.qk_norm:
-        layer |= {"self_attn.q_norm.weight": (D,), "self_attn.k_norm.weight": (D,)}
-    shapes = {"model.embed_tokens.weight": (V, C), "model.norm.weight": (C,)}
-    if not config.tied_embeddings:
-        shapes["lm_head.weight"] = (V, C)
-    for i in range(config.num_layers):
-        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
-    return shapes
 
 
 def head_weights(

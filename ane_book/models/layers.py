@@ -53,7 +53,7 @@ class RMSNorm(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of rows (1, heads, T, D) with tables (1, 1, T, D), sin's first half negated."""
+    """Rotary embedding of rows (1, heads, T, D); tables (1, 1, T, D) as `rope_tables` makes them."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([second, first], dim=-1) * sin
 
@@ -88,7 +88,8 @@ class Attention(nn.Module):
         q, new_keys = rotate(qk, cos, sin).split([H, K], dim=1)
 
         # The G query heads of one key/value head become rows of one matrix: no copy of K or V.
-        q = (q * D**-0.5).reshape(1, K, (H // K) * T, D)
+        # The scale 1/sqrt(D) came in with the rotary tables (`ane_book.config.rope_tables`).
+        q = q.reshape(1, K, (H // K) * T, D)
         scores = torch.cat([q @ keys.transpose(2, 3), q @ new_keys.transpose(2, 3)], dim=3)
         weights = F.softmax(scores + mask, dim=3)  # (1, K, G*T, S+T)
         old, new = weights.split([S, T], dim=3)

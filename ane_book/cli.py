@@ -1,0 +1,313 @@
+"""`ane-book`: the library from a terminal.
+
+Answers and tables go to stdout; progress, statistics and errors to stderr, so that output can be
+piped. What the user can mend ends in one line `error: ...` and exit code 2.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+import json
+import os
+from pathlib import Path
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from ane_book.errors import AneBookError, PromptTooLong
+import typer
+
+if TYPE_CHECKING:  # everything heavy is imported by the command that needs it
+    from ane_book.runtime import Result, Session, Stream
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+WEIGHTS = "A reference model's name, a .gguf file, or a folder with config.json and safetensors"
+
+# What shapes a conversion has no default here: `ane_book.convert` has it, and a bundle its own.
+KV = Annotated[
+    Literal["state", "host"] | None,
+    typer.Option(help="Who keeps the KV cache: Core ML states, or the host.  [default: state]"),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(min=1, help="Most tokens of prompt and answer together.  [default: 512]"),
+]
+Model = Annotated[str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.")]
+System = Annotated[str | None, typer.Option(help='System prompt; "" is an empty one.')]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
+Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")]
+TopK = Annotated[int | None, typer.Option(min=1, help="Draw among the K likeliest tokens.")]
+TopP = Annotated[float | None, typer.Option(help="Draw among the likeliest, up to P in sum.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="The same seed draws the same tokens.")]
+Precision = Annotated[
+    Literal["fp16", "fp32"], typer.Option(help="fp16 as on the device, fp32 as reference.")
+]
+BackendName = Annotated[
+    Literal["auto", "mil", "coreml"],
+    typer.Option(help="mil runs anywhere, coreml on a Mac; auto takes coreml where it can run."),
+]
+
+
+@app.command()
+def models() -> None:
+    """List the reference models."""
+    import ane_book
+    from ane_book.inspect import table
+
+    rows = [
+        (reference.name, reference.parameters, reference.license, reference.taught)
+        for reference in ane_book.reference_models().values()
+    ]
+    print(table(rows))
+
+
+@app.command()
+def convert(
+    model: Annotated[str, typer.Argument(help=f"{WEIGHTS}.")],
+    source: Annotated[
+        Path | None, typer.Option(help="Weights to use for a reference model.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the bundle; by default one in the cache.")
+    ] = None,
+    kv: KV = None,
+    context: Context = None,
+    prefill: Annotated[
+        int | None, typer.Option(min=2, help="Tokens that a prefill call takes.  [default: 64]")
+    ] = None,
+    shard_limit: Annotated[
+        str | None, typer.Option(help="Most weight bytes of a shard.  [default: 1GB]")
+    ] = None,
+    argmax_output: Annotated[
+        bool, typer.Option("--argmax-output", help="Return the likeliest token, not logits.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Convert again if it exists.")] = False,
+) -> None:
+    """Convert a model to a bundle, and print the bundle's folder."""
+    import ane_book
+
+    recipe = _given(kv=kv, context=context, prefill=prefill, shard_limit=shard_limit)
+    with progress_bar() as progress:
+        bundle = ane_book.convert(
+            model,
+            out=out,
+            source=source,
+            argmax_output=argmax_output,
+            force=force,
+            progress=progress,
+            **recipe,
+        )
+    print(bundle.path)
+
+
+@app.command()
+def run(
+    model: Model,
+    prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
+    system: System = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    precision: Precision = "fp16",
+    kv: KV = None,
+    context: Context = None,
+    backend: BackendName = "auto",
+) -> None:
+    """Answer one prompt; a reference model is converted on first use."""
+    if prompt == "-":
+        prompt = sys.stdin.read()
+    session = _load(model, precision, kv, context, backend)
+    stream = session.stream(
+        prompt,
+        system=system,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
+    print(statistics(_print_stream(stream)), file=sys.stderr)
+
+
+@app.command()
+def chat(
+    model: Model,
+    system: System = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    precision: Precision = "fp16",
+    kv: KV = None,
+    context: Context = None,
+    backend: BackendName = "auto",
+) -> None:
+    """Talk with a model, line by line; /reset begins anew, /quit or end of input ends."""
+    session = _load(model, precision, kv, context, backend)
+    messages = []
+    for line in _lines():
+        if line == "/quit":
+            break
+        if line == "/reset":
+            messages = []
+            continue
+        messages.append({"role": "user", "content": line})
+        try:
+            stream = session.stream(
+                messages,
+                system=system,
+                max_tokens=max_tokens,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                seed=seed,
+                reuse_cache=True,
+            )
+        except PromptTooLong as error:
+            messages.pop()
+            print(f"error: {error}; or begin anew with /reset", file=sys.stderr)
+            continue
+        messages.append({"role": "assistant", "content": _print_stream(stream).text})
+
+
+@app.command("inspect")
+def inspect_command(
+    path: Annotated[Path, typer.Argument(help="A .mlpackage, or a bundle's folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a package or a bundle holds."""
+    from ane_book.inspect import inspect_path, report
+
+    facts = inspect_path(path)
+    print(json.dumps(facts, indent=2) if as_json else report(facts))
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can do, and why not."""
+    from ane_book import device
+    from ane_book.inspect import table
+
+    words = {True: "yes", False: "no", None: ""}
+    print(table([(check, words[ok], detail) for check, ok, detail in device.describe()]))
+
+
+def _given(**options) -> dict:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _load(
+    model: str, precision: str, kv: str | None, context: int | None, backend: str
+) -> "Session":
+    import ane_book
+
+    named = None if backend == "auto" else backend
+    with progress_bar() as progress:
+        return ane_book.load(
+            model,
+            precision=precision,
+            backend=named,
+            progress=progress,
+            **_given(kv=kv, context=context),
+        )
+
+
+def _print_stream(stream: "Stream") -> "Result":
+    """Print pieces as they come; the result of the whole."""
+    for piece in stream:
+        print(piece, end="", flush=True)
+    print(flush=True)
+    return stream.result
+
+
+def _lines() -> Iterator[str]:
+    """Lines that are not blank from stdin, with a prompt on a terminal."""
+    interactive = sys.stdin.isatty()
+    while True:
+        if interactive:
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.strip()
+
+
+def statistics(result: "Result") -> str:
+    """One line on how an answer came about."""
+    rates = {"prefill": result.prefill_tps, "decode": result.decode_tps}
+    shown = [f"{name} {rate:.1f} tokens/s" for name, rate in rates.items() if rate is not None]
+    counts = f"{result.prompt_tokens} + {len(result.token_ids)} tokens"
+    return ", ".join([counts, *shown, f"ended by {result.finish_reason}"])
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A callback (description, done, total): a bar on a terminal, else a line now and then."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(
+        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task("", visible=False)
+
+        def draw(description: str, done: int, total: int) -> None:
+            bar.update(task, description=description, completed=done, total=total, visible=True)
+
+        yield draw
+
+
+class _Lines:
+    """Progress for a log: the last step, and one line at most every few seconds before it."""
+
+    PAUSE = 5.0  # seconds
+
+    def __init__(self):
+        self._next = time.monotonic() + self.PAUSE
+
+    def __call__(self, description: str, done: int, total: int) -> None:
+        if done >= total or time.monotonic() >= self._next:
+            self._next = time.monotonic() + self.PAUSE
+            print(f"{description} ({done:,} of {total:,})", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """The entry point: run a command and exit with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # a console without an emoji's encoding still answers
+    code = 0
+    try:
+        app(prog_name="ane-book")
+    except SystemExit as end:
+        code = end.code
+    except AneBookError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        code = 130
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

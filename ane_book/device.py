@@ -1,0 +1,158 @@
+"""What this machine can do, decided once, with the reason kept as a string.
+
+Core ML's predictions need a Mac; everything else in this library runs anywhere. Nothing heavy is
+imported here: whether coremltools can predict is read off the files it installed.
+
+References:
+- Core ML states and several functions in a package need iOS 18 or macOS 15:
+  https://apple.github.io/coremltools/docs-guides/source/stateful-models.html
+"""
+
+from functools import cache
+import importlib.metadata
+import importlib.util
+import os
+from pathlib import Path
+import platform
+import shutil
+import subprocess
+import sys
+
+__all__ = ["CAN_PREDICT", "CAN_PREDICT_REASON", "Check", "describe", "memory_bytes"]
+
+MIN_MACOS = (15, 0)  # the first to run iOS 18 programs: states, several functions in a package
+
+#: One line of `describe`: what was checked, whether it is there (None: a fact, no verdict), detail.
+Check = tuple[str, bool | None, str]
+
+
+@cache
+def macos_version() -> tuple[int, int] | None:
+    """(major, minor) of macOS, or None on another system."""
+    if sys.platform != "darwin":
+        return None
+    major, minor, *_ = (platform.mac_ver()[0] + ".0.0").split(".")
+    return int(major), int(minor)
+
+
+def _coreml_library() -> Path | None:
+    """coremltools' binding to Core ML, which only its macOS wheels carry."""
+    spec = importlib.util.find_spec("coremltools")
+    if spec is None or spec.origin is None:
+        return None
+    return next(iter(sorted(Path(spec.origin).parent.glob("libcoremlpython*.so"))), None)
+
+
+def _can_predict() -> tuple[bool, str]:
+    version = macos_version()
+    if version is None:
+        return False, f"Core ML runs on macOS only; this is {platform.system() or sys.platform}"
+    if version < MIN_MACOS:
+        return False, (
+            f"states and several functions need macOS {MIN_MACOS[0]}; "
+            f"this is macOS {version[0]}.{version[1]}"
+        )
+    if _coreml_library() is None:
+        return False, (
+            "coremltools is not installed with its Core ML binding (libcoremlpython); "
+            f"install its wheel for macOS and Python {sys.version_info[0]}.{sys.version_info[1]}"
+        )
+    return True, f"macOS {version[0]}.{version[1]} with coremltools' Core ML binding"
+
+
+#: Whether Core ML can run a bundle's programs here, and the reason for the answer.
+CAN_PREDICT, CAN_PREDICT_REASON = _can_predict()
+
+
+@cache
+def chip() -> str:
+    """The processor's name as its maker gives it, such as "Apple M4 Max"."""
+    if sys.platform == "darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        return found or platform.machine()
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_bytes() -> int | None:
+    """Memory that this process may use, in bytes: the machine's, or the container's if smaller."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return None
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # no container, or "max"
+        return total
+    return min(total, limit)
+
+
+def c_compiler() -> str | None:
+    """The path of a C compiler, or None."""
+    names = [os.environ.get("CC", ""), "cc", "gcc", "clang", "cl"]
+    return next((found for found in map(shutil.which, filter(None, names)) if found), None)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _torch() -> Check:
+    if _version("torch") is None:
+        return "torch", False, "not installed; needed to convert and to run off a Mac"
+    import torch  # takes a second, so only who asks pays for it
+
+    return "torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads"
+
+
+def _system() -> str:
+    version = macos_version()
+    name = f"macOS {version[0]}.{version[1]}" if version else platform.platform(terse=True)
+    return f"{name}, {platform.machine()}, Python {platform.python_version()}"
+
+
+def describe() -> list[Check]:
+    """Every check as (what, whether it is there or None for a plain fact, detail).
+
+    Imports torch to ask for its threads, which takes about a second.
+    """
+    memory, compiler, coremltools = memory_bytes(), c_compiler(), _version("coremltools")
+    apple_silicon = macos_version() is not None and platform.machine() == "arm64"
+    return [
+        ("system", None, _system()),
+        ("chip", None, f"{chip()}, {cores()} cores"),
+        ("memory", None, f"{memory / 1e9:.1f} GB" if memory else "not known on this system"),
+        ("Core ML predictions", CAN_PREDICT, CAN_PREDICT_REASON),
+        (
+            "Neural Engine",
+            apple_silicon and CAN_PREDICT,
+            "present on Apple silicon; where an op ran is Core ML's choice"
+            if apple_silicon
+            else "needs a Mac with Apple silicon; programs run on the CPU through this library",
+        ),
+        (
+            "coremltools",
+            coremltools is not None,
+            coremltools or "not installed; needed to convert models",
+        ),
+        _torch(),
+        (
+            "C compiler",
+            compiler is not None,
+            compiler or "none found (cc, gcc, clang, or CC in the environment)",
+        ),
+    ]

@@ -1,0 +1,192 @@
+"""Unary ops: one tensor in, one tensor of the same shape and dtype out.
+
+torch evaluates these in float32 for half inputs and rounds once, so most are one call. The
+exceptions (`erf` and `sin`, whose half kernels are less exact, and everything that adds an epsilon
+first) widen explicitly.
+
+Reference: coremltools `defs/iOS15/elementwise_unary.py`, `defs/iOS17/elementwise_unary.py`.
+"""
+
+import torch
+from torch import Tensor
+
+from . import op
+
+# MIL's names of the dtypes a tensor may have
+DTYPES = {
+    "bool": torch.bool,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "int16": torch.int16,
+    "uint16": torch.uint16,
+    "int32": torch.int32,
+    "uint32": torch.uint32,
+    "int64": torch.int64,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+}
+
+
+@op("abs")
+def abs_(x: Tensor) -> Tensor:
+    """|x|; integers too."""
+    return x.abs()
+
+
+@op()
+def acos(x: Tensor) -> Tensor:
+    """Inverse cosine, in radians."""
+    return x.acos()
+
+
+@op()
+def asin(x: Tensor) -> Tensor:
+    """Inverse sine, in radians."""
+    return x.asin()
+
+
+@op()
+def atan(x: Tensor) -> Tensor:
+    """Inverse tangent, in radians."""
+    return x.atan()
+
+
+@op()
+def atanh(x: Tensor) -> Tensor:
+    """Inverse hyperbolic tangent."""
+    return x.atanh()
+
+
+@op(static=("dtype",))
+def cast(x: Tensor, dtype: str) -> Tensor:
+    """x in the dtype that MIL calls `dtype`; floats are cut towards zero, nonzero is true."""
+    return x.to(DTYPES[dtype])
+
+
+@op()
+def ceil(x: Tensor) -> Tensor:
+    """The least integer not below x."""
+    return x.ceil()
+
+
+@op(static=("alpha", "beta"))
+def clip(x: Tensor, alpha: float, beta: float) -> Tensor:
+    """min(max(x, alpha), beta)."""
+    return torch.clamp(x, alpha, beta)
+
+
+@op()
+def cos(x: Tensor) -> Tensor:
+    """Cosine of x in radians."""
+    return x.cos()
+
+
+@op()
+def cosh(x: Tensor) -> Tensor:
+    """Hyperbolic cosine."""
+    return x.cosh()
+
+
+@op()
+def erf(x: Tensor) -> Tensor:
+    """Gauss error function."""
+    # torch's half kernel flushes subnormal results to zero
+    return x.float().erf().to(x.dtype)
+
+
+@op()
+def exp(x: Tensor) -> Tensor:
+    """e^x."""
+    return x.exp()
+
+
+@op()
+def exp2(x: Tensor) -> Tensor:
+    """2^x; an integer x gives an integer (fractions are cut)."""
+    return x.exp2().to(x.dtype)
+
+
+@op()
+def floor(x: Tensor) -> Tensor:
+    """The greatest integer not above x."""
+    return x.floor()
+
+
+@op(static=("epsilon",))
+def inverse(x: Tensor, epsilon: float = 1e-4) -> Tensor:
+    """1 / (x + epsilon)."""
+    return (x.float() + epsilon).reciprocal().to(x.dtype)
+
+
+@op(static=("epsilon",))
+def log(x: Tensor, epsilon: float = 1e-45) -> Tensor:
+    """Natural logarithm of x + epsilon."""
+    return (x.float() + epsilon).log().to(x.dtype)
+
+
+@op()
+def logical_not(x: Tensor) -> Tensor:
+    """Boolean not."""
+    return x.logical_not()
+
+
+@op("round")
+def round_(x: Tensor) -> Tensor:
+    """The nearest integer; halves go to the even one."""
+    return x.round()
+
+
+@op(static=("epsilon",))
+def rsqrt(x: Tensor, epsilon: float = 1e-12) -> Tensor:
+    """1 / sqrt(x + epsilon)."""
+    return (x.float() + epsilon).rsqrt().to(x.dtype)
+
+
+@op()
+def sign(x: Tensor) -> Tensor:
+    """-1, 0 or 1; integers too."""
+    return x.sign()
+
+
+@op()
+def sin(x: Tensor) -> Tensor:
+    """Sine of x in radians."""
+    # torch's half kernel is an ulp off for some x
+    return x.float().sin().to(x.dtype)
+
+
+@op()
+def sinh(x: Tensor) -> Tensor:
+    """Hyperbolic sine."""
+    return x.sinh()
+
+
+@op()
+def sqrt(x: Tensor) -> Tensor:
+    """Square root."""
+    return x.sqrt()
+
+
+@op()
+def square(x: Tensor) -> Tensor:
+    """x * x; integers too."""
+    return x * x
+
+
+@op()
+def tan(x: Tensor) -> Tensor:
+    """Tangent of x in radians."""
+    return x.tan()
+
+
+@op()
+def tanh(x: Tensor) -> Tensor:
+    """Hyperbolic tangent."""
+    return x.tanh()
+
+
+@op(static=("alpha",))
+def threshold(x: Tensor, alpha: float) -> Tensor:
+    """max(x, alpha); integers too."""
+    return torch.clamp_min(x, alpha)

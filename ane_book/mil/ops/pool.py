@@ -1,0 +1,106 @@
+"""Pooling over windows in 1 to 3 dimensions; half is summed in float32 and rounded once.
+
+x is (N, C, *D), the output (N, C, *D_out); `kernel_sizes` and `strides` have one entry for each
+dimension of *D, `pad` a pair. With `ceil_mode` a last window may hang over the padded input; as in
+torch, what hangs over holds no elements, not even padding.
+
+Reference: coremltools `defs/iOS15/pool.py`; sizes by `spatial_dimensions_out_shape` in
+`defs/_utils.py`.
+"""
+
+from math import prod
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from . import op
+from .conv import pad_spatial, resolve_padding
+
+_AVERAGE = (None, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
+_MAX = (None, F.max_pool1d, F.max_pool2d, F.max_pool3d)
+_STATIC = ("kernel_sizes", "strides", "pad_type", "pad", "ceil_mode")
+
+Pads = list[tuple[int, int]]
+
+
+def _overhang(sizes: list[int], kernel: list[int], strides: list[int], pads: Pads) -> Pads:
+    """(0, elements) that the last window of `ceil_mode` reaches beyond the padding."""
+    found = []
+    for size, k, s, (before, after) in zip(sizes, kernel, strides, pads, strict=True):
+        padded = size + before + after
+        windows = -(-(padded - k) // s) + 1
+        # a window has to start inside the input or the padding before it
+        if before + after > 0 and (windows - 1) * s >= size + before:
+            windows -= 1
+        found.append((0, max(0, (windows - 1) * s + k - padded)))
+    return found
+
+
+def _layout(
+    x: Tensor,
+    kernel_sizes: list[int],
+    strides: list[int] | None,
+    pad_type: str,
+    pad: list[int] | None,
+    ceil_mode: bool,
+) -> tuple[list[int], Pads, Pads]:
+    """strides, padding, and overhang beyond the padding."""
+    sizes = x.shape[2:]
+    strides = strides or [1] * len(sizes)
+    pads = resolve_padding(pad_type.lower(), pad, sizes, kernel_sizes, strides)
+    if not ceil_mode:
+        return strides, pads, [(0, 0)] * len(sizes)
+    return strides, pads, _overhang(sizes, kernel_sizes, strides, pads)
+
+
+@op(static=(*_STATIC, "exclude_padding_from_average"))
+def avg_pool(
+    x: Tensor,
+    kernel_sizes: list[int],
+    strides: list[int] | None = None,
+    pad_type: str = "valid",
+    pad: list[int] | None = None,
+    ceil_mode: bool = False,
+    exclude_padding_from_average: bool = False,
+) -> Tensor:
+    """Mean of each window; padding counts as zeros unless `exclude_padding_from_average`."""
+    strides, pads, extra = _layout(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    average = _AVERAGE[len(kernel_sizes)]
+    y = average(pad_spatial(pad_spatial(x.float(), pads), extra), kernel_sizes, strides)
+    ones = torch.ones(1, 1, *x.shape[2:])
+    counted = pad_spatial(ones, pads, value=0.0 if exclude_padding_from_average else 1.0)
+    share = average(pad_spatial(counted, extra), kernel_sizes, strides)
+    return (y / share).to(x.dtype)
+
+
+@op(static=_STATIC)
+def l2_pool(
+    x: Tensor,
+    kernel_sizes: list[int],
+    strides: list[int] | None = None,
+    pad_type: str = "valid",
+    pad: list[int] | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """Square root of the sum (not the mean) of squares of each window."""
+    strides, pads, extra = _layout(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    squares = pad_spatial(pad_spatial(x.float().square(), pads), extra)
+    mean = _AVERAGE[len(kernel_sizes)](squares, kernel_sizes, strides)
+    return (mean * prod(kernel_sizes)).sqrt().to(x.dtype)
+
+
+@op(static=_STATIC)
+def max_pool(
+    x: Tensor,
+    kernel_sizes: list[int],
+    strides: list[int] | None = None,
+    pad_type: str = "valid",
+    pad: list[int] | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """Greatest element of each window; padding never wins."""
+    strides, pads, extra = _layout(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    least = float("-inf")
+    padded = pad_spatial(pad_spatial(x.float(), pads, least), extra, least)
+    return _MAX[len(kernel_sizes)](padded, kernel_sizes, strides).to(x.dtype)

@@ -1,0 +1,156 @@
+"""Ops that read and write at indices.
+
+Negative indices count from the end, as in iOS 15 and 16; from iOS 17 on they are outside. What
+lies outside is undefined in MIL; here it raises InvalidInput. Duplicate indices combine in every
+mode but "update", where one of them wins.
+
+Reference: coremltools `defs/iOS15..iOS17/scatter_gather.py`.
+"""
+
+from ane_book.errors import InvalidInput
+import torch
+from torch import Tensor
+
+from . import op
+from .elementwise_binary import real_div
+
+
+def _resolve(indices: Tensor, size: int | Tensor, validate: bool, name: str) -> Tensor:
+    """Indices as int64 in [0, size); raises InvalidInput for any that lies outside."""
+    indices = indices.long()
+    if not validate:
+        indices = torch.where(indices < 0, indices + size, indices)
+    if ((indices < 0) | (indices >= size)).any():
+        size = size.tolist() if isinstance(size, Tensor) else size
+        raise InvalidInput(
+            f"{name}: indices reach from {indices.min()} to {indices.max()}, outside [0, {size})"
+        )
+    return indices
+
+
+def _take(x: Tensor, axis: int, indices: Tensor) -> Tensor:
+    """torch.gather, which lacks uint16."""
+    if x.dtype == torch.uint16:
+        return x.view(torch.int16).gather(axis, indices).view(torch.uint16)
+    return x.gather(axis, indices)
+
+
+@op(static=("axis", "batch_dims", "validate_indices"))
+def gather(
+    x: Tensor,
+    indices: Tensor,
+    axis: int = 0,
+    batch_dims: int = 0,
+    validate_indices: bool = False,
+) -> Tensor:
+    """Slices of x along an axis: x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis + 1:].
+
+    The first `batch_dims` axes of x and indices go together, as in tf.gather.
+    """
+    axis %= x.dim()
+    indices = _resolve(indices, x.shape[axis], validate_indices, "gather")
+    shape = x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis + 1 :]
+    if not batch_dims:
+        return x.index_select(axis, indices.reshape(-1)).reshape(shape)
+    batch = x.shape[:batch_dims]
+    flat = indices.reshape(*batch, *[1] * (axis - batch_dims), -1, *[1] * (x.dim() - axis - 1))
+    flat = flat.expand(*x.shape[:axis], -1, *x.shape[axis + 1 :])
+    return _take(x, axis, flat).reshape(shape)
+
+
+@op(static=("axis", "validate_indices"))
+def gather_along_axis(
+    x: Tensor, indices: Tensor, axis: int = 0, validate_indices: bool = False
+) -> Tensor:
+    """For each place of `indices` the element of x at that index along `axis`; indices.shape."""
+    indices = _resolve(indices, x.shape[axis], validate_indices, "gather_along_axis")
+    return _take(x, axis, indices)
+
+
+@op(static=("batch_dims", "validate_indices"))
+def gather_nd(
+    x: Tensor, indices: Tensor, batch_dims: int = 0, validate_indices: bool = False
+) -> Tensor:
+    """Slices of x at coordinates: indices.shape[:-1] + x.shape[batch_dims + K:].
+
+    The last axis of `indices` holds K coordinates; the first `batch_dims` axes go together.
+    """
+    depth = indices.shape[-1]
+    sizes = torch.tensor(x.shape[batch_dims : batch_dims + depth])
+    indices = _resolve(indices, sizes, validate_indices, "gather_nd")
+    places = indices.dim() - 1
+    grids = [  # the batch axes' own indices, each along its axis
+        torch.arange(x.shape[i]).reshape([-1 if j == i else 1 for j in range(places)])
+        for i in range(batch_dims)
+    ]
+    coordinates = [*grids, *indices.unbind(-1)]
+    if places:
+        return x[tuple(coordinates)]
+    return x[tuple(c.reshape(1) for c in coordinates)][0]
+
+
+def _scatter(data: Tensor, axis: int, indices: Tensor, updates: Tensor, mode: str) -> Tensor:
+    """data with updates put in or combined at indices (of updates' shape) along an axis."""
+    if mode == "update":
+        return data.scatter(axis, indices, updates)
+    if mode in ("max", "min"):
+        return data.scatter_reduce(axis, indices, updates, f"a{mode}")
+    half = data.dtype == torch.float16
+    wide, updates = (data.float(), updates.float()) if half else (data, updates)
+    if mode in ("add", "sub"):
+        wide = wide.scatter_add(axis, indices, updates if mode == "add" else -updates)
+    elif mode == "mul":
+        wide = wide.scatter_reduce(axis, indices, updates, "prod")
+    else:
+        divisor = torch.ones_like(wide).scatter_reduce(axis, indices, updates, "prod")
+        wide = real_div(wide, divisor)
+    return wide.to(data.dtype)
+
+
+@op(static=("axis", "mode", "validate_indices"))
+def scatter(
+    data: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    axis: int = 0,
+    mode: str = "add",
+    validate_indices: bool = False,
+) -> Tensor:
+    """data with slice i of `updates` combined into its slice indices[i] along `axis`."""
+    axis %= data.dim()
+    indices = _resolve(indices, data.shape[axis], validate_indices, "scatter")
+    indices = indices.reshape([-1 if i == axis else 1 for i in range(data.dim())])
+    return _scatter(data, axis, indices.expand(updates.shape), updates, mode)
+
+
+@op(static=("axis", "mode", "validate_indices"))
+def scatter_along_axis(
+    data: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    axis: int = 0,
+    mode: str = "add",
+    validate_indices: bool = False,
+) -> Tensor:
+    """data with each element of `updates` combined in at its index along `axis`."""
+    indices = _resolve(indices, data.shape[axis], validate_indices, "scatter_along_axis")
+    return _scatter(data, axis, indices, updates, mode)
+
+
+@op(static=("mode", "validate_indices"))
+def scatter_nd(
+    data: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    mode: str = "add",
+    validate_indices: bool = False,
+) -> Tensor:
+    """data with slices of `updates` combined in at coordinates (the last axis of `indices`)."""
+    depth = indices.shape[-1]
+    sizes = torch.tensor(data.shape[:depth])
+    indices = _resolve(indices, sizes, validate_indices, "scatter_nd")
+    steps = sizes.flip(0).cumprod(0).flip(0) // sizes  # row-major distance of each coordinate
+    rows = (indices * steps).sum(-1).reshape(-1, 1)
+    table = data.reshape(int(sizes.prod()), -1)
+    updates = updates.reshape(rows.shape[0], -1)
+    return _scatter(table, 0, rows.expand(updates.shape), updates, mode).reshape(data.shape)

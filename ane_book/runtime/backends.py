@@ -1,0 +1,194 @@
+"""Two ways to run a function of a package, behind one small interface.
+
+`MILBackend` runs it anywhere, with the executor of `ane_book.mil`. `CoreMLBackend` runs it on a
+Mac, through coremltools' binding to Core ML. A session sees only the interface, and one set of
+contract tests holds for both.
+
+Limits of Core ML that this file works around:
+- Opening a package with `MLModel(path)` rewrites its Manifest.json. The package is compiled from a
+  copy instead, into a temporary folder, and both functions load from the result.
+- A state is made by one function's model and used by the other's. coremltools hands it on without a
+  check of its own, and ANEMLL's chat (github.com/Anemll/Anemll, tests/chat.py) relies on it: its
+  state is made by `prefill` and used by `infer`. Not tried on a Mac for this book.
+- Core ML computes in the precision that the package declares, so there is no "fp32" here.
+
+Reference: coremltools 9.0, `models/_compiled_model.py` and `models/model.py`.
+"""
+
+import atexit
+from functools import cache
+from pathlib import Path
+import shutil
+import tempfile
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ane_book import device
+from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
+import numpy as np
+
+if TYPE_CHECKING:  # `ane_book.mil` imports torch: a second that listing models does not need
+    from ane_book.mil.reader import Function, Package, TensorType
+
+__all__ = ["Backend", "CoreMLBackend", "LoadedFunction", "MILBackend", "choose_backend"]
+
+COMPUTE_UNITS = ("ALL", "CPU_AND_NE", "CPU_AND_GPU", "CPU_ONLY")
+
+
+class LoadedFunction(Protocol):
+    """One function of a package, ready to be called; with what it declares, by name."""
+
+    inputs: "dict[str, TensorType]"
+    outputs: "dict[str, TensorType]"
+    states: "dict[str, TensorType]"
+
+    def predict(self, inputs: dict[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
+        """Run the function; `state` is updated in place."""
+        ...
+
+    def make_state(self) -> Any:
+        """A zeroed state, good for every function of this function's package."""
+        ...
+
+
+class Backend(Protocol):
+    """Loads functions of packages.
+
+    dtype: what the host keeps caches, tables and masks in, float16 or float32.
+    """
+
+    name: str
+    dtype: np.dtype
+
+    def load(self, package: Path, function: str) -> LoadedFunction:
+        """Load one function; the functions of one package share its weights."""
+        ...
+
+
+class MILBackend:
+    """The book's own executor, on any machine: "fp16" as the package declares, or "fp32"."""
+
+    name = "mil"
+
+    def __init__(self, precision: str = "fp16"):
+        if precision not in ("fp16", "fp32"):
+            raise InvalidInput(f'precision must be "fp16" or "fp32", not {precision!r}')
+        self.precision = precision
+        self.dtype = np.dtype(np.float16 if precision == "fp16" else np.float32)
+        self._programs: dict[Path, Any] = {}
+
+    def load(self, package: Path, function: str) -> LoadedFunction:
+        from ane_book.mil import MLProgram
+
+        package = Path(package)
+        if package not in self._programs:
+            self._programs[package] = MLProgram(package, function, precision=self.precision)
+        program = self._programs[package].function(function)
+        _ = program.compiled  # work and errors belong to loading, not to the first token
+        return program
+
+
+class CoreMLBackend:
+    """Core ML on a Mac, through coremltools. Raises BackendUnavailable elsewhere, with the reason.
+
+    compute_units: "ALL", "CPU_AND_NE", "CPU_AND_GPU" or "CPU_ONLY"; Core ML may use fewer.
+    """
+
+    name = "coreml"
+    dtype = np.dtype(np.float16)
+
+    def __init__(self, compute_units: str = "CPU_AND_NE"):
+        if compute_units not in COMPUTE_UNITS:
+            raise InvalidInput(
+                f"compute_units must be one of {', '.join(COMPUTE_UNITS)}, not {compute_units!r}"
+            )
+        if not device.CAN_PREDICT:
+            raise BackendUnavailable(
+                f"Core ML cannot run here: {device.CAN_PREDICT_REASON}; "
+                'the "mil" backend runs the same packages on this machine'
+            )
+        self.compute_units = compute_units
+        self._packages: dict[Path, Package] = {}
+        self._compiled: dict[Path, str] = {}
+
+    def load(self, package: Path, function: str) -> LoadedFunction:
+        from coremltools import ComputeUnit
+        from coremltools.models import CompiledMLModel
+
+        package = Path(package)
+        declared = self._package(package)
+        if function not in declared.functions:
+            raise InvalidInput(
+                f"{package}: no function {function!r}; it has: {', '.join(declared.functions)}"
+            )
+        path = self._compile(package)
+        try:
+            model = CompiledMLModel(path, ComputeUnit[self.compute_units], function_name=function)
+        except RuntimeError as error:
+            raise InvalidPackage(
+                f"{package}: Core ML cannot load its function {function!r}: {error}"
+            ) from None
+        return _CoreMLFunction(model, declared.functions[function])
+
+    def _package(self, path: Path) -> "Package":
+        from ane_book.mil.reader import Package
+
+        if path not in self._packages:
+            self._packages[path] = Package(path)
+        return self._packages[path]
+
+    def _compile(self, package: Path) -> str:
+        from coremltools.models.utils import compile_model
+
+        if package not in self._compiled:
+            folder = Path(tempfile.mkdtemp(dir=_scratch()))
+            copy, target = folder / package.name, folder / f"{package.stem}.mlmodelc"
+            shutil.copytree(package, copy)
+            try:
+                self._compiled[package] = compile_model(str(copy), str(target))
+            except RuntimeError as error:
+                raise InvalidPackage(f"{package}: Core ML cannot compile it: {error}") from None
+            finally:
+                shutil.rmtree(copy)
+        return self._compiled[package]
+
+
+@cache
+def _scratch() -> Path:
+    """A folder for compiled packages, removed at exit."""
+    folder = Path(tempfile.mkdtemp(prefix="ane-book-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+class _CoreMLFunction:
+    """A function of a compiled package."""
+
+    def __init__(self, model, declared: "Function"):
+        self._model = model
+        self.inputs, self.outputs = declared.inputs, declared.outputs
+        self.states = declared.states
+
+    def predict(self, inputs: dict[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
+        # coremltools converts the dict that it is given in place, and the caller's has to last.
+        return self._model.predict(dict(inputs), state)
+
+    def make_state(self) -> Any:
+        return self._model.make_state()
+
+
+def choose_backend(name: str | None = None, precision: str = "fp16") -> Backend:
+    """The backend "mil" or "coreml"; None takes Core ML where it can run, else the executor.
+
+    precision="fp32" is the executor's alone. Raises InvalidInput for another name or precision, and
+    BackendUnavailable when Core ML is asked for by name and cannot run.
+    """
+    if name not in (None, "mil", "coreml"):
+        raise InvalidInput(f'backend must be "mil" or "coreml", not {name!r}')
+    if name == "coreml" and precision != "fp16":
+        raise InvalidInput(
+            f'precision {precision!r} needs the "mil" backend: Core ML computes in the precision '
+            "that the package declares, fp16"
+        )
+    if name == "coreml" or (name is None and precision == "fp16" and device.CAN_PREDICT):
+        return CoreMLBackend()
+    return MILBackend(precision)

@@ -1,0 +1,115 @@
+"""Chat templates, rendered as `transformers` renders them, without importing it.
+
+A chat model was trained on one exact layout of roles and markers; the layout travels with the model
+as a Jinja template. A template comes from a file that somebody else wrote, so it runs in a sandbox.
+
+Reference: https://huggingface.co/docs/transformers/chat_templating (and its
+`utils/chat_template_utils.py` for the names a template may use).
+"""
+
+from datetime import datetime
+from functools import lru_cache
+import json
+
+from ane_book.errors import InvalidInput
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+__all__ = ["Messages", "as_messages", "render"]
+
+#: A conversation: [{"role": "user", "content": "..."}, ...].
+Messages = list[dict]
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the model said, for training; rendering is its body alone."""
+
+    tags = frozenset({"generation"})
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _raise_exception(message: str):
+    raise TemplateError(message)
+
+
+def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
+    # Jinja's own filter escapes <, > and & for HTML, which the model has never seen.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+@lru_cache(maxsize=8)
+def _compile(template: str):
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
+    try:
+        return environment.from_string(template)
+    except TemplateError as error:
+        raise InvalidInput(f"the model's chat template is not valid Jinja: {error}") from None
+
+
+def as_messages(prompt: str | Messages, system: str | None = None) -> Messages:
+    """A prompt or a conversation as messages, with the system prompt in front when there is one.
+
+    An empty system prompt is a message with empty content: many templates put a default in place of
+    a missing one. Raises InvalidInput when a message lacks a role or content.
+    """
+    if isinstance(prompt, str):
+        messages = [{"role": "user", "content": prompt}]
+    else:
+        messages = [_plain_message(message, i) for i, message in enumerate(prompt)]
+    if not messages:
+        raise InvalidInput("there are no messages; give a prompt or at least one message")
+    if system is None:
+        return messages
+    if messages[0]["role"] == "system":
+        raise InvalidInput("the system prompt is given twice: as an argument and as first message")
+    return [{"role": "system", "content": system}, *messages]
+
+
+def _plain_message(message, index: int) -> dict:
+    """The message rebuilt from plain JSON values: a template must not meet objects with methods."""
+    if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+        raise InvalidInput(f'message {index} is not of the form {{"role": ..., "content": ...}}')
+    try:
+        plain = json.loads(json.dumps(message))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"message {index} is not plain JSON: {error}") from None
+    if not isinstance(plain["role"], str):
+        raise InvalidInput(f"message {index}: its role is not a string")
+    return plain
+
+
+def render(
+    template: str,
+    messages: Messages,
+    *,
+    add_generation_prompt: bool = True,
+    bos_token: str | None = None,
+    eos_token: str | None = None,
+) -> str:
+    """The text that the model reads; it already holds every special token, so encode it as it is.
+
+    Raises InvalidInput with the template's own words when it refuses the messages.
+    """
+    tokens = {"bos_token": bos_token, "eos_token": eos_token}
+    try:
+        return _compile(template).render(
+            messages=messages,
+            tools=None,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            **{name: token for name, token in tokens.items() if token is not None},
+        )
+    except (TemplateError, TypeError) as error:
+        raise InvalidInput(f"the model's chat template refuses these messages: {error}") from None

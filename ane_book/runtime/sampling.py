@@ -1,0 +1,107 @@
+"""From logits to the next token: greedy, or drawn with temperature, top-k and top-p.
+
+Names, order (temperature, top-k, top-p) and edge cases are those of `transformers`' logits warpers,
+so that a setting copied from elsewhere means the same here.
+
+References: nucleus sampling, Holtzman et al. 2019 (arXiv 1904.09751).
+Letters: V vocabulary.
+"""
+
+from dataclasses import dataclass
+import math
+
+from ane_book.errors import InvalidInput
+import numpy as np
+
+__all__ = ["Sampler", "filter_logits"]
+
+
+def keep_top_k(logits: np.ndarray, k: int) -> np.ndarray:
+    """(V,) with all but the k largest at -inf; what ties with the k-th stays."""
+    if k >= logits.size:
+        return logits
+    smallest_kept = np.partition(logits, -k)[-k]
+    return np.where(logits < smallest_kept, -np.inf, logits)
+
+
+def keep_top_p(logits: np.ndarray, p: float) -> np.ndarray:
+    """(V,) with all but the smallest set of tokens whose probabilities reach p at -inf."""
+    candidates = np.flatnonzero(np.isfinite(logits))  # a top-k before this one spares the long sort
+    order = candidates[np.argsort(logits[candidates], kind="stable")]  # ascending
+    cumulative = np.cumsum(_softmax(logits[order]), dtype=np.float64)
+    dropped = cumulative <= 1.0 - p
+    dropped[-1] = False  # the likeliest token always stays
+    kept = logits.copy()
+    kept[order[dropped]] = -np.inf
+    return kept
+
+
+def filter_logits(
+    logits: np.ndarray,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> np.ndarray:
+    """Logits (V,) float32 scaled by 1 / temperature, with the tokens not to be drawn at -inf."""
+    logits = logits.astype(np.float32) / np.float32(temperature)
+    if top_k is not None:
+        logits = keep_top_k(logits, top_k)
+    if top_p is not None and top_p < 1.0:
+        logits = keep_top_p(logits, top_p)
+    return logits
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
+@dataclass
+class Sampler:
+    """Draws tokens; with temperature 0 it takes the likeliest one and the rest has no effect.
+
+    The same seed and logits give the same tokens; without a seed every sampler differs.
+    Raises InvalidInput for a value that makes no sense.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self):
+        finite = _is_number(self.temperature, 0, math.inf)
+        self._check("temperature", "a finite number >= 0", finite)
+        whole = self.top_k is None or (_is_integer(self.top_k) and self.top_k >= 1)
+        self._check("top_k", "a whole number >= 1", whole)
+        share = self.top_p is None or (_is_number(self.top_p, 0, 1) and self.top_p > 0)
+        self._check("top_p", "a number > 0 and <= 1", share)
+        seeded = self.seed is None or (_is_integer(self.seed) and self.seed >= 0)
+        self._check("seed", "a whole number >= 0", seeded)
+        self._random = np.random.default_rng(self.seed)
+
+    def _check(self, name: str, wanted: str, fine: bool) -> None:
+        if not fine:
+            raise InvalidInput(f"{name} must be {wanted}, not {getattr(self, name)!r}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    def __call__(self, logits: np.ndarray) -> int:
+        """The next token's id, from logits (V,) float32; draws once unless greedy."""
+        if self.greedy:
+            return int(np.argmax(logits))
+        kept = filter_logits(logits, self.temperature, self.top_k, self.top_p)
+        cumulative = np.cumsum(_softmax(kept), dtype=np.float64)
+        drawn = self._random.random() * cumulative[-1]
+        return int(np.searchsorted(cumulative, drawn, side="right"))
+
+
+def _is_integer(value) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_number(value, low: float, high: float) -> bool:
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    return bool(number and math.isfinite(value) and low <= value <= high)

@@ -1,0 +1,302 @@
+"""A bundle at work: prompt in, tokens out, text while it arrives.
+
+`Session` is what a reader uses (`generate`, `stream`) and what tests and benchmarks take apart
+(`prefill`, `decode`, `logits`). It knows tokens and text, but no PyTorch model: everything it needs
+stands in the bundle's manifest. The calls on the device are in `ane_book.runtime.engine`.
+
+Taught in the chapters "Modern inference" and "Stateful KV cache".
+Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+import time
+
+from ane_book.bundle import Bundle
+from ane_book.errors import InvalidInput, PromptTooLong
+from ane_book.runtime.backends import Backend, choose_backend
+from ane_book.runtime.chat import Messages, as_messages, render
+from ane_book.runtime.engine import Engine
+from ane_book.runtime.sampling import Sampler
+from ane_book.runtime.streaming import TextStream
+import numpy as np
+from tokenizers import Tokenizer
+
+__all__ = ["Result", "Session", "Stream"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one prompt.
+
+    token_ids: the generated tokens; the token that ended the answer is the last of them.
+    prompt_tokens: length of the prompt, chat markers included.
+    prefill_tps, decode_tps: tokens per second, sampling included; None where nothing was measured.
+    finish_reason: "stop" (end token or stop string) or "length" (max_tokens or the context).
+    """
+
+    text: str
+    token_ids: list[int]
+    prompt_tokens: int
+    prefill_tps: float | None
+    decode_tps: float | None
+    finish_reason: str
+
+
+class Stream:
+    """Pieces of text as they become final; `result` is there once they are used up."""
+
+    def __init__(self, pieces: Generator[str, None, Result]):
+        self._pieces = pieces
+        self.result: Result | None = None
+
+    def __iter__(self) -> "Stream":
+        return self
+
+    def __next__(self) -> str:
+        try:
+            return next(self._pieces)
+        except StopIteration as end:
+            self.result = end.value or self.result
+            raise StopIteration from None
+
+
+class _Clock:
+    """Seconds spent on the device and in sampling, not in whoever reads the stream."""
+
+    def __init__(self):
+        self.seconds = {"prefill": 0.0, "decode": 0.0}
+        self.tokens = {"prefill": 0, "decode": 0}
+
+    def run(self, phase: str, tokens: int, work):
+        start = time.perf_counter()
+        value = work()
+        self.seconds[phase] += time.perf_counter() - start
+        self.tokens[phase] += tokens
+        return value
+
+    def rate(self, phase: str) -> float | None:
+        """Tokens per second, or None when the phase did not happen."""
+        return self.tokens[phase] / self.seconds[phase] if self.tokens[phase] else None
+
+
+class Session:
+    """A conversation's worth of state over a bundle.
+
+    bundle: a `Bundle`, or its folder.
+    precision: "fp16" as the packages declare; "fp32" is the executor's reference.
+    backend: "mil", "coreml", a `Backend` of your own, or None for Core ML where it can run and the
+    executor elsewhere. A backend object brings its own precision.
+
+    Raises InvalidBundle, InvalidPackage, InvalidInput or BackendUnavailable.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle | str | Path,
+        precision: str = "fp16",
+        backend: Backend | str | None = None,
+    ):
+        self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+        if backend is None or isinstance(backend, str):
+            backend = choose_backend(backend, precision)
+        self.backend = backend
+        self._engine = Engine(self.bundle, backend)
+        self._text = self.bundle.manifest.tokenizer
+        self.tokenizer = Tokenizer.from_file(str(self.bundle.path / self._text.file))
+        self._tokens: list[int] = []  # what the cache holds
+
+    # Tokens and logits: what chapters, tests and benchmarks take apart.
+
+    @property
+    def context(self) -> int:
+        """S: how many tokens prompt and answer may have together."""
+        return self._engine.context
+
+    @property
+    def position(self) -> int:
+        """How many tokens the cache holds."""
+        return len(self._tokens)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._engine.clear()
+        self._tokens.clear()
+
+    def rewind(self, position: int) -> None:
+        """Forget all but the first `position` tokens: later slots stay masked until overwritten."""
+        if not 0 <= position <= self.position:
+            raise InvalidInput(f"cannot rewind to {position}: {self.position} tokens are held")
+        del self._tokens[position:]
+
+    def prefill(self, token_ids: Sequence[int]) -> np.ndarray | int:
+        """Append tokens to the cache, a chunk at a time.
+
+        Returns the logits (V,) float32 after the last one; a bundle converted with argmax_output
+        returns the likeliest next token's id instead.
+        """
+        for hidden, count in self._forward(token_ids):
+            last = hidden[..., count - 1 : count]  # (1, C, 1, 1)
+        return self._engine.head(last)[0]
+
+    def decode(self, token_id: int) -> np.ndarray | int:
+        """Append one token. Returns logits (V,) float32, or a token id, as `prefill` does."""
+        return self.prefill((token_id,))
+
+    def logits(self, token_ids: Sequence[int]) -> np.ndarray:
+        """Append tokens; the logits (n, V) float32 after each of them (teacher forcing)."""
+        if self._engine.argmax_output:
+            raise InvalidInput(
+                f"{self.bundle.path}: converted with argmax_output, it returns tokens, not logits"
+            )
+        rows = np.empty((len(token_ids), self._engine.config.vocab_size), dtype=np.float32)
+        done = 0
+        for hidden, count in self._forward(token_ids):
+            rows[done : done + count] = self._engine.head(hidden)[:count]
+            done += count
+        return rows
+
+    def _forward(self, token_ids: Sequence[int]):
+        """Run tokens through the shards: (hidden (1, C, 1, T), tokens that count) of each chunk."""
+        ids = self._checked(token_ids)
+        for start, stop in self._engine.chunks(self.position, len(ids)):
+            chunk = ids[start:stop]
+            yield self._engine.forward(chunk, self.position), len(chunk)
+            self._tokens.extend(chunk.tolist())
+
+    def _checked(self, token_ids: Sequence[int]) -> np.ndarray:
+        ids = np.asarray(token_ids)
+        vocabulary = self._engine.config.vocab_size
+        if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
+            raise InvalidInput("token ids must be a list of at least one whole number")
+        if ids.min() < 0 or ids.max() >= vocabulary:
+            wrong = ids[(ids < 0) | (ids >= vocabulary)][0]
+            raise InvalidInput(f"token id {wrong} is outside the vocabulary of {vocabulary}")
+        if self.position + ids.size > self.context:
+            raise PromptTooLong(
+                f"{ids.size} more tokens after {self.position} exceed the context of "
+                f"{self.context} tokens; {self._longer()}"
+            )
+        return ids
+
+    def _longer(self) -> str:
+        return f"shorten it, or convert with a longer context (--context, now {self.context})"
+
+    # Text: what readers use.
+
+    def encode(self, prompt: str | Messages, system: str | None = None) -> list[int]:
+        """The prompt's token ids: through the chat template, or as plain text without one."""
+        text = self._text
+        if text.chat_template is not None:
+            messages = as_messages(prompt, system)
+            tokens = {"bos_token": text.bos_token, "eos_token": text.eos_token}
+            rendered = render(text.chat_template, messages, **tokens)
+            return self._ids(rendered, special=False)
+        if not isinstance(prompt, str) or system is not None:
+            raise InvalidInput(
+                f"{self.bundle.manifest.name} has no chat template: give one plain text, "
+                "without messages or system prompt"
+            )
+        return self._ids(prompt, special=True)
+
+    def _ids(self, text: str, special: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"the prompt is not valid text at character {error.start}: {error.reason}"
+            ) from None
+        return self.tokenizer.encode(text, add_special_tokens=special).ids
+
+    def generate(self, prompt: str | Messages, **options) -> Result:
+        """Answer a prompt or a conversation, from an empty cache; options as in `stream`."""
+        stream = self.stream(prompt, **options)
+        for _ in stream:
+            pass
+        return stream.result
+
+    def stream(
+        self,
+        prompt: str | Messages,
+        *,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        system: str | None = None,
+        stop: str | Sequence[str] = (),
+        reuse_cache: bool = False,
+    ) -> Stream:
+        """Answer a prompt or a conversation, piece by piece.
+
+        max_tokens: the most to generate; what the context leaves may be less.
+        temperature, top_k, top_p, seed: as in `ane_book.runtime.sampling`; 0 is greedy.
+        system: a system prompt to put in front; "" is an empty one, None is none.
+        stop: one or more strings that end the answer, left out of it.
+        reuse_cache: keep the cache's tokens that the prompt begins with, as a growing chat does;
+        chunks then fall differently, so fp16 may round differently.
+
+        Raises PromptTooLong or InvalidInput at once, before any token is run.
+        """
+        sampler = Sampler(temperature, top_k, top_p, seed)
+        if self._engine.argmax_output and not sampler.greedy:
+            raise InvalidInput(
+                f"{self.bundle.path}: converted with argmax_output, it returns the likeliest token "
+                "only; use temperature 0, or convert without argmax_output"
+            )
+        if max_tokens < 1:
+            raise InvalidInput(f"max_tokens must be at least 1, not {max_tokens}")
+        ids = self.encode(prompt, system)
+        room = self.context - len(ids)
+        if not ids:
+            raise InvalidInput("the prompt is empty; give at least one character")
+        if room < 1:
+            raise PromptTooLong(
+                f"the prompt has {len(ids)} tokens; with at least one for the answer it must fit "
+                f"the context of {self.context} tokens; {self._longer()}"
+            )
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        text = TextStream(self.tokenizer, tuple(filter(None, stops)))
+        return Stream(self._answer(ids, min(max_tokens, room), sampler, text, reuse_cache))
+
+    def _answer(
+        self, ids: list[int], most: int, sampler: Sampler, text: TextStream, reuse: bool
+    ) -> Generator[str, None, Result]:
+        if reuse:
+            self.rewind(_common_prefix(self._tokens, ids[:-1]))
+        else:
+            self.reset()
+        clock, generated, pieces = _Clock(), [], []
+        fresh = ids[self.position :]
+        token = clock.run("prefill", len(fresh), lambda: self._next(self.prefill(fresh), sampler))
+        reason = "length"
+        while True:
+            generated.append(token)
+            ended = token in self._text.eos_token_ids
+            piece = text.finish() if ended else text.add(token)
+            if piece:
+                pieces.append(piece)
+                yield piece
+            if ended or text.stopped:
+                reason = "stop"
+                break
+            if len(generated) == most:
+                break
+            token = clock.run("decode", 1, lambda t=token: self._next(self.decode(t), sampler))
+        rest = text.finish()
+        if rest:
+            pieces.append(rest)
+            yield rest
+        rates = clock.rate("prefill"), clock.rate("decode")
+        return Result("".join(pieces), generated, len(ids), *rates, reason)
+
+    def _next(self, output: np.ndarray | int, sampler: Sampler) -> int:
+        return output if self._engine.argmax_output else sampler(output)
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many first tokens two lists share."""
+    pairs = zip(a, b, strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

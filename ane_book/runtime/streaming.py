@@ -1,0 +1,60 @@
+"""Text from tokens while they arrive.
+
+A token of a byte-level vocabulary may end in the middle of a character, so text is held back until
+the bytes are whole; with stop strings, also while it could still turn into one. What comes out,
+joined, is what decoding all tokens at once gives, cut at the first stop string.
+"""
+
+from tokenizers import Tokenizer
+
+__all__ = ["TextStream"]
+
+INCOMPLETE = "\ufffd"  # what a decoder puts for bytes that are not (yet) a character
+
+
+class TextStream:
+    """Feed token ids, get text that will not change any more. Special tokens give no text."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...] = ()):
+        self._tokenizer, self._stops = tokenizer, stops
+        # Text of `_window` up to `_known` is out; earlier ids stay in it only because some decoders
+        # treat the first token of a text differently.
+        self._window: list[int] = []
+        self._known = 0
+        self._held = ""
+        self.stopped = False  # a stop string came; nothing follows
+
+    def add(self, token_id: int) -> str:
+        """The text that this token makes final, often one word, sometimes nothing."""
+        self._window.append(token_id)
+        return self._release(self._decode(final=False), final=False)
+
+    def finish(self) -> str:
+        """What was still held back."""
+        return self._release(self._decode(final=True), final=True)
+
+    def _decode(self, final: bool) -> str:
+        known = self._tokenizer.decode(self._window[: self._known])
+        text = self._tokenizer.decode(self._window)
+        if len(text) == len(known) or (text.endswith(INCOMPLETE) and not final):
+            return ""
+        self._window, self._known = self._window[self._known :], len(self._window) - self._known
+        return text[len(known) :]
+
+    def _release(self, text: str, final: bool) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + text
+        ends = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        if ends:
+            self.stopped, self._held = True, ""
+            return text[: min(ends)]
+        keep = 0 if final else max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,202 @@
+"""Weights: one lazy source per file format, all under the names that `transformers` uses.
+
+A source is opened strictly and read lazily. Opening reads headers alone, compares every tensor's
+name and shape with what the configuration asks for, and so refuses a damaged file before any work
+is done. Reading maps the file and hands out one tensor at a time, float32, whatever the file
+stores.
+
+    gguf.py           llama.cpp's format: metadata, quantised tensors and tokenizer in one file
+    safetensors.py    a Hugging Face folder: config.json, one or several weight files, tokenizer
+    random.py         no file at all: a tensor is a function of its name and a seed
+    hub.py            where a model's files are on this machine, or how to get them
+    tokenizer.py      tokenizer.json from what a GGUF file holds
+
+Dimensions: V vocabulary, C hidden size, F feed-forward size, H query heads, K key/value heads, D
+head size. A matrix is (out, in), as PyTorch stores it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+import hashlib
+from pathlib import Path
+
+from ane_book.config import DecoderConfig
+from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
+import numpy as np
+from pydantic import ValidationError
+
+__all__ = ["TokenizerFiles", "WeightSource", "open_source", "tensor_shapes"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """What turns text into token ids and back, and tells when an answer ends."""
+
+    json: str  # the text of a complete tokenizer.json
+    chat_template: str | None = None  # Jinja
+    eos_token_ids: tuple[int, ...] = ()  # generation stops at any of them
+    bos_token_id: int | None = None
+    bos_token: str | None = None  # the two that templates refer to by name
+    eos_token: str | None = None
+
+
+class WeightSource(ABC):
+    """Named tensors, a configuration and a tokenizer, from wherever they are stored."""
+
+    kind: str  # "gguf", "safetensors" or "random"
+    files: list[Path]  # what `fingerprint` covers
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Names as `transformers` has them; `lm_head.weight` is absent when it is tied."""
+
+    @abstractmethod
+    def shape(self, name: str) -> Shape:
+        """PyTorch order, (out, in) for a matrix."""
+
+    @abstractmethod
+    def tensor(self, name: str) -> np.ndarray:
+        """One tensor: float32, contiguous, writable and the caller's own.
+
+        Raises InvalidWeights when the source has no tensor of that name.
+        """
+
+    @abstractmethod
+    def config(self) -> dict:
+        """The fields of a Hugging Face `config.json`, with `rope_theta` at the top and
+        `rope_scaling` a dict or None, in whichever style the file has them."""
+
+    @abstractmethod
+    def tokenizer(self) -> TokenizerFiles:
+        """Raises UnsupportedModel for a kind of tokenizer that we do not have."""
+
+    def fingerprint(self) -> str:
+        """sha256 of the bytes of `files`, one after another, in hexadecimal."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for path in self.files:
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        return digest.hexdigest()
+
+
+def open_source(path: str | Path) -> WeightSource:
+    """Open weights by what the path is, and check them.
+
+    A `.gguf` file; a folder with `config.json` and `*.safetensors` (or with nothing but one `.gguf`
+    file); or a `.safetensors` file beside its `config.json`. Raises WeightsNotFound when there is
+    nothing of that kind, InvalidWeights or UnsupportedModel when there is but it will not do.
+    """
+    from ane_book.weights.gguf import GGUFSource
+    from ane_book.weights.safetensors import SafetensorsSource
+
+    path = Path(path)
+    if path.is_dir():
+        if (path / "config.json").exists() or any(path.glob("*.safetensors")):
+            return SafetensorsSource(path)
+        ggufs = sorted(path.glob("*.gguf"))
+        if len(ggufs) == 1:
+            return GGUFSource(ggufs[0])
+        found = f"{len(ggufs)} .gguf files; name one of them" if ggufs else "neither"
+        raise WeightsNotFound(
+            f"{path}: a folder of weights holds config.json with *.safetensors, or one .gguf file; "
+            f"this one has {found}"
+        )
+    if not path.exists():
+        raise WeightsNotFound(f"{path}: there is no such file or folder")
+    if path.suffix == ".safetensors":
+        return SafetensorsSource(path)
+    return GGUFSource(path)  # by content, not by name: the cache of the hub renames files
+
+
+def tensor_shapes(config: DecoderConfig) -> dict[str, Shape]:
+    """Every tensor of a dense decoder by its `transformers` name, in the order of their use."""
+    C, F, V = config.hidden_size, config.intermediate_size, config.vocab_size
+    Q, KV = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    layer: dict[str, Shape] = {
+        "input_layernorm.weight": (C,),
+        "self_attn.q_proj.weight": (Q, C),
+        "self_attn.k_proj.weight": (KV, C),
+        "self_attn.v_proj.weight": (KV, C),
+        "self_attn.o_proj.weight": (C, Q),
+        "post_attention_layernorm.weight": (C,),
+        "mlp.gate_proj.weight": (F, C),
+        "mlp.up_proj.weight": (F, C),
+        "mlp.down_proj.weight": (C, F),
+    }
+    if config.qkv_bias:
+        layer |= {
+            "self_attn.q_proj.bias": (Q,),
+            "self_attn.k_proj.bias": (KV,),
+            "self_attn.v_proj.bias": (KV,),
+        }
+    if config.qk_norm:
+        layer |= {
+            "self_attn.q_norm.weight": (config.head_dim,),
+            "self_attn.k_norm.weight": (config.head_dim,),
+        }
+    shapes: dict[str, Shape] = {"model.embed_tokens.weight": (V, C)}
+    for i in range(config.num_layers):
+        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
+    shapes["model.norm.weight"] = (C,)
+    if not config.tied_embeddings:
+        shapes["lm_head.weight"] = (V, C)
+    return shapes
+
+
+def read_config(config: dict, place: str) -> DecoderConfig:
+    """The decoder's configuration; every fault in it becomes one error that starts with `place`."""
+    try:
+        return DecoderConfig.from_hf(config)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{place}: {str(error).removeprefix('config.json: ')}") from None
+    except KeyError as error:
+        raise InvalidWeights(f"{place}: the field {error} is missing") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise InvalidWeights(f"{place}: {f'{field}: ' if field else ''}{first['msg']}") from None
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise InvalidWeights(f"{place}: a field has a value that is no use: {error}") from None
+
+
+def check_tensors(found: Mapping[str, Shape], expected: Mapping[str, Shape], place: str) -> None:
+    """Raise InvalidWeights unless the same names have the same shapes on both sides."""
+    for name, shape in expected.items():
+        if name not in found:
+            raise InvalidWeights(f"{place}: tensor {name} is missing; get the file again")
+        if found[name] != shape:
+            raise InvalidWeights(
+                f"{place}: tensor {name} has shape {found[name]}, but the configuration asks for "
+                f"{shape}"
+            )
+    left_over = [name for name in found if name not in expected]
+    if left_over:
+        raise InvalidWeights(
+            f"{place}: tensor {left_over[0]} is left over ({len(left_over)} in all): the "
+            "configuration describes a model without it"
+        )
+
+
+def plain_rope(config: dict) -> dict:
+    """The same configuration with `rope_theta` at the top and `rope_scaling` a dict or None.
+
+    transformers 5 writes `rope_parameters` = {rope_theta, rope_type, ...}, earlier ones the two.
+    """
+    parameters = config.get("rope_parameters") or {}
+    scaling = config.get("rope_scaling") or {
+        key: value for key, value in parameters.items() if key != "rope_theta"
+    }
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    plain = {key: value for key, value in config.items() if key != "rope_parameters"}
+    plain["rope_theta"] = config.get("rope_theta") or parameters.get("rope_theta") or 10000.0
+    plain["rope_scaling"] = None if kind == "default" else scaling
+    return plain

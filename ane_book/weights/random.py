@@ -1,0 +1,72 @@
+"""Random weights: full-size dry runs of models whose weights are not at hand; tiny test models.
+
+A tensor depends on the seed and on its own name alone, so it is the same in whatever order and
+however often it is read, and no more than one is ever in memory.
+
+Reference for the generator: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"
+(Philox).
+"""
+
+from copy import deepcopy
+import hashlib
+import json
+
+from ane_book.errors import InvalidWeights
+from ane_book.weights import (
+    Shape,
+    TokenizerFiles,
+    WeightSource,
+    plain_rope,
+    read_config,
+    tensor_shapes,
+)
+from ane_book.weights.tokenizer import byte_level
+import numpy as np
+
+__all__ = ["RandomSource"]
+
+SPREAD = 0.02  # standard deviation: what these families are initialised with before training
+
+
+class RandomSource(WeightSource):
+    """Weights of the shapes that a Hugging Face configuration asks for, N(0, 0.02²).
+
+    Norms are near 1 instead, N(1, 0.02²), as they are in trained models.
+    """
+
+    kind = "random"
+    files = ()
+
+    def __init__(self, config: dict, seed: int = 0):
+        """Raises UnsupportedModel or InvalidWeights when the configuration is not one we have."""
+        self._config, self.seed = plain_rope(config), seed
+        self._shapes = tensor_shapes(read_config(self._config, "the configuration"))
+
+    def names(self) -> list[str]:
+        return list(self._shapes)
+
+    def shape(self, name: str) -> Shape:
+        if name not in self._shapes:
+            raise InvalidWeights(f"the random model has no tensor {name}")
+        return self._shapes[name]
+
+    def tensor(self, name: str) -> np.ndarray:
+        shape = self.shape(name)
+        key = hashlib.sha256(f"{self.seed} {name}".encode()).digest()[:16]
+        generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+        array = generator.standard_normal(shape, dtype=np.float32)
+        array *= np.float32(SPREAD)
+        if name.endswith("norm.weight"):
+            array += np.float32(1.0)
+        return array
+
+    def config(self) -> dict:
+        return deepcopy(self._config)
+
+    def tokenizer(self) -> TokenizerFiles:
+        return byte_level(self._config["vocab_size"])
+
+    def fingerprint(self) -> str:
+        """sha256 of the configuration and the seed: nothing else makes the tensors."""
+        text = json.dumps([self._config, self.seed], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,173 @@
+"""tokenizer.json from the metadata of a GGUF file, and the ids at which an answer ends.
+
+GGUF stores what a byte-level BPE learned (tokens in the order of their ids, merges in the order of
+their rank) but names the rest in one word, `tokenizer.ggml.pre`: how text is cut into words before
+the merges apply. The cut decides which tokens a model sees, so a name that is not in the table
+below is refused.
+
+References: Sennrich et al. 2016 (arXiv 1508.07909); llama.cpp's src/llama-vocab.cpp for the names;
+the regular expressions are those in the tokenizer.json of Qwen2 and Llama 3.
+"""
+
+from dataclasses import replace
+
+from ane_book.errors import InvalidWeights, UnsupportedModel
+from ane_book.weights import TokenizerFiles
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+__all__ = ["byte_level", "from_gguf", "with_stops"]
+
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBER| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2 = _WORDS.replace("NUMBER", r"\p{N}")  # digit by digit
+LLAMA3 = _WORDS.replace("NUMBER", r"\p{N}{1,3}")
+
+CONTROL, USER_DEFINED = 3, 4  # llama.cpp's token types that are matched in the text as a whole
+
+
+def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
+    """Words by a regular expression, then bytes to the 256 printable stand-ins."""
+    words = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    return pre_tokenizers.Sequence([words, _bytes(use_regex=False)])
+
+
+def _bytes(use_regex: bool = True) -> pre_tokenizers.PreTokenizer:
+    """GPT-2's words (unless cut before), then bytes to the 256 printable stand-ins."""
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
+
+
+#: `tokenizer.ggml.pre` -> the cut into words.
+CUTS = {
+    "default": _bytes(),
+    "gpt-2": _bytes(),
+    "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _bytes()]),
+    "qwen2": _split(QWEN2),
+    "llama-bpe": _split(LLAMA3),
+}
+
+
+def from_gguf(metadata: dict, vocab_size: int, place: str) -> TokenizerFiles:
+    """The tokenizer that a GGUF file's metadata describes.
+
+    `vocab_size` is the number of rows of the embedding; `place` starts every message. Raises
+    UnsupportedModel for a kind that we do not have, InvalidWeights when the parts do not fit
+    together.
+    """
+    kind, cut = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "default")
+    if kind != "gpt2":
+        raise UnsupportedModel(
+            f"{place}: tokenizer of kind {kind!r}; supported: 'gpt2', byte-level BPE"
+        )
+    if cut not in CUTS:
+        raise UnsupportedModel(
+            f"{place}: tokenizer.ggml.pre {cut!r} is not supported; supported: {', '.join(CUTS)}"
+        )
+    tokens, merges, types = (
+        _strings_or_ids(metadata, f"tokenizer.ggml.{key}", place)
+        for key in ("tokens", "merges", "token_type")
+    )
+    if len(set(tokens)) != len(tokens) or not 0 < len(tokens) <= vocab_size:
+        raise InvalidWeights(
+            f"{place}: the tokenizer has {len(tokens)} tokens ({len(set(tokens))} distinct) "
+            f"for an embedding of {vocab_size} rows"
+        )
+    tokenizer = _byte_level_bpe(tokens, merges, cut, place)
+    for token, token_type in zip(tokens, types, strict=False):
+        if token_type in (CONTROL, USER_DEFINED):
+            special = token_type == CONTROL
+            tokenizer.add_tokens([AddedToken(token, special=special, normalized=False)])
+    return _finish(tokenizer, tokens, metadata, place)
+
+
+def _strings_or_ids(metadata: dict, key: str, place: str) -> list:
+    values = metadata.get(key)
+    if not isinstance(values, list):
+        raise InvalidWeights(f"{place}: the metadata has no list {key}")
+    return values
+
+
+def _byte_level_bpe(tokens: list[str], merges: list[str], cut: str, place: str) -> Tokenizer:
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    try:
+        pairs = [tuple(merge.split(" ")) for merge in merges]
+        # Llama 3 takes a word that is a token as it is, even if no merges lead there.
+        bpe = models.BPE(vocabulary, pairs, ignore_merges=cut == "llama-bpe")
+    except Exception as error:  # `tokenizers` raises this class itself
+        raise InvalidWeights(
+            f"{place}: the tokenizer's tokens or merges are damaged: {error}"
+        ) from None
+    tokenizer = Tokenizer(bpe)
+    if cut == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = CUTS[cut]
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _finish(tokenizer: Tokenizer, tokens: list[str], metadata: dict, place: str) -> TokenizerFiles:
+    """The ids with a meaning; the first token of a text, if the model was trained with one."""
+
+    def token_id(key: str) -> int | None:
+        value = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if value is None or (isinstance(value, int) and 0 <= value < len(tokens)):
+            return value
+        raise InvalidWeights(f"{place}: tokenizer.ggml.{key}_token_id {value!r} is not a token")
+
+    template = metadata.get("tokenizer.chat_template")
+    if not isinstance(template, str | None):
+        raise InvalidWeights(f"{place}: tokenizer.chat_template is not text: {template!r}")
+    bos, eos, eot = token_id("bos"), token_id("eos"), token_id("eot")
+    if metadata.get("tokenizer.ggml.add_bos_token") and bos is not None:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{tokens[bos]} $A", special_tokens=[(tokens[bos], bos)]
+        )
+    files = TokenizerFiles(
+        json=tokenizer.to_str(),
+        chat_template=template,
+        eos_token_ids=tuple(i for i in (eos, eot) if i is not None),
+        bos_token_id=bos,
+        bos_token=None if bos is None else tokens[bos],
+        eos_token=None if eos is None else tokens[eos],
+    )
+    return with_stops(files, tokenizer)
+
+
+def with_stops(files: TokenizerFiles, tokenizer: Tokenizer) -> TokenizerFiles:
+    """The same with all ids that end an answer, each once.
+
+    ChatML closes every turn by <|im_end|>, which base models converted for chat forget to declare.
+    """
+    stops = [*files.eos_token_ids, tokenizer.token_to_id(files.eos_token or "")]
+    if "<|im_end|>" in (files.chat_template or ""):
+        stops.append(tokenizer.token_to_id("<|im_end|>"))
+    return replace(files, eos_token_ids=tuple(dict.fromkeys(i for i in stops if i is not None)))
+
+
+def byte_level(vocab_size: int) -> TokenizerFiles:
+    """A tokenizer without merges: one token per byte, and <|endoftext|> as id 256.
+
+    For models with random weights, which answer noise in any vocabulary. Raises UnsupportedModel
+    when the vocabulary has no room for it.
+    """
+    if vocab_size < 257:
+        raise UnsupportedModel(
+            f"a vocabulary of {vocab_size} has no room for 256 bytes and an end token; give a "
+            "vocab_size of 257 or more"
+        )
+    end = "<|endoftext|>"
+    tokenizer = _byte_level_bpe(
+        [*sorted(pre_tokenizers.ByteLevel.alphabet()), end], [], "default", "byte-level tokenizer"
+    )
+    tokenizer.add_special_tokens([AddedToken(end, special=True, normalized=False)])
+    return TokenizerFiles(tokenizer.to_str(), eos_token_ids=(256,), eos_token=end)

@@ -1,0 +1,292 @@
+"""Ops that gather, scatter and sample images, against independent oracles.
+
+The oracles are as in `test_ops_b.py`, whose helpers this file uses.
+"""
+
+from ane_book.errors import InvalidInput
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+from test_ops_b import DTYPES, FLOATS, few, grid, numbers, ours, same
+import torch
+from torch.nn import functional as F
+
+# --- gather and scatter -----------------------------------------------------------------------
+
+
+@few
+@given(st.data())
+def test_gather_nd(data):
+    shape = (2, 3, 4, 2)
+    batch = data.draw(st.integers(0, 2))
+    depth = data.draw(st.integers(1, len(shape) - batch))
+    places = data.draw(st.sampled_from([(), (3,), (2, 1)]))
+    x = numbers(*shape, dtype=np.float16)
+    sizes = np.array(shape[batch : batch + depth])
+    indices = np.random.default_rng(depth).integers(0, 99, (*shape[:batch], *places, depth)) % sizes
+    y = ours("gather_nd", x=x, indices=np.int32(indices), batch_dims=batch)
+    want = np.empty((*indices.shape[:-1], *shape[batch + depth :]), np.float16)
+    for place in np.ndindex(indices.shape[:-1]):
+        want[place] = x[(*place[:batch], *indices[place])]
+    same(y, want, np.float16)
+
+
+OPERATORS = {
+    "update": lambda old, new: new,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def combine(mode, data, writes):
+    """`data` with one write after the other, (index, update), in float64; cut for integers."""
+    y = data.astype(np.float64)
+    for index, update in writes:
+        y[index] = OPERATORS[mode](y[index], update.astype(np.float64))
+    return np.trunc(y) if data.dtype == np.int32 else y
+
+
+@pytest.mark.parametrize("dtype, mode", grid(DTYPES, OPERATORS))
+def test_scatter(dtype, mode):
+    tolerance = {np.float32: 1e-5, np.float16: 2e-3, np.int32: 0}[dtype]
+    data, indices = (
+        numbers(4, 3, 2, dtype=dtype),
+        np.int32([2, 0, 2] if mode != "update" else [2, 0, -1]),
+    )
+    updates = numbers(4, 3, 2, seed=1, dtype=dtype, low=1)
+    y = ours("scatter", data=data, indices=indices, updates=updates, axis=1, mode=mode)
+    writes = [((slice(None), i), updates[:, n]) for n, i in enumerate(indices % 3)]
+    same(y, combine(mode, data, writes), dtype, tolerance)
+
+    along = np.stack([np.roll(np.int32([2, 0, 1]), i) for i in range(8)], 1).reshape(3, 4, 2)
+    along = np.moveaxis(along, 0, 1)
+    y = ours("scatter_along_axis", data=data, indices=along, updates=updates, axis=1, mode=mode)
+    writes = [((p[0], along[p], p[2]), updates[p]) for p in np.ndindex(along.shape)]
+    same(y, combine(mode, data, writes), dtype, tolerance)
+
+    points = np.int32([[3, 1], [0, 2], [3, 1 if mode != "update" else 0]])
+    rows = updates[:3, 0]
+    y = ours("scatter_nd", data=data, indices=points, updates=rows, mode=mode)
+    writes = [(tuple(p), rows[n]) for n, p in enumerate(points)]
+    same(y, combine(mode, data, writes), dtype, tolerance)
+
+
+def test_scatter_agrees_with_the_documented_example():
+    y = ours("scatter", data=np.int32([[1, 2, 3], [4, 5, 6]]), indices=np.int32([1, 0]),
+             updates=np.int32([[5, 6, 7], [8, 9, 10]]))  # fmt: skip
+    same(y, [[9, 11, 13], [9, 11, 13]], np.int32)
+
+
+def test_scatter_of_half_is_rounded_once():
+    data, updates = np.float16([2048]), np.ones((4,), np.float16)
+    same(ours("scatter", data=data, indices=np.zeros(4, np.int32), updates=updates), [2052])
+
+
+@pytest.mark.parametrize("index, validate", [(3, False), (-4, False), (-1, True), (3, True)])
+def test_indices_outside_are_refused(index, validate):
+    x, at = numbers(3, 2), {"indices": np.int32([index]), "validate_indices": validate}
+    along, nd = np.full((1, 2), index, np.int32), np.int32([[index]])
+    with pytest.raises(InvalidInput, match=r"outside \[0, 3\)"):
+        ours("gather", x=x, **at)
+    with pytest.raises(InvalidInput, match="gather_along_axis"):
+        ours("gather_along_axis", x=x, **at | {"indices": along})
+    with pytest.raises(InvalidInput, match="gather_nd"):
+        ours("gather_nd", x=x, **at | {"indices": nd})
+    with pytest.raises(InvalidInput, match="scatter"):
+        ours("scatter", data=x, updates=x[:1], **at)
+    with pytest.raises(InvalidInput, match="scatter_nd"):
+        ours("scatter_nd", data=x, updates=x[:1], **at | {"indices": nd})
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
+def test_gather_takes_small_integers(dtype):
+    x, indices = np.arange(12).reshape(3, 4).astype(dtype), np.array([[2, 0]]).astype(dtype)
+    same(ours("gather", x=x, indices=indices), x[[[2, 0]]], dtype)
+    along = np.zeros((1, 4), dtype)
+    same(ours("gather_along_axis", x=x, indices=along), x[:1], dtype)
+
+
+# --- images -----------------------------------------------------------------------------------
+
+#: Grids from MIL's documentation of resize_bilinear: two pixels, 0 and 1, resized to five or six.
+GRIDS = {
+    "STRICT_ALIGN_CORNERS": ([0, 0.25, 0.5, 0.75, 1], [0, 0.2, 0.4, 0.6, 0.8, 1]),
+    "ALIGN_CORNERS": ([0, 0.25, 0.5, 0.75, 1], [0, 0.2, 0.4, 0.6, 0.8, 1]),
+    "DEFAULT": ([0, 0.4, 0.8, 1, 1], [0, 1 / 3, 2 / 3, 1, 1, 1]),
+    "OFFSET_CORNERS": ([0.1, 0.3, 0.5, 0.7, 0.9], [(2 * i + 1) / 12 for i in range(6)]),
+    "UNALIGN_CORNERS": ([0, 0.1, 0.5, 0.9, 1], [0, 0, 1 / 3, 2 / 3, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("mode, dtype", grid(GRIDS, FLOATS))
+def test_resize_bilinear_grids(mode, dtype):
+    for want in GRIDS[mode]:
+        x, size = dtype([[[0, 1]]]), len(want)
+        wide = ours("resize_bilinear", x=x, target_size_height=1, target_size_width=size,
+                    sampling_mode=mode)  # fmt: skip
+        same(wide, [[want]], dtype, 1e-3)
+        tall = ours("resize", x=x.mT, shape=[9, size, 0], resized_dims=2, sampling_mode=mode)
+        same(tall[0, :, 0], want, dtype, 1e-3)
+    one = ours("resize_bilinear", x=np.float32([[[2, 4, 9]]]), sampling_mode=mode)
+    same(one, [[[{"ALIGN_CORNERS": 4, "OFFSET_CORNERS": 4, "UNALIGN_CORNERS": 4}.get(mode, 2)]]])
+
+
+@pytest.mark.parametrize("factors, dtype", grid([(3, 4), (2.5, 2.0), (0.5, 0.75)], FLOATS))
+def test_upsample_bilinear_is_torchs(factors, dtype):
+    x = numbers(2, 3, 10, 22, dtype=dtype)
+    size = [int(f * n) for f, n in zip(factors, x.shape[2:], strict=True)]
+    scale = {"scale_factor_height": factors[0], "scale_factor_width": factors[1]}
+    for align in (True, False):
+        want = F.interpolate(
+            torch.from_numpy(x).float(), size, mode="bilinear", align_corners=align
+        )
+        y = ours("upsample_bilinear", x=x, align_corners=align, **scale)
+        same(y, want.numpy(), dtype, 1e-4 if dtype == np.float32 else 1e-2)
+    corner = ours("upsample_bilinear", x=np.float32([[[1, 2]]]), scale_factor_width=3,
+                  align_corners=False, half_pixel_centers=False)  # fmt: skip
+    same(corner, [[[1, 4 / 3, 5 / 3, 2, 2, 2]]], tolerance=1e-6)  # Apple's iOS 16 op test
+
+
+@pytest.mark.parametrize("height, width", [(9, 4), (3, 12), (2, 7), (5, 6)])
+def test_nearest_neighbours_are_torchs(height, width):
+    x = numbers(1, 2, 5, 6, dtype=np.float16)
+    image = torch.from_numpy(x).float()
+    exact = F.interpolate(image, (height, width), mode="nearest-exact").numpy()
+    arguments = {"target_size_height": height, "target_size_width": width}
+    same(ours("resize_nearest_neighbor", x=x, **arguments), exact, np.float16)
+    arguments = {
+        "shape": [height, width],
+        "resized_dims": 2,
+        "interpolation_mode": "NEAREST_NEIGHBOR",
+    }
+    same(ours("resize", x=x, **arguments), exact, np.float16)
+    floor = F.interpolate(image, (height, width), mode="nearest").numpy()
+    factors = {"scale_factor_height": (height + 1e-4) / 5, "scale_factor_width": (width + 1e-4) / 6}
+    same(ours("upsample_nearest_neighbor", x=x, **factors), floor, np.float16)
+
+
+def test_crop():
+    x = numbers(1, 2, 5, 6)
+    same(ours("crop", x=x, crop_height=[0, 1], crop_width=[2, 1]), x[..., :4, 2:5])
+
+
+#: Boxes and results of Apple's op tests (defs tests, iOS 14, 16 and 17) on a 4 x 4 image of 1..16.
+IMAGE = np.arange(1, 17, dtype=np.float32).reshape(1, 1, 4, 4)
+CROPS = [
+    ([1, 1, 2, 2], 2, [6, 7, 10, 11]),
+    ([1, 1, 2, 2], 1, [8.5]),
+    ([2, 2, 1, 1], 2, [11, 10, 7, 6]),
+    ([0, 1, 0, 1], 2, [2, 2, 2, 2]),
+]
+
+
+@pytest.mark.parametrize("box, size, want", CROPS)
+def test_crop_resize_in_every_box_mode(box, size, want):
+    top, left, bottom, right = box
+    centre = [(top + bottom) / 2, (left + right) / 2, bottom - top, right - left]
+    modes = {"CORNERS_HEIGHT_FIRST": box, "CORNERS_WIDTH_FIRST": [left, top, right, bottom],
+             "CENTER_SIZE_HEIGHT_FIRST": centre,
+             "CENTER_SIZE_WIDTH_FIRST": [centre[1], centre[0], centre[3], centre[2]]}  # fmt: skip
+    sizes = {"target_height": size, "target_width": size, "sampling_mode": "ALIGN_CORNERS"}
+    want = np.float32(want).reshape(size, size)
+    for mode, coordinates in modes.items():
+        sizes["box_coordinate_mode"] = mode
+        table = np.float32(coordinates)
+        y = ours("crop_resize", x=np.concatenate([IMAGE, -IMAGE]), **sizes,
+                 boxes=np.stack([table, table]))  # fmt: skip
+        same(y, np.stack([want, -want])[:, None])
+        y = ours("crop_resize", x=np.concatenate([IMAGE, -IMAGE]), **sizes,
+                 roi=(table / 2).reshape(1, 1, 4, 1, 1), spatial_scale=2.0)  # fmt: skip
+        same(y, np.stack([want, -want])[None, :, None])
+
+
+def test_crop_resize_pads_outside():
+    boxes = np.float32([[0.1, 0.3, 1.3, 1], [0.5, 1.8, 1.0, 0.3], [0.0, 0.4, 0.6, 0.7]])
+    arguments = {"target_width": 2, "target_height": 2, "normalized_coordinates": True,
+                 "sampling_mode": "ALIGN_CORNERS", "pad_value": 10.0}  # fmt: skip
+    want = [3.1, 5.2, 10, 10, 10, 7.9, 10, 13.9, 2.2, 3.1, 9.4, 10.3]
+    y = ours("crop_resize", x=IMAGE, boxes=boxes, box_indices=np.zeros(3, np.int32), **arguments)
+    same(y.reshape(-1), want, np.float32, 1e-5)
+    roi = np.concatenate([np.ones((3, 1), np.float32), boxes], 1).reshape(3, 1, 5, 1, 1)
+    y = ours("crop_resize", x=np.concatenate([-IMAGE, IMAGE]), roi=roi, **arguments)
+    assert y.shape == (3, 1, 1, 2, 2)
+    same(y.reshape(-1), want, np.float32, 1e-5)
+
+
+@pytest.mark.parametrize("mode", GRIDS)
+def test_crop_resize_of_the_whole_image_is_resize_bilinear(mode):
+    x = numbers(1, 3, 5, 4)
+    size = {"target_height": 7, "target_width": 3, "sampling_mode": mode}
+    y = ours(
+        "crop_resize", x=x, boxes=np.float32([[0, 0, 1, 1]]), normalized_coordinates=True, **size
+    )
+    want = ours(
+        "resize_bilinear", x=x, target_size_height=7, target_size_width=3, sampling_mode=mode
+    )
+    same(y, want, tolerance=1e-6)
+
+
+PADDINGS = {
+    ("constant", True): ("zeros", True),
+    ("constant", False): ("zeros", False),
+    ("border", True): ("border", True),
+    ("border", False): ("border", False),
+    ("reflection", True): ("reflection", True),  # torch mirrors at centres when corners align,
+    ("symmetric", False): ("reflection", False),  # and at the edges when they do not
+}
+
+
+@pytest.mark.parametrize("case, sampling, dtype", grid(PADDINGS, ["bilinear", "nearest"], FLOATS))
+def test_resample_is_torchs_grid_sample(case, sampling, dtype):
+    (padding, align), (torch_padding, _) = case, PADDINGS[case]
+    x, where = numbers(2, 3, 4, 5, dtype=dtype), numbers(2, 6, 7, 2, low=-3, high=3)
+    want = F.grid_sample(
+        torch.from_numpy(x).float(), torch.from_numpy(where), sampling, torch_padding, align
+    )
+    common = {"x": x, "sampling_mode": sampling, "padding_mode": padding, "padding_value": 0.0}
+    y = ours("resample", coordinates=where, coordinates_mode="normalized_minus_one_to_one",
+             align_corners=align, **common)  # fmt: skip
+    tolerance = 1e-4 if dtype == np.float32 else 1e-2
+    same(y, want.numpy(), dtype, tolerance)
+    unit = ours("resample", coordinates=(where.astype(np.float64) + 1) / 2, **common,
+                coordinates_mode="normalized_zero_to_one", align_corners=align)  # fmt: skip
+    same(unit, want.numpy(), dtype, tolerance)
+
+
+def test_resample_as_in_apples_op_test():
+    x = np.float32([11, 22, 33, 44]).reshape(1, 1, 2, 2)
+    where = np.float32([-1, -2, -3.7, -1, 0, 0, 3.5, 1.2]).reshape(1, 2, 2, 2)
+    for modes, want in [
+        (("bilinear", "constant", 6.17, "normalized_minus_one_to_one", True),
+         [8.585, 6.17, 27.5, 6.17]),
+        (("nearest", "border", -1.0, "unnormalized", False), [11, 11, 11, 44]),
+        (("bilinear", "reflection", -1.0, "normalized_zero_to_one", True), [22, 36.3, 11, 34.1]),
+        (("nearest", "symmetric", -1.0, "normalized_zero_to_one", False), [22, 33, 11, 33]),
+    ]:  # fmt: skip
+        names = (
+            "sampling_mode",
+            "padding_mode",
+            "padding_value",
+            "coordinates_mode",
+            "align_corners",
+        )
+        y = ours("resample", x=x, coordinates=where, **dict(zip(names, modes, strict=True)))
+        same(y.reshape(-1), want, np.float32, 1e-5)
+
+
+@pytest.mark.parametrize("align, batch", grid([True, False], [1, 2]))
+def test_affine_is_torchs(align, batch):
+    x, matrix = numbers(2, 3, 4, 5), numbers(batch, 6, low=-2, high=2)
+    grid = F.affine_grid(
+        torch.from_numpy(matrix).reshape(-1, 2, 3).expand(2, -1, -1), [2, 3, 6, 7], align
+    )
+    want = F.grid_sample(torch.from_numpy(x), grid, align_corners=align).numpy()
+    y = ours("affine", x=x, transform_matrix=matrix, output_height=6, output_width=7,
+             sampling_mode="bilinear", padding_mode="constant", padding_value=0.0,
+             coordinates_mode="normalized_minus_one_to_one", align_corners=align)  # fmt: skip
+    same(y, want, np.float32, 1e-4)

@@ -1,0 +1,364 @@
+"""The book as a reader meets it: notebooks that match its pages, and a site that works on a phone.
+
+The first half reads files: the notebooks, and the site that `make book` has left in _build/html
+(without a site its tests are skipped). The second half opens every page in headless Chromium, and
+is skipped where there is none. The last two tests build small books with the book's own settings.
+"""
+
+from functools import cache, partial
+import http.server
+import importlib.util
+import json
+from pathlib import Path
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from urllib.parse import unquote, urlsplit
+
+from bs4 import BeautifulSoup
+import jupytext
+import nbformat
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = ROOT / "_build" / "html"
+CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text())
+TOC = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())
+PAGES = [TOC["root"]] + [c["file"] for part in TOC["parts"] for c in part["chapters"]]
+HEADERS = {page: (ROOT / "book" / f"{page}.md").read_text()[:500] for page in PAGES}
+NOTEBOOK_PAGES = [page for page in PAGES if "\nkernelspec:" in HEADERS[page]]
+
+PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+CHROMIUM_FLAGS = [
+    "--headless=new",
+    "--no-sandbox",  # root has no sandbox
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    # Nothing of its own on the network: a closed one would fill the log with failures.
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-quic",
+    "--disable-sync",
+]
+
+each_page = pytest.mark.parametrize("page", PAGES)
+each_notebook = pytest.mark.parametrize("page", NOTEBOOK_PAGES)
+needs_site = pytest.mark.skipif(
+    not (SITE / "index.html").exists(), reason="no site in _build/html: run `make book` first"
+)
+needs_chromium = pytest.mark.skipif(
+    shutil.which("chromedriver") is None,
+    reason="no chromedriver: install Chromium with its driver "
+    "(Debian: apt-get install chromium chromium-driver; macOS: brew install chromedriver)",
+)
+
+
+@cache
+def html(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+def article(page: str):
+    return html(SITE / f"{page}.html").find("article")
+
+
+# --- notebooks/
+
+
+def cells(notebook) -> list[tuple[str, str, dict]]:
+    return [(cell.cell_type, cell.source, dict(cell.metadata)) for cell in notebook.cells]
+
+
+@each_notebook
+def test_notebook_holds_the_pages_cells(page):
+    path = ROOT / "notebooks" / f"{page}.ipynb"
+    assert path.exists(), f"{path} is missing: run `make notebooks`"
+    notebook = nbformat.read(path, as_version=4)
+    ours, theirs = cells(jupytext.read(ROOT / "book" / f"{page}.md")), cells(notebook)
+    assert theirs == ours, f"book/{page}.md and {path.name} differ: run `make notebooks`"
+
+
+@each_notebook
+def test_notebook_has_no_outputs(page):
+    notebook = nbformat.read(ROOT / "notebooks" / f"{page}.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    run = [cell.source for cell in code if cell.outputs or cell.execution_count is not None]
+    assert not run, f"notebooks/{page}.ipynb keeps what these cells printed: {run}"
+
+
+def test_every_notebook_has_a_page():
+    found = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert found == set(NOTEBOOK_PAGES)
+
+
+# --- the site, as files
+
+
+def local_target(page: Path, link: str) -> tuple[Path, str] | None:
+    """The (file, anchor) that a link on a page leads to, or None if it leaves the site."""
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc:
+        return None
+    path = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+    return path, unquote(parts.fragment)
+
+
+def anchors(page: Path) -> set[str]:
+    return {tag["id"] for tag in html(page).find_all(id=True)}
+
+
+def links(page: Path) -> list[str]:
+    found = html(page).find_all(["a", "link", "img", "script", "source"])
+    links = [tag.get("href") or tag.get("src") for tag in found]
+    return [link for link in links if link and not link.startswith(("data:", "javascript:"))]
+
+
+@needs_site
+@pytest.mark.parametrize("page", [*PAGES, "genindex", "search"])
+def test_internal_links_lead_somewhere(page):
+    path, broken = SITE / f"{page}.html", []
+    for link in links(path):
+        if (target := local_target(path, link)) is None:
+            continue
+        file, anchor = target
+        if not file.is_file():
+            broken.append(f"{link}: no such file")
+        elif anchor and file.suffix == ".html" and anchor not in anchors(file):
+            broken.append(f"{link}: no such place on that page")
+    assert not broken, broken
+
+
+@needs_site
+@each_page
+def test_page_loads_nothing_from_elsewhere(page):
+    tags = html(SITE / f"{page}.html").find_all(["script", "link", "img", "iframe", "source"])
+    sources = [tag.get("src") or tag.get("href") or "" for tag in tags]
+    outside = [source for source in sources if urlsplit(source).netloc]
+    assert not outside, f"{outside}; a formula loads MathJax: write it as code or plain text"
+
+
+@needs_site
+@each_page
+def test_no_cell_raised_an_exception(page):
+    shown = article(page).select(".output.traceback")
+    wanted = article(page).select('[class*="tag_raises-exception"] .output.traceback')
+    assert [output.get_text() for output in shown if output not in wanted] == []
+
+
+@needs_site
+def test_every_chapter_ran():
+    rows = [[cell.get_text() for cell in row("td")] for row in article("status").select("tr")]
+    succeeded = {cells[0] for cells in rows if cells and cells[-1] == "✅"}
+    assert succeeded == set(NOTEBOOK_PAGES)
+
+
+@needs_site
+@each_page
+def test_images_are_described(page):
+    """An `alt` that says what the picture shows, and a caption for each picture a cell drew."""
+    for image in article(page).find_all("img"):
+        source, alt = image["src"], image.get("alt", "")
+        assert len(alt.split()) >= 4 and Path(source).stem not in alt, (
+            f'{source}: alt="{alt}" does not say what it shows: set `mystnb: image: alt:`'
+        )
+        caption = image.find_parent("figure") and image.find_parent("figure").find("figcaption")
+        assert caption and caption.get_text(strip=True), (
+            f"{source} has no caption: set `mystnb: figure: caption:`"
+        )
+
+
+@needs_site
+@each_page
+def test_no_markup_is_left_over(page):
+    """What the parser did not take for markup, such as a formula, stands on the page as it is."""
+    copy = BeautifulSoup(str(article(page)), "html.parser")
+    for code in copy.find_all(["pre", "code"]):
+        code.decompose()
+    left = re.findall(r"\$\$|:::|```|\{[a-z:]+\}`|\[\]\(|%pip.*", copy.get_text())
+    assert not left
+
+
+@needs_site
+@each_notebook
+def test_colab_opens_the_notebook(page):
+    start = CONFIG["repository"]["url"].replace(
+        "https://github.com", CONFIG["launch_buttons"]["colab_url"] + "/github"
+    )
+    found = [link for link in links(SITE / f"{page}.html") if "colab" in urlsplit(link).netloc]
+    assert found == [f"{start}/blob/{CONFIG['repository']['branch']}/notebooks/{page}.ipynb"]
+    assert (ROOT / "notebooks" / f"{page}.ipynb").exists()
+
+
+# --- the site, in a browser
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def site_url():
+    handler = partial(QuietHandler, directory=SITE)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    for flag in CHROMIUM_FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    yield driver
+    driver.quit()
+
+
+def console_errors(browser) -> list[str]:
+    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+#: Which element sticks out, so that a failure names the culprit rather than a number of pixels.
+STICKS_OUT = """
+  const scrolls = e => e && e !== document.body &&
+    (/auto|scroll|hidden/.test(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
+  return [...document.querySelectorAll('article *')]
+    .filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !scrolls(e.parentElement)
+                 && getComputedStyle(e).position !== 'fixed')
+    .filter(e => !scrolls(e))
+    .slice(0, 5).map(e => e.outerHTML.slice(0, 120));
+"""
+
+#: CSS pixels of the smallest text in the article's paragraphs and code that a reader sees.
+SMALLEST_TEXT = """
+  const sizes = [...document.querySelectorAll('article p, article li, article pre, article td')]
+    .filter(e => e.offsetParent && e.innerText.trim())
+    .map(e => parseFloat(getComputedStyle(e).fontSize));
+  return Math.min(...sizes);
+"""
+
+#: [source, loaded width, shown width] of the pictures that cells drew.
+PICTURES = """
+  return [...document.querySelectorAll('article img')].map(
+    e => { e.loading = 'eager'; return [e.src, e.naturalWidth, e.getBoundingClientRect().width]; });
+"""
+
+
+@needs_site
+@needs_chromium
+@pytest.mark.xdist_group("browser")
+class TestInChromium:
+    @pytest.mark.parametrize("page", [*PAGES, "genindex"])
+    def test_page_reads_well_on_a_phone(self, browser, site_url, page):
+        browser.get(f"{site_url}/{page}.html")
+        run = browser.execute_script
+        assert console_errors(browser) == []
+        assert run("return innerWidth") == PHONE["width"]
+        assert run(STICKS_OUT) == []
+        assert run("return document.documentElement.scrollWidth") <= PHONE["width"]
+        loaded = run("return performance.getEntriesByType('resource').map(e => e.name)")
+        assert [name for name in loaded if not name.startswith(site_url)] == []
+
+    @each_page
+    def test_text_and_pictures_are_large_enough(self, browser, site_url, page):
+        browser.get(f"{site_url}/{page}.html")
+        assert browser.execute_script(SMALLEST_TEXT) >= 12
+        for source, loaded, shown in browser.execute_script(PICTURES):
+            assert loaded > 0, f"{source} did not load"
+            assert shown <= PHONE["width"]
+            # ane_book.figures draws 12 pt text at 200 dpi: 33 pixels of the file.
+            shrunk = 33 * shown / loaded
+            assert not source.endswith(".png") or shrunk >= 10, (
+                f"{source}: text is {shrunk:.0f} px high on a phone; draw it at most 6 inches wide"
+            )
+
+    def test_pages_follow_the_readers_theme(self, browser, site_url):
+        browser.get(f"{site_url}/index.html")
+        lightness = {}
+        for theme in ("light", "dark"):
+            browser.execute_script(f"document.documentElement.dataset.theme = '{theme}'")
+            color = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+            lightness[theme] = sum(map(int, re.findall(r"\d+", color)[:3])) / 3
+        assert lightness["dark"] < 64 < 192 < lightness["light"]
+
+    def test_search_finds_a_word(self, browser, site_url):
+        from selenium.webdriver.common.by import By
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        browser.get(f"{site_url}/search.html?q=executor")
+        results = WebDriverWait(browser, 20).until(
+            lambda driver: driver.find_elements(By.CSS_SELECTOR, "#search-results ul.search li a")
+        )
+        assert any("glossary" in result.get_attribute("href") for result in results)
+        assert console_errors(browser) == []
+
+
+# --- the build itself
+
+
+def small_book(root: Path, code: str) -> None:
+    """A book of one page with one cell, under the settings and the extension of the real one."""
+    header = HEADERS["status"].split("# Status")[0]
+    (root / "book").mkdir()
+    (root / "book" / "index.md").write_text(
+        f"{header}# Small\n\n```{{code-cell}} ipython3\n{code}\n```\n"
+    )
+    (root / "book" / "_toc.yml").write_text("format: jb-book\nroot: index\n")
+    for name in ("_config.yml", "book/_ext", "book/_static", "book/references.bib"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, root / name)
+
+
+def build(root: Path) -> subprocess.CompletedProcess:
+    program = Path(sys.executable).with_name("jupyter-book")
+    command = [program, "build", "book"]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_failing_cell_fails_the_build_each_time(tmp_path):
+    small_book(tmp_path, "raise ValueError('on purpose')")
+    for _ in range(2):
+        result = build(tmp_path)
+        assert result.returncode != 0
+        assert "on purpose" in result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_a_page_runs_again_when_the_library_changes(tmp_path):
+    small_book(tmp_path, "print('measured:', open('../ane_book/part.py').read())")
+    (tmp_path / "ane_book").mkdir()
+    runs = []
+    for content in ("first", "first", "second"):
+        (tmp_path / "ane_book" / "part.py").write_text(content)
+        result = build(tmp_path)
+        assert result.returncode == 0, result.stderr
+        page = (tmp_path / "_build" / "html" / "index.html").read_text()
+        assert f"measured: {content}" in page
+        runs.append("Executing notebook" in result.stdout + result.stderr)
+    assert runs == [True, False, True]
+
+
+def test_the_caches_key_covers_all_that_cells_use(tmp_path):
+    path = ROOT / "book" / "_ext" / "book_ext.py"
+    spec = importlib.util.spec_from_file_location("book_ext", path)
+    book_ext = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(book_ext)
+    keys = [book_ext.fingerprint(tmp_path)]
+    for name in ("ane_book/mil/reader.py", "research/measurements/m4.json", "constraints.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        for content in ("", json.dumps(name)):
+            (tmp_path / name).write_text(content)
+            keys.append(book_ext.fingerprint(tmp_path))
+    assert len(set(keys)) == len(keys)

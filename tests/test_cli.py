@@ -1,0 +1,270 @@
+"""`ane-book` as a reader types it: a process of its own, its output, its errors, its exit code."""
+
+import json
+import os
+from pathlib import Path
+import shutil
+import signal
+import subprocess
+import sys
+
+from ane_book import device
+from ane_book.mil import MLProgram
+from ane_book.runtime import Session
+import pytest
+
+#: What runs the command: the entry point of the package, without needing it on PATH.
+COMMAND = [sys.executable, "-c", "from ane_book.cli import main; main()"]
+
+
+def start(*arguments: str, **options) -> subprocess.Popen:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.Popen(command, text=True, encoding="utf-8", env=environment, **pipes)
+
+
+def ane_book(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
+    with start(*arguments) as process:
+        out, err = process.communicate(input, timeout=120)
+    assert "\x1b" not in out + err, "colour codes without a terminal"
+    assert "Traceback" not in err, err
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def refused(*arguments: str) -> str:
+    """The one line of an error, of a command that must fail and print nothing else."""
+    done = ane_book(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
+    return lines[0]
+
+
+@pytest.fixture
+def bundle(tiny_bundle) -> Path:
+    return tiny_bundle("llama", kv="state")[1].path
+
+
+@pytest.fixture
+def chatty(bundle, tmp_path) -> Path:
+    """The same bundle with a chat template."""
+    copy = Path(shutil.copytree(bundle, tmp_path / "chatty"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    template = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+    manifest["tokenizer"]["chat_template"] = template
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    return copy
+
+
+class TestRun:
+    def test_prints_the_answer_and_nothing_else(self, bundle):
+        done = ane_book("run", bundle, "Hello", "--max-tokens", "12", "--precision", "fp32")
+        expected = Session(bundle, "fp32", "mil").generate("Hello", max_tokens=12)
+        assert done.returncode == 0
+        assert done.stdout == expected.text + "\n"
+        assert f"{expected.prompt_tokens} + {len(expected.token_ids)} tokens" in done.stderr
+        assert "decode" in done.stderr and "tokens/s" in done.stderr
+
+    def test_reads_a_long_prompt_from_stdin(self, bundle):
+        typed = ane_book("run", bundle, "Hi\nyou", "--precision", "fp32", "--backend", "mil")
+        piped = ane_book("run", bundle, "-", "--precision", "fp32", input="Hi\nyou")
+        assert piped.stdout == typed.stdout and piped.returncode == 0
+
+    def test_sampling_options_arrive(self, bundle):
+        options = ["--temperature", "2.0", "--top-k", "50", "--top-p", "0.9", "--max-tokens", "20"]
+        one, two, three = (
+            ane_book("run", bundle, "Hi", *options, "--seed", seed) for seed in "112"
+        )
+        assert one.stdout == two.stdout != three.stdout
+
+    def test_a_prompt_beyond_the_context(self, bundle):
+        message = refused("run", bundle, "x" * 100)
+        assert "100 tokens" in message and "context of 32" in message
+
+    def test_an_unknown_model_names_the_nearest(self):
+        message = refused("run", "smolm2-135m-instuct", "Hi")
+        assert "smolm2-135m-instuct" in message and "smollm2-135m-instruct" in message
+
+    @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML runs here")
+    def test_core_ml_off_a_mac(self, bundle):
+        assert device.CAN_PREDICT_REASON in refused("run", bundle, "Hi", "--backend", "coreml")
+
+    def test_imports_nothing_slow_that_it_does_not_need(self, bundle):
+        code = (
+            "import sys, ane_book.cli as cli\n"
+            f"sys.argv = ['ane-book', 'run', {str(bundle)!r}, 'Hi', '--max-tokens', '2']\n"
+            "try: cli.main()\n"
+            "finally: print('slow:', sorted({'transformers', 'coremltools'} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        if device.CAN_PREDICT:
+            pytest.skip("Core ML is reached through coremltools")
+        assert done.stdout.endswith("slow: []\n"), done.stdout + done.stderr
+
+
+class TestChat:
+    OPTIONS = ("--max-tokens", "3", "--precision", "fp32")
+
+    def test_lines_in_answers_out(self, chatty):
+        talk = f"Hi\n\n{'x' * 90}\n/reset\nHi\n/quit\nnever read\n"
+        done = ane_book("chat", chatty, *self.OPTIONS, input=talk)
+        answer = Session(chatty, "fp32", "mil").generate(
+            [{"role": "user", "content": "Hi"}], max_tokens=3
+        )
+        assert done.returncode == 0
+        assert done.stdout == f"{answer.text}\n" * 2
+        assert "context of 32" in done.stderr and "or begin anew with /reset" in done.stderr
+
+    def test_answers_know_what_was_said(self, chatty):
+        done = ane_book("chat", chatty, *self.OPTIONS, "--system", "s", input="a\nb\n")
+        session, messages, expected = Session(chatty, "fp32", "mil"), [], ""
+        for line in "ab":
+            messages.append({"role": "user", "content": line})
+            text = session.generate(messages, system="s", max_tokens=3).text
+            messages.append({"role": "assistant", "content": text})
+            expected += f"{text}\n"
+        assert (done.returncode, done.stdout) == (0, expected)
+
+    def test_needs_a_chat_template(self, bundle):
+        done = ane_book("chat", bundle, input="Hi\n")
+        assert done.returncode == 2
+        assert "has no chat template" in done.stderr
+
+
+class TestInspect:
+    def test_a_package_in_words(self, bundle):
+        package = next(bundle.glob("layers*"))
+        done = ane_book("inspect", package)
+        assert done.returncode == 0
+        program = MLProgram(package, "decode")
+        count = len(program.operations)
+        assert f"ops of decode: {count} without constants" in done.stdout
+        for name, type_ in (program.inputs | program.states | program.outputs).items():
+            assert any(name in line and str(type_) in line for line in done.stdout.splitlines()), (
+                name
+            )
+
+    def test_a_bundle_as_json(self, bundle):
+        facts = json.loads(ane_book("inspect", bundle, "--json").stdout)
+        manifest = json.loads((bundle / "manifest.json").read_text())
+        assert facts["recipe"] == manifest["recipe"]
+        assert len(facts["packages"]) == len(manifest["shards"]) + 1
+        for package in facts["packages"]:
+            folder = Path(package["package"])
+            stored = (folder / "Data/com.apple.CoreML/weights/weight.bin").stat().st_size
+            counted = sum(entry["bytes"] for entry in package["weights"].values())
+            assert 0.8 * stored < counted <= stored
+            assert set(package["functions"]) == {"decode", "prefill"}
+            for name, function in package["functions"].items():
+                program = MLProgram(folder, name)
+                assert sum(function["operations"].values()) == len(program.operations)
+
+    def test_a_bundle_in_words(self, bundle):
+        done = ane_book("inspect", bundle)
+        assert "llama, 3 layers" in done.stdout and "head.mlpackage" in done.stdout
+
+    def test_what_is_neither(self, tmp_path):
+        assert "not a .mlpackage" in refused("inspect", tmp_path)
+        assert "no such package" in refused("inspect", tmp_path / "nothing")
+
+
+class TestConvert:
+    def test_prints_the_folder_and_writes_it(self, tiny, tmp_path):
+        _, checkpoint = tiny("llama")
+        out = tmp_path / "made"
+        options = ["--out", out, "--context", "32", "--prefill", "8", "--kv", "host"]
+        done = ane_book("convert", checkpoint, *options)
+        assert (done.returncode, done.stdout) == (0, f"{out}\n")
+        recipe = json.loads((out / "manifest.json").read_text())["recipe"]
+        assert (recipe["kv"], recipe["context"], recipe["prefill"]) == ("host", 32, 8)
+        assert "of" in done.stderr.splitlines()[-1]  # how far it came
+
+    def test_bad_sizes(self, tiny, tmp_path):
+        _, checkpoint = tiny("llama")
+        out = tmp_path / "made"
+        assert "'much' is not a size" in refused(
+            "convert", checkpoint, "--out", out, "--shard-limit", "much"
+        )
+        assert not out.exists()
+
+
+class TestManners:
+    def test_help_names_every_command(self):
+        done = ane_book("--help")
+        assert done.returncode == 0
+        for command in ("models", "convert", "run", "chat", "inspect", "doctor"):
+            assert f"\n  {command} " in done.stdout
+            assert ane_book(command, "--help").returncode == 0
+
+    def test_models_are_listed(self):
+        done = ane_book("models")
+        assert done.returncode == 0 and done.stdout.startswith("smollm2-135m-instruct ")
+
+    def test_doctor_gives_every_check_a_line(self):
+        done = ane_book("doctor")
+        checks = [check for check, _, _ in device.describe()]
+        assert done.returncode == 0
+        assert [
+            line for line in done.stdout.splitlines() if not line.startswith(tuple(checks))
+        ] == []
+        assert device.CAN_PREDICT_REASON in done.stdout
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [["sing"], ["run"], ["run", "m", "p", "--kv", "disk"], ["convert", "m", "--context", "0"]],
+        ids=" ".join,
+    )
+    def test_usage_errors(self, arguments):
+        done = ane_book(*arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Error: " in done.stderr
+
+    def test_help_needs_no_torch(self):
+        code = "import sys, ane_book.cli; print({'torch', 'numpy', 'rich'} & set(sys.modules))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout == "set()\n"
+
+    @pytest.mark.skipif(os.name == "nt", reason="signals and pipes are POSIX's")
+    def test_ctrl_c_ends_without_a_traceback(self, chatty):
+        with start("chat", chatty, "--max-tokens", "1") as process:
+            process.stdin.write("Hi\n")
+            process.stdin.flush()
+            assert process.stdout.readline()  # it answered, and now waits for the next line
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=60)
+            err = process.stderr.read()
+        assert process.returncode == 130 and "Traceback" not in err
+
+    @pytest.mark.skipif(os.name == "nt", reason="signals and pipes are POSIX's")
+    def test_a_reader_that_leaves_early(self, bundle):
+        with start("run", bundle, "Hi", "--max-tokens", "20") as process:
+            process.stdout.close()
+            process.wait(timeout=60)
+            err = process.stderr.read()
+        assert "Traceback" not in err and "Exception" not in err
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+    def test_a_terminal_gets_a_bar(self, tiny, tmp_path):
+        import pty
+
+        _, checkpoint = tiny("llama")
+        ours, theirs = pty.openpty()
+        options = ["--out", tmp_path / "made", "--context", "32", "--prefill", "8"]
+        with start("convert", checkpoint, *options, stderr=theirs) as process:
+            os.close(theirs)
+            shown = b""
+            while chunk := read(ours):
+                shown += chunk
+            out, _ = process.communicate(timeout=60)
+        os.close(ours)
+        assert process.returncode == 0 and out == f"{tmp_path / 'made'}\n"
+        assert "━".encode() in shown and b"%" in shown
+
+
+def read(terminal: int) -> bytes:
+    """What a pseudo-terminal shows next; nothing once the other end is closed."""
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # Linux reports the other end's closing as an error
+        return b""

@@ -1,0 +1,325 @@
+"""Conversion end to end on tiny models: the packages against `transformers`, and against coremltools.
+
+Every bundle here is converted for real and run by the executor through `Session`.
+"""
+
+import json
+import os
+from pathlib import Path
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import ane_book
+from ane_book.bundle import Bundle, Recipe
+from ane_book.config import causal_mask, rope_tables
+from ane_book.conversion.decoder import lower_blocks, write_shard
+from ane_book.conversion.shards import head_splits, layer_ranges, parse_bytes
+from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage
+from ane_book.mil import MLProgram
+from ane_book.models.decoder import Decoder, block_weights
+from ane_book.runtime import Session
+from conftest import TINY
+import numpy as np
+import pytest
+import torch
+
+ONE_LAYER_EACH = 100_000  # a shard limit that only one layer of a tiny model stays under
+CONTEXT, PREFILL = 32, 8
+
+
+def prompt(tokens: int) -> list[int]:
+    return torch.randint(0, 256, (tokens,), generator=torch.Generator().manual_seed(4)).tolist()
+
+
+def expected_logits(model, ids: list[int]) -> np.ndarray:
+    return model(torch.tensor([ids])).logits[0].numpy()
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """The smallest cosine over rows (n, V)."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return ((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min()
+
+
+@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize("kv", ["state", "host"])
+@pytest.mark.parametrize("shard_limit", ["1GB", ONE_LAYER_EACH], ids=["whole", "one-layer-shards"])
+class TestLogits:
+    """Whole prompts and single steps, both caches, both precisions, all shard boundaries."""
+
+    @pytest.fixture
+    def pair(self, tiny_bundle, family, kv, shard_limit):
+        return tiny_bundle(family, kv=kv, shard_limit=shard_limit)
+
+    @pytest.mark.parametrize("tokens", [1, PREFILL - 1, PREFILL, PREFILL + 1, CONTEXT - 1, CONTEXT])
+    def test_fp32_equals_transformers(self, pair, tokens):
+        model, bundle = pair
+        ids = prompt(tokens)
+        found = Session(bundle, precision="fp32").logits(ids)
+        np.testing.assert_allclose(found, expected_logits(model, ids), rtol=1e-4, atol=2e-4)
+
+    def test_steps_equal_the_whole_prompt(self, pair):
+        model, bundle = pair
+        ids, session = prompt(CONTEXT), Session(bundle, precision="fp32")
+        found = np.stack([session.decode(token) for token in ids])
+        np.testing.assert_allclose(found, expected_logits(model, ids), rtol=1e-4, atol=2e-4)
+
+    def test_fp16_stays_close(self, pair):
+        model, bundle = pair
+        ids = prompt(CONTEXT)
+        assert cosine(Session(bundle).logits(ids), expected_logits(model, ids)) > 0.999
+
+    def test_greedy_tokens_equal_transformers(self, pair):
+        model, bundle = pair
+        ids = prompt(5)
+        expected = model.generate(
+            torch.tensor([ids]), max_new_tokens=20, do_sample=False, eos_token_id=None
+        )
+        session = Session(bundle, precision="fp32")
+        logits, found = session.prefill(ids), []
+        for _ in range(20):
+            found.append(int(logits.argmax()))
+            logits = session.decode(found[-1])
+        assert found == expected[0, len(ids) :].tolist()
+
+
+def test_a_shard_for_every_layer(tiny_bundle):
+    _, bundle = tiny_bundle("llama", kv="state", shard_limit=ONE_LAYER_EACH)
+    assert [shard.layers for shard in bundle.manifest.shards] == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_argmax_output_gives_the_token_of_the_logits(tiny_bundle):
+    _, bundle = tiny_bundle("llama", kv="state")
+    _, chooser = tiny_bundle("llama", kv="state", argmax_output=True, head_rows=100)
+    assert chooser.manifest.head.splits == [85, 86, 86]
+    whole, choosing = Session(bundle), Session(chooser)
+    for tokens in (3, PREFILL + 2):
+        assert choosing.prefill(prompt(tokens)) == whole.prefill(prompt(tokens)).argmax()
+
+
+def test_golden_numbers_are_what_the_bundle_gives(tiny_bundle):
+    _, bundle = tiny_bundle("qwen3", kv="state", shard_limit=ONE_LAYER_EACH)
+    golden = bundle.golden()
+    logits = Session(bundle, precision="fp32").logits(golden["tokens"].tolist())
+    np.testing.assert_allclose(logits[-1], golden["logits"], rtol=1e-4, atol=2e-4)
+    assert logits.argmax(axis=1).tolist() == golden["argmax"].tolist()
+
+
+def test_stamped_layers_equal_the_usual_path(tiny):
+    """The linked program against `torch.jit.trace` and `ct.convert` of the whole stack of layers."""
+    import coremltools as ct
+
+    model, _ = tiny("llama")
+    from ane_book.config import DecoderConfig
+
+    config = DecoderConfig.from_hf(model.config.to_dict())
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    decoder = Decoder.from_weights(config, weights.__getitem__)
+    T, S, L = PREFILL, CONTEXT, config.num_layers
+    cache = torch.randn(L, config.num_kv_heads, S, config.head_dim).half().float()
+    mask = torch.from_numpy(causal_mask(9, T, S))
+    cos, sin = (torch.from_numpy(t) for t in rope_tables(config, np.arange(9, 9 + T)))
+    feeds = {
+        "hidden": torch.randn(1, config.hidden_size, 1, T).half().float(),
+        "rope_cos": cos,
+        "rope_sin": sin,
+        "mask": mask.repeat(1, 1, config.group, 1),
+        "keys": cache,
+        "values": cache.flip(0),
+    }
+    traced = torch.jit.trace(decoder, tuple(feeds.values()), check_trace=False)
+    usual = ct.convert(
+        traced,
+        inputs=[ct.TensorType(n, x.shape, dtype=np.float16) for n, x in feeds.items()],
+        outputs=[ct.TensorType(n, dtype=np.float16) for n in ("logits", "k", "v")],
+        minimum_deployment_target=ct.target.iOS18,
+        skip_model_load=True,
+    )
+    arrays = {name: value.numpy() for name, value in feeds.items()}
+    expected = MLProgram.from_mlmodel(usual).predict(arrays)
+
+    recipe = Recipe(kv="host", context=S, prefill=T)
+    path = Path(usual.package_path).parent / "stamped.mlpackage"
+    states = (block_weights(config, i, weights.__getitem__) for i in range(L))
+    write_shard(path, config, recipe, lower_blocks(config, recipe), range(L), states)
+    found = MLProgram(path, "prefill").predict(arrays | {"mask": mask.numpy()})
+    for name, other in (("new_keys", "k"), ("new_values", "v")):
+        np.testing.assert_allclose(found[name], expected[other], rtol=2e-3, atol=2e-3)
+    shutil.rmtree(path)
+
+
+def test_coremltools_reads_what_the_linker_writes(tiny_bundle, tmp_path):
+    """Types and shapes of every op, re-inferred by coremltools from the package on disk."""
+    import coremltools as ct
+    from coremltools.converters.mil.frontend.milproto import load
+
+    for kv in ("state", "host"):
+        _, bundle = tiny_bundle("qwen2", kv=kv)
+        for package in bundle.path.glob("*.mlpackage"):
+            copy = shutil.copytree(package, tmp_path / kv / package.name)  # MLModel rewrites it
+            model = ct.models.MLModel(str(copy), skip_model_load=True)
+            spec = model.get_spec()
+            for name in ("decode", "prefill"):
+                program = load.load(
+                    spec,
+                    specification_version=spec.specificationVersion,
+                    file_weights_dir=model.weights_dir,
+                    function_name=name,
+                )
+                program.validate(check_essential_scope=False)
+                assert program.functions[name].outputs
+
+
+def test_graph_size():
+    """Ops per layer: the peers have 65 to 102 (PEERS.md)."""
+    from ane_book.config import DecoderConfig
+
+    config = DecoderConfig(
+        architecture="llama", hidden_size=64, intermediate_size=96, num_layers=1, num_heads=4,
+        num_kv_heads=2, head_dim=32, vocab_size=257, rms_norm_eps=1e-5, rope_theta=1e4,
+        max_position=64,
+    )  # fmt: skip
+    for name, piece in lower_blocks(config, Recipe(context=32, prefill=8)).items():
+        ops = [operation.type for operation in piece.operations if operation.type != "const"]
+        assert len(ops) <= 41, (name, ops)
+
+
+class TestPlan:
+    def test_sizes(self):
+        assert parse_bytes("250MB") == 250_000_000
+        assert parse_bytes("1.5 gb") == 1_500_000_000
+        assert parse_bytes(17) == 17
+        for bad in ("much", "-1GB", "1TB", ""):
+            with pytest.raises(InvalidInput, match="is not a size"):
+                parse_bytes(bad)
+
+    def test_layers_and_vocabulary_are_cut_evenly(self, tiny_bundle):
+        _, bundle = tiny_bundle("llama", kv="state")
+        with pytest.raises(InvalidInput, match="one layer has .* raise the limit"):
+            layer_ranges(bundle.config, 1000)
+        assert head_splits(49152, 16384) == (16384, 16384, 16384)
+        splits = head_splits(151936, 16384)
+        assert sum(splits) == 151936 and max(splits) <= 16384 and max(splits) - min(splits) <= 1
+
+
+class TestWholeOrNotAtAll:
+    def test_a_second_call_finds_the_first_bundle(self, tiny, tmp_path):
+        _, folder = tiny("llama")
+        arguments = {"out": tmp_path / "b", "context": 32, "prefill": 8}
+        first = ane_book.convert(str(folder), **arguments)
+        stamp = (first.path / "manifest.json").stat().st_mtime_ns
+        again = ane_book.convert(str(folder), **arguments)
+        assert (again.path / "manifest.json").stat().st_mtime_ns == stamp
+        with pytest.raises(InvalidInput, match="holds another conversion"):
+            ane_book.convert(str(folder), **arguments | {"context": 64})
+        forced = ane_book.convert(str(folder), **arguments | {"context": 64}, force=True)
+        assert forced.recipe.context == 64
+
+    @pytest.mark.parametrize("seconds", [0.0, 0.3, 0.8, 1.5])
+    def test_killed_at_any_moment_it_leaves_nothing_that_loads_and_goes_on(
+        self, tiny, tmp_path, seconds
+    ):
+        _, folder = tiny("llama", num_hidden_layers=6)
+        out = tmp_path / "bundle"
+        code = (
+            "import ane_book, sys; from ane_book.conversion import convert; print('go', flush=True);"
+            f"convert({str(folder)!r}, out={str(out)!r}, context=32, prefill=8,"
+            f"shard_limit={ONE_LAYER_EACH})"
+        )
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert child.stdout.readline() == "go\n"
+        time.sleep(seconds)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        if out.exists():  # it was faster than we were: then the bundle is whole
+            Bundle.open(out)
+        else:
+            with pytest.raises(InvalidBundle, match="not a bundle"):
+                Bundle.open(out)
+            partial = out.with_name("bundle.partial")
+            if partial.exists():
+                with pytest.raises(InvalidBundle):
+                    Bundle.open(partial)
+        bundle = ane_book.convert(
+            str(folder), out=out, context=32, prefill=8, shard_limit=ONE_LAYER_EACH
+        )
+        golden = bundle.golden()
+        logits = Session(bundle, precision="fp32").logits(golden["tokens"].tolist())
+        assert logits.argmax(axis=1).tolist() == golden["argmax"].tolist()
+        assert not out.with_name("bundle.partial").exists()
+
+    def test_an_interrupted_conversion_keeps_its_finished_shards(self, tiny, tmp_path):
+        _, folder = tiny("llama", num_hidden_layers=4)
+        out, reached = tmp_path / "bundle", []
+
+        def stop(description: str, done: int, total: int) -> None:
+            reached.append(description)
+            if description.startswith("layer 3"):
+                raise KeyboardInterrupt
+
+        recipe = {"context": 32, "prefill": 8, "shard_limit": ONE_LAYER_EACH}
+        with pytest.raises(KeyboardInterrupt):
+            ane_book.convert(str(folder), out=out, **recipe, progress=stop)
+        kept = out.with_name("bundle.partial") / "layers_01-02.mlpackage"
+        stamp = (kept / "Manifest.json").stat().st_mtime_ns
+        bundle = ane_book.convert(str(folder), out=out, **recipe)
+        assert (bundle.path / kept.name / "Manifest.json").stat().st_mtime_ns == stamp
+
+    def test_equal_weights_and_recipe_give_equal_bytes(self, tiny, tmp_path):
+        _, folder = tiny("qwen2")
+        recipe = {"context": 32, "prefill": 8}
+        one, two = (ane_book.convert(str(folder), out=tmp_path / n, **recipe) for n in "ab")
+        for name in one.manifest.files:
+            if not name.endswith(".npz"):  # zip archives carry the time
+                assert (one.path / name).read_bytes() == (two.path / name).read_bytes(), name
+
+
+class TestBadBundles:
+    @pytest.fixture
+    def copy(self, tiny_bundle, tmp_path):
+        _, bundle = tiny_bundle("llama", kv="state")
+        return shutil.copytree(bundle.path, tmp_path / "bundle")
+
+    def edit(self, folder: Path, change) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        change(manifest)
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    def test_a_file_cut_short(self, copy):
+        weights = next(copy.glob("layers*/Data/com.apple.CoreML/weights/weight.bin"))
+        weights.write_bytes(weights.read_bytes()[:-100])
+        with pytest.raises(InvalidBundle, match=r"weight.bin has .* bytes; manifest.json says"):
+            Bundle.open(copy)
+
+    def test_a_missing_package(self, copy):
+        shutil.rmtree(next(copy.glob("layers*")))
+        with pytest.raises(InvalidBundle, match="is missing"):
+            Bundle.open(copy)
+
+    def test_a_manifest_that_disagrees_with_its_packages(self, copy):
+        self.edit(copy, lambda m: m["recipe"].update(context=64))
+        with pytest.raises(InvalidBundle, match=r"has shape .* manifest.json says"):
+            Session(copy)
+
+    def test_another_cache_variant(self, copy):
+        self.edit(copy, lambda m: m["recipe"].update(kv="host"))
+        with pytest.raises(InvalidBundle, match="'keys'"):
+            Session(copy)
+
+    def test_layers_that_do_not_add_up(self, copy):
+        self.edit(copy, lambda m: m["shards"][0].update(layers=[0, 2]))
+        with pytest.raises(InvalidBundle, match="the shards hold layers"):
+            Bundle.open(copy)
+
+    def test_not_json(self, copy):
+        (copy / "manifest.json").write_text("{")
+        with pytest.raises(InvalidBundle, match="manifest.json"):
+            Bundle.open(copy)
+
+    def test_a_package_that_is_no_ml_program(self, copy, tmp_path):
+        with pytest.raises(InvalidPackage, match="not a .mlpackage"):
+            MLProgram(copy)

@@ -1,0 +1,201 @@
+"""What the README promises, what the pins cover, and the limits that keep the code readable."""
+
+import ast
+from collections.abc import Iterator
+import importlib.metadata
+from pathlib import Path
+import re
+import subprocess
+import sys
+import tomllib
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+import pytest
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+README = ROOT / "README.md"
+FOLDERS = ("ane_book", "benchmarks", "book/_ext")
+SOURCES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
+MAX_FILE, MAX_FUNCTION, MAX_TRACKED = 350, 40, 10_000_000  # lines, lines, bytes
+
+#: The floors of the library: a room imports from lower floors and itself, never sideways or up.
+FLOORS = {
+    "errors": 0, "device": 0, "config": 1, "bundle": 2, "weights": 3, "mil": 3, "models": 4,
+    "conversion": 5, "runtime": 6, "inspect": 7, "cli": 8, "figures": 8,
+}  # fmt: skip
+
+
+# --- README
+
+
+def fenced_blocks(languages: set[str]) -> list[str]:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(), re.M | re.S)
+    return [body for language, body in blocks if language in languages]
+
+
+def shell_commands(program: str) -> list[list[str]]:
+    """Every call of a program in the README's shell blocks, as words."""
+    lines = "\n".join(fenced_blocks({"bash", "sh", "console"})).splitlines()
+    calls = (re.split(r"\s#|[|;&]", line)[0].removeprefix("$ ").split() for line in lines)
+    return [words for words in calls if words[:1] == [program]]
+
+
+def test_readme_names_make_targets_that_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {word for words in shell_commands("make") for word in words[1:] if "=" not in word}
+    assert {"book", "test"} <= named, "README has to show how to build the book and run the tests"
+    assert named <= targets
+
+
+def test_readme_shows_commands_that_exist():
+    from ane_book.cli import app
+
+    calls = shell_commands("ane-book")
+    assert calls, "README has to show the command line"
+    for words in calls:
+        result = CliRunner().invoke(app, [words[1], "--help"], env={"COLUMNS": "200"})
+        assert result.exit_code == 0, f"README calls `{' '.join(words)}`: {result.output}"
+        flags = [word.split("=")[0] for word in words if word.startswith("--")]
+        assert [flag for flag in flags if flag not in result.output] == [], words
+
+
+def tree_paths() -> Iterator[str]:
+    """The paths in README's tree: one a line, its role after it, two spaces deeper in a folder."""
+    trees = [body for body in fenced_blocks({"", "text"}) if re.search(r"^ane_book/ ", body, re.M)]
+    assert len(trees) == 1, "README has to show the tree once, in a ```text block with `ane_book/ `"
+    parents: list[str] = []
+    for line in filter(str.strip, trees[0].splitlines()):
+        depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0]
+        parents[depth:] = [name]
+        yield "".join(parents)
+
+
+def test_readmes_tree_is_the_repositorys():
+    paths = list(tree_paths())
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    rooms = {p.name for p in (ROOT / "ane_book").iterdir() if not p.name.startswith("_")}
+    shown = {Path(path).name for path in paths}
+    assert rooms <= shown, f"README's tree leaves out {sorted(rooms - shown)} of ane_book/"
+
+
+# --- pins
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def requirements() -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"].values()
+    return [Requirement(line) for group in (PROJECT["dependencies"], *extras) for line in group]
+
+
+def applies(requirement: Requirement, extras: set[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras | {""})
+
+
+def needed() -> dict[str, str]:
+    """Name and version of every installed distribution that the project needs, at any depth."""
+    found, seen, todo = {}, set(), requirements()
+    while todo:
+        requirement = todo.pop()
+        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+        if key in seen:
+            continue
+        seen.add(key)
+        distribution = importlib.metadata.distribution(requirement.name)
+        found[key[0]] = distribution.version.split("+")[0]
+        deeper = map(Requirement, distribution.requires or [])
+        todo += [r for r in deeper if applies(r, requirement.extras)]
+    return found
+
+
+def test_every_requirement_is_pinned_within_its_bounds():
+    pinned = pins()
+    for requirement in requirements():
+        version = pinned.get(canonicalize_name(requirement.name))
+        assert version, f"constraints.txt has no pin for {requirement}"
+        assert requirement.specifier.contains(version, prereleases=True), requirement
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux"
+    or sys.version_info[:2] != (3, 11)
+    or not importlib.metadata.version("torch").endswith("+cpu"),
+    reason="the pins name what Python 3.11 with a CPU build of torch needs on Linux",
+)
+def test_what_is_installed_is_what_is_pinned():
+    pinned = pins()
+    others = {n: f"{v}, pinned {pinned.get(n)}" for n, v in needed().items() if v != pinned.get(n)}
+    assert not others, "mend constraints.txt, or install under it with `make`"
+
+
+# --- limits
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node.end_lineno - node.lineno + 1
+
+
+def test_files_and_functions_stay_short():
+    long = []
+    for path in SOURCES:
+        text, name = path.read_text(), path.relative_to(ROOT)
+        if (lines := text.count("\n")) > MAX_FILE:
+            long.append(f"{name}: {lines} lines, at most {MAX_FILE}")
+        for function, lines in functions(ast.parse(text)):
+            if lines > MAX_FUNCTION:
+                long.append(f"{name}: {function}() has {lines} lines, at most {MAX_FUNCTION}")
+    assert not long, "\n".join(long)
+
+
+def test_every_module_says_what_it_is_for():
+    trees = {path: ast.parse(path.read_text()) for path in SOURCES}
+    assert not [
+        str(path) for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)
+    ]
+
+
+def imported_rooms(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from (name.split(".")[1] for name in names if name.startswith("ane_book."))
+
+
+def test_a_room_imports_only_from_the_floors_below():
+    upward = []
+    for path in ROOT.glob("ane_book/**/*.py"):
+        room = path.relative_to(ROOT / "ane_book").parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        assert room in FLOORS, f"say in FLOORS (tests/test_project.py) which floor {room} is on"
+        for other in imported_rooms(ast.parse(path.read_text())):
+            if other != room and other in FLOORS and FLOORS[other] >= FLOORS[room]:
+                upward.append(f"{path.relative_to(ROOT)} imports ane_book.{other}")
+    assert not upward, "\n".join(upward)
+
+
+def test_ruff_finds_nothing():
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--output-format=concise", "."]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_no_large_file_is_tracked():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [ROOT / line for line in listed.splitlines()]
+    large = [str(p) for p in paths if p.is_file() and p.stat().st_size > MAX_TRACKED]
+    assert not large, f"more than {MAX_TRACKED:,} bytes: {large}"

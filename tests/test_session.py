@@ -1,0 +1,211 @@
+"""What a session promises, over real bundles of tiny models; their numbers are in test_convert.py."""
+
+import json
+from pathlib import Path
+import shutil
+
+from ane_book.errors import InvalidInput, PromptTooLong
+from ane_book.runtime import Session
+import numpy as np
+import pytest
+import torch
+
+CONTEXT, PREFILL = 32, 8  # as `tiny_bundle` converts
+LAYOUT = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
+
+
+@pytest.fixture
+def session(tiny_bundle) -> Session:
+    return Session(tiny_bundle("llama", kv="state")[1], precision="fp32")
+
+
+@pytest.fixture
+def edited(tiny_bundle, tmp_path):
+    """`edited(**tokenizer)` -> a session over a bundle with other fields in its tokenizer record."""
+
+    def make(**changes) -> Session:
+        folder = Path(shutil.copytree(tiny_bundle("llama", kv="state")[1].path, tmp_path / "b"))
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["tokenizer"].update(changes)
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        return Session(folder, precision="fp32")
+
+    return make
+
+
+class TestCache:
+    @pytest.mark.parametrize("kv", ["state", "host"])
+    def test_rewinding_forgets_what_came_after(self, tiny_bundle, kv):
+        session = Session(tiny_bundle("llama", kv=kv)[1], precision="fp32")
+        first = session.logits(list(range(12)))
+        session.decode(99)
+        session.rewind(3)
+        assert session.position == 3
+        again = session.logits(list(range(3, 12)))
+        np.testing.assert_allclose(again, first[3:], rtol=1e-4, atol=1e-4)
+        session.reset()
+        assert session.position == 0
+        np.testing.assert_array_equal(session.logits(list(range(12))), first)
+
+    def test_prefill_is_the_last_row_of_logits(self, session):
+        for tokens in (1, PREFILL, PREFILL + 1, 2 * PREFILL + 3, CONTEXT):
+            session.reset()
+            rows = session.logits(range(tokens))
+            session.reset()
+            last = session.prefill(range(tokens))
+            assert rows.shape == (tokens, 257) and last.dtype == rows.dtype == np.float32
+            np.testing.assert_allclose(last, rows[-1], rtol=1e-4, atol=1e-4)
+            assert session.position == tokens
+
+    def test_results_are_the_callers_to_keep(self, session):
+        first = session.prefill([1, 2, 3])
+        kept = first.copy()
+        session.decode(4)
+        np.testing.assert_array_equal(first, kept)
+
+    def test_a_full_cache_takes_no_more(self, session):
+        session.prefill(range(CONTEXT))
+        with pytest.raises(PromptTooLong, match=r"1 more tokens after 32 exceed .* 32 tokens"):
+            session.decode(1)
+        assert session.position == CONTEXT
+
+    @pytest.mark.parametrize("position", [-1, 4])
+    def test_cannot_rewind_outside(self, session, position):
+        session.prefill([1, 2, 3])
+        with pytest.raises(InvalidInput, match="3 tokens are held"):
+            session.rewind(position)
+
+    @pytest.mark.parametrize(
+        ("ids", "message"),
+        [
+            ([], "at least one"),
+            ([1.5], "whole number"),
+            ([[1]], "must be a list"),
+            (["a"], "whole number"),
+            ([3, 257], "token id 257 is outside the vocabulary of 257"),
+            ([-1], "token id -1"),
+        ],
+    )
+    def test_refuses_what_are_no_tokens(self, session, ids, message):
+        for call in (session.prefill, session.logits):
+            with pytest.raises(InvalidInput, match=message):
+                call(ids)
+        assert session.position == 0
+
+
+class TestAnswers:
+    def test_greedy_tokens_are_those_of_transformers(self, tiny_bundle, session):
+        model, _ = tiny_bundle("llama", kv="state")
+        ids = session.encode("Hello")
+        expected = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
+        result = session.generate("Hello", max_tokens=12)
+        assert result.token_ids == expected[0, len(ids) :].tolist()
+        assert result.prompt_tokens == len(ids) == 5
+        assert result.text == session.tokenizer.decode(result.token_ids)
+        assert result.prefill_tps > 0 and result.decode_tps > 0
+
+    def test_one_answer_does_not_change_the_next(self, session):
+        first = session.generate("Hello", max_tokens=8)
+        session.generate("Something else entirely", max_tokens=5)
+        assert session.generate("Hello", max_tokens=8).token_ids == first.token_ids
+
+    def test_pieces_join_to_the_text(self, session):
+        stream = session.stream("Hello", max_tokens=12)
+        assert stream.result is None
+        pieces = list(stream)
+        assert "".join(pieces) == stream.result.text and all(pieces)
+        assert list(stream) == [] and stream.result is not None
+
+    def test_an_end_token_stops(self, session, edited):
+        whole = session.generate("Hello", max_tokens=12).token_ids
+        ends = edited(eos_token_ids=[whole[4]]).generate("Hello", max_tokens=12)
+        cut = whole.index(whole[4]) + 1
+        assert ends.token_ids == whole[:cut] and ends.finish_reason == "stop"
+        assert ends.text == session.tokenizer.decode(whole[: cut - 1])
+
+    def test_a_stop_string_stops(self, session):
+        whole = session.generate("Hello", max_tokens=12)
+        stop = next(c for c in whole.text[2:] if c.isprintable() and c != "\ufffd")
+        for stops in (stop, ["not there", stop, ""]):
+            result = session.generate("Hello", max_tokens=12, stop=stops)
+            assert result.text == whole.text[: whole.text.index(stop)]
+            assert result.finish_reason == "stop"
+
+    def test_the_context_limits_the_answer(self, edited):
+        session = edited(eos_token_ids=[])
+        text = "x" * (CONTEXT - 3)
+        result = session.generate(text, max_tokens=500)
+        assert len(result.token_ids) == 3 and result.finish_reason == "length"
+        one = session.generate("x" * (CONTEXT - 1), max_tokens=500)
+        assert len(one.token_ids) == 1 and one.decode_tps is None
+
+    @pytest.mark.parametrize("length", [CONTEXT, CONTEXT + 100])
+    def test_a_prompt_that_does_not_fit_is_refused_at_once(self, session, length):
+        with pytest.raises(PromptTooLong, match=rf"{length} tokens.*context of 32.*--context"):
+            session.stream("x" * length)
+        assert session.position == 0
+
+    def test_sampling_repeats_with_its_seed(self, session):
+        def answer(seed):
+            return session.generate("Hi", max_tokens=12, temperature=1.5, seed=seed).token_ids
+
+        assert answer(1) == answer(1) != answer(2)
+        greedy = session.generate("Hi", max_tokens=12).token_ids
+        top = session.generate("Hi", max_tokens=12, temperature=1.5, top_k=1, seed=3).token_ids
+        assert top == greedy
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"max_tokens": 0}, "max_tokens must be at least 1"),
+            ({"temperature": -1}, "temperature must be"),
+            ({"system": "Be brief"}, "no chat template"),
+        ],
+    )
+    def test_refuses_options(self, session, options, message):
+        with pytest.raises(InvalidInput, match=message):
+            session.generate("Hello", **options)
+
+    def test_refuses_an_empty_prompt_and_text_that_is_none(self, session):
+        with pytest.raises(InvalidInput, match="the prompt is empty"):
+            session.generate("")
+        with pytest.raises(InvalidInput, match="not valid text"):
+            session.generate("a\udcffb")
+        with pytest.raises(InvalidInput, match="no chat template"):
+            session.generate([{"role": "user", "content": "Hello"}])
+
+
+class TestArgmaxOutput:
+    def test_same_tokens_without_logits(self, tiny_bundle, session):
+        chooser = Session(tiny_bundle("llama", kv="state", argmax_output=True)[1], "fp32")
+        expected = session.generate("Hello", max_tokens=12)
+        assert chooser.generate("Hello", max_tokens=12).token_ids == expected.token_ids
+        assert isinstance(chooser.decode(5), int)
+        with pytest.raises(InvalidInput, match="argmax_output.*temperature 0"):
+            chooser.generate("Hello", temperature=0.5)
+        with pytest.raises(InvalidInput, match="returns tokens, not logits"):
+            chooser.logits([1, 2])
+
+
+class TestConversation:
+    def test_template_lays_out_the_prompt(self, edited):
+        session = edited(chat_template=LAYOUT)
+        shown = session.tokenizer.decode(session.encode("Hi", system=""))
+        assert shown == "s:;u:Hi;a:"
+
+    def test_a_growing_chat_runs_only_what_is_new(self, edited):
+        session = edited(chat_template=LAYOUT, eos_token_ids=[])
+        messages = [{"role": "user", "content": "abc"}]
+        session.generate(messages, max_tokens=4, reuse_cache=True)
+        messages += [{"role": "assistant", "content": "d"}, {"role": "user", "content": "e"}]
+        reused = session.stream(messages, max_tokens=4, reuse_cache=True)
+        common = len("u:abc;a:")
+        assert session.position >= common
+        ran = []
+        forward = session._engine.forward
+        session._engine.forward = lambda ids, at: ran.append((at, len(ids))) or forward(ids, at)
+        list(reused)
+        assert ran[0][0] >= common  # the shared beginning did not run again
+        fresh = session.generate(messages, max_tokens=4)
+        assert reused.result.token_ids == fresh.token_ids
+        assert reused.result.prompt_tokens == fresh.prompt_tokens
