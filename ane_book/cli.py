@@ -266,10 +266,10 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     with Progress(
         *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
     ) as bar:
-        task = bar.add_task("", visible=False)
+        task = bar.add_task("loading", total=None)  # a pulse until there are steps to count
 
         def draw(description: str, done: int, total: int) -> None:
-            bar.update(task, description=description, completed=done, total=total, visible=True)
+            bar.update(task, description=description, completed=done, total=total)
 
         yield draw
 
@@ -298,7 +298,8 @@ def main() -> None:
     except SystemExit as end:
         code = end.code
     except AneBookError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        lines = [line.strip() for line in str(error).splitlines()]
+        print(f"error: {'; '.join(lines)}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         code = 130

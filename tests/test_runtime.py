@@ -1,7 +1,7 @@
 """The runtime's parts: chat templates, sampling, streaming, rotary tables, backends.
 
 `TestBackendContract` runs for the executor everywhere, and for Core ML where it can run (a Mac).
-Sessions over whole bundles are in `test_session.py`.
+Sessions over whole bundles are in test_session.py.
 """
 
 from functools import cache
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ane_book import device
 from ane_book.config import DecoderConfig, causal_mask, rope_tables
-from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
+from ane_book.errors import AneBookError, BackendUnavailable, InvalidInput, InvalidPackage
 from ane_book.runtime.backends import CoreMLBackend, MILBackend, choose_backend
 from ane_book.runtime.chat import as_messages, render
 from ane_book.runtime.sampling import Sampler, filter_logits
@@ -217,6 +217,12 @@ class TestSampling:
         kept = set(np.argsort(logits)[-5:])
         sampler = Sampler(temperature=3.0, top_k=5, seed=3)
         assert {sampler(logits) for _ in range(500)} == kept
+
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_nan_is_no_token(self, temperature):
+        logits = np.array([1, 2, np.nan, 3], np.float32)
+        with pytest.raises(AneBookError, match="hold NaN"):
+            Sampler(temperature=temperature)(logits)
 
     def test_seed_repeats(self):
         logits = np.zeros(1000, np.float32)

@@ -1,4 +1,7 @@
-"""What a session promises, over real bundles of tiny models; their numbers are in test_convert.py."""
+"""What a session promises, over real bundles of tiny models.
+
+Their numbers, against `transformers`, are in test_convert.py.
+"""
 
 import json
 from pathlib import Path
@@ -21,7 +24,7 @@ def session(tiny_bundle) -> Session:
 
 @pytest.fixture
 def edited(tiny_bundle, tmp_path):
-    """`edited(**tokenizer)` -> a session over a bundle with other fields in its tokenizer record."""
+    """`edited(**changes)` -> a session over a bundle with other fields in its tokenizer record."""
 
     def make(**changes) -> Session:
         folder = Path(shutil.copytree(tiny_bundle("llama", kv="state")[1].path, tmp_path / "b"))
@@ -181,7 +184,7 @@ class TestArgmaxOutput:
         expected = session.generate("Hello", max_tokens=12)
         assert chooser.generate("Hello", max_tokens=12).token_ids == expected.token_ids
         assert isinstance(chooser.decode(5), int)
-        with pytest.raises(InvalidInput, match="argmax_output.*temperature 0"):
+        with pytest.raises(InvalidInput, match=r"argmax_output.*temperature 0"):
             chooser.generate("Hello", temperature=0.5)
         with pytest.raises(InvalidInput, match="returns tokens, not logits"):
             chooser.logits([1, 2])

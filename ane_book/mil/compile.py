@@ -119,6 +119,15 @@ class Compiler:
             self.shared[key] = tensor
         return tensor
 
+    def plain(self, constant: Constant | torch.Tensor) -> object:
+        """A constant as plain Python: a scalar, a string or a list."""
+        return constant.tolist() if isinstance(constant, torch.Tensor) else constant.value
+
+    def widened(self, weight: torch.Tensor) -> torch.Tensor:
+        """A weight in float32, made once for all functions of the package."""
+        key = ("widened", weight.data_ptr(), weight.shape)
+        return self.shared.setdefault(key, weight.float().contiguous())
+
     def constant(self, item: str | Constant) -> Constant | torch.Tensor | None:
         """The constant that an op's input is, or None when it is computed at run time."""
         return self.constants.get(item) if isinstance(item, str) else item
@@ -257,7 +266,7 @@ class Compiler:
             if constant is None:
                 values.append(f"{self.use(item)}.tolist()")
                 continue
-            value = constant.tolist() if isinstance(constant, torch.Tensor) else constant.value
+            value = self.plain(constant)
             if key in DTYPE_ARGUMENTS and self.lift and value == "fp16":
                 value = "fp32"
             values.append(repr(value) if _literal(value) else self.bind(value))

@@ -1,76 +1,67 @@
-"""What is worth preparing at load: the layout of constant weights.
+"""What is worth preparing at load: constant weights laid out as matrices.
 
-A language model's step is two hundred matrix-vector products with constant weights. Here each such op is
-bound to its weight as one contiguous float32 matrix, so that a call is the product and nothing else.
-Everything is optional: with `optimize=False` the executor calls the plain ops, and tests hold both to
-the same numbers.
+A language model's decode step is about a hundred matrix-vector products with constant weights, bound by
+how fast those weights are read. So a 1x1 convolution keeps its weight as the program stores it: in half
+precision the product of one token reads two bytes a weight (torch's half `mv` sums in float32 and rounds
+once), and a chunk of tokens widens the weight block by block while it is in the cache.
+
+Everything here is optional: with `optimize=False` the executor calls the plain ops, and a test holds both
+to the same numbers. research/executor-speed.md has what was tried and measured.
 """
 
 import torch
+from torch import Tensor
 
 from ane_book.mil.ops.conv import pointwise
-from ane_book.mil.reader import Constant, Operation
+from ane_book.mil.reader import Operation
 
 __all__ = ["specialize"]
 
-
-def specialize(compiler, operation: Operation):
-    """A faster function for this op with its arguments, as (function, source texts), or None."""
-    maker = MAKERS.get(operation.type)
-    return maker(compiler, operation) if maker else None
+BLOCK_ELEMENTS = 1 << 18  # of a widened block: 1 MB, so that it stays in a core's cache
 
 
-def _constant(compiler, operation: Operation, key: str) -> Constant | torch.Tensor | None:
-    items = operation.inputs.get(key)
-    return compiler.constant(items[0]) if items else None
+def half_pointwise(x: Tensor, weight: Tensor) -> Tensor:
+    """A 1x1 convolution in half precision: x (N, C, *D), weight (O, C) -> (N, O, *D)."""
+    n, channels, *spatial = x.shape
+    if x.numel() == channels:
+        return torch.mv(weight, x.reshape(channels)).view(n, -1, *spatial)
+    wide = x.reshape(n, channels, -1).float()
+    rows = max(1, BLOCK_ELEMENTS // channels)
+    parts = [torch.matmul(block.float(), wide).to(x.dtype) for block in weight.split(rows)]
+    return torch.cat(parts, dim=1).view(n, -1, *spatial)
 
 
-def _static(compiler, operation: Operation, key: str, default):
-    """A static input's value where it is known at load; `default` where it is not given."""
-    if key not in operation.inputs:
-        return default
-    constant = _constant(compiler, operation, key)
-    if constant is None:
+def specialize(compiler, operation: Operation) -> tuple | None:
+    """A faster function for an op, with the source text of its arguments; None for most ops."""
+    if operation.type != "conv" or not _is_pointwise(compiler, operation):
         return None
-    return constant.tolist() if isinstance(constant, torch.Tensor) else constant.value
-
-
-def _prepared(compiler, key: tuple, make) -> torch.Tensor:
-    """A laid-out weight, made once for all functions of the package."""
-    if key not in compiler.shared:
-        compiler.shared[key] = make()
-    return compiler.shared[key]
-
-
-def _conv(compiler, operation: Operation):
-    """A 1x1 convolution with a constant weight is a matrix product."""
-    weight = _constant(compiler, operation, "weight")
-    rank = len(weight.shape if isinstance(weight, torch.Tensor) else weight.type.shape) if (
-        weight is not None
-    ) else 0
-    if rank < 3:
-        return None
-    plain = (
-        _static(compiler, operation, "groups", 1) == 1
-        and set(_static(compiler, operation, "strides", [1]) or [0]) == {1}
-        and set(_static(compiler, operation, "pad", [0]) or [0]) <= {0}
-        and set((weight.shape if isinstance(weight, torch.Tensor) else weight.type.shape)[2:]) == {1}
-    )
-    has_bias = "bias" in operation.inputs
-    bias = _constant(compiler, operation, "bias") if has_bias else None
-    if not plain or (has_bias and bias is None):
-        return None
-    identity = getattr(weight, "blob", None) or id(weight)
-    matrix = _prepared(
-        compiler,
-        ("pointwise", identity),
-        lambda: compiler.tensor(weight).flatten(1).to(torch.float32).contiguous(),
-    )
-    x = compiler.argument("x", operation.inputs["x"])
-    arguments = [f"x={x}", f"weight2d={compiler.bind(matrix)}"]
-    if bias is not None:
-        arguments.append(f"bias={compiler.bind(compiler.tensor(bias).float())}")
+    weight = compiler.tensor(compiler.constant(operation.inputs["weight"][0])).flatten(1)
+    x = f"x={compiler.argument('x', operation.inputs['x'])}"
+    if weight.dtype == torch.float16 and "bias" not in operation.inputs:
+        return half_pointwise, [x, f"weight={compiler.bind(weight)}"]
+    arguments = [x, f"weight2d={compiler.bind(compiler.widened(weight))}"]
+    if "bias" in operation.inputs:
+        bias = compiler.tensor(compiler.constant(operation.inputs["bias"][0]))
+        arguments.append(f"bias={compiler.bind(bias.float())}")
     return pointwise, arguments
 
 
-MAKERS = {"conv": _conv}
+def _is_pointwise(compiler, operation: Operation) -> bool:
+    """Whether a conv is a plain matrix product with a constant weight and bias."""
+    given = {key: compiler.constant(items[0]) for key, items in operation.inputs.items()}
+    if given["weight"] is None or ("bias" in given and given["bias"] is None):
+        return False
+
+    def value(key: str, default):
+        constant = given.get(key)
+        if key in given and constant is None:
+            return None
+        return default if constant is None else compiler.plain(constant)
+
+    kernel = compiler.tensor(given["weight"]).shape[2:]
+    return (
+        set(kernel) == {1}
+        and value("groups", 1) == 1
+        and set(value("strides", [1]) or [0]) == {1}
+        and set(value("pad", [0]) or [0]) == {0}
+    )

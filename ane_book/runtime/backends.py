@@ -10,6 +10,8 @@ Limits of Core ML that this file works around:
 - A state is made by one function's model and used by the other's. coremltools hands it on without a
   check of its own, and ANEMLL's chat (github.com/Anemll/Anemll, tests/chat.py) relies on it: its
   state is made by `prefill` and used by `infer`. Not tried on a Mac for this book.
+- coremltools widens fp16 inputs to fp32 on the way in: with kv="host" that is a copy of the whole
+  cache in every call, which an app that calls Core ML itself does not pay.
 - Core ML computes in the precision that the package declares, so there is no "fp32" here.
 
 Reference: coremltools 9.0, `models/_compiled_model.py` and `models/model.py`.

@@ -10,7 +10,7 @@ Letters: V vocabulary.
 from dataclasses import dataclass
 import math
 
-from ane_book.errors import InvalidInput
+from ane_book.errors import AneBookError, InvalidInput
 import numpy as np
 
 __all__ = ["Sampler", "filter_logits"]
@@ -89,9 +89,18 @@ class Sampler:
         return self.temperature == 0
 
     def __call__(self, logits: np.ndarray) -> int:
-        """The next token's id, from logits (V,) float32; draws once unless greedy."""
+        """The next token's id, from logits (V,) float32; draws once unless greedy.
+
+        Raises AneBookError when the logits hold NaN, which would otherwise pass for a token.
+        """
+        likeliest = int(np.argmax(logits))  # NaN counts as the largest
+        if math.isnan(logits[likeliest]):
+            raise AneBookError(
+                "the model's logits hold NaN: something overflowed fp16 (largest number 65,504); "
+                'precision="fp32" shows what they should be'
+            )
         if self.greedy:
-            return int(np.argmax(logits))
+            return likeliest
         kept = filter_logits(logits, self.temperature, self.top_k, self.top_p)
         cumulative = np.cumsum(_softmax(kept), dtype=np.float64)
         drawn = self._random.random() * cumulative[-1]

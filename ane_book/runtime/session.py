@@ -209,9 +209,31 @@ class Session:
             ) from None
         return self.tokenizer.encode(text, add_special_tokens=special).ids
 
-    def generate(self, prompt: str | Messages, **options) -> Result:
-        """Answer a prompt or a conversation, from an empty cache; options as in `stream`."""
-        stream = self.stream(prompt, **options)
+    def generate(
+        self,
+        prompt: str | Messages,
+        *,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        system: str | None = None,
+        stop: str | Sequence[str] = (),
+        reuse_cache: bool = False,
+    ) -> Result:
+        """Answer a prompt or a conversation; arguments and errors are those of `stream`."""
+        stream = self.stream(
+            prompt,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            system=system,
+            stop=stop,
+            reuse_cache=reuse_cache,
+        )
         for _ in stream:
             pass
         return stream.result
@@ -249,17 +271,22 @@ class Session:
         if max_tokens < 1:
             raise InvalidInput(f"max_tokens must be at least 1, not {max_tokens}")
         ids = self.encode(prompt, system)
-        room = self.context - len(ids)
+        most = min(max_tokens, self._room(ids))
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        text = TextStream(self.tokenizer, tuple(filter(None, stops)))
+        return Stream(self._answer(ids, most, sampler, text, reuse_cache))
+
+    def _room(self, ids: list[int]) -> int:
+        """How many tokens the context leaves for an answer to this prompt."""
         if not ids:
             raise InvalidInput("the prompt is empty; give at least one character")
+        room = self.context - len(ids)
         if room < 1:
             raise PromptTooLong(
                 f"the prompt has {len(ids)} tokens; with at least one for the answer it must fit "
                 f"the context of {self.context} tokens; {self._longer()}"
             )
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        text = TextStream(self.tokenizer, tuple(filter(None, stops)))
-        return Stream(self._answer(ids, min(max_tokens, room), sampler, text, reuse_cache))
+        return room
 
     def _answer(
         self, ids: list[int], most: int, sampler: Sampler, text: TextStream, reuse: bool

@@ -186,11 +186,14 @@ def check_tensors(found: Mapping[str, Shape], expected: Mapping[str, Shape], pla
         )
 
 
-def plain_rope(config: dict) -> dict:
+def plain_rope(config: dict, place: str) -> dict:
     """The same configuration with `rope_theta` at the top and `rope_scaling` a dict or None.
 
     transformers 5 writes `rope_parameters` = {rope_theta, rope_type, ...}, earlier ones the two.
     """
+    for field in ("rope_parameters", "rope_scaling"):
+        if not isinstance(config.get(field), dict | None):
+            raise InvalidWeights(f"{place}: {field} is {config[field]!r}, not an object")
     parameters = config.get("rope_parameters") or {}
     scaling = config.get("rope_scaling") or {
         key: value for key, value in parameters.items() if key != "rope_theta"

@@ -97,9 +97,9 @@ class GGUFSource(WeightSource):
         self._metadata, tensors = _read_header(self._data, path)
         self.architecture = self._metadata.get("general.architecture")
         if self.architecture not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
             raise UnsupportedModel(
-                f"{path}: architecture {self.architecture!r} is not one this library converts; "
-                f"supported: {', '.join(ARCHITECTURES)}"
+                f"{path}: architecture {self.architecture!r} is not supported; supported: {known}"
             )
         _check_types(tensors, path)
         self._rope_freqs = tensors.pop("rope_freqs.weight", None)
@@ -107,8 +107,8 @@ class GGUFSource(WeightSource):
         self._config = self._read_config()
         decoder = read_config(self._config, str(path))
         self._heads = {"q_proj": decoder.num_heads, "k_proj": decoder.num_kv_heads}
-        found = {name: tensor.shape for name, tensor in self._tensors.items()}
         self._shapes = tensor_shapes(decoder)
+        found = {name: tensor.shape for name, tensor in self._tensors.items()}
         check_tensors(found, self._shapes, str(path))
 
     def names(self) -> list[str]:
@@ -287,8 +287,7 @@ class _Cursor:
         kind = self.integer("I")
         if kind != GGUFValueType.ARRAY:
             return self._items(kind, 1)[0]
-        kind, count = self.integer("I"), self.integer("Q")
-        return self._items(kind, count)
+        return self._items(self.integer("I"), self.integer("Q"))
 
     def _items(self, kind: int, count: int) -> list:
         if kind == GGUFValueType.STRING:

@@ -35,12 +35,12 @@ class RandomSource(WeightSource):
     """
 
     kind = "random"
-    files = ()
 
     def __init__(self, config: dict, seed: int = 0):
         """Raises UnsupportedModel or InvalidWeights when the configuration is not one we have."""
-        self._config, self.seed = plain_rope(config), seed
-        self._shapes = tensor_shapes(read_config(self._config, "the configuration"))
+        place = "the configuration"
+        self._config, self.seed, self.files = plain_rope(config, place), seed, []
+        self._shapes = tensor_shapes(read_config(self._config, place))
 
     def names(self) -> list[str]:
         return list(self._shapes)

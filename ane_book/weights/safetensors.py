@@ -49,7 +49,7 @@ class SafetensorsSource(WeightSource):
         place = self._folder / "config.json"
         if not place.exists():
             raise WeightsNotFound(f"{place} is missing; safetensors need it beside them")
-        self._config = plain_rope(_read_json(place))
+        self._config = plain_rope(_read_json(place), str(place))
         decoder = read_config(self._config, str(place))
         shards = _shards(path)
         self.files = [place, *shards, *self._tokenizer_paths()]
@@ -114,8 +114,8 @@ class SafetensorsSource(WeightSource):
             return path.read_text(encoding="utf-8")
         template = settings.get("chat_template")
         if isinstance(template, list):
-            named = {entry.get("name"): entry.get("template") for entry in template}
-            return named.get("default")
+            named = [entry for entry in template if isinstance(entry, dict)]
+            return next((e.get("template") for e in named if e.get("name") == "default"), None)
         return template
 
     def _locate(self, tied: bool) -> dict[str, Path]:

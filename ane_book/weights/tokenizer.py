@@ -104,9 +104,7 @@ def _byte_level_bpe(tokens: list[str], merges: list[str], cut: str, place: str) 
         # Llama 3 takes a word that is a token as it is, even if no merges lead there.
         bpe = models.BPE(vocabulary, pairs, ignore_merges=cut == "llama-bpe")
     except Exception as error:  # `tokenizers` raises this class itself
-        raise InvalidWeights(
-            f"{place}: the tokenizer's tokens or merges are damaged: {error}"
-        ) from None
+        raise InvalidWeights(f"{place}: the tokens or merges are damaged: {error}") from None
     tokenizer = Tokenizer(bpe)
     if cut == "qwen2":
         tokenizer.normalizer = normalizers.NFC()

@@ -78,10 +78,9 @@ def test_grouped_and_vector_palettes(groups, vector, axis):
     lut = numbers(*groups, 8, vector, dtype=np.float16)
     indices = integers(4, 6, 2, dtype=np.uint8, low=0)
     extra = {} if axis is None else {"vector_axis": np.int32(axis)}
-    if axis is None or groups[axis] == 1:  # coremltools misplaces vectors along a grouped axis
-        want = theirs("constexpr_lut_to_dense", indices=sub_byte(indices, 3), lut=lut, **extra)
-        same(ours("constexpr_lut_to_dense", indices=indices, lut=lut, **extra), want, np.float16)
+    want = theirs("constexpr_lut_to_dense", indices=sub_byte(indices, 3), lut=lut, **extra)
     dense = ours("constexpr_lut_to_dense", indices=indices, lut=lut, **extra)
+    same(dense, want, np.float16)
     for place in np.ndindex(indices.shape):
         group = tuple(p * g // d for p, g, d in zip(place, groups, indices.shape, strict=True))
         entry = lut[(*group, indices[place])]
@@ -113,8 +112,6 @@ def test_sparse_palettes(vector, axis):
     lut = numbers(2, 1, 4, vector, dtype=np.float16)
     indices = integers(int(mask.sum()), dtype=np.uint8, low=0, high=4, seed=1)
     extra = {} if axis is None else {"vector_axis": np.int32(axis)}
-    if axis == 0:  # see test_grouped_and_vector_palettes
-        lut = lut[:1]
     want = theirs("constexpr_lut_to_sparse", indices_mask=sub_byte(mask, 1),
                   indices_nonzero_data=sub_byte(indices, 2), lut=lut, **extra)  # fmt: skip
     y = ours(

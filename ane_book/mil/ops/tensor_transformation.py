@@ -116,6 +116,7 @@ def _view(
 ) -> tuple[Tensor, list[int]]:
     """The view of x that a slice names, and its axes that a negative stride walks backwards."""
     backwards: list[int] = []
+    shape = x.shape
     # from the last axis on, so that an axis taken out does not move those still to come
     for axis in range(len(begin) - 1, -1, -1):
         first = None if begin_mask and begin_mask[axis] else begin[axis]
@@ -125,7 +126,9 @@ def _view(
             continue
         last = None if end_mask and end_mask[axis] else end[axis]
         step = stride[axis] if stride else 1
-        size = x.shape[axis]
+        size = shape[axis]
+        if step == 1 and not first and (last is None or last == size):
+            continue  # the whole axis, as most are
         start, length, step, flip = _range(size, first, last, step)
         if flip:
             backwards.append(axis)

