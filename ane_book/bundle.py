@@ -15,11 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from ane_book.config import DecoderConfig
 from ane_book.errors import InvalidBundle
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 __all__ = ["Bundle", "Manifest", "Recipe"]
 
@@ -94,8 +93,8 @@ class Bundle:
     def open(cls, path: str | Path) -> "Bundle":
         """Open and check a bundle's folder.
 
-        Raises InvalidBundle when the manifest cannot be read or a file is missing or cut short. That
-        the packages have the manifest's shapes is checked by whoever opens them (`Session`).
+        Raises InvalidBundle when the manifest cannot be read or a file is missing or cut short.
+        That the packages have the manifest's shapes is checked by whoever opens them (`Session`).
         """
         path = Path(path)
         manifest_path = path / "manifest.json"
@@ -103,7 +102,8 @@ class Bundle:
             manifest = Manifest.model_validate_json(manifest_path.read_bytes())
         except OSError:
             raise InvalidBundle(
-                f"{path}: not a bundle (no manifest.json); give a folder that `ane-book convert` wrote"
+                f"{path}: no manifest.json, so not a bundle; give a folder that `ane-book convert` "
+                "wrote"
             ) from None
         except ValidationError as error:
             first = error.errors()[0]

@@ -1,17 +1,17 @@
 """What a decoder is, in numbers: the fields that the model, the bundle and the runtime agree on.
 
-The names are those of this book; `DecoderConfig.from_hf` reads them from a Hugging Face `config.json`.
-Rotary tables live here as well, because the host computes them for every backend and every model.
+The names are those of this book; `DecoderConfig.from_hf` reads them from a Hugging Face
+`config.json`. Rotary tables live here as well, because the host computes them for every backend and
+every model.
 
 References: RoPE, Su et al. 2021 (arXiv 2104.09864); GQA, Ainslie et al. 2023 (arXiv 2305.13245).
 """
 
 import math
 
+from ane_book.errors import UnsupportedModel
 import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
-
-from ane_book.errors import UnsupportedModel
 
 __all__ = ["MASKED", "DecoderConfig", "causal_mask", "rope_tables"]
 
@@ -49,7 +49,9 @@ class DecoderConfig(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> "DecoderConfig":
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"{self.num_heads} heads do not divide by {self.num_kv_heads} KV heads")
+            raise ValueError(
+                f"{self.num_heads} heads do not divide by {self.num_kv_heads} KV heads"
+            )
         if self.head_dim % 2:
             raise ValueError(f"head_dim {self.head_dim} is odd; rotary embedding needs pairs")
         return self
@@ -63,7 +65,8 @@ class DecoderConfig(BaseModel):
     def from_hf(cls, config: dict) -> "DecoderConfig":
         """Read the fields of a Hugging Face `config.json` (classic or transformers-5 style).
 
-        Raises UnsupportedModel for a `model_type`, activation or rotary scaling that we do not have.
+        Raises UnsupportedModel for a `model_type`, activation or rotary scaling that we do not
+        have.
         """
         family = config.get("model_type")
         if family not in FAMILIES:
@@ -73,7 +76,9 @@ class DecoderConfig(BaseModel):
             )
         _refuse_unsupported(family, config)
         rope = config.get("rope_parameters") or {}
-        scaling = config.get("rope_scaling") or ({k: v for k, v in rope.items() if k != "rope_theta"})
+        scaling = config.get("rope_scaling") or (
+            {k: v for k, v in rope.items() if k != "rope_theta"}
+        )
         heads = config["num_attention_heads"]
         switches = FAMILIES[family]
         return cls(
@@ -144,8 +149,8 @@ def rope_tables(config: DecoderConfig, positions: np.ndarray) -> tuple[np.ndarra
     """cos and sin of the rotary angles, each (1, 1, T, D) float32, for positions (T,).
 
     Two things ride along, so that the graph need not do them. The first half of `sin` is negated,
-    which turns rotate-half into a swap of halves: `y = x * cos + swap(x) * sin`. And both tables are
-    scaled by D^(-1/4): queries and keys pass through them, so their product has attention's
+    which turns rotate-half into a swap of halves: `y = x * cos + swap(x) * sin`. And both tables
+    are scaled by D^(-1/4): queries and keys pass through them, so their product has attention's
     1/sqrt(D), which as a constant of its own would be rounded to fp16 (D = 128: off by 1e-4).
     """
     angles = np.asarray(positions, dtype=np.float64)[:, None] * _inverse_frequencies(config)

@@ -1,7 +1,7 @@
 """The errors of this library: one sentence each that says what is wrong, where, and what to do.
 
-Every error a user can cause derives from `AneBookError`; the command line prints its message without
-a traceback and exits with code 2. Anything else that escapes is a bug of ours.
+Every error a user can cause derives from `AneBookError`; the command line prints its message
+without a traceback and exits with code 2. Anything else that escapes is a bug of ours.
 """
 
 

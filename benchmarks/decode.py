@@ -1,7 +1,8 @@
 """Decode and prefill speed of the executor over `transformers` eager fp32: ratios of one run.
 
-Same weights (SmolLM2-135M-Instruct), same threads, interleaved, median of 5. Absolute figures depend on
-the machine, and on who else uses it; the ratio is what to read. None of it says anything about an ANE.
+Same weights (SmolLM2-135M-Instruct), same threads, interleaved, median of 5. Absolute figures
+depend on the machine, and on who else uses it; the ratio is what to read. None of it says anything
+about an ANE.
 """
 
 from statistics import median
@@ -98,7 +99,9 @@ def main() -> None:
             "prefill_tps": prefill,
             "prefill_ratio": prefill / base[1],
         }
-        print(f"{name:26}{decode:9.1f}{decode / base[0]:7.2f}{prefill:11.0f}{prefill / base[1]:7.2f}")
+        print(
+            f"{name:26}{decode:9.1f}{decode / base[0]:7.2f}{prefill:11.0f}{prefill / base[1]:7.2f}"
+        )
     record("decode", {"read_gb_per_s": read, "rounds": ROUNDS, "results": table})
 
 

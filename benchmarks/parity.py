@@ -1,8 +1,8 @@
 """Tokens and logits of SmolLM2 through the packages, against `transformers`: 20 prompts, 64 tokens.
 
-fp32: greedy tokens with kv="state" and kv="host" must be those of `transformers` in float32, with the
-same weights (rounded to fp16, as a package stores them). fp16: how often the next token is the same
-when both are fed the reference's tokens, and the cosine of their logits.
+fp32: greedy tokens with kv="state" and kv="host" must be those of `transformers` in float32, with
+the same weights (rounded to fp16, as a package stores them). fp16: how often the next token is the
+same when both are fed the reference's tokens, and the cosine of their logits.
 """
 
 from _common import bundle, record, reference_model

@@ -1,13 +1,13 @@
 """Tiny checkpoints of every family, made with random weights by `transformers`, and their bundles.
 
-The weights are rounded to fp16 first, since that is what a package stores: both sides then compute with
-the same numbers, and any difference is one of arithmetic.
+The weights are rounded to fp16 first, since that is what a package stores: both sides then compute
+with the same numbers, and any difference is one of arithmetic.
 """
 
 import json
 from pathlib import Path
 
-import ane_book  # noqa: F401  (silences coremltools before anything imports it)
+import ane_book
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import torch
@@ -41,7 +41,9 @@ def tiny_model(family: str, **changes):
     model = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
     with torch.no_grad():
         for name, value in model.named_parameters():
-            if value.dim() == 1:  # norms and biases start as ones and zeros: give them something to do
+            if (
+                value.dim() == 1
+            ):  # norms and biases start as ones and zeros: give them something to do
                 value.add_(torch.randn_like(value) * 0.2)
             elif "embed" not in name:
                 value.mul_(3.0)  # logits far enough apart to tell a wrong token from a right one

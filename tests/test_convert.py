@@ -1,4 +1,4 @@
-"""Conversion end to end on tiny models: the packages against `transformers`, and against coremltools.
+"""Conversion end to end on tiny models: the packages against `transformers` and coremltools.
 
 Every bundle here is converted for real and run by the executor through `Session`.
 """
@@ -109,7 +109,7 @@ def test_golden_numbers_are_what_the_bundle_gives(tiny_bundle):
 
 
 def test_stamped_layers_equal_the_usual_path(tiny):
-    """The linked program against `torch.jit.trace` and `ct.convert` of the whole stack of layers."""
+    """The linked program against `torch.jit.trace` and `ct.convert` of all layers at once."""
     import coremltools as ct
 
     model, _ = tiny("llama")
@@ -225,7 +225,7 @@ class TestWholeOrNotAtAll:
         _, folder = tiny("llama", num_hidden_layers=6)
         out = tmp_path / "bundle"
         code = (
-            "import ane_book, sys; from ane_book.conversion import convert; print('go', flush=True);"
+            "import ane_book; from ane_book.conversion import convert; print('go', flush=True);"
             f"convert({str(folder)!r}, out={str(out)!r}, context=32, prefill=8,"
             f"shard_limit={ONE_LAYER_EACH})"
         )

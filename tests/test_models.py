@@ -27,7 +27,9 @@ def decoder_of(model) -> Decoder:
     return Decoder.from_weights(config, weights.__getitem__)
 
 
-def logits(decoder: Decoder, model, ids: list[int], chunks: list[int], context: int) -> torch.Tensor:
+def logits(
+    decoder: Decoder, model, ids: list[int], chunks: list[int], context: int
+) -> torch.Tensor:
     """Logits (n, V) of `ids`, run in calls of the given lengths over one cache."""
     config = decoder.config
     shape = (config.num_layers, config.num_kv_heads, context, config.head_dim)
@@ -83,7 +85,9 @@ def test_rms_norm_is_exact_for_tiny_and_huge_activations(scale, dim):
 def test_winner_is_the_first_of_the_largest():
     config = DecoderConfig.from_hf(tiny_model("llama").config.to_dict())
     splits = (100, 100, 57)
-    logits = [torch.randn(1, rows, 1, 4, generator=torch.Generator().manual_seed(3)) for rows in splits]
+    logits = [
+        torch.randn(1, rows, 1, 4, generator=torch.Generator().manual_seed(3)) for rows in splits
+    ]
     logits[2][0, 5, 0, 1] = logits[0][0, 7, 0, 1] = 99.0  # a tie across parts
     logits[1][0, 9, 0, 2] = logits[1][0, 30, 0, 2] = 99.0  # a tie inside one
     whole = torch.cat(logits, dim=1)[0, :, 0]

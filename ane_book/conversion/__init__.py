@@ -1,7 +1,7 @@
 """From weights to a bundle: `convert` finds the weights, plans, lowers, links and writes.
 
-Bundles are cached by content: the source's bytes, the recipe and this library's own code make the key,
-so chapters share a conversion and never see a stale one. `ANE_BOOK_CACHE` moves the cache.
+Bundles are cached by content: the source's bytes, the recipe and this library's own code make the
+key, so chapters share a conversion and never see a stale one. `ANE_BOOK_CACHE` moves the cache.
 """
 
 from hashlib import sha256
@@ -86,7 +86,7 @@ def convert(
 
 
 class _Remembered:
-    """Which bundle a reference model's name led to, so that a second call need not look for weights.
+    """Which bundle a reference model's name led to: a second call need not look for weights.
 
     Looking for them reads the file, and asks the hub where it is not there.
     """

@@ -1,8 +1,8 @@
 """Write a bundle: step by step into a folder beside its place, then renamed.
 
-Every step leaves a finished file or nothing, so a conversion that was killed goes on where it stopped.
-Weights are read one layer at a time. The golden numbers come from the same pass: each layer, as soon as
-its weights are read, also runs in PyTorch (float32) on the golden tokens.
+Every step leaves a finished file or nothing, so a conversion that was killed goes on where it
+stopped. Weights are read one layer at a time. The golden numbers come from the same pass: each
+layer, as soon as its weights are read, also runs in PyTorch (float32) on the golden tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +12,6 @@ from pathlib import Path
 import platform
 import shutil
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from ane_book.bundle import Bundle, Head, Manifest, Recipe, Shard, Source, Tokenizer
 from ane_book.config import DecoderConfig, causal_mask, rope_tables
 from ane_book.conversion.decoder import lower_blocks, write_head, write_shard
@@ -23,10 +19,14 @@ from ane_book.conversion.shards import head_splits, layer_ranges
 from ane_book.errors import InvalidWeights
 from ane_book.models import decoder
 from ane_book.weights import WeightSource
+import numpy as np
+import torch
+from torch import Tensor
 
 __all__ = ["BundleBuilder"]
 
 Progress = Callable[[str, int, int], None]  # description, steps done, steps in all
+
 
 class BundleBuilder:
     """Builds one bundle in the folder `partial`; `build` renames it to `target`."""
@@ -165,7 +165,9 @@ class BundleBuilder:
                 fingerprint=self.source.fingerprint(),
             ),
             shards=[
-                Shard(package=f"layers_{r.start:02d}-{r.stop:02d}.mlpackage", layers=(r.start, r.stop))
+                Shard(
+                    package=f"layers_{r.start:02d}-{r.stop:02d}.mlpackage", layers=(r.start, r.stop)
+                )
                 for r in self.ranges
             ],
             head=Head(package="head.mlpackage", splits=list(self.splits)),

@@ -1,9 +1,10 @@
 """A decoder as packages: shards of layers, and the head.
 
-Every shard has the functions `decode` (T = 1) and `prefill` (T > 1) over one weight file. The layers only
-read the cache; what differs between the cache variants is the frame around them. With kv="state" the
-frame reads the states once and writes the new rows of all layers back in one `slice_update` a state;
-with kv="host" keys and values come in as inputs, and the new rows go out for the host to append.
+Every shard has the functions `decode` (T = 1) and `prefill` (T > 1) over one weight file. The
+layers only read the cache; what differs between the cache variants is the frame around them. With
+kv="state" the frame reads the states once and writes the new rows of all layers back in one
+`slice_update` a state; with kv="host" keys and values come in as inputs, and the new rows go out
+for the host to append.
 
 Letters are those of `ane_book.models.layers`; n is the number of layers in a shard.
 """
@@ -11,15 +12,14 @@ Letters are those of `ane_book.models.layers`; n is the number of layers in a sh
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from ane_book.bundle import Recipe
 from ane_book.config import DecoderConfig
 from ane_book.conversion.program import FunctionWriter, PackageWriter, Piece, lower
 from ane_book.models.decoder import Block, Winner
 from ane_book.models.layers import RMSNorm
+import numpy as np
+import torch
+from torch import Tensor
 
 __all__ = ["lower_blocks", "write_head", "write_shard"]
 

@@ -1,13 +1,13 @@
 """Torch modules to ML Programs: lower one block, stamp it for every layer.
 
-The layers of a decoder are equal but for their weights, so one of them goes through coremltools (trace,
-graph passes, fp16), and its ops are copied for each layer with other weights: what takes coremltools
-half a minute for thirty layers takes it half a second for one. The copies are made in the program's
-protobuf (`MIL.proto`); weights stream into the weight file one layer at a time, and all functions of a
-package refer to the same bytes.
+The layers of a decoder are equal but for their weights, so one of them goes through coremltools
+(trace, graph passes, fp16), and its ops are copied for each layer with other weights: what takes
+coremltools half a minute for thirty layers takes it half a second for one. The copies are made in
+the program's protobuf (`MIL.proto`); weights stream into the weight file one layer at a time, and
+all functions of a package refer to the same bytes.
 
-`lower` is the usual path (`torch.jit.trace`, `ct.convert`) for one module; `PackageWriter` links the
-pieces. A test holds the result to the usual path on the whole model.
+`lower` is the usual path (`torch.jit.trace`, `ct.convert`) for one module; `PackageWriter` links
+the pieces. A test holds the result to the usual path on the whole model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,10 @@ import json
 from pathlib import Path
 import uuid
 
+from ane_book.mil.reader import Constant, Package
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-from ane_book.mil.reader import Constant, Package
 
 __all__ = ["FunctionWriter", "PackageWriter", "Piece", "lower"]
 
@@ -73,7 +72,7 @@ def lower(
 
 
 def _randomize(module: nn.Module) -> None:
-    """Distinct random weights: graph passes may fold special values (a norm of all ones vanishes)."""
+    """Distinct random weights: passes may fold special values (a norm of all ones vanishes)."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -89,12 +88,11 @@ def _find_parameters(module: nn.Module, package: Package) -> dict[str, str]:
     found = {}
     for operation in package.functions["main"].operations():
         constant = operation.inputs.get("val", [None])[0]
-        if operation.type == "const" and isinstance(constant, Constant):
-            if constant.type.dtype == "fp16":
-                array = constant.array()
-                name = by_bytes.get((array.size, array.tobytes()))
-                if name:
-                    found[operation.name] = name
+        if isinstance(constant, Constant) and constant.type.dtype == "fp16":
+            array = constant.array()
+            name = by_bytes.get((array.size, array.tobytes()))
+            if name:
+                found[operation.name] = name
     if sorted(found.values()) != sorted(by_bytes.values()):
         lost = sorted(set(by_bytes.values()) ^ set(found.values()))
         raise RuntimeError(f"lowering did not keep these parameters as they are: {lost}")
@@ -116,7 +114,7 @@ def _sharpen_epsilon(operations: list, epsilon: float) -> None:
 
 
 def _helper():
-    """coremltools' makers of MIL protobuf values; imported late, since coremltools takes seconds."""
+    """coremltools' makers of MIL protobuf values; imported late, since it takes seconds."""
     from coremltools.converters.mil.backend.mil import helper
 
     return helper
@@ -157,7 +155,9 @@ class FunctionWriter:
         _describe(self._description.state.add(name=name).type.stateType.arrayType, type_)
         return name
 
-    def op(self, type_: str, name: str, dtype: str = "", shapes: Sequence = (), **inputs) -> list[str]:
+    def op(
+        self, type_: str, name: str, dtype: str = "", shapes: Sequence = (), **inputs
+    ) -> list[str]:
         """Add one op; inputs are value names (or lists of them) and constants as numpy arrays.
 
         Returns the names of its results, one for each of `shapes`.

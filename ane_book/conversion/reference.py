@@ -43,13 +43,13 @@ def reference_models() -> dict[str, ReferenceModel]:
 
 
 def find_reference(name: str) -> ReferenceModel:
-    """The reference model of this name; UnknownModel, with the nearest names, when there is none."""
+    """The reference model of this name, or UnknownModel with the nearest names."""
     models = reference_models()
     if name in models:
         return models[name]
     near = get_close_matches(name.lower(), models, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(models)}."
     raise UnknownModel(
-        f"no model {name!r}; {hint} A bundle's folder, a .gguf file or a folder with config.json and "
-        "safetensors is taken too"
+        f"no model {name!r}; {hint} A bundle's folder, a .gguf file or a folder with "
+        "config.json and safetensors is taken too"
     )

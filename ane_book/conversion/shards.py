@@ -1,5 +1,6 @@
 """How a model is cut: layers into packages by bytes, the vocabulary into parts by rows."""
 
+from itertools import pairwise
 from math import prod
 import re
 
@@ -14,7 +15,7 @@ FP16_BYTES = 2
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes from "250MB", "1GB" or a number; units are powers of ten, as file managers show them."""
+    """Bytes from "250MB", "1GB" or a number; units are powers of ten."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?B?)\s*", str(text).upper())
     if not match or match[2] not in UNITS:
         raise InvalidInput(f"{text!r} is not a size; write it like 250MB or 1GB")
@@ -52,4 +53,4 @@ def _even(count: int, most: int) -> list[range]:
     """0..count-1 in as few ranges of at most `most` as it takes, sizes differing by one at most."""
     parts = -(-count // most)
     cuts = [count * i // parts for i in range(parts + 1)]
-    return [range(first, last) for first, last in zip(cuts, cuts[1:], strict=False)]
+    return [range(first, last) for first, last in pairwise(cuts)]

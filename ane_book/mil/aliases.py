@@ -1,8 +1,10 @@
 """Who may share memory with whom: what makes writing a state in place safe.
 
-Torch's views are free, so `reshape` of a state is the state. That is wanted while reading and dangerous
-while writing: a value read before a write must not change with it, and no result may keep pointing into
-a state, an input or a constant after the call. This module answers both questions, conservatively.
+Torch's views are free, so `reshape` of a state is the state. That is wanted while reading and
+dangerous
+while writing: a value read before a write must not change with it, and no result may keep pointing
+into a state, an input or a constant after the call. This module answers both questions,
+conservatively.
 """
 
 from collections.abc import Iterator
@@ -13,9 +15,28 @@ __all__ = ["in_place_writes", "origins", "uses"]
 
 #: Ops whose result may share memory with an input; every other op makes a fresh tensor.
 VIEWS = frozenset(
-    "reshape transpose split slice_by_index slice_by_size squeeze expand_dims identity cast flatten2d "
-    "reshape_like tile reverse cond while_loop make_list list_write list_read "
-    "list_gather list_scatter".split()
+    [
+        "reshape",
+        "transpose",
+        "split",
+        "slice_by_index",
+        "slice_by_size",
+        "squeeze",
+        "expand_dims",
+        "identity",
+        "cast",
+        "flatten2d",
+        "reshape_like",
+        "tile",
+        "reverse",
+        "cond",
+        "while_loop",
+        "make_list",
+        "list_write",
+        "list_read",
+        "list_gather",
+        "list_scatter",
+    ]
 )
 
 
@@ -75,6 +96,11 @@ def in_place_writes(function: Function, origin: dict[str, frozenset[str]]) -> di
             operation.inputs["update"][0], ()
         )
         written = [o for o in takers if o.type == "write_state" and o.inputs["input"] == [state]]
-        if len(takers) == 1 and written and not read_later and not old & set(function.block.outputs):
+        if (
+            len(takers) == 1
+            and written
+            and not read_later
+            and not old & set(function.block.outputs)
+        ):
             found[result] = state
     return found

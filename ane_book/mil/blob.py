@@ -1,9 +1,10 @@
 """The weight file of a package: `weights/weight.bin`.
 
-Layout (apple/coremltools, `mlmodel/src/MILBlob/Blob/StorageFormat.hpp`), little-endian: a header of 64
-bytes (u32 count, u32 version = 2), then for every blob a record of 64 bytes, aligned to 64 (u32 sentinel
-0xDEADBEEF, u32 dtype, u64 size in bytes, u64 offset of the data, u64 padding in bits), and its data,
-aligned to 64 as well. A program refers to a blob by the offset of its record, not of its data.
+Layout (apple/coremltools, `mlmodel/src/MILBlob/Blob/StorageFormat.hpp`), little-endian: a header of
+64 bytes (u32 count, u32 version = 2), then for every blob a record of 64 bytes, aligned to 64 (u32
+sentinel 0xDEADBEEF, u32 dtype, u64 size in bytes, u64 offset of the data, u64 padding in bits), and
+its data, aligned to 64 as well. A program refers to a blob by the offset of its record, not of its
+data.
 """
 
 from math import prod
@@ -11,9 +12,8 @@ import mmap
 from pathlib import Path
 import struct
 
-import numpy as np
-
 from ane_book.errors import InvalidPackage
+import numpy as np
 
 __all__ = ["BlobFile"]
 
@@ -39,7 +39,7 @@ NUMPY = {
 
 
 def unpack_bits(packed: np.ndarray, bits: int, count: int, signed: bool) -> np.ndarray:
-    """`count` values of `bits` bits each from bytes, least significant bit first, as uint8 or int8."""
+    """`count` values of `bits` bits each, least significant bit first, as uint8 or int8."""
     planes = np.unpackbits(packed, bitorder="little")[: count * bits].reshape(count, bits)
     values = (planes << np.arange(bits, dtype=np.uint8)).sum(axis=1, dtype=np.uint8)
     if signed:
@@ -51,7 +51,8 @@ def unpack_bits(packed: np.ndarray, bits: int, count: int, signed: bool) -> np.n
 class BlobFile:
     """Reads blobs from a memory-mapped weight file; nothing is copied but sub-byte values.
 
-    The mapping is private (copy on write), so that torch may own a view of it: the file never changes.
+    The mapping is private (copy on write), so that torch may own a view of it: the file never
+    changes.
     """
 
     def __init__(self, path: Path):

@@ -1,8 +1,8 @@
 """From a function of an ML Program to straight-line Python: the work done once, at load.
 
-Constants are decoded and, where they are compressed, expanded. Every op becomes one line that calls its
-function from `ane_book.mil.ops` on local variables; a value is deleted after its last use. What is left
-for each call is the ops themselves. `Compiled.source` shows the result.
+Constants are decoded and, where they are compressed, expanded. Every op becomes one line that calls
+its function from `ane_book.mil.ops` on local variables; a value is deleted after its last use. What
+is left for each call is the ops themselves. `Compiled.source` shows the result.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from types import FunctionType
 
-import numpy as np
-import torch
-
 from ane_book.errors import InvalidPackage, UnsupportedOp
 from ane_book.mil import fast
 from ane_book.mil.aliases import in_place_writes, origins, uses
 from ane_book.mil.ops import OPS
-from ane_book.mil.ops.tensor_transformation import slice_of
+from ane_book.mil.ops.tensor_transformation import write_slice
 from ane_book.mil.reader import Block, Constant, Function, Operation
+import numpy as np
+import torch
 
 __all__ = ["Compiled", "Compiler", "torch_dtype"]
 
@@ -75,7 +74,7 @@ class Compiler:
         body = list(self.block_lines(self.function.block, trace))
         unpack = [f"{', '.join(names)}, = inputs"] if names else []
         source = "\n    ".join(["def run(inputs, states):", *unpack, *body]) + "\n"
-        exec(compile(source, f"<{self.function.name}>", "exec"), self.scope)  # noqa: S102
+        exec(compile(source, f"<{self.function.name}>", "exec"), self.scope)
         return self.scope["run"], source
 
     # --- values -------------------------------------------------------------------------------
@@ -179,7 +178,7 @@ class Compiler:
             yield f"states[{state!r}] = {self.result(data)}"
 
     def update_lines(self, operation: Operation) -> Iterator[str]:
-        """`slice_update` of a state, in place: a copy into a view of it."""
+        """`slice_update` of a state, in place."""
         name = operation.outputs[0][0]
         arguments = {
             key: self.static(key, items)
@@ -190,7 +189,7 @@ class Compiler:
         update = self.argument("update", operation.inputs["update"])
         state = f"states[{self.in_place[name]!r}]"
         yield f"{self.variable(name)} = {state}"
-        yield f"{self.bind(slice_of)}({state}, {view}).copy_({update})"
+        yield f"{self.bind(write_slice)}({state}, {update}, {view})"
 
     def control_lines(self, operation: Operation) -> Iterator[str]:
         """`cond` and `while_loop`: nested blocks become nested functions."""
@@ -232,9 +231,9 @@ class Compiler:
         alike = get_close_matches(operation.type, OPS, n=3)
         what = f"has no input {unknown[0]!r} that" if unknown else "is not one that"
         raise UnsupportedOp(
-            f"function {self.function.name!r}: op {operation.type!r} ({operation.name!r}, operation "
-            f"{position} of {len(self.function.block.operations)}) {what} the executor knows; around "
-            f"it: {' '.join(near[max(0, at - 2) : at + 3])}"
+            f"function {self.function.name!r}: op {operation.type!r} ({operation.name!r}, "
+            f"operation {position} of {len(self.function.block.operations)}) {what} the executor "
+            f"knows; around it: {' '.join(near[max(0, at - 2) : at + 3])}"
             + (f"; alike: {', '.join(alike)}" if alike else "")
         )
 
@@ -250,7 +249,7 @@ class Compiler:
         return found
 
     def argument(self, key: str, items: list) -> str:
-        """A tensor argument: a bound constant or a local variable; a list where MIL takes several."""
+        """A tensor argument: a constant or a local variable; a list where MIL takes several."""
         names = []
         for item in items:
             constant = self.constant(item)
@@ -284,8 +283,10 @@ class Compiler:
         blobs = tuple(getattr(constant, "blob", None) for constant in constants)
         key = (operation.type, blobs, self.lift)
         if not any(blobs) or key not in self.shared:
-            text = f"{self.bind(self.op(operation).function)}({', '.join(self.arguments(operation))})"
-            value = eval(text, self.scope)  # noqa: S307: text of our own making
+            text = (
+                f"{self.bind(self.op(operation).function)}({', '.join(self.arguments(operation))})"
+            )
+            value = eval(text, self.scope)
             self.shared[key] = value if isinstance(value, tuple) else (value,)
         for (name, _), tensor in zip(operation.outputs, self.shared[key], strict=True):
             self.constants[name] = tensor

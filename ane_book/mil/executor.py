@@ -1,8 +1,9 @@
 """Run a Core ML ML Program anywhere: `MLProgram("model.mlpackage").predict({"x": x})`.
 
-The call is that of coremltools' `MLModel.predict`, which needs a Mac. With precision="fp16" every tensor
-has the dtype that the program declares and each op rounds once, after summing in float32; with
-precision="fp32" half precision is lifted to single, which gives the numbers to compare with PyTorch.
+The call is that of coremltools' `MLModel.predict`, which needs a Mac. With precision="fp16" every
+tensor has the dtype that the program declares and each op rounds once, after summing in float32;
+with precision="fp32" half precision is lifted to single, which gives the numbers to compare with
+PyTorch.
 
 Taught in the chapters "Porting recipe" and "Inside an ML Program".
 """
@@ -11,12 +12,11 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from ane_book.errors import InvalidInput
 from ane_book.mil.compile import Compiled, Compiler, as_array, torch_dtype
 from ane_book.mil.reader import Function, Operation, Package, TensorType
+import numpy as np
+import torch
 
 __all__ = ["MLProgram", "State"]
 
@@ -68,7 +68,9 @@ class MLProgram:
         _shared: dict | None = None,
     ):
         if precision not in PRECISIONS:
-            raise InvalidInput(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+            raise InvalidInput(
+                f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}"
+            )
         self.package = path if isinstance(path, Package) else Package(path)
         self.precision, self._optimize = precision, optimize
         self._shared = {} if _shared is None else _shared
@@ -191,7 +193,9 @@ class MLProgram:
             for size, given in zip(type_.shape, value.shape, strict=True)
         )
         if not fits:
-            raise InvalidInput(f"input {name!r} must be {type_}, not an array of shape {value.shape}")
+            raise InvalidInput(
+                f"input {name!r} must be {type_}, not an array of shape {value.shape}"
+            )
         dtype = self._torch_dtype(type_)
         if value.dtype.kind not in "fiub" or (value.dtype.kind == "f") > dtype.is_floating_point:
             raise InvalidInput(f"input {name!r} must be {type_}, not {value.dtype}")

@@ -1,19 +1,19 @@
 """What is worth preparing at load: constant weights laid out as matrices.
 
-A language model's decode step is about a hundred matrix-vector products with constant weights, bound by
-how fast those weights are read. So a 1x1 convolution keeps its weight as the program stores it: in half
-precision the product of one token reads two bytes a weight (torch's half `mv` sums in float32 and rounds
-once), and a chunk of tokens widens the weight block by block while it is in the cache.
+A language model's decode step is about a hundred matrix-vector products with constant weights,
+bound by how fast those weights are read. So a 1x1 convolution keeps its weight as the program
+stores it: in half precision the product of one token reads two bytes a weight (torch's half `mv`
+sums in float32 and rounds once), and a chunk of tokens widens the weight block by block while it is
+in the cache.
 
-Everything here is optional: with `optimize=False` the executor calls the plain ops, and a test holds both
-to the same numbers. research/executor-speed.md has what was tried and measured.
+Everything here is optional: with `optimize=False` the executor calls the plain ops, and a test
+holds both to the same numbers. research/executor-speed.md has what was tried and measured.
 """
-
-import torch
-from torch import Tensor
 
 from ane_book.mil.ops.conv import pointwise
 from ane_book.mil.reader import Operation
+import torch
+from torch import Tensor
 
 __all__ = ["specialize"]
 

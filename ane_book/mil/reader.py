@@ -1,8 +1,8 @@
 """Read a `.mlpackage`: manifest, protobuf and weight file, straight from the files.
 
-Opening a package through coremltools' `MLModel` rewrites its `Manifest.json`; this reader leaves every
-file as it is, needs no Mac, and treats what it reads as untrusted. What comes out are small records
-that the executor compiles and that `ane-book inspect` counts.
+Opening a package through coremltools' `MLModel` rewrites its `Manifest.json`; this reader leaves
+every file as it is, needs no Mac, and treats what it reads as untrusted. What comes out are small
+records that the executor compiles and that `ane-book inspect` counts.
 
 Format: `mlmodel/format/Model.proto` and `MIL.proto` of apple/coremltools.
 """
@@ -17,11 +17,10 @@ from pathlib import Path
 import sys
 from types import ModuleType
 
-from google.protobuf.message import DecodeError
-import numpy as np
-
 from ane_book.errors import InvalidPackage
 from ane_book.mil.blob import NUMPY, SUB_BYTE, BlobFile, unpack_bits
+from google.protobuf.message import DecodeError
+import numpy as np
 
 __all__ = ["Block", "Constant", "Function", "Operation", "Package", "TensorType", "proto"]
 

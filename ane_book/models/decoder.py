@@ -1,20 +1,19 @@
 """The dense decoder of the Llama and Qwen2/2.5/Qwen3 families, in ANE form.
 
-It is the one description of these models: conversion lowers its `Block` and `Head`, tests hold it to
-`transformers`, and chapters call it directly. Embedding lookup, rotary tables and the mask are the
-host's work (`ane_book.config`), so none of them is here.
+It is the one description of these models: conversion lowers its `Block` and `Head`, tests hold it
+to `transformers`, and chapters call it directly. Embedding lookup, rotary tables and the mask are
+the host's work (`ane_book.config`), so none of them is here.
 
 Letters are those of `ane_book.models.layers`.
 """
 
 from collections.abc import Callable
 
+from ane_book.config import DecoderConfig
+from ane_book.models.layers import Attention, FeedForward, RMSNorm, projection
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-from ane_book.config import DecoderConfig
-from ane_book.models.layers import Attention, FeedForward, RMSNorm, projection
 
 __all__ = ["Block", "Decoder", "Head", "Winner", "block_weights", "head_weights"]
 
@@ -30,7 +29,7 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def forward(self, hidden, rope_cos, rope_sin, mask, keys, values):
-        """hidden (1,C,1,T) and this layer's cache (1,K,S,D) -> hidden, new keys and values (1,K,T,D)."""
+        """hidden (1,C,1,T), this layer's cache (1,K,S,D) -> hidden, new keys, values (1,K,T,D)."""
         y, new_keys, new_values = self.attention(
             self.attention_norm(hidden), rope_cos, rope_sin, mask, keys, values
         )
@@ -117,7 +116,7 @@ def head_weights(
 
 
 class Decoder(nn.Module):
-    """The whole decoder, for tests and chapters: hidden states in, logits and new cache rows out."""
+    """The whole decoder, for tests and chapters: hidden states in, logits and new rows out."""
 
     def __init__(self, config: DecoderConfig):
         super().__init__()

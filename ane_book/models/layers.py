@@ -1,21 +1,22 @@
 """Layers in the form the Neural Engine likes: channels first, every projection a 1x1 convolution.
 
-Activations are (1, C, 1, T): the token axis is last, because the ANE pads the last axis to 64 bytes.
-Attention works on rows, (1, heads, T, D), which is also how the cache stores keys and values.
+Activations are (1, C, 1, T): the token axis is last, because the ANE pads the last axis to 64
+bytes. Attention works on rows, (1, heads, T, D), which is also how the cache stores keys and
+values.
 
-Letters: C hidden size, F feed-forward size, H query heads, K key/value heads, G = H / K, D head size,
-T tokens of this call, S slots of the cache, L layers, V vocabulary.
+Letters: C hidden size, F feed-forward size, H query heads, K key/value heads, G = H / K, D head
+size, T tokens of this call, S slots of the cache, L layers, V vocabulary.
 
 References:
-- Apple, "Deploying Transformers on the Apple Neural Engine" (2022): Conv2d for Linear, (B, C, 1, S).
+- Apple, "Deploying Transformers on the Apple Neural Engine" (2022): Conv2d for Linear, (B, C, 1,
+S).
 - RMSNorm: Zhang and Sennrich 2019 (arXiv 1910.07467); SwiGLU: Shazeer 2020 (arXiv 2002.05202).
 """
 
+from ane_book.config import DecoderConfig
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
-
-from ane_book.config import DecoderConfig
 
 __all__ = ["Attention", "FeedForward", "RMSNorm", "projection", "rms_normalize", "rotate"]
 
@@ -30,11 +31,12 @@ def rms_normalize(x: Tensor, dim: int, eps: float) -> Tensor:
 
     The mean of [x, -x] is zero, so its variance is the mean of x^2, and layer norm of the pair is
     RMS norm of x with the same eps. Core ML has layer_norm as one op, which sums in high precision;
-    x^2 as a tensor of its own would pass fp16's 65,504 from |x| = 256 on (coremltools #2821 has what
-    goes wrong when one scales by max|x| instead: eps is scaled with it).
+    x^2 as a tensor of its own would pass fp16's 65,504 from |x| = 256 on (coremltools #2821 has
+    what goes wrong when one scales by max|x| instead: eps is scaled with it).
     """
     pair = torch.cat([x, -x], dim=dim)
-    # Written out, since `F.layer_norm` takes trailing axes only; coremltools fuses it to layer_norm.
+    # Written out, since `F.layer_norm` takes trailing axes only; coremltools fuses it to
+    # layer_norm.
     centred = pair - pair.mean(dim=dim, keepdim=True)
     variance = (centred * centred).mean(dim=dim, keepdim=True)
     return (centred * torch.rsqrt(variance + eps)).narrow(dim, 0, x.shape[dim])
@@ -53,7 +55,7 @@ class RMSNorm(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of rows (1, heads, T, D); tables (1, 1, T, D) as `rope_tables` makes them."""
+    """Rotary embedding of rows (1, heads, T, D), with `rope_tables` (1, 1, T, D)."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([second, first], dim=-1) * sin
 
@@ -61,9 +63,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Grouped-query attention over a cache of S slots and the T tokens of this call.
 
-    Old and new keys meet in the scores, not in the cache: scores over the S slots and over the T new
-    tokens are computed apart and joined before the softmax. The cache is only read, so one graph
-    serves both cache variants, and no copy of the cache is ever made.
+    Old and new keys meet in the scores, not in the cache: scores over the S slots and over the T
+    new tokens are computed apart and joined before the softmax. The cache is only read, so one
+    graph serves both cache variants, and no copy of the cache is ever made.
     """
 
     def __init__(self, config: DecoderConfig):
@@ -79,7 +81,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x (1,C,1,T), mask (1,1,G*T or 1,S+T), keys and values (1,K,S,D) -> y, new keys, values."""
+        """x (1,C,1,T), mask (1,1,G*T or 1,S+T), cache (1,K,S,D) -> y, new keys, new values."""
         H, K, D, T, S = self.heads, self.kv_heads, self.dim, x.shape[3], keys.shape[2]
         rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
         qk, new_values = rows.split([H + K, K], dim=1)

@@ -1,4 +1,4 @@
-"""Ops that gather, scatter and sample images, against independent oracles.
+"""Ops that gather, scatter, move space to depth and sample images, against independent oracles.
 
 The oracles are as in `test_ops_b.py`, whose helpers this file uses.
 """
@@ -111,6 +111,30 @@ def test_gather_takes_small_integers(dtype):
     same(ours("gather_along_axis", x=x, indices=along), x[:1], dtype)
 
 
+# --- depth, batch and space -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("b", [1, 2, 3])
+def test_depth_and_space(b):
+    x = numbers(2, 2 * b * b, 3, 4, dtype=np.float16)
+    y = ours("depth_to_space", x=x, block_size=b)
+    z = ours("pixel_shuffle", x=x, upscale_factor=b)
+    for c, h, w, i, j in product(range(2), range(3), range(4), range(b), range(b)):
+        assert (y[:, c, h * b + i, w * b + j] == x[:, (i * b + j) * 2 + c, h, w]).all()
+        assert (z[:, c, h * b + i, w * b + j] == x[:, (c * b + i) * b + j, h, w]).all()
+    same(ours("space_to_depth", x=y, block_size=b), x, np.float16)
+    same(ours("pixel_unshuffle", x=z, downscale_factor=b), x, np.float16)
+
+
+def test_batch_and_space():
+    x, pads = numbers(2, 3, 4, 5), [[1, 1], [2, 2]]
+    y = ours("space_to_batch", x=x, block_shape=[2, 3], paddings=pads)
+    padded = np.pad(x, [(0, 0), (0, 0), *pads])
+    for i, j in product(range(2), range(3)):
+        same(y[(i * 3 + j) * 2 : (i * 3 + j) * 2 + 2], padded[:, :, i::2, j::3])
+    same(ours("batch_to_space", x=y, block_shape=[2, 3], crops=pads), x)
+
+
 # --- images -----------------------------------------------------------------------------------
 
 #: Grids from MIL's documentation of resize_bilinear: two pixels, 0 and 1, resized to five or six.
@@ -218,6 +242,22 @@ def test_crop_resize_pads_outside():
     same(y.reshape(-1), want, np.float32, 1e-5)
 
 
+@pytest.mark.parametrize(
+    "mode, box, want",
+    [
+        ("ALIGN_CORNERS", [-0.5, 0, 1, 0], [9, 2, 5]),  # rows -0.5, 0.25 and 1 of 1, 5, 9, 13
+        ("OFFSET_CORNERS", [1, 0, 1.3, 0], [37 / 6, 7.5, 53 / 6]),  # a box has a pixel at least
+        ("OFFSET_CORNERS", [-3, 0, 1.5, 0], [9, 1.5, 4.5]),  # rows -2.25, -0.75 and 0.75
+        ("UNALIGN_CORNERS", [1, 0, 3, 0], [5, 9, 13]),
+        ("DEFAULT", [0, 0, 4, 0], [1, 23 / 3, 13]),  # rows 0, 5/3 and 10/3
+    ],
+)
+def test_crop_resize_rows(mode, box, want):
+    y = ours("crop_resize", x=IMAGE, boxes=np.float32([box]), target_height=3, sampling_mode=mode,
+             pad_value=9.0)  # fmt: skip
+    same(y.reshape(-1), np.float32(want), np.float32, 1e-5)
+
+
 @pytest.mark.parametrize("mode", GRIDS)
 def test_crop_resize_of_the_whole_image_is_resize_bilinear(mode):
     x = numbers(1, 3, 5, 4)
@@ -276,6 +316,10 @@ def test_resample_as_in_apples_op_test():
             "align_corners",
         )
         y = ours("resample", x=x, coordinates=where, **dict(zip(names, modes, strict=True)))
+        same(y.reshape(-1), want, np.float32, 1e-5)
+        y = ours(
+            "resample", x=x.mT, coordinates=where[..., ::-1], **dict(zip(names, modes, strict=True))
+        )
         same(y.reshape(-1), want, np.float32, 1e-5)
 
 

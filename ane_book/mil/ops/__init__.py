@@ -1,8 +1,8 @@
 """The ops of Core ML's ML Programs, each one small function on torch tensors.
 
-An op is registered under its MIL name; its parameters carry the names that MIL gives the op's inputs,
-with MIL's defaults. Files are grouped as coremltools groups its definitions (`mil/ops/defs`), which
-are also the reference for the semantics:
+An op is registered under its MIL name; its parameters carry the names that MIL gives the op's
+inputs, with MIL's defaults. Files are grouped as coremltools groups its definitions
+(`mil/ops/defs`), which are also the reference for the semantics:
 https://apple.github.io/coremltools/source/coremltools.converters.mil.mil.ops.defs.html
 
 Two rules hold everywhere. A tensor leaves an op in the dtype that the program declares, so rounding
