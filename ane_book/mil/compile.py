@@ -299,5 +299,6 @@ def _literal(value: object) -> bool:
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor as numpy, bfloat16 widened since numpy lacks it."""
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    """A tensor as numpy, contiguous; bfloat16 widened, since numpy lacks it."""
+    tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return tensor.contiguous().numpy()

@@ -119,7 +119,7 @@ def test_depth_and_space(b):
     x = numbers(2, 2 * b * b, 3, 4, dtype=np.float16)
     y = ours("depth_to_space", x=x, block_size=b)
     z = ours("pixel_shuffle", x=x, upscale_factor=b)
-    for c, h, w, i, j in product(range(2), range(3), range(4), range(b), range(b)):
+    for c, h, w, i, j in grid(range(2), range(3), range(4), range(b), range(b)):
         assert (y[:, c, h * b + i, w * b + j] == x[:, (i * b + j) * 2 + c, h, w]).all()
         assert (z[:, c, h * b + i, w * b + j] == x[:, (c * b + i) * b + j, h, w]).all()
     same(ours("space_to_depth", x=y, block_size=b), x, np.float16)
@@ -130,7 +130,7 @@ def test_batch_and_space():
     x, pads = numbers(2, 3, 4, 5), [[1, 1], [2, 2]]
     y = ours("space_to_batch", x=x, block_shape=[2, 3], paddings=pads)
     padded = np.pad(x, [(0, 0), (0, 0), *pads])
-    for i, j in product(range(2), range(3)):
+    for i, j in grid(range(2), range(3)):
         same(y[(i * 3 + j) * 2 : (i * 3 + j) * 2 + 2], padded[:, :, i::2, j::3])
     same(ours("batch_to_space", x=y, block_shape=[2, 3], crops=pads), x)
 
