@@ -50,6 +50,16 @@ class TestCache:
         assert session.position == 0
         np.testing.assert_array_equal(session.logits(list(range(12))), first)
 
+    @pytest.mark.parametrize("kv", ["state", "host"])
+    @pytest.mark.parametrize("held", [1, 5, CONTEXT - PREFILL + 1, CONTEXT - 1])
+    def test_a_chunk_that_would_run_over_the_end_goes_token_by_token(self, tiny_bundle, kv, held):
+        session = Session(tiny_bundle("llama", kv=kv)[1], precision="fp32")
+        whole = session.logits(range(CONTEXT))
+        session.reset()
+        session.prefill(range(held))
+        rest = session.logits(range(held, CONTEXT))
+        np.testing.assert_allclose(rest, whole[held:], rtol=1e-4, atol=1e-4)
+
     def test_prefill_is_the_last_row_of_logits(self, session):
         for tokens in (1, PREFILL, PREFILL + 1, 2 * PREFILL + 3, CONTEXT):
             session.reset()
