@@ -51,11 +51,25 @@ def load(
 
     if os.path.exists(os.path.join(model, "manifest.json")):
         bundle = Bundle.open(model)
+        _hold_to(bundle, recipe)
     else:
         from ane_book.conversion import convert
 
         bundle = convert(model, **recipe)
     return Session(bundle, precision, backend)
+
+
+def _hold_to(bundle: "Bundle", wanted: dict) -> None:
+    """Refuse options that a bundle, converted long ago, cannot follow any more."""
+    from ane_book.errors import InvalidInput
+
+    made = bundle.recipe.model_dump()
+    for option, value in wanted.items():
+        if option != "progress" and made.get(option) != value:
+            raise InvalidInput(
+                f"{bundle.path} was converted with {option} = {made.get(option)!r}, not {value!r}; "
+                "convert the model again to change it"
+            )
 
 
 def __getattr__(name: str):

@@ -72,11 +72,12 @@ class TestRun:
         assert piped.stdout == typed.stdout and piped.returncode == 0
 
     def test_sampling_options_arrive(self, bundle):
-        options = ["--temperature", "2.0", "--top-k", "50", "--top-p", "0.9", "--max-tokens", "20"]
-        one, two, three = (
-            ane_book("run", bundle, "Hi", *options, "--seed", seed) for seed in "112"
-        )
-        assert one.stdout == two.stdout != three.stdout
+        options = {"temperature": 2.0, "top_k": 50, "top_p": 0.9, "seed": 1, "max_tokens": 20}
+        typed = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        done = ane_book("run", bundle, "Hi", "--precision", "fp32", *typed)
+        session = Session(bundle, "fp32", "mil")
+        assert done.stdout == session.generate("Hi", **options).text + "\n"
+        assert done.stdout != session.generate("Hi", max_tokens=20).text + "\n"
 
     def test_a_prompt_beyond_the_context(self, bundle):
         message = refused("run", bundle, "x" * 100)

