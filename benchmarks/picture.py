@@ -1,0 +1,36 @@
+"""The README's picture, from the recorded measurements: conversion against the peers."""
+
+import json
+from pathlib import Path
+
+from _common import MEASUREMENTS
+from ane_book.figures import bars, use_style
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt  # noqa: E402
+
+TARGET = Path(__file__).parent.parent / "book" / "_static" / "result.png"
+
+
+def main() -> None:
+    ours = json.loads((MEASUREMENTS / "convert.json").read_text())
+    peers = json.loads((MEASUREMENTS / "peers.json").read_text())["converters"]
+    seconds = sorted(run["seconds"] for run in ours["runs"])[len(ours["runs"]) // 2]
+    anemll, other = peers["ANEMLL"], peers["0seba/coremlmodels"]
+    names = ["ane_book", "0seba", "ANEMLL"]
+    use_style()
+    _, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.2))
+    # 0seba writes one package a query length; two of them are the same work as the others' two.
+    bars(left, names, [seconds, 2 * other["seconds_per_function"], anemll["seconds"]], "{:.0f}")
+    left.set_title("Seconds to convert, two functions")
+    ops = [ours["ops_per_layer"]["decode"], other["ops_per_layer"], anemll["ops_per_layer"]]
+    bars(right, names, ops, "{:.0f}")
+    right.set_title("Operations per layer, decode")
+    plt.savefig(TARGET, dpi=150)
+    print(f"written: {TARGET.name}")
+
+
+if __name__ == "__main__":
+    main()
