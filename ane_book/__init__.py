@@ -11,10 +11,17 @@ The library is the companion of the ANE Book; each part says in which chapter it
 import logging
 import os
 from typing import TYPE_CHECKING
+import warnings
 
 # coremltools prints ten lines on import off a Mac and draws progress bars while converting.
 os.environ.setdefault("TQDM_DISABLE", "1")
 logging.getLogger("coremltools").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", message="IProgress not found")
+
+# OpenMP's threads spin while they wait for each other. On a machine that others use too, a thread
+# then spins for one that has no core, and a decode step takes ten times as long
+# (research/executor-speed.md). Takes effect where `ane_book` is imported before torch.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
     from ane_book.bundle import Bundle

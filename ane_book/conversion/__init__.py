@@ -60,16 +60,29 @@ def convert(
     Raises UnknownModel, WeightsNotFound, InvalidWeights, UnsupportedModel or InvalidInput. Nothing
     is left in `out` unless it is whole.
     """
-    options = {"kv": kv, "context": context, "prefill": prefill, "shard_bytes": shard_limit}
-    recipe = _recipe(**options, head_rows=head_rows, argmax_output=argmax_output)
+    recipe = _recipe(kv, context, prefill, shard_limit, head_rows, argmax_output)
     remembered = _Remembered(model, recipe) if source is None and out is None else None
     if remembered and not force and remembered.bundle:
         return remembered.bundle
-    name, weights = _open(model, source)
+    bundle = _build(*_open(model, source), recipe, out, force, progress)
+    if remembered:
+        remembered.bundle = bundle
+    return bundle
+
+
+def _build(
+    name: str,
+    weights: WeightSource,
+    recipe: Recipe,
+    out: str | Path | None,
+    force: bool,
+    progress: Progress,
+) -> Bundle:
+    """The bundle of these weights by this recipe: found where it was built before, or built."""
     config = DecoderConfig.from_hf(weights.config())
-    if context > config.max_position:
+    if recipe.context > config.max_position:
         raise InvalidInput(
-            f"context {context} is beyond the {config.max_position} positions the model knows"
+            f"context {recipe.context} is beyond the model's {config.max_position} positions"
         )
     builder = BundleBuilder(name, weights, config, recipe, progress)
     key = _digest(weights.fingerprint(), recipe)
@@ -79,10 +92,7 @@ def convert(
         if force and target.exists():
             shutil.rmtree(target)
         exists = target.exists()
-        bundle = _existing(target, weights, recipe) if exists else builder.build(target, key)
-    if remembered:
-        remembered.bundle = bundle
-    return bundle
+        return _existing(target, weights, recipe) if exists else builder.build(target, key)
 
 
 class _Remembered:
@@ -120,15 +130,28 @@ def _open(model: str, source: str | Path | None) -> tuple[str, WeightSource]:
     return reference.name, open_source(find_weights(reference, source))
 
 
-def _recipe(kv: str, context: int, prefill: int, shard_bytes: str | int, **rest) -> Recipe:
+def _recipe(
+    kv: str,
+    context: int,
+    prefill: int,
+    shard_limit: str | int,
+    head_rows: int,
+    argmax_output: bool,
+) -> Recipe:
     if kv not in ("state", "host"):
         raise InvalidInput(f'kv must be "state" or "host", not {kv!r}')
     if not 2 <= prefill <= context:
         raise InvalidInput(
             f"prefill must be between 2 and the context of {context} tokens, not {prefill}"
         )
-    shard_bytes = parse_bytes(shard_bytes)
-    return Recipe(kv=kv, context=context, prefill=prefill, shard_bytes=shard_bytes, **rest)
+    return Recipe(
+        kv=kv,
+        context=context,
+        prefill=prefill,
+        shard_bytes=parse_bytes(shard_limit),
+        head_rows=head_rows,
+        argmax_output=argmax_output,
+    )
 
 
 def _digest(origin: str, recipe: Recipe) -> str:

