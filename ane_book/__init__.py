@@ -24,6 +24,8 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ane_book.bundle import Bundle
     from ane_book.mil import MLProgram
     from ane_book.runtime import Session
@@ -42,7 +44,7 @@ _HOMES = {
 
 
 def load(
-    model: str,
+    model: "str | Path",
     *,
     precision: str = "fp16",
     backend: str | None = None,
@@ -62,7 +64,7 @@ def load(
     else:
         from ane_book.conversion import convert
 
-        bundle = convert(model, **recipe)
+        bundle = convert(str(model), **recipe)
     return Session(bundle, precision, backend)
 
 

@@ -237,7 +237,7 @@ class Package:
         self.default_function = model.description.defaultFunctionName or "main"
         self.functions = {
             name: self._read_function(name, function)
-            for name, function in model.mlProgram.functions.items()
+            for name, function in sorted(model.mlProgram.functions.items())
         }
         if self.default_function not in self.functions:
             self.default_function = next(iter(self.functions), "main")
