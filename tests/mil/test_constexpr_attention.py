@@ -1,6 +1,6 @@
 """Compressed constants, quantisation, attention and box suppression against independent oracles.
 
-The oracles are as in `test_ops_b.py`, whose helpers this file uses.
+The oracles are as in `test_shapes_slices.py`, whose helpers this file uses.
 """
 
 from ane_book.mil.aliases import VIEWS
@@ -9,7 +9,7 @@ from coremltools.converters.mil.mil import types
 from coremltools.optimize import _utils as optimize_utils
 import numpy as np
 import pytest
-from test_ops_b import FLOATS, IOS16, IOS17, grid, numbers, ours, same, theirs
+from test_shapes_slices import FLOATS, IOS16, IOS17, grid, numbers, ours, same, theirs
 import torch
 
 # --- constants --------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Ops that gather, scatter, move space to depth and sample images, against independent oracles.
 
-The oracles are as in `test_ops_b.py`, whose helpers this file uses.
+The oracles are as in `test_shapes_slices.py`, whose helpers this file uses.
 """
 
 from ane_book.errors import InvalidInput
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from test_ops_b import DTYPES, FLOATS, few, grid, numbers, ours, same
+from test_shapes_slices import DTYPES, FLOATS, few, grid, numbers, ours, same
 import torch
 from torch.nn import functional as F
 

@@ -1,0 +1,133 @@
+"""Elementwise and activation ops, unary on every half precision number there is."""
+
+from functools import cache
+
+from _oracle import FLOATS, close, few, infer, normal, run
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import mutually_broadcastable_shapes
+import numpy as np
+import pytest
+
+
+@cache
+def halves(low=-np.inf, high=np.inf):
+    """Every half precision number from low to high."""
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    with np.errstate(invalid="ignore"):
+        return every[(every >= low) & (every <= high) & np.isfinite(every)]
+
+
+UNARY = [
+    *((n, {}, {}) for n in ("abs", "atan", "ceil", "cos", "erf", "exp", "exp2", "floor", "round")),
+    *((n, {}, {}) for n in ("sign", "sin", "square", "tan", "tanh")),
+    *((n, {}, {}) for n in ("relu", "relu6", "sigmoid", "softplus", "softsign")),
+    # torch's vectorised kernel gives infinity in the last 0.7 % before float32 does
+    *((n, {}, {"low": -88, "high": 88}) for n in ("cosh", "sinh")),
+    *((n, {}, {"low": -1, "high": 1}) for n in ("acos", "asin", "atanh")),
+    *((n, {}, {"low": 0}) for n in ("sqrt", "rsqrt", "log", "inverse")),
+    *((n, {"epsilon": np.float32(0.02)}, {"low": 0}) for n in ("rsqrt", "log", "inverse")),
+    *(("gelu", {"mode": f"{m}_APPROXIMATION"}, {}) for m in ("TANH", "SIGMOID")),
+    ("gelu", {}, {}),
+    ("clip", {"alpha": -0.5, "beta": 2.25}, {}),
+    *((n, {"alpha": 0.3}, {}) for n in ("threshold", "elu", "leaky_relu", "thresholded_relu")),
+    *(
+        (n, {"alpha": 0.3, "beta": 1.7}, {})
+        for n in ("clamped_relu", "linear_activation", "scaled_tanh", "sigmoid_hard")
+    ),
+]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name, arguments, domain", UNARY)
+def test_unary_on_every_half(name, arguments, domain, dtype):
+    x = halves(**domain).astype(dtype)
+    expected = infer(name, x=x.astype(np.float32), **arguments)
+    static = {k: v if isinstance(v, str) else float(v) for k, v in arguments.items()}
+    # gelu's tail is a difference of nearly equal float32 numbers, in the oracle and in the op
+    atol = 3e-7 if dtype == np.float32 or name == "gelu" else 0
+    close(run(name, x=x, **static), expected, dtype, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_silu(dtype):
+    x = halves(-80, 80).astype(dtype)
+    close(run("silu", x=x), x / (1 + np.exp(-x.astype(np.float64))), dtype)
+
+
+@pytest.mark.parametrize("name", ["abs", "sign", "square", "exp2", "threshold"])
+def test_unary_on_integers(name):
+    x = np.array([[-3, 0, 1], [7, 12, 30]], np.int32)
+    alpha = {"alpha": 2} if name == "threshold" else {}
+    close(run(name, x=abs(x), **alpha), infer(name, x=abs(x), **alpha), np.int32, 0, 0)
+
+
+def test_special_values():
+    inf, nan = np.float32(np.inf), np.float32(np.nan)
+    for dtype in FLOATS:
+        x = np.array([-inf, inf, nan], dtype)
+        assert run("gelu", x=x)[1] == inf and run("softplus", x=x)[:2].tolist() == [0, inf]
+        assert np.isnan(run("maximum", x=x, y=x[::-1])[[0, 2]]).all()
+        assert run("clip", x=x, alpha=-float(inf), beta=1.0)[:2].tolist() == [-inf, 1]
+    assert run("round", x=np.float32([0.5, 1.5, -2.5])).tolist() == [0, 2, -2]
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32", "int32", "int8", "uint8", "int16", "bool"])
+@pytest.mark.parametrize("source", [np.float32, np.float16, np.int32, np.bool_])
+def test_cast(source, dtype):
+    x = np.array([[0, 1.75, 2], [99.5, 3, 0]]).astype(source)
+    expected = infer("cast", x=x.astype(np.float32) if source == np.float16 else x, dtype=dtype)
+    close(run("cast", x=x, dtype=dtype), expected, expected.dtype, 0, 0)
+
+
+def test_cast_and_logic_of_negative_numbers():
+    x = np.float32([-1.75, -0.0, 70000, 1e-9])
+    assert run("cast", x=x, dtype="int32").tolist() == [-1, 0, 70000, 0]
+    assert run("cast", x=x, dtype="bool").tolist() == [True, False, True, True]
+    assert np.isinf(run("cast", x=x, dtype="fp16")[2])
+    assert run("logical_not", x=np.array([True, False])).tolist() == [False, True]
+
+
+ARITHMETIC = ["add", "sub", "mul", "real_div", "floor_div", "mod", "pow", "maximum", "minimum"]
+COMPARISON = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
+BROADCAST = mutually_broadcastable_shapes(num_shapes=2, min_dims=1, max_dims=4, max_side=4)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int32])
+@pytest.mark.parametrize("name", ARITHMETIC + COMPARISON)
+@few
+@given(shapes=BROADCAST, seed=st.integers(0, 99))
+def test_binary(name, dtype, shapes, seed):
+    rng = np.random.default_rng(seed)
+    x, y = (rng.integers(-6, 7, shape) for shape in shapes.input_shapes)
+    if dtype != np.int32:
+        x, y = x / 4, y / 4
+    if name == "pow":
+        x, y = (abs(x), abs(y)) if dtype == np.int32 else (abs(x) + 0.25, y)
+    elif name in ("real_div", "floor_div", "mod"):
+        y[y == 0] = 3
+    x, y = x.astype(dtype), y.astype(dtype)
+    out = np.bool_ if name in COMPARISON else dtype
+    close(run(name, x=x, y=y), infer(name, x=x, y=y), out)
+
+
+@pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor"])
+def test_binary_logic(name):
+    x, y = np.array([[True], [False]]), np.array([True, False])
+    np.testing.assert_array_equal(run(name, x=x, y=y), infer(name, x=x, y=y))
+
+
+@pytest.mark.parametrize("name", ["floor_div", "mod", "real_div"])
+def test_integer_division_by_zero_is_zero(name):
+    x, y = np.array([5, -5, 7, -7], np.int32), np.array([[0], [2], [-3]], np.int32)
+    result = run(name, x=x, y=y)
+    exact = {"floor_div": np.floor(x / y[1:]), "mod": x % y[1:], "real_div": np.trunc(x / y[1:])}
+    np.testing.assert_array_equal(result, [[0] * 4, *exact[name]])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["prelu", "softplus_parametric"])
+def test_parameters_for_each_channel(name, dtype):
+    x, alpha, beta = normal(2, 3, 4, 5, dtype=dtype), normal(3, dtype=dtype), normal(3)
+    both = {"alpha": alpha} | ({"beta": beta} if name == "softplus_parametric" else {})
+    close(run(name, x=x, **both), infer(name, x=x, **both), dtype)

@@ -1,0 +1,139 @@
+"""Chat templates: rendered as `transformers` renders them, and refused with our errors."""
+
+from _smollm2_tokenizer import smollm2
+from ane_book.errors import InvalidInput
+from ane_book.runtime.chat import as_messages, render
+import pytest
+from tokenizers import Tokenizer, models
+
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] "
+    "+ '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA3 = (
+    "{% set loop_messages = messages %}{% for message in loop_messages %}"
+    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
+    "+ message['content'] | trim + '<|eot_id|>' %}"
+    "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}"
+    "{{ content }}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+QWEN25 = """\
+{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+{%- else %}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+    {%- else %}
+        {{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}
+    {%- endif %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or \
+(message.role == "assistant" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+#: Whitespace rules, loop controls, tojson, the date, and the tag that marks the model's own words.
+EVERYTHING = """\
+  {% if strftime_now is defined %}
+{{ strftime_now("%Y-%m-%d") }}
+  {% endif %}
+{% for message in messages %}
+    {% if message.role == "tool" %}{% continue %}{% endif %}
+    {% if loop.index0 > 3 %}{% break %}{% endif %}
+    {% if message.role == "assistant" %}{% generation %}{{ message.content }}{% endgeneration %}
+    {% else %}
+{{ message | tojson }} {{ message.content | tojson(indent=2) }}{{ eos_token }}
+    {% endif %}
+{% endfor %}
+{{ pad_token }}{% set box = namespace(seen=0) %}{% set box.seen = 3 %}{{ box.seen }}
+"""
+TEMPLATES = {"ChatML": CHATML, "Llama 3": LLAMA3, "Qwen2.5": QWEN25, "everything": EVERYTHING}
+CONVERSATIONS = {
+    "question": [{"role": "user", "content": "What is the capital of France?"}],
+    "empty system": [{"role": "system", "content": ""}, {"role": "user", "content": "Hi"}],
+    "turns": [
+        {"role": "system", "content": "Be <brief> & 'exact'."},
+        {"role": "user", "content": "  Où est le café ? 🙂\n\n"},
+        {"role": "assistant", "content": "Là-bas.\n"},
+        {"role": "tool", "content": "{}"},
+        {"role": "user", "content": "Merci\t{{ messages }}"},
+    ],
+}
+
+
+def rendered_by_transformers(template: str, messages, add_generation_prompt: bool) -> str:
+    from transformers import PreTrainedTokenizerFast
+
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", eos_token="</s>"
+    )
+    return fast.apply_chat_template(
+        messages,
+        chat_template=template,
+        tokenize=False,
+        add_generation_prompt=add_generation_prompt,
+    )
+
+
+class TestChat:
+    @pytest.mark.parametrize("add_generation_prompt", [True, False])
+    @pytest.mark.parametrize("conversation", CONVERSATIONS)
+    @pytest.mark.parametrize("name", ["SmolLM2", *TEMPLATES])
+    def test_renders_as_transformers(self, name, conversation, add_generation_prompt):
+        template = TEMPLATES.get(name) or smollm2().chat_template
+        messages = CONVERSATIONS[conversation]
+        text = render(
+            template,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            bos_token="<s>",
+            eos_token="</s>",
+        )
+        assert text == rendered_by_transformers(template, messages, add_generation_prompt)
+        assert messages[-1]["role"] == "user" and text
+
+    def test_prompt_becomes_messages(self):
+        user = {"role": "user", "content": "Hi"}
+        assert as_messages("Hi") == [user]
+        assert as_messages("Hi", "") == [{"role": "system", "content": ""}, user]
+        assert as_messages([user], "Be brief") == [{"role": "system", "content": "Be brief"}, user]
+
+    @pytest.mark.parametrize(
+        ("prompt", "system", "message"),
+        [
+            ([], None, "no messages"),
+            (["Hi"], None, "message 0 is not of the form"),
+            ([{"role": "user"}], None, "message 0 is not of the form"),
+            ([{"role": 1, "content": ""}], None, "role is not a string"),
+            ([{"role": "user", "content": object()}], None, "not plain JSON"),
+            ([{"role": "system", "content": ""}], "again", "given twice"),
+        ],
+    )
+    def test_refuses_what_is_no_conversation(self, prompt, system, message):
+        with pytest.raises(InvalidInput, match=message):
+            as_messages(prompt, system)
+
+    @pytest.mark.parametrize(
+        ("template", "message"),
+        [
+            ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+            ("{{ messages[9].content }}", "refuses these messages"),
+            ("{% for %}", "not valid Jinja"),
+            ("{{ ''.__class__.__mro__ }}", "refuses these messages"),
+            ("{{ messages.append(1) }}", "refuses these messages"),
+        ],
+    )
+    def test_template_errors_are_ours(self, template, message):
+        with pytest.raises(InvalidInput, match=message):
+            render(template, CONVERSATIONS["question"])

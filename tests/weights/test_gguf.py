@@ -1,0 +1,192 @@
+"""GGUF against `transformers`, and every kind of bad file against its error."""
+
+from pathlib import Path
+import random
+import struct
+
+from _tiny_gguf import chatml_metadata, write_gguf
+from _tiny_weights import (
+    FAMILIES,
+    LLAMA3,
+    build,
+    logits,
+    parameters,
+    rebuild,
+    tiny_config,
+    tiny_model,
+)
+from ane_book.errors import AneBookError, InvalidWeights, UnsupportedModel
+from ane_book.weights import open_source
+from gguf import GGMLQuantizationType as Type
+from gguf.quants import dequantize, quantize
+import numpy as np
+import pytest
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gguf_gives_the_model_back(tmp_path, family, tied):
+    model = tiny_model(family, tied)
+    source = open_source(write_gguf(tmp_path / "m.gguf", model))
+    state = parameters(model, tied)
+    assert source.kind == "gguf" and sorted(source.names()) == sorted(state)
+    for name, expected in state.items():
+        assert source.shape(name) == expected.shape
+        np.testing.assert_array_equal(source.tensor(name), expected, err_msg=name)
+    np.testing.assert_array_equal(logits(rebuild(source)), logits(model))
+
+
+@pytest.mark.parametrize("stored", [Type.F16, Type.BF16, Type.Q8_0, Type.Q4_1, Type.Q4_0])
+def test_gguf_dequantises_and_permutes(tmp_path, stored):
+    model = tiny_model("llama")
+    source = open_source(write_gguf(tmp_path / "m.gguf", model, stored))
+    for name, array in parameters(model).items():
+        # rows only change places, so quantising by rows and permuting commute
+        expected = dequantize(quantize(array, stored), stored) if array.ndim == 2 else array
+        got = source.tensor(name)
+        np.testing.assert_array_equal(got, expected, err_msg=name)
+        assert got.dtype == np.float32 and got.flags.writeable and got.flags.c_contiguous
+
+
+def test_gguf_tensors_longer_than_one_step(tmp_path, monkeypatch):
+    model = tiny_model("qwen2")
+    path = write_gguf(tmp_path / "m.gguf", model, Type.Q8_0)
+    whole = open_source(path).tensor("model.embed_tokens.weight")
+    monkeypatch.setattr("ane_book.weights.gguf.BLOCKS_AT_ONCE", 5)
+    np.testing.assert_array_equal(open_source(path).tensor("model.embed_tokens.weight"), whole)
+
+
+def test_gguf_defaults_and_rope_scaling(tmp_path):
+    model = tiny_model("qwen2")
+    absent = {"qwen2.rope.freq_base": None, "qwen2.attention.key_length": None}
+    config = open_source(write_gguf(tmp_path / "a.gguf", model, metadata=absent)).config()
+    assert config["rope_theta"] == 10000.0 and config["head_dim"] == 16
+    linear = {"qwen2.rope.scaling.type": "linear", "qwen2.rope.scaling.factor": 4.0}
+    config = open_source(write_gguf(tmp_path / "b.gguf", model, metadata=linear)).config()
+    assert config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+    yarn = {"qwen2.rope.scaling.type": "yarn", "qwen2.rope.scaling.factor": 4.0}
+    with pytest.raises(UnsupportedModel, match=r"rope.scaling.type 'yarn'"):
+        open_source(write_gguf(tmp_path / "c.gguf", model, metadata=yarn))
+
+
+def test_gguf_llama3_scaling_is_recovered_from_its_divisors(tmp_path):
+    config = tiny_config("llama", rope_theta=500000.0, rope_scaling=LLAMA3, head_dim=64)
+    model = build(config)
+    plain = 500000.0 ** (-np.arange(0, 64, 2) / 64)
+    divisors = plain / model.model.rotary_emb.inv_freq.numpy()
+    assert divisors.max() == pytest.approx(8.0) and divisors.min() == pytest.approx(1.0)
+    path = write_gguf(tmp_path / "m.gguf", model, extra={"rope_freqs.weight": divisors})
+    source = open_source(path)
+    assert source.config()["rope_scaling"] == pytest.approx(LLAMA3)
+    np.testing.assert_allclose(logits(rebuild(source)), logits(model), atol=1e-6)
+    other = write_gguf(tmp_path / "o.gguf", model, extra={"rope_freqs.weight": divisors**2})
+    with pytest.raises(UnsupportedModel, match="not Llama 3's scaling"):
+        open_source(other)
+
+
+def damaged_bytes(content: bytearray, kind: str) -> bytearray:
+    """What a disk, a download or an attacker makes of a good file."""
+    if kind == "cut in data":
+        content = content[:-100]
+    elif kind == "cut in header":
+        content = content[:300]
+    elif kind == "empty":
+        content = bytearray()
+    elif kind == "not gguf":
+        content[:4] = b"GGML"
+    elif kind == "version":
+        content[4:8] = struct.pack(">I", 3)
+    elif kind == "long string":
+        content[24:32] = struct.pack("<Q", 2**62)
+    else:  # the table's row of a tensor: name, rank, dimensions, type, offset
+        row = content.index(b"output_norm.weight") + len(b"output_norm.weight")
+        where, value = {
+            "unknown type": (row + 12, struct.pack("<I", 999)),
+            "offset": (row + 16, struct.pack("<Q", 2**64 - 32)),
+            "rank": (row, struct.pack("<I", 2**32 - 1)),
+            "size": (row + 4, struct.pack("<Q", 2**63)),
+        }[kind]
+        content[where : where + len(value)] = value
+    return content
+
+
+def damaged_gguf(tmp_path: Path, kind: str) -> Path:
+    path, model = tmp_path / "m.gguf", tiny_model("llama")
+    q, norm = "model.layers.1.self_attn.q_proj.weight", "model.norm.weight"
+    cases = {
+        "architecture": {"architecture": "mamba"},
+        "missing": {"drop": (q,)},
+        "no embedding": {"drop": ("model.embed_tokens.weight",)},
+        "left over": {"extra": {"model.layers.1.self_attn.q_proj.bias": np.zeros(128)}},
+        "misshapen": {"extra": {norm: np.zeros(65)}},
+        "integer type": {"types": {norm: Type.I32}},
+        "no layers": {"metadata": {"llama.block_count": 0}},
+        "many layers": {"metadata": {"llama.block_count": 2**31}},
+        "no number": {"metadata": {"llama.embedding_length": None}},
+        "kv heads": {"metadata": {"llama.attention.head_count_kv": 3}},
+        "no heads": {"metadata": {"llama.attention.head_count": 0}},
+        "per layer": {"metadata": {"llama.attention.head_count_kv": [2, 1]}},
+        "experts": {"metadata": {"llama.expert_count": 8}},
+        "partial rotary": {"metadata": {"llama.rope.dimension_count": 16}},
+    }
+    if kind in cases:
+        return write_gguf(path, model, **cases[kind])
+    path.write_bytes(damaged_bytes(bytearray(write_gguf(path, model).read_bytes()), kind))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        ("architecture", UnsupportedModel, "'mamba'.*supported: llama, qwen2, qwen3"),
+        ("missing", InvalidWeights, "tensor model.layers.1.self_attn.q_proj.weight is missing"),
+        ("no embedding", InvalidWeights, "tensor token_embd.weight is missing"),
+        ("left over", InvalidWeights, "asks for|left over"),
+        ("misshapen", InvalidWeights, r"tensor model.norm.weight has shape \(65,\).*\(64,\)"),
+        ("integer type", UnsupportedModel, "tensor output_norm.weight has type I32"),
+        ("no layers", InvalidWeights, "0 layers"),
+        ("many layers", InvalidWeights, "2147483648 layers"),
+        ("no number", InvalidWeights, "no number llama.embedding_length"),
+        ("kv heads", InvalidWeights, "4 heads do not divide by 3"),
+        ("no heads", InvalidWeights, "0 heads"),
+        ("per layer", UnsupportedModel, "head_count_kv differs between layers"),
+        ("experts", UnsupportedModel, "mixture of experts"),
+        ("partial rotary", UnsupportedModel, "rope.dimension_count is not the head size"),
+        ("cut in data", InvalidWeights, "tensor .* ends at byte .*cut short"),
+        ("cut in header", InvalidWeights, "file of 300; the file is cut short"),
+        ("empty", InvalidWeights, "cannot be mapped"),
+        ("not gguf", InvalidWeights, "not a GGUF file"),
+        ("version", UnsupportedModel, "GGUF version 50331648"),
+        ("long string", InvalidWeights, "the header wants byte"),
+        ("unknown type", UnsupportedModel, "tensor output_norm.weight is of unknown type 999"),
+        ("offset", InvalidWeights, "tensor output_norm.weight ends at byte 184467440737"),
+        ("rank", InvalidWeights, "tensor output_norm.weight has 4294967295 dimensions"),
+        ("size", InvalidWeights, "tensor output_norm.weight ends at byte 36893488147"),
+    ],
+)
+def test_gguf_that_will_not_do(tmp_path, kind, error, message):
+    path = damaged_gguf(tmp_path, kind)
+    with pytest.raises(error, match=message) as caught:
+        open_source(path)
+    assert str(path) in str(caught.value)
+
+
+def test_gguf_damaged_anywhere_never_escapes(tmp_path):
+    """Bytes of the header changed at random: a clear error or a file that still reads."""
+    path = write_gguf(tmp_path / "m.gguf", tiny_model("llama"), metadata=chatml_metadata())
+    content, dice = path.read_bytes(), random.Random(0)
+    header = content.index(b"output_norm.weight") + 60
+    refused = 0
+    for _ in range(400):
+        damaged = bytearray(content)
+        for _ in range(dice.choice([1, 1, 4])):
+            damaged[dice.randrange(header)] = dice.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            source = open_source(path)
+            source.tokenizer()
+            source.tensor("model.norm.weight")
+        except AneBookError as error:
+            refused += 1
+            assert str(path) in str(error)
+    assert refused > 100
