@@ -19,9 +19,9 @@ logging.getLogger("coremltools").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message="IProgress not found")
 
 # OpenMP's threads spin while they wait for each other. On a machine that others use too, a thread
-# then spins for one that has no core, and a decode step takes ten times as long
-# (research/executor-speed.md). Takes effect where `ane_book` is imported before torch.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# then spins for one that has no core, and a decode step takes ten times as long; a short spin costs
+# nothing where the machine is quiet (research/executor-speed.md). Works if torch comes after this.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
     from pathlib import Path

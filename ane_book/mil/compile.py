@@ -108,24 +108,31 @@ class Compiler:
         key = (value.blob, value.type, self.lift)
         if value.blob and key in self.shared:
             return self.shared[key]
-        array = value.array()
-        if not array.flags.writeable:  # an immediate value; torch wants memory that it may own
-            array = array.copy()
-        tensor = torch.from_numpy(array)
-        tensor = tensor.view(torch.bfloat16) if value.type.dtype == "bf16" else tensor
-        tensor = tensor.to(torch_dtype(value.type.dtype, self.lift))
+        tensor = _decode(value).to(torch_dtype(value.type.dtype, self.lift))
         if value.blob:
             self.shared[key] = tensor
         return tensor
 
+    def dtype(self, value: Constant | torch.Tensor) -> torch.dtype:
+        """The dtype that `tensor` gives."""
+        if isinstance(value, torch.Tensor):
+            return value.dtype
+        return torch_dtype(value.type.dtype, self.lift)
+
+    def column_major(self, weight: Constant | torch.Tensor) -> torch.Tensor:
+        """A weight (O, C, 1, ...) as a float32 matrix (O, C) that lies in memory column by column.
+
+        Made once for all functions of the package.
+        """
+        key = ("column major", getattr(weight, "blob", None) or id(weight))
+        if key not in self.shared:
+            tensor = weight if isinstance(weight, torch.Tensor) else _decode(weight)
+            self.shared[key] = tensor.flatten(1).t().float().contiguous().t()
+        return self.shared[key]
+
     def plain(self, constant: Constant | torch.Tensor) -> object:
         """A constant as plain Python: a scalar, a string or a list."""
         return constant.tolist() if isinstance(constant, torch.Tensor) else constant.value
-
-    def widened(self, weight: torch.Tensor) -> torch.Tensor:
-        """A weight in float32, made once for all functions of the package."""
-        key = ("widened", weight.data_ptr(), weight.shape)
-        return self.shared.setdefault(key, weight.float().contiguous())
 
     def constant(self, item: str | Constant) -> Constant | torch.Tensor | None:
         """The constant that an op's input is, or None when it is computed at run time."""
@@ -290,6 +297,15 @@ class Compiler:
             self.shared[key] = value if isinstance(value, tuple) else (value,)
         for (name, _), tensor in zip(operation.outputs, self.shared[key], strict=True):
             self.constants[name] = tensor
+
+
+def _decode(constant: Constant) -> torch.Tensor:
+    """A constant as stored: a view of the mapped weight file, or a copy of an immediate value."""
+    array = constant.array()
+    if not array.flags.writeable:  # torch wants memory that it may own
+        array = array.copy()
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if constant.type.dtype == "bf16" else tensor
 
 
 def _literal(value: object) -> bool:

@@ -1,10 +1,9 @@
 """What is worth preparing at load: constant weights laid out as matrices.
 
 A language model's decode step is about a hundred matrix-vector products with constant weights,
-bound by how fast those weights are read. So a 1x1 convolution keeps its weight as the program
-stores it: in half precision the product of one token reads two bytes a weight (torch's half `mv`
-sums in float32 and rounds once), and a chunk of tokens widens the weight block by block while it is
-in the cache.
+bound by how fast those weights are read. In half precision a 1x1 convolution keeps its weight as
+the program stores it: two bytes a weight, and torch's half `mv` sums in float32 and rounds once.
+In single precision the weight is laid out column by column, which torch's `mv` reads faster.
 
 Everything here is optional: with `optimize=False` the executor calls the plain ops, and a test
 holds both to the same numbers. research/executor-speed.md has what was tried and measured.
@@ -17,29 +16,23 @@ from torch import Tensor
 
 __all__ = ["specialize"]
 
-BLOCK_ELEMENTS = 1 << 18  # of a widened block: 1 MB, so that it stays in a core's cache
-
 
 def half_pointwise(x: Tensor, weight: Tensor) -> Tensor:
     """A 1x1 convolution in half precision: x (N, C, *D), weight (O, C) -> (N, O, *D)."""
-    n, channels, *spatial = x.shape
-    if x.numel() == channels:
-        return torch.mv(weight, x.reshape(channels)).view(n, -1, *spatial)
-    wide = x.reshape(n, channels, -1).float()
-    rows = max(1, BLOCK_ELEMENTS // channels)
-    parts = [torch.matmul(block.float(), wide).to(x.dtype) for block in weight.split(rows)]
-    return torch.cat(parts, dim=1).view(n, -1, *spatial)
+    if x.numel() != weight.shape[1]:  # half `mm` is far slower than widening the weight first
+        return pointwise(x, weight.float())
+    return torch.mv(weight, x.reshape(-1)).view(1, -1, *x.shape[2:])
 
 
 def specialize(compiler, operation: Operation) -> tuple | None:
     """A faster function for an op, with the source text of its arguments; None for most ops."""
     if operation.type != "conv" or not _is_pointwise(compiler, operation):
         return None
-    weight = compiler.tensor(compiler.constant(operation.inputs["weight"][0])).flatten(1)
+    weight = compiler.constant(operation.inputs["weight"][0])
     x = f"x={compiler.argument('x', operation.inputs['x'])}"
-    if weight.dtype == torch.float16 and "bias" not in operation.inputs:
-        return half_pointwise, [x, f"weight={compiler.bind(weight)}"]
-    arguments = [x, f"weight2d={compiler.bind(compiler.widened(weight))}"]
+    if "bias" not in operation.inputs and compiler.dtype(weight) == torch.float16:
+        return half_pointwise, [x, f"weight={compiler.bind(compiler.tensor(weight).flatten(1))}"]
+    arguments = [x, f"weight2d={compiler.bind(compiler.column_major(weight))}"]
     if "bias" in operation.inputs:
         bias = compiler.tensor(compiler.constant(operation.inputs["bias"][0]))
         arguments.append(f"bias={compiler.bind(bias.float())}")
@@ -58,7 +51,8 @@ def _is_pointwise(compiler, operation: Operation) -> bool:
             return None
         return default if constant is None else compiler.plain(constant)
 
-    kernel = compiler.tensor(given["weight"]).shape[2:]
+    weight = given["weight"]
+    kernel = (weight.shape if isinstance(weight, torch.Tensor) else weight.type.shape)[2:]
     return (
         set(kernel) == {1}
         and value("groups", 1) == 1
