@@ -39,6 +39,11 @@ class Recipe(_Record):
     head_rows: int = 16384  # limit for one part of the vocabulary
     argmax_output: bool = False
 
+    @property
+    def functions(self) -> dict[str, int]:
+        """The functions of every package, and T, the tokens that a call of each takes."""
+        return {"decode": 1, "prefill": self.prefill}
+
 
 class Source(_Record):
     kind: str  # "gguf", "safetensors" or "random"

@@ -99,7 +99,7 @@ class BundleBuilder:
     # --- layers -------------------------------------------------------------------------------
 
     def _write_layers(self) -> None:
-        names = [f"layers_{r.start:02d}-{r.stop:02d}.mlpackage" for r in self.ranges]
+        names = [_package_name(layers) for layers in self.ranges]
         if all((self.partial / name).exists() for name in names):
             self._advance("layers", self.config.num_layers + 1)
             return
@@ -164,12 +164,7 @@ class BundleBuilder:
                 files=[file.name for file in files],
                 fingerprint=self.source.fingerprint(),
             ),
-            shards=[
-                Shard(
-                    package=f"layers_{r.start:02d}-{r.stop:02d}.mlpackage", layers=(r.start, r.stop)
-                )
-                for r in self.ranges
-            ],
+            shards=[Shard(package=_package_name(r), layers=(r.start, r.stop)) for r in self.ranges],
             head=Head(package="head.mlpackage", splits=list(self.splits)),
             tokenizer=Tokenizer(
                 chat_template=tokenizer.chat_template,
@@ -183,6 +178,10 @@ class BundleBuilder:
             | {"python": platform.python_version()},
         )
         path.write_text(json.dumps(manifest.model_dump(mode="json"), indent=2) + "\n")
+
+
+def _package_name(layers: range) -> str:
+    return f"layers_{layers.start:02d}-{layers.stop:02d}.mlpackage"
 
 
 def _sizes(folder: Path) -> Iterator[tuple[str, int]]:

@@ -26,16 +26,11 @@ __all__ = ["lower_blocks", "write_head", "write_shard"]
 ROPE = ("rope_cos", "rope_sin")
 
 
-def function_lengths(recipe: Recipe) -> dict[str, int]:
-    """The functions of every package and their T."""
-    return {"decode": 1, "prefill": recipe.prefill}
-
-
 def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Piece]:
     """One block lowered for each function; every layer is stamped from it."""
     D, K, S = config.head_dim, config.num_kv_heads, recipe.context
     pieces = {}
-    for name, T in function_lengths(recipe).items():
+    for name, T in recipe.functions.items():
         rows = config.group * T if T > 1 else 1  # one row of the mask serves all heads when T = 1
         inputs = {
             "hidden": torch.zeros(1, config.hidden_size, 1, T),
@@ -61,7 +56,7 @@ def write_shard(
     """Write the package of some layers; `weights` yields the state dict of each, in order."""
     package = PackageWriter(path)
     offsets = [package.write_weights(state) for state in weights]
-    for name, T in function_lengths(recipe).items():
+    for name, T in recipe.functions.items():
         function = package.function(name)
         frame = _open_frame(function, config, recipe, len(layers), T)
         hidden, new_keys, new_values = "hidden", [], []
@@ -161,7 +156,7 @@ def write_head(
     C, names = config.hidden_size, [f"logits_{i}" for i in range(len(splits))]
     package = PackageWriter(path)
     offsets = package.write_weights(weights)
-    for name, T in function_lengths(recipe).items():
+    for name, T in recipe.functions.items():
         function = package.function(name)
         function.input("hidden", "fp16", (1, C, 1, T))
         norm = RMSNorm(C, config.rms_norm_eps)

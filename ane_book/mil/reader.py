@@ -100,7 +100,6 @@ class Function:
     inputs: dict[str, TensorType]
     states: dict[str, TensorType]
     block: Block
-    flexible: dict[str, list] = field(default_factory=dict)
 
     @property
     def outputs(self) -> dict[str, TensorType]:

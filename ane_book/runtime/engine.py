@@ -10,7 +10,7 @@ V vocabulary; n layers of a shard.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ane_book.bundle import Bundle, Manifest, Recipe
+from ane_book.bundle import Bundle, Manifest
 from ane_book.bundle import Shard as ShardRecord
 from ane_book.config import MASKED, DecoderConfig, causal_mask, rope_tables
 from ane_book.errors import InvalidBundle, InvalidInput
@@ -20,11 +20,6 @@ import numpy as np
 __all__ = ["Engine"]
 
 Shapes = dict[str, tuple[int, ...]]
-
-
-def function_widths(recipe: Recipe) -> dict[str, int]:
-    """T of each function of every package."""
-    return {"decode": 1, "prefill": recipe.prefill}
 
 
 def cache_shape(manifest: Manifest, shard: ShardRecord) -> tuple[int, int, int, int]:
@@ -75,7 +70,7 @@ def _load(
 ) -> dict[str, LoadedFunction]:
     """Both functions of a package, held to the shapes that the manifest promises."""
     functions = {}
-    for name, width in function_widths(bundle.recipe).items():
+    for name, width in bundle.recipe.functions.items():
         where = f"{bundle.path / package}, function {name!r}"
         try:
             functions[name] = backend.load(bundle.path / package, name)
@@ -172,7 +167,7 @@ class Engine:
         }
         self._calls = {
             name: _Call(width, self.context, self.config, backend.dtype)
-            for name, width in function_widths(recipe).items()
+            for name, width in recipe.functions.items()
         }
         self._shards = []
         for shard in manifest.shards:
