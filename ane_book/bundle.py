@@ -6,6 +6,7 @@
     embedding.npy       float16 (V, C), memory-mapped by the host
     tokenizer.json      as Hugging Face `tokenizers` reads it
     golden.npz          reference: token ids, last logits and argmax of every position, from PyTorch
+                        with the weights in fp16, whatever `quant` makes of them in the packages
 
 It is the contract between conversion and everything after it. A bundle appears whole or not at all.
 """
@@ -38,6 +39,7 @@ class Recipe(_Record):
     shard_bytes: int = 1_000_000_000  # limit for the weights of one shard
     head_rows: int = 16384  # limit for one part of the vocabulary
     argmax_output: bool = False
+    quant: str = "none"  # a name of conversion.quantize.SCHEMES
 
     @property
     def functions(self) -> dict[str, int]:

@@ -4,16 +4,15 @@ Answers and tables go to stdout; progress, statistics and errors to stderr, so t
 piped. What the user can mend ends in one line `error: ...` and exit code 2.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 import json
 import os
 from pathlib import Path
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ane_book.errors import AneBookError, PromptTooLong
+from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:  # everything heavy is imported by the command that needs it
@@ -40,6 +39,10 @@ Context = Annotated[
     int | None,
     typer.Option(min=1, help="Most tokens of prompt and answer together.  [default: 512]"),
 ]
+Quant = Annotated[
+    str | None,
+    typer.Option(help="How weights are stored: none, int8, lut4, lut6, lut8.  [default: none]"),
+]
 Model = Annotated[str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.")]
 System = Annotated[str | None, typer.Option(help='System prompt; "" is an empty one.')]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
@@ -50,6 +53,13 @@ Seed = Annotated[int | None, typer.Option(min=0, help="The same seed draws the s
 Precision = Annotated[
     Literal["fp16", "fp32"], typer.Option(help="fp16 as on the device, fp32 as reference.")
 ]
+FunctionName = Annotated[
+    str | None, typer.Option(help="Function of the package.  [default: the package's own default]")
+]
+Inputs = Annotated[
+    Path | None, typer.Option(help="A .npz file with an array for every input; else random ones.")
+]
+InputSeed = Annotated[int, typer.Option(min=0, help="Seed of random inputs.")]
 BackendName = Annotated[
     Literal["auto", "mil", "coreml"],
     typer.Option(help="mil runs anywhere, coreml on a Mac; auto takes coreml where it can run."),
@@ -80,6 +90,7 @@ def convert(
     ] = None,
     kv: KV = None,
     context: Context = None,
+    quant: Quant = None,
     prefill: Annotated[
         int | None, typer.Option(min=2, help="Tokens that a prefill call takes.  [default: 64]")
     ] = None,
@@ -94,7 +105,7 @@ def convert(
     """Convert a model to a bundle, and print the bundle's folder."""
     import ane_book
 
-    recipe = _given(kv=kv, context=context, prefill=prefill, shard_limit=shard_limit)
+    recipe = _given(kv=kv, context=context, prefill=prefill, shard_limit=shard_limit, quant=quant)
     with progress_bar() as progress:
         bundle = ane_book.convert(
             model,
@@ -121,12 +132,13 @@ def run(
     precision: Precision = "fp16",
     kv: KV = None,
     context: Context = None,
+    quant: Quant = None,
     backend: BackendName = "auto",
 ) -> None:
     """Answer one prompt; a reference model is converted on first use."""
     if prompt == "-":
         prompt = sys.stdin.read()
-    session = _load(model, precision, kv, context, backend)
+    session = _load(model, precision, backend, kv=kv, context=context, quant=quant)
     stream = session.stream(
         prompt,
         system=system,
@@ -151,10 +163,11 @@ def chat(
     precision: Precision = "fp16",
     kv: KV = None,
     context: Context = None,
+    quant: Quant = None,
     backend: BackendName = "auto",
 ) -> None:
     """Talk with a model, line by line; /reset begins anew, /quit or end of input ends."""
-    session = _load(model, precision, kv, context, backend)
+    session = _load(model, precision, backend, kv=kv, context=context, quant=quant)
     messages = []
     for line in _lines():
         if line == "/quit":
@@ -184,13 +197,51 @@ def chat(
 @app.command("inspect")
 def inspect_command(
     path: Annotated[Path, typer.Argument(help="A .mlpackage, or a bundle's folder.")],
+    run: Annotated[bool, typer.Option("--run", help="Execute the package as well.")] = False,
+    inputs: Inputs = None,
+    function: FunctionName = None,
+    precision: Precision = "fp16",
+    seed: InputSeed = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the outputs as .npz.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what a package or a bundle holds."""
+    """Show what a package or a bundle holds; with --run, what a package computes and needs."""
     from ane_book.inspect import inspect_path, report
 
     facts = inspect_path(path)
-    print(json.dumps(facts, indent=2) if as_json else report(facts))
+    if run:
+        from ane_book.execute import execute, execution_report
+
+        facts["run"] = execute(path, function, inputs, precision, seed, out)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+    else:
+        print("\n\n".join([report(facts), *([execution_report(facts["run"])] if run else [])]))
+
+
+@app.command()
+def diff(
+    a: Annotated[Path, typer.Argument(help="A .mlpackage.")],
+    b: Annotated[
+        Path | None, typer.Argument(help="The reference; without it, A in single precision.")
+    ] = None,
+    inputs: Inputs = None,
+    function: FunctionName = None,
+    precision: Precision = "fp16",
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Largest difference, relative to the largest value in B.")
+    ] = 0.01,
+    seed: InputSeed = 0,
+) -> None:
+    """Run two packages, or one in half and single precision, and show where they part.
+
+    Exit code 0: every output is equal within the tolerance; 1: it is not.
+    """
+    from ane_book.execute import compare_packages
+
+    text, equal = compare_packages(a, b, function, inputs, precision, tolerance, seed)
+    print(text)
+    raise typer.Exit(0 if equal else 1)
 
 
 @app.command()
@@ -208,9 +259,7 @@ def _given(**options) -> dict:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _load(
-    model: str, precision: str, kv: str | None, context: int | None, backend: str
-) -> "Session":
+def _load(model: str, precision: str, backend: str, **recipe: str | int | None) -> "Session":
     import ane_book
 
     named = None if backend == "auto" else backend
@@ -220,7 +269,7 @@ def _load(
             precision=precision,
             backend=named,
             progress=progress,
-            **_given(kv=kv, context=context),
+            **_given(**recipe),
         )
 
 
@@ -251,41 +300,6 @@ def statistics(result: "Result") -> str:
     shown = [f"{name} {rate:.1f} tokens/s" for name, rate in rates.items() if rate is not None]
     counts = f"{result.prompt_tokens} + {len(result.token_ids)} tokens"
     return ", ".join([counts, *shown, f"ended by {result.finish_reason}"])
-
-
-@contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A callback (description, done, total): a bar on a terminal, else a line now and then."""
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Progress(
-        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task("loading", total=None)  # a pulse until there are steps to count
-
-        def draw(description: str, done: int, total: int) -> None:
-            bar.update(task, description=description, completed=done, total=total)
-
-        yield draw
-
-
-class _Lines:
-    """Progress for a log: the last step, and one line at most every few seconds before it."""
-
-    PAUSE = 5.0  # seconds
-
-    def __init__(self):
-        self._next = time.monotonic() + self.PAUSE
-
-    def __call__(self, description: str, done: int, total: int) -> None:
-        if done >= total or time.monotonic() >= self._next:
-            self._next = time.monotonic() + self.PAUSE
-            print(f"{description} ({done:,} of {total:,})", file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -18,7 +18,15 @@ import shutil
 import subprocess
 import sys
 
-__all__ = ["CAN_PREDICT", "CAN_PREDICT_REASON", "Check", "describe", "memory_bytes"]
+__all__ = [
+    "CAN_PREDICT",
+    "CAN_PREDICT_REASON",
+    "Check",
+    "c_compiler",
+    "cache_folder",
+    "describe",
+    "memory_bytes",
+]
 
 MIN_MACOS = (15, 0)  # the first to run iOS 18 programs: states, several functions in a package
 
@@ -76,6 +84,13 @@ def chip() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def cache_folder() -> Path:
+    """Where this library keeps what it makes: $ANE_BOOK_CACHE, or `ane-book` in the user's cache."""
+    chosen = os.environ.get("ANE_BOOK_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(chosen) if chosen else Path(base) / "ane-book"
 
 
 def cores() -> int:

@@ -12,7 +12,7 @@ from ane_book.bundle import Bundle
 if TYPE_CHECKING:  # `ane_book.mil` imports torch, a second that a table does not need
     from ane_book.mil.reader import Function
 
-__all__ = ["inspect_bundle", "inspect_package", "inspect_path", "report", "table"]
+__all__ = ["inspect_bundle", "inspect_package", "inspect_path", "is_bundle", "report", "table"]
 
 
 def inspect_path(path: str | Path) -> dict:
@@ -21,9 +21,14 @@ def inspect_path(path: str | Path) -> dict:
     Raises InvalidBundle or InvalidPackage.
     """
     path = Path(path)
-    if (path / "manifest.json").is_file():
+    if is_bundle(path):
         return inspect_bundle(Bundle.open(path))
     return inspect_package(path)
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder is a bundle; a package's Manifest.json is another file, even on a Mac."""
+    return path.is_dir() and any(file.name == "manifest.json" for file in path.iterdir())
 
 
 def inspect_bundle(bundle: Bundle) -> dict:
@@ -65,6 +70,9 @@ def inspect_package(path: str | Path) -> dict:
 
 
 def _function(function: "Function") -> dict:
+    from ane_book.mil.memory import predict
+
+    states, values = predict(function)
     operations = Counter(o.type for o in function.operations() if o.type != "const")
     return {
         "opset": function.opset,
@@ -73,6 +81,7 @@ def _function(function: "Function") -> dict:
             for part in ("inputs", "states", "outputs")
         },
         "operations": dict(operations.most_common()),
+        "memory": {"states": states, "values": values},
     }
 
 
@@ -101,7 +110,10 @@ def _package_report(facts: dict) -> str:
             for part in ("inputs", "states", "outputs")
             for value, type_ in function[part].items()
         ]
-        counts = function["operations"]
+        counts, memory = function["operations"], function["memory"]
+        values = memory["values"]
+        needs = f"{values:,} bytes" if values is not None else "as the shape of the inputs demands"
+        rows.append(("memory", f"states {memory['states']:,} bytes", f"values {needs}"))
         parts.append(f"function {name} ({function['opset']}{default})\n{table(rows, indent=2)}")
         title = f"ops of {name}: {sum(counts.values())} without constants"
         parts.append(f"{title}\n{table([(f'{n:,}', op) for op, n in counts.items()], indent=2)}")

@@ -36,10 +36,8 @@ class Executor:
     """This library's executor, over a bundle."""
 
     def __init__(self, **options):
-        kv = options.pop("kv", "state")
-        start = time.perf_counter()
-        self.session = Session(bundle(kv=kv), **options)
-        self.load_seconds = time.perf_counter() - start
+        recipe = {key: options.pop(key) for key in ("kv", "quant") if key in options}
+        self.session = Session(bundle(**recipe), **options)
 
     def prefill(self, ids: list[int]) -> int:
         self.session.reset()
@@ -78,6 +76,8 @@ def main() -> None:
         "executor fp32, state": Executor(precision="fp32"),
         "executor fp32, host": Executor(precision="fp32", kv="host"),
         "executor fp16, state": Executor(precision="fp16"),
+        "executor int8": Executor(precision="fp16", quant="int8"),
+        "executor lut4": Executor(precision="fp16", quant="lut4"),
     }
     rates = {name: [] for name in runners}
     with torch.inference_mode():

@@ -6,31 +6,25 @@ key, so chapters share a conversion and never see a stale one. `ANE_BOOK_CACHE` 
 
 from hashlib import sha256
 import json
-import os
 from pathlib import Path
 import shutil
 
 from ane_book.bundle import Bundle, Recipe
 from ane_book.config import DecoderConfig
 from ane_book.conversion.build import BundleBuilder, Progress
+from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.reference import find_reference, reference_models
 from ane_book.conversion.shards import parse_bytes
+from ane_book.device import cache_folder
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
 from filelock import FileLock
 
-__all__ = ["cache_folder", "convert", "reference_models"]
+__all__ = ["convert", "reference_models"]
 
 LIBRARY = Path(__file__).parent.parent
 SHAPING = ("config.py", "bundle.py", "conversion/*.py", "models/*.py", "weights/*.py")
-
-
-def cache_folder() -> Path:
-    """Where bundles are kept: $ANE_BOOK_CACHE, or `ane-book` in the user's cache folder."""
-    chosen = os.environ.get("ANE_BOOK_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) if chosen else Path(base) / "ane-book"
 
 
 def convert(
@@ -44,6 +38,7 @@ def convert(
     shard_limit: str | int = "1GB",
     head_rows: int = 16384,
     argmax_output: bool = False,
+    quant: str = "none",
     force: bool = False,
     progress: Progress = lambda description, done, total: None,
 ) -> Bundle:
@@ -55,12 +50,14 @@ def convert(
     context: slots of the cache (S). prefill: tokens of a prompt's chunk (T).
     shard_limit: bytes of weights in one package. head_rows: rows in a part of the vocabulary.
     argmax_output: return the likeliest token's id instead of the logits.
+    quant: how the projections' weights are stored: "none" (fp16), "int8" with a scale for each
+    output channel, or "lut4", "lut6", "lut8" with a palette for each 16 of them.
     force: convert again although the bundle is there.
 
     Raises UnknownModel, WeightsNotFound, InvalidWeights, UnsupportedModel or InvalidInput. Nothing
     is left in `out` unless it is whole.
     """
-    recipe = _recipe(kv, context, prefill, shard_limit, head_rows, argmax_output)
+    recipe = _recipe(kv, context, prefill, shard_limit, head_rows, argmax_output, quant)
     remembered = _Remembered(model, recipe) if source is None and out is None else None
     if remembered and not force and remembered.bundle:
         return remembered.bundle
@@ -137,7 +134,9 @@ def _recipe(
     shard_limit: str | int,
     head_rows: int,
     argmax_output: bool,
+    quant: str,
 ) -> Recipe:
+    find_scheme(quant)
     if kv not in ("state", "host"):
         raise InvalidInput(f'kv must be "state" or "host", not {kv!r}')
     if not 2 <= prefill <= context:
@@ -151,6 +150,7 @@ def _recipe(
         shard_bytes=parse_bytes(shard_limit),
         head_rows=head_rows,
         argmax_output=argmax_output,
+        quant=quant,
     )
 
 

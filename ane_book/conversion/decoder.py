@@ -15,6 +15,7 @@ from pathlib import Path
 from ane_book.bundle import Recipe
 from ane_book.config import DecoderConfig
 from ane_book.conversion.program import FunctionWriter, PackageWriter, Piece, lower
+from ane_book.conversion.quantize import find_scheme
 from ane_book.models.decoder import Block, Winner
 from ane_book.models.layers import RMSNorm
 import numpy as np
@@ -55,7 +56,8 @@ def write_shard(
 ) -> None:
     """Write the package of some layers; `weights` yields the state dict of each, in order."""
     package = PackageWriter(path)
-    offsets = [package.write_weights(state) for state in weights]
+    scheme = find_scheme(recipe.quant)
+    stored = [package.write_weights(state, scheme) for state in weights]
     for name, T in recipe.functions.items():
         function = package.function(name)
         frame = _open_frame(function, config, recipe, len(layers), T)
@@ -68,7 +70,7 @@ def write_shard(
                 "keys": frame["keys"][i],
                 "values": frame["values"][i],
             }
-            hidden, k, v = function.stamp(pieces[name], f"layer{layer}", feeds, offsets[i], last)
+            hidden, k, v = function.stamp(pieces[name], f"layer{layer}", feeds, stored[i], last)
             new_keys.append(k)
             new_values.append(v)
         _close_frame(function, config, recipe, frame, new_keys, new_values, T)
@@ -155,17 +157,17 @@ def write_head(
     """Write the head's package: logits of each part of the vocabulary, or the winning token."""
     C, names = config.hidden_size, [f"logits_{i}" for i in range(len(splits))]
     package = PackageWriter(path)
-    offsets = package.write_weights(weights)
+    stored = package.write_weights(weights, find_scheme(recipe.quant))
     for name, T in recipe.functions.items():
         function = package.function(name)
         function.input("hidden", "fp16", (1, C, 1, T))
         norm = RMSNorm(C, config.rms_norm_eps)
         example = {"hidden": torch.zeros(1, C, 1, T)}
         piece = lower(norm, example, ["normed"], config.rms_norm_eps)
-        normed = {"weight": offsets["norm.weight"]}
+        normed = {"weight": stored["norm.weight"]}
         (hidden,) = function.stamp(piece, "norm", {"hidden": "hidden"}, normed)
         for i, rows in enumerate(splits):
-            weight = function.weight(f"part{i}", offsets[f"parts.{i}.weight"], (rows, C, 1, 1))
+            weight = function.weight(f"part{i}", stored[f"parts.{i}.weight"])
             function.op(
                 "conv", names[i], "fp16", [(1, rows, 1, T)], x=hidden, weight=weight,
                 strides=np.ones(2, np.int32), pad_type=np.str_("valid"),

@@ -16,12 +16,13 @@ import json
 from pathlib import Path
 import uuid
 
+from ane_book.conversion.quantize import SCHEMES, Scheme, encode
 from ane_book.mil.reader import Constant, Package
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FunctionWriter", "PackageWriter", "Piece", "lower"]
+__all__ = ["FunctionWriter", "PackageWriter", "Piece", "Stored", "lower"]
 
 OPSET = "CoreML8"  # iOS 18 / macOS 15
 SPECIFICATION_VERSION = 9
@@ -36,6 +37,29 @@ class Piece:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     parameters: dict[str, str]  # name of a constant -> name of the module's parameter
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A weight in the weight file: its shape, the op that gives it, the blobs of its operands."""
+
+    shape: tuple[int, ...]
+    op: str
+    operands: dict[str, tuple[str, tuple[int, ...], int]]  # dtype, shape, offset
+
+    def fill(self, operation) -> None:
+        """Make a MIL_pb2.Operation, whose output has its type, give this weight."""
+        operation.type = self.op
+        operation.attributes.pop("val", None)
+        for key, (dtype, shape, offset) in self.operands.items():
+            if self.op == "const":  # coremltools drops axes of size 1 from some
+                sizes = operation.outputs[0].type.tensorType.dimensions
+                shape = [size.constant.size for size in sizes]
+                value = operation.attributes[key]
+            else:
+                value = operation.inputs[key].arguments.add().value
+            code = _value_type(dtype, shape).tensorType.dataType
+            value.CopyFrom(_helper().create_file_value_tensor(WEIGHT_FILE, offset, shape, code))
 
 
 def lower(
@@ -124,7 +148,7 @@ def _value_type(dtype: str, shape: tuple[int, ...]):
     """A MIL ValueType of a tensor."""
     from coremltools.proto import MIL_pb2
 
-    code = {"fp16": MIL_pb2.FLOAT16, "int32": MIL_pb2.INT32}[dtype]
+    code = MIL_pb2.DataType.Value("FLOAT16" if dtype == "fp16" else dtype.upper())
     return _helper().create_valuetype_tensor(shape, code)
 
 
@@ -181,34 +205,33 @@ class FunctionWriter:
 
     def constant(self, name: str, value) -> str:
         """Add a constant (numpy scalar or array)."""
-        return self._add_constant(name, _constant_value(value))
-
-    def _add_constant(self, name: str, value) -> str:
-        operation = self._block.operations.add(type="const")
-        operation.outputs.add(name=name, type=value.type)
-        operation.attributes["val"].CopyFrom(value)
-        operation.attributes["name"].CopyFrom(_helper().create_scalar_value(name))
+        value = _constant_value(value)
+        self._add_constant(name, value.type).attributes["val"].CopyFrom(value)
         return name
 
-    def weight(self, name: str, offset: int, shape: tuple[int, ...]) -> str:
+    def weight(self, name: str, stored: Stored) -> str:
         """Add an fp16 constant whose bytes are in the weight file."""
-        type_ = _value_type("fp16", shape).tensorType
-        return self._add_constant(
-            name, _helper().create_file_value_tensor(WEIGHT_FILE, offset, shape, type_.dataType)
-        )
+        stored.fill(self._add_constant(name, _value_type("fp16", stored.shape)))
+        return name
+
+    def _add_constant(self, name: str, type_):
+        operation = self._block.operations.add(type="const")
+        operation.outputs.add(name=name, type=type_)
+        operation.attributes["name"].CopyFrom(_helper().create_scalar_value(name))
+        return operation
 
     def stamp(
         self,
         piece: Piece,
         prefix: str,
         feeds: dict[str, str],
-        offsets: dict[str, int],
+        weights: dict[str, Stored],
         names: dict[str, str] | None = None,
     ) -> list[str]:
         """Copy a piece into this function; returns the names of its outputs.
 
-        feeds: value for each input of the piece. offsets: place of each parameter in the weight
-        file. names: final names for outputs that leave the function.
+        feeds: value for each input of the piece. weights: what `write_weights` gave for each
+        parameter. names: final names for outputs that leave the function.
         """
         rename = dict(feeds) | self._stamped.setdefault(id(piece), {})
         rename |= {piece_name: final for piece_name, final in (names or {}).items()}
@@ -219,12 +242,6 @@ class FunctionWriter:
                 continue  # axes, shapes and the like are the same for every layer
             copy = self._block.operations.add()
             copy.CopyFrom(operation)
-            if output in piece.parameters:
-                blob = copy.attributes["val"]
-                dims = [d.constant.size for d in copy.outputs[0].type.tensorType.dimensions]
-                offset = offsets[piece.parameters[output]]
-                code = copy.outputs[0].type.tensorType.dataType
-                blob.CopyFrom(_helper().create_file_value_tensor(WEIGHT_FILE, offset, dims, code))
             for result in copy.outputs:
                 new = rename.get(result.name) or f"{prefix}_{result.name}"
                 if plain_constant:
@@ -235,6 +252,8 @@ class FunctionWriter:
             for argument in copy.inputs.values():
                 for binding in argument.arguments:
                     binding.name = rename[binding.name]
+            if output in piece.parameters:
+                weights[piece.parameters[output]].fill(copy)
             copy.attributes["name"].CopyFrom(_helper().create_scalar_value(copy.outputs[0].name))
         return [rename[name] for name in piece.outputs]
 
@@ -279,14 +298,20 @@ class PackageWriter:
         self._model = Model_pb2.Model(specificationVersion=SPECIFICATION_VERSION)
         self._model.mlProgram.version = 1
 
-    def write_weights(self, state: dict[str, Tensor]) -> dict[str, int]:
-        """Append tensors to the weight file as fp16; returns the offset of each."""
-        return {
-            name: self._blobs.write_fp16_data(
-                np.ascontiguousarray(tensor.half().numpy()).reshape(-1).view(np.uint16)
-            )
-            for name, tensor in state.items()
-        }
+    def write_weights(
+        self, state: dict[str, Tensor], scheme: Scheme = SCHEMES["none"]
+    ) -> dict[str, Stored]:
+        """Append tensors to the weight file, projections by the scheme and all others as fp16."""
+        return {name: self._write(tensor, scheme) for name, tensor in state.items()}
+
+    def _write(self, tensor: Tensor, scheme: Scheme) -> Stored:
+        encoded, operands = encode(tensor, scheme), {}
+        for key, (dtype, array) in encoded.operands.items():
+            flat = np.ascontiguousarray(array).reshape(-1)
+            raw = flat.view(np.uint16) if dtype == "fp16" else flat
+            offset = getattr(self._blobs, f"write_{dtype}_data")(raw)
+            operands[key] = dtype, array.shape, offset
+        return Stored(tuple(tensor.shape), encoded.op, operands)
 
     def function(self, name: str) -> FunctionWriter:
         return FunctionWriter(name, self._model.mlProgram, self._model.description)

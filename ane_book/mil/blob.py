@@ -15,7 +15,7 @@ import struct
 from ane_book.errors import InvalidPackage
 import numpy as np
 
-__all__ = ["BlobFile"]
+__all__ = ["BlobFile", "stored_bytes", "unpack_bits"]
 
 SENTINEL = 0xDEADBEEF
 HEADER = struct.Struct("<II56x")  # count, version
@@ -30,22 +30,44 @@ BLOB_DTYPES = {
 #: bits of the dtypes that are packed several to a byte
 SUB_BYTE = {"int4": 4, "uint1": 1, "uint2": 2, "uint3": 3, "uint4": 4, "uint6": 6}
 
+#: how numpy holds a dtype once read: bf16 as its bits, sub-byte values one to a byte
 NUMPY = {
     "fp16": np.float16, "fp32": np.float32, "fp64": np.float64, "bool": np.bool_,
     "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64,
     "uint8": np.uint8, "uint16": np.uint16, "uint32": np.uint32, "uint64": np.uint64,
-    "bf16": np.uint16, "string": np.str_,
+    "bf16": np.uint16, "string": np.str_, "int4": np.int8, "uint1": np.uint8,
+    "uint2": np.uint8, "uint3": np.uint8, "uint4": np.uint8, "uint6": np.uint8,
 }  # fmt: skip
 
 
+def stored_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes that a tensor takes in a weight file."""
+    bits = SUB_BYTE.get(dtype) or 8 * np.dtype(NUMPY[dtype]).itemsize
+    return (prod(shape) * bits + 7) // 8
+
+
 def unpack_bits(packed: np.ndarray, bits: int, count: int, signed: bool) -> np.ndarray:
-    """`count` values of `bits` bits each, least significant bit first, as uint8 or int8."""
-    planes = np.unpackbits(packed, bitorder="little")[: count * bits].reshape(count, bits)
-    values = (planes << np.arange(bits, dtype=np.uint8)).sum(axis=1, dtype=np.uint8)
-    if signed:
-        values = values.astype(np.int8)
-        values[values >= 1 << (bits - 1)] -= 1 << bits
-    return values
+    """`count` values of `bits` bits each, least significant bit first, as uint8 or int8.
+
+    packed: uint8, of which the first bytes are read. Raises ValueError where it has too few.
+    """
+    needed = (count * bits + 7) // 8
+    if len(packed) < needed:
+        raise ValueError(f"{len(packed)} bytes hold no {count} values of {bits} bits")
+    span = 1 if 8 % bits == 0 else 3  # bytes after which the pattern repeats: 1, or 3 for 3, 6 bits
+    word = packed[:needed]
+    if span == 3:
+        padded = np.zeros((-(-needed // 3), 4), np.uint8)
+        padded[:, :3].flat[:needed] = word
+        word = padded.view("<u4")[:, 0]
+    values = np.empty((len(word), 8 * span // bits), np.uint8)
+    for place in range(values.shape[1]):
+        values[:, place] = (word >> (place * bits)) & ((1 << bits) - 1)
+    values = values.reshape(-1)[:count]
+    if not signed:
+        return values
+    sign = np.uint8(1 << (bits - 1))  # two's complement: flip the sign bit, then take it away
+    return ((values ^ sign) - sign).view(np.int8)
 
 
 class BlobFile:
@@ -57,11 +79,13 @@ class BlobFile:
 
     def __init__(self, path: Path):
         self.path = path
-        with path.open("rb") as file:
-            try:
+        try:
+            with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            except ValueError:  # an empty file cannot be mapped
-                raise InvalidPackage(f"{path}: the weight file is empty") from None
+        except ValueError:  # an empty file cannot be mapped
+            raise InvalidPackage(f"{path}: the weight file is empty") from None
+        except OSError as error:
+            raise InvalidPackage(f"{path}: cannot be mapped ({error.strerror})") from None
         if len(self._map) < HEADER.size:
             raise InvalidPackage(f"{path}: {len(self._map)} bytes is too short for a weight file")
         version = HEADER.unpack_from(self._map)[1]
@@ -69,10 +93,18 @@ class BlobFile:
             raise InvalidPackage(f"{path}: weight file version {version} is not 2")
 
     def read(self, offset: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The blob whose record is at `offset`, as an array of `shape`, mapped.
+        """The blob whose record is at `offset`, as an array of `shape`; mapped, if not sub-byte.
 
         Raises InvalidPackage when record, dtype or size disagree with what the program declares.
         """
+        stored = self.packed(offset, dtype, shape)
+        if dtype in SUB_BYTE:
+            values = unpack_bits(stored, SUB_BYTE[dtype], prod(shape), dtype.startswith("int"))
+            return values.reshape(shape)
+        return stored.view(NUMPY[dtype]).reshape(shape)
+
+    def packed(self, offset: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+        """The bytes of that blob as they are stored, uint8, mapped; raises like `read`."""
         where = f"{self.path}: blob at byte {offset}"
         if offset % 64 or offset < HEADER.size or offset + RECORD.size > len(self._map):
             raise InvalidPackage(f"{where} lies outside the file of {len(self._map)} bytes")
@@ -82,15 +114,10 @@ class BlobFile:
         if BLOB_DTYPES.get(code) != dtype:
             found = BLOB_DTYPES.get(code, f"code {code}")
             raise InvalidPackage(f"{where} holds {found}, the program declares {dtype}")
-        count = prod(shape)
-        bits = SUB_BYTE.get(dtype) or 8 * np.dtype(NUMPY[dtype]).itemsize
-        expected = (count * bits + 7) // 8
-        if size != expected or start + size > len(self._map):
+        expected, itemsize = stored_bytes(dtype, shape), np.dtype(NUMPY[dtype]).itemsize
+        if size != expected or start + size > len(self._map) or start % itemsize:
             raise InvalidPackage(
                 f"{where} has {size} bytes at {start} of a file of {len(self._map)}; "
-                f"{dtype}{list(shape)} needs {expected}"
+                f"{dtype}{list(shape)} needs {expected}, aligned to {itemsize}"
             )
-        if dtype in SUB_BYTE:
-            packed = np.frombuffer(self._map, np.uint8, size, start)
-            return unpack_bits(packed, bits, count, dtype.startswith("int")).reshape(shape)
-        return np.frombuffer(self._map, NUMPY[dtype], count, start).reshape(shape)
+        return np.frombuffer(self._map, np.uint8, size, start)

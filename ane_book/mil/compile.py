@@ -13,6 +13,8 @@ from types import FunctionType
 from ane_book.errors import InvalidPackage, UnsupportedOp
 from ane_book.mil import fast
 from ane_book.mil.aliases import in_place_writes, origins, uses
+from ane_book.mil.constants import Constants, Known, torch_dtype
+from ane_book.mil.failures import Failures, turns
 from ane_book.mil.ops import OPS
 from ane_book.mil.ops.tensor_transformation import write_slice
 from ane_book.mil.reader import Block, Constant, Function, Operation
@@ -21,24 +23,8 @@ import torch
 
 __all__ = ["Compiled", "Compiler", "torch_dtype"]
 
-TORCH = {
-    "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16,
-    "bool": torch.bool, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32,
-    "int64": torch.int64, "uint8": torch.uint8, "uint16": torch.uint16, "uint32": torch.uint32,
-    "uint64": torch.uint64, "int4": torch.int8, "uint1": torch.uint8, "uint2": torch.uint8,
-    "uint3": torch.uint8, "uint4": torch.uint8, "uint6": torch.uint8,
-}  # fmt: skip
-
-#: Arguments that name a dtype: "fp16" in them is lifted together with the tensors.
-DTYPE_ARGUMENTS = frozenset(["dtype", "output_dtype"])
-
 #: Inputs that take any number of tensors, as a list.
 VARIADIC = frozenset(["values", "loop_vars"])
-
-
-def torch_dtype(dtype: str, lift: bool) -> torch.dtype:
-    """The torch dtype of a MIL dtype; lift: half precision becomes single."""
-    return torch.float32 if lift and dtype == "fp16" else TORCH[dtype]
 
 
 @dataclass
@@ -48,6 +34,7 @@ class Compiled:
     run: Callable  # (inputs, states) -> outputs
     trace: Callable  # (inputs, states) -> generator of (name, tensor)
     source: str
+    failures: Failures
 
 
 class Compiler:
@@ -58,23 +45,28 @@ class Compiler:
         self.scope: dict[str, object] = {}  # globals of the generated source
         self.bound: dict[int, str] = {}  # id of a bound object -> its name there
         self.variables: dict[str, str] = {}  # value -> local variable
-        self.constants: dict[str, Constant | torch.Tensor] = {}
-        for operation in function.operations():
-            self._register_constant(operation)
-        self.origin = origins(function, self.constants)
+        self.failures = Failures(function, self.variables)
+        self.constants = Constants(function, lift, shared)
+        self.types = function.inputs | {
+            name: type_ for operation in function.operations() for name, type_ in operation.outputs
+        }
+        self.origin = origins(function, self.constants.named)
         self.in_place = in_place_writes(function, self.origin) if optimize else {}
 
     def compile(self) -> Compiled:
         """Generate and load the source of the function, without and with a trace."""
         functions = [self._load(trace) for trace in (False, True)]
-        return Compiled(functions[0][0], functions[1][0], functions[0][1])
+        return Compiled(functions[0][0], functions[1][0], functions[0][1], self.failures)
 
     def _load(self, trace: bool) -> tuple[FunctionType, str]:
+        self.lasting = {*self.function.inputs, *self.function.states, *self.constants.named}
         names = [self.variable(name) for name in self.function.inputs]
         body = list(self.block_lines(self.function.block, trace))
         unpack = [f"{', '.join(names)}, = inputs"] if names else []
+        if any(operation.type == "while_loop" for operation in self.function.operations()):
+            unpack.append(f"turns = {self.bind(turns)}()")
         source = "\n    ".join(["def run(inputs, states):", *unpack, *body]) + "\n"
-        exec(compile(source, f"<{self.function.name}>", "exec"), self.scope)
+        exec(compile(source, self.failures.file(source), "exec"), self.scope)
         return self.scope["run"], source
 
     # --- values -------------------------------------------------------------------------------
@@ -99,44 +91,13 @@ class Compiler:
             self.scope[name] = value  # which also keeps the id from being used again
         return name
 
-    def tensor(self, value: Constant | torch.Tensor) -> torch.Tensor | str:
-        """A constant as a tensor, decoded once a package where it lies in the weight file."""
-        if isinstance(value, torch.Tensor):
-            return value
-        if value.type.dtype == "string":
-            return value.value
-        key = (value.blob, value.type, self.lift)
-        if value.blob and key in self.shared:
-            return self.shared[key]
-        tensor = _decode(value).to(torch_dtype(value.type.dtype, self.lift))
-        if value.blob:
-            self.shared[key] = tensor
-        return tensor
-
-    def dtype(self, value: Constant | torch.Tensor) -> torch.dtype:
-        """The dtype that `tensor` gives."""
-        if isinstance(value, torch.Tensor):
-            return value.dtype
-        return torch_dtype(value.type.dtype, self.lift)
-
-    def column_major(self, weight: Constant | torch.Tensor) -> torch.Tensor:
-        """A weight (O, C, 1, ...) as a float32 matrix (O, C) that lies in memory column by column.
-
-        Made once for all functions of the package.
-        """
-        key = ("column major", getattr(weight, "blob", None) or id(weight))
-        if key not in self.shared:
-            tensor = weight if isinstance(weight, torch.Tensor) else _decode(weight)
-            self.shared[key] = tensor.flatten(1).t().float().contiguous().t()
-        return self.shared[key]
-
-    def plain(self, constant: Constant | torch.Tensor) -> object:
-        """A constant as plain Python: a scalar, a string or a list."""
-        return constant.tolist() if isinstance(constant, torch.Tensor) else constant.value
-
-    def constant(self, item: str | Constant) -> Constant | torch.Tensor | None:
+    def constant(self, item: str | Constant) -> Known | None:
         """The constant that an op's input is, or None when it is computed at run time."""
-        return self.constants.get(item) if isinstance(item, str) else item
+        return self.constants.find(item)
+
+    def bind_tensor(self, value: Known) -> str:
+        """A name for a constant as a tensor."""
+        return self.bind(self.constants.tensor(value))
 
     # --- lines --------------------------------------------------------------------------------
 
@@ -146,25 +107,35 @@ class Compiler:
         last_use = {name: i for i, o in enumerate(block.operations) for name in uses(o)}
         local = {name for o in block.operations for name, _ in o.outputs} - outputs
         for position, operation in enumerate(block.operations):
-            if operation.type == "const" or operation.type.startswith("constexpr_"):
+            if operation.type == "const":
                 continue
-            yield from self.operation_lines(operation, position)
+            if operation.type.startswith("constexpr_"):
+                self.op(operation, position)  # expanded by who uses it, if it is one that we have
+                continue
+            lines = self.operation_lines(operation, position)
+            yield from self.failures.lines(operation, lines)
             if trace:
                 for name, _ in operation.outputs:
                     yield f"yield {name!r}, {self.variable(name)}"
             produced = {name for name, _ in operation.outputs}
             dead = {n for n in {*uses(operation)} & local if last_use[n] == position}
             dead |= {n for n in produced & local if n not in last_use}
-            dead = sorted(self.variable(n) for n in dead if n not in self.constants)
+            dead = sorted(self.variable(n) for n in dead if n not in self.constants.named)
             if dead and not operation.blocks:  # nested blocks keep their own references
                 yield f"del {', '.join(dead)}"
-        yield f"return {', '.join(self.result(name) for name in block.outputs)},"
+        give = self.result if block is self.function.block else self.value
+        yield f"return {', '.join(give(name) for name in block.outputs)},"
+
+    def value(self, name: str) -> str:
+        """A value as it is, be it a constant or made by an op."""
+        constant = self.constants.named.get(name)
+        return self.use(name) if constant is None else self.bind_tensor(constant)
 
     def result(self, name: str) -> str:
-        """An output; copied when it might share memory with something that outlives the call."""
-        if name in self.constants:
-            return f"{self.bind(self.tensor(self.constants[name]))}.clone()"
-        return self.use(name) + (".clone()" if self.origin[name] else "")
+        """A value that outlives the call; copied when it might share memory with another such."""
+        shared = not self.lasting.isdisjoint(self.origin[name])
+        self.lasting |= self.origin[name]
+        return self.value(name) + (".clone()" if shared else "")
 
     def operation_lines(self, operation: Operation, position: int) -> Iterator[str]:
         if operation.type == "read_state":
@@ -186,6 +157,7 @@ class Compiler:
 
     def update_lines(self, operation: Operation) -> Iterator[str]:
         """`slice_update` of a state, in place."""
+        self.op(operation)  # which knows all its inputs, whose keys become source
         name = operation.outputs[0][0]
         arguments = {
             key: self.static(key, items)
@@ -213,7 +185,9 @@ class Compiler:
         else:
             values = self.argument("loop_vars", operation.inputs["loop_vars"])
             yield f"{targets}, = {values}"
-            yield f"while {names[0]}({targets})[0]: {targets}, = {names[1]}({targets})"
+            yield f"for _ in turns:  # {operation.name!r}"
+            yield f"    if not {names[0]}({targets})[0]: break"
+            yield f"    {targets}, = {names[1]}({targets})"
 
     def call(self, operation: Operation, position: int) -> str:
         """The line of one op: `v7 = c3(x=v3, y=v5)`."""
@@ -230,7 +204,7 @@ class Compiler:
     def op(self, operation: Operation, position: int = -1):
         """The op's function; raises UnsupportedOp with the op's place and what stands around it."""
         found = OPS.get(operation.type)
-        unknown = sorted(set(operation.inputs) - found.parameters) if found else []
+        unknown = sorted(set(operation.inputs) - (found.parameters - {"_out"})) if found else []
         if found and not unknown:
             return found
         near = [o.type for o in self.function.block.operations if o.type != "const"]
@@ -251,7 +225,7 @@ class Compiler:
             for key, items in operation.inputs.items()
         ]
         if op.wants_types:
-            types = [(torch_dtype(t.dtype, self.lift), t.shape) for _, t in operation.outputs]
+            types = [(self.constants.dtype(t), t.shape) for _, t in operation.outputs]
             found.append(f"_out={self.bind(types)}")
         return found
 
@@ -261,7 +235,7 @@ class Compiler:
         for item in items:
             constant = self.constant(item)
             known = constant is not None
-            names.append(self.bind(self.tensor(constant)) if known else self.use(item))
+            names.append(self.bind_tensor(constant) if known else self.use(item))
         return f"[{', '.join(names)}]" if key in VARIADIC or len(names) > 1 else names[0]
 
     def static(self, key: str, items: list) -> str:
@@ -272,40 +246,9 @@ class Compiler:
             if constant is None:
                 values.append(f"{self.use(item)}.tolist()")
                 continue
-            value = self.plain(constant)
-            if key in DTYPE_ARGUMENTS and self.lift and value == "fp16":
-                value = "fp32"
+            value = self.constants.plain(key, constant)
             values.append(repr(value) if _literal(value) else self.bind(value))
         return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
-
-    def _register_constant(self, operation: Operation) -> None:
-        if operation.type == "const":
-            self.constants[operation.outputs[0][0]] = operation.inputs["val"][0]
-        elif operation.type.startswith("constexpr_"):
-            self._expand(operation)
-
-    def _expand(self, operation: Operation) -> None:
-        """Decompress a `constexpr_*` constant, once a package where its parts lie in the file."""
-        constants = [self.constant(item) for items in operation.inputs.values() for item in items]
-        blobs = tuple(getattr(constant, "blob", None) for constant in constants)
-        key = (operation.type, blobs, self.lift)
-        if not any(blobs) or key not in self.shared:
-            text = (
-                f"{self.bind(self.op(operation).function)}({', '.join(self.arguments(operation))})"
-            )
-            value = eval(text, self.scope)
-            self.shared[key] = value if isinstance(value, tuple) else (value,)
-        for (name, _), tensor in zip(operation.outputs, self.shared[key], strict=True):
-            self.constants[name] = tensor
-
-
-def _decode(constant: Constant) -> torch.Tensor:
-    """A constant as stored: a view of the mapped weight file, or a copy of an immediate value."""
-    array = constant.array()
-    if not array.flags.writeable:  # torch wants memory that it may own
-        array = array.copy()
-    tensor = torch.from_numpy(array)
-    return tensor.view(torch.bfloat16) if constant.type.dtype == "bf16" else tensor
 
 
 def _literal(value: object) -> bool:

@@ -8,13 +8,16 @@ PyTorch.
 Taught in the chapters "Porting recipe" and "Inside an ML Program".
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from ane_book.errors import InvalidInput
 from ane_book.mil.compile import Compiled, Compiler, as_array, torch_dtype
+from ane_book.mil.features import Feature, features, random_inputs
+from ane_book.mil.memory import Memory, measure
 from ane_book.mil.reader import Function, Operation, Package, TensorType
+from ane_book.mil.validate import check_memory
 import numpy as np
 import torch
 
@@ -80,6 +83,7 @@ class MLProgram:
                 f"{self.package.path}: no function {name!r}; it has: {', '.join(self.functions)}"
             )
         self._function: Function = self.package.functions[name]
+        check_memory(self._function, self._lift)
 
     @classmethod
     def from_mlmodel(cls, model, function_name: str | None = None, precision: str = "fp16"):
@@ -91,6 +95,16 @@ class MLProgram:
         """Another function of the same package; weights in memory are shared."""
         return MLProgram(
             self.package, name, self.precision, optimize=self._optimize, _shared=self._shared
+        )
+
+    def plain(self, precision: str | None = None) -> "MLProgram":
+        """The same function, op by op with every shortcut off; weights in memory are shared."""
+        return MLProgram(
+            self.package,
+            self.name,
+            precision or self.precision,
+            optimize=False,
+            _shared=self._shared,
         )
 
     @property
@@ -126,8 +140,7 @@ class MLProgram:
     @cached_property
     def compiled(self) -> Compiled:
         """The generated straight-line code; made at the first use."""
-        lift = self.precision == "fp32"
-        return Compiler(self._function, lift, self._optimize, self._shared).compile()
+        return Compiler(self._function, self._lift, self._optimize, self._shared).compile()
 
     def make_state(self) -> State:
         """Fresh states, all zero; any function of the package with the same states may use them."""
@@ -138,32 +151,78 @@ class MLProgram:
             }
         )
 
+    @cached_property
+    def features(self) -> dict[str, Feature]:
+        """The inputs as the model's description has them: shapes allowed, defaults, images."""
+        return features(self.package, self.name, "input", self.inputs)
+
+    @cached_property
+    def _images(self) -> dict[str, Feature]:
+        described = features(self.package, self.name, "output", self.outputs)
+        return {name: feature for name, feature in described.items() if feature.color}
+
+    @property
+    def memory(self) -> Memory:
+        """Bytes that this function takes: weights, what was made of them, values, states."""
+        return measure(self._function, self.package, self.compiled.run.__globals__, self._lift)
+
+    def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
+        """An array for every input, of its default shape; see `Feature.random`."""
+        return random_inputs(self.features, seed)
+
     def predict(
-        self, inputs: Mapping[str, np.ndarray], state: State | None = None
-    ) -> dict[str, np.ndarray]:
+        self, inputs: Mapping[str, object] | Sequence[Mapping], state: State | None = None
+    ) -> dict[str, np.ndarray] | list[dict[str, np.ndarray]]:
         """Run the function on named arrays; returns its outputs by name.
 
-        Float arrays of any width are converted to the declared one. Raises InvalidInput for a name,
-        shape or dtype that the program does not declare, or for a missing state.
+        An input is anything that numpy makes an array of, or a PIL image where the description
+        declares an image; `Feature.array` says what is converted. A list of such dicts gives a list
+        of results. An output is an array of the declared dtype, a PIL image where one is declared,
+        or, of a classifier, the label and a dict of probabilities by label.
+
+        Raises InvalidInput for a name, shape, dtype or value that the program does not take, or for
+        a missing state.
         """
+        if isinstance(inputs, list):
+            return [self.predict(one, state) for one in inputs]
         with torch.inference_mode():
-            results = self.compiled.run(self._tensors(inputs), self._states(state))
+            tensors, states = self._tensors(inputs), self._states(state)
+            with self.compiled.failures.explained():
+                results = self.compiled.run(tensors, states)
             return {
-                name: as_array(tensor)
-                for name, tensor in zip(self._function.block.outputs, results, strict=True)
+                name: self._result(name, value)
+                for name, value in zip(self._function.block.outputs, results, strict=True)
             }
 
+    @torch.inference_mode()  # as a decorator it holds while this runs, not while the caller does
     def trace(
-        self, inputs: Mapping[str, np.ndarray], state: State | None = None
+        self, inputs: Mapping[str, object], state: State | None = None
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Run like `predict`, yielding (name, array) of every intermediate value as it appears."""
-        with torch.inference_mode():
-            for name, tensor in self.compiled.trace(self._tensors(inputs), self._states(state)):
+        """Run like `predict`, yielding (name, array) of every value as an op makes it.
+
+        An array is a copy that nobody else holds: take of it what you need and let it go, and the
+        whole run takes no more memory than `predict` and one value. Left out are constants, values
+        inside the bodies of `cond` and `while_loop`, and what a shortcut never makes
+        (`plain()` makes all).
+        """
+        tensors, states = self._tensors(inputs), self._states(state)
+        with self.compiled.failures.explained():
+            for name, tensor in self.compiled.trace(tensors, states):
                 if isinstance(tensor, torch.Tensor):
                     yield name, as_array(tensor.clone())
 
+    @property
+    def _lift(self) -> bool:
+        return self.precision == "fp32"
+
+    def _result(self, name: str, value) -> object:
+        if not isinstance(value, torch.Tensor):  # what `classify` gives
+            return value
+        image = self._images.get(name)
+        return image.image(as_array(value)) if image else as_array(value)
+
     def _torch_dtype(self, type_: TensorType) -> torch.dtype:
-        return torch_dtype(type_.dtype, self.precision == "fp32")
+        return torch_dtype(type_.dtype, self._lift)
 
     def _states(self, state: State | None) -> dict[str, torch.Tensor]:
         if not self.states:
@@ -175,30 +234,23 @@ class MLProgram:
             )
         return state.tensors
 
-    def _tensors(self, inputs: Mapping[str, np.ndarray]) -> list[torch.Tensor]:
-        if inputs.keys() != self.inputs.keys():
-            missing = sorted(self.inputs.keys() - inputs.keys())
-            unknown = sorted(inputs.keys() - self.inputs.keys())
+    def _tensors(self, inputs: Mapping[str, object]) -> list[torch.Tensor]:
+        unknown = sorted(inputs.keys() - self.inputs.keys())
+        missing = [n for n, f in self.features.items() if n not in inputs and f.fill is None]
+        if unknown or missing:
             raise InvalidInput(
                 f"function {self.name!r} takes {', '.join(self.inputs)}"
                 + (f"; missing: {', '.join(missing)}" if missing else "")
                 + (f"; unknown: {', '.join(unknown)}" if unknown else "")
             )
-        return [self._tensor(name, inputs[name], type_) for name, type_ in self.inputs.items()]
+        return [
+            self._tensor(feature, feature.array(inputs[name]))
+            if name in inputs
+            else self._tensor(feature, feature.default())
+            for name, feature in self.features.items()
+        ]
 
-    def _tensor(self, name: str, value: np.ndarray, type_: TensorType) -> torch.Tensor:
-        value = np.asarray(value)
-        fits = len(value.shape) == len(type_.shape) and all(
-            size is None or size == given
-            for size, given in zip(type_.shape, value.shape, strict=True)
-        )
-        if not fits:
-            raise InvalidInput(
-                f"input {name!r} must be {type_}, not an array of shape {value.shape}"
-            )
-        dtype = self._torch_dtype(type_)
-        if value.dtype.kind not in "fiub" or (value.dtype.kind == "f") > dtype.is_floating_point:
-            raise InvalidInput(f"input {name!r} must be {type_}, not {value.dtype}")
-        if not value.flags.writeable:
-            value = value.copy()
-        return torch.from_numpy(value).to(dtype)
+    def _tensor(self, feature: Feature, array: np.ndarray) -> torch.Tensor:
+        if not array.flags.carray:  # torch wants memory that it may write, with forward strides
+            array = array.copy()
+        return torch.from_numpy(array).to(self._torch_dtype(feature.type))

@@ -1,61 +1,97 @@
-"""What is worth preparing at load: constant weights laid out as matrices.
+"""Faster functions for ops whose weights or shapes are known at load.
 
-A language model's decode step is about a hundred matrix-vector products with constant weights,
-bound by how fast those weights are read. In half precision a 1x1 convolution keeps its weight as
-the program stores it: two bytes a weight, and torch's half `mv` sums in float32 and rounds once.
-In single precision the weight is laid out column by column, which torch's `mv` reads faster.
+Products with constant weights read them as the package stores them (`products.py`); softmax, layer
+norm and the products of attention, where they are small, run compiled and in one thread, which
+takes less time than waking torch's; a slice at known places is torch's own indexing.
 
 Everything here is optional: with `optimize=False` the executor calls the plain ops, and a test
 holds both to the same numbers. research/executor-speed.md has what was tried and measured.
 """
 
-from ane_book.mil.ops.conv import pointwise
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+from ane_book.mil import native
+from ane_book.mil.ops import OPS
+from ane_book.mil.products import product
 from ane_book.mil.reader import Operation
 import torch
-from torch import Tensor
 
 __all__ = ["specialize"]
 
+SMALL = 1 << 16  # elements of x up to which one thread is enough
+FEW_ROWS = 16  # of a batch of products: with more of them, torch's are faster
 
-def half_pointwise(x: Tensor, weight: Tensor) -> Tensor:
-    """A 1x1 convolution in half precision: x (N, C, *D), weight (O, C) -> (N, O, *D)."""
-    if x.numel() != weight.shape[1]:  # half `mm` is far slower than widening the weight first
-        return pointwise(x, weight.float())
-    return torch.mv(weight, x.reshape(-1)).view(1, -1, *x.shape[2:])
+Shape = tuple[int, ...]
 
 
-def specialize(compiler, operation: Operation) -> tuple | None:
-    """A faster function for an op, with the source text of its arguments; None for most ops."""
-    if operation.type != "conv" or not _is_pointwise(compiler, operation):
+def specialize(compiler, operation: Operation) -> tuple[Callable, list[str]] | None:
+    """A faster function for an op, and the source text of its arguments; None for most ops."""
+    function = product(compiler.constants, operation)
+    if function:
+        return function, [compiler.argument("x", operation.inputs["x"])]
+    prepare = PREPARE.get(operation.type)
+    if prepare is None or not native.available():
         return None
-    weight = compiler.constant(operation.inputs["weight"][0])
-    x = f"x={compiler.argument('x', operation.inputs['x'])}"
-    if "bias" not in operation.inputs and compiler.dtype(weight) == torch.float16:
-        return half_pointwise, [x, f"weight={compiler.bind(compiler.tensor(weight).flatten(1))}"]
-    arguments = [x, f"weight2d={compiler.bind(compiler.column_major(weight))}"]
-    if "bias" in operation.inputs:
-        bias = compiler.tensor(compiler.constant(operation.inputs["bias"][0]))
-        arguments.append(f"bias={compiler.bind(bias.float())}")
-    return pointwise, arguments
+    operands = [key for key in ("x", "y") if key in operation.inputs]
+    shapes = [_shape(compiler, operation.inputs[key][0]) for key in operands]
+    parameters = _parameters(compiler, operation, operands)
+    dtype = compiler.constants.dtype(operation.outputs[0][1])
+    if None in shapes or parameters is None or dtype not in (torch.float16, torch.float32):
+        return None
+    run = prepare(parameters, dtype, *shapes)
+    if run is None:
+        return None
+    plain = partial(OPS[operation.type].function, **parameters)
+    arguments = [compiler.argument(key, operation.inputs[key]) for key in operands]
+    return native.fixed(plain, run, dtype, *shapes), arguments
 
 
-def _is_pointwise(compiler, operation: Operation) -> bool:
-    """Whether a conv is a plain matrix product with a constant weight and bias."""
-    given = {key: compiler.constant(items[0]) for key, items in operation.inputs.items()}
-    if given["weight"] is None or ("bias" in given and given["bias"] is None):
-        return False
+def _shape(compiler, item) -> Shape | None:
+    """The shape of a value that is computed at run time, if it is declared and not empty."""
+    type_ = compiler.types.get(item) if isinstance(item, str) else None
+    if type_ is None or None in type_.shape or 0 in type_.shape:
+        return None
+    return type_.shape
 
-    def value(key: str, default):
-        constant = given.get(key)
-        if key in given and constant is None:
+
+def _parameters(compiler, operation: Operation, operands: list[str]) -> dict | None:
+    """What the op takes beside its operands; None if some of it is computed at run time."""
+    constants, op, found = compiler.constants, compiler.op(operation), {}
+    for key, items in operation.inputs.items():
+        if key in operands:
+            continue
+        value = constants.find(items[0])
+        if value is None:
             return None
-        return default if constant is None else compiler.plain(constant)
+        found[key] = constants.plain(key, value) if key in op.static else constants.tensor(value)
+    return found
 
-    weight = given["weight"]
-    kernel = (weight.shape if isinstance(weight, torch.Tensor) else weight.type.shape)[2:]
-    return (
-        set(kernel) == {1}
-        and value("groups", 1) == 1
-        and set(value("strides", [1]) or [0]) == {1}
-        and set(value("pad", [0]) or [0]) == {0}
-    )
+
+def _softmax(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable | None:
+    last = parameters.get("axis", -1) in (-1, len(shape) - 1)
+    return native.softmax(shape, dtype) if last and prod(shape) <= SMALL else None
+
+
+def _layer_norm(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable | None:
+    axes = sorted(axis % len(shape) for axis in parameters.get("axes") or range(len(shape)))
+    between = range(axes[0], axes[-1] + 1)
+    if axes != list(between) or prod(shape) > SMALL:
+        return None
+    gamma, beta = parameters.get("gamma"), parameters.get("beta")
+    epsilon = parameters.get("epsilon", 1e-5)
+    return native.layer_norm(shape, dtype, between, gamma, beta, epsilon)
+
+
+def _matmul(parameters: dict, dtype: torch.dtype, x: Shape, y: Shape) -> Callable | None:
+    transpose_y = parameters.get("transpose_y", False)
+    if parameters.get("transpose_x") or min(len(x), len(y)) < 2 or x[:-2] != y[:-2]:
+        return None
+    inner = y[-1] if transpose_y else y[-2]
+    if x[-2] > FEW_ROWS or inner != x[-1]:
+        return None
+    return native.batch_matmul(x, y, transpose_y, dtype)
+
+
+PREPARE = {"softmax": _softmax, "layer_norm": _layer_norm, "matmul": _matmul}

@@ -7,8 +7,8 @@ records that the executor compiles and that `ane-book inspect` counts.
 Format: `mlmodel/format/Model.proto` and `MIL.proto` of apple/coremltools.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 import importlib
 import importlib.util
@@ -18,13 +18,14 @@ import sys
 from types import ModuleType
 
 from ane_book.errors import InvalidPackage
-from ane_book.mil.blob import NUMPY, SUB_BYTE, BlobFile, unpack_bits
+from ane_book.mil.blob import BlobFile, stored_bytes
+from ane_book.mil.validate import validate
+from ane_book.mil.values import Constant, TensorType, decode, read_type
 from google.protobuf.message import DecodeError
-import numpy as np
 
 __all__ = ["Block", "Constant", "Function", "Operation", "Package", "TensorType", "proto"]
 
-MAX_ELEMENTS = 1 << 40  # a tensor beyond this is damage or an attack, never a model
+MAX_MANIFEST, MAX_MODEL = 1 << 20, (1 << 31) - 1  # bytes; the second is protobuf's own limit
 
 
 def proto(name: str) -> ModuleType:
@@ -41,38 +42,6 @@ def proto(name: str) -> ModuleType:
         module.__path__ = [str(Path(spec.origin).parent / "proto")]
         sys.modules[package] = module
     return importlib.import_module(f"{package}.{name}")
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """dtype in MIL's spelling ("fp16", "int32", ...) and shape; None stands for a flexible size."""
-
-    dtype: str
-    shape: tuple[int | None, ...]
-    kind: str = "tensor"  # or "state", "list"
-
-    def __str__(self) -> str:
-        sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
-        return f"{self.dtype}({sizes})"
-
-
-@dataclass
-class Constant:
-    """A value known at load time; `array()` reads it, from the weight file where it lies there."""
-
-    type: TensorType
-    _read: Callable[[], np.ndarray] = field(repr=False)
-    blob: tuple[str, int] | None = None  # weight file and offset; None for a value in the program
-    stored_bytes: int = 0
-
-    def array(self) -> np.ndarray:
-        return self._read()
-
-    @property
-    def value(self):
-        """The value as plain Python: a scalar, a string, or a list."""
-        array = self.array()
-        return array.item() if array.ndim == 0 else array.tolist()
 
 
 @dataclass
@@ -119,68 +88,6 @@ class Function:
                 stack.extend(operation.blocks)
 
 
-def read_type(message, where: str) -> TensorType:
-    """A MIL ValueType as a TensorType."""
-    kind = message.WhichOneof("type")
-    if kind == "stateType":
-        inner = read_type(message.stateType.wrappedType, where)
-        return TensorType(inner.dtype, inner.shape, "state")
-    if kind == "listType":
-        inner = read_type(message.listType.type, where)
-        return TensorType(inner.dtype, inner.shape, "list")
-    if kind != "tensorType":
-        raise InvalidPackage(f"{where}: values of kind {kind} are not supported")
-    tensor = message.tensorType
-    dtype = _dtypes().get(tensor.dataType)
-    if dtype is None:
-        raise InvalidPackage(f"{where}: unknown dtype code {tensor.dataType}")
-    shape, elements = [], 1
-    for dimension in tensor.dimensions:
-        size = dimension.constant.size if dimension.HasField("constant") else None
-        elements *= 1 if size is None else max(size, 1)
-        shape.append(size)
-    if elements > MAX_ELEMENTS:
-        raise InvalidPackage(f"{where}: a tensor of shape {shape} is too large to be real")
-    return TensorType(dtype, tuple(shape))
-
-
-_DTYPES: dict[int, str] = {}
-
-
-def _dtypes() -> dict[int, str]:
-    if not _DTYPES:
-        spelling = {"FLOAT16": "fp16", "FLOAT32": "fp32", "FLOAT64": "fp64", "BFLOAT16": "bf16"}
-        for name, code in proto("MIL_pb2").DataType.items():
-            _DTYPES[code] = spelling.get(name, name.lower())
-    return _DTYPES
-
-
-def _immediate(value, type_: TensorType, where: str) -> np.ndarray:
-    """The array of an immediate value."""
-    kind = value.WhichOneof("value")
-    if kind == "list":
-        return np.array([_immediate(v.immediateValue, type_, where) for v in value.list.values])
-    if kind != "tensor":
-        raise InvalidPackage(f"{where}: immediate values of kind {kind} are not supported")
-    field_name = value.tensor.WhichOneof("value")
-    if field_name is None:
-        return np.zeros(type_.shape, NUMPY.get(type_.dtype, np.uint8))
-    values = getattr(value.tensor, field_name).values
-    count = int(np.prod(type_.shape, dtype=np.int64))
-    if field_name == "bytes" and type_.dtype in SUB_BYTE:
-        packed, signed = np.frombuffer(values, np.uint8), type_.dtype.startswith("int")
-        array = unpack_bits(packed, SUB_BYTE[type_.dtype], count, signed)
-    elif field_name == "bytes":
-        array = np.frombuffer(values, NUMPY[type_.dtype])
-    else:
-        array = np.array(values, dtype=NUMPY[type_.dtype])
-    if array.size == 1 and count > 1:  # a splat: one value for the whole tensor
-        return np.broadcast_to(array, type_.shape)
-    if array.size != count:
-        raise InvalidPackage(f"{where}: {array.size} values given for {type_}")
-    return array.reshape(type_.shape)
-
-
 class Package:
     """An `.mlpackage` that holds an ML Program, opened for reading.
 
@@ -189,11 +96,14 @@ class Package:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self._blobs: dict[str, BlobFile] = {}
-        self._root = self.path / "Data"
+        if not self.path.exists():
+            raise InvalidPackage(f"{self.path}: no such package")
+        self._folder, self._blobs = self.path.resolve(), {}
+        file = self._locate_model()
+        self._weights_base = file.parent
         model = proto("Model_pb2").Model()
         try:
-            model.ParseFromString(self._locate_model().read_bytes())
+            model.ParseFromString(_read(file, MAX_MODEL))
         except DecodeError as error:
             raise InvalidPackage(f"{self.path}: the model file is damaged ({error})") from None
         self._read_program(model)
@@ -203,27 +113,24 @@ class Package:
         """A package from a model still in memory: its protobuf and its folder of weights."""
         package = cls.__new__(cls)
         package.path = Path(weights_dir or ".")
-        package._blobs, package._root = {}, package.path.parent
+        package._folder = package._weights_base = package.path.resolve().parent
+        package._blobs = {}
         package._read_program(spec)
         return package
 
     def _locate_model(self) -> Path:
-        manifest = self.path / "Manifest.json"
-        if not self.path.exists():
-            raise InvalidPackage(f"{self.path}: no such package")
+        what = f"{self.path} is not a .mlpackage:"
+        manifest = _read(_inside(self._folder, self._folder / "Manifest.json", what), MAX_MANIFEST)
         try:
-            entries = json.loads(manifest.read_text())
+            entries = json.loads(manifest)
             item = entries["itemInfoEntries"][entries["rootModelIdentifier"]]["path"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            file = self._folder / "Data" / item
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidPackage(
-                f"{self.path}: not a .mlpackage (Manifest.json: {error!r}); give the folder that "
-                "coremltools' save() wrote"
+                f"{what} Manifest.json is damaged ({error!r}); give the folder that coremltools' "
+                "save() wrote"
             ) from None
-        model = (self._root / item).resolve()
-        if not model.is_relative_to(self._root.resolve()) or not model.is_file():
-            raise InvalidPackage(f"{manifest}: the model file {item!r} is not in the package")
-        self._root = model.parent
-        return model
+        return _inside(self._folder, file, f"{self.path}: the model file")
 
     def _read_program(self, model) -> None:
         kind = model.WhichOneof("Type")
@@ -238,30 +145,40 @@ class Package:
             name: self._read_function(name, function)
             for name, function in sorted(model.mlProgram.functions.items())
         }
+        if not self.functions:
+            raise InvalidPackage(f"{self.path}: its program has no function")
         if self.default_function not in self.functions:
-            self.default_function = next(iter(self.functions), "main")
+            self.default_function = next(iter(self.functions))
 
     def _read_function(self, name: str, function) -> Function:
-        where = f"{self.path}, function {name}"
+        where = f"{self.path}, function {name!r}"
         if function.opset not in function.block_specializations:
             raise InvalidPackage(f"{where}: no block for its opset {function.opset!r}")
-        types = {i.name: read_type(i.type, f"{where}, input {i.name}") for i in function.inputs}
+        given = self._read_names(function.inputs, where)
+        types = dict(given)
+        if len(types) != len(given):
+            raise InvalidPackage(f"{where}: two of its inputs have one name")
         states = {key: t for key, t in types.items() if t.kind == "state"}
         inputs = {key: t for key, t in types.items() if t.kind != "state"}
         block = self._read_block(function.block_specializations[function.opset], where)
-        return Function(name, function.opset, inputs, states, block)
+        function = Function(name, function.opset, inputs, states, block)
+        validate(function, where)
+        return function
+
+    def _read_names(self, named, where: str) -> list[tuple[str, TensorType]]:
+        return [(n.name, read_type(n.type, f"{where}, value {n.name!r}")) for n in named]
 
     def _read_block(self, block, where: str) -> Block:
         return Block(
-            [(i.name, read_type(i.type, where)) for i in block.inputs],
+            self._read_names(block.inputs, where),
             [self._read_operation(o, where) for o in block.operations],
             list(block.outputs),
         )
 
     def _read_operation(self, operation, where: str) -> Operation:
-        outputs = [(o.name, read_type(o.type, f"{where}, {o.name}")) for o in operation.outputs]
+        outputs = self._read_names(operation.outputs, where)
         name = outputs[0][0] if outputs else operation.type
-        where = f"{where}, op {operation.type} {name!r}"
+        where = f"{where}, op {operation.type!r} ({name!r})"
         inputs = {
             key: [
                 binding.name
@@ -279,21 +196,22 @@ class Package:
 
     def _read_value(self, value, where: str) -> Constant:
         type_ = read_type(value.type, where)
+        if None in type_.shape:
+            raise InvalidPackage(f"{where}: a constant of flexible size, {type_}")
         if value.WhichOneof("value") != "blobFileValue":
-            return Constant(type_, lambda: _immediate(value.immediateValue, type_, where))
+            return Constant(type_, lambda: decode(value.immediateValue, type_, where))
         file, offset = value.blobFileValue.fileName, value.blobFileValue.offset
         blob = self._blob(file, where)
-        bits = SUB_BYTE.get(type_.dtype) or 8 * np.dtype(NUMPY[type_.dtype]).itemsize
-        size = (int(np.prod(type_.shape)) * bits + 7) // 8
-        read = lambda: blob.read(offset, type_.dtype, type_.shape)  # noqa: E731
-        return Constant(type_, read, (file, offset), size)
+        place = (offset, type_.dtype, type_.shape)
+        size = stored_bytes(type_.dtype, type_.shape)
+        return Constant(
+            type_, lambda: blob.read(*place), (file, offset), size, lambda: blob.packed(*place)
+        )
 
     def _blob(self, name: str, where: str) -> BlobFile:
         if name not in self._blobs:
-            path = (self._root / name.removeprefix("@model_path/")).resolve()
-            if not path.is_relative_to(self._root.resolve()) or not path.is_file():
-                raise InvalidPackage(f"{where}: its weight file {name!r} is not in the package")
-            self._blobs[name] = BlobFile(path)
+            path = self._weights_base / name.removeprefix("@model_path/")
+            self._blobs[name] = BlobFile(_inside(self._folder, path, f"{where}: its weight file"))
         return self._blobs[name]
 
     @cached_property
@@ -306,3 +224,25 @@ class Package:
                     if isinstance(value, Constant) and value.blob:
                         found.setdefault(value.blob, (operation.name, value))
         return list(found.values())
+
+
+def _inside(folder: Path, path: Path, what: str) -> Path:
+    """`path` without links, if it is a regular file below `folder`, which has none itself."""
+    try:
+        found = path.resolve()
+        if found.is_relative_to(folder) and found.is_file():
+            return found
+    except (OSError, ValueError, RuntimeError):  # too long, with a null byte, a loop of links
+        pass
+    raise InvalidPackage(f"{what} {path.name!r} is not in the package as a regular file")
+
+
+def _read(file: Path, limit: int) -> bytes:
+    """All bytes of a file of at most `limit` bytes."""
+    try:
+        size = file.stat().st_size
+        if size > limit:
+            raise InvalidPackage(f"{file}: {size:,} bytes are more than such a file can have")
+        return file.read_bytes()
+    except OSError as error:
+        raise InvalidPackage(f"{file}: cannot be read ({error.strerror})") from None

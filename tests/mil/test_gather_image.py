@@ -87,7 +87,7 @@ def test_scatter_of_half_is_rounded_once():
     same(ours("scatter", data=data, indices=np.zeros(4, np.int32), updates=updates), [2052])
 
 
-@pytest.mark.parametrize("index, validate", [(3, False), (-4, False), (-1, True), (3, True)])
+@pytest.mark.parametrize("index, validate", [(3, None), (-4, None), (-1, True), (3, True)])
 def test_indices_outside_are_refused(index, validate):
     x, at = numbers(3, 2), {"indices": np.int32([index]), "validate_indices": validate}
     along, nd = np.full((1, 2), index, np.int32), np.int32([[index]])
@@ -101,6 +101,20 @@ def test_indices_outside_are_refused(index, validate):
         ours("scatter", data=x, updates=x[:1], **at)
     with pytest.raises(InvalidInput, match="scatter_nd"):
         ours("scatter_nd", data=x, updates=x[:1], **at | {"indices": nd})
+
+
+def test_unchecked_indices_outside_stay_in_memory():
+    """`validate_indices` False: a read takes an element of x, an update is left out."""
+    x, index, row = numbers(3, 2), np.int32([-4, 1, 3]), np.full((1, 2), 9, np.float32)
+    nd, along = index[:, None], np.repeat(index[:, None], 2, 1)
+    for name, indices in {"gather": index, "gather_along_axis": along, "gather_nd": nd}.items():
+        y = ours(name, x=x, indices=indices, validate_indices=False)
+        np.testing.assert_array_equal(y, x[[0, 1, 2]], name)
+    updates = np.repeat(row, 3, 0)
+    expected = np.stack([x[0], row[0], x[2]])
+    for name, indices in {"scatter": index, "scatter_along_axis": along, "scatter_nd": nd}.items():
+        at = {"indices": indices, "validate_indices": False, "mode": "update"}
+        np.testing.assert_array_equal(ours(name, data=x, updates=updates, **at), expected, name)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])

@@ -79,7 +79,10 @@ def transpose(x: Tensor, perm: list[int]) -> Tensor:
 @op(static=("axes",))
 def reverse(x: Tensor, axes: list[int] | None = None) -> Tensor:
     """x reversed along the axes (default: all)."""
-    return x.flip(list(range(x.dim())) if axes is None else axes)
+    axes = list(range(x.dim())) if axes is None else axes
+    if x.dtype == torch.uint16:  # which torch does not flip
+        return x.view(torch.int16).flip(axes).view(torch.uint16)
+    return x.flip(axes)
 
 
 @op(static=("seq_axis", "batch_axis"))

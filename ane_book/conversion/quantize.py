@@ -1,0 +1,118 @@
+"""Weights in fewer bits: an array in, the operands of one MIL op that gives it back out.
+
+`SCHEMES` is the list of what `quant` may be. A weight in fp16 is the operand of a `const`; the
+others become one of iOS 18's compressed constants (coremltools, `defs/iOS18/compression.py`), which
+stands where the `const` stood:
+
+    linear   constexpr_blockwise_shift_scale   w = scale * data
+    palette  constexpr_lut_to_dense            w = lut[index]
+
+Letters: O output channels, C input channels, G groups of output channels, b = O / G channels in a
+group, P = 2^bits entries of a palette, n = b * C weights of a group.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ane_book.conversion.kmeans import centres, middles
+from ane_book.errors import InvalidInput
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["SCHEMES", "Encoded", "Scheme", "encode", "find_scheme", "palettize", "quantize"]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How the weights of a projection are stored.
+
+    bits: of a stored number. channels: output channels that share a scale or a palette; 0 for all.
+    """
+
+    form: Literal["plain", "linear", "palette"]
+    bits: int
+    channels: int = 0
+
+    def groups(self, outputs: int) -> int:
+        """How many groups so many output channels make; one when they cannot be divided evenly."""
+        even = self.channels and outputs % self.channels == 0
+        return outputs // self.channels if even else 1
+
+
+SCHEMES = {
+    "none": Scheme("plain", 16),
+    "int8": Scheme("linear", 8, 1),
+    "lut4": Scheme("palette", 4, 16),
+    "lut6": Scheme("palette", 6, 16),
+    "lut8": Scheme("palette", 8, 16),
+}
+
+
+def find_scheme(name: str) -> Scheme:
+    """The scheme of this name, or InvalidInput with all names."""
+    if name not in SCHEMES:
+        raise InvalidInput(f"quant must be one of {', '.join(SCHEMES)}, not {name!r}")
+    return SCHEMES[name]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A weight as the operands of a MIL op: each has a dtype in MIL's spelling, and an array.
+
+    Integers of fewer than eight bits come one to a byte; the weight file packs them.
+    """
+
+    op: str
+    operands: dict[str, tuple[str, np.ndarray]]
+
+
+def encode(weight: Tensor, scheme: Scheme) -> Encoded:
+    """A parameter of any shape by a scheme. Only projections, (O, C, 1, 1), are compressed."""
+    if scheme.form == "plain" or not _is_projection(weight):
+        return Encoded("const", {"val": ("fp16", weight.half().numpy())})
+    groups = scheme.groups(len(weight))
+    if scheme.form == "linear":
+        data, scale = quantize(weight, groups)
+        return Encoded(
+            "constexpr_blockwise_shift_scale",
+            {"data": (f"int{scheme.bits}", data), "scale": ("fp16", scale)},
+        )
+    indices, lut = palettize(weight, groups, scheme.bits)
+    return Encoded(
+        "constexpr_lut_to_dense",
+        {"indices": (f"uint{scheme.bits}", indices), "lut": ("fp16", lut)},
+    )
+
+
+def _is_projection(weight: Tensor) -> bool:
+    """Whether a parameter is the weight of a 1x1 convolution; norms are (1, C, 1, 1)."""
+    return weight.dim() == 4 and len(weight) > 1 and weight.shape[2:] == (1, 1)
+
+
+def quantize(weight: Tensor, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """weight (O, C, 1, 1) -> data int8 (O, C, 1, 1), scale fp16 (G, 1, 1, 1), symmetric.
+
+    scale = max |w| / 127 of the group, rounded up to fp16 so that nothing is clipped, and
+    data = round(w / scale); hence |w - scale * data| <= scale / 2.
+    """
+    rows = weight.float().reshape(groups, -1)  # (G, n)
+    exact = rows.abs().amax(dim=1, keepdim=True).numpy() / np.float32(127)
+    scale = exact.astype(np.float16)
+    low = scale.astype(np.float32) < exact
+    scale[low] = np.nextafter(scale[low], np.float16(np.inf))
+    scale[scale == 0] = 1  # a group of zeros
+    data = (rows / torch.from_numpy(scale.astype(np.float32))).round().to(torch.int8)
+    return data.reshape(weight.shape).numpy(), scale.reshape(groups, 1, 1, 1)
+
+
+def palettize(weight: Tensor, groups: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """weight (O, C, 1, 1) -> indices uint8 (O, C, 1, 1), lut fp16 (G, 1, 1, 1, P, 1), ascending.
+
+    The palette of a group is its k-means centres, rounded to fp16; an index is that of the nearest
+    entry.
+    """
+    rows = weight.float().reshape(groups, -1)  # (G, n)
+    lut = centres(rows, 1 << bits).half()
+    indices = torch.searchsorted(middles(lut.float()), rows).to(torch.uint8)
+    return indices.reshape(weight.shape).numpy(), lut.reshape(groups, 1, 1, 1, -1, 1).numpy()

@@ -1,0 +1,191 @@
+"""Run a package from the command line: what it computes, how fast, in how much memory, how precise.
+
+`ane-book inspect --run` and `ane-book diff` are these two functions.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from math import isfinite
+from pathlib import Path
+import time
+
+from ane_book.errors import InvalidInput
+from ane_book.inspect import is_bundle, table
+from ane_book.mil import MLProgram, State, numerics
+from ane_book.mil.compare import TOLERANCE, diff
+from ane_book.mil.features import load_inputs
+from ane_book.mil.memory import peak_resident, predict
+import numpy as np
+
+__all__ = ["compare_packages", "execute", "execution_report"]
+
+
+#: Findings of a kind that the report shows.
+SHOWN = 3
+
+
+def execute(
+    path: Path,
+    function: str | None = None,
+    inputs: Path | None = None,
+    precision: str = "fp16",
+    seed: int = 0,
+    out: Path | None = None,
+) -> dict:
+    """Run a function of a package twice and say what came of it, as plain JSON values.
+
+    inputs: a .npz file; random ones when None. States start at zero. out: where the outputs of the
+    first call go, as .npz. seconds: to open and compile, of the first and of the next call. memory:
+    `Memory` in bytes, and by how much the process grew at its peak. Raises InvalidInput.
+    """
+    before, started = peak_resident(), time.perf_counter()
+    program = _open(path, function, precision)
+    memory = program.memory  # which compiles
+    seconds = {"load": time.perf_counter() - started}
+    arrays = load_inputs(inputs) if inputs else program.random_inputs(seed)
+    state = program.make_state() if program.states else None
+    outputs, seconds["first"] = _timed(program, arrays, state)
+    _, seconds["next"] = _timed(program, arrays, state)
+    grown = None if before is None else peak_resident() - before
+    if memory.values is None:  # the shapes that the program leaves open are known now
+        memory = replace(memory, values=_values(program, arrays))
+    if out:
+        _save(out, outputs)
+    return {
+        "function": program.name,
+        "precision": precision,
+        "on": str(inputs) if inputs else f"random inputs, seed {seed}",
+        "inputs": {name: _facts(value) for name, value in arrays.items()},
+        "outputs": {name: _facts(value) for name, value in outputs.items()},
+        "seconds": seconds,
+        "memory": asdict(memory) | {"predicted": memory.total, "measured": grown},
+        "findings": [
+            asdict(finding) | {"largest": _finite(finding.largest), "text": str(finding)}
+            for finding in numerics.report(program, arrays)
+        ],
+    }
+
+
+def execution_report(facts: dict) -> str:
+    """What `execute` found as text, for reading."""
+    rows = [
+        (part[:-1], name, *_cells(value))
+        for part in ("inputs", "outputs")
+        for name, value in facts[part].items()
+    ]
+    seconds, memory = facts["seconds"], facts["memory"]
+    parts = ("mapped", "laid_out", "states", "values")
+    needs = ", ".join(f"{part.replace('_', ' ')} {memory[part]:,}" for part in parts)
+    more = [
+        ("seconds", ", ".join(f"{call} {_short(time)}" for call, time in seconds.items())),
+        ("predicted", f"{memory['predicted']:,} bytes: {needs}"),
+    ]
+    if memory["measured"] is not None:
+        more.append(("measured", f"{memory['measured']:,} bytes more of this process at its peak"))
+    more += [
+        ("numerics", line)
+        for line in list(_findings(facts["findings"])) or ["no overflow, NaN or lost bits"]
+    ]
+    head = f"run of {facts['function']} in {facts['precision']} on {facts['on']}"
+    return "\n".join([head, table(rows, indent=2), "", table(more, indent=2)])
+
+
+def _findings(findings: list[dict]) -> Iterator[str]:
+    """A line for each of the first findings of a kind, and one for those left out."""
+    for kind in dict.fromkeys(finding["kind"] for finding in findings):
+        texts = [finding["text"] for finding in findings if finding["kind"] == kind]
+        yield from texts[:SHOWN]
+        if len(texts) > SHOWN:
+            yield f"and {len(texts) - SHOWN} more like it ({kind}); --json lists all"
+
+
+def compare_packages(
+    a: Path,
+    b: Path | None = None,
+    function: str | None = None,
+    inputs: Path | None = None,
+    precision: str = "fp16",
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+) -> tuple[str, bool]:
+    """`diff` of two packages in one precision, or of one in both: its report, whether equal."""
+    ours = _open(a, function, precision if b else "fp16")
+    theirs = _open(b, function, precision) if b else ours.plain("fp32")
+    arrays = load_inputs(inputs) if inputs else ours.random_inputs(seed)
+    difference = diff(ours, theirs, arrays, tolerance)
+    sides = [
+        (side, str(path), program.name, program.precision)
+        for side, path, program in (("A", a, ours), ("B", b or a, theirs))
+    ]
+    sides.append(("on", str(inputs) if inputs else f"random inputs, seed {seed}", "", ""))
+    return f"{table(sides)}\n\n{difference}", difference.equal
+
+
+def _open(path: Path, function: str | None, precision: str) -> MLProgram:
+    if is_bundle(path):
+        packages = sorted(folder.name for folder in path.glob("*.mlpackage"))
+        raise InvalidInput(f"{path} is a bundle: run one of its packages, {', '.join(packages)}")
+    return MLProgram(path, function, precision)
+
+
+def _save(path: Path, outputs: Mapping) -> None:
+    try:
+        np.savez(path, **{name: _array(value) for name, value in outputs.items()})
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def _timed(program: MLProgram, arrays: Mapping, state: State | None) -> tuple[dict, float]:
+    """The outputs of one call, and its seconds."""
+    started = time.perf_counter()
+    outputs = program.predict(arrays, state)
+    return outputs, time.perf_counter() - started
+
+
+def _values(program: MLProgram, arrays: Mapping[str, np.ndarray]) -> int | None:
+    """Peak of live values with the shapes of these inputs."""
+    state = program.make_state() if program.states else None
+    given = {name: array.shape for name, array in arrays.items()}
+    shapes = given | {name: array.shape for name, array in program.plain().trace(arrays, state)}
+    return predict(program.package.functions[program.name], program.precision == "fp32", shapes)[1]
+
+
+def _array(value: object) -> np.ndarray:
+    """An output as an array: of an image its pixels, of a dict of probabilities its values."""
+    return np.array(list(value.values()) if isinstance(value, dict) else value)
+
+
+def _facts(value: object) -> dict:
+    """Type and shape of a value, and its range or what a classifier says."""
+    if isinstance(value, dict):
+        likeliest = sorted(value, key=value.get, reverse=True)[:3]
+        return {"classes": len(value), "likeliest": {str(key): value[key] for key in likeliest}}
+    if isinstance(value, str | int):
+        return {"label": value}
+    array = _array(value)
+    facts = {"dtype": str(array.dtype), "shape": list(array.shape)}
+    if array.size:
+        wide = array.astype(np.float64)
+        facts |= {name: _finite(getattr(wide, name)()) for name in ("min", "max", "mean")}
+    return facts
+
+
+def _finite(value: float) -> float | str:
+    """JSON has no infinity and no NaN."""
+    return float(value) if isfinite(value) else str(float(value))
+
+
+def _cells(facts: dict) -> tuple[str, str, str, str]:
+    if "label" in facts:
+        return (repr(facts["label"]), "", "", "")
+    if "classes" in facts:
+        likeliest = ", ".join(f"{key} {_short(value)}" for key, value in facts["likeliest"].items())
+        return (f"{facts['classes']:,} classes", likeliest, "", "")
+    type_ = f"{facts['dtype']}({', '.join(map(str, facts['shape']))})"
+    known = [name for name in ("min", "max", "mean") if name in facts]
+    cells = [f"{name} {_short(facts[name])}" for name in known]
+    return (type_, *cells, *[""] * (3 - len(cells)))
+
+
+def _short(value: float | str) -> str:
+    return f"{float(value):.4g}"

@@ -1,0 +1,137 @@
+"""What fails in an op, told in terms of the program: which op, where, and what it was given.
+
+An op is a small function on tensors. It does not check its inputs; torch does, and says so in words
+that fit the function. `Failures` turns whatever escapes from an op, while it is compiled or run,
+into one InvalidPackage that names the op. It costs nothing until something fails: the generated
+source has one line an op, and the traceback knows the line.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+
+from ane_book.errors import AneBookError, InvalidPackage
+from ane_book.mil.reader import Block, Constant, Function, Operation
+import torch
+
+__all__ = ["MAX_TURNS", "Failures", "turns"]
+
+#: Turns that all loops of one call may take together. A loop of a model goes over the steps of a
+#: sequence, thousands at most; one that still runs here waits for something that never comes.
+MAX_TURNS = 1 << 15
+
+#: What no package can cause: errors that say their reason, and mistakes in this library.
+OURS = (AneBookError, Warning, NameError, ImportError)
+
+SHOWN = 300  # characters of a foreign error's message, or of the list of inputs
+
+
+def turns() -> Iterator[int]:
+    """What the loops of one call draw from; raises LookupError when it is used up."""
+    yield from range(MAX_TURNS)
+    raise LookupError(f"a loop still runs after {MAX_TURNS:,} turns (failures.MAX_TURNS)")
+
+
+class Failures:
+    """The ops of a function by the lines of its generated source.
+
+    variables: the local variable of each value.
+    """
+
+    def __init__(self, function: Function, variables: dict[str, str]):
+        self.function, self.variables = function, variables
+        self.operations: dict[str, Operation] = {}  # by line, without its indentation
+        self.sources: dict[str, str] = {}  # by the file name that a traceback gives
+
+    def lines(self, operation: Operation, made: Iterable[str]) -> list[str]:
+        """The lines of an op, as they are made. Raises InvalidPackage when they cannot be."""
+        try:
+            lines = list(made)
+        except OURS:
+            raise
+        except Exception as error:
+            raise self._explained(error, operation, None) from error
+        for line in lines:  # an op in a nested block has its lines here before the outer one
+            self.operations.setdefault(line.strip(), operation)
+        return lines
+
+    def file(self, source: str) -> str:
+        """A file name to compile `source` under."""
+        name = f"<function {self.function.name!r}, {len(self.sources)}>"
+        self.sources[name] = source
+        return name
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raises InvalidPackage for what fails in an op that runs inside."""
+        try:
+            yield
+        except OURS:
+            raise
+        except Exception as error:
+            place = self._innermost(error.__traceback__)
+            if place is None:  # not in the generated source: ours to blame
+                raise
+            raise self._explained(error, *place) from error
+
+    def _innermost(self, trace: TracebackType | None) -> tuple[Operation | None, FrameType] | None:
+        """The op at the last line of generated source that was entered, and that line's frame."""
+        found = None
+        while trace is not None:
+            frame = trace.tb_frame
+            source = self.sources.get(frame.f_code.co_filename)
+            if source is not None:
+                line = source.splitlines()[trace.tb_lineno - 1].strip()
+                found = self.operations.get(line), frame
+            trace = trace.tb_next
+        return found
+
+    def _explained(
+        self, error: Exception, operation: Operation | None, frame: FrameType | None
+    ) -> InvalidPackage:
+        where = f"function {self.function.name!r}"
+        given = ""
+        if operation is not None:
+            where += f", {_place(operation, self.function.block)}"
+            given = _shortened(", ".join(self._inputs(operation, frame)))
+        what = str(error).strip().split("\n")[0] or "no reason given"
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            what = f"not enough memory ({what})"
+        return InvalidPackage(
+            f"{where} cannot run on {given or 'its inputs'}: {type(error).__name__}: "
+            f"{_shortened(what)}; the program is damaged, or not made for such inputs"
+        )
+
+    def _inputs(self, operation: Operation, frame: FrameType | None) -> Iterator[str]:
+        """The inputs of an op: what it got where that is known, else what was declared."""
+        declared = {name: t for o in self.function.operations() for name, t in o.outputs}
+        known = frame.f_locals if frame else {}
+        for key, items in operation.inputs.items():
+            for item in items:
+                if isinstance(item, Constant):
+                    yield f"{key}={item.type}"
+                    continue
+                value = known.get(self.variables.get(item))
+                type_ = _type(value) if isinstance(value, torch.Tensor) else declared.get(item)
+                yield f"{key}={item!r} {type_ or ''}".rstrip()
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{tuple(tensor.shape)}"
+
+
+def _place(operation: Operation, block: Block) -> str:
+    """The op and its position, in the block that holds it."""
+    blocks = [("", block)]
+    for outer, inner in blocks:
+        for position, found in enumerate(inner.operations):
+            if found is operation:
+                count = len(inner.operations)
+                name = f"op {operation.type!r} ({operation.name!r}"
+                return f"{name}, operation {position} of {count}{outer})"
+            blocks += [(f" in a block of {found.name!r}", nested) for nested in found.blocks]
+    raise LookupError(operation.name)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} …"

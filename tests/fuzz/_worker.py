@@ -1,0 +1,147 @@
+"""Opens and runs damaged packages, one a line of standard input, and says what came of each.
+
+A case is a number; together with the seed it says which package, which damage and which call. The
+process has a limit of memory, so that whoever allocates what a file asks for fails here, and it
+watches which files are opened, so that nobody reads outside of the package.
+
+    python _worker.py CORPUS SEED        then numbers on standard input; a line of JSON for each
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+import json
+import os
+from pathlib import Path
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+
+from _mutate import damage
+from ane_book.errors import AneBookError
+from ane_book.inspect import inspect_package
+from ane_book.mil import MLProgram
+from ane_book.mil.reader import Package
+import numpy as np
+
+MEMORY = 2 << 30  # bytes beyond what the process has once everything is imported
+LARGE = 1 << 20  # elements of an input that the fuzzer does not make
+
+
+class Watch:
+    """The files that were opened outside of a folder while it looked."""
+
+    #: the interpreter, its packages, this library, and what the C library looks up by itself
+    EXPECTED = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), "/proc/self/")
+
+    def __init__(self):
+        self.folder: Path | None = None
+        self.outside: list[str] = []
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple) -> None:
+        if event != "open" or self.folder is None or not isinstance(arguments[0], str | bytes):
+            return
+        path = os.path.realpath(os.fsdecode(arguments[0]))
+        if not path.startswith((f"{self.folder}/", *self.EXPECTED)):
+            self.outside.append(path)
+
+    @contextmanager
+    def over(self, folder: Path) -> Iterator[None]:
+        self.folder, self.outside = folder, []
+        try:
+            yield
+        finally:
+            self.folder = None
+
+
+class Corpus:
+    """The sound packages, with what each function of them answers to one fixed input."""
+
+    def __init__(self, folder: Path):
+        self.paths = sorted(folder.iterdir())
+        self.calls: dict[tuple[str, str], tuple[dict, dict]] = {}
+        for path in self.paths:
+            for name in (package := Package(path)).functions:
+                program = MLProgram(package, name)
+                inputs = program.random_inputs()
+                answer = program.predict(inputs, program.make_state())
+                self.calls[path.name, name] = inputs, answer
+
+
+def run(package_path: Path, name: str, corpus: Corpus, rng: random.Random) -> str:
+    """Open a package and call every function: "same" as the sound one answers, or "ran"."""
+    inspect_package(package_path)
+    package, same = Package(package_path), True
+    precision, optimize = rng.choice([("fp16", True), ("fp16", False), ("fp32", True)])
+    for function in package.functions:
+        program = MLProgram(package, function, precision, optimize=optimize)
+        inputs, answer = corpus.calls.get((name, function), ({}, None))
+        sizes = [np.prod(f.shape, dtype=float) for f in program.features.values()]
+        if answer is None or (rng.random() < 0.3 and max(sizes, default=0) < LARGE):
+            inputs, answer = program.random_inputs(), None
+        found = program.predict(inputs, program.make_state())
+        if rng.random() < 0.2:
+            for _ in program.trace(inputs, program.make_state()):
+                pass
+        same = same and answer is not None and equal(found, answer)
+    return "same" if same else "ran"
+
+
+def equal(found: dict, answer: dict) -> bool:
+    """Whether two answers agree as far as the precisions of a run do."""
+
+    def agree(a, b) -> bool:
+        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+            return a.shape == b.shape and np.allclose(a, b, rtol=0.02, atol=0.02, equal_nan=True)
+        if isinstance(a, dict) and isinstance(b, dict):
+            return a.keys() == b.keys() and all(abs(a[k] - b[k]) < 0.02 for k in a)
+        return type(a) is type(b) and a == b
+
+    return found.keys() == answer.keys() and all(agree(found[k], answer[k]) for k in answer)
+
+
+def attempt(number: int, seed: int, corpus: Corpus, watch: Watch, folder: Path) -> dict:
+    """One case. "finding" is set where something else than an answer or a clear error came."""
+    rng = random.Random(f"{seed}/{number}")
+    source, other = rng.choice(corpus.paths), rng.choice(corpus.paths)
+    package, outside = folder / "case.mlpackage", folder / "outside"
+    shutil.copytree(source, package)
+    outside.write_bytes(b"secret")
+    case = {"case": number, "package": source.stem, "damage": damage(package, other, outside, rng)}
+    started = time.perf_counter()
+    try:
+        with watch.over(package):
+            case["outcome"] = run(package, source.name, corpus, rng)
+    except AneBookError as error:
+        case["outcome"], case["message"] = type(error).__name__, str(error)
+    except BaseException as error:
+        case["outcome"] = "finding"
+        case["message"] = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    case["seconds"] = round(time.perf_counter() - started, 4)
+    if watch.outside:
+        case["outcome"], case["message"] = "finding", f"read outside: {watch.outside}"
+    return case
+
+
+def main(folder: str, seed: str) -> None:
+    # Answers go to what standard output was; nothing that a library prints may come between.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    warnings.simplefilter("ignore")  # numpy's of overflow and NaN: damaged numbers have them
+    corpus, watch = Corpus(Path(folder)), Watch()
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
+    print("ready", file=answers)
+    for line in sys.stdin:
+        with tempfile.TemporaryDirectory() as scratch:
+            case = attempt(int(line), int(seed), corpus, watch, Path(scratch).resolve())
+        print(json.dumps(case), file=answers)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

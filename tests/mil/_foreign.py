@@ -1,0 +1,89 @@
+"""Programs as other people's converters write them, run in every way that the executor has.
+
+`package` converts by the usual path of coremltools; `agree` holds the executor to a reference.
+"""
+
+from pathlib import Path
+import warnings
+
+from ane_book.mil import MLProgram
+import coremltools as ct
+import numpy as np
+import torch
+
+WAYS = [(precision, optimize) for precision in ("fp32", "fp16") for optimize in (True, False)]
+
+#: A program that declares half precision, run in single: the sums differ in their order only.
+SINGLE = 1e-5
+
+
+def halved(model: torch.nn.Module) -> torch.nn.Module:
+    """The model ready to convert: its weights rounded to what a package in fp16 stores."""
+    with torch.no_grad():
+        for value in (*model.parameters(), *model.buffers()):
+            if value.is_floating_point():
+                value.copy_(value.half().float())
+    return model.eval().requires_grad_(False)
+
+
+def package(model, path: Path, example: tuple = (), **options) -> Path:
+    """Trace a torch module if `example` inputs are given, convert what there is, and save it."""
+    options = {"minimum_deployment_target": ct.target.iOS18, "skip_model_load": True} | options
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the converters' own, about shapes that a trace fixes
+        if example:
+            model = torch.jit.trace(model, example)
+        ct.convert(model, **options).save(str(path))
+    return path
+
+
+def error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """The greatest difference over the greatest expected magnitude; 0 where all is equal."""
+    actual, expected = (np.asarray(a, np.float64) for a in (actual, expected))
+    difference = np.abs(actual - expected).max(initial=0)
+    return difference and difference / np.abs(expected).max()
+
+
+def agree(
+    path: Path,
+    calls: list[dict],
+    expected: list[dict],
+    half: float = 2e-3,
+    single: float = SINGLE,
+    function: str | None = None,
+) -> list[list[dict]]:
+    """Run the calls one after the other (on one state) in every way; each must give what is expected.
+
+    half, single: the largest `error` of float outputs at either precision; integers and bools must
+    be equal. With and without shortcuts, results differ by the order of sums only: by SINGLE, or by two
+    steps of half precision.
+    Returns the outputs of each call, for each of WAYS.
+    """
+    found = []
+    for precision, optimize in WAYS:
+        program = MLProgram(path, function, precision, optimize=optimize)
+        state = program.make_state() if program.states else None
+        results = [program.predict(inputs, state) for inputs in calls]
+        for got, want in zip(results, expected, strict=True):
+            same(got, want, single if precision == "fp32" else half, (precision, optimize))
+        found.append(results)
+    for fast, plain, step in ((*found[:2], SINGLE), (*found[2:], 2**-9)):
+        for one, other in zip(fast, plain, strict=True):
+            same(one, other, step, "optimize")
+    return found
+
+
+def same(got: dict, want: dict, tolerance: float, label=None) -> None:
+    """Equal names, shapes, kinds of number, and values within the tolerance."""
+    assert got.keys() == want.keys()
+    for name in got:
+        actual, expected = got[name], np.asarray(want[name])
+        assert actual.shape == expected.shape and actual.dtype.kind == expected.dtype.kind, name
+        allowed = tolerance if actual.dtype.kind == "f" else 0
+        assert error(actual, expected) <= allowed, f"{name}, {label}"
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Gaussian numbers that fp16 holds exactly, as float32."""
+    values = np.random.default_rng([seed, *shape]).standard_normal(shape)
+    return values.astype(np.float16).astype(np.float32)

@@ -1,0 +1,243 @@
+"""What the description says of inputs and outputs: packages that coremltools wrote, run by it."""
+
+import ane_book  # noqa: F401  (silences coremltools)
+from ane_book.errors import InvalidInput
+from ane_book.mil import MLProgram
+from ane_book.mil.features import load_inputs
+import coremltools as ct
+from coremltools.converters.mil import Builder as mb
+from coremltools.converters.mil.mil import get_new_symbol, types
+import numpy as np
+import pytest
+import torch
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)  # (H, W, RGB)
+GRAY = PIXELS[..., 0]
+
+
+def convert(program, **options) -> MLProgram:
+    options = {"minimum_deployment_target": ct.target.iOS17, "skip_model_load": True} | options
+    options.setdefault("compute_precision", ct.precision.FLOAT32)
+    return MLProgram.from_mlmodel(ct.convert(program, **options))
+
+
+def identity(shape, dtype=types.fp32, symbolic=(), **options) -> MLProgram:
+    """A program that gives its input `x` back as `y`; the sizes at `symbolic` are flexible."""
+    sizes = [get_new_symbol() if i in symbolic else size for i, size in enumerate(shape)]
+
+    @mb.program(input_specs=[mb.TensorSpec(sizes, dtype=dtype)], opset_version=ct.target.iOS17)
+    def program(x):
+        return mb.identity(x=x, name="y")
+
+    return convert(program, **options)
+
+
+def image(layout="RGB", shape=None, symbolic=(), **options) -> MLProgram:
+    """A program whose input is an image, and whose output the tensor that it becomes."""
+    plain = (1, 1 if "GRAY" in layout else 3, 4, 6)
+    options |= {"shape": shape or plain, "color_layout": ct.colorlayout[layout]}
+    return identity(plain, symbolic=symbolic, inputs=[ct.ImageType("x", **options)])
+
+
+class Same(torch.nn.Module):
+    def forward(self, x):
+        return x + 0.0
+
+
+class TestImages:
+    @pytest.mark.parametrize("order", ["RGB", "BGR"])
+    def test_colours_arrive_in_the_declared_order(self, order):
+        program = image(order)
+        expected = PIXELS.transpose(2, 0, 1)[None]
+        expected = expected[:, ::-1] if order == "BGR" else expected
+        np.testing.assert_array_equal(program.predict({"x": PIXELS})["y"], expected)
+        np.testing.assert_array_equal(program.predict({"x": expected})["y"], expected)
+
+    def test_scale_and_bias_are_ops_of_the_program(self):
+        program = image("BGR", scale=0.5, bias=[1, 2, 3])
+        expected = PIXELS[..., ::-1].transpose(2, 0, 1)[None] * 0.5
+        expected += np.reshape([1, 2, 3], (1, 3, 1, 1))
+        np.testing.assert_allclose(program.predict({"x": PIXELS})["y"], expected, rtol=1e-6)
+
+    def test_a_pil_image_gives_what_its_pixels_give(self):
+        Image = pytest.importorskip("PIL.Image")
+        color, gray = image("BGR"), image("GRAYSCALE")
+        picture = Image.fromarray(PIXELS)
+        np.testing.assert_array_equal(
+            color.predict({"x": picture.convert("RGBA")})["y"], color.predict({"x": PIXELS})["y"]
+        )
+        np.testing.assert_array_equal(
+            gray.predict({"x": picture})["y"][0, 0], np.asarray(picture.convert("L"))
+        )
+
+    def test_gray_in_half_precision(self):
+        program = image("GRAYSCALE_FLOAT16")
+        given = program.predict({"x": GRAY / 300})["y"]
+        np.testing.assert_allclose(given[0, 0], GRAY / 300, rtol=1e-3)
+
+    def test_sizes(self):
+        sizes = [(1, 3, 4, 6), (1, 3, 8, 6)]
+        listed = image(shape=ct.EnumeratedShapes(sizes), symbolic=(2,))
+        shape = ct.Shape((1, 3, ct.RangeDim(2, 5, default=4), ct.RangeDim(6, 9, default=6)))
+        ranged = image(shape=shape, symbolic=(2, 3))
+        for program in (listed, ranged):
+            assert program.predict({"x": PIXELS})["y"].shape == (1, 3, 4, 6)
+            assert program.features["x"].shape == (1, 3, 4, 6)
+        with pytest.raises(InvalidInput, match=r"\(1, 3, 4, 6\) or \(1, 3, 8, 6\), not .* 3, 6, 6"):
+            listed.predict({"x": np.zeros((6, 6, 3), np.uint8)})
+        with pytest.raises(InvalidInput, match=r"\(1, 3, 2 to 5, 6 to 9\), not"):
+            ranged.predict({"x": np.zeros((6, 6, 3), np.uint8)})
+        with pytest.raises(InvalidInput, match=r"not an array of shape \(1, 3, 4, 8\)"):
+            image().predict({"x": np.zeros((4, 8, 3), np.uint8)})
+
+    def test_pixels_without_colour(self):
+        with pytest.raises(InvalidInput, match=r"RGB image: give a PIL .* not .*\(4, 6\)"):
+            image().predict({"x": GRAY})
+
+    @pytest.mark.parametrize(
+        ("layout", "mode"),
+        [("RGB", "RGBA"), ("BGR", "RGBA"), ("GRAYSCALE", "L"), ("GRAYSCALE_FLOAT16", "F")],
+    )
+    def test_an_output_is_a_pil_image(self, layout, mode):
+        pytest.importorskip("PIL.Image")
+        shape = (1, 1 if "GRAY" in layout else 3, 2, 2)
+        output = ct.ImageType(name="y", color_layout=ct.colorlayout[layout])
+        traced = torch.jit.trace(Same(), torch.zeros(shape))
+        program = convert(traced, inputs=[ct.TensorType("x", shape)], outputs=[output])
+        x = np.zeros(shape)
+        x[0, 0] = [[-3, 0.4], [254.6, 300]]
+        result = program.predict({"x": x})["y"]
+        assert (result.mode, result.size) == (mode, (2, 2))
+        pixels = np.asarray(result)
+        if mode == "F":
+            np.testing.assert_allclose(pixels, x[0, 0], rtol=1e-3)
+        elif mode == "L":
+            np.testing.assert_array_equal(pixels, [[0, 0], [255, 255]])
+        else:
+            first = {"RGB": 0, "BGR": 2}[layout]
+            np.testing.assert_array_equal(pixels[..., first], [[0, 0], [255, 255]])
+            np.testing.assert_array_equal(pixels[..., 3], 255)  # as coremltools' tests have it
+
+
+class TestShapes:
+    def test_enumerated(self):
+        shapes = ct.EnumeratedShapes([(1, 2), (1, 5)], default=(1, 5))
+        program = identity((1, 5), symbolic=(1,), inputs=[ct.TensorType("x", shape=shapes)])
+        assert program.predict({"x": np.ones((1, 2))})["y"].shape == (1, 2)
+        assert program.random_inputs()["x"].shape == (1, 5)
+        with pytest.raises(InvalidInput, match=r"shape \(1, 5\) or \(1, 2\), not .* \(1, 4\)"):
+            program.predict({"x": np.ones((1, 4))})
+
+    def test_ranged(self):
+        shape = ct.Shape((1, ct.RangeDim(2, 5, default=3)))
+        program = identity((1, 3), symbolic=(1,), inputs=[ct.TensorType("x", shape=shape)])
+        for size in (2, 5):
+            assert program.predict({"x": np.ones((1, size))})["y"].shape == (1, size)
+        assert program.random_inputs()["x"].shape == (1, 3)
+        for size in (1, 6):
+            with pytest.raises(InvalidInput, match=r"fp32\(1, 2 to 5\), not an array of shape"):
+                program.predict({"x": np.ones((1, size))})
+
+    def test_without_an_upper_bound(self):
+        shape = ct.Shape((1, ct.RangeDim(2, 5)))
+        program = identity((1, 3), symbolic=(1,), inputs=[ct.TensorType("x", shape=shape)])
+        declared = program.package.description.input[0].type.multiArrayType
+        declared.shapeRange.sizeRanges[1].upperBound = -1  # which coremltools does not write
+        assert program.predict({"x": np.ones((1, 99))})["y"].shape == (1, 99)
+        with pytest.raises(InvalidInput, match=r"fp32\(1, 2 or more\), not"):
+            program.predict({"x": np.ones((1, 1))})
+
+    def test_a_description_that_does_not_fit_its_program_is_left_aside(self):
+        program = identity((1, 3))
+        program.package.description.input[0].type.multiArrayType.shape[:] = [9, 9, 9]
+        assert program.predict({"x": np.ones((1, 3))})["y"].shape == (1, 3)
+        assert program.random_inputs()["x"].shape == (1, 3)
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        "given", [[2, 3], (2.0, 3.0), np.array([2, 3], np.int64), torch.ones(2) + torch.arange(2)]
+    )
+    def test_whatever_numpy_makes_an_array_of(self, given):
+        result = identity((2,), types.int32).predict({"x": given})["y"]
+        assert result.dtype == np.int32 and [1, 1] < result.tolist() <= [2, 3]
+
+    @pytest.mark.parametrize("dtype", [">f4", np.longdouble, np.float64, np.uint16, bool])
+    def test_floats_of_any_kind(self, dtype):
+        x = np.array([1, 0], dtype)
+        for given in (x, x[::-1], np.broadcast_to(x, (2, 2))[0]):
+            result = identity((2,)).predict({"x": given})["y"]
+            np.testing.assert_array_equal(result, given.astype(np.float32))
+
+    def test_a_tensor_that_wants_a_gradient(self):
+        x = torch.ones(2, requires_grad=True)
+        np.testing.assert_array_equal(identity((2,)).predict({"x": x})["y"], 1)
+
+    def test_a_number_for_one_element(self):
+        assert identity((1,)).predict({"x": 2})["y"].tolist() == [2]
+        assert identity((1, 1)).predict({"x": 2.5})["y"].tolist() == [[2.5]]
+        with pytest.raises(InvalidInput, match="not an array of shape"):
+            identity((2,)).predict({"x": 2})
+
+    @pytest.mark.parametrize("value", [1.5, np.nan, np.inf, 2**40, 1e20])
+    def test_what_is_no_integer_of_the_declared_width(self, value):
+        with pytest.raises(InvalidInput, match=r"must be int32\(2\); .* is none"):
+            identity((2,), types.int32).predict({"x": np.array([0, value])})
+
+    def test_rows_of_unequal_length(self):
+        with pytest.raises(InvalidInput, match=r"must be fp32\(2, 2\) \("):
+            identity((2, 2)).predict({"x": [[1, 2], [3]]})
+
+    def test_an_input_with_a_default_may_be_left_out(self):
+        default = np.full((2,), 1.5, np.float32)
+
+        @mb.program(input_specs=[mb.TensorSpec((2,)), mb.TensorSpec((2,))])
+        def program(x, y):
+            return mb.add(x=x, y=y, name="z")
+
+        inputs = [ct.TensorType("x", (2,), default_value=default), ct.TensorType("y", (2,))]
+        running = convert(program, inputs=inputs)
+        assert running.predict({"y": [1, 2]})["z"].tolist() == [2.5, 3.5]
+        assert running.predict({"x": [0, 0], "y": [1, 2]})["z"].tolist() == [1, 2]
+        with pytest.raises(InvalidInput, match="missing: y$"):
+            running.predict({})
+
+    def test_a_list_of_inputs_gives_a_list_of_results(self):
+        results = identity((1,)).predict([{"x": 1}, {"x": 2}])
+        assert [result["y"].item() for result in results] == [1, 2]
+
+
+@pytest.mark.parametrize("labels", [["cat", "dog", "ox"], [7, 8, 9]])
+def test_a_classifier_gives_a_label_and_probabilities_by_label(labels):
+    @mb.program(input_specs=[mb.TensorSpec((1, 3))])
+    def program(x):
+        return mb.softmax(x=x, axis=-1, name="p")
+
+    inputs = [ct.TensorType("x", (1, 3))]
+    running = convert(program, inputs=inputs, classifier_config=ct.ClassifierConfig(labels))
+    result = running.predict({"x": [[0.0, 2.0, 1.0]]})
+    name = running.package.description.predictedFeatureName
+    probabilities = result[running.package.description.predictedProbabilitiesName]
+    assert result[name] == labels[1] and type(result[name]) is type(labels[1])
+    expected = np.exp([0, 2, 1]) / np.exp([0, 2, 1]).sum()
+    np.testing.assert_allclose([probabilities[label] for label in labels], expected, rtol=1e-5)
+
+
+class TestInputs:
+    def test_random_ones_are_seeded_and_safe(self):
+        program, indices = identity((64,)), identity((64,), types.int32)
+        once, again = program.random_inputs(3)["x"], program.random_inputs(3)["x"]
+        np.testing.assert_array_equal(once, again)
+        assert (once != program.random_inputs(4)["x"]).any()
+        assert set(indices.random_inputs()["x"].tolist()) == {0, 1}
+        pixels = image().random_inputs()["x"]
+        assert pixels.min() >= 0 and 200 < pixels.max() <= 255
+
+    def test_a_file_that_holds_no_named_arrays(self, tmp_path):
+        np.save(tmp_path / "one.npy", np.ones(3))
+        (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut")
+        (tmp_path / "empty.npz").touch()
+        np.savez(tmp_path / "object.npz", x=np.array([{}], object))
+        for name in ("one.npy", "cut.npz", "empty.npz", "object.npz", "none.npz"):
+            with pytest.raises(InvalidInput, match=rf"{name}: not a \.npz file"):
+                load_inputs(tmp_path / name)

@@ -1,0 +1,103 @@
+"""The compiled products against torch: every form of weight, one token and several."""
+
+import subprocess
+import sys
+
+from ane_book.mil import native
+import numpy as np
+import pytest
+import torch
+
+needs_compiler = pytest.mark.skipif(not native.available(), reason=native.status()[1])
+
+FORMS = ("single", "half", "int8", "palette")
+SHAPES = [(1, 32, 1), (7, 96, 1), (192, 576, 1), (50, 64, 2), (13, 160, 64), (6, 1536, 70)]
+
+
+def make(form: str, rows: int, columns: int, seed: int = 0):
+    """(data, table, dense): a weight as stored, and as the float32 matrix that it stands for."""
+    random = torch.Generator().manual_seed(seed)
+    if form in ("single", "half"):
+        data = torch.randn(rows, columns, generator=random)
+        data = data if form == "single" else data.half()
+        return data, None, data.float()
+    if form == "int8":
+        data = torch.randint(-128, 128, (rows, columns), generator=random, dtype=torch.int8)
+        table = torch.rand(rows, generator=random)
+        return data, table, data.float() * table[:, None]
+    groups = next(g for g in (3, 2, 1) if rows % g == 0)
+    table = torch.randn(groups, 16, generator=random)
+    nibbles = torch.randint(0, 16, (rows, columns), generator=random, dtype=torch.uint8)
+    data = nibbles[:, 0::2] | nibbles[:, 1::2] << 4  # the even column in the low half of a byte
+    return data, table, table.repeat_interleave(rows // groups, 0).gather(1, nibbles.long())
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("rows, columns, tokens", SHAPES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("with_bias", [False, True], ids=["", "bias"])
+def test_products_are_torchs(form, rows, columns, tokens, dtype, with_bias):
+    data, table, dense = make(form, rows, columns)
+    bias = torch.randn(rows) if with_bias else None
+    x = torch.randn(1, columns, 1, tokens).to(dtype)
+    expected = dense.double() @ x[0, :, 0].double() + (bias.double()[:, None] if with_bias else 0)
+    scale = (dense.double().abs() @ x[0, :, 0].double().abs()).clamp(min=1e-3)
+    weight = native.Weight(data, dtype, table, bias)
+    first = weight.channels_first(x)
+    last = weight.channels_last(x[0, :, 0].t()[None])
+    assert first.shape == (1, rows, 1, tokens) and last.shape == (1, tokens, rows)
+    assert first.dtype == last.dtype == dtype
+    for found in (first[0, :, 0], last[0].t()):
+        error = (found.double() - expected).abs()
+        rounding = expected.abs() * 2**-11 if dtype == torch.float16 else 0  # half an ulp
+        assert (error <= scale * 2**-20 + rounding + 1e-7).all()
+
+
+@needs_compiler
+def test_a_batch_and_an_empty_batch():
+    data, _, dense = make("half", 9, 40)
+    weight = native.Weight(data, torch.float32)
+    x = torch.randn(3, 40, 2, 5)
+    expected = torch.einsum("rc,nchw->nrhw", dense, x)
+    assert torch.allclose(weight.channels_first(x), expected, atol=1e-4)
+    assert weight.channels_last(torch.zeros(0, 40)).shape == (0, 9)
+
+
+@needs_compiler
+def test_strided_activations_are_read_right():
+    data, _, dense = make("half", 9, 40)
+    weight = native.Weight(data, torch.float32)
+    x = torch.randn(1, 80, 1, 6)[:, ::2, :, ::2]
+    assert torch.allclose(weight.channels_first(x)[0, :, 0], dense @ x[0, :, 0], atol=1e-4)
+
+
+@needs_compiler
+def test_infinities_and_nan_come_through():
+    data = torch.ones(2, 32, dtype=torch.float16)
+    weight = native.Weight(data, torch.float16)
+    x = torch.full((1, 32, 1, 1), 60000.0).half()
+    assert torch.isinf(weight.channels_first(x)).all()  # 32 x 60,000 is beyond fp16
+    x[0, 3] = float("nan")
+    assert torch.isnan(weight.channels_first(x)).all()
+
+
+def test_without_a_compiler_the_reason_is_said_and_results_are_the_same():
+    code = "from ane_book.mil import native; print(native.available(), native.status()[1])"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={"CC": "false", "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert found.startswith("False") and "cannot compile" in found and "torch" in found
+
+
+def test_half_pointwise_is_the_plain_convolution():
+    from ane_book.mil.products import half_pointwise
+    from ane_book.mil.ops.conv import conv
+
+    weight = torch.randn(12, 40).half()
+    for tokens in (1, 5):
+        x = torch.randn(1, 40, 1, tokens).half()
+        plain = conv(x, weight[:, :, None, None])
+        found = half_pointwise(x, weight)
+        np.testing.assert_allclose(found.numpy(), plain.numpy(), rtol=2e-3, atol=2e-3)

@@ -1,0 +1,327 @@
+"""Compressed weights: their bounds, their form in a package, and what the packages then compute."""
+
+from functools import partial
+
+import ane_book
+from ane_book.bundle import Recipe
+from ane_book.conversion.program import PackageWriter
+from ane_book.conversion.quantize import SCHEMES, encode, palettize, quantize
+from ane_book.errors import InvalidInput
+from ane_book.mil import MLProgram
+from ane_book.mil.reader import Constant, Package
+from ane_book.runtime import Session
+from conftest import tiny_model
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+COMPRESSED = [name for name in SCHEMES if name != "none"]
+
+
+def weights(*shape: int, draw: str = "normal") -> torch.Tensor:
+    """Numbers as weights have them, fp16-exact: (O, C, 1, 1)."""
+    source = np.random.default_rng(5)
+    values = {
+        "normal": source.standard_normal,
+        "heavy tails": partial(source.standard_t, 4),
+        "uniform": source.random,
+    }[draw](size=(*shape, 1, 1))
+    return torch.from_numpy(values / 10).half().float()
+
+
+def decoded(weight: torch.Tensor, quant: str, dtype=np.float32) -> np.ndarray:
+    """What a compressed weight stands for, in numpy: scale * data, or the palette's entries."""
+    operands = {key: array for key, (_, array) in encode(weight, SCHEMES[quant]).operands.items()}
+    if "val" in operands:
+        return operands["val"].astype(dtype)
+    if "data" in operands:
+        return operands["data"].astype(dtype) * operands["scale"].astype(dtype)
+    palettes, indices = operands["lut"].astype(dtype), operands["indices"]
+    groups = len(palettes)
+    chosen = np.take_along_axis(
+        palettes.reshape(groups, -1), indices.reshape(groups, -1).astype(int), axis=1
+    )
+    return chosen.reshape(indices.shape)
+
+
+class TestInt8:
+    @pytest.mark.parametrize("size", [300.0, 1.0, 1e-3, 1e-5], ids=str)
+    def test_no_weight_is_further_off_than_half_a_step(self, size):
+        """Down to weights so small that fp16 has no exact scale for them."""
+        weight = (weights(24, 100) * size).half().float()
+        data, scale = (part.astype(np.float64) for part in quantize(weight, groups=24))
+        assert (np.abs(weight.numpy() - data * scale) <= scale / 2).all()
+        assert np.abs(data).max() <= 127
+
+    def test_the_scale_is_the_largest_weight_over_127(self):
+        weight = weights(24, 100)
+        data, scale = quantize(weight, groups=24)
+        largest = weight.abs().amax(dim=(1, 2, 3)).numpy()
+        np.testing.assert_allclose(scale.ravel(), largest / 127, rtol=2**-10)
+        assert (np.abs(data).max(axis=(1, 2, 3)) >= 126).all()
+
+    def test_a_channel_of_zeros_stays_zero(self):
+        weight = weights(3, 8)
+        weight[1] = 0
+        data, scale = quantize(weight, groups=3)
+        assert not data[1].any() and np.isfinite(scale).all()
+
+
+class TestPalettes:
+    @pytest.mark.parametrize("draw", ["normal", "heavy tails", "uniform"])
+    @pytest.mark.parametrize(("bits", "excess"), [(4, 0.005), (6, 0.01), (8, 0.03)])
+    def test_the_error_is_that_of_exact_k_means(self, draw, bits, excess):
+        """coremltools palettizes with `kmeans1d`, which is exact and takes a hundred times longer.
+
+        Its centres, too, are rounded to fp16.
+        """
+        from coremltools._deps import kmeans1d
+
+        weight = weights(16, 600, draw=draw)
+        exact = kmeans1d.cluster(weight.flatten().tolist(), 1 << bits)
+        rounded = np.array(exact.centroids, np.float16).astype(np.float32)[exact.clusters]
+        indices, lut = palettize(weight, groups=1, bits=bits)
+        ours = lut.astype(np.float32).ravel()[indices.ravel()]
+        least = np.square(rounded - weight.numpy().ravel()).sum()
+        assert np.square(ours - weight.numpy().ravel()).sum() <= least * (1 + excess)
+
+    def test_every_weight_takes_the_nearest_entry(self):
+        weight = weights(32, 40)
+        indices, lut = palettize(weight, groups=2, bits=4)
+        distance = np.abs(weight.reshape(2, -1, 1).numpy() - lut.reshape(2, 1, 16).astype(float))
+        np.testing.assert_array_equal(indices.reshape(2, -1), distance.argmin(axis=2))
+
+    @pytest.mark.parametrize("count", [1, 2, 15, 16])
+    @pytest.mark.parametrize("columns", [2, 200])
+    def test_weights_of_at_most_16_values_come_back_exactly(self, count, columns):
+        """So does a checkpoint that someone palettized before, and a tensor too small for k."""
+        values = weights(count, 1).flatten()
+        weight = values[torch.randint(count, (4, columns, 1, 1))]
+        np.testing.assert_array_equal(decoded(weight, "lut4"), weight.numpy())
+
+    def test_a_palette_depends_on_its_own_group_alone(self):
+        weight = weights(64, 50)
+        together = palettize(weight, groups=4, bits=4)
+        for i, part in enumerate(weight.split(16)):
+            indices, lut = palettize(part, groups=1, bits=4)
+            np.testing.assert_array_equal(indices, together[0][16 * i : 16 * i + 16])
+            np.testing.assert_array_equal(lut[0], together[1][i])
+
+    def test_channels_that_make_no_even_groups_share_one_palette(self):
+        operands = encode(weights(24, 10), SCHEMES["lut4"]).operands
+        assert operands["lut"][1].shape == (1, 1, 1, 1, 16, 1)
+
+
+def product(path, weight: torch.Tensor, quant: str) -> None:
+    """A package that holds one 1x1 convolution: x (1, C, 1, C) -> y (1, O, 1, C)."""
+    outputs, inputs = weight.shape[:2]
+    package = PackageWriter(path)
+    stored = package.write_weights({"w": weight}, SCHEMES[quant])
+    function = package.function("main")
+    function.input("x", "fp16", (1, inputs, 1, inputs))
+    w = function.weight("w", stored["w"])
+    function.op(
+        "conv", "y", "fp16", [(1, outputs, 1, inputs)], x="x", weight=w,
+        strides=np.ones(2, np.int32), pad_type=np.str_("valid"), pad=np.zeros(4, np.int32),
+        dilations=np.ones(2, np.int32), groups=np.int32(1),
+    )  # fmt: skip
+    function.finish(["y"])
+    package.finish("main", "a product")
+
+
+@pytest.mark.parametrize("quant", COMPRESSED)
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("optimize", [True, False], ids=["fast", "plain"])
+def test_the_executor_reads_the_very_weights(tmp_path, quant, precision, optimize):
+    """The product with the identity is the weight itself, rounded once where all is fp16."""
+    weight = weights(48, 64)
+    product(tmp_path / "p.mlpackage", weight, quant)
+    program = MLProgram(tmp_path / "p.mlpackage", precision=precision, optimize=optimize)
+    found = program.predict({"x": np.eye(64)[None, :, None]})["y"][0, :, 0]
+    expected = decoded(weight, quant)[:, :, 0, 0]
+    half = precision == "fp16"
+    np.testing.assert_array_equal(found, expected.astype(np.float16) if half else expected)
+
+
+def form(operation) -> tuple:
+    """How an op is written: its type, and what of its operands the weight file fixes."""
+    operands = {}
+    for key, argument in operation.inputs.items():
+        (binding,) = argument.arguments
+        assert binding.value.WhichOneof("value") == "blobFileValue"
+        operands[key] = binding.value.type.SerializeToString()
+    output = operation.outputs[0].type.SerializeToString()
+    return operation.type, operands, sorted(operation.attributes), output
+
+
+def stored_as(package: Package) -> dict:
+    """Each operand of the compressed constants as the weight file has it, reader-checked."""
+    return {
+        (operation.type, key): (value.type, value.array().dtype, value.stored_bytes)
+        for operation in package.functions["main"].operations()
+        if operation.type.startswith("constexpr")
+        for key, (value,) in operation.inputs.items()
+        if isinstance(value, Constant)
+    }
+
+
+@pytest.mark.parametrize("quant", COMPRESSED)
+def test_a_package_has_what_coremltools_would_write(tmp_path, quant):
+    """Op, operands, types, shapes and stored dtypes of coremltools' own quantizers, iOS 18."""
+    import coremltools as ct
+    from coremltools.optimize import coreml as cto
+
+    layer = nn.Conv2d(640, 32, 1, bias=False).eval()
+    x = torch.zeros(1, 640, 1, 4)
+    model = ct.convert(
+        torch.jit.trace(layer, x),
+        inputs=[ct.TensorType("x", x.shape, dtype=np.float16)],
+        outputs=[ct.TensorType("y", dtype=np.float16)],
+        minimum_deployment_target=ct.target.iOS18,
+        skip_model_load=True,
+    )
+    if quant == "int8":
+        options = cto.OpLinearQuantizerConfig(mode="linear_symmetric")
+        compress = cto.linear_quantize_weights
+    else:
+        options = cto.OpPalettizerConfig(
+            nbits=int(quant[3:]), granularity="per_grouped_channel", group_size=16
+        )
+        compress = cto.palettize_weights
+    theirs = compress(model, cto.OptimizationConfig(global_config=options))
+    product(tmp_path / "ours.mlpackage", layer.weight.detach(), quant)
+    ours = ct.models.MLModel(str(tmp_path / "ours.mlpackage"), skip_model_load=True)
+    forms, files = [], []
+    for found in (theirs, ours):
+        block = found.get_spec().mlProgram.functions["main"].block_specializations["CoreML8"]
+        forms.append([form(op) for op in block.operations if op.type.startswith("constexpr")])
+        files.append(stored_as(Package.from_spec(found.get_spec(), found.weights_dir)))
+    assert len(forms[0]) == 1 and forms[0] == forms[1]
+    assert len(files[0]) == 2 and files[0] == files[1]
+
+
+@pytest.mark.parametrize("quant", ["int8", "lut4"])
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_a_bundle_computes_with_the_compressed_weights(tiny_bundle, family, quant):
+    """Against `transformers` with each projection's weight replaced by what was stored."""
+    _, bundle = tiny_bundle(family, quant=quant, shard_limit=100_000)
+    model = tiny_model(family)
+    with torch.no_grad():
+        head = model.lm_head.weight.clone()  # no longer the embedding's
+        model.lm_head.weight = nn.Parameter(head, requires_grad=False)
+        for layer in model.model.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            replace(quant, attention.q_proj, attention.k_proj, attention.v_proj)
+            replace(quant, mlp.gate_proj, mlp.up_proj)
+            replace(quant, attention.o_proj)
+            replace(quant, mlp.down_proj)
+        replace(quant, model.lm_head)
+    ids = torch.randint(0, 256, (1, 20), generator=torch.Generator().manual_seed(4))
+    expected = model(ids).logits[0].numpy()
+    found = Session(bundle, precision="fp32").logits(ids[0].tolist())
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-4)
+
+
+def replace(quant: str, *layers: nn.Linear) -> None:
+    """Compress the weights of layers that conversion fuses, and put what comes out in place."""
+    fused = torch.cat([layer.weight for layer in layers])[:, :, None, None]
+    stored = torch.from_numpy(decoded(fused, quant))[:, :, 0, 0]
+    for layer, part in zip(layers, stored.split([len(x.weight) for x in layers]), strict=True):
+        layer.weight.copy_(part)
+
+
+@pytest.mark.parametrize("quant", ["int8", "lut4"])
+def test_all_functions_share_the_compressed_bytes(tiny_bundle, quant):
+    _, bundle = tiny_bundle("llama", quant=quant, shard_limit=100_000)
+    for path in bundle.path.glob("*.mlpackage"):
+        package = Package(path)
+        blobs = [
+            {
+                value.blob
+                for operation in function.operations()
+                for values in operation.inputs.values()
+                for value in values
+                if isinstance(value, Constant) and value.blob
+            }
+            for function in package.functions.values()
+        ]
+        assert len(blobs) == 2 and blobs[0] == blobs[1]
+        written = sum(value.stored_bytes for _, value in package.weights)
+        file = path / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
+        assert written <= file.stat().st_size < written + 128 * (len(blobs[0]) + 1)
+
+
+class TestChoice:
+    def test_an_unknown_name_is_answered_with_the_list(self, tiny):
+        _, folder = tiny("llama")
+        with pytest.raises(InvalidInput, match="one of none, int8, lut4, lut6, lut8, not 'int3'"):
+            ane_book.convert(str(folder), quant="int3")
+
+    def test_each_choice_is_a_bundle_of_its_own(self, tiny, tmp_path, monkeypatch):
+        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+        _, folder = tiny("llama")
+        convert = partial(ane_book.convert, str(folder), context=32, prefill=8)
+        plain, int8 = convert(), convert(quant="int8")
+        assert plain.path != int8.path
+        assert (plain.recipe.quant, int8.recipe.quant) == ("none", "int8")
+        weights = [
+            sum(size for name, size in bundle.manifest.files.items() if name.endswith(".bin"))
+            for bundle in (plain, int8)
+        ]
+        assert weights[1] < 0.6 * weights[0]
+        with pytest.raises(InvalidInput, match="holds another conversion"):
+            convert(out=plain.path, quant="int8")
+        with pytest.raises(InvalidInput, match="converted with quant = 'none', not 'int8'"):
+            ane_book.load(plain.path, quant="int8")
+
+    def test_an_interrupted_conversion_does_not_go_on_with_another_choice(
+        self, tiny, tiny_bundle, tmp_path
+    ):
+        _, folder = tiny("llama")
+        _, fresh = tiny_bundle("llama", quant="lut4", shard_limit=100_000)
+        convert = partial(ane_book.convert, str(folder), context=32, prefill=8, shard_limit=100_000)
+
+        def stop(description: str, done: int, total: int) -> None:
+            if description.startswith("layer 3"):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            convert(out=tmp_path / "b", progress=stop)
+        found = convert(out=tmp_path / "b", quant="lut4")
+        for name in found.manifest.files:
+            if not name.endswith(".npz"):  # zip archives carry the time
+                assert (found.path / name).read_bytes() == (fresh.path / name).read_bytes(), name
+
+    def test_a_recipe_from_before_there_was_a_choice_is_uncompressed(self):
+        old = Recipe().model_dump(exclude={"quant"})
+        assert Recipe.model_validate(old).quant == "none"
+
+    def test_golden_numbers_are_those_of_the_weights_in_half_precision(self, tiny_bundle):
+        _, plain = tiny_bundle("llama", shard_limit=100_000)
+        _, int8 = tiny_bundle("llama", quant="int8", shard_limit=100_000)
+        np.testing.assert_array_equal(int8.golden()["logits"], plain.golden()["logits"])
+
+    def test_the_command_line_names_every_choice(self):
+        from ane_book import cli
+
+        for name in SCHEMES:
+            assert name in cli.Quant.__metadata__[0].help
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("smollm2")
+def test_the_real_model_in_int8_says_the_same():
+    """SmolLM2, next tokens and logits along a prompt, against its own fp16 weights."""
+    from _common import bundle
+    from parity import PROMPTS, token_ids
+
+    plain, int8 = (Session(bundle(quant=quant)) for quant in ("none", "int8"))
+    ids = token_ids(plain, PROMPTS[0])
+    expected, found = (session.logits(ids).astype(np.float64) for session in (plain, int8))
+    cosine = (expected * found).sum(1)
+    cosine /= np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
+    assert np.median(cosine) >= 0.999
+    assert (expected.argmax(1) == found.argmax(1)).mean() >= 0.9
+    answers = [session.generate(PROMPTS[0], max_tokens=12).token_ids for session in (plain, int8)]
+    assert answers[0] == answers[1]
