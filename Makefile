@@ -14,10 +14,10 @@ BENCHMARKS = $(sort $(wildcard benchmarks/[!_]*.py))
 NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test bench notebooks lint clean distclean
+.PHONY: help book test conformance fuzz bench notebooks lint clean distclean
 
 help: ## say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 book: $(INSTALLED) ## run every chapter and render the book
 	$(BIN)/jupyter-book build book $(BOOK_FLAGS)
@@ -26,6 +26,12 @@ book: $(INSTALLED) ## run every chapter and render the book
 # One thread a worker: the workers share the cores, and torch's threads would fight over them.
 test: book ## build the book, then test the library and the site
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST_FLAGS)
+
+conformance: $(INSTALLED) ## run coremltools' own op tests on the executor (some 20 minutes)
+	$(BIN)/python tests/conformance/run.py --workers $(WORKERS)
+
+fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default (some minutes)
+	$(BIN)/python tests/fuzz/run.py --cases $(or $(N),10000) --seed $(or $(SEED),0)
 
 bench: $(INSTALLED) ## run each benchmark and print its table
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done

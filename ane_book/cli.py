@@ -208,6 +208,8 @@ def inspect_command(
     """Show what a package or a bundle holds; with --run, what a package computes and needs."""
     from ane_book.inspect import inspect_path, report
 
+    if not run and (inputs or function or out):
+        raise typer.BadParameter("--inputs, --function and --out go with --run")
     facts = inspect_path(path)
     if run:
         from ane_book.execute import execute, execution_report

@@ -8,37 +8,11 @@ import signal
 import subprocess
 import sys
 
+from _command import ane_book, refused, start
 from ane_book import device
 from ane_book.mil import MLProgram
 from ane_book.runtime import Session
 import pytest
-
-#: What runs the command: the entry point of the package, without needing it on PATH.
-COMMAND = [sys.executable, "-c", "from ane_book.cli import main; main()"]
-
-
-def start(*arguments: str, **options) -> subprocess.Popen:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.Popen(command, text=True, encoding="utf-8", env=environment, **pipes)
-
-
-def ane_book(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
-    with start(*arguments) as process:
-        out, err = process.communicate(input, timeout=120)
-    assert "\x1b" not in out + err, "colour codes without a terminal"
-    assert "Traceback" not in err, err
-    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
-
-
-def refused(*arguments: str) -> str:
-    """The one line of an error, of a command that must fail and print nothing else."""
-    done = ane_book(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
-    return lines[0]
 
 
 @pytest.fixture
@@ -194,7 +168,7 @@ class TestManners:
     def test_help_names_every_command(self):
         done = ane_book("--help")
         assert done.returncode == 0
-        for command in ("models", "convert", "run", "chat", "inspect", "doctor"):
+        for command in ("models", "convert", "run", "chat", "inspect", "diff", "doctor"):
             assert f"\n  {command} " in done.stdout
             assert ane_book(command, "--help").returncode == 0
 
@@ -213,7 +187,13 @@ class TestManners:
 
     @pytest.mark.parametrize(
         "arguments",
-        [["sing"], ["run"], ["run", "m", "p", "--kv", "disk"], ["convert", "m", "--context", "0"]],
+        [
+            ["sing"],
+            ["run"],
+            ["run", "m", "p", "--kv", "disk"],
+            ["convert", "m", "--context", "0"],
+            ["inspect", "p", "--out", "o.npz"],
+        ],
         ids=" ".join,
     )
     def test_usage_errors(self, arguments):

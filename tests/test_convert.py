@@ -159,10 +159,8 @@ def test_coremltools_reads_what_the_linker_writes(tiny_bundle, tmp_path):
     for kv, quant in [("state", "none"), ("host", "none"), ("state", "int8"), ("host", "lut4")]:
         _, bundle = tiny_bundle("qwen2", kv=kv, quant=quant)
         for package in bundle.path.glob("*.mlpackage"):
-            copy = shutil.copytree(
-                # a copy, since MLModel rewrites what it opens
-                copy=shutil.copytree(package, tmp_path / kv / quant / package.name)
-            )  # MLModel rewrites it
+            # MLModel rewrites what it opens
+            copy = shutil.copytree(package, tmp_path / kv / quant / package.name)
             model = ct.models.MLModel(str(copy), skip_model_load=True)
             spec = model.get_spec()
             for name in ("decode", "prefill"):

@@ -70,7 +70,7 @@ class TestInt8:
 
 class TestPalettes:
     @pytest.mark.parametrize("draw", ["normal", "heavy tails", "uniform"])
-    @pytest.mark.parametrize(("bits", "excess"), [(4, 0.005), (6, 0.01), (8, 0.03)])
+    @pytest.mark.parametrize(("bits", "excess"), [(4, 0.005), (6, 0.01), (8, 0.04)])
     def test_the_error_is_that_of_exact_k_means(self, draw, bits, excess):
         """coremltools palettizes with `kmeans1d`, which is exact and takes a hundred times longer.
 
@@ -298,7 +298,7 @@ class TestChoice:
         assert Recipe.model_validate(old).quant == "none"
 
     def test_golden_numbers_are_those_of_the_weights_in_half_precision(self, tiny_bundle):
-        _, plain = tiny_bundle("llama", shard_limit=100_000)
+        _, plain = tiny_bundle("llama", kv="state", shard_limit=100_000)
         _, int8 = tiny_bundle("llama", quant="int8", shard_limit=100_000)
         np.testing.assert_array_equal(int8.golden()["logits"], plain.golden()["logits"])
 

@@ -17,11 +17,11 @@ from torch.nn.functional import pad
 
 __all__ = ["centres"]
 
-ROUNDS = 3  # of Lloyd and regrouping
-STEPS = (10, 50)  # of Lloyd in a round, and at the end; most groups stand still before
+ROUNDS = 2  # of Lloyd and regrouping
+STEPS = (5, 20)  # of Lloyd in a round, and at the end; most groups stand still before
 AT_ONCE = 32  # groups; so many stay in the processor's cache
-BAND = 32  # parts by which a cut may move in one regrouping
-REACH = 4  # times its parts that a cell may grow to in one regrouping
+BAND = 48  # parts by which a cut may move in one regrouping
+REACH = 3  # times its parts that a cell may grow to in one regrouping
 
 
 def centres(rows: Tensor, k: int) -> Tensor:
@@ -88,33 +88,39 @@ class _Groups:
     def _regroup(self, cuts: Tensor, parts: int) -> Tensor:
         """The best k cells made of these cells' equal parts, each cut near where it was.
 
-        least[e], for i cells that end after part e, is the minimum over the last one's length w of
-        least[e - w] for i - 1 cells, and the squared error of the parts from e - w to e.
+        The least error of i cells up to an end is the minimum over the begin of the last one, at
+        most `reach` parts before, of the least error of i - 1 cells up to there and its own. Ends
+        of i cells are counted from i * parts - BAND, where their band begins.
         """
-        k, reach = cuts.shape[1] - 1, REACH * parts
+        k, reach, span = cuts.shape[1] - 1, REACH * parts, 2 * BAND + 1
         steps = torch.arange(parts) / parts
         inside = cuts[:, :-1, None] + (cuts.diff(dim=1)[:, :, None] * steps).long()
         ends = torch.cat([inside.flatten(1), cuts[:, -1:]], dim=1)  # (G, E), E = k * parts + 1
-        errors = self._errors(ends, reach)
-        nothing = torch.full(ends.shape, torch.inf)
-        least, choices = nothing.clone(), []
-        least[:, 0] = 0
+        errors = pad(self._errors(ends, reach), (BAND, BAND), value=torch.inf)
+        band = slice(reach - parts, reach - parts + span)  # around it, no i cells end
+        least = torch.full((k + 1, len(cuts), reach + span), torch.inf)
+        least[0, :, band.start + BAND] = 0
         for i in range(1, k + 1):
-            band = slice(max(0, i * parts - BAND), i * parts + BAND + 1)
-            best = (_before(least, reach, torch.inf)[:, band] + errors[:, band]).min(dim=2)
-            least = nothing.clone()
-            least[:, band] = best.values
-            choices.append((band.start, best.indices))  # reach - w
-        chosen = [torch.full_like(cuts[:, :1], k * parts)]
-        for start, choice in reversed(choices):
-            end = chosen[-1]
-            chosen.append(end - reach + choice.gather(1, end - start))
-        return ends.gather(1, torch.cat(chosen[::-1], dim=1))
+            before = _before(least[i - 1], reach)  # (reach, G, span)
+            own = errors[:, :, i * parts : i * parts + span]
+            least[i, :, band] = (before + own).amin(dim=0)
+        groups, begins = torch.arange(len(cuts)), torch.arange(reach)
+        end = torch.full_like(cuts[:, :1], BAND)
+        chosen = [end + k * parts]
+        for i in range(k, 0, -1):
+            own = errors[:, groups, i * parts + end[:, 0]].T  # (G, reach)
+            best = (least[i - 1].gather(1, end + begins) + own).argmin(dim=1, keepdim=True)
+            end = end + best - band.start
+            chosen.append(end + (i - 1) * parts)
+        return ends.gather(1, torch.cat(chosen[::-1], dim=1) - BAND)
 
     def _errors(self, ends: Tensor, reach: int) -> Tensor:
-        """Squared error of one cell from each of the `reach` ends before an end to it."""
+        """Squared error (reach, G, E) of one cell from each of the `reach` ends before to an end.
+
+        Without an end there, that of a cell from the first number on.
+        """
         count, total, square = (
-            values[:, :, None] - _before(values, reach, 0.0)
+            values - _before(pad(values, (reach, 0)), reach)
             for values in (
                 ends.double(),
                 self.sums.gather(1, ends),
@@ -124,6 +130,6 @@ class _Groups:
         return (square - total.square() / count.clamp(min=1)).clamp(min=0).float()
 
 
-def _before(values: Tensor, reach: int, fill: float) -> Tensor:
-    """values (G, E) -> (G, E, reach): the ones before each, `fill` where there are none."""
-    return pad(values, (reach, 0), value=fill).unfold(1, reach, 1)[:, :-1]
+def _before(padded: Tensor, reach: int) -> Tensor:
+    """Values (G, reach + E) -> (reach, G, E): the ones before each of the last E."""
+    return padded.unfold(1, reach, 1)[:, :-1].permute(2, 0, 1)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ane_book.mil.reader import Block, Constant, Function, Operation
 
-__all__ = ["in_place_writes", "origins", "uses"]
+__all__ = ["in_place_writes", "memory_of", "origins", "uses"]
 
 #: Ops whose result may share memory with an input; every other op makes a fresh tensor.
 VIEWS = frozenset(
@@ -30,11 +30,7 @@ VIEWS = frozenset(
         "reverse",
         "cond",
         "while_loop",
-        "make_list",
-        "list_write",
         "list_read",
-        "list_gather",
-        "list_scatter",
     ]
 )
 
@@ -50,8 +46,8 @@ def uses(operation: Operation) -> Iterator[str]:
 
 
 def origins(function: Function, constants: dict) -> dict[str, frozenset[str]]:
-    """For each value, whose memory it may share: of which states, inputs, constants, and values that
-    an op made, itself included.
+    """For each value, whose memory it may share: which states', inputs', constants', and which
+    values' that ops made, its own included.
     """
     found = {name: frozenset([name]) for name in (*function.inputs, *function.states, *constants)}
 
@@ -70,6 +66,11 @@ def origins(function: Function, constants: dict) -> dict[str, frozenset[str]]:
 
     visit(function.block, frozenset())
     return found
+
+
+def memory_of(item: str | Constant, origin: dict[str, frozenset[str]]) -> frozenset[str]:
+    """Whose memory an op's input may share; a constant that stands in the op shares none."""
+    return frozenset() if isinstance(item, Constant) else origin[item]
 
 
 def _touches(operation: Operation, *types: str) -> Iterator[Operation]:
@@ -92,12 +93,13 @@ def in_place_writes(function: Function, origin: dict[str, frozenset[str]]) -> di
     for position, operation in enumerate(function.block.operations):
         for write in _touches(operation, "write_state"):
             (state,), (data,) = write.inputs["input"], write.inputs["data"]
-            memory[state] |= origin.get(data, frozenset())
+            memory[state] |= memory_of(data, origin)
             content = {value: other for value, other in content.items() if other != state}
         if operation.type == "read_state":
             content[operation.outputs[0][0]] = operation.inputs["input"][0]
         elif operation.type == "slice_update":
-            state = content.get(operation.inputs["x"][0])
+            x = operation.inputs["x"][0]
+            state = None if isinstance(x, Constant) else content.get(x)
             if state and _unseen(function.block, position, state, memory[state], origin):
                 found[operation.outputs[0][0]] = state
     return found
@@ -113,7 +115,7 @@ def _unseen(block: Block, position: int, state: str, memory: set[str], origin: d
     result, update = operation.outputs[0][0], operation.inputs["update"][0]
     before = [name for o in block.operations[:position] for name, _ in o.outputs]
     old = {name for name in before if memory & origin[name]}
-    if result in block.outputs or old & {*block.outputs} or memory & origin.get(update, set()):
+    if result in block.outputs or old & {*block.outputs} or memory & memory_of(update, origin):
         return False
     takers = [o for o in later if result in uses(o)]
     touching = (

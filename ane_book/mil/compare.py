@@ -101,6 +101,7 @@ class Difference:
         parts.append("\n".join(lines))
         apart = [gap.name for gap in self.outputs if not gap.error <= self.tolerance]
         verdict = f"apart: {', '.join(apart)}" if apart else "equal within the tolerance"
+        verdict = f"outputs {verdict}"
         return "\n\n".join([*parts, verdict])
 
 
@@ -108,14 +109,14 @@ def percent(share: float) -> str:
     """A share as text, such as "0.031 %"."""
     if share == inf:
         return "infinite"
-    return f"{100 * share:.2g} %" if share < 9.995 else f"{share:.3g} times"
+    return f"{100 * share:.3g} %" if share < 9.995 else f"{share:.3g} times"
 
 
 def _story(gap: Gap) -> str:
     error, *others = gap.cells()
     names = ("max abs", "max relative", "cosine", "SNR", "PSNR")
-    lines = [f"first apart: {gap.op} {gap.name!r} {gap.shape}".replace(":  ", ": ")]
-    lines.append(f"  error     {error}")
+    value = " ".join([*filter(None, [gap.op]), repr(gap.name), str(gap.shape)])
+    lines = [f"first apart: {value}", f"  error     {error}"]
     if others[0]:
         mine, other = gap.elements
         lines.append(f"  worst     {mine:.6g} at {gap.worst}, B has {other:.6g}")
@@ -142,18 +143,17 @@ def diff(
     """
     ours, theirs = _side(a, inputs), _side(b, inputs)
     matched, outputs, notes = _match(ours, theirs)
-    first, gaps = None, {}
+    first, gaps, compared = None, {}, 0
     errors: dict[str, float] = dict.fromkeys(inputs, 0.0)
     for name, value, reference in _pairs(ours.stream, theirs.stream, matched):
         gap = _gap(name, ours.operations.get(name), value, reference, errors)
-        errors[name] = gap.error
+        errors[name], compared = gap.error, compared + 1
         if first is None and not gap.error <= tolerance:
             first = gap
         if name in outputs:
             gaps[name] = gap
     if lost := [name for name in outputs if name not in gaps]:
         raise InvalidInput(f"outputs {', '.join(lost)} are no op's result on one side")
-    compared = len(errors) - len(inputs)
     return Difference(tolerance, first, list(gaps.values()), compared, len(ours.names), notes)
 
 

@@ -12,9 +12,10 @@ from types import FunctionType
 
 from ane_book.errors import InvalidPackage, UnsupportedOp
 from ane_book.mil import fast
-from ane_book.mil.aliases import in_place_writes, origins, uses
+from ane_book.mil.aliases import in_place_writes, memory_of, origins, uses
 from ane_book.mil.constants import Constants, Known, torch_dtype
 from ane_book.mil.failures import Failures, turns
+from ane_book.mil.fuse import GROUPS, fuse
 from ane_book.mil.ops import OPS
 from ane_book.mil.ops.tensor_transformation import write_slice
 from ane_book.mil.reader import Block, Constant, Function, Operation
@@ -26,6 +27,12 @@ __all__ = ["Compiled", "Compiler", "torch_dtype"]
 #: Inputs that take any number of tensors, as a list.
 VARIADIC = frozenset(["values", "loop_vars"])
 
+#: Ops that are worth torch's threads where no compiled form takes their place.
+HEAVY = frozenset(
+    ["conv", "conv_transpose", "linear", "matmul", "einsum", "lstm", "gru", "rnn"]
+    + ["scaled_dot_product_attention"]
+)
+
 
 @dataclass
 class Compiled:
@@ -35,6 +42,7 @@ class Compiled:
     trace: Callable  # (inputs, states) -> generator of (name, tensor)
     source: str
     failures: Failures
+    light: bool  # whether what is left to torch is too small for more than one thread
 
 
 class Compiler:
@@ -50,18 +58,28 @@ class Compiler:
         self.types = function.inputs | {
             name: type_ for operation in function.operations() for name, type_ in operation.outputs
         }
+        self.heavy = False  # whether something that is worth torch's threads is left to it
+        self.fused, self.groups = function.block, {}
+        if optimize:
+            self.fused, self.groups = fuse(function.block, self.constants, self.types)
         self.origin = origins(function, self.constants.named)
         self.in_place = in_place_writes(function, self.origin) if optimize else {}
 
     def compile(self) -> Compiled:
         """Generate and load the source of the function, without and with a trace."""
-        functions = [self._load(trace) for trace in (False, True)]
-        return Compiled(functions[0][0], functions[1][0], functions[0][1], self.failures)
+        trace, _ = self._load(trace=True)
+        self.heavy = not self.optimize or not self._static()  # the trace's ops count for nothing
+        run, source = self._load(trace=False)
+        return Compiled(run, trace, source, self.failures, light=not self.heavy)
+
+    def _static(self) -> bool:
+        """Whether all sizes are declared."""
+        return not any(None in type_.shape for type_ in self.types.values())
 
     def _load(self, trace: bool) -> tuple[FunctionType, str]:
         self.lasting = {*self.function.inputs, *self.function.states, *self.constants.named}
         names = [self.variable(name) for name in self.function.inputs]
-        body = list(self.block_lines(self.function.block, trace))
+        body = list(self.block_lines(self.function.block if trace else self.fused, trace))
         unpack = [f"{', '.join(names)}, = inputs"] if names else []
         if any(operation.type == "while_loop" for operation in self.function.operations()):
             unpack.append(f"turns = {self.bind(turns)}()")
@@ -101,7 +119,7 @@ class Compiler:
 
     # --- lines --------------------------------------------------------------------------------
 
-    def block_lines(self, block: Block, trace: bool = False) -> Iterator[str]:
+    def block_lines(self, block: Block, trace: bool = False, nested: bool = False) -> Iterator[str]:
         """The lines of a block, ending in its `return`."""
         outputs = set(block.outputs)
         last_use = {name: i for i, o in enumerate(block.operations) for name in uses(o)}
@@ -123,19 +141,20 @@ class Compiler:
             dead = sorted(self.variable(n) for n in dead if n not in self.constants.named)
             if dead and not operation.blocks:  # nested blocks keep their own references
                 yield f"del {', '.join(dead)}"
-        give = self.result if block is self.function.block else self.value
+        give = self.value if nested else self.result
         yield f"return {', '.join(give(name) for name in block.outputs)},"
 
-    def value(self, name: str) -> str:
+    def value(self, item: str | Constant) -> str:
         """A value as it is, be it a constant or made by an op."""
-        constant = self.constants.named.get(name)
-        return self.use(name) if constant is None else self.bind_tensor(constant)
+        constant = self.constant(item)
+        return self.use(item) if constant is None else self.bind_tensor(constant)
 
-    def result(self, name: str) -> str:
+    def result(self, item: str | Constant) -> str:
         """A value that outlives the call; copied when it might share memory with another such."""
-        shared = not self.lasting.isdisjoint(self.origin[name])
-        self.lasting |= self.origin[name]
-        return self.value(name) + (".clone()" if shared else "")
+        own = memory_of(item, self.origin)
+        shared = isinstance(item, Constant) or not self.lasting.isdisjoint(own)
+        self.lasting |= own
+        return self.value(item) + (".clone()" if shared else "")
 
     def operation_lines(self, operation: Operation, position: int) -> Iterator[str]:
         if operation.type == "read_state":
@@ -152,7 +171,7 @@ class Compiler:
 
     def write_lines(self, operation: Operation) -> Iterator[str]:
         (state,), (data,) = operation.inputs["input"], operation.inputs["data"]
-        if data not in self.in_place:
+        if isinstance(data, Constant) or data not in self.in_place:
             yield f"states[{state!r}] = {self.result(data)}"
 
     def update_lines(self, operation: Operation) -> Iterator[str]:
@@ -178,7 +197,7 @@ class Compiler:
             names.append(f"{self.variable(operation.name)}_{len(names)}")
             parameters = ", ".join(self.variable(name) for name, _ in block.inputs)
             yield f"def {names[-1]}({parameters}):"
-            yield from (f"    {line}" for line in self.block_lines(block))
+            yield from (f"    {line}" for line in self.block_lines(block, nested=True))
         if operation.type == "cond":
             condition = self.argument("pred", operation.inputs["pred"])
             yield f"{targets}, = {names[0]}() if {condition} else {names[1]}()"
@@ -191,6 +210,13 @@ class Compiler:
 
     def call(self, operation: Operation, position: int) -> str:
         """The line of one op: `v7 = c3(x=v3, y=v5)`."""
+        group = self.groups.get(operation.name)
+        if group is not None and operation.type in GROUPS:
+            items = operation.inputs["values"]
+            names = [self.argument("x", [item]) for item in items]
+            return (
+                f"{self.variable(operation.outputs[0][0])} = {self.bind(group)}({', '.join(names)})"
+            )
         special = fast.specialize(self, operation) if self.optimize else None
         function, arguments = special or (self.op(operation, position).function, None)
         if arguments is None:
@@ -231,11 +257,7 @@ class Compiler:
 
     def argument(self, key: str, items: list) -> str:
         """A tensor argument: a constant or a local variable; a list where MIL takes several."""
-        names = []
-        for item in items:
-            constant = self.constant(item)
-            known = constant is not None
-            names.append(self.bind_tensor(constant) if known else self.use(item))
+        names = [self.value(item) for item in items]
         return f"[{', '.join(names)}]" if key in VARIADIC or len(names) > 1 else names[0]
 
     def static(self, key: str, items: list) -> str:

@@ -9,10 +9,12 @@ Taught in the chapters "Porting recipe" and "Inside an ML Program".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 
 from ane_book.errors import InvalidInput
+from ane_book.mil import native
 from ane_book.mil.compile import Compiled, Compiler, as_array, torch_dtype
 from ane_book.mil.features import Feature, features, random_inputs
 from ane_book.mil.memory import Memory, measure
@@ -187,7 +189,8 @@ class MLProgram:
             return [self.predict(one, state) for one in inputs]
         with torch.inference_mode():
             tensors, states = self._tensors(inputs), self._states(state)
-            with self.compiled.failures.explained():
+            alone = native.lent if self.compiled.light else nullcontext()
+            with alone, self.compiled.failures.explained():
                 results = self.compiled.run(tensors, states)
             return {
                 name: self._result(name, value)
@@ -216,6 +219,7 @@ class MLProgram:
         return self.precision == "fp32"
 
     def _result(self, name: str, value) -> object:
+        self.compiled.failures.check_result(name, value, self.outputs[name], self._lift)
         if not isinstance(value, torch.Tensor):  # what `classify` gives
             return value
         image = self._images.get(name)

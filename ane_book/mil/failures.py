@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 from ane_book.errors import AneBookError, InvalidPackage
-from ane_book.mil.reader import Block, Constant, Function, Operation
+from ane_book.mil.constants import torch_dtype
+from ane_book.mil.reader import Block, Constant, Function, Operation, TensorType
 import torch
 
 __all__ = ["MAX_TURNS", "Failures", "turns"]
@@ -73,6 +74,23 @@ class Failures:
             if place is None:  # not in the generated source: ours to blame
                 raise
             raise self._explained(error, *place) from error
+
+    def check_result(self, name: str, value: object, declared: TensorType, lift: bool) -> None:
+        """Raises InvalidPackage for an output that is not what the program declares."""
+        if isinstance(value, torch.Tensor):
+            sizes = zip(declared.shape, value.shape, strict=False)
+            same = value.dim() == len(declared.shape) and all(a in (None, b) for a, b in sizes)
+            # one open size is also how coremltools writes a shape of which nothing is known
+            fits = same or declared.shape == (None,)
+            fits = fits and value.dtype == torch_dtype(declared.dtype, lift)
+        else:
+            fits = isinstance(value, dict | str | int)  # of a classifier
+        if not fits:
+            found = _type(value) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise InvalidPackage(
+                f"function {self.function.name!r}: output {name!r} is declared as {declared}, and "
+                f"its ops make a {found}"
+            )
 
     def _innermost(self, trace: TracebackType | None) -> tuple[Operation | None, FrameType] | None:
         """The op at the last line of generated source that was entered, and that line's frame."""

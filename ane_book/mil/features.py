@@ -176,12 +176,12 @@ def features(
 ) -> dict[str, Feature]:
     """The features of a function; part: "input" or "output", types: as the program declares them.
 
-    A function that the description leaves out (only Core ML's own functions need one) goes by its
-    types alone.
+    A package of several functions has a description of each. What is not described goes by its type
+    alone.
     """
-    description = package.description
-    own = [f for f in description.functions if f.name == function]
-    listed = getattr(own[0] if own else description, part)
+    of_all = [package.description] if function == package.default_function else []
+    own = [each for each in package.description.functions if each.name == function]
+    listed = [feature for each in (own or of_all) for feature in getattr(each, part)]
     described = {feature.name: feature.type for feature in listed}
     return {name: _feature(name, type_, described.get(name)) for name, type_ in types.items()}
 

@@ -1,9 +1,8 @@
-"""Matrix products compiled from `kernels.c`, which read weights as the package stores them.
+"""The compiled kernels of `kernels/*.c`: products that read weights as stored, and small ops.
 
 The machine's C compiler makes them once, for this very processor; the result is kept in the cache
 folder. Where there is no compiler everything still runs, through torch and more slowly, and
-`status()` says so. OpenMP is linked to the copy that torch has loaded, so that both share one set
-of threads and `torch.set_num_threads` holds for both.
+`status()` says so. They use as many threads as torch.
 
 Taught in the chapter "Inside an ML Program"; measured in research/executor-speed.md.
 """
@@ -17,40 +16,48 @@ import os
 from pathlib import Path
 import subprocess
 import tempfile
+import threading
 
 from ane_book.device import c_compiler, cache_folder
 import torch
 from torch import Tensor
 
-__all__ = ["Weight", "available", "batch_matmul", "fixed", "layer_norm", "softmax", "status"]
+__all__ = [
+    "Weight",
+    "attention",
+    "available",
+    "batch_matmul",
+    "fixed",
+    "layer_norm",
+    "lent",
+    "rms_norm",
+    "softmax",
+    "status",
+]
 
-SOURCE = Path(__file__).with_name("kernels.c")
-FLAGS = ("-O3", "-ffp-contract=fast", "-shared", "-fPIC")
+SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.[ch]"))
+FLAGS = ("-O3", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
 
-#: Tried in order: Linux; macOS, where torch has loaded LLVM's OpenMP; one thread; any compiler.
-TARGETS = (
-    ("-march=native", "-fopenmp"),
-    ("-mcpu=native", "-Xclang", "-fopenmp", "-undefined", "dynamic_lookup"),
-    ("-march=native",),
-    ("-mcpu=native",),
-    (),
-)
+#: How compilers call "for this very processor", tried in order; the last one is for any.
+TARGETS = (("-march=native",), ("-mcpu=native",), ())
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.int8: 2, torch.uint8: 3}
 
 
 _P, _N, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 SIGNATURES = {
-    "matvec": (_P, _P, _P),
-    "matmat": (_P, _P, _P, _N),
+    "matvec": (_P, _P, _P, _FLAG),
+    "matmat": (_P, _P, _P, _N, _FLAG),
     "batch_matmul": (_P, _P, _P, _N, _N, _N, _N, _FLAG, _FLAG),
     "softmax": (_P, _P, _N, _N, _FLAG),
     "layer_norm": (_P, _P, _P, _P, _N, _N, _N, ctypes.c_float, _FLAG),
+    "rms_norm": (_P, _P, _P, _N, _N, _N, ctypes.c_float, _FLAG),
+    "attention": (_P, _P, _P, _P, _P, _P, _FLAG),
 }
 
 
 class _Matrix(ctypes.Structure):
-    """`Matrix` of kernels.c."""
+    """`Matrix` of products.c."""
 
     _fields_ = (
         ("weight", ctypes.c_void_p),
@@ -91,12 +98,12 @@ def _library() -> tuple[ctypes.CDLL | None, str]:
             getattr(library, name).argtypes = argtypes
         return library, " ".join([compiler, *FLAGS, *target])
     last = (errors.strip().splitlines() or ["no message"])[-1]
-    return None, f"{compiler} cannot compile kernels.c ({last}): products go through torch"
+    return None, f"{compiler} cannot compile the kernels ({last}): products go through torch"
 
 
 def _compile(compiler: str, target: tuple[str, ...]) -> Path:
     """The shared library for this compiler and processor, made unless it is in the cache."""
-    source = SOURCE.read_bytes()
+    source = b"".join(file.read_bytes() for file in SOURCES)
     # The macros say which instructions the compiler may use: another processor, another library.
     macros = [compiler, *target[:1], "-dM", "-E", "-x", "c", os.devnull]
     known = subprocess.run(macros, check=True, capture_output=True, timeout=60).stdout
@@ -108,10 +115,40 @@ def _compile(compiler: str, target: tuple[str, ...]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / library.name
-        build = [compiler, *FLAGS, *target, "-o", str(made), str(SOURCE)]
+        files = [str(file) for file in SOURCES if file.suffix == ".c"]
+        build = [compiler, *FLAGS, *target, "-o", str(made), *files]
         subprocess.run(build, check=True, capture_output=True, text=True, timeout=120)
         made.replace(library)  # another process may have made it meanwhile: the same bytes
     return library
+
+
+class _Lent:
+    """Torch's threads while a function runs whose heavy work is compiled: torch keeps one.
+
+    What is left to torch is then small, and waking a thread takes longer than doing it alone.
+    """
+
+    def __init__(self):
+        self._lock, self._borrowers, self._threads = threading.Lock(), 0, 1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._borrowers:
+                self._threads = torch.get_num_threads()
+            self._borrowers += 1
+        torch.set_num_threads(1)
+
+    def __exit__(self, *_) -> None:
+        with self._lock:
+            self._borrowers -= 1
+        torch.set_num_threads(self._threads)
+
+    def threads(self) -> int:
+        """How many threads a compiled product may use: torch's, or those that torch lent."""
+        return self._threads if self._borrowers else torch.get_num_threads()
+
+
+lent = _Lent()
 
 
 class Weight:
@@ -170,20 +207,39 @@ class Weight:
         return x.contiguous()
 
     def _multiply(self, x: Tensor, y: Tensor) -> None:
-        tokens = x.numel() // self.columns
+        tokens, threads = x.numel() // self.columns, lent.threads()
         if tokens == 1:
-            failed = self._matvec(self._address, x.data_ptr(), y.data_ptr())
+            failed = self._matvec(self._address, x.data_ptr(), y.data_ptr(), threads)
         else:
-            failed = tokens and self._matmat(self._address, x.data_ptr(), y.data_ptr(), tokens)
+            pointers = (self._address, x.data_ptr(), y.data_ptr())
+            failed = tokens and self._matmat(*pointers, tokens, threads)
         _check(failed)
 
 
-def fixed(plain: Callable, run: Callable, dtype: torch.dtype, *shapes: tuple) -> Callable:
-    """`run` for contiguous operands of these shapes and this dtype, `plain` for any others."""
+class _Attention(ctypes.Structure):
+    """`Attention` of attention.c."""
+
+    _fields_ = (
+        ("heads", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("depth", ctypes.c_int64),
+        ("slots", ctypes.c_int64 * 2),
+        ("mask_rows", ctypes.c_int64),
+        ("is_half", ctypes.c_int32),
+    )
+
+
+def fixed(plain: Callable | None, run: Callable, dtype: torch.dtype, *shapes: tuple) -> Callable:
+    """`run` for contiguous operands of these shapes and this dtype, `plain` for any others.
+
+    Without a plain form others raise ValueError: compiled code reads as far as the shapes say.
+    """
 
     def call(*operands: Tensor) -> Tensor:
         for x, shape in zip(operands, shapes, strict=True):
             if x.shape != shape or x.dtype != dtype:
+                if plain is None:
+                    raise ValueError(f"{x.dtype} {[*x.shape]} where the program says {[*shape]}")
                 return plain(*operands)
         return run(*[x.contiguous() for x in operands])
 
@@ -222,6 +278,52 @@ def layer_norm(
         pointers = [None if t is None else t.data_ptr() for t in factors]
         _check(function(x.data_ptr(), y.data_ptr(), *pointers, outer, size, inner, epsilon, half))
         return y
+
+    return run
+
+
+def rms_norm(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    axis: int,
+    weight: Tensor | None,
+    epsilon: float,
+) -> Callable[[Tensor], Tensor]:
+    """x / sqrt(mean of x^2 along `axis` + epsilon), times a weight of that axis' size."""
+    function, half = _library()[0].rms_norm, dtype == torch.float16
+    factors = None if weight is None else weight.float().contiguous()
+    outer, size, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+
+    def run(x: Tensor) -> Tensor:
+        y = torch.empty(shape, dtype=dtype)
+        pointer = None if factors is None else factors.data_ptr()
+        _check(function(x.data_ptr(), y.data_ptr(), pointer, outer, size, inner, epsilon, half))
+        return y
+
+    return run
+
+
+def attention(
+    q_shape: tuple[int, ...], slots: tuple[int, ...], mask_rows: int, dtype: torch.dtype
+) -> Callable[..., Tensor]:
+    """softmax(q K^T + mask) V of q (*B, M, D), the keys of each part, mask, the values of each.
+
+    slots: of the one or two parts, whose keys and values are (*B, N, D). mask_rows: M, or 1.
+    """
+    function, half = _library()[0].attention, dtype == torch.float16
+    *batch, rows, depth = q_shape
+    counts = (ctypes.c_int64 * 2)(*slots)
+    record = _Attention(prod(batch), rows, depth, counts, mask_rows, half)
+    address, parts = ctypes.addressof(record), len(slots)
+    Pointers = ctypes.c_void_p * 2
+
+    def run(q: Tensor, mask: Tensor, *cache: Tensor, record: _Attention = record) -> Tensor:
+        out = torch.empty(q_shape, dtype=dtype)
+        keys = Pointers(*[x.data_ptr() for x in cache[:parts]])
+        values = Pointers(*[x.data_ptr() for x in cache[parts:]])
+        pointers = (q.data_ptr(), keys, values, mask.data_ptr(), out.data_ptr())
+        _check(function(address, *pointers, lent.threads()))
+        return out
 
     return run
 

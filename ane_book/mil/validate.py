@@ -7,13 +7,15 @@ an op's own function can judge (ranks, dtypes, ranges) is left to that, see `mil
 Reference: the rules on names and scopes in `mlmodel/format/MIL.proto` of apple/coremltools.
 """
 
+from math import inf
 import os
-import resource
+import sys
 from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidPackage
 from ane_book.mil.blob import SUB_BYTE
-from ane_book.mil.values import Constant
+from ane_book.mil.declared import WEIGHTS, check_compressed, check_parameters
+from ane_book.mil.values import Constant, TensorType
 
 if TYPE_CHECKING:  # the reader imports this module
     from ane_book.mil.reader import Block, Function, Operation
@@ -32,6 +34,9 @@ NEEDED = {
 
 #: Ops with nested blocks, and how many.
 BLOCKS = {"cond": 2, "while_loop": 2}
+
+#: Ops whose compiled forms rely on what is declared of their constant parameters.
+PARAMETERS = frozenset([*WEIGHTS, "layer_norm"])
 
 MAX_DEPTH = 4  # of compressed constants; iOS 18 has three: palettes of integers, scaled, sparse
 
@@ -55,7 +60,9 @@ class _Scope:
         self.states, self.where = function.states, where
         self.made = {*function.inputs, *function.states}  # anywhere in the function
         self.parameters: set[str] = set()  # of nested blocks; two loops' blocks may share them
-        self.constants: dict[str, int] = {}  # 0, or how many `constexpr_*` ops deep
+        self.types = {**function.inputs}
+        self.constants: dict[str, Constant | TensorType] = {}
+        self.depth: dict[str, int] = {}  # of constants: 0, or how many `constexpr_*` ops deep
 
     def check_block(self, block: "Block", visible: frozenset[str]) -> None:
         """Check a block and those nested in it; visible: the values made outside and before it."""
@@ -69,6 +76,10 @@ class _Scope:
                 self.check_parameters(nested, where)
                 self.check_block(nested, frozenset(seen))
             self.check_outputs(operation, where)
+            if operation.type == "const" or operation.type.startswith("constexpr_"):
+                self.add_constant(operation, where)
+            elif operation.type in PARAMETERS:
+                check_parameters(operation, self.constants, self.types, where)
             seen.update(name for name, _ in operation.outputs)
         if not block.outputs:
             raise InvalidPackage(f"{self.where}: a block without outputs")
@@ -81,10 +92,11 @@ class _Scope:
         for key, items in operation.inputs.items():
             if key == "input" and operation.type in ("read_state", "write_state"):
                 continue  # a state, which no other op may name
+            if not items:
+                raise InvalidPackage(f"{where}: its input {key!r} has no value")
             for item in items:
                 if not isinstance(item, Constant) and (item not in known or item not in seen):
-                    state = item in seen
-                    reason = "is no constant" if state else "is used before any op made it"
+                    reason = "is no constant" if item in seen else "is used before any op made it"
                     raise InvalidPackage(f"{where}: value {item!r} {reason}")
 
     def check_parts(self, operation: "Operation", where: str) -> None:
@@ -100,7 +112,8 @@ class _Scope:
                 sound = isinstance(inputs["val"][0], Constant)
                 sound = sound and [t for _, t in operation.outputs] == [inputs["val"][0].type]
             case "read_state" | "write_state":
-                sound = inputs["input"][0] in self.states
+                state = inputs["input"][0]
+                sound = isinstance(state, str) and state in self.states
             case "cond":
                 counts = {len(operation.outputs), *(len(b.outputs) for b in blocks)}
                 sound = len(counts) == 1 and not any(b.inputs for b in blocks)
@@ -126,14 +139,21 @@ class _Scope:
             if name in self.made or name in self.parameters:
                 raise InvalidPackage(f"{where}: value {name!r} is made twice")
             self.made.add(name)
+        self.types.update(operation.outputs)
+
+    def add_constant(self, operation: "Operation", where: str) -> None:
+        """Remember what a `const` or `constexpr_*` op makes."""
         if operation.type == "const":
-            self.constants[operation.outputs[0][0]] = 0
-        elif operation.type.startswith("constexpr_"):
-            used = [i for items in operation.inputs.values() for i in items if isinstance(i, str)]
-            depth = 1 + max((self.constants[name] for name in used), default=0)
-            if depth > MAX_DEPTH:
-                raise InvalidPackage(f"{where}: compressed {depth} times over")
-            self.constants.update((name, depth) for name, _ in operation.outputs)
+            name = operation.outputs[0][0]
+            self.constants[name], self.depth[name] = operation.inputs["val"][0], 0
+            return
+        used = [i for items in operation.inputs.values() for i in items if isinstance(i, str)]
+        depth = 1 + max((self.depth[name] for name in used), default=0)
+        if depth > MAX_DEPTH:
+            raise InvalidPackage(f"{where}: compressed {depth} times over")
+        check_compressed(operation, self.constants, where)
+        self.constants.update(operation.outputs)
+        self.depth.update((name, depth) for name, _ in operation.outputs)
 
 
 def check_memory(function: "Function", lift: bool) -> None:
@@ -141,7 +161,8 @@ def check_memory(function: "Function", lift: bool) -> None:
 
     What must be in memory at once (inputs, states, constants), and each value that an op declares,
     have to fit; lift: half precision takes four bytes. A flexible size counts as 1, and the sum of
-    intermediate values is not bounded, since most are views or freed soon.
+    intermediate values is not bounded, since most are views or freed soon. An op that makes more
+    than it declares is stopped by the allocator, see `mil/failures.py`.
     """
     limit = _memory_limit()
 
@@ -169,8 +190,12 @@ def check_memory(function: "Function", lift: bool) -> None:
     check(held, "its inputs, states and constants")
 
 
-def _memory_limit() -> int:
+def _memory_limit() -> float:
     """Bytes of this machine's memory, or less where the process may not have that much."""
+    if sys.platform == "win32":
+        return inf
+    import resource
+
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
     return physical if allowed == resource.RLIM_INFINITY else min(physical, allowed)

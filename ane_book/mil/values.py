@@ -143,7 +143,10 @@ def _immediate(value, type_: TensorType, where: str) -> np.ndarray:
     elif field_name == "bytes":
         array = np.frombuffer(values, dtype if type_.dtype != "bool" else np.uint8).astype(dtype)
     else:
-        array = np.array(values, dtype=dtype)
+        array = np.array(values)
+        if array.dtype.kind == "i" and not np.array_equal(array, array.astype(dtype)):
+            raise InvalidPackage(f"{where}: its value is no {type_} (integers beyond its range)")
+        array = array.astype(dtype)
     if array.size == 1 and count > 1:  # a splat: one value for the whole tensor
         return np.broadcast_to(array, type_.shape)
     if array.size != count:

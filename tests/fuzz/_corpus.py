@@ -89,16 +89,12 @@ def sparse_int8(model):
     return cto.linear_quantize_weights(sparse(model), config(quantizer), joint_compression=True)
 
 
-def functions(folder: Path):
-    """A function of two ops and one of twenty, that share nothing but the file."""
+def functions(parts: dict[str, Path]) -> ct.utils.MultiFunctionDescriptor:
+    """One function of each package."""
     description = ct.utils.MultiFunctionDescriptor()
-    for name, model in {"first": mlp(), "second": attention()}.items():
-        model.save(str(folder / f"{name}.mlpackage"))
-        description.add_function(
-            str(folder / f"{name}.mlpackage"),
-            src_function_name="main", target_function_name=name,
-        )  # fmt: skip
-    description.default_function_name = "first"
+    for name, path in parts.items():
+        description.add_function(str(path), src_function_name="main", target_function_name=name)
+    description.default_function_name = min(parts)
     return description
 
 
@@ -187,7 +183,7 @@ def lists():
 
 
 def image():
-    """An image through a convolution, pooling and resizing."""
+    """An image through a convolution, pooling and resizing becomes another image."""
 
     @mb.program(input_specs=[spec(1, 3, 16, 16)], opset_version=IOS18)
     def program(x):
@@ -196,14 +192,14 @@ def image():
         )
         h = mb.max_pool(x=mb.relu(x=h), kernel_sizes=[2, 2], strides=[2, 2], pad_type="valid")
         h = mb.upsample_bilinear(x=h, scale_factor_height=2, scale_factor_width=2)
-        h = mb.conv_transpose(x=h, weight=weights(4, 2, 2, 2), strides=[2, 2], pad_type="valid")
-        h = mb.instance_norm(x=h, gamma=np.ones(2, np.float32), beta=np.zeros(2, np.float32))
+        h = mb.conv_transpose(x=h, weight=weights(4, 3, 2, 2), strides=[2, 2], pad_type="valid")
+        h = mb.instance_norm(x=h, gamma=np.ones(3, np.float32), beta=np.zeros(3, np.float32))
         return mb.resize_bilinear(
             x=h, target_size_height=10, target_size_width=7, sampling_mode="ALIGN_CORNERS", name="y"
         )
 
     picture = ct.ImageType("x", (1, 3, 16, 16), scale=1 / 255, color_layout=ct.colorlayout.RGB)
-    return convert(program, inputs=[picture])
+    return convert(program, inputs=[picture], outputs=[ct.ImageType("y")])
 
 
 def classifier():
@@ -293,12 +289,12 @@ COMPRESSED = {
 }  # fmt: skip
 
 
-def make(folder: Path) -> dict[str, Path]:
-    """Make every package in `folder`; returns their paths by name."""
+def make(folder: Path) -> None:
+    """Make every package in `folder`."""
     paths = {name: folder / f"{name}.mlpackage" for name in [*MODELS, *COMPRESSED, "functions"]}
     for name, build in MODELS.items():
         build().save(str(paths[name]))
     for name, (change, target) in COMPRESSED.items():
         change(mlp(target)).save(str(paths[name]))
-    ct.utils.save_multifunction(functions(folder), str(paths["functions"]))
-    return paths
+    parts = {name: paths[name] for name in ("mlp", "attention")}
+    ct.utils.save_multifunction(functions(parts), str(paths["functions"]))

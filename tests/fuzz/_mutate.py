@@ -227,7 +227,7 @@ def _some_string(rng: Random, messages: list) -> str:
         value
         for message in rng.sample(messages, min(40, len(messages)))
         for field, value in message.ListFields()
-        if field.cpp_type == Field.CPPTYPE_STRING and not field.is_repeated
+        if field.type == Field.TYPE_STRING and not field.is_repeated
     ]
     return rng.choice(found or STRINGS)
 

@@ -3,15 +3,22 @@
 `package` converts by the usual path of coremltools; `agree` holds the executor to a reference.
 """
 
+from contextlib import contextmanager
 from pathlib import Path
 import warnings
 
 from ane_book.mil import MLProgram
 import coremltools as ct
+from coremltools.converters.mil import Builder as mb
+from coremltools.converters.mil.mil import types
 import numpy as np
 import torch
 
 WAYS = [(precision, optimize) for precision in ("fp32", "fp16") for optimize in (True, False)]
+
+#: A program that computes in single precision; one left as written, nothing merged or reordered.
+IN_SINGLE = {"compute_precision": ct.precision.FLOAT32}
+AS_IT_STANDS = {"pass_pipeline": ct.PassPipeline.EMPTY}
 
 #: A program that declares half precision, run in single: the sums differ in their order only.
 SINGLE = 1e-5
@@ -26,15 +33,37 @@ def halved(model: torch.nn.Module) -> torch.nn.Module:
     return model.eval().requires_grad_(False)
 
 
+@contextmanager
+def quiet():
+    """No gradients, and no warnings: they are the converters' own, of shapes and their future."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def package(model, path: Path, example: tuple = (), **options) -> Path:
     """Trace a torch module if `example` inputs are given, convert what there is, and save it."""
     options = {"minimum_deployment_target": ct.target.iOS18, "skip_model_load": True} | options
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the converters' own, about shapes that a trace fixes
+    with quiet():
         if example:
             model = torch.jit.trace(model, example)
         ct.convert(model, **options).save(str(path))
     return path
+
+
+def build(path: Path, *inputs, states=(), opset=ct.target.iOS18, **options):
+    """A decorator: a function of coremltools' builder becomes a package at `path`.
+
+    inputs: (shape, MIL dtype) of each; states: their shapes, in half precision.
+    """
+    specs = [mb.TensorSpec(shape, dtype=dtype) for shape, dtype in inputs]
+    specs += [mb.StateTensorSpec(shape, dtype=types.fp16) for shape in states]
+
+    def convert(function) -> Path:
+        program = mb.program(input_specs=specs, opset_version=opset)(function)
+        return package(program, path, minimum_deployment_target=opset, **options)
+
+    return convert
 
 
 def error(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -52,12 +81,11 @@ def agree(
     single: float = SINGLE,
     function: str | None = None,
 ) -> list[list[dict]]:
-    """Run the calls one after the other (on one state) in every way; each must give what is expected.
+    """Run the calls one after the other (on one state) in every way; each gives what is expected.
 
     half, single: the largest `error` of float outputs at either precision; integers and bools must
-    be equal. With and without shortcuts, results differ by the order of sums only: by SINGLE, or by two
-    steps of half precision.
-    Returns the outputs of each call, for each of WAYS.
+    be equal. Shortcuts may change the order of sums only: results differ by SINGLE at most, or by
+    two steps of half precision. Returns the outputs of each call, for each of WAYS.
     """
     found = []
     for precision, optimize in WAYS:

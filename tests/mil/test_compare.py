@@ -1,5 +1,6 @@
 """Where two programs part: the first op, by how much, and what can be compared with what."""
 
+from functools import cache
 from math import inf, log10
 
 import ane_book  # noqa: F401  (silences coremltools)
@@ -8,6 +9,7 @@ from ane_book.mil import MLProgram, executor
 from ane_book.mil.compare import diff
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+from coremltools.converters.mil.mil import types
 import numpy as np
 import pytest
 import torch
@@ -55,6 +57,7 @@ def converted(network):
     return convert
 
 
+@cache
 def chain(scale: float = 2.0, name: str = "y") -> MLProgram:
     """relu, mul by `scale`, add: the values h, s and the output."""
 
@@ -85,9 +88,9 @@ class TestPrograms:
         assert text.startswith("3 of 3 values compared; tolerance 1 %\n\nfirst apart: mul 's' (4,)")
         assert "  error     5 %\n  worst     6.3 at (2,), B has 6\n" in text
         assert "  reads     'h', exact\n" in text
-        assert text.endswith("\n\napart: y")
+        assert text.endswith("\n\noutputs apart: y")
         text = str(diff(chain(), chain(), {"x": [1, 2, 3, 4]}))
-        assert "first apart" not in text and text.endswith("equal within the tolerance")
+        assert "first apart" not in text and text.endswith("\n\noutputs equal within the tolerance")
 
     def test_a_tolerance_between_both(self):
         assert diff(chain(2.1), chain(2.0), {"x": [1, 2, 3, 4]}, tolerance=0.06).equal
@@ -106,11 +109,19 @@ class TestPrograms:
         assert found.equal and found.notes == []
         assert found.compared >= found.values - 2  # the casts at both ends have their own names
 
-    def test_states_start_at_zero(self, tiny_bundle):
-        _, bundle = tiny_bundle("llama", kv="state")
-        program = MLProgram(next(bundle.path.glob("layers*")), "decode")
-        found = diff(program, program.plain("fp32"), program.random_inputs(), tolerance=0.05)
-        assert found.equal and found.compared == found.values > 100
+    def test_states_start_at_zero(self):
+        specs = [mb.TensorSpec((4,), types.fp16), mb.StateTensorSpec((4,), types.fp16)]
+
+        @mb.program(input_specs=specs, opset_version=ct.target.iOS18)
+        def program(x, memory):
+            after = mb.add(x=mb.read_state(input=memory), y=x, name="sum")
+            mb.coreml_update_state(state=memory, value=after)
+            return mb.mul(x=after, y=after, name="y")
+
+        running = MLProgram.from_mlmodel(ct.convert(program, **OPTIONS))
+        for _ in range(2):
+            found = diff(running, lambda inputs: {"y": inputs["x"] ** 2}, {"x": np.arange(4)})
+            assert found.equal
 
     def test_a_classifier_by_its_probabilities(self):
         def classifier(scale):
@@ -121,11 +132,15 @@ class TestPrograms:
             labels = ct.ClassifierConfig(["a", "b", "c"])
             inputs = [ct.TensorType("x", (1, 3))]
             model = ct.convert(
-                program, inputs=inputs, classifier_config=labels, skip_model_load=True
+                program,
+                inputs=inputs,
+                classifier_config=labels,
+                compute_precision=ct.precision.FLOAT32,
+                skip_model_load=True,
             )
             return MLProgram.from_mlmodel(model)
 
-        found = diff(classifier(2), classifier(1), {"x": [[1, 2, 3]]})
+        found = diff(classifier(2), classifier(3), {"x": [[1, 2, 3]]})
         assert not found.equal and found.first.op == "mul"
         assert [gap.op for gap in found.outputs] == ["softmax"]
 
@@ -133,7 +148,7 @@ class TestPrograms:
         most = watched(executor, "as_array")
         half = converted("FLOAT16")
         diff(half, half.plain("fp32"), {"x": X})
-        assert most() <= 3
+        assert 2 <= most() <= 4  # of 20: two at hand, two that are just being made
 
 
 class TestOtherSides:
@@ -142,7 +157,7 @@ class TestOtherSides:
         assert found.equal and [gap.shape for gap in found.outputs] == [(2, 3)]
         assert found.compared == 1 and "outputs by their order: y and output_0" in found.notes
         assert diff(network, converted("FLOAT32"), {"x": X}, tolerance=1e-5).equal
-        assert not diff(converted("FLOAT32"), Network.__call__.__get__(Shifted()), {"x": X}).equal
+        assert not diff(converted("FLOAT32"), Shifted().eval(), {"x": X}).equal
 
     def test_a_module_in_training_mode(self, converted):
         with pytest.raises(InvalidInput, match=r"call its eval\(\)"):

@@ -1,11 +1,12 @@
 """The executor: programs built with coremltools, saved, read back and run."""
 
+import gc
 import json
 import shutil
 
 import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import InvalidInput, InvalidPackage, UnsupportedOp
-from ane_book.mil import MLProgram
+from ane_book.mil import MLProgram, executor
 from ane_book.mil.ops import OPS
 from ane_book.mil.reader import Package
 import coremltools as ct
@@ -13,6 +14,7 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 import numpy as np
 import pytest
+import torch
 
 
 def save(program, path):
@@ -65,6 +67,10 @@ def mlp(tmp_path_factory):
     return save(program, tmp_path_factory.mktemp("mlp") / "mlp.mlpackage")
 
 
+def _holds(value: object, elements: int) -> bool:
+    return type(value) is torch.Tensor and value.numel() == elements
+
+
 class TestPredict:
     def test_precisions_and_shortcuts_agree(self, mlp):
         x = np.random.default_rng(1).standard_normal((1, 32, 1, 5)).astype(np.float16)
@@ -98,6 +104,31 @@ class TestPredict:
         values = dict(program.trace({"x": x}))
         assert list(values)[-1] == "y" and "h" in values
         np.testing.assert_array_equal(values["y"], program.predict({"x": x})["y"])
+
+    def test_trace_holds_no_value_and_no_mode(self, watched):
+        @mb.program(input_specs=[mb.TensorSpec((77,))], opset_version=ct.target.iOS18)
+        def program(x):
+            for _ in range(20):
+                x = mb.exp(x=mb.log(x=x))
+            return mb.identity(x=x, name="y")
+
+        options = {"minimum_deployment_target": ct.target.iOS18, "skip_model_load": True}
+        model = ct.convert(program, compute_precision=ct.precision.FLOAT32, **options)
+        most, tensors = watched(executor, "as_array"), []
+        for step, _ in enumerate(MLProgram.from_mlmodel(model).trace({"x": np.ones(77)})):
+            assert not torch.is_inference_mode_enabled()
+            if step % 10 == 9:
+                tensors.append(sum(_holds(o, 77) for o in gc.get_objects()))
+        assert len(tensors) >= 4 and max(tensors) <= 4  # the input, two of an op, the copy
+        assert most() <= 2
+
+    def test_the_plain_program_is_that_without_shortcuts(self, mlp):
+        x = np.ones((1, 32, 1, 5), np.float16)
+        program = MLProgram(mlp)
+        assert program.plain().precision == "fp16" and program.plain("fp32").precision == "fp32"
+        for precision in ("fp16", "fp32"):
+            expected = MLProgram(mlp, precision=precision, optimize=False).predict({"x": x})["y"]
+            np.testing.assert_array_equal(program.plain(precision).predict({"x": x})["y"], expected)
 
     @pytest.mark.parametrize(
         ("inputs", "message"),

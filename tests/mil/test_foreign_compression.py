@@ -7,9 +7,8 @@ coremltools compresses (palettes by k-means, activations in 8 bits) is compared 
 
 import copy
 import logging
-import warnings
 
-from _foreign import agree, halved, normal, package, same
+from _foreign import WAYS, agree, halved, normal, package, quiet, same
 import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram
 import coremltools as ct
@@ -198,7 +197,7 @@ def constants(path) -> set[str]:
 @pytest.mark.parametrize("precision", [ct.precision.FLOAT16, ct.precision.FLOAT32])
 @pytest.mark.parametrize("name", COMPRESSIONS)
 def test_compressed_weights(models, name, precision, tmp_path):
-    """In a half program, coremltools rounds a weight once it is scaled; run in single, we do not."""
+    """In a half program coremltools rounds a scaled weight; the executor, in single, does not."""
     source, steps, kinds = COMPRESSIONS[name]
     net, model = models[source, precision]
     for step in steps:
@@ -216,8 +215,8 @@ def test_compressed_weights(models, name, precision, tmp_path):
     expected = {"y": net(torch.from_numpy(X)).numpy()}
     single, half = (1e-5, 1e-5) if precision == ct.precision.FLOAT32 else (1e-3, 2e-3)
     found = agree(path, [{"x": X}], [expected], half, single)
-    again = agree(plain, [{"x": X}], [expected], half)
-    for (one,), (other,) in zip(found, again, strict=True):
+    for way, (one,) in zip(WAYS, found, strict=True):
+        other = MLProgram(plain, None, way[0], optimize=way[1]).predict({"x": X})
         same(one, other, single, "decompressed")
 
 
@@ -238,9 +237,9 @@ def test_compressed_weights(models, name, precision, tmp_path):
 def test_palettes_from_torch(models, config, tmp_path):
     logging.getLogger("coremltools.optimize").setLevel(logging.WARNING)
     config = PostTrainingPalettizerConfig.from_dict({"global_config": config})
-    net = PostTrainingPalettizer(copy.deepcopy(models["iOS18", ct.precision.FLOAT16][0]), config).compress(
-        num_kmeans_workers=1
-    )
+    net = PostTrainingPalettizer(
+        copy.deepcopy(models["iOS18", ct.precision.FLOAT16][0]), config
+    ).compress(num_kmeans_workers=1)
     path = tmp_path / "palettes.mlpackage"
     convert(net.eval(), path)
     assert LUT in constants(path)
@@ -255,8 +254,7 @@ def test_activations_in_8_bits(models, target, tmp_path):
     config = LinearQuantizerConfig.from_dict({"global_config": settings})
     net = copy.deepcopy(models["iOS18", ct.precision.FLOAT16][0]).train()
     quantizer = LinearQuantizer(net, config)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own quantisation moves out
+    with quiet():
         net = quantizer.prepare(example_inputs=(torch.from_numpy(X),))
         for seed in range(4):
             quantizer.step()

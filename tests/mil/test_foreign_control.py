@@ -1,11 +1,11 @@
-"""Control flow, lists and states as programs from elsewhere have them, against plain Python.
+"""Control flow and lists as programs from elsewhere have them, against plain Python.
 
 Programs are written with coremltools' builder, as its TensorFlow frontend does, or scripted by
 torch, whose `if` and `for` become `cond` and `while_loop`. coremltools 9 does not take `torch.cond`
 of torch.export.
 """
 
-from _foreign import WAYS, agree, normal, package
+from _foreign import IN_SINGLE, agree, build, normal, package
 import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram
 import coremltools as ct
@@ -14,18 +14,6 @@ from coremltools.converters.mil.mil import types
 import numpy as np
 import pytest
 import torch
-
-
-def build(path, *inputs, states=(), opset=ct.target.iOS18, **options):
-    """A decorator: the function of builder variables becomes a package at `path`."""
-    specs = [mb.TensorSpec(shape, dtype=dtype) for shape, dtype in inputs]
-    specs += [mb.StateTensorSpec(shape, dtype=types.fp16) for shape in states]
-
-    def convert(function):
-        program = mb.program(input_specs=specs, opset_version=opset)(function)
-        return package(program, path, minimum_deployment_target=opset, **options)
-
-    return convert
 
 
 def total(x):
@@ -119,7 +107,7 @@ def test_nested_loops_use_what_stands_outside(tmp_path):
 
 
 def test_a_branch_may_give_an_input_a_constant_and_two_results(tmp_path):
-    @build(tmp_path / "p.mlpackage", ((3,), types.fp32), compute_precision=ct.precision.FLOAT32)
+    @build(tmp_path / "p.mlpackage", ((3,), types.fp32), **IN_SINGLE)
     def path(x):
         fixed = np.array([1, 2, 3], np.float32)
         positive = mb.greater(x=total(x), y=np.float32(0))
@@ -147,10 +135,7 @@ class Early(torch.nn.Module):
         for i in range(10):
             if y.sum() > 20.0:
                 break
-            if i % 2 == 0:
-                y = y * 1.5 + x
-            else:
-                y = y + x.shape[0]
+            y = y * 1.5 + x if i % 2 == 0 else y + x.shape[0]
         return y
 
 
@@ -160,7 +145,7 @@ def test_a_scripted_loop_that_leaves_early(tmp_path):
         tmp_path / "p.mlpackage",
         inputs=[ct.TensorType("x", (ct.RangeDim(1, 8, default=3),))],
         outputs=[ct.TensorType("y")],
-        compute_precision=ct.precision.FLOAT32,
+        **IN_SINGLE,
     )
     assert {"cond", "while_loop", "shape"} <= set(operation_types(path))
     numbers = [np.array(v, np.float32) for v in ([1, 2, 0.5], [0.25], [30, 1], [-1, 0, 0, 0, 1])]
@@ -189,7 +174,9 @@ def test_lists(tmp_path):
         )
         every = mb.list_gather(ls=rows, indices=mb.range_1d(start=0, end=end, step=1), name="every")
         count = mb.list_length(ls=rows, name="count")
-        swapped = mb.list_scatter(ls=rows, indices=[1, 0], value=mb.list_gather(ls=rows, indices=[0, 1]))
+        swapped = mb.list_scatter(
+            ls=rows, indices=[1, 0], value=mb.list_gather(ls=rows, indices=[0, 1])
+        )
         return every, count, mb.list_read(ls=swapped, index=0, name="second")
 
     x = np.array([1, -0.5], np.float32)
@@ -201,153 +188,3 @@ def test_lists(tmp_path):
         {"every": np.stack(rows[:n]), "count": np.int32(n), "second": rows[1]} for n in (2, 3, 8)
     ]
     agree(path, calls, want)
-
-
-# --- states -----------------------------------------------------------------------------------
-
-
-def test_a_loop_reads_a_state_that_is_written_after_it(tmp_path):
-    """The write may not overtake the loop, nor change what the loop has given."""
-
-    @build(tmp_path / "p.mlpackage", ((1, 4), types.fp16), states=[(3, 4)])
-    def path(row, memory):
-        before = mb.read_state(input=memory)
-
-        def body(i, y):
-            return mb.add(x=i, y=np.int32(1)), mb.add(x=y, y=before)
-
-        _, seen = mb.while_loop(
-            _cond=lambda i, y: mb.less(x=i, y=np.int32(3)),
-            _body=body,
-            loop_vars=(np.int32(0), mb.mul(x=before, y=np.float16(1))),
-        )
-        after = mb.slice_update(x=before, update=row, begin=[1, 0], end=[2, 4])
-        mb.coreml_update_state(state=memory, value=after)
-        return mb.identity(x=seen, name="seen"), mb.identity(x=after, name="after")
-
-    rows = [normal(1, 4, seed=i) for i in range(3)]
-    memory, want = np.zeros((3, 4), np.float32), []
-    for row in rows:
-        seen, memory = 4 * memory, memory.copy()
-        memory[1] = row
-        want.append({"seen": seen, "after": memory})
-    agree(path, [{"row": row} for row in rows], want)
-
-
-def test_states_written_in_a_loop_and_in_a_branch(tmp_path):
-    """Row after row from inside a loop, then a branch that writes or leaves it."""
-
-    @build(tmp_path / "p.mlpackage", ((1, 4), types.fp16), ((1,), types.int32), states=[(4, 4)])
-    def path(row, rounds, memory):
-        rounds = mb.squeeze(x=rounds)
-
-        def body(i, y):
-            now = mb.read_state(input=memory)
-            column = mb.mul(x=row, y=mb.cast(x=i, dtype="fp16"))
-            begin = mb.concat(values=[i, np.int32(0)], axis=0)
-            end = mb.concat(values=[mb.add(x=i, y=np.int32(1)), np.int32(4)], axis=0)
-            after = mb.slice_update(x=now, update=column, begin=begin, end=end)
-            mb.coreml_update_state(state=memory, value=after)
-            return mb.add(x=i, y=np.int32(1)), mb.add(x=y, y=now)
-
-        _, seen = mb.while_loop(
-            _cond=lambda i, y: mb.less(x=i, y=rounds),
-            _body=body,
-            loop_vars=(np.int32(0), mb.mul(x=row, y=np.zeros((4, 1), np.float16))),
-        )
-
-        def clear():
-            zero = mb.mul(x=mb.read_state(input=memory), y=np.float16(0))
-            return mb.coreml_update_state(state=memory, value=zero)
-
-        full = mb.greater_equal(x=rounds, y=np.int32(4))
-        left = mb.cond(
-            pred=full, _true_fn=clear, _false_fn=lambda: mb.read_state(input=memory)
-        )
-        return mb.identity(x=seen, name="seen"), mb.identity(x=left, name="left")
-
-    def expected(calls):
-        memory = np.zeros((4, 4), np.float32)
-        for call in calls:
-            seen = np.zeros_like(memory)
-            for i in range(int(call["rounds"][0])):
-                seen = seen + memory
-                memory[i] = i * call["row"]
-            memory = memory * (call["rounds"] < 4)
-            yield {"seen": seen, "left": memory.copy()}
-
-    rounds = (3, 2, 0, 4, 1)
-    calls = [{"row": normal(1, 4, seed=n), "rounds": np.array([n], np.int32)} for n in rounds]
-    agree(path, calls, list(expected(calls)))
-
-
-@pytest.mark.parametrize("precision, optimize", WAYS)
-def test_two_outputs_of_one_state_are_apart(precision, optimize, tmp_path):
-    """The same state goes out twice and is written again: neither result moves with it.
-
-    Written with what `coreml_update_state` gives, as torch's frontend does: coremltools 9 takes two
-    `read_state` of one state for the same value, even with a write between them.
-    """
-
-    @build(tmp_path / "p.mlpackage", ((1, 4), types.fp16), states=[(2, 4), (2, 4)])
-    def path(row, one, two):
-        before = mb.read_state(input=one)
-        whole = mb.slice_update(x=before, update=row, begin=[0, 0], end=[1, 4])
-        now = mb.coreml_update_state(state=one, value=whole)
-        flat = mb.reshape(x=now, shape=[8], name="flat")
-        copy = mb.coreml_update_state(state=two, value=now)
-        double = mb.mul(x=row, y=np.float16(2))
-        other = mb.slice_update(x=copy, update=double, begin=[1, 0], end=[2, 4])
-        other = mb.coreml_update_state(state=two, value=other)
-        return flat, mb.identity(x=now, name="now"), mb.identity(x=other, name="other")
-
-    program = MLProgram(path, None, precision, optimize=optimize)
-    state, row = program.make_state(), normal(1, 4)
-    first = program.predict({"row": row}, state)
-    kept = {name: value.copy() for name, value in first.items()}
-    second = program.predict({"row": 4 * row}, state)
-    for name in kept:
-        np.testing.assert_array_equal(first[name], kept[name])
-    zero = np.zeros_like(row)
-    np.testing.assert_array_equal(first["flat"], np.concatenate([row, zero]).reshape(-1))
-    np.testing.assert_array_equal(first["now"], np.concatenate([row, zero]))
-    np.testing.assert_array_equal(first["other"], np.concatenate([row, 2 * row]))
-    np.testing.assert_array_equal(second["other"], np.concatenate([4 * row, 8 * row]))
-    np.testing.assert_array_equal(state.read_state("one"), second["now"])
-    np.testing.assert_array_equal(state.read_state("two"), second["other"])
-
-
-@pytest.mark.parametrize("precision, optimize", WAYS)
-def test_a_value_outlives_the_states_that_it_was_written_to(precision, optimize, tmp_path):
-    """One value goes into two states and out; a row of one state is written over afterwards.
-
-    As it stands: a pass of coremltools 9 fails on a value that two states take.
-    """
-    as_it_stands = {"pass_pipeline": ct.PassPipeline.EMPTY}
-
-    @build(
-        tmp_path / "p.mlpackage", ((2, 4), types.fp16), states=[(2, 4), (2, 4)], **as_it_stands
-    )
-    def path(x, one, two):
-        before = mb.mul(x=mb.read_state(input=one), y=np.float16(1), name="before")
-        double = mb.mul(x=x, y=np.float16(2))
-        kept = mb.coreml_update_state(state=one, value=double)
-        mb.coreml_update_state(state=two, value=double)
-        row = mb.slice_by_index(x=x, begin=[0, 0], end=[1, 4])
-        after = mb.slice_update(x=kept, update=row, begin=[0, 0], end=[1, 4])
-        mb.coreml_update_state(state=one, value=after)
-        both = mb.identity(x=double, name="double"), mb.identity(x=double, name="again")
-        return before, *both
-
-    program = MLProgram(path, None, precision, optimize=optimize)
-    state, x = program.make_state(), normal(2, 4)
-    for turn in range(2):
-        found = program.predict({"x": x}, state)
-        half = np.concatenate([x[:1], 2 * x[1:]])
-        np.testing.assert_array_equal(found["before"], turn * half)
-        np.testing.assert_array_equal(found["double"], 2 * x)
-        np.testing.assert_array_equal(found["again"], 2 * x)
-        found["double"] += 1  # an output is the caller's own: neither state nor output follows
-        np.testing.assert_array_equal(found["again"], 2 * x)
-        np.testing.assert_array_equal(state.read_state("one"), half)
-        np.testing.assert_array_equal(state.read_state("two"), 2 * x)

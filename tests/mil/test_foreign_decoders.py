@@ -1,19 +1,16 @@
 """Language models as two other converters write them, against `transformers` with the same weights.
 
-Apple's recipe ("On Device Llama 3.1 with Core ML", Machine Learning Research, November 2024) traces
-the model of `transformers` with a cache of two states, a query of any length, and a mask whose last
-size says where the cache ends. ANEMLL (github.com/Anemll/Anemll) writes the decoder anew for the
-Neural Engine: one state for all keys and values, 1x1 convolutions, the norm as a `layer_norm` of
-[x, -x], the softmax spelled out, a head in parts, and two functions on one state.
+ANEMLL (github.com/Anemll/Anemll) writes the decoder anew for the Neural Engine: one state for all
+keys and values, 1x1 convolutions, the norm as a `layer_norm` of [x, -x], the softmax spelled out, a
+head in parts, and two functions on one state. 0seba's head (github.com/0seba/coremlmodels) gives
+what sampling needs of each part: its maximum and log-sum-exp.
 
-Letters: T query, P positions in the cache, L layers, H heads, G key-value heads, D head size.
+Letters: T query, P positions in the cache, H heads, G key-value heads, D head size, C channels.
 """
 
-from functools import cache
-
-from _foreign import WAYS, agree, halved, package
+from _foreign import WAYS, agree, normal, package
+from _foreign_llama import PROMPT, VOCABULARY, P, answer, causal, llama
 import ane_book  # noqa: F401  (silences coremltools)
-from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
 import coremltools as ct
 import numpy as np
@@ -21,126 +18,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
-
-P, VOCABULARY, STEPS = 48, 257, 16
-PROMPT = [3, 77, 200, 5, 9]
-
-
-@cache
-def llama() -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        eos_token_id=None,
-    )
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            value.add_(torch.randn_like(value) * 0.2) if "norm" in name else value.mul_(3)
-    return halved(model)
-
-
-@cache
-def answer() -> tuple[list[int], np.ndarray]:
-    """The prompt with its greedy answer, and the logits (positions, vocabulary) before each token."""
-    prompt = torch.tensor([PROMPT])
-    tokens = llama().generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=STEPS, do_sample=False
-    )
-    with torch.no_grad():
-        return tokens[0].tolist(), llama()(tokens).logits[0].numpy()
-
-
-def causal(start: int, length: int, end: int, closed: float) -> np.ndarray:
-    """An additive mask (1, 1, length, end) for queries from position `start` on."""
-    mask = np.zeros((1, 1, length, end), np.float16)
-    mask[..., np.arange(end) > np.arange(start, start + length)[:, None]] = closed
-    return mask
-
-
-# --- Apple's recipe ---------------------------------------------------------------------------
-
-
-class SliceCache:
-    """What `transformers` asks of a cache, over two buffers (L, 1, G, P, D)."""
-
-    is_compileable = False
-
-    def __init__(self, keys, values, seen: int):
-        self.keys, self.values, self.seen = keys, values, seen
-
-    def get_seq_length(self, layer: int = 0) -> int:
-        return self.seen
-
-    def update(self, key, value, layer: int):
-        end = self.seen + key.shape[2]
-        self.keys[layer, :, :, self.seen : end, :] = key
-        self.values[layer, :, :, self.seen : end, :] = value
-        return self.keys[layer, :, :, :end, :], self.values[layer, :, :, :end, :]
-
-
-class StatefulLlama(nn.Module):
-    def __init__(self, model, fused: bool):
-        super().__init__()
-        self.model = model
-        for layer in model.model.layers:  # with the default scale, attention stays one op
-            layer.self_attn.scaling = None if fused else layer.self_attn.head_dim**-0.5
-        config = model.config
-        shape = config.num_hidden_layers, 1, config.num_key_value_heads, P, config.head_dim
-        for name in ("keyCache", "valueCache"):
-            self.register_buffer(name, torch.zeros(shape))
-
-    def forward(self, inputIds, causalMask):
-        cache = SliceCache(
-            self.keyCache, self.valueCache, causalMask.shape[-1] - inputIds.shape[-1]
-        )
-        return self.model(
-            inputIds, attention_mask=causalMask, past_key_values=cache, use_cache=True
-        ).logits
-
-
-@pytest.mark.parametrize("fused", [False, True], ids=["transformers 5", "transformers 4"])
-def test_apples_recipe(fused, tmp_path):
-    """`transformers` 5 passes a scale, which coremltools 9 spells out; version 4 passed none."""
-    model = StatefulLlama(llama(), fused)
-    query, end = (ct.RangeDim(1, P, default=1) for _ in range(2))
-    state = dict(shape=model.keyCache.shape, dtype=np.float16)
-    path = package(
-        model,
-        tmp_path / "recipe.mlpackage",
-        (torch.zeros((1, 2), dtype=torch.int32), torch.zeros((1, 1, 2, 5))),
-        inputs=[
-            ct.TensorType("inputIds", (1, query), dtype=np.int32),
-            ct.TensorType("causalMask", (1, 1, query, end), dtype=np.float16),
-        ],
-        outputs=[ct.TensorType("logits", dtype=np.float16)],
-        states=[
-            ct.StateType(ct.TensorType(**state), name=name) for name in ("keyCache", "valueCache")
-        ],
-    )
-    attention = {o.type for o in MLProgram(path).operations} & {"scaled_dot_product_attention"}
-    assert bool(attention) == fused
-    tokens, logits = answer()
-    chunks = [range(4), range(4, 5), *(range(i, i + 1) for i in range(5, len(tokens) - 1))]
-    calls, expected = [], []
-    for chunk in chunks:
-        new = np.array([tokens[chunk.start : chunk.stop]], np.int32)
-        mask = causal(chunk.start, len(chunk), chunk.stop, -np.inf)
-        calls.append({"inputIds": new, "causalMask": mask})
-        expected.append({"logits": logits[None, chunk.start : chunk.stop]})
-    for results in agree(path, calls, expected, half=5e-3):
-        chosen = [int(result["logits"][0, -1].argmax()) for result in results]
-        assert chosen[1:] == tokens[len(PROMPT) :]
-    program = MLProgram(path)
-    with pytest.raises(InvalidInput, match="inputIds"):
-        program.predict(calls[0] | {"inputIds": calls[0]["inputIds"][0]}, program.make_state())
-
 
 # --- ANEMLL -----------------------------------------------------------------------------------
 
@@ -325,3 +202,45 @@ def test_anemlls_functions_share_a_state(anemll, precision, optimize):
         assert np.abs(found - logits[start - 1]).max() <= tolerance * np.abs(logits).max()
         assert start < len(PROMPT) or found.argmax() == tokens[start]
     assert state.read_state("kv_cache_0").any((0, 1, 3)).sum() == start
+
+
+# --- 0seba ------------------------------------------------------------------------------------
+
+
+class SamplingHead(Head):
+    """Logits over a temperature, and of each part the maximum and the log-sum-exp below it."""
+
+    def forward(self, hidden_states, temperature):
+        x = hidden_states.permute(0, 2, 1).unsqueeze(2)
+        parts = [part(x) * torch.reciprocal(temperature) for part in self.parts]
+        tops = [part.amax(1, keepdim=True) for part in parts]
+        rest = [
+            torch.logsumexp(p - top, 1, keepdim=True) for p, top in zip(parts, tops, strict=True)
+        ]
+        return torch.cat(parts, 1), torch.cat(tops, 1), torch.cat(rest, 1)
+
+
+def test_a_head_for_sampling(tmp_path):
+    head, hidden, temperature = (
+        SamplingHead(llama()),
+        normal(1, 2, 64),
+        np.full(1, 0.75, np.float32),
+    )
+    example = torch.from_numpy(hidden), torch.from_numpy(temperature)
+    names = ("logits", "tops", "rest")
+    path = package(
+        head,
+        tmp_path / "head.mlpackage",
+        example,
+        inputs=[ct.TensorType("hidden", hidden.shape), ct.TensorType("temperature", (1,))],
+        outputs=[ct.TensorType(name) for name in names],
+    )
+    kinds = {operation.type for operation in MLProgram(path).operations}
+    assert {"inverse", "reduce_log_sum_exp", "reduce_max", "sub"} < kinds
+    with torch.no_grad():
+        expected = {name: y.numpy() for name, y in zip(names, head(*example), strict=True)}
+    agree(
+        path, [{"hidden": hidden, "temperature": temperature}], [expected], single=2e-4
+    )  # `inverse` adds 1e-4
+    total = np.log(np.exp(expected["tops"] + expected["rest"]).sum(1))
+    np.testing.assert_allclose(total, np.log(np.exp(expected["logits"]).sum(1)), rtol=1e-5)

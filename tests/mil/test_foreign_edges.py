@@ -1,6 +1,6 @@
-"""The edges of a program's interface: what comes in unused, goes out twice, is empty, or named oddly."""
+"""The edges of a program: what comes in unused, goes out twice, is empty, or is named oddly."""
 
-from _foreign import WAYS, agree, normal, package
+from _foreign import IN_SINGLE, WAYS, agree, build, normal, package
 import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram
 import coremltools as ct
@@ -9,24 +9,11 @@ from coremltools.converters.mil.mil import types
 import numpy as np
 import pytest
 
-SINGLE = {"compute_precision": ct.precision.FLOAT32}
-
-
-def build(path, *inputs, opset=ct.target.iOS18, **options):
-    """A decorator: the function of builder variables becomes a package at `path`."""
-    specs = [mb.TensorSpec(shape, dtype=dtype) for shape, dtype in inputs]
-
-    def convert(function):
-        program = mb.program(input_specs=specs, opset_version=opset)(function)
-        return package(program, path, minimum_deployment_target=opset, **(SINGLE | options))
-
-    return convert
-
 
 def test_an_input_and_a_constant_and_one_value_twice_as_outputs(tmp_path):
     fixed = normal(2, 3, seed=1)
 
-    @build(tmp_path / "p.mlpackage", ((2, 3), types.fp32), ((4,), types.int32))
+    @build(tmp_path / "p.mlpackage", ((2, 3), types.fp32), ((4,), types.int32), **IN_SINGLE)
     def path(x, unused):
         y = mb.mul(x=x, y=np.float32(2), name="y")
         constant = mb.const(val=fixed, name="constant")
@@ -45,7 +32,9 @@ def test_an_input_and_a_constant_and_one_value_twice_as_outputs(tmp_path):
 
 
 def test_integers_bools_scalars_and_five_axes(tmp_path):
-    @build(tmp_path / "p.mlpackage", ((2, 1, 3, 2, 2), types.fp32), ((3,), types.int32))
+    @build(
+        tmp_path / "p.mlpackage", ((2, 1, 3, 2, 2), types.fp32), ((3,), types.int32), **IN_SINGLE
+    )
     def path(x, n):
         scalar = mb.reduce_sum(x=mb.cast(x=n, dtype="fp32"), axes=[0], keep_dims=False)
         folded = mb.transpose(x=x, perm=[4, 0, 2, 1, 3])
@@ -73,13 +62,15 @@ def test_integers_bools_scalars_and_five_axes(tmp_path):
 def test_empty_tensors(tmp_path):
     """What the data select may be nothing: it is joined, summed and gathered all the same."""
 
-    @build(tmp_path / "p.mlpackage", ((5,), types.fp32), ((1,), types.int32))
+    @build(tmp_path / "p.mlpackage", ((5,), types.fp32), ((1,), types.int32), **IN_SINGLE)
     def path(x, n):
         end = mb.squeeze(x=n)
         places = mb.range_1d(start=np.int32(0), end=end, step=np.int32(1))
         head = mb.gather(x=x, indices=places, axis=0, name="head")
         tail = mb.slice_by_index(x=x, begin=n, end=[5], name="tail")
-        hits = mb.non_zero(x=mb.cast(x=mb.greater(x=head, y=np.float32(0)), dtype="fp32"), name="hits")
+        hits = mb.non_zero(
+            x=mb.cast(x=mb.greater(x=head, y=np.float32(0)), dtype="fp32"), name="hits"
+        )
         both = mb.concat(values=[tail, head], axis=0, name="both")
         summed = mb.reduce_sum(x=head, axes=[0], keep_dims=True, name="summed")
         matrix = mb.matmul(
@@ -104,7 +95,7 @@ def test_empty_tensors(tmp_path):
 
 
 def test_several_outputs_of_an_op_and_some_that_nobody_takes(tmp_path):
-    @build(tmp_path / "p.mlpackage", ((2, 6), types.fp32))
+    @build(tmp_path / "p.mlpackage", ((2, 6), types.fp32), **IN_SINGLE)
     def path(x):
         a, _, c = mb.split(x=x, split_sizes=[1, 3, 2], axis=1)
         one, two, three = mb.split(x=x, num_splits=3, axis=1)
@@ -139,7 +130,7 @@ ODD = ["class", "1x", "x/y:0", "a b", "it's", 'say "x"', "états", "v0", "states
 def test_any_name_will_do(precision, optimize, tmp_path):
     """Names are strings to the format: words of Python, quotes and spaces included."""
 
-    @build(tmp_path / "p.mlpackage", ((3,), types.fp32), ((3,), types.fp32))
+    @build(tmp_path / "p.mlpackage", ((3,), types.fp32), ((3,), types.fp32), **IN_SINGLE)
     def path(first, second):
         inner = mb.add(x=first, y=second, name="inner")
         return mb.mul(x=inner, y=first, name="result")
@@ -158,7 +149,7 @@ def test_any_name_will_do(precision, optimize, tmp_path):
 
 @pytest.mark.parametrize("precision, optimize", WAYS)
 def test_constants_may_stand_in_the_call(precision, optimize, tmp_path):
-    """The format lets an op hold its constants itself; also `cond`, `slice_update`, `write_state`."""
+    """The format lets an op hold its constants itself, be it `slice_update` or `write_state`."""
     weight, row = normal(4, 6, 1, 1), normal(1, 4, seed=1)
 
     @mb.program(
@@ -184,7 +175,7 @@ def test_constants_may_stand_in_the_call(precision, optimize, tmp_path):
         mb.coreml_update_state(state=other, value=np.float16(row))
         return mb.concat(values=[y, row[None, None]], axis=1, name="y")
 
-    model = package(program, tmp_path / "p.mlpackage", **SINGLE)
+    model = package(program, tmp_path / "p.mlpackage", **IN_SINGLE)
     model = ct.models.MLModel(str(model), skip_model_load=True)
     found = []
     for form in (model, Inlined(model)):
@@ -200,7 +191,7 @@ def test_constants_may_stand_in_the_call(precision, optimize, tmp_path):
 
 
 class Inlined:
-    """A model whose constants stand where they are used; coremltools names each in an op `const`."""
+    """A model whose constants stand where they are used; coremltools writes an op for each."""
 
     def __init__(self, model):
         self.weights_dir, self.spec = model.weights_dir, model.get_spec()
@@ -209,7 +200,9 @@ class Inlined:
 
     def inline(self, block, known: dict) -> None:
         operations = list(block.operations)
-        known = known | {o.outputs[0].name: o.attributes["val"] for o in operations if o.type == "const"}
+        known = known | {
+            o.outputs[0].name: o.attributes["val"] for o in operations if o.type == "const"
+        }
         for operation in operations:
             for nested in operation.blocks:
                 self.inline(nested, known)
@@ -231,7 +224,11 @@ class Renamed:
         self.weights_dir, self.spec = model.weights_dir, model.get_spec()
         function = self.spec.mlProgram.functions["main"]
         block = function.block_specializations[function.opset]
-        for value in (*function.inputs, *self.spec.description.input, *self.spec.description.output):
+        for value in (
+            *function.inputs,
+            *self.spec.description.input,
+            *self.spec.description.output,
+        ):
             value.name = names[value.name]
         for operation in block.operations:
             for output in operation.outputs:

@@ -92,8 +92,8 @@ def test_without_a_compiler_the_reason_is_said_and_results_are_the_same():
 
 
 def test_half_pointwise_is_the_plain_convolution():
-    from ane_book.mil.products import half_pointwise
     from ane_book.mil.ops.conv import conv
+    from ane_book.mil.products import half_pointwise
 
     weight = torch.randn(12, 40).half()
     for tokens in (1, 5):

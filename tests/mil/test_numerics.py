@@ -97,7 +97,7 @@ class TestLostBits:
             small = mb.mul(x=x, y=np.float16(1e-4), name="small")
             return mb.mul(x=small, y=np.float16(1), name="y")
 
-        (finding,) = report(running, {"x": [0, 1e-5, 1e-1, 1]})
+        (finding,) = report(running, {"x": [0, 1e-4, 1e-1, 1]})
         assert (finding.kind, finding.name) == ("denormal", "small")
         assert (finding.elements, finding.size, finding.vanished) == (2, 3, 1)
         assert "2 of 3 elements that are not zero, 1 became 0" in str(finding)

@@ -1,0 +1,226 @@
+/* Attention in one pass: softmax(q K^T + mask) V, with keys and values in up to two parts, the
+ * cache and the new rows. Slots that the mask closes to every row are never read.
+ *
+ * In half precision each step rounds where the ops that it stands for round: scores, masked scores,
+ * weights, the sum of each part, and their sum.
+ *
+ * Letters: B key/value heads, M query rows that share one, D head size, N slots of both parts, A
+ * slots that are open.
+ */
+#include "lanes.h"
+#include "pool.h"
+
+#include <stdatomic.h>
+
+#define CLOSED -30000 /* a slot with this or less added to its score takes no part */
+#define FEW 8         /* query rows for which reading the keys row by row is faster */
+#define BLOCKS 4      /* blocks of rows that a thread takes at a time */
+#define ALONE 100000  /* products below which another thread is not worth asking */
+
+typedef struct {
+    int64_t heads, rows, depth, slots[2]; /* B, M, D, and N of each part, 0 for none */
+    int64_t mask_rows;                    /* M, or 1 for all */
+    int32_t is_half;
+} Attention;
+
+typedef struct {
+    int64_t *open;      /* (A) */
+    int64_t count, old; /* A, and how many of them are in the first part */
+} Slots;
+
+/* Slots that are open to some row; all of them where some row has none, or without memory. */
+static Slots open_slots(const Attention *a, const void *mask, int64_t *open)
+{
+    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
+    Slots s = {open, 0, 0};
+    float *line = malloc(N * (sizeof(float) + sizeof(int32_t)));
+    int32_t *seen = (int32_t *)(line + N), every_row = line != NULL;
+    if (line) memset(seen, 0, N * sizeof(int32_t));
+    for (int64_t i = 0; i < a->mask_rows && every_row; i++) {
+        int32_t any = 0;
+        widen((const char *)mask + i * N * size, a->is_half, N, line, N);
+        for (int64_t j = 0; j < N; j++) {
+            int32_t is_open = !(line[j] <= CLOSED);
+            seen[j] |= is_open;
+            any |= is_open;
+        }
+        every_row = any;
+    }
+    for (int64_t j = 0; j < N; j++)
+        if (!every_row || seen[j]) {
+            s.old += j < a->slots[0];
+            open[s.count++] = j;
+        }
+    free(line);
+    return s;
+}
+
+/* The row of slot j of head b, of keys or values in two parts. */
+static inline const char *slot(const Attention *a, const void *const *parts, int64_t b, int64_t j)
+{
+    int64_t size = a->is_half ? 2 : 4, second = j >= a->slots[0];
+    if (second) j -= a->slots[0];
+    return (const char *)parts[second] + (b * a->slots[second] + j) * a->depth * size;
+}
+
+/* sums (n, width) = x (n, K), whose rows are `across` apart, times y (K, width); n <= ROWS. */
+static void tile_rows(const float *x, int64_t across, int64_t n, int64_t K, const float *y,
+                      float *sums, int64_t width)
+{
+    float w[ROWS * DEPTH];
+    memset(w, 0, sizeof w);
+    memset(sums, 0, ROWS * width * sizeof(float));
+    for (int64_t k = 0; k < K; k += DEPTH) {
+        int64_t part = MIN(DEPTH, K - k), t = 0;
+        for (int64_t i = 0; i < n; i++)
+            memcpy(w + i * DEPTH, x + i * across + k, part * sizeof(float));
+        for (; t + WIDE * LANES <= width; t += WIDE * LANES)
+            wide_tile(w, y + k * width + t, sums + t, part, width);
+        for (; t < width; t += LANES) slim_tile(w, y + k * width + t, sums + t, part, width);
+    }
+}
+
+/* Scores (n, A) to weights, in place, with the rounding of add and softmax. */
+static void weigh(const Attention *a, const Slots *s, const void *mask, int64_t row, int64_t n,
+                  float *scores, int64_t width)
+{
+    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
+    float added[N];
+    for (int64_t i = 0; i < n; i++) {
+        float *line = scores + i * width;
+        if (i == 0 || a->mask_rows > 1)
+            widen((const char *)mask + (a->mask_rows > 1 ? row + i : 0) * N * size, a->is_half, N,
+                  added, N);
+        if (a->is_half) round_to_half(line, width);
+        for (int64_t k = 0; k < s->count; k++) line[k] += added[s->open[k]];
+        if (a->is_half) round_to_half(line, width);
+        softmax_row(line, s->count);
+        if (a->is_half) round_to_half(line, width);
+        for (int64_t k = s->count; k < width; k++) line[k] = 0;
+    }
+}
+
+/* Few rows: each key and value is read as it lies. q (n, D) -> out (n, D). */
+static void few_rows(const Attention *a, const Slots *s, const void *const *keys,
+                     const void *const *values, const void *mask, int64_t b, int64_t row, int64_t n,
+                     const float *q, float *scores, float *sums, int64_t width)
+{
+    int64_t D = a->depth, padded = ROUND_UP(D, LANES);
+    for (int64_t k = 0; k < s->count; k++) {
+        const char *key = slot(a, keys, b, s->open[k]);
+        for (int64_t i = 0; i < n; i++)
+            scores[i * width + k] = a->is_half ? dot_half((const half *)key, q + i * D, D)
+                                               : dot_single((const float *)key, q + i * D, D);
+    }
+    weigh(a, s, mask, row, n, scores, width);
+    memset(sums, 0, 2 * ROWS * padded * sizeof(float));
+    for (int64_t k = 0; k < s->count; k++) {
+        float line[padded];
+        widen(slot(a, values, b, s->open[k]), a->is_half, D, line, padded);
+        for (int64_t i = 0; i < n; i++) {
+            float *to = sums + (i + (k >= s->old ? ROWS : 0)) * padded;
+            for (int64_t d = 0; d < padded; d += LANES)
+                *(lanes *)(to + d) += scores[i * width + k] * load_single(line + d);
+        }
+    }
+}
+
+/* The open keys of head b as columns, (D, width), and values as rows, (A, padded). */
+static void gather(const Attention *a, const Slots *s, const void *const *keys,
+                   const void *const *values, int64_t b, float *columns, float *rows, int64_t width)
+{
+    int64_t D = a->depth, padded = ROUND_UP(D, LANES);
+    for (int64_t k = 0; k < s->count; k++) {
+        float line[padded];
+        widen(slot(a, keys, b, s->open[k]), a->is_half, D, line, padded);
+        for (int64_t d = 0; d < D; d++) columns[d * width + k] = line[d];
+        widen(slot(a, values, b, s->open[k]), a->is_half, D, rows + k * padded, padded);
+    }
+}
+
+/* Rows of the result from the sums of both parts: (ROWS, padded) each. */
+static void finish(const Attention *a, float *sums, int64_t n, char *out)
+{
+    int64_t D = a->depth, padded = ROUND_UP(D, LANES), size = a->is_half ? 2 : 4;
+    if (a->is_half) round_to_half(sums, 2 * ROWS * padded);
+    for (int64_t i = 0; i < n; i++) {
+        float *old = sums + i * padded, *new = old + ROWS * padded;
+        for (int64_t d = 0; d < D; d++) old[d] += new[d];
+        narrow(old, D, out + i * D * size, a->is_half);
+    }
+}
+
+typedef struct {
+    const Attention *shape;
+    const void *q, *mask, *const *keys, *const *values;
+    void *out;
+    Slots slots;
+    float *gathered; /* of each head: keys as columns, then values as rows; NULL for few rows */
+    int64_t width;
+    atomic_int failed;
+} Job;
+
+static void some_heads(void *context, int64_t from, int64_t to)
+{
+    Job *j = context;
+    const Attention *a = j->shape;
+    int64_t D = a->depth, padded = ROUND_UP(D, LANES), head = j->width * (D + padded);
+    for (int64_t b = from; b < to; b++)
+        gather(a, &j->slots, j->keys, j->values, b, j->gathered + b * head,
+               j->gathered + b * head + D * j->width, j->width);
+}
+
+/* Blocks of ROWS rows, of one head after the other. */
+static void some_blocks(void *context, int64_t from, int64_t to)
+{
+    Job *j = context;
+    const Attention *a = j->shape;
+    const Slots *s = &j->slots;
+    int64_t D = a->depth, M = a->rows, padded = ROUND_UP(D, LANES), width = j->width;
+    int64_t blocks = (M + ROWS - 1) / ROWS, size = a->is_half ? 2 : 4;
+    float *scores = malloc(ROWS * (width + 3 * padded) * sizeof(float));
+    if (!scores) {
+        j->failed = 1;
+        return;
+    }
+    float *sums = scores + ROWS * width, *rows = sums + 2 * ROWS * padded;
+    for (int64_t block = from; block < to; block++) {
+        int64_t b = block / blocks, row = block % blocks * ROWS, n = MIN(ROWS, M - row);
+        int64_t at = (b * M + row) * D * size;
+        widen((const char *)j->q + at, a->is_half, n * D, rows, n * D);
+        if (j->gathered) {
+            const float *columns = j->gathered + b * width * (D + padded);
+            const float *lines = columns + D * width;
+            tile_rows(rows, D, n, D, columns, scores, width);
+            weigh(a, s, j->mask, row, n, scores, width);
+            tile_rows(scores, width, n, s->old, lines, sums, padded);
+            tile_rows(scores + s->old, width, n, s->count - s->old, lines + s->old * padded,
+                      sums + ROWS * padded, padded);
+        } else {
+            few_rows(a, s, j->keys, j->values, j->mask, b, row, n, rows, scores, sums, width);
+        }
+        finish(a, sums, n, (char *)j->out + at);
+    }
+    free(scores);
+}
+
+/* q (B, M, D), keys and values (B, N, D) in two parts, mask (mask_rows, N) -> out (B, M, D).
+ * Returns 0, or -1 where there is no memory. */
+int attention(const Attention *a, const void *q, const void *const *keys,
+              const void *const *values, const void *mask, void *out, int32_t threads)
+{
+    int64_t D = a->depth, blocks = a->heads * ((a->rows + ROWS - 1) / ROWS);
+    int64_t *open = malloc((a->slots[0] + a->slots[1]) * sizeof(int64_t));
+    if (!open) return -1;
+    Job j = {a, q, mask, keys, values, out, open_slots(a, mask, open), NULL, 0, 0};
+    j.width = ROUND_UP(j.slots.count, LANES);
+    int few = a->rows <= FEW;
+    if (!few) j.gathered = calloc(a->heads * j.width * (D + ROUND_UP(D, LANES)), sizeof(float));
+    int failed = !few && !j.gathered;
+    if (a->heads * a->rows * j.slots.count * D < ALONE) threads = 1;
+    if (!failed && !few) share(some_heads, &j, a->heads, 1, threads);
+    if (!failed) share(some_blocks, &j, blocks, few ? 1 : BLOCKS, threads);
+    free(j.gathered);
+    free(open);
+    return failed || j.failed ? -1 : 0;
+}

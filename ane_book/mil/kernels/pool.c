@@ -1,0 +1,115 @@
+/* Threads that help when they can.
+ *
+ * OpenMP waits for every thread at the end of every loop. Where others use the machine too, one
+ * thread then waits for another that has no core, and a decode step takes ten times as long. Here
+ * the caller works through the parts itself, and helpers that happen to be awake take some off it:
+ * who comes late finds nothing left, and the caller waits only for parts already begun.
+ */
+#include "pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#define MOST 63      /* helpers */
+#define PATIENCE 6000 /* pauses, some 0.3 ms, that a helper waits for the next job before it sleeps */
+
+static struct {
+    void (*work)(void *, int64_t, int64_t);
+    void *context;
+    int64_t total, part;
+    int helpers; /* that may take part */
+} job;
+
+static atomic_int open, inside;     /* whether there is a job; helpers that look at it */
+static atomic_llong next, jobs;     /* the next part's start; jobs so far */
+static atomic_flag taken = ATOMIC_FLAG_INIT;
+static atomic_int asleep;
+static int started;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t bell = PTHREAD_COND_INITIALIZER;
+
+static inline void rest(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+static void take_parts(void)
+{
+    int64_t from;
+    while ((from = atomic_fetch_add(&next, job.part)) < job.total) {
+        int64_t to = from + job.part;
+        job.work(job.context, from, to < job.total ? to : job.total);
+    }
+}
+
+static void wait_for_a_job(long long seen)
+{
+    for (int i = 0; i < PATIENCE; i++, rest())
+        if (atomic_load(&jobs) != seen) return;
+    pthread_mutex_lock(&mutex);
+    atomic_fetch_add(&asleep, 1);
+    while (atomic_load(&jobs) == seen) pthread_cond_wait(&bell, &mutex);
+    atomic_fetch_sub(&asleep, 1);
+    pthread_mutex_unlock(&mutex);
+}
+
+static void *help(void *number)
+{
+    long long seen = 0;
+    for (;;) {
+        wait_for_a_job(seen);
+        seen = atomic_load(&jobs);
+        atomic_fetch_add(&inside, 1); /* first say so, then look: `share` does it the other way */
+        if (atomic_load(&open) && (intptr_t)number < job.helpers) take_parts();
+        atomic_fetch_sub(&inside, 1);
+    }
+    return NULL;
+}
+
+static void start(int helpers)
+{
+    pthread_t thread;
+    for (; started < helpers && started < MOST; started++) {
+        if (pthread_create(&thread, NULL, help, (void *)(intptr_t)started)) return;
+        pthread_detach(thread);
+    }
+}
+
+static void wait_until_left(void)
+{
+    for (int i = 0; atomic_load(&inside); i++) {
+        rest();
+        if (i > 200) sched_yield(); /* a helper may be waiting for this very core */
+    }
+}
+
+void share(void (*work)(void *, int64_t, int64_t), void *context, int64_t total, int64_t part,
+           int threads)
+{
+    if (threads < 2 || total <= part || atomic_flag_test_and_set(&taken)) {
+        work(context, 0, total);
+        return;
+    }
+    start(threads - 1);
+    wait_until_left(); /* a late helper of the last job may still look at it */
+    job.work = work, job.context = context, job.total = total, job.part = part;
+    job.helpers = threads - 1;
+    atomic_store(&next, 0);
+    atomic_store(&open, 1);
+    atomic_fetch_add(&jobs, 1);
+    if (atomic_load(&asleep)) {
+        pthread_mutex_lock(&mutex);
+        pthread_cond_broadcast(&bell);
+        pthread_mutex_unlock(&mutex);
+    }
+    take_parts();
+    atomic_store(&open, 0);
+    wait_until_left();
+    atomic_flag_clear(&taken);
+}

@@ -1,0 +1,171 @@
+/* Products with constant weights, read as the package stores them.
+ *
+ * One token of a language model costs as much as reading every weight once. These products read
+ * them where they lie in the mapped weight file: two bytes a weight in half precision, one with a
+ * scale for each row, half a byte with a palette of 16 values. All sum in float32 and round once.
+ *
+ * Letters: R rows and C columns of the weight, T tokens. Weights lie row by row; nibbles are packed
+ * as MIL packs uint4, the even column in the low half of a byte.
+ */
+#include "lanes.h"
+#include "pool.h"
+
+#define PART 49152 /* bytes of weights that a thread takes at a time */
+#define TILES 8    /* tiles of rows that it takes of a product of several tokens */
+
+enum { SINGLE, HALF, INT8, PALETTE16 };
+static const int64_t BITS[] = {32, 16, 8, 4};
+
+typedef struct {
+    const void *weight;
+    const float *table; /* INT8: a scale for each row. PALETTE16: 16 values for each `group` rows */
+    const float *bias;  /* one for each row, or NULL */
+    int64_t rows, columns, group;
+    int32_t kind, half_activations; /* half_activations: x and y are half, not float32 */
+} Matrix;
+
+/* Where a column's activation goes: a palette's row is read as 16 even columns, then 16 odd ones. */
+static inline int64_t place(const Matrix *m, int64_t c)
+{
+    return m->kind == PALETTE16 ? (c & ~31) | (c & 1) << 4 | (c & 31) >> 1 : c;
+}
+
+/* --- one token: y = W x ---------------------------------------------------------------------- */
+
+static float dot_palette16(const uint8_t *w, const float *table, const float *x, int64_t columns)
+{
+    lanes palette = load_single(table), even = {0}, odd = {0};
+    for (int64_t i = 0; i < columns; i += 2 * LANES) {
+        __builtin_prefetch(w + i / 2 + AHEAD);
+        ints both = load_pairs(w + i / 2);
+        even += look_up(palette, both) * load_single(x + i);
+        odd += look_up(palette, both >> 4) * load_single(x + i + LANES);
+    }
+    return sum(even + odd);
+}
+
+static float dot(const Matrix *m, int64_t r, const float *x)
+{
+    int64_t at = r * m->columns;
+    switch (m->kind) {
+    case SINGLE: return dot_single((const float *)m->weight + at, x, m->columns);
+    case HALF: return dot_half((const half *)m->weight + at, x, m->columns);
+    case INT8: return m->table[r] * dot_int8((const int8_t *)m->weight + at, x, m->columns);
+    default:
+        return dot_palette16((const uint8_t *)m->weight + at / 2,
+                             m->table + r / m->group * LANES, x, m->columns);
+    }
+}
+
+typedef struct {
+    const Matrix *matrix;
+    float *x, *y; /* as float32; the product of several tokens is padded to `stride` of them */
+    void *result;
+    int64_t tokens, stride;
+} Product;
+
+static void some_rows(void *context, int64_t from, int64_t to)
+{
+    const Product *p = context;
+    const Matrix *m = p->matrix;
+    for (int64_t r = from; r < to; r++) {
+        float value = dot(m, r, p->x) + (m->bias ? m->bias[r] : 0);
+        if (m->half_activations)
+            ((half *)p->result)[r] = (half)value;
+        else
+            ((float *)p->result)[r] = value;
+    }
+}
+
+/* x (C) -> y (R). Returns 0, or -1 where there is no memory. */
+int matvec(const Matrix *m, const void *x, void *y, int32_t threads)
+{
+    float *wide = malloc(2 * m->columns * sizeof(float)), *ordered = wide;
+    if (!wide) return -1;
+    widen(x, m->half_activations, m->columns, wide, m->columns);
+    if (m->kind == PALETTE16) {
+        ordered = wide + m->columns;
+        for (int64_t c = 0; c < m->columns; c++) ordered[place(m, c)] = wide[c];
+    }
+    Product p = {m, ordered, NULL, y, 1, 1};
+    share(some_rows, &p, m->rows, PART / (m->columns * BITS[m->kind] / 8) + 1, threads);
+    free(wide);
+    return 0;
+}
+
+/* --- several tokens: Y = W X ----------------------------------------------------------------- */
+
+/* Columns c .. c + n of row r as float32; n is at most DEPTH. */
+static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
+{
+    int64_t at = r * m->columns + c, i = 0;
+    if (m->kind == HALF || m->kind == SINGLE) {
+        widen((const char *)m->weight + at * (m->kind == HALF ? 2 : 4), m->kind == HALF, n, out, n);
+        return;
+    }
+    if (m->kind == PALETTE16) {
+        lanes palette = load_single(m->table + r / m->group * LANES);
+        for (; i < n; i += 2 * LANES) {
+            ints both = load_pairs((const uint8_t *)m->weight + (at + i) / 2);
+            *(lanes *)(out + i) = look_up(palette, both);
+            *(lanes *)(out + i + LANES) = look_up(palette, both >> 4);
+        }
+        return;
+    }
+    const int8_t *w = (const int8_t *)m->weight + at;
+    for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_int8(w + i);
+    for (; i < n; i++) out[i] = w[i];
+}
+
+/* Rows r .. r + ROWS of y += columns c .. c + n of W times x; x and y are `stride` tokens wide. */
+static void rows_times(const Matrix *m, int64_t r, int64_t c, int64_t n, const float *x, float *y,
+                       int64_t stride)
+{
+    float w[ROWS * DEPTH];
+    int64_t rows = MIN(ROWS, m->rows - r), t = 0, bits = BITS[m->kind];
+    if (rows < ROWS) memset(w, 0, sizeof w);
+    for (int64_t k = 0; k < rows; k++) {
+        const char *next = (const char *)m->weight + ((r + ROWS + k) * m->columns + c) * bits / 8;
+        for (int64_t line = 0; line < n * bits / 8; line += 64) __builtin_prefetch(next + line);
+        unpack(m, r + k, c, n, w + k * DEPTH);
+    }
+    for (; t + WIDE * LANES <= stride; t += WIDE * LANES)
+        wide_tile(w, x + c * stride + t, y + r * stride + t, n, stride);
+    for (; t < stride; t += LANES)
+        slim_tile(w, x + c * stride + t, y + r * stride + t, n, stride);
+}
+
+/* Columns of a tile's rows come in one after the other, so that DEPTH rows of x stay in the cache. */
+static void some_tiles(void *context, int64_t from, int64_t to)
+{
+    const Product *p = context;
+    const Matrix *m = p->matrix;
+    int64_t first = from * ROWS, end = MIN(to * ROWS, m->rows), size = m->half_activations ? 2 : 4;
+    memset(p->y + first * p->stride, 0, (to - from) * ROWS * p->stride * sizeof(float));
+    for (int64_t c = 0; c < m->columns; c += DEPTH)
+        for (int64_t r = first; r < end; r += ROWS)
+            rows_times(m, r, c, MIN(DEPTH, m->columns - c), p->x, p->y, p->stride);
+    for (int64_t r = first; r < end; r++) {
+        float scale = m->kind == INT8 ? m->table[r] : 1, bias = m->bias ? m->bias[r] : 0;
+        float *line = p->y + r * p->stride;
+        if (scale != 1 || bias != 0)
+            for (int64_t t = 0; t < p->tokens; t++) line[t] = line[t] * scale + bias;
+        narrow(line, p->tokens, (char *)p->result + r * p->tokens * size, m->half_activations);
+    }
+}
+
+/* x (C, T) -> y (R, T). Returns 0, or -1 where there is no memory. */
+int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t threads)
+{
+    int64_t stride = ROUND_UP(tokens, LANES), tiles = (m->rows + ROWS - 1) / ROWS;
+    int64_t size = m->half_activations ? 2 : 4;
+    float *wide = malloc((m->columns + tiles * ROWS) * stride * sizeof(float));
+    if (!wide) return -1;
+    for (int64_t c = 0; c < m->columns; c++)
+        widen((const char *)x + c * tokens * size, m->half_activations, tokens,
+              wide + place(m, c) * stride, stride);
+    Product p = {m, wide, wide + m->columns * stride, y, tokens, stride};
+    share(some_tiles, &p, tiles, TILES, threads);
+    free(wide);
+    return 0;
+}

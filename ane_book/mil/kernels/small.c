@@ -1,0 +1,182 @@
+/* Small ops of a transformer, in one thread: waking another takes longer than they do. */
+#include "lanes.h"
+
+/* sums (M, N) = x (M, K) times the transpose of y (N, K). */
+static void times_rows(const float *x, const char *y, int is_half, float *sums, int64_t M,
+                       int64_t N, int64_t K)
+{
+    for (int64_t j = 0; j < N; j++)
+        for (int64_t i = 0; i < M; i++)
+            sums[i * N + j] = is_half ? dot_half((const half *)y + j * K, x + i * K, K)
+                                      : dot_single((const float *)y + j * K, x + i * K, K);
+}
+
+/* The sum of rows y (K, N) weighed by x (K), at 16 * vectors columns from column j on. */
+static inline __attribute__((always_inline)) void weigh(const float *x, const char *y, int is_half,
+                                                        float *out, int64_t K, int64_t N,
+                                                        int64_t j, int vectors)
+{
+    lanes total[WIDE] = {{0}, {0}, {0}, {0}};
+    for (int64_t k = 0; k < K; k++)
+        for (int v = 0; v < vectors; v++) {
+            int64_t at = k * N + j + v * LANES;
+            total[v] += x[k] * (is_half ? load_half((const half *)y + at)
+                                        : load_single((const float *)y + at));
+        }
+    for (int v = 0; v < vectors; v++) *(lanes *)(out + j + v * LANES) = total[v];
+}
+
+/* sums (M, N) = x (M, K) times y (K, N). */
+static void times_columns(const float *x, const char *y, int is_half, float *sums, int64_t M,
+                          int64_t N, int64_t K)
+{
+    for (int64_t i = 0; i < M; i++, x += K, sums += N) {
+        int64_t j = 0;
+        for (; j + WIDE * LANES <= N; j += WIDE * LANES) weigh(x, y, is_half, sums, K, N, j, WIDE);
+        for (; j + LANES <= N; j += LANES) weigh(x, y, is_half, sums, K, N, j, 1);
+        for (; j < N; j++) {
+            sums[j] = 0;
+            for (int64_t k = 0; k < K; k++)
+                sums[j] += x[k] * (is_half ? (float)((const half *)y)[k * N + j]
+                                           : ((const float *)y)[k * N + j]);
+        }
+    }
+}
+
+/* x (B, M, K) times y -> out (B, M, N), all half or all float32. y is (B, N, K) if `transposed`,
+ * else (B, K, N). For few rows M, such as the query heads that share a key head. */
+int batch_matmul(const void *x, const void *y, void *out, int64_t batch, int64_t M, int64_t N,
+                 int64_t K, int32_t transposed, int32_t is_half)
+{
+    int64_t size = is_half ? 2 : 4;
+    float *left = malloc(M * (K + N) * sizeof(float));
+    if (!left) return -1;
+    float *sums = left + M * K;
+    for (int64_t b = 0; b < batch; b++) {
+        const char *right = (const char *)y + b * N * K * size;
+        widen((const char *)x + b * M * K * size, is_half, M * K, left, M * K);
+        if (transposed)
+            times_rows(left, right, is_half, sums, M, N, K);
+        else
+            times_columns(left, right, is_half, sums, M, N, K);
+        narrow(sums, M * N, (char *)out + b * M * N * size, is_half);
+    }
+    free(left);
+    return 0;
+}
+
+/* x (rows, n) -> y, every row e^x / sum e^x. */
+int softmax(const void *x, void *y, int64_t rows, int64_t n, int32_t is_half)
+{
+    int64_t size = is_half ? 2 : 4;
+    float *line = malloc(ROUND_UP(n, LANES) * sizeof(float));
+    if (!line) return -1;
+    for (int64_t r = 0; r < rows; r++) {
+        widen((const char *)x + r * n * size, is_half, n, line, n);
+        softmax_row(line, n);
+        narrow(line, n, (char *)y + r * n * size, is_half);
+    }
+    free(line);
+    return 0;
+}
+
+/* x (outer, n, inner) -> y, divided by the root of the mean square over n, plus epsilon, then times
+ * weight (n) or NULL; half is rounded before the weight and after it. */
+int rms_norm(const void *x, void *y, const float *weight, int64_t outer, int64_t n, int64_t inner,
+             float epsilon, int32_t is_half)
+{
+    int64_t size = is_half ? 2 : 4, across = inner == 1 ? 1 : LANES;
+    float *block = malloc(ROUND_UP(n * across, LANES) * sizeof(float));
+    if (!block) return -1;
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < inner; i += across) {
+            int64_t count = MIN(across, inner - i), at = (o * n * inner + i) * size;
+            lanes squares = {0}, *column = (lanes *)block;
+            if (inner == 1) {
+                widen((const char *)x + at, is_half, n, block, ROUND_UP(n, LANES));
+                for (int64_t k = 0; k < n; k += LANES) squares += column[k / LANES] * column[k / LANES];
+                float scale = 1 / __builtin_sqrtf(sum(squares) / (float)n + epsilon);
+                for (int64_t k = 0; k < n; k++) block[k] *= scale;
+                if (is_half) round_to_half(block, ROUND_UP(n, LANES));
+                for (int64_t k = 0; k < n; k++) block[k] *= weight ? weight[k] : 1;
+                narrow(block, n, (char *)y + at, is_half);
+                continue;
+            }
+            for (int64_t k = 0; k < n; k++) {
+                widen((const char *)x + at + k * inner * size, is_half, count, block + k * LANES,
+                      LANES);
+                squares += column[k] * column[k];
+            }
+            squares = squares / (float)n + epsilon;
+            for (int j = 0; j < LANES; j++) squares[j] = 1 / __builtin_sqrtf(squares[j]);
+            for (int64_t k = 0; k < n; k++) column[k] *= squares;
+            if (is_half) round_to_half(block, n * LANES);
+            for (int64_t k = 0; k < n; k++) {
+                column[k] *= weight ? weight[k] : 1;
+                narrow(block + k * LANES, count, (char *)y + at + k * inner * size, is_half);
+            }
+        }
+    free(block);
+    return 0;
+}
+
+/* n values in a row, in place: zero mean and unit variance, times gamma plus beta. */
+static void norm_row(float *row, int64_t n, const float *gamma, const float *beta, float epsilon)
+{
+    int64_t width = ROUND_UP(n, LANES); /* what is beyond n is zero, and then as if it were mean */
+    lanes parts = {0}, squares = {0};
+    for (int64_t k = 0; k < width; k += LANES) parts += load_single(row + k);
+    float mean = sum(parts) / (float)n;
+    for (int64_t k = n; k < width; k++) row[k] = mean;
+    for (int64_t k = 0; k < width; k += LANES) {
+        lanes d = *(lanes *)(row + k) -= mean;
+        squares += d * d;
+    }
+    float scale = 1 / __builtin_sqrtf(sum(squares) / (float)n + epsilon);
+    for (int64_t k = 0; k < n; k++)
+        row[k] = row[k] * scale * (gamma ? gamma[k] : 1) + (beta ? beta[k] : 0);
+}
+
+/* The same for sixteen columns side by side. */
+static void norm_columns(float *block, int64_t n, const float *gamma, const float *beta,
+                         float epsilon)
+{
+    lanes mean = {0}, scale = {0}, *column = (lanes *)block;
+    for (int64_t k = 0; k < n; k++) mean += column[k];
+    mean /= (float)n;
+    for (int64_t k = 0; k < n; k++) {
+        lanes d = column[k] -= mean;
+        scale += d * d;
+    }
+    scale = scale / (float)n + epsilon;
+    for (int j = 0; j < LANES; j++) scale[j] = 1 / __builtin_sqrtf(scale[j]);
+    for (int64_t k = 0; k < n; k++)
+        column[k] = column[k] * scale * (gamma ? gamma[k] : 1) + (beta ? beta[k] : 0);
+}
+
+/* x (outer, n, inner) -> y, normalised over n; gamma and beta (n) or NULL. */
+int layer_norm(const void *x, void *y, const float *gamma, const float *beta, int64_t outer,
+               int64_t n, int64_t inner, float epsilon, int32_t is_half)
+{
+    int64_t size = is_half ? 2 : 4, step = inner == 1 ? 1 : LANES;
+    float *block = malloc(ROUND_UP(n * step, LANES) * sizeof(float));
+    if (!block) return -1;
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < inner; i += step) {
+            int64_t count = MIN(step, inner - i), at = (o * n * inner + i) * size;
+            if (inner == 1) {
+                widen((const char *)x + at, is_half, n, block, ROUND_UP(n, LANES));
+                norm_row(block, n, gamma, beta, epsilon);
+                narrow(block, n, (char *)y + at, is_half);
+                continue;
+            }
+            for (int64_t k = 0; k < n; k++)
+                widen((const char *)x + at + k * inner * size, is_half, count, block + k * LANES,
+                      LANES);
+            norm_columns(block, n, gamma, beta, epsilon);
+            for (int64_t k = 0; k < n; k++)
+                narrow(block + k * LANES, count, (char *)y + at + k * inner * size, is_half);
+        }
+    free(block);
+    return 0;
+}

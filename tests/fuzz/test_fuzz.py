@@ -1,0 +1,51 @@
+"""A fixed sample of `make fuzz`, and that the fuzzer would notice what it looks for."""
+
+from random import Random
+import shutil
+
+from _corpus import make
+from _fuzz import Worker, fuzz, summary
+from _mutate import damage
+import pytest
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    make(folder)
+    return folder
+
+
+def test_damaged_packages_are_refused_or_run(corpus):
+    record = summary(fuzz(corpus, range(250), seed=0), seed=0, seconds=0)
+    assert record["findings"] == []
+    assert record["cases"] == 250
+    assert record["outcomes"]["InvalidPackage"] > 80 and record["outcomes"]["same"] > 20
+
+
+def test_a_case_is_the_same_every_time(corpus, tmp_path):
+    source, other = sorted(corpus.iterdir())[:2]
+    seen = []
+    for name in ("first", "second"):
+        package = shutil.copytree(source, tmp_path / name / "case.mlpackage")
+        said = [damage(package, other, tmp_path / "outside", rng) for rng in [Random("7")]]
+        files = {f.name: f.read_bytes() for f in sorted(package.rglob("*")) if f.is_file()}
+        seen.append((said, files))
+    assert seen[0] == seen[1]
+
+
+class TestFindings:
+    """What the fuzzer says of a worker that does what no worker should."""
+
+    def test_a_crash_and_what_comes_after_it(self, corpus):
+        worker = Worker(corpus, seed=0)
+        worker.process.kill()
+        worker.process.wait()
+        assert worker.run(0)["message"] == "crash: exit code -9"
+        assert not worker.alive
+
+    def test_a_hang(self, corpus, monkeypatch):
+        monkeypatch.setattr("_fuzz.TIMEOUT", 0.0)
+        worker = Worker(corpus, seed=0)
+        assert worker.run(0)["message"] == "hang: more than 0 s"
+        assert not worker.alive

@@ -1,0 +1,304 @@
+"""Networks that are no decoders, by both of coremltools' paths from torch, against torch itself.
+
+Vision, text, speech and sequences; shapes fixed, enumerated and ranged; targets from iOS 15 on.
+"""
+
+from _foreign import agree, halved, normal, package, quiet
+import ane_book  # noqa: F401  (silences coremltools)
+from ane_book.errors import InvalidInput
+from ane_book.mil import MLProgram
+import coremltools as ct
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import BertConfig, BertModel, ViTConfig, ViTForImageClassification, WhisperConfig
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+
+def seeded(make, *arguments) -> nn.Module:
+    """A random network whose norms and statistics are not the neutral ones that they start with."""
+    torch.manual_seed(0)
+    model = make(*arguments)
+    for value in (*model.parameters(), *model.buffers()):
+        if value.dim() == 1 and value.is_floating_point():
+            value.data += 0.2 * torch.rand_like(value)
+    return halved(model)
+
+
+def reference(model, *inputs) -> list[np.ndarray]:
+    """What torch gives for numpy inputs, as a list."""
+    with torch.no_grad():
+        outputs = model(*(torch.from_numpy(x) for x in inputs))
+    return [y.numpy() for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
+
+
+def check(model, path, calls: list[tuple], names="y", half=5e-3, single=1e-3) -> None:
+    """Every call's outputs are torch's; single: constants folded before they are stored differ."""
+    program = MLProgram(path)
+    inputs = [dict(zip(program.inputs, call, strict=True)) for call in calls]
+    outputs = [dict(zip(names.split(), reference(model, *call), strict=True)) for call in calls]
+    agree(path, inputs, outputs, half, single)
+
+
+# --- vision -----------------------------------------------------------------------------------
+
+
+class Vision(nn.Module):
+    """x (1, 3, 16, 16) -> an image (1, 2, 32, 32) and scores (1, 5)."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU6())
+        self.depthwise = nn.Conv2d(16, 16, 3, padding=2, dilation=2, groups=16)
+        self.grouped = nn.Sequential(nn.Conv2d(16, 24, 3, padding=1, groups=4), nn.PReLU(24))
+        self.norms = nn.ModuleList([nn.GroupNorm(4, 24), nn.InstanceNorm2d(24, affine=True)])
+        self.up = nn.ConvTranspose2d(24, 8, 4, stride=2, padding=1)
+        self.shuffle = nn.Conv2d(8, 8, 1)
+        self.scores = nn.Linear(24 * 4 + 24, 5)
+
+    def forward(self, x):
+        x = self.stem(x)  # (1, 16, 8, 8)
+        x = x + F.hardswish(self.depthwise(x))
+        x = self.grouped(x)  # (1, 24, 8, 8)
+        x = self.norms[0](x) + F.leaky_relu(self.norms[1](x), 0.1)
+        pooled = F.adaptive_avg_pool2d(x, 2).flatten(1)  # (1, 24 * 4)
+        peak = F.adaptive_max_pool2d(F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), 1)
+        y = self.up(F.max_pool2d(F.pad(x, (1, 1, 1, 1), mode="reflect"), 3, 1))  # (1, 8, 16, 16)
+        y = y + F.interpolate(x[:, :8], scale_factor=2, mode="bilinear", align_corners=False)
+        y = y * F.interpolate(x[:, 8:16], size=(16, 16), mode="nearest")
+        y = F.pixel_shuffle(self.shuffle(F.elu(y)), 2)  # (1, 2, 32, 32)
+        return y, self.scores(torch.cat([pooled, peak.flatten(1)], 1)).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    "target", [ct.target.iOS15, ct.target.iOS16, ct.target.iOS17, ct.target.iOS18]
+)
+def test_vision(target, tmp_path):
+    model, x = seeded(Vision), normal(1, 3, 16, 16)
+    path = package(
+        model,
+        tmp_path / "vision.mlpackage",
+        (torch.from_numpy(x),),
+        inputs=[ct.TensorType("x", x.shape)],
+        outputs=[ct.TensorType("image"), ct.TensorType("scores")],
+        minimum_deployment_target=target,
+        compute_precision=ct.precision.FLOAT16,
+    )
+    check(model, path, [(x,), (x[..., ::-1].copy(),)], "image scores")
+
+
+class Blocks(nn.Module):
+    """A network that takes any even size: x (N, 3, H, W) -> (N, 6, H, W) and (N, 6)."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 6, 3, padding="same"), nn.BatchNorm2d(6), nn.SiLU())
+        self.second = nn.Conv2d(6, 6, 1)
+
+    def forward(self, x):
+        low = F.avg_pool2d(self.first(x), 2)
+        y = F.interpolate(self.second(low), scale_factor=2, mode="nearest")
+        return y, y.flatten(2).mean(2)
+
+
+def test_enumerated_shapes(tmp_path):
+    model = seeded(Blocks)
+    shapes = [(1, 3, 8, 8), (1, 3, 8, 12), (2, 3, 4, 6)]
+    path = package(
+        model,
+        tmp_path / "enumerated.mlpackage",
+        (torch.zeros(shapes[0]),),
+        inputs=[ct.TensorType("x", ct.EnumeratedShapes(shapes, default=shapes[0]))],
+        outputs=[ct.TensorType("y"), ct.TensorType("mean")],
+    )
+    check(model, path, [(normal(*shape),) for shape in shapes], "y mean")
+    with pytest.raises(InvalidInput, match="'x'"):
+        MLProgram(path).predict({"x": normal(1, 4, 8, 8)})
+
+
+def test_ranged_shapes(tmp_path):
+    model = seeded(Blocks)
+    sizes = [ct.RangeDim(1, 4), 3, ct.RangeDim(4, 32, default=8), ct.RangeDim(4, 32, default=8)]
+    path = package(
+        model,
+        tmp_path / "ranged.mlpackage",
+        (torch.zeros(1, 3, 8, 8),),
+        inputs=[ct.TensorType("x", sizes)],
+        outputs=[ct.TensorType("y"), ct.TensorType("mean")],
+    )
+    calls = [(normal(*shape),) for shape in ((1, 3, 4, 4), (3, 3, 10, 6), (4, 3, 32, 8))]
+    check(model, path, calls, "y mean")
+
+
+# --- text, speech, sequences ------------------------------------------------------------------
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+class Bert(nn.Module):
+    def __init__(self):
+        super().__init__()
+        config = BertConfig(
+            vocab_size=97, intermediate_size=48, max_position_embeddings=32, **SMALL
+        )
+        self.model = BertModel(config)
+
+    def forward(self, input_ids, attention_mask):
+        # `transformers` 5 makes its own mask with `new_ones`, which coremltools 9 lacks
+        mask = (1.0 - attention_mask[:, None, None, :].float()) * -1e4
+        found = self.model(input_ids, attention_mask=mask)
+        return found.last_hidden_state, found.pooler_output
+
+
+def test_a_text_encoder(tmp_path):
+    """BERT with a padded sequence: the mask is computed inside, from integers."""
+    model = seeded(Bert)
+    ids = np.random.default_rng(0).integers(0, 97, (2, 9)).astype(np.int32)
+    mask = (np.arange(9) < [[9], [6]]).astype(np.int32)
+    path = package(
+        model,
+        tmp_path / "bert.mlpackage",
+        (torch.from_numpy(ids), torch.from_numpy(mask)),
+        inputs=[ct.TensorType(name, ids.shape, dtype=np.int32) for name in ("ids", "mask")],
+        outputs=[ct.TensorType("states"), ct.TensorType("pooled")],
+        minimum_deployment_target=ct.target.iOS17,
+    )
+    check(model, path, [(ids, mask)], "states pooled")
+
+
+class ViT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        config = ViTConfig(image_size=16, patch_size=4, intermediate_size=48, num_labels=7, **SMALL)
+        self.model = ViTForImageClassification(config)
+
+    def forward(self, image):
+        return self.model(image).logits
+
+
+def test_a_vision_transformer(tmp_path):
+    model, image = seeded(ViT), normal(1, 3, 16, 16)
+    path = package(
+        model,
+        tmp_path / "vit.mlpackage",
+        (torch.from_numpy(image),),
+        inputs=[ct.TensorType("image", image.shape)],
+        outputs=[ct.TensorType("y")],
+    )
+    check(model, path, [(image,)])
+
+
+class Speech(nn.Module):
+    """The encoder of Whisper: two convolutions over time, GELU, attention."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = {"num_mel_bins": 8, "d_model": 32, "max_source_positions": 12}
+        layers = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48}
+        self.model = WhisperEncoder(WhisperConfig(**sizes, **layers))
+
+    def forward(self, mel):
+        return self.model(mel).last_hidden_state
+
+
+def test_a_speech_encoder(tmp_path):
+    model, mel = seeded(Speech), normal(1, 8, 24)
+    path = package(
+        model,
+        tmp_path / "whisper.mlpackage",
+        (torch.from_numpy(mel),),
+        inputs=[ct.TensorType("mel", mel.shape)],
+        outputs=[ct.TensorType("y")],
+        minimum_deployment_target=ct.target.iOS16,
+    )
+    check(model, path, [(mel,)])
+
+
+class Tagger(nn.Module):
+    """Two LSTM layers in both directions, a GRU and an RNN over them; ids (1, T) -> (1, T, 5)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(31, 12)
+        self.lstm = nn.LSTM(12, 10, num_layers=2, bidirectional=True, batch_first=True)
+        self.gru = nn.GRU(20, 8, batch_first=True)
+        self.rnn = nn.RNN(8, 6, batch_first=True)
+        self.out = nn.Linear(6, 5)
+
+    def forward(self, ids):
+        x, (hidden, cell) = self.lstm(self.embed(ids))
+        x, _ = self.rnn(self.gru(x)[0])
+        return self.out(x).log_softmax(-1), hidden, cell
+
+
+@pytest.mark.parametrize("target", [ct.target.iOS15, ct.target.iOS17])
+def test_a_tagger(target, tmp_path):
+    model = seeded(Tagger)
+    ids = np.random.default_rng(0).integers(0, 31, (1, 7)).astype(np.int32)
+    path = package(
+        model,
+        tmp_path / "tagger.mlpackage",
+        (torch.from_numpy(ids),),
+        inputs=[ct.TensorType("ids", ids.shape, dtype=np.int32)],
+        outputs=[ct.TensorType(name) for name in ("tags", "hidden", "cell")],
+        minimum_deployment_target=target,
+        compute_precision=ct.precision.FLOAT16,
+    )
+    check(model, path, [(ids,)], "tags hidden cell")
+
+
+# --- torch.export -----------------------------------------------------------------------------
+
+
+class Encoder(nn.Module):
+    """torch's own transformer layer over tokens; ids (1, T) -> (1, T, 7)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(31, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
+        self.out = nn.Linear(16, 7)
+
+    def forward(self, ids):
+        return self.out(self.layer(self.embed(ids))).log_softmax(-1)
+
+
+class Running(nn.Module):
+    """A buffer that is written becomes a state: the running sum of what came in."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, x):
+        self.total.add_(x)
+        return self.total * 2
+
+
+def exported(model, path, example, dynamic=None, **options):
+    """Convert through torch.export, in the core ATen ops."""
+    with quiet():
+        program = torch.export.export(model, example, dynamic_shapes=dynamic)
+        return package(program.run_decompositions({}), path, **options)
+
+
+def test_exported_networks(tmp_path):
+    size = torch.export.Dim("size", min=2, max=16)
+    model, example = seeded(Blocks), torch.zeros(1, 3, 8, 8)
+    path = exported(model, tmp_path / "blocks.mlpackage", (example,))
+    names = " ".join(MLProgram(path).outputs)
+    check(model, path, [(normal(1, 3, 8, 8),)], names)
+    model, example = seeded(Encoder), torch.zeros((1, 5), dtype=torch.int32)
+    path = exported(model, tmp_path / "encoder.mlpackage", (example,), {"ids": {1: size}})
+    calls = [(np.arange(length, dtype=np.int32)[None],) for length in (2, 9, 16)]
+    check(model, path, calls, next(iter(MLProgram(path).outputs)))
+
+
+def test_an_exported_buffer_is_a_state(tmp_path):
+    path = exported(Running(), tmp_path / "running.mlpackage", (torch.zeros(3),))
+    (state,), (output,) = MLProgram(path).states, MLProgram(path).outputs
+    assert state == "total"
+    steps = [normal(3, seed=seed) for seed in range(4)]
+    agree(path, [{"x": x} for x in steps], [{output: 2 * y} for y in np.cumsum(steps, axis=0)])

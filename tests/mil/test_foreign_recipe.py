@@ -1,0 +1,110 @@
+"""A language model by Apple's own recipe, against `transformers` with the same weights.
+
+The recipe ("On Device Llama 3.1 with Core ML", Machine Learning Research, November 2024) traces the
+model of `transformers` with a cache of two states, a query of any length, and a mask whose last
+size says where the cache ends.
+
+Letters: L layers, G key-value heads, P positions in the cache, D head size.
+"""
+
+from _foreign import agree, package
+from _foreign_llama import PROMPT, P, answer, causal, llama
+import ane_book  # noqa: F401  (silences coremltools)
+from ane_book.errors import InvalidInput
+from ane_book.mil import MLProgram
+from ane_book.mil.ops import OPS
+import coremltools as ct
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+#: Op types that four converters wrote for one model of 135 M weights (20 November 2026).
+SEEN = [
+    "abs", "add", "cast", "clip", "concat", "constexpr_blockwise_shift_scale",
+    "constexpr_lut_to_dense", "conv", "cos", "equal", "exp", "expand_dims", "gather", "greater",
+    "greater_equal", "identity", "inverse", "layer_norm", "linear", "matmul", "mul", "pow",
+    "range_1d", "read_state", "real_div", "reduce_log_sum_exp", "reduce_max", "reduce_mean",
+    "reduce_sum", "reshape", "rsqrt", "scaled_dot_product_attention", "select", "shape", "silu",
+    "sin", "slice_by_index", "slice_update", "softmax", "split", "squeeze", "sub", "tile",
+    "transpose", "write_state",
+]  # fmt: skip
+
+
+def test_every_op_that_converters_of_language_models_write():
+    assert len(SEEN) == 45 and set(SEEN) <= {*OPS, "write_state"}  # which is no function
+
+
+class SliceCache:
+    """What `transformers` asks of a cache, over two buffers (L, 1, G, P, D)."""
+
+    is_compileable = False
+
+    def __init__(self, keys, values, seen: int):
+        self.keys, self.values, self.seen = keys, values, seen
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return self.seen
+
+    def update(self, key, value, layer: int):
+        end = self.seen + key.shape[2]
+        self.keys[layer, :, :, self.seen : end, :] = key
+        self.values[layer, :, :, self.seen : end, :] = value
+        return self.keys[layer, :, :, :end, :], self.values[layer, :, :, :end, :]
+
+
+class StatefulLlama(nn.Module):
+    def __init__(self, model, fused: bool):
+        super().__init__()
+        self.model = model
+        for layer in model.model.layers:  # with the default scale, attention stays one op
+            layer.self_attn.scaling = None if fused else layer.self_attn.head_dim**-0.5
+        config = model.config
+        shape = config.num_hidden_layers, 1, config.num_key_value_heads, P, config.head_dim
+        for name in ("keyCache", "valueCache"):
+            self.register_buffer(name, torch.zeros(shape))
+
+    def forward(self, inputIds, causalMask):
+        cache = SliceCache(
+            self.keyCache, self.valueCache, causalMask.shape[-1] - inputIds.shape[-1]
+        )
+        return self.model(
+            inputIds, attention_mask=causalMask, past_key_values=cache, use_cache=True
+        ).logits
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["transformers 5", "transformers 4"])
+def test_apples_recipe(fused, tmp_path):
+    """`transformers` 5 passes a scale, which coremltools 9 spells out; version 4 passed none."""
+    model = StatefulLlama(llama(), fused)
+    query, end = (ct.RangeDim(1, P, default=1) for _ in range(2))
+    state = dict(shape=model.keyCache.shape, dtype=np.float16)
+    path = package(
+        model,
+        tmp_path / "recipe.mlpackage",
+        (torch.zeros((1, 2), dtype=torch.int32), torch.zeros((1, 1, 2, 5))),
+        inputs=[
+            ct.TensorType("inputIds", (1, query), dtype=np.int32),
+            ct.TensorType("causalMask", (1, 1, query, end), dtype=np.float16),
+        ],
+        outputs=[ct.TensorType("logits", dtype=np.float16)],
+        states=[
+            ct.StateType(ct.TensorType(**state), name=name) for name in ("keyCache", "valueCache")
+        ],
+    )
+    attention = {o.type for o in MLProgram(path).operations} & {"scaled_dot_product_attention"}
+    assert bool(attention) == fused
+    tokens, logits = answer()
+    chunks = [range(4), range(4, 5), *(range(i, i + 1) for i in range(5, len(tokens) - 1))]
+    calls, expected = [], []
+    for chunk in chunks:
+        new = np.array([tokens[chunk.start : chunk.stop]], np.int32)
+        mask = causal(chunk.start, len(chunk), chunk.stop, -np.inf)
+        calls.append({"inputIds": new, "causalMask": mask})
+        expected.append({"logits": logits[None, chunk.start : chunk.stop]})
+    for results in agree(path, calls, expected, half=5e-3):
+        chosen = [int(result["logits"][0, -1].argmax()) for result in results]
+        assert chosen[1:] == tokens[len(PROMPT) :]
+    program = MLProgram(path)
+    with pytest.raises(InvalidInput, match="inputIds"):
+        program.predict(calls[0] | {"inputIds": calls[0]["inputIds"][0]}, program.make_state())

@@ -1,0 +1,147 @@
+"""Memory as it is predicted from a program, held to what torch really allocates."""
+
+import ane_book  # noqa: F401  (silences coremltools)
+from ane_book.mil import MLProgram
+from ane_book.mil.memory import peak_resident, predict
+import coremltools as ct
+from coremltools.converters.mil import Builder as mb
+from coremltools.converters.mil.mil import get_new_symbol, types
+import numpy as np
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+WEIGHT = np.random.default_rng(0).standard_normal((256, 64)).astype(np.float16)
+
+
+def program(*specs, **options):
+    """Decorator: a function of MIL values becomes an MLProgram."""
+
+    def convert(function) -> MLProgram:
+        built = mb.program(input_specs=list(specs), opset_version=ct.target.iOS18)(function)
+        choices = {"minimum_deployment_target": ct.target.iOS18, "skip_model_load": True}
+        choices["compute_precision"] = ct.precision.FLOAT32
+        return MLProgram.from_mlmodel(ct.convert(built, **choices | options))
+
+    return convert
+
+
+def half(*shape) -> mb.TensorSpec:
+    return mb.TensorSpec(shape, dtype=types.fp16)
+
+
+class Allocated(TorchDispatchMode):
+    """The most bytes of tensors that ops made and that lived at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.living, self.peak = {}, 0
+
+    def __torch_dispatch__(self, op, _, arguments=(), options=None):
+        result = op(*arguments, **(options or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                memory = leaf.untyped_storage()
+                self.living[memory.data_ptr()] = (StorageWeakRef(memory), memory.nbytes())
+        self.living = {k: v for k, v in self.living.items() if not v[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self.living.values()))
+        return result
+
+
+class TestValues:
+    def test_each_lives_from_its_op_to_its_last_use(self):
+        @program(half(100))
+        def running(x):
+            a = mb.relu(x=x)  # x, a
+            b = mb.exp(x=a)  # x, a, b
+            c = mb.add(x=a, y=b)  # x, a, b, c: the most
+            return mb.exp(x=c)  # x, c, y
+
+        assert running.memory.values == 4 * 200
+        assert MLProgram(running.package, precision="fp32").memory.values == 4 * 400
+
+    def test_views_take_nothing(self):
+        @program(half(100))
+        def running(x):
+            a = mb.relu(x=x)
+            b = mb.transpose(x=mb.reshape(x=a, shape=[10, 10]), perm=[1, 0])
+            return mb.exp(x=b)
+
+        assert running.memory.values == 3 * 200
+
+    def test_a_nested_block_comes_on_top(self):
+        @program(half(100))
+        def running(x):
+            def double():
+                a = mb.exp(x=x)
+                return mb.add(x=a, y=mb.sin(x=a))  # three values at once
+
+            big = mb.greater(x=mb.reduce_max(x=x), y=np.float16(0))
+            return mb.cond(pred=big, _true_fn=double, _false_fn=lambda: mb.relu(x=x))
+
+        assert running.memory.values == 5 * 200 + 1  # x, three inside, the result, and `big`
+
+    def test_shapes_that_only_a_run_tells(self):
+        size = ct.RangeDim(1, 100, default=8)
+        inputs = [ct.TensorType("x", ct.Shape((1, size)))]
+
+        @program(mb.TensorSpec((1, get_new_symbol())), inputs=inputs)
+        def running(x):
+            return mb.exp(x=mb.sin(x=x, name="s"), name="y")
+
+        assert running.memory.values is None
+        function = running.package.functions["main"]
+        shapes = {"x": (1, 50), "s": (1, 50), "y": (1, 50)}
+        assert predict(function, shapes=shapes) == (0, 3 * 200)
+
+    def test_against_what_torch_allocates(self):
+        @program(mb.TensorSpec((1, 8, 128, 64)), mb.TensorSpec((1, 8, 128, 64)))
+        def running(q, k):
+            scores = mb.matmul(x=q, y=k, transpose_y=True)
+            weights = mb.softmax(x=mb.mul(x=scores, y=np.float32(0.125)), axis=-1)
+            mixed = mb.transpose(x=mb.matmul(x=weights, y=k), perm=[0, 2, 1, 3])
+            return mb.tanh(x=mb.reshape(x=mixed, shape=[1, 128, 512]))
+
+        tensors = running._tensors(running.random_inputs())
+        running.compiled  # noqa: B018  (constants are laid out now, not in the call)
+        with torch.inference_mode(), Allocated() as allocated:
+            running.compiled.run(tensors, {})
+        assert allocated.peak == pytest.approx(running.memory.values, rel=0.05)
+
+
+class TestWeightsAndStates:
+    def test_a_weight_that_is_read_as_stored_is_only_mapped(self):
+        @program(half(1, 64))
+        def running(x):
+            return mb.linear(x=x, weight=WEIGHT)
+
+        (file,) = running.package.path.glob("*.bin")
+        mapped = file.stat().st_size
+        plain, full = running.plain("fp16").memory, running.plain("fp32").memory
+        assert plain.mapped == full.mapped == mapped > WEIGHT.nbytes
+        assert plain.laid_out < 2_000  # the bias that coremltools adds
+        assert 2 * WEIGHT.nbytes <= full.laid_out < 2 * WEIGHT.nbytes + 2_000
+        assert full.total == full.mapped + full.laid_out + full.values
+
+    def test_a_state_written_in_place_is_there_once(self):
+        @program(half(1, 4), mb.StateTensorSpec((100, 4), dtype=types.fp16))
+        def running(row, memory):
+            before = mb.read_state(input=memory)
+            after = mb.slice_update(x=before, update=row, begin=[0, 0], end=[1, 4])
+            mb.coreml_update_state(state=memory, value=after)
+            return mb.exp(x=row)
+
+        memory = running.memory
+        assert memory.states == sum(t.nbytes for t in running.make_state().tensors.values()) == 800
+        assert memory.values == 8 + 8
+        assert MLProgram(running.package, precision="fp32").memory.states == 1600
+
+
+def test_the_most_that_this_process_had():
+    before = peak_resident()
+    block = np.ones(100_000_000, np.uint8)
+    assert before > 10_000_000
+    assert peak_resident() >= before
+    assert peak_resident() > block.nbytes
