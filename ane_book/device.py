@@ -87,7 +87,7 @@ def chip() -> str:
 
 
 def cache_folder() -> Path:
-    """Where this library keeps what it makes: $ANE_BOOK_CACHE, or `ane-book` in the user's cache."""
+    """Where this library keeps what it makes: $ANE_BOOK_CACHE, or ane-book in the user's cache."""
     chosen = os.environ.get("ANE_BOOK_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(chosen) if chosen else Path(base) / "ane-book"

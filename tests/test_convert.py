@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from _tiny import TINY
 import ane_book
 from ane_book.bundle import Bundle, Recipe
 from ane_book.config import causal_mask, rope_tables
@@ -21,7 +22,6 @@ from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage
 from ane_book.mil import MLProgram
 from ane_book.models.decoder import Decoder, block_weights
 from ane_book.runtime import Session
-from conftest import TINY
 import numpy as np
 import pytest
 import torch

@@ -1,10 +1,10 @@
 """The decoder in ANE form against `transformers`: the same weights, the same logits."""
 
+from _tiny import TINY, tiny_model
 from ane_book.config import DecoderConfig, causal_mask, rope_tables
 from ane_book.models.decoder import Decoder, Head, Winner
 from ane_book.models.layers import rms_normalize
 from ane_book.weights import tensor_shapes
-from conftest import TINY, tiny_model
 import numpy as np
 import pytest
 import torch

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from _tiny import tiny_model
 import ane_book
 from ane_book.bundle import Recipe
 from ane_book.conversion.program import PackageWriter
@@ -10,7 +11,6 @@ from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
 from ane_book.mil.reader import Constant, Package
 from ane_book.runtime import Session
-from conftest import tiny_model
 import numpy as np
 import pytest
 import torch

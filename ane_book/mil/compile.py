@@ -29,8 +29,17 @@ VARIADIC = frozenset(["values", "loop_vars"])
 
 #: Ops that are worth torch's threads where no compiled form takes their place.
 HEAVY = frozenset(
-    ["conv", "conv_transpose", "linear", "matmul", "einsum", "lstm", "gru", "rnn"]
-    + ["scaled_dot_product_attention"]
+    [
+        "conv",
+        "conv_transpose",
+        "linear",
+        "matmul",
+        "einsum",
+        "scaled_dot_product_attention",
+        "lstm",
+        "gru",
+        "rnn",
+    ]
 )
 
 
