@@ -15,7 +15,7 @@ from ane_book.mil import fast
 from ane_book.mil.aliases import in_place_writes, memory_of, origins, uses
 from ane_book.mil.constants import Constants, Known, torch_dtype
 from ane_book.mil.failures import Failures, turns
-from ane_book.mil.fuse import GROUPS, fuse
+from ane_book.mil.fuse import fuse
 from ane_book.mil.ops import OPS
 from ane_book.mil.ops.tensor_transformation import write_slice
 from ane_book.mil.reader import Block, Constant, Function, Operation
@@ -29,18 +29,8 @@ VARIADIC = frozenset(["values", "loop_vars"])
 
 #: Ops that are worth torch's threads where no compiled form takes their place.
 HEAVY = frozenset(
-    [
-        "conv",
-        "conv_transpose",
-        "linear",
-        "matmul",
-        "einsum",
-        "scaled_dot_product_attention",
-        "lstm",
-        "gru",
-        "rnn",
-    ]
-)
+    ["conv", "conv_transpose", "linear", "matmul", "scaled_dot_product_attention", "einsum"]
+) | frozenset(["lstm", "gru", "rnn"])
 
 
 @dataclass
@@ -63,7 +53,7 @@ class Compiler:
         self.bound: dict[int, str] = {}  # id of a bound object -> its name there
         self.variables: dict[str, str] = {}  # value -> local variable
         self.failures = Failures(function, self.variables)
-        self.constants = Constants(function, lift, shared)
+        self.constants = Constants(function, lift, shared, self.failures.preparing)
         self.types = function.inputs | {
             name: type_ for operation in function.operations() for name, type_ in operation.outputs
         }
@@ -219,15 +209,17 @@ class Compiler:
 
     def call(self, operation: Operation, position: int) -> str:
         """The line of one op: `v7 = c3(x=v3, y=v5)`."""
-        group = self.groups.get(operation.name)
-        if group is not None and operation.type in GROUPS:
+        group = self.groups.get(id(operation))
+        if group is not None:
             items = operation.inputs["values"]
             names = [self.argument("x", [item]) for item in items]
             return (
                 f"{self.variable(operation.outputs[0][0])} = {self.bind(group)}({', '.join(names)})"
             )
+        op = self.op(operation, position)
         special = fast.specialize(self, operation) if self.optimize else None
-        function, arguments = special or (self.op(operation, position).function, None)
+        self.heavy |= special is None and operation.type in HEAVY
+        function, arguments = special or (op.function, None)
         if arguments is None:
             arguments = self.arguments(operation)
         targets = ", ".join(self.variable(name) for name, _ in operation.outputs)

@@ -5,7 +5,7 @@ A constant is what a `const` op or an immediate value says. A compressed one, th
 (`fast.py`). What lies in the weight file is decoded once a package, for all its functions.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from ane_book.mil.ops import OPS
@@ -50,11 +50,12 @@ class Constants:
     """The constants of one function, by name.
 
     lift: half precision becomes single. shared: decoded values, kept for all functions of a
-    package; keys say what a value is, so that equal ones are made once.
+    package; keys say what a value is, so that equal ones are made once. preparing: what explains
+    why a compressed one cannot be expanded (`Failures.preparing`).
     """
 
-    def __init__(self, function: Function, lift: bool, shared: dict):
-        self.lift, self.shared = lift, shared
+    def __init__(self, function: Function, lift: bool, shared: dict, preparing: Callable):
+        self.lift, self.shared, self.preparing = lift, shared, preparing
         self.named: dict[str, Known] = {}
         for operation in function.operations():
             if operation.type == "const":
@@ -73,7 +74,8 @@ class Constants:
     def tensor(self, value: Known) -> torch.Tensor | str:
         """A constant as a dense tensor in the precision of the run; a string as it is."""
         if isinstance(value, Expansion):
-            return self._expand(value.operation)[value.index]
+            with self.preparing(value.operation):
+                return self._expanded(value)
         if value.type.dtype == "string":
             return value.value
         if not value.blob:
@@ -113,6 +115,13 @@ class Constants:
             for key, items in value.operation.inputs.items()
         ]
         return value.operation.type, self.lift, *parts
+
+    def _expanded(self, value: Expansion) -> torch.Tensor:
+        """The tensor of a compressed constant, which others take for what its type says."""
+        found = self._expand(value.operation)[value.index]
+        if found.shape != value.type.shape or found.dtype != self.dtype(value.type):
+            raise ValueError(f"it makes {found.dtype} {[*found.shape]}, not {value.type}")
+        return found
 
     def _expand(self, operation: Operation) -> tuple[torch.Tensor, ...]:
         """The results of a `constexpr_*` op."""

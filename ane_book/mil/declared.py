@@ -50,14 +50,16 @@ def check_compressed(
             raise InvalidPackage(f"{where}: needs one value for its input {key!r}")
         return constants[items[0]] if isinstance(items[0], str) else items[0]
 
+    vector = _type(found("lut")).shape[-1:] if "lut" in operation.inputs else (1,)
     expected = COMPRESSED.get(operation.type, ())
     for (name, declared), (shape, dtype) in zip(operation.outputs, expected, strict=False):
         fits = dtype is None or _type(found(dtype)).dtype == declared.dtype
         if "shape" in operation.inputs:  # iOS 16, where the data are packed
             fits = fits and tuple(_value(found("shape"))) == declared.shape
         elif shape:
-            vector = _type(found("lut")).shape[-1:] if "lut" in operation.inputs else ()
-            fits = fits and prod(_type(found(shape)).shape) * prod(vector) == prod(declared.shape)
+            given = _type(found(shape)).shape
+            same = given == declared.shape or vector != (1,)  # vectors lengthen one of the axes
+            fits = fits and same and prod(given) * prod(vector) == prod(declared.shape)
         if operation.type == "constexpr_cast":
             fits = fits and _value(found("output_dtype")) == declared.dtype
         if not fits:

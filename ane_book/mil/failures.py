@@ -46,15 +46,21 @@ class Failures:
 
     def lines(self, operation: Operation, made: Iterable[str]) -> list[str]:
         """The lines of an op, as they are made. Raises InvalidPackage when they cannot be."""
-        try:
+        with self.preparing(operation):
             lines = list(made)
+        for line in lines:  # an op in a nested block has its lines here before the outer one
+            self.operations.setdefault(line.strip(), operation)
+        return lines
+
+    @contextmanager
+    def preparing(self, operation: Operation) -> Iterator[None]:
+        """Raises InvalidPackage for what fails while an op is prepared inside."""
+        try:
+            yield
         except OURS:
             raise
         except Exception as error:
             raise self._explained(error, operation, None) from error
-        for line in lines:  # an op in a nested block has its lines here before the outer one
-            self.operations.setdefault(line.strip(), operation)
-        return lines
 
     def file(self, source: str) -> str:
         """A file name to compile `source` under."""

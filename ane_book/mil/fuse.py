@@ -1,7 +1,7 @@
-"""Groups of ops that one compiled kernel does at once: attention, and RMS norm.
+"""Groups of ops that one compiled kernel does at once: attention, RMS norm, the gate of SwiGLU.
 
 A converter writes attention as products, mask, softmax and products, and RMS norm as the layer norm
-of [x, -x]. Both are found by their shape in the graph, from the op in their middle outwards, and
+of [x, -x]. They are found by their shape in the graph, from the op in their middle outwards, and
 only where no intermediate value is used by anyone else. Rounding stays where the ops round. One
 thing is not the same: a slot of attention whose mask is -30,000 or less takes no part even if its
 score should be beyond +29,000; in exchange, slots that are closed to all rows are never read.
@@ -17,15 +17,14 @@ from functools import cached_property
 from ane_book.mil import native
 from ane_book.mil.aliases import uses
 from ane_book.mil.constants import Constants
+from ane_book.mil.ops.tensor_transformation import slice_of
 from ane_book.mil.reader import Block, Operation, TensorType
 import torch
 
-__all__ = ["GROUPS", "fuse"]
-
-#: What stands for a group in place of its ops.
-GROUPS = ("attention", "rms_norm")
+__all__ = ["fuse"]
 
 FLOATS = ("fp16", "fp32")
+LONGEST = 1 << 16  # slots of attention, or its depth: the kernel keeps a row of each on its stack
 WRITES = frozenset(["write_state", "slice_update"])
 
 
@@ -85,8 +84,12 @@ class _Graph:
             return None
         return type_.shape
 
-    def close_together(self, operations: list[Operation]) -> bool:
-        """Whether no state is written between the first and the last of them."""
+    def can_be_one(self, operations: list[Operation]) -> bool:
+        """Whether no state is written between the first and the last of them, and no op of them
+        makes what it should not.
+        """
+        if any(len(o.outputs) != 1 and o.type != "split" for o in operations):
+            return False
         places = sorted(self.position[id(o)] for o in operations)
         between = self.operations[places[0] : places[-1]]
         return not any(o.type in WRITES or o.blocks for o in between)
@@ -94,16 +97,14 @@ class _Graph:
 
 def fuse(
     block: Block, constants: Constants, types: dict[str, TensorType]
-) -> tuple[Block, dict[str, Callable]]:
-    """The block with one op for each group, and the function of each, by the op's name."""
+) -> tuple[Block, dict[int, Callable]]:
+    """The block with one op for each group, and the function of each, by the id of that op."""
     graph, groups = _Graph(block, constants, types), []
     for operation in block.operations if native.available() else ():
-        group = None
-        if operation.type == "softmax":
-            group = _attention(graph, operation)
-        elif operation.type == "layer_norm":
-            group = _rms_norm(graph, operation)
-        if group and graph.close_together(group.operations):
+        with constants.preparing(operation):
+            find = MIDDLE.get(operation.type)
+            group = find and find(graph, operation)
+        if group and graph.can_be_one(group.operations):
             groups.append(group)
     within = {id(o) for group in groups for o in group.operations}
     last = {id(group.operations[-1]): group for group in groups}
@@ -113,7 +114,7 @@ def fuse(
         if id(o) in last or id(o) not in within
     ]
     return Block(block.inputs, operations, block.outputs), {
-        group.operation.name: group.run for group in groups
+        id(group.operation): group.run for group in groups
     }
 
 
@@ -130,20 +131,19 @@ def _attention(graph: _Graph, softmax: Operation) -> Fused | None:
         before = _scores(graph, add.inputs[scores][0])
         mask_name = add.inputs[mask][0]
         rows = graph.shape(mask_name)
-        if before and rows and rows[-1] == shape[-1] and set(rows[:-2]) <= {1}:
+        if before and rows and 2 <= len(rows) <= len(shape) and set(rows[:-2]) <= {1}:
             break
     else:
         return None
     query, keys, products = before
-    after = _weighted(graph, weights, [graph.shape(key)[-2] for key in keys])
-    if after is None or len(rows) < 2 or rows[-2] not in (1, shape[-2]):
+    q_shape, slots = graph.shape(query), tuple(graph.shape(key)[-2] for key in keys)
+    if shape != (*q_shape[:-1], sum(slots)) or max(shape[-1], q_shape[-1]) > LONGEST:
+        return None
+    after = _weighted(graph, weights, [*slots])
+    if after is None or rows[-1] != shape[-1] or rows[-2] not in (1, shape[-2]):
         return None
     values, rest = after
-    q_shape = graph.shape(query)
-    sizes = [graph.shape(key) for key in (*keys, *values)]
-    slots = tuple(size[-2] for size in sizes[: len(keys)])
-    expected = [(*q_shape[:-2], n, q_shape[-1]) for n in slots * 2]
-    if sizes != expected:
+    if [graph.shape(value) for value in values] != [graph.shape(key) for key in keys]:
         return None
     dtype = graph.constants.dtype(softmax.outputs[0][1])
     operands = [query, mask_name, *keys, *values]
@@ -166,11 +166,13 @@ def _scores(graph: _Graph, name: str) -> tuple[str, list[str], list[Operation]] 
         return None
     if any(graph.value(p, "transpose_x", False) is not False for p in products):
         return None
-    queries = {p.inputs["x"][0] for p in products}
+    query, *others = {p.inputs["x"][0] for p in products}
     keys = [p.inputs["y"][0] for p in products]
-    if len(queries) != 1 or None in [graph.shape(name) for name in (*queries, *keys)]:
+    shape, *sizes = [graph.shape(name) or () for name in (query, *keys)]
+    wanted = [(*shape[:-2], *size[-2:-1], *shape[-1:]) for size in sizes]
+    if others or len(shape) < 2 or wanted != sizes or len(shape) != len(wanted[0]):
         return None
-    return queries.pop(), keys, [*products, *([joined] if joined else [])]
+    return query, keys, [*products, *([joined] if joined else [])]
 
 
 def _weighted(
@@ -180,7 +182,13 @@ def _weighted(
     parts, operations = [weights], []
     if len(slots) == 2:
         split = graph.user(weights, "split")
-        if split is None or [type_.shape[-1] for _, type_ in split.outputs] != slots:
+        shape = graph.shape(weights)
+        wanted = [(*shape[:-1], size) for size in slots]
+        if split is None or [graph.shape(name) for name, _ in split.outputs] != wanted:
+            return None
+        sizes = graph.value(split, "split_sizes", slots if slots[0] == slots[1] else None)
+        last = graph.value(split, "axis") in (-1, len(shape) - 1)
+        if not last or sizes != slots or graph.value(split, "num_splits", 2) != 2:
             return None
         parts, operations = [name for name, _ in split.outputs], [split]
     products = [graph.user(part, "matmul") for part in parts]
@@ -206,7 +214,7 @@ def _rms_norm(graph: _Graph, norm: Operation) -> Fused | None:
     pair = graph.made_by(norm.inputs["x"][0], "concat")
     shape = graph.shape(norm.outputs[0][0])
     axes = graph.value(norm, "axes")
-    if pair is None or shape is None or not isinstance(axes, list) or len(axes) != 1:
+    if pair is None or shape is None or axes not in [[i] for i in range(-len(shape), len(shape))]:
         return None
     axis = axes[0] % len(shape)
     if {"gamma", "beta"} & norm.inputs.keys() or len(pair.inputs["values"]) != 2:
@@ -215,13 +223,18 @@ def _rms_norm(graph: _Graph, norm: Operation) -> Fused | None:
     minus = graph.made_by(negated, "mul") if isinstance(negated, str) else None
     half = graph.user(norm.outputs[0][0], "slice_by_index")
     epsilon = graph.value(norm, "epsilon", 1e-5)
-    if minus is None or half is None or epsilon is None or graph.shape(x) is None:
+    if minus is None or half is None or epsilon is None:
+        return None
+    if half.inputs["x"] != [norm.outputs[0][0]]:
         return None
     if minus.inputs["x"] != [x] or graph.value(minus, "y") != -1.0:
         return None
     if graph.value(pair, "axis") not in (axis, axis - len(shape)):
         return None
-    if not _is_first_half(graph, half, shape, axis) or graph.value(pair, "interleave", False):
+    doubled = tuple(n * 2 if i == axis else n for i, n in enumerate(graph.shape(x) or ()))
+    if shape != doubled or graph.value(pair, "interleave", False) is not False:
+        return None
+    if not _is_first_half(graph, half, shape, axis):
         return None
     operations, weight = [minus, pair, norm, half], None
     after = graph.user(half.outputs[0][0], "mul")
@@ -234,20 +247,29 @@ def _rms_norm(graph: _Graph, norm: Operation) -> Fused | None:
     return Fused("rms_norm", operations, [x], run)
 
 
+def _gated(graph: _Graph, silu: Operation) -> Fused | None:
+    """silu(gate) times a value of its shape."""
+    ((activated, type_),), gate = silu.outputs, silu.inputs["x"][0]
+    mul, shape = graph.user(activated, "mul"), graph.shape(gate)
+    if mul is None or shape is None:
+        return None
+    other = mul.inputs["y" if mul.inputs["x"] == [activated] else "x"][0]
+    if graph.shape(other) != shape:
+        return None
+    dtype = graph.constants.dtype(type_)
+    run = native.fixed(None, native.gated(shape, dtype), dtype, shape, shape)
+    return Fused("gated", [silu, mul], [gate, other], run)
+
+
 def _is_first_half(graph: _Graph, half: Operation, shape: tuple[int, ...], axis: int) -> bool:
-    wanted = tuple(size // 2 if i == axis else size for i, size in enumerate(shape))
-    begin, end = graph.value(half, "begin"), graph.value(half, "end")
-    strides = graph.value(half, "stride", [1])
-    masks = [graph.value(half, key, [False]) for key in ("begin_mask", "squeeze_mask")]
-    return (
-        graph.shape(half.outputs[0][0]) == wanted
-        and begin is not None
-        and end is not None
-        and (begin[axis] == 0 or masks[0][axis : axis + 1] == [True])
-        and set(strides or [0]) == {1}
-        and masks[1] is not None
-        and not any(masks[1])
-    )
+    """Whether a slice of a value of this shape takes just the first half along `axis`."""
+    given = {key: graph.value(half, key) for key in half.inputs if key != "x"}
+    if None in given.values() or shape[axis] % 2:
+        return False
+    whole = torch.empty(shape, device="meta")
+    part, wanted = slice_of(whole, **given), whole.narrow(axis, 0, shape[axis] // 2)
+    places = [(x.shape, x.stride(), x.storage_offset()) for x in (part, wanted)]
+    return places[0] == places[1]
 
 
 def _weight(
@@ -256,10 +278,13 @@ def _weight(
     """The constant that scales x along `axis`, as a vector; None where the factor is another."""
     other = mul.inputs["y" if mul.inputs["x"] == [x] else "x"][0]
     constant = graph.constants.find(other)
-    if constant is None:
+    if constant is None or constant.type.dtype != graph.types[x].dtype:
         return None
     size, rank = constant.type.shape, len(constant.type.shape)
     aligned = (1,) * (len(shape) - rank) + size
     if rank > len(shape) or aligned != tuple(n if i == axis else 1 for i, n in enumerate(shape)):
         return None
     return graph.constants.tensor(constant).reshape(-1)
+
+
+MIDDLE = {"softmax": _attention, "layer_norm": _rms_norm, "silu": _gated}

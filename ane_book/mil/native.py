@@ -28,6 +28,7 @@ __all__ = [
     "available",
     "batch_matmul",
     "fixed",
+    "gated",
     "layer_norm",
     "lent",
     "rms_norm",
@@ -51,7 +52,8 @@ SIGNATURES = {
     "batch_matmul": (_P, _P, _P, _N, _N, _N, _N, _FLAG, _FLAG),
     "softmax": (_P, _P, _N, _N, _FLAG),
     "layer_norm": (_P, _P, _P, _P, _N, _N, _N, ctypes.c_float, _FLAG),
-    "rms_norm": (_P, _P, _P, _N, _N, _N, ctypes.c_float, _FLAG),
+    "rms_norm": (_P, _P, _P, _N, _N, _N, ctypes.c_float, _FLAG, _FLAG),
+    "gated": (_P, _P, _P, _N, _FLAG, _FLAG),
     "attention": (_P, _P, _P, _P, _P, _P, _FLAG),
 }
 
@@ -292,12 +294,24 @@ def rms_norm(
     """x / sqrt(mean of x^2 along `axis` + epsilon), times a weight of that axis' size."""
     function, half = _library()[0].rms_norm, dtype == torch.float16
     factors = None if weight is None else weight.float().contiguous()
-    outer, size, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    sizes = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]), epsilon, half)
 
     def run(x: Tensor) -> Tensor:
         y = torch.empty(shape, dtype=dtype)
         pointer = None if factors is None else factors.data_ptr()
-        _check(function(x.data_ptr(), y.data_ptr(), pointer, outer, size, inner, epsilon, half))
+        _check(function(x.data_ptr(), y.data_ptr(), pointer, *sizes, lent.threads()))
+        return y
+
+    return run
+
+
+def gated(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
+    """silu(gate) * x, of gate and x of one shape."""
+    function, half, size = _library()[0].gated, dtype == torch.float16, prod(shape)
+
+    def run(gate: Tensor, x: Tensor) -> Tensor:
+        y = torch.empty(shape, dtype=dtype)
+        _check(function(gate.data_ptr(), x.data_ptr(), y.data_ptr(), size, half, lent.threads()))
         return y
 
     return run

@@ -61,7 +61,7 @@ def _is_product(constants: Constants, operation: Operation, factor: Known) -> bo
         return None if constant is None else constants.plain(key, constant)
 
     shape = factor.type.shape
-    if operation.outputs[0][1].dtype not in ("fp16", "fp32") or 0 in shape:
+    if not {factor.type.dtype, operation.outputs[0][1].dtype} <= {"fp16", "fp32"} or 0 in shape:
         return False
     if operation.type == "matmul":
         transposed = (value("transpose_x", False), value("transpose_y", False))
@@ -87,8 +87,21 @@ def _weight(
         if data.dtype not in native.KINDS:
             return None
         added = None if bias is None else constants.tensor(bias)
+        _check(data, table, added)
         constants.shared[key] = native.Weight(data, dtype, table, added)
     return constants.shared[key]
+
+
+def _check(data: Tensor, table: Tensor | None, bias: Tensor | None) -> None:
+    """Raise ValueError where table and bias are not as long as compiled code takes them to be."""
+    fits = bias is None or bias.shape == data.shape[:1]
+    if data.dtype == torch.int8:
+        fits = fits and table is not None and table.shape == data.shape[:1]
+    elif data.dtype == torch.uint8:
+        fits = fits and table is not None and table.shape[1:] == (16,)
+        fits = fits and len(data) % len(table) == 0
+    if not fits:
+        raise ValueError(f"its table or bias does not fit a weight {data.dtype} {[*data.shape]}")
 
 
 def _dense(constants: Constants, factor: Known) -> Tensor:

@@ -191,6 +191,7 @@ class Package:
         for key, value in operation.attributes.items():  # `const` and iOS 16's constexpr ops
             if key != "name":
                 inputs[key] = [self._read_value(value, where)]
+        inputs = dict(sorted(inputs.items()))  # a protobuf map comes in any order
         blocks = [self._read_block(b, where) for b in operation.blocks]
         return Operation(operation.type, name, inputs, outputs, blocks)
 

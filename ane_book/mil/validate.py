@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ane_book.errors import InvalidPackage
 from ane_book.mil.blob import SUB_BYTE
 from ane_book.mil.declared import WEIGHTS, check_compressed, check_parameters
+from ane_book.mil.ops import OPS
 from ane_book.mil.values import Constant, TensorType
 
 if TYPE_CHECKING:  # the reader imports this module
@@ -22,15 +23,18 @@ if TYPE_CHECKING:  # the reader imports this module
 
 __all__ = ["check_memory", "validate"]
 
-#: Ops that the executor carries out itself: the inputs that it needs, each with one value.
+#: Inputs that take several values; every other one takes one.
+SEVERAL = frozenset(["values", "loop_vars", "elem_shape"])
+
+#: The inputs that an op needs: those of a program's structure, and of the ops that compute.
 NEEDED = {
-    "const": ("val",),
-    "cond": ("pred",),
-    "while_loop": (),
-    "read_state": ("input",),
-    "write_state": ("input", "data"),
-    "slice_update": ("x", "update"),
-}
+    "const": {"val"},
+    "cond": {"pred"},
+    "while_loop": {"loop_vars"},
+    "read_state": {"input"},
+    "write_state": {"input", "data"},
+} | {name: op.required for name, op in OPS.items()}
+STRUCTURE = frozenset(["const", "cond", "while_loop", "read_state", "write_state"])
 
 #: Ops with nested blocks, and how many.
 BLOCKS = {"cond": 2, "while_loop": 2}
@@ -70,7 +74,7 @@ class _Scope:
         for operation in block.operations:
             where = f"{self.where}, op {operation.type!r} ({operation.name!r})"
             self.check_uses(operation, seen, where)
-            if operation.type in NEEDED or operation.blocks:
+            if operation.type in STRUCTURE or operation.blocks:
                 self.check_parts(operation, where)
             for nested in operation.blocks:
                 self.check_parameters(nested, where)
@@ -89,11 +93,14 @@ class _Scope:
 
     def check_uses(self, operation: "Operation", seen: set[str], where: str) -> None:
         known = self.constants if operation.type.startswith("constexpr_") else seen
+        missing = NEEDED.get(operation.type, frozenset()).difference(operation.inputs)
+        if missing:
+            raise InvalidPackage(f"{where}: needs a value for its input {min(missing)!r}")
         for key, items in operation.inputs.items():
             if key == "input" and operation.type in ("read_state", "write_state"):
                 continue  # a state, which no other op may name
-            if not items:
-                raise InvalidPackage(f"{where}: its input {key!r} has no value")
+            if not items or (len(items) > 1 and key not in SEVERAL):
+                raise InvalidPackage(f"{where}: {len(items) or 'no'} values for its input {key!r}")
             for item in items:
                 if not isinstance(item, Constant) and (item not in known or item not in seen):
                     reason = "is no constant" if item in seen else "is used before any op made it"
@@ -102,9 +109,6 @@ class _Scope:
     def check_parts(self, operation: "Operation", where: str) -> None:
         """The inputs and blocks of the ops that the executor carries out itself."""
         inputs, blocks = operation.inputs, operation.blocks
-        for key in NEEDED.get(operation.type, ()):
-            if len(inputs.get(key, ())) != 1:
-                raise InvalidPackage(f"{where}: needs one value for its input {key!r}")
         if len(blocks) != BLOCKS.get(operation.type, 0):
             raise InvalidPackage(f"{where}: {len(blocks)} nested blocks")
         match operation.type:
@@ -112,8 +116,8 @@ class _Scope:
                 sound = isinstance(inputs["val"][0], Constant)
                 sound = sound and [t for _, t in operation.outputs] == [inputs["val"][0].type]
             case "read_state" | "write_state":
-                state = inputs["input"][0]
-                sound = isinstance(state, str) and state in self.states
+                state = inputs["input"]
+                sound = len(state) == 1 and isinstance(state[0], str) and state[0] in self.states
             case "cond":
                 counts = {len(operation.outputs), *(len(b.outputs) for b in blocks)}
                 sound = len(counts) == 1 and not any(b.inputs for b in blocks)

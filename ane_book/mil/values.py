@@ -49,9 +49,12 @@ class TensorType:
         return prod(size for size in self.shape if size is not None) * ITEMSIZE[self.dtype]
 
 
-@dataclass
+@dataclass(eq=False)
 class Constant:
-    """A value known at load time; `array()` reads it, from the weight file where it lies there."""
+    """A value known at load time; `array()` reads it, from the weight file where it lies there.
+
+    Equal to itself alone, so that it can be looked up where a value's name can.
+    """
 
     type: TensorType
     _read: Callable[[], np.ndarray] = field(repr=False)
@@ -80,8 +83,6 @@ def read_type(message, where: str) -> TensorType:
         return _wrapped(message.stateType.wrappedType, "state", where)
     if kind == "listType":
         return _wrapped(message.listType.type, "list", where)
-    if kind == "dictionaryType":  # a classifier's probabilities by label
-        return _wrapped(message.dictionaryType.valueType, "dictionary", where)
     if kind == "dictionaryType":  # a classifier's probabilities by label
         return _wrapped(message.dictionaryType.valueType, "dictionary", where)
     if kind != "tensorType":

@@ -34,6 +34,7 @@ recording = None  # the file of --record, in the process that gets all reports
 cases = count(1)
 ops = set()  # of the programs that the running case predicted with
 half = False  # whether they have fp16 tensors
+last = None  # its last prediction: the program and its inputs
 
 
 class Proxy:
@@ -52,7 +53,7 @@ class Proxy:
         return self.program.make_state()
 
     def predict(self, data, state):
-        global half
+        global half, last
         if self.kind != "mlProgram":
             pytest.skip(f"predicts with a {self.kind}")
         function = self.program.package.functions[self.program.name]
@@ -63,11 +64,13 @@ class Proxy:
         half |= any(type_.dtype == "fp16" for type_ in types)
         arrays = {name: self.convert(name, value) for name, value in data.items()}
         try:
-            return self.program.predict(arrays, state)
+            found = self.program.predict(arrays, state)
         except AneBookError as error:  # the native class's message, which the tests look for
             raise RuntimeError(
                 f"Unable to compute the prediction using ML Program: {error}"
             ) from error
+        last = self.program, arrays
+        return found
 
     def convert(self, name, value):
         """Core ML casts a multi-array to the declared type; its inputs have no rank 0."""
@@ -77,6 +80,28 @@ class Proxy:
         if not declared.dtype.startswith(("fp", "bf")):
             value = value.astype(np.int32)
         return value.reshape(()) if declared.shape == () and value.size == 1 else value
+
+
+def rounded_once(program, inputs):
+    """Whether the results are those of single precision throughout, with one rounding to fp16.
+
+    The rounding is of the results, if any; inputs that the program takes in fp16 come rounded. If
+    so, no other numbers can follow from what the program declares: none was rounded twice, and no
+    sum was kept in fp16.
+    """
+    single = program.plain("fp32")
+    found, wide, fed = (
+        p.predict(arrays)
+        for p, arrays in ((program, inputs), (single, inputs), (single, in_half(inputs)))
+    )
+    exact = wide, in_half(wide), in_half(fed)
+    return all(any(np.array_equal(found[n], e[n]) for e in exact) for n in found)
+
+
+def in_half(arrays):
+    """Arrays whose floats have been rounded to fp16."""
+    floats = {n: a for n, a in arrays.items() if isinstance(a, np.ndarray) and a.dtype.kind == "f"}
+    return {**arrays, **{n: a.astype(np.float16).astype(a.dtype) for n, a in floats.items()}}
 
 
 def pytest_addoption(parser):
@@ -141,9 +166,9 @@ def backend(item):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Random inputs of a case depend on its name alone, not on what ran before it."""
-    global half
+    global half, last
     ops.clear()
-    half = False
+    half, last = False, None
     seed = zlib.crc32(item.nodeid.encode())
     np.random.seed(seed)
     random.seed(seed)
@@ -166,6 +191,9 @@ def out_of_time(*_):
 def pytest_runtest_makereport(item, call):
     report = yield
     report.user_properties += [("ops", sorted(ops)), ("half", half), ("backend", backend(item))]
+    mixed = half and backend(item)[1] == "fp32"
+    if report.failed and mixed and last and not last[0].states:
+        report.user_properties.append(("once", rounded_once(*last)))
     return report
 
 
@@ -176,8 +204,9 @@ def pytest_runtest_logreport(report):
     outcome = report.outcome
     if hasattr(report, "wasxfail"):
         outcome = "xpassed" if report.passed else "xfailed"
-    record = {"id": report.nodeid, "outcome": outcome, "why": why(report)}
-    record |= {"ops": [], "half": False, "backend": []} | dict(report.user_properties)
+    record = {"ops": [], "half": False, "once": False, "backend": []}
+    record |= dict(report.user_properties)
+    record |= {"id": report.nodeid, "outcome": outcome, "why": why(report)}
     with recording.open("a") as file:
         print(json.dumps(record), file=file)
 

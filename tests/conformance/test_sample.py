@@ -13,10 +13,10 @@ def test_sample_agrees_with_apples_expected_values():
 
 
 def test_a_reason_covers_its_cases_up_to_its_bound():
-    known = [{"tests": "a.py::*[x]", "within": 0.5, "half": True, "reason": "rounding"}]
-    record = {"id": "a.py::b[x]", "half": True, "why": "Max absolute difference: 0.25"}
+    known = [{"tests": "a.py::*[x]", "within": 0.5, "once": True, "reason": "rounding"}]
+    record = {"id": "a.py::b[x]", "once": True, "why": "Max absolute difference: 0.25"}
     assert reason(record, known) == "rounding"
-    for change in ({"why": "Max absolute difference: 0.75"}, {"why": "crash"}, {"half": False}):
+    for change in ({"why": "Max absolute difference: 0.75"}, {"why": "crash"}, {"once": False}):
         assert reason(record | change, known) is None
     assert reason(record | {"id": "a.py::b[y]"}, known) is None
 

@@ -51,6 +51,13 @@ def package(model, path: Path, example: tuple = (), **options) -> Path:
     return path
 
 
+def exported(model, path, example, dynamic=None, **options):
+    """Convert through torch.export, in the core ATen ops."""
+    with quiet():
+        program = torch.export.export(model, example, dynamic_shapes=dynamic)
+        return package(program.run_decompositions({}), path, **options)
+
+
 def build(path: Path, *inputs, states=(), opset=ct.target.iOS18, **options):
     """A decorator: a function of coremltools' builder becomes a package at `path`.
 
@@ -109,6 +116,31 @@ def same(got: dict, want: dict, tolerance: float, label=None) -> None:
         assert actual.shape == expected.shape and actual.dtype.kind == expected.dtype.kind, name
         allowed = tolerance if actual.dtype.kind == "f" else 0
         assert error(actual, expected) <= allowed, f"{name}, {label}"
+
+
+def seeded(make, *arguments) -> torch.nn.Module:
+    """A random network whose norms and statistics are not the neutral ones that they start with."""
+    torch.manual_seed(0)
+    model = make(*arguments)
+    for value in (*model.parameters(), *model.buffers()):
+        if value.dim() == 1 and value.is_floating_point():
+            value.data += 0.2 * torch.rand_like(value)
+    return halved(model)
+
+
+def check(model, path, calls: list[tuple], names="y", half=5e-3, single=1e-3, **options) -> None:
+    """Every call's outputs are torch's; single: constants folded before they are stored differ."""
+    program = MLProgram(path, options.get("function"))
+    inputs = [dict(zip(program.inputs, call, strict=True)) for call in calls]
+    outputs = [dict(zip(names.split(), reference(model, *call), strict=True)) for call in calls]
+    agree(path, inputs, outputs, half, single, **options)
+
+
+def reference(model, *inputs: np.ndarray) -> list[np.ndarray]:
+    """What torch gives for numpy inputs, as a list."""
+    with torch.no_grad():
+        outputs = model(*(torch.from_numpy(x) for x in inputs))
+    return [y.numpy() for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

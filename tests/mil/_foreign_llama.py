@@ -13,6 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 P, VOCABULARY, STEPS = 48, 257, 16
 PROMPT = [3, 77, 200, 5, 9]
 
+#: Matrices hold 16 numbers, multiples of this: a palette of 4 bits loses nothing of them.
+STEP = 2.0**-6
+
 
 @cache
 def llama() -> LlamaForCausalLM:
@@ -29,7 +32,10 @@ def llama() -> LlamaForCausalLM:
     model = LlamaForCausalLM(config)
     with torch.no_grad():
         for name, value in model.named_parameters():
-            value.add_(torch.randn_like(value) * 0.2) if "norm" in name else value.mul_(3)
+            if "norm" in name:
+                value.add_(torch.randn_like(value) * 0.2)
+            else:
+                value.copy_((3 * value / STEP).round().clamp(-8, 7) * STEP)
     return halved(model)
 
 

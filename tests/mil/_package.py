@@ -123,13 +123,13 @@ def edit(path, change):
 
 
 def refused(path, match, kind=InvalidPackage, inputs=None):
-    """The package is refused within seconds, with every shortcut and with none."""
+    """The package is refused within seconds of work, with every shortcut and with none."""
     inputs = {"x": np.ones((2, 3), np.float32)} if inputs is None else inputs
     for optimize in (True, False):
-        started = time.perf_counter()
+        started = time.process_time()
         with pytest.raises(kind, match=match):
             run(path, inputs, optimize)
-        assert time.perf_counter() - started < 5
+        assert time.process_time() - started < 5
 
 
 def run(path, inputs=None, optimize=True):

@@ -3,10 +3,13 @@
 The oracles are as in `test_shapes_slices.py`, whose helpers this file uses.
 """
 
+from _oracle import few
 from ane_book.mil.aliases import VIEWS
 from ane_book.mil.ops import OPS
 from coremltools.converters.mil.mil import types
 from coremltools.optimize import _utils as optimize_utils
+from hypothesis import given
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 from test_shapes_slices import FLOATS, IOS16, IOS17, grid, numbers, ours, same, theirs
@@ -189,23 +192,31 @@ def suppress(boxes, scores, iou, limit, count, per_class):
     return (kept or [int(best.argmax())])[:count]
 
 
-@pytest.mark.parametrize(
-    "iou, limit, per_class", grid([0.05, 0.3, 0.9], [-9, 4, 99], [True, False])
+@few
+@given(
+    shape=st.tuples(*[st.integers(1, most) for most in (3, 20, 4)]),  # batch, boxes, kinds
+    iou=st.floats(0.05, 0.9),
+    limit=st.sampled_from([-9.0, 4.0, 99.0]),
+    most=st.integers(1, 24),
+    per_class=st.booleans(),
+    seed=st.integers(0, 99),
 )
-def test_non_maximum_suppression(iou, limit, per_class):
-    boxes, scores = numbers(2, 30, 4, low=0, high=9), numbers(2, 30, 3, seed=1)
-    common = {"iou_threshold": iou, "max_boxes": 12, "per_class_suppression": per_class}
+def test_non_maximum_suppression(shape, iou, limit, most, per_class, seed):
+    batch, count, kinds = shape
+    boxes = numbers(batch, count, 4, low=0, high=9, seed=seed)
+    scores = numbers(batch, count, kinds, seed=seed + 100)
+    common = {"iou_threshold": iou, "max_boxes": most, "per_class_suppression": per_class}
     y = ours("non_maximum_suppression", boxes=boxes, scores=scores, score_threshold=limit, **common)
     new = ours("non_maximum_suppression", boxes=boxes.mT, scores=scores.mT, **common)
     assert len(y) == 4 and len(new) == 3
-    for b in range(2):
-        kept = suppress(boxes[b], scores[b], iou, limit, 12, per_class)
-        rest = 12 - len(kept)
+    for b in range(batch):
+        kept = suppress(boxes[b], scores[b], iou, limit, most, per_class)
+        rest = most - len(kept)
         want = [np.pad(v[b, kept], ((0, rest), (0, 0))) for v in (boxes, scores)]
         want += [kept + [-1] * rest, len(kept)]
         same([np.asarray(v[b]) for v in y], want)
-        same(new[2][b], np.pad(every := suppress(boxes[b], scores[b], iou, -99, 12, per_class),
-                               (0, 12 - len(every)), constant_values=-1))  # fmt: skip
+        every = suppress(boxes[b], scores[b], iou, -99, most, per_class)
+        same(new[2][b], np.pad(every, (0, most - len(every)), constant_values=-1))
         same(new[0][b, :, : len(every)], boxes[b, every].T)
 
 

@@ -3,7 +3,9 @@
 from itertools import product
 from math import ceil
 
-from _oracle import FLOATS, close, declared_shape, normal, run
+from _oracle import FLOATS, close, declared_shape, few, normal, run
+from hypothesis import given
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 import torch
@@ -66,23 +68,34 @@ def test_conv(case, pad_type, batch, dtype):
     close(run("conv", x=x, weight=weight, bias=bias, **inputs), expected, dtype, atol=1e-5)
 
 
-def test_conv_quantized():
-    x, quantized = normal(1, 3, 5), np.random.default_rng(0).integers(0, 256, (4, 3, 2), np.uint8)
-    scale, offset, table = abs(normal(4)), normal(4), normal(256)
-    shared = {"x": x, "weight": quantized, "nbits": 8}
-    linear = run(
-        "conv_quantized", **shared, quantization_type="linear", quant_scale=scale, quant_bias=offset
-    )
-    weight = quantized * scale[:, None, None] + offset[:, None, None]
-    close(linear, run("conv", x=x, weight=weight), np.float32, atol=1e-3)
-    lut = run(
-        "conv_quantized",
-        **shared,
-        quantization_type="lut",
-        quant_scale=table,
-        quant_bias=np.float32(0),
-    )
-    close(lut, run("conv", x=x, weight=table[quantized]), np.float32)
+@few
+@given(
+    rank=st.integers(1, 3),
+    groups=st.integers(1, 2),
+    dtype=st.sampled_from(FLOATS),
+    seed=st.integers(0, 99),
+)
+def test_conv_quantized(rank, groups, dtype, seed):
+    rng = np.random.default_rng(seed)
+    bounds = ((5, 8), (1, 4), (1, 3), (1, 3))
+    sizes, extent, strides, dilations = (rng.integers(*b, rank).tolist() for b in bounds)
+    x = normal(2, 2 * groups, *sizes, dtype=dtype)
+    quantized = rng.integers(0, 256, (3 * groups, 2, *extent), np.uint8)
+    scale, offset, table = (normal(n, dtype=dtype) / 64 for n in (3 * groups, 3 * groups, 256))
+    wide = quantized * scale.astype(np.float64).reshape(-1, *[1] * (rank + 1))
+    wide += offset.reshape(-1, *[1] * (rank + 1))
+    meanings = {
+        "linear": (scale, offset, wide),
+        "lut": (table, np.zeros((), dtype), table[quantized].astype(np.float64)),
+    }
+    for kind, (first, second, weight) in meanings.items():
+        stored = {"quantization_type": kind, "quant_scale": first, "quant_bias": second}
+        steps = {"strides": strides, "dilations": dilations, "groups": groups}
+        y = run("conv_quantized", x=x, weight=quantized, **stored, **steps)
+        conv = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
+        exact = torch.from_numpy(x.astype(np.float64)), torch.from_numpy(weight)
+        want = conv(*exact, stride=strides, dilation=dilations, groups=groups)
+        close(y, want, dtype, atol=1e-4)
 
 
 @pytest.mark.parametrize("pad_type", ["valid", "custom", "same"])

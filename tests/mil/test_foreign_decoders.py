@@ -2,8 +2,9 @@
 
 ANEMLL (github.com/Anemll/Anemll) writes the decoder anew for the Neural Engine: one state for all
 keys and values, 1x1 convolutions, the norm as a `layer_norm` of [x, -x], the softmax spelled out, a
-head in parts, and two functions on one state. 0seba's head (github.com/0seba/coremlmodels) gives
-what sampling needs of each part: its maximum and log-sum-exp.
+head in parts, and two functions on one state, stored in half precision or as palettes of 4 bits.
+0seba (github.com/0seba/coremlmodels) keeps channels first, takes the groups of heads one by one,
+and makes the mask inside; its head gives of each part what sampling needs, maximum and log-sum-exp.
 
 Letters: T query, P positions in the cache, H heads, G key-value heads, D head size, C channels.
 """
@@ -13,6 +14,7 @@ from _foreign_llama import PROMPT, VOCABULARY, P, answer, causal, llama
 import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram
 import coremltools as ct
+from coremltools.optimize import coreml as cto
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,11 @@ def conv(x, linear):
 def softmax(x):
     x = torch.exp(x - x.max(dim=-1, keepdim=True).values)
     return x / x.sum(dim=-1, keepdim=True)
+
+
+def rotate(x, cos, sin):
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 class Embeddings(nn.Module):
@@ -72,16 +79,11 @@ class Decoder(nn.Module):
         self.layers, self.norm = model.model.layers, model.model.norm
         self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
         self.size = config.head_dim
-        positions = torch.arange(P)[None]
-        cos, sin = model.model.rotary_emb(torch.zeros(1, 1, 1), positions)
+        cos, sin = model.model.rotary_emb(torch.zeros(1, 1, 1), torch.arange(P)[None])
         self.register_buffer("cos", cos[0])  # (P, D)
         self.register_buffer("sin", sin[0])
         shape = 2 * config.num_hidden_layers, self.groups, P, self.size
         self.register_buffer("kv_cache_0", torch.zeros(shape))
-
-    def rotate(self, x, cos, sin):
-        first, second = x.chunk(2, dim=-1)
-        return x * cos + torch.cat([-second, first], dim=-1) * sin
 
     def attend(self, x, layer, index, cos, sin, causal_mask, current_pos):
         length = x.shape[-1]
@@ -89,8 +91,8 @@ class Decoder(nn.Module):
         def heads(y, count):  # (1, count * D, 1, T) -> (1, count, T, D)
             return y.view(1, count, self.size, length).permute(0, 1, 3, 2)
 
-        query = self.rotate(heads(conv(x, layer.q_proj), self.heads), cos, sin)
-        key = self.rotate(heads(conv(x, layer.k_proj), self.groups), cos, sin)
+        query = rotate(heads(conv(x, layer.q_proj), self.heads), cos, sin)
+        key = rotate(heads(conv(x, layer.k_proj), self.groups), cos, sin)
         value = heads(conv(x, layer.v_proj), self.groups)
         end = current_pos + length
         whole = []
@@ -146,9 +148,29 @@ def convert_decoder(folder, length: int):
     )
 
 
+def merge(folder, infer, prefill):
+    """One package of two functions, which share weights and a state."""
+    both, path = ct.utils.MultiFunctionDescriptor(), folder / "decoder.mlpackage"
+    for name, part in {"infer": infer, "prefill": prefill}.items():
+        both.add_function(str(part), "main", name)
+    both.default_function_name = "infer"
+    ct.utils.save_multifunction(both, str(path))
+    return path
+
+
+def palettes(path):
+    """The package with its matrices as palettes: of 16 entries, which is all that they hold."""
+    config = cto.OpPalettizerConfig(mode="unique", weight_threshold=1000)
+    model = ct.models.MLModel(str(path), skip_model_load=True)
+    model = cto.palettize_weights(model, cto.OptimizationConfig(config))
+    compressed = path.with_stem(f"{path.stem}_lut")
+    model.save(str(compressed))
+    return compressed
+
+
 @pytest.fixture(scope="module")
 def anemll(tmp_path_factory):
-    """Embeddings, decoder with the functions `infer` and `prefill`, and head."""
+    """Embeddings, decoder of two functions and head; plain, in palettes."""
     folder = tmp_path_factory.mktemp("anemll")
     lengths = ct.EnumeratedShapes([[1, 1], [1, T]], default=[1, 1])
     embeddings = package(
@@ -165,21 +187,27 @@ def anemll(tmp_path_factory):
         inputs=[half_tensor("hidden_states", 1, 1, 64)],
         outputs=[ct.TensorType(f"logits{i}", dtype=np.float16) for i in range(1, 5)],
     )
-    both = ct.utils.MultiFunctionDescriptor()
-    both.add_function(str(convert_decoder(folder, 1)), "main", "infer")
-    both.add_function(str(convert_decoder(folder, T)), "main", "prefill")
-    both.default_function_name = "infer"
-    ct.utils.save_multifunction(both, str(folder / "decoder.mlpackage"))
-    return embeddings, folder / "decoder.mlpackage", head
+    parts = [convert_decoder(folder, length) for length in (1, T)]
+    found = {"plain": (embeddings, merge(folder, *parts), head)}
+    (folder / "lut").mkdir()
+    small = merge(folder / "lut", *[palettes(part) for part in parts])
+    return found | {"palettes": (embeddings, small, palettes(head))}
 
 
+def weight_bytes(path) -> int:
+    return (path / "Data/com.apple.CoreML/weights/weight.bin").stat().st_size
+
+
+@pytest.mark.parametrize("weights", ["plain", "palettes"])
 @pytest.mark.parametrize("precision, optimize", WAYS)
-def test_anemlls_functions_share_a_state(anemll, precision, optimize):
+def test_anemlls_functions_share_a_state(anemll, weights, precision, optimize):
     """`infer` makes the state, `prefill` fills it with the prompt, and both go on in turns."""
-    embed, decode, head = (MLProgram(p, None, precision, optimize=optimize) for p in anemll)
+    paths = anemll[weights]
+    embed, decode, head = (MLProgram(p, None, precision, optimize=optimize) for p in paths)
     assert decode.functions == ["infer", "prefill"] and decode.name == "infer"
     spelled_out = {"reduce_max", "exp", "reduce_sum", "real_div", "layer_norm", "slice_update"}
     assert spelled_out < {operation.type for operation in decode.operations}
+    assert (weight_bytes(paths[1]) < weight_bytes(anemll["plain"][1]) / 2) == (weights != "plain")
     tokens, logits = answer()
     state, start = decode.make_state(), 0
     tolerance = 1e-4 if precision == "fp32" else 5e-3  # the rotary tables are stored in half
@@ -207,6 +235,80 @@ def test_anemlls_functions_share_a_state(anemll, precision, optimize):
 # --- 0seba ------------------------------------------------------------------------------------
 
 
+def channel_norm(x, norm):
+    """RMS norm over the channels of x (1, C, 1, T), by `split` of the doubled ones."""
+    doubled = torch.cat([x, -x], 1).permute(0, 2, 3, 1)  # (1, 1, T, 2 * C)
+    doubled = F.layer_norm(doubled, doubled.shape[-1:], eps=norm.variance_epsilon)
+    return doubled.permute(0, 3, 1, 2).chunk(2, 1)[0] * norm.weight[:, None, None]
+
+
+class ChannelDecoder(Decoder):
+    """All layers; hidden (1, C, 1, T) and the position (1,) of its first column."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        del self.kv_cache_0
+        for name in ("key_cache", "value_cache"):
+            shape = len(self.layers), self.groups, P, self.size
+            self.register_buffer(name, torch.zeros(shape))
+
+    def attend(self, x, layer, index, cos, sin, mask, start):
+        end = start + x.shape[-1]
+        query, key, value = (
+            conv(x, linear).view(1, -1, self.size, x.shape[-1]).transpose(2, 3)  # (1, n, T, D)
+            for linear in (layer.q_proj, layer.k_proj, layer.v_proj)
+        )
+        self.key_cache[index : index + 1, :, start:end] = rotate(key, cos, sin)
+        self.value_cache[index : index + 1, :, start:end] = value
+        query = rotate(query, cos, sin) * self.size**-0.5
+        stored = self.key_cache[index : index + 1], self.value_cache[index : index + 1]
+        groups = zip(*(y.chunk(self.groups, 1) for y in (query, *stored)), strict=True)
+        found = [(q @ k.transpose(-1, -2) + mask).softmax(-1) @ v for q, k, v in groups]
+        y = torch.cat(found, 1).transpose(2, 3).reshape(1, -1, 1, x.shape[-1])
+        return conv(y, layer.o_proj)
+
+    def forward(self, hidden, position):
+        places = position + torch.arange(hidden.shape[-1], dtype=torch.int32)
+        cos, sin = self.cos[places], self.sin[places]
+        closed = torch.arange(P, dtype=torch.int32)[None] > places[:, None]  # (T, P)
+        mask, x = torch.where(closed, -40000.0, 0.0)[None, None], hidden
+        for index, layer in enumerate(self.layers):
+            h = channel_norm(x, layer.input_layernorm)
+            x = x + self.attend(h, layer.self_attn, index, cos, sin, mask, position[0])
+            h = channel_norm(x, layer.post_attention_layernorm)
+            gated = F.silu(conv(h, layer.mlp.gate_proj)) * conv(h, layer.mlp.up_proj)
+            x = x + conv(gated, layer.mlp.down_proj)
+        return channel_norm(x, self.norm)
+
+
+def test_a_decoder_group_by_group(tmp_path):
+    model, names = ChannelDecoder(llama()), ("key_cache", "value_cache")
+    cache = half_tensor(None, *model.key_cache.shape)
+    path = package(
+        model,
+        tmp_path / "decoder.mlpackage",
+        (torch.zeros(1, 64, 1, T), torch.zeros(1, dtype=torch.int32)),
+        inputs=[
+            half_tensor("hidden", 1, 64, 1, T),
+            ct.TensorType("position", (1,), dtype=np.int32),
+        ],
+        outputs=[ct.TensorType("y", dtype=np.float16)],
+        states=[ct.StateType(cache, name=name) for name in names],
+    )
+    kinds = [operation.type for operation in MLProgram(path).operations]
+    assert {"greater", "select", "split"} < {*kinds} and kinds.count("softmax") == 4
+    tokens = torch.tensor([answer()[0][: 4 * T]])
+    with torch.no_grad():
+        whole = llama().model(tokens).last_hidden_state.mT.unsqueeze(2).numpy()  # (1, C, 1, n)
+        embedded = llama().model.embed_tokens(tokens).mT.unsqueeze(2).numpy()
+    steps = [slice(start, start + T) for start in range(0, 4 * T, T)]
+    calls = [
+        {"hidden": embedded[..., step], "position": np.array([step.start], np.int32)}
+        for step in steps
+    ]
+    agree(path, calls, [{"y": whole[..., step]} for step in steps], single=2e-4)
+
+
 class SamplingHead(Head):
     """Logits over a temperature, and of each part the maximum and the log-sum-exp below it."""
 
@@ -221,11 +323,8 @@ class SamplingHead(Head):
 
 
 def test_a_head_for_sampling(tmp_path):
-    head, hidden, temperature = (
-        SamplingHead(llama()),
-        normal(1, 2, 64),
-        np.full(1, 0.75, np.float32),
-    )
+    head, hidden = SamplingHead(llama()), normal(1, 2, 64)
+    temperature = np.full(1, 0.75, np.float32)
     example = torch.from_numpy(hidden), torch.from_numpy(temperature)
     names = ("logits", "tops", "rest")
     path = package(
@@ -239,8 +338,7 @@ def test_a_head_for_sampling(tmp_path):
     assert {"inverse", "reduce_log_sum_exp", "reduce_max", "sub"} < kinds
     with torch.no_grad():
         expected = {name: y.numpy() for name, y in zip(names, head(*example), strict=True)}
-    agree(
-        path, [{"hidden": hidden, "temperature": temperature}], [expected], single=2e-4
-    )  # `inverse` adds 1e-4
+    calls = [{"hidden": hidden, "temperature": temperature}]
+    agree(path, calls, [expected], single=2e-4)  # `inverse` adds 1e-4
     total = np.log(np.exp(expected["tops"] + expected["rest"]).sum(1))
     np.testing.assert_allclose(total, np.log(np.exp(expected["logits"]).sum(1)), rtol=1e-5)

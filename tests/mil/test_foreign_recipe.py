@@ -1,13 +1,14 @@
-"""A language model by Apple's own recipe, against `transformers` with the same weights.
+"""Language models by coremltools' two paths alone, against `transformers` with the same weights.
 
-The recipe ("On Device Llama 3.1 with Core ML", Machine Learning Research, November 2024) traces the
-model of `transformers` with a cache of two states, a query of any length, and a mask whose last
-size says where the cache ends.
+Apple's recipe ("On Device Llama 3.1 with Core ML", Machine Learning Research, November 2024) traces
+the model of `transformers` with a cache of two states, a query of any length, and a mask whose last
+size says where the cache ends. torch.export takes sizes that depend on data badly, so what goes
+that way has one query and all slots; the states are read once and written once, at the end.
 
 Letters: L layers, G key-value heads, P positions in the cache, D head size.
 """
 
-from _foreign import agree, package
+from _foreign import agree, exported, package
 from _foreign_llama import PROMPT, P, answer, causal, llama
 import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import InvalidInput
@@ -18,6 +19,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 #: Op types that four converters wrote for one model of 135 M weights (20 November 2026).
 SEEN = [
@@ -108,3 +111,55 @@ def test_apples_recipe(fused, tmp_path):
     program = MLProgram(path)
     with pytest.raises(InvalidInput, match="inputIds"):
         program.predict(calls[0] | {"inputIds": calls[0]["inputIds"][0]}, program.make_state())
+
+
+class SlotCache(nn.Module):
+    """One token: ids (1, 1) at position (1,); the caches are (L, G, P, D)."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        config = model.config
+        shape = config.num_hidden_layers, config.num_key_value_heads, P, config.head_dim
+        self.register_buffer("keys", torch.zeros(shape))
+        self.register_buffer("values", torch.zeros(shape))
+
+    def attend(self, attention, x, index, rotary, mask, position):
+        q, k, v = (
+            linear(x).view(1, 1, -1, attention.head_dim).transpose(1, 2)  # (1, n, 1, D)
+            for linear in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        q, k = apply_rotary_pos_emb(q, k, *rotary)
+        self.keys[index][:, position], self.values[index][:, position] = k[0], v[0]
+        repeat = q.shape[1] // k.shape[1]
+        k, v = (y[index][None].repeat_interleave(repeat, 1) for y in (self.keys, self.values))
+        y = F.scaled_dot_product_attention(q, k, v, mask)
+        return attention.o_proj(y.transpose(1, 2).flatten(2))
+
+    def forward(self, ids, position):
+        llama = self.model.model
+        x = llama.embed_tokens(ids)
+        rotary = llama.rotary_emb(x, position[None])
+        mask = torch.where(torch.arange(P)[None] > position[:, None], -40000.0, 0.0)  # (1, P)
+        for index, layer in enumerate(llama.layers):
+            h = layer.input_layernorm(x)
+            x = x + self.attend(layer.self_attn, h, index, rotary, mask, position)
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        return self.model.lm_head(llama.norm(x))
+
+
+def test_an_exported_decoder(tmp_path):
+    example = torch.zeros((1, 1), dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    path = exported(SlotCache(llama()), tmp_path / "exported.mlpackage", example)
+    program, (tokens, logits) = MLProgram(path), answer()
+    kinds = [operation.type for operation in program.operations]
+    assert kinds.count("write_state") == 2 and {"pow", "rsqrt", "sin", "tile"} < {*kinds}
+    calls = [
+        {"ids": np.array([[token]], np.int32), "position": np.array([place], np.int32)}
+        for place, token in enumerate(tokens[:-1])
+    ]
+    (name,) = program.outputs
+    expected = [{name: logits[None, place : place + 1]} for place in range(len(calls))]
+    for results in agree(path, calls, expected, half=5e-3):
+        chosen = [int(result[name].argmax()) for result in results]
+        assert chosen[len(PROMPT) - 1 :] == tokens[len(PROMPT) :]

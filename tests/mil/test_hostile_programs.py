@@ -137,7 +137,7 @@ class TestControlFlow:
         ],
     )  # fmt: skip
     def test_parts_that_do_not_fit(self, make, operation):
-        refused(make([operation], ["y0"]), "(nested blocks|fit together|needs one value|twice)")
+        refused(make([operation], ["y0"]), "(nested blocks|fit together|needs a value|2 values|twice)")
 
     def test_a_condition_that_is_no_truth(self, make):
         path = make([op("cond", {"y": X}, [block([], ["x"])] * 2, pred="x")])
@@ -161,7 +161,7 @@ class TestStates:
         ],
     )
     def test_parts_that_do_not_fit(self, make, operation):
-        refused(make([operation, ADD], inputs=self.STATE), "fit together|needs one|before any op")
+        refused(make([operation, ADD], inputs=self.STATE), "fit together|needs a value|before any op")
 
     def test_a_state_as_an_output(self, make):
         refused(make([ADD], ["memory"], inputs=self.STATE), "output 'memory' is made by no op")
@@ -171,7 +171,7 @@ class TestStates:
         attack = "begin=__import__('os').abort(), end"
         update = op(
             "slice_update", {"u": X}, x="r", update="x", begin=const(np.zeros(2, np.int32)),
-            **{attack: const(np.array([2, 3], np.int32))},
+            end=const(np.array([2, 3], np.int32)), **{attack: const(np.array([2, 3], np.int32))},
         )  # fmt: skip
         operations = [
             op("read_state", {"r": X}, input="memory"), update,
@@ -187,9 +187,9 @@ class TestOps:
         with pytest.raises(InvalidPackage) as caught:
             run(path)
         assert str(caught.value) == (
-            "function 'main', op 'reshape' ('z', operation 1 of 3) cannot run on x='x' "
-            "float32(2, 3), shape=int32(1): RuntimeError: shape '[7]' is invalid for input of size "
-            "6; the program is damaged, or not made for such inputs"
+            "function 'main', op 'reshape' ('z', operation 1 of 3) cannot run on shape=int32(1), "
+            "x='x' float32(2, 3): RuntimeError: shape '[7]' is invalid for input of size 6; the "
+            "program is damaged, or not made for such inputs"
         )
         assert isinstance(caught.value.__cause__, RuntimeError)
         with pytest.raises(InvalidPackage, match=r"op 'reshape' \('z'"):
@@ -199,7 +199,7 @@ class TestOps:
         bad = op("reshape", {"z": X}, x="x", shape=const(np.array([7], np.int32)))
         both = [block([bad], ["z"]), block([], ["x"])]
         path = make([op("cond", {"y": X}, both, pred=const(True))])
-        refused(path, r"op 'reshape' \('z', operation 0 of 1 in a block of 'y'\) cannot run on x=")
+        refused(path, r"op 'reshape' \('z', operation 0 of 1 in a block of 'y'\) cannot run on shape=")
 
     def test_a_mistake_of_ours_is_not_blamed_on_the_package(self, package, monkeypatch):
         def mistaken(*args):

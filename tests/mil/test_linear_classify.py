@@ -1,10 +1,12 @@
 """Products of matrices, and the label of the largest share."""
 
+from math import prod
+
 from _oracle import FLOATS, close, few, infer, normal, run
 from ane_book.mil.ops import OPS
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import mutually_broadcastable_shapes
+from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
 import numpy as np
 import pytest
 import torch
@@ -64,7 +66,12 @@ def test_einsum(equation, shapes, dtype):
     close(run("einsum", values=values, equation=equation), expected, dtype, atol=1e-5)
 
 
-@pytest.mark.parametrize("classes", [["cat", "dog", "eel"], [10, 20, 30]])
-def test_classify(classes):
-    label, share = OPS["classify"].function(torch.tensor([[0.25, 0.5, 0.25]]), classes=classes)
-    assert label == classes[1] and share == dict(zip(classes, [0.25, 0.5, 0.25], strict=True))
+@few
+@given(shape=array_shapes(max_dims=3, max_side=4), named=st.booleans(), seed=st.integers(0, 99))
+def test_classify(shape, named, seed):
+    order = np.random.default_rng(seed).permutation(prod(shape))
+    share = order.astype(np.float32).reshape(shape)
+    classes = [f"class {i}" if named else 10 * i for i in range(share.size)]
+    label, shares = OPS["classify"].function(torch.from_numpy(share), classes=classes)
+    assert label == classes[share.argmax()]
+    assert shares == dict(zip(classes, order.tolist(), strict=True))

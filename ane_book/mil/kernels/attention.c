@@ -75,8 +75,8 @@ static void tile_rows(const float *x, int64_t across, int64_t n, int64_t K, cons
         for (int64_t i = 0; i < n; i++)
             memcpy(w + i * DEPTH, x + i * across + k, part * sizeof(float));
         for (; t + WIDE * LANES <= width; t += WIDE * LANES)
-            wide_tile(w, y + k * width + t, sums + t, part, width);
-        for (; t < width; t += LANES) slim_tile(w, y + k * width + t, sums + t, part, width);
+            wide_tile(w, y + k * width + t, sums + t, part, width, width);
+        for (; t < width; t += LANES) slim_tile(w, y + k * width + t, sums + t, part, width, width);
     }
 }
 

@@ -92,21 +92,26 @@ static inline void store_half(half *p, lanes v)
 static inline void widen(const void *p, int is_half, int64_t n, float *out, int64_t width)
 {
     int64_t i = 0;
-    if (is_half)
+    if (is_half) {
         for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_half((const half *)p + i);
-    for (; i < n; i++) out[i] = is_half ? (float)((const half *)p)[i] : ((const float *)p)[i];
+        for (; i < n; i++) out[i] = (float)((const half *)p)[i];
+    } else {
+        for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_single((const float *)p + i);
+        for (; i < n; i++) out[i] = ((const float *)p)[i];
+    }
     for (; i < width; i++) out[i] = 0;
 }
 
 static inline void narrow(const float *p, int64_t n, void *out, int is_half)
 {
     int64_t i = 0;
-    if (!is_half) {
-        memcpy(out, p, n * sizeof(float));
-        return;
+    if (is_half) {
+        for (; i + LANES <= n; i += LANES) store_half((half *)out + i, load_single(p + i));
+        for (; i < n; i++) ((half *)out)[i] = (half)p[i];
+    } else {
+        for (; i + LANES <= n; i += LANES) *(lanes *)((float *)out + i) = load_single(p + i);
+        for (; i < n; i++) ((float *)out)[i] = p[i];
     }
-    for (; i + LANES <= n; i += LANES) store_half((half *)out + i, *(const lanes *)(p + i));
-    for (; i < n; i++) ((half *)out)[i] = (half)p[i];
 }
 
 /* float32 values to the nearest half and back; n is a multiple of LANES. */
@@ -189,15 +194,16 @@ DOT(dot_int8, int8_t, load_int8)
 #define WIDE 4      /* vectors of a tile: 64 tokens */
 #define DEPTH 128   /* columns at a time: so many rows of X, 32 kB, stay in the first cache */
 
-/* y (ROWS, 16 vectors) += w (ROWS, n) x (n, 16 vectors); stride: elements of a row of x and y. */
+/* y (ROWS, 16 vectors) += w (ROWS, n) x (n, 16 vectors); a row of x is `across` elements long. */
 #define TILE(name, vectors)                                                                      \
-    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t stride)        \
+    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t across,  \
+                            int64_t stride)                                                       \
     {                                                                                            \
         lanes total[ROWS][vectors];                                                              \
         for (int r = 0; r < ROWS; r++)                                                           \
             for (int j = 0; j < vectors; j++)                                                    \
                 total[r][j] = load_single(y + r * stride + LANES * j);                           \
-        for (int64_t c = 0; c < n; c++, x += stride) {                                           \
+        for (int64_t c = 0; c < n; c++, x += across) {                                           \
             lanes v[vectors];                                                                    \
             for (int j = 0; j < vectors; j++) v[j] = load_single(x + LANES * j);                 \
             for (int r = 0; r < ROWS; r++)                                                       \

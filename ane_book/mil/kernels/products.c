@@ -11,7 +11,8 @@
 #include "pool.h"
 
 #define PART 49152 /* bytes of weights that a thread takes at a time */
-#define TILES 8    /* tiles of rows that it takes of a product of several tokens */
+#define TILES 8    /* tiles of rows that it takes of a product of several tokens, .. */
+#define SPAN 256   /* .. so many tokens at a time */
 
 enum { SINGLE, HALF, INT8, PALETTE16 };
 static const int64_t BITS[] = {32, 16, 8, 4};
@@ -59,7 +60,7 @@ static float dot(const Matrix *m, int64_t r, const float *x)
 
 typedef struct {
     const Matrix *matrix;
-    float *x, *y; /* as float32; the product of several tokens is padded to `stride` of them */
+    const float *x; /* several tokens are padded to `stride` of them */
     void *result;
     int64_t tokens, stride;
 } Product;
@@ -87,7 +88,7 @@ int matvec(const Matrix *m, const void *x, void *y, int32_t threads)
         ordered = wide + m->columns;
         for (int64_t c = 0; c < m->columns; c++) ordered[place(m, c)] = wide[c];
     }
-    Product p = {m, ordered, NULL, y, 1, 1};
+    Product p = {m, ordered, y, 1, 1};
     share(some_rows, &p, m->rows, PART / (m->columns * BITS[m->kind] / 8) + 1, threads);
     free(wide);
     return 0;
@@ -117,9 +118,9 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
     for (; i < n; i++) out[i] = w[i];
 }
 
-/* Rows r .. r + ROWS of y += columns c .. c + n of W times x; x and y are `stride` tokens wide. */
-static void rows_times(const Matrix *m, int64_t r, int64_t c, int64_t n, const float *x, float *y,
-                       int64_t stride)
+/* y (ROWS, width) += columns c .. c + n of rows r .. r + ROWS of W, times x (n, width). */
+static void rows_times(const Matrix *m, int64_t r, int64_t c, int64_t n, const float *x,
+                       int64_t stride, float *y, int64_t width)
 {
     float w[ROWS * DEPTH];
     int64_t rows = MIN(ROWS, m->rows - r), t = 0, bits = BITS[m->kind];
@@ -129,28 +130,39 @@ static void rows_times(const Matrix *m, int64_t r, int64_t c, int64_t n, const f
         for (int64_t line = 0; line < n * bits / 8; line += 64) __builtin_prefetch(next + line);
         unpack(m, r + k, c, n, w + k * DEPTH);
     }
-    for (; t + WIDE * LANES <= stride; t += WIDE * LANES)
-        wide_tile(w, x + c * stride + t, y + r * stride + t, n, stride);
-    for (; t < stride; t += LANES)
-        slim_tile(w, x + c * stride + t, y + r * stride + t, n, stride);
+    for (; t + WIDE * LANES <= width; t += WIDE * LANES)
+        wide_tile(w, x + t, y + t, n, stride, width);
+    for (; t < width; t += LANES) slim_tile(w, x + t, y + t, n, stride, width);
 }
 
-/* Columns of a tile's rows come in one after the other, so that DEPTH rows of x stay in the cache. */
+/* Tokens t .. t + SPAN of some rows. Columns come in DEPTH at a time, so that as many rows of x
+ * stay in the first cache. */
+static void block(const Product *p, int64_t first, int64_t end, int64_t t)
+{
+    const Matrix *m = p->matrix;
+    float y[TILES * ROWS * SPAN];
+    int64_t width = MIN(SPAN, p->stride - t), tokens = MIN(SPAN, p->tokens - t);
+    int64_t size = m->half_activations ? 2 : 4;
+    memset(y, 0, ROUND_UP(end - first, ROWS) * width * sizeof(float));
+    for (int64_t c = 0; c < m->columns; c += DEPTH)
+        for (int64_t r = first; r < end; r += ROWS)
+            rows_times(m, r, c, MIN(DEPTH, m->columns - c), p->x + c * p->stride + t, p->stride,
+                       y + (r - first) * width, width);
+    for (int64_t r = first; r < end; r++) {
+        float scale = m->kind == INT8 ? m->table[r] : 1, bias = m->bias ? m->bias[r] : 0;
+        float *line = y + (r - first) * width;
+        if (scale != 1 || bias != 0)
+            for (int64_t i = 0; i < tokens; i++) line[i] = line[i] * scale + bias;
+        narrow(line, tokens, (char *)p->result + (r * p->tokens + t) * size, m->half_activations);
+    }
+}
+
 static void some_tiles(void *context, int64_t from, int64_t to)
 {
     const Product *p = context;
-    const Matrix *m = p->matrix;
-    int64_t first = from * ROWS, end = MIN(to * ROWS, m->rows), size = m->half_activations ? 2 : 4;
-    memset(p->y + first * p->stride, 0, (to - from) * ROWS * p->stride * sizeof(float));
-    for (int64_t c = 0; c < m->columns; c += DEPTH)
-        for (int64_t r = first; r < end; r += ROWS)
-            rows_times(m, r, c, MIN(DEPTH, m->columns - c), p->x, p->y, p->stride);
-    for (int64_t r = first; r < end; r++) {
-        float scale = m->kind == INT8 ? m->table[r] : 1, bias = m->bias ? m->bias[r] : 0;
-        float *line = p->y + r * p->stride;
-        if (scale != 1 || bias != 0)
-            for (int64_t t = 0; t < p->tokens; t++) line[t] = line[t] * scale + bias;
-        narrow(line, p->tokens, (char *)p->result + r * p->tokens * size, m->half_activations);
+    for (int64_t tile = from; tile < to; tile += TILES) {
+        int64_t end = MIN(MIN(tile + TILES, to) * ROWS, p->matrix->rows);
+        for (int64_t t = 0; t < p->stride; t += SPAN) block(p, tile * ROWS, end, t);
     }
 }
 
@@ -159,12 +171,13 @@ int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t thre
 {
     int64_t stride = ROUND_UP(tokens, LANES), tiles = (m->rows + ROWS - 1) / ROWS;
     int64_t size = m->half_activations ? 2 : 4;
-    float *wide = malloc((m->columns + tiles * ROWS) * stride * sizeof(float));
-    if (!wide) return -1;
-    for (int64_t c = 0; c < m->columns; c++)
+    int as_it_is = !m->half_activations && m->kind != PALETTE16 && stride == tokens;
+    float *wide = as_it_is ? NULL : malloc(m->columns * stride * sizeof(float));
+    if (!wide && !as_it_is) return -1;
+    for (int64_t c = 0; !as_it_is && c < m->columns; c++)
         widen((const char *)x + c * tokens * size, m->half_activations, tokens,
               wide + place(m, c) * stride, stride);
-    Product p = {m, wide, wide + m->columns * stride, y, tokens, stride};
+    Product p = {m, as_it_is ? x : wide, y, tokens, stride};
     share(some_tiles, &p, tiles, TILES, threads);
     free(wide);
     return 0;

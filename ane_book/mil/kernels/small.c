@@ -1,5 +1,9 @@
-/* Small ops of a transformer, in one thread: waking another takes longer than they do. */
+/* Small ops of a transformer. Where they are smaller still, one thread takes all: waking another
+ * would take longer. */
 #include "lanes.h"
+#include "pool.h"
+
+#define SOME 8192 /* values that a thread takes at a time */
 
 /* sums (M, N) = x (M, K) times the transpose of y (N, K). */
 static void times_rows(const float *x, const char *y, int is_half, float *sums, int64_t M,
@@ -80,43 +84,111 @@ int softmax(const void *x, void *y, int64_t rows, int64_t n, int32_t is_half)
     return 0;
 }
 
+typedef struct {
+    const void *x;
+    void *y;
+    const float *weight; /* (n), or NULL */
+    int64_t n, inner;
+    float epsilon;
+    int32_t is_half;
+    int failed;
+} Rms;
+
+/* One row of n values that lie side by side. */
+static void rms_row(const Rms *p, int64_t at, float *row)
+{
+    lanes squares = {0}, *parts = (lanes *)row;
+    int64_t n = p->n, width = ROUND_UP(n, LANES);
+    widen((const char *)p->x + at, p->is_half, n, row, width);
+    for (int64_t k = 0; k < width / LANES; k++) squares += parts[k] * parts[k];
+    float scale = 1 / __builtin_sqrtf(sum(squares) / (float)n + p->epsilon);
+    for (int64_t k = 0; k < n; k++) row[k] *= scale;
+    if (p->is_half) round_to_half(row, width);
+    for (int64_t k = 0; p->weight && k < n; k++) row[k] *= p->weight[k];
+    narrow(row, n, (char *)p->y + at, p->is_half);
+}
+
+/* Up to sixteen rows whose values lie `inner` apart, one in each lane. */
+static void rms_columns(const Rms *p, int64_t at, int64_t count, float *block)
+{
+    lanes squares = {0}, *column = (lanes *)block;
+    int64_t n = p->n, step = p->inner * (p->is_half ? 2 : 4);
+    for (int64_t k = 0; k < n; k++) {
+        widen((const char *)p->x + at + k * step, p->is_half, count, block + k * LANES, LANES);
+        squares += column[k] * column[k];
+    }
+    squares = squares / (float)n + p->epsilon;
+    for (int j = 0; j < LANES; j++) squares[j] = 1 / __builtin_sqrtf(squares[j]);
+    for (int64_t k = 0; k < n; k++) column[k] *= squares;
+    if (p->is_half) round_to_half(block, n * LANES);
+    for (int64_t k = 0; k < n; k++) {
+        if (p->weight) column[k] *= p->weight[k];
+        narrow(block + k * LANES, count, (char *)p->y + at + k * step, p->is_half);
+    }
+}
+
+static void some_rms(void *context, int64_t from, int64_t to)
+{
+    Rms *p = context;
+    int64_t size = p->is_half ? 2 : 4, across = p->inner == 1 ? 1 : LANES;
+    int64_t groups = (p->inner + across - 1) / across;
+    float *block = malloc(ROUND_UP(p->n * across, LANES) * sizeof(float));
+    if (!block) {
+        p->failed = -1;
+        return;
+    }
+    for (int64_t g = from; g < to; g++) {
+        int64_t i = g % groups * across, at = (g / groups * p->n * p->inner + i) * size;
+        if (p->inner == 1)
+            rms_row(p, at, block);
+        else
+            rms_columns(p, at, MIN(across, p->inner - i), block);
+    }
+    free(block);
+}
+
 /* x (outer, n, inner) -> y, divided by the root of the mean square over n, plus epsilon, then times
  * weight (n) or NULL; half is rounded before the weight and after it. */
 int rms_norm(const void *x, void *y, const float *weight, int64_t outer, int64_t n, int64_t inner,
-             float epsilon, int32_t is_half)
+             float epsilon, int32_t is_half, int32_t threads)
 {
-    int64_t size = is_half ? 2 : 4, across = inner == 1 ? 1 : LANES;
-    float *block = malloc(ROUND_UP(n * across, LANES) * sizeof(float));
-    if (!block) return -1;
-    for (int64_t o = 0; o < outer; o++)
-        for (int64_t i = 0; i < inner; i += across) {
-            int64_t count = MIN(across, inner - i), at = (o * n * inner + i) * size;
-            lanes squares = {0}, *column = (lanes *)block;
-            if (inner == 1) {
-                widen((const char *)x + at, is_half, n, block, ROUND_UP(n, LANES));
-                for (int64_t k = 0; k < n; k += LANES) squares += column[k / LANES] * column[k / LANES];
-                float scale = 1 / __builtin_sqrtf(sum(squares) / (float)n + epsilon);
-                for (int64_t k = 0; k < n; k++) block[k] *= scale;
-                if (is_half) round_to_half(block, ROUND_UP(n, LANES));
-                for (int64_t k = 0; k < n; k++) block[k] *= weight ? weight[k] : 1;
-                narrow(block, n, (char *)y + at, is_half);
-                continue;
-            }
-            for (int64_t k = 0; k < n; k++) {
-                widen((const char *)x + at + k * inner * size, is_half, count, block + k * LANES,
-                      LANES);
-                squares += column[k] * column[k];
-            }
-            squares = squares / (float)n + epsilon;
-            for (int j = 0; j < LANES; j++) squares[j] = 1 / __builtin_sqrtf(squares[j]);
-            for (int64_t k = 0; k < n; k++) column[k] *= squares;
-            if (is_half) round_to_half(block, n * LANES);
-            for (int64_t k = 0; k < n; k++) {
-                column[k] *= weight ? weight[k] : 1;
-                narrow(block + k * LANES, count, (char *)y + at + k * inner * size, is_half);
-            }
-        }
-    free(block);
+    Rms p = {x, y, weight, n, inner, epsilon, is_half, 0};
+    int64_t groups = inner == 1 ? 1 : (inner + LANES - 1) / LANES;
+    share(some_rms, &p, outer * groups, SOME / n + 1, threads);
+    return p.failed;
+}
+
+typedef struct {
+    const char *x, *gate;
+    char *y;
+    int32_t is_half;
+} Gated;
+
+static void some_gated(void *context, int64_t from, int64_t to)
+{
+    const Gated *p = context;
+    int64_t size = p->is_half ? 2 : 4;
+    const lanes one = (lanes){0} + 1;
+    float x[LANES], gate[LANES];
+    for (int64_t i = from; i < to; i += LANES) {
+        int64_t n = MIN(LANES, to - i);
+        widen(p->gate + i * size, p->is_half, n, gate, LANES);
+        widen(p->x + i * size, p->is_half, n, x, LANES);
+        lanes g = load_single(gate), e = exponential((lanes)((ints)g | INT32_MIN));
+        ints positive = g > 0;
+        lanes top = (lanes)(((ints)one & positive) | ((ints)e & ~positive));
+        *(lanes *)gate = g * top / (1 + e);
+        if (p->is_half) round_to_half(gate, LANES);
+        *(lanes *)x *= load_single(gate);
+        narrow(x, n, p->y + i * size, p->is_half);
+    }
+}
+
+/* silu(gate) x -> y, n values each; half is rounded before the product and after it. */
+int gated(const void *gate, const void *x, void *y, int64_t n, int32_t is_half, int32_t threads)
+{
+    Gated p = {x, gate, y, is_half};
+    share(some_gated, &p, n, SOME, threads);
     return 0;
 }
 

@@ -26,6 +26,7 @@ class Op:
     function: Callable
     static: frozenset[str]
     parameters: frozenset[str]
+    required: frozenset[str]  # inputs without a default
 
     @property
     def wants_types(self) -> bool:
@@ -47,8 +48,10 @@ def op(name: str | None = None, *, static: tuple[str, ...] = ()) -> Callable:
         mil_name = name or function.__name__
         if mil_name in OPS:
             raise ValueError(f"op {mil_name} is defined twice")
-        parameters = frozenset(inspect.signature(function).parameters)
-        OPS[mil_name] = Op(mil_name, function, frozenset(static), parameters)
+        parameters = inspect.signature(function).parameters
+        required = {k for k, p in parameters.items() if p.default is p.empty} - {"_out"}
+        known = frozenset(static), frozenset(parameters), frozenset(required)
+        OPS[mil_name] = Op(mil_name, function, *known)
         return function
 
     return register
