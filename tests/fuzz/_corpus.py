@@ -1,14 +1,16 @@
 """The packages that the fuzzer starts from: small, real, one for each part of the format.
 
 All are made by coremltools: weights in a file, compressed weights of iOS 16 and iOS 18, two
-functions, a state, flexible shapes, control flow, lists, an image, a classifier, and ops whose
-attributes shape what they do.
+functions, a state, flexible shapes, control flow, lists, an image, a classifier, ops whose
+attributes shape what they do, and what the compiled kernels take (`_kernels.py`).
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
-import ane_book  # noqa: F401  (silences coremltools)
+from _kernels import KERNELS
+from _mutate_types import read, write
+from _pymil import IOS16, IOS18, config, convert, spec, weights
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
@@ -16,23 +18,6 @@ import coremltools.optimize.coreml as cto
 import numpy as np
 
 __all__ = ["make"]
-
-IOS16, IOS18 = ct.target.iOS16, ct.target.iOS18
-
-
-def spec(*shape, dtype=types.fp32):
-    return mb.TensorSpec(shape, dtype=dtype)
-
-
-def weights(*shape, seed=0):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32) / 4
-
-
-def convert(program, target=IOS18, **options):
-    """A PyMIL program as coremltools converts it."""
-    return ct.convert(
-        program, minimum_deployment_target=target, skip_model_load=True, **options
-    )  # fp16, as people have it
 
 
 def mlp(target=IOS18):
@@ -45,10 +30,6 @@ def mlp(target=IOS18):
         return mb.linear(x=h, weight=weights(16, 48), bias=weights(16), name="y")
 
     return convert(program, target)
-
-
-def config(op):
-    return cto.OptimizationConfig(global_config=op)
 
 
 def palettized(model):
@@ -280,7 +261,7 @@ def recurrent():
 MODELS: dict[str, Callable] = {
     "mlp": mlp, "state": state, "flexible": flexible, "control": control, "lists": lists,
     "image": image, "classifier": classifier, "attention": attention, "moves": moves,
-    "recurrent": recurrent,
+    "recurrent": recurrent, **KERNELS,
 }  # fmt: skip
 
 COMPRESSED = {
@@ -298,3 +279,5 @@ def make(folder: Path) -> None:
         change(mlp(target)).save(str(paths[name]))
     parts = {name: paths[name] for name in ("mlp", "attention")}
     ct.utils.save_multifunction(functions(parts), str(paths["functions"]))
+    for path in paths.values():
+        write(path, read(path))  # in the same order every time

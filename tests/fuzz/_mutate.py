@@ -1,21 +1,17 @@
 """Damage for a `.mlpackage`, chosen by a seeded generator.
 
 Structural: fields anywhere in the model's protobuf get other values, elements are dropped, doubled,
-exchanged or taken from elsewhere in the model. Types: a value gets another shape or dtype wherever
-the package says it, so that only the ops can notice. Bytewise: bits flipped, files cut, parts of
-another file put in. And files that are not what they should be: links that lead outside, pipes,
-folders.
+exchanged or taken from elsewhere in the model. Types: a value gets another shape or dtype, or a
+size becomes another, wherever the package says it, so that only the ops can notice
+(`_mutate_types.py`). Bytewise: bits flipped, files cut, parts of another file put in. And files
+that are not what they should be: links that lead outside, pipes, folders (`_mutate_files.py`).
 """
 
-from collections.abc import Callable, Iterator
-import json
-from math import prod
-import os
 from pathlib import Path
 from random import Random
-import struct
 
-from ane_book.mil.reader import proto
+from _mutate_files import bytewise, files, mangle, manifest
+from _mutate_types import is_map, messages, read, sizes, types, write
 from google.protobuf.descriptor import FieldDescriptor as Field
 
 __all__ = ["damage"]
@@ -26,19 +22,11 @@ FLOATS = [0.0, -1.0, 0.5, 1e-30, 1e30, 3e38, -3e38, float("inf"), float("nan")]
 STRINGS = ["", "x", "main", "fp16", "int4", "valid", "custom", "../../outside", "a\x00b", "é" * 300,
            "@model_path/weights/../../../../outside", "/etc/hostname"]  # fmt: skip
 
-#: What a manifest may say that the model's file is.
-PATHS = ["", ".", "..", "/", "../" * 9 + "etc/hostname", "com.apple.CoreML", "a\x00b", "x" * 5000,
-         "com.apple.CoreML/weights/weight.bin", 7, None, [], {}]  # fmt: skip
-
 #: Kinds of message to pick one of; the empty list stands for all of them.
 DEEP = [
     [], ["Binding"], ["RepeatedInts", "RepeatedFloats", "RepeatedBools", "RepeatedStrings"],
     ["RepeatedInts", "RepeatedBytes"], ["Operation"], ["Dimension", "ConstantDimension"],
 ]  # fmt: skip
-
-#: DataType of the program -> dtype of a blob's record, and bits of an element
-CODES = {10: (1, 16), 11: (2, 32), 21: (4, 8), 22: (6, 16), 23: (14, 32), 31: (3, 8), 32: (7, 16),
-         35: (11, 4), 25: (8, 4), 37: (9, 1)}  # fmt: skip
 
 RANGES = {
     Field.CPPTYPE_INT32: (-(2**31), 2**31 - 1), Field.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
@@ -51,68 +39,39 @@ def damage(package: Path, other: Path, outside: Path, rng: Random) -> str:
 
     other: another sound package, to take parts from. outside: a file that no package may read.
     """
-    kinds = {_fields: 60, _types: 22, _bytes: 13, _manifest: 3, _files: 2}
+    kinds = {_fields: 56, types: 20, sizes: 8, bytewise: 11, manifest: 3, files: 2}
     kind = rng.choices(list(kinds), list(kinds.values()))[0]
     return kind(package, other, outside, rng)
 
 
-def _model(package: Path) -> Path:
-    return package / "Data" / "com.apple.CoreML" / "model.mlmodel"
-
-
-# --- fields of the protobuf ---------------------------------------------------------------------
-
-
 def _fields(package: Path, other: Path, outside: Path, rng: Random) -> str:
-    model = proto("Model_pb2").Model()
-    model.ParseFromString(_model(package).read_bytes())
+    model = read(package)
     done = []
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         program = rng.random() < 0.9  # the description is as long as the program, and tells less
-        messages = list(_messages(model.mlProgram if program else model.description))
-        messages = [message for message in messages if message.DESCRIPTOR.fields]
+        found = list(messages(model.mlProgram if program else model.description))
+        found = [message for message in found if message.DESCRIPTOR.fields]
         chosen = rng.choice(DEEP)  # what is wrong in its value only gets furthest
-        message = rng.choice([m for m in messages if m.DESCRIPTOR.name in chosen] or messages)
+        message = rng.choice([m for m in found if m.DESCRIPTOR.name in chosen] or found)
         fields = [field for field, _ in message.ListFields()]
         field = rng.choice(fields or list(message.DESCRIPTOR.fields))
         done.append(
-            f"{message.DESCRIPTOR.name}.{field.name}: {_change(message, field, rng, messages)}"
+            f"{message.DESCRIPTOR.name}.{field.name}: {_change(message, field, rng, found)}"
         )
-    _model(package).write_bytes(model.SerializeToString())
+    write(package, model)
     return "; ".join(done)
 
 
-def _is_map(field) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
-
-
-def _messages(message) -> Iterator:
-    """A message and all within it."""
-    yield message
-    for field, value in message.ListFields():
-        if field.message_type is None:
-            continue
-        if _is_map(field):
-            if field.message_type.fields_by_name["value"].message_type is not None:
-                for key in sorted(value):
-                    yield from _messages(value[key])
-        elif field.is_repeated:
-            for element in value:
-                yield from _messages(element)
-        else:
-            yield from _messages(value)
-
-
-def _change(message, field, rng: Random, messages: list) -> str:
+def _change(message, field, rng: Random, found: list) -> str:
     """Change one field of a message."""
     value = getattr(message, field.name)
-    if _is_map(field):
+    if is_map(field):
         return _change_map(value, rng)
     if field.is_repeated:
-        return _change_elements(value, field, rng, messages)
+        return _change_elements(value, field, rng, found)
     if field.message_type is not None:
-        return _change_message(value, rng, messages)
-    new = _scalar(field, value, rng, messages)
+        return _change_message(value, rng, found)
+    new = _scalar(field, value, rng, found)
     setattr(message, field.name, new)
     return f"{value!r:.40} -> {new!r:.40}"
 
@@ -140,12 +99,12 @@ def _change_map(entries, rng: Random) -> str:
             return f"exchange {key!r} with another"
 
 
-def _change_elements(elements, field, rng: Random, messages: list) -> str:
+def _change_elements(elements, field, rng: Random, found: list) -> str:
     kind = rng.choice(["drop", "double", "exchange", "change", "many", "clear"])
     plain = field.message_type is None
     if not len(elements):
         if plain:
-            elements.append(_scalar(field, None, rng, messages))
+            elements.append(_scalar(field, None, rng, found))
         else:
             elements.add()
         return "add one"
@@ -158,9 +117,9 @@ def _change_elements(elements, field, rng: Random, messages: list) -> str:
         for _ in range(1 if kind == "double" else rng.choice([2, 50])):
             elements.append(elements[at]) if plain else elements.add().CopyFrom(elements[at])
     elif kind == "change" and plain:
-        elements[at] = _scalar(field, elements[at], rng, messages)
+        elements[at] = _scalar(field, elements[at], rng, found)
     elif kind == "change":
-        return f"change {at}: {_change_message(elements[at], rng, messages)}"
+        return f"change {at}: {_change_message(elements[at], rng, found)}"
     elif plain:
         elements[at], elements[to] = elements[to], elements[at]
     else:
@@ -171,8 +130,8 @@ def _change_elements(elements, field, rng: Random, messages: list) -> str:
     return f"{kind} {at} of {len(elements)}"
 
 
-def _change_message(message, rng: Random, messages: list) -> str:
-    alike = [other for other in messages if other.DESCRIPTOR is message.DESCRIPTOR]
+def _change_message(message, rng: Random, found: list) -> str:
+    alike = [other for other in found if other.DESCRIPTOR is message.DESCRIPTOR]
     if alike and rng.random() < 0.7:
         copy = type(message)()  # the other may lie within this one
         copy.CopyFrom(rng.choice(alike))
@@ -186,9 +145,9 @@ def _change_message(message, rng: Random, messages: list) -> str:
 
 
 def _nest(message, depth: int) -> None:
-    """Put messages of a kind into each other, as deep as a parser may go."""
+    """Put found of a kind into each other, as deep as a parser may go."""
     for _ in range(depth):
-        inside = [f for f in message.DESCRIPTOR.fields if f.message_type and not _is_map(f)]
+        inside = [f for f in message.DESCRIPTOR.fields if f.message_type and not is_map(f)]
         if not inside:
             return
         value = getattr(message, inside[-1].name)
@@ -200,7 +159,7 @@ def _nest(message, depth: int) -> None:
             message = value
 
 
-def _scalar(field, old, rng: Random, messages: list):
+def _scalar(field, old, rng: Random, found: list):
     """A value of a scalar field."""
     if field.cpp_type in RANGES:
         low, high = RANGES[field.cpp_type]
@@ -215,171 +174,18 @@ def _scalar(field, old, rng: Random, messages: list):
     if field.cpp_type == Field.CPPTYPE_BOOL:
         return not old
     if field.type == Field.TYPE_BYTES:
-        return _mangle(old or b"\0", b"\xff" * 8, rng)
+        return mangle(old or b"\0", b"\xff" * 8, rng)
     if rng.random() < 0.2:
         return rng.choice(STRINGS)
-    return _some_string(rng, messages)
+    return _some_string(rng, found)
 
 
-def _some_string(rng: Random, messages: list) -> str:
+def _some_string(rng: Random, found: list) -> str:
     """A string from elsewhere in the model: a name, an op's type, a word."""
-    found = [
+    strings = [
         value
-        for message in rng.sample(messages, min(40, len(messages)))
+        for message in rng.sample(found, min(40, len(found)))
         for field, value in message.ListFields()
         if field.type == Field.TYPE_STRING and not field.is_repeated
     ]
-    return rng.choice(found or STRINGS)
-
-
-# --- types --------------------------------------------------------------------------------------
-
-
-def _types(package: Path, other: Path, outside: Path, rng: Random) -> str:
-    """Give a value another type, everywhere alike: the op's output, its value, its record."""
-    model = proto("Model_pb2").Model()
-    model.ParseFromString(_model(package).read_bytes())
-    operations = [m for m in _messages(model.mlProgram) if m.DESCRIPTOR.name == "Operation"]
-    operation = rng.choice([o for o in operations if o.outputs])
-    output = operation.outputs[0]
-    if output.type.WhichOneof("type") != "tensorType":
-        return "nothing"
-    tensor = output.type.tensorType
-    before = [d.constant.size for d in tensor.dimensions]
-    shape = _another_shape(before, rng)
-    if rng.random() < 0.4:
-        tensor.dataType = rng.choice(sorted(CODES))
-    del tensor.dimensions[:]
-    for size in shape:
-        tensor.dimensions.add().constant.size = size
-    tensor.rank = len(shape)
-    if operation.type == "const":
-        value = operation.attributes["val"]
-        value.type.CopyFrom(output.type)
-        if value.WhichOneof("value") == "blobFileValue":
-            _write_record(package, value.blobFileValue, tensor.dataType, prod(shape))
-    elif rng.random() < 0.5:  # whoever takes the function's inputs by their declared types
-        for argument in operation.inputs.values():
-            for binding in argument.arguments:
-                for given in model.mlProgram.functions["main"].inputs:
-                    if given.name == binding.name and given.type.HasField("tensorType"):
-                        given.type.CopyFrom(output.type)
-    _model(package).write_bytes(model.SerializeToString())
-    return f"{operation.type} {output.name!r}: {before} -> {shape}, dtype code {tensor.dataType}"
-
-
-def _another_shape(shape: list[int], rng: Random) -> list[int]:
-    """Another order, another rank, a factor moved from one axis to the next, or one axis cut."""
-    shape = list(shape)
-    if not shape:
-        return [1]
-    at, to = rng.randrange(len(shape)), rng.randrange(len(shape))
-    match rng.randrange(5):
-        case 0:
-            rng.shuffle(shape)
-        case 1:
-            shape.insert(at, 1)
-        case 2 if 1 in shape:
-            shape.remove(1)
-        case 3:
-            factor = rng.choice([f for f in (2, 3, 4, 8, 1) if shape[at] % f == 0])
-            shape[at] //= factor
-            shape[to] *= factor
-        case _:
-            shape[at] = rng.choice([0, 1, max(shape[at] - 1, 0), shape[at] // 2, 2 * shape[at]])
-    return shape
-
-
-def _write_record(package: Path, blob, code: int, count: int) -> None:
-    """Make a blob's record say what the program now declares."""
-    file = package / "Data/com.apple.CoreML/weights/weight.bin"
-    record, bits = CODES[code]
-    with file.open("r+b") as stream:
-        stream.seek(blob.offset)
-        stream.write(struct.pack("<IIQ", 0xDEADBEEF, record, (count * bits + 7) // 8))
-
-
-# --- bytes ----------------------------------------------------------------------------------------
-
-
-def _bytes(package: Path, other: Path, outside: Path, rng: Random) -> str:
-    files = sorted(file for file in package.rglob("*") if file.is_file())
-    file = rng.choice(files)
-    donors = sorted(donor for donor in other.rglob("*") if donor.name == file.name)
-    data, donor = file.read_bytes(), (donors[0] if donors else _model(other)).read_bytes()
-    if file.suffix == ".bin" and rng.random() < 0.7:  # a record's header: mostly data otherwise
-        at = 64 * rng.randrange(len(data) // 64)
-        data = data[:at] + _mangle(data[at : at + 32], donor[:32], rng) + data[at + 32 :]
-    else:
-        data = _mangle(data, donor, rng)
-    file.write_bytes(data)
-    return f"bytes of {file.name}"
-
-
-def _mangle(data: bytes, donor: bytes, rng: Random) -> bytes:
-    """The bytes with bits flipped, or parts cut, doubled or replaced."""
-    if not data:
-        return donor[:8]
-    start = rng.randrange(len(data))
-    length = min(len(data) - start, rng.choice([1, 4, 8, 64, len(data)]))
-    match rng.randrange(5):
-        case 0:
-            changed = bytearray(data)
-            for _ in range(rng.choice([1, 1, 4, 16])):
-                changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-            return bytes(changed)
-        case 1:
-            return data[:start]
-        case 2:
-            return data[:start] + data[start + length :]
-        case 3:
-            return data[: start + length] + data[start:]
-        case _:
-            taken = rng.randrange(len(donor))
-            return data[:start] + donor[taken : taken + length] + data[start + length :]
-
-
-# --- manifest and files --------------------------------------------------------------------------
-
-
-def _manifest(package: Path, other: Path, outside: Path, rng: Random) -> str:
-    file = package / "Manifest.json"
-    manifest = json.loads(file.read_text())
-    entries = manifest["itemInfoEntries"]
-    root = manifest["rootModelIdentifier"]
-    path = rng.choice([*PATHS, str(outside)])
-    values = [path, None, [], {}, 1, "x", {"path": path}, [[[]]] * 9]
-    match rng.randrange(4):
-        case 0:
-            entries[root]["path"] = path
-        case 1:
-            entries[root] = rng.choice(values)
-        case 2:
-            manifest[rng.choice(["itemInfoEntries", "rootModelIdentifier"])] = rng.choice(values)
-        case _:
-            file.write_text("[" * rng.choice([10, 100_000]))
-            return "deep Manifest.json"
-    file.write_text(json.dumps(manifest))
-    return f"Manifest.json: {path!r:.60}"
-
-
-def _files(package: Path, other: Path, outside: Path, rng: Random) -> str:
-    """A file or folder of the package becomes something else."""
-    inside = sorted(package.rglob("*"))
-    path = rng.choice(inside)
-    moved = package.parent / "moved"
-    path.rename(moved)
-    makers: dict[str, Callable[[], object]] = {
-        "nothing": lambda: None,
-        "a folder": path.mkdir,
-        "a pipe": lambda: os.mkfifo(path),
-        "an empty file": path.touch,
-        "a large file": lambda: (path.touch(), os.truncate(path, 2**42)),
-        "a link to itself": lambda: path.symlink_to(path.name),
-        "a link to a file outside": lambda: path.symlink_to(outside),
-        "a link to its like outside": lambda: path.symlink_to(moved),
-        "a link to a device": lambda: path.symlink_to("/dev/zero"),
-    }
-    name = rng.choice(sorted(makers))
-    makers[name]()
-    return f"{path.name} is {name}"
+    return rng.choice(strings or STRINGS)
