@@ -14,7 +14,6 @@ import importlib.util
 import os
 from pathlib import Path
 import platform
-import shutil
 import subprocess
 import sys
 
@@ -22,7 +21,6 @@ __all__ = [
     "CAN_PREDICT",
     "CAN_PREDICT_REASON",
     "Check",
-    "c_compiler",
     "cache_folder",
     "describe",
     "memory_bytes",
@@ -113,12 +111,6 @@ def memory_bytes() -> int | None:
     return min(total, limit)
 
 
-def c_compiler() -> str | None:
-    """The path of a C compiler, or None."""
-    names = [os.environ.get("CC", ""), "cc", "gcc", "clang", "cl"]
-    return next((found for found in map(shutil.which, filter(None, names)) if found), None)
-
-
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -134,6 +126,14 @@ def _torch() -> Check:
     return "torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads"
 
 
+def _kernels() -> Check:
+    if _version("torch") is None:
+        return "compiled kernels", False, "without torch nothing runs that could use them"
+    from ane_book.mil import native
+
+    return "compiled kernels", *native.status()
+
+
 def _system() -> str:
     version = macos_version()
     name = f"macOS {version[0]}.{version[1]}" if version else platform.platform(terse=True)
@@ -143,9 +143,10 @@ def _system() -> str:
 def describe() -> list[Check]:
     """Every check as (what, whether it is there or None for a plain fact, detail).
 
-    Imports torch to ask for its threads, which takes about a second.
+    Imports torch to ask for its threads, and compiles the kernels where they are not yet in the
+    cache: a second or two.
     """
-    memory, compiler, coremltools = memory_bytes(), c_compiler(), _version("coremltools")
+    memory, coremltools = memory_bytes(), _version("coremltools")
     apple_silicon = macos_version() is not None and platform.machine() == "arm64"
     return [
         ("system", None, _system()),
@@ -165,9 +166,5 @@ def describe() -> list[Check]:
             coremltools or "not installed; needed to convert models",
         ),
         _torch(),
-        (
-            "C compiler",
-            compiler is not None,
-            compiler or "none found (cc, gcc, clang, or CC in the environment)",
-        ),
+        _kernels(),
     ]

@@ -236,6 +236,14 @@ class MLProgram:
                 f"function {self.name!r} keeps state ({', '.join(self.states)}): "
                 "pass state=program.make_state()"
             )
+        for name, type_ in self.states.items():
+            wanted, held = (self._torch_dtype(type_), type_.shape), state.tensors.get(name)
+            if held is None or (held.dtype, held.shape) != wanted:
+                given = "lacks it" if held is None else f"has {held.dtype} {tuple(held.shape)}"
+                raise InvalidInput(
+                    f"function {self.name!r} keeps {name!r} as {wanted[0]} {wanted[1]}, and this "
+                    f"state {given}: make it with a program of these states and this precision"
+                )
         return state.tensors
 
     def _tensors(self, inputs: Mapping[str, object]) -> list[torch.Tensor]:

@@ -145,7 +145,7 @@ def _type(tensor: torch.Tensor) -> str:
 
 
 def _place(operation: Operation, block: Block) -> str:
-    """The op and its position, in the block that holds it."""
+    """The op and its position, in the block that holds it; or a group of ops."""
     blocks = [("", block)]
     for outer, inner in blocks:
         for position, found in enumerate(inner.operations):
@@ -154,7 +154,7 @@ def _place(operation: Operation, block: Block) -> str:
                 name = f"op {operation.type!r} ({operation.name!r}"
                 return f"{name}, operation {position} of {count}{outer})"
             blocks += [(f" in a block of {found.name!r}", nested) for nested in found.blocks]
-    raise LookupError(operation.name)
+    return f"ops that run as one {operation.type!r} ({operation.name!r})"  # see fuse.py
 
 
 def _shortened(text: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-from ane_book.mil import native
+from ane_book.mil import native, native_ops
 from ane_book.mil.ops import OPS
 from ane_book.mil.products import product
 from ane_book.mil.reader import Operation
@@ -47,7 +47,7 @@ def specialize(compiler, operation: Operation) -> tuple[Callable, list[str]] | N
         return None
     plain = partial(OPS[operation.type].function, **parameters)
     arguments = [compiler.argument(key, operation.inputs[key]) for key in operands]
-    return native.fixed(plain, run, dtype, *shapes), arguments
+    return native_ops.fixed(plain, run, dtype, *shapes), arguments
 
 
 def _laid_out(x: torch.Tensor, perm: list[int]) -> torch.Tensor:
@@ -78,7 +78,7 @@ def _parameters(compiler, operation: Operation, operands: list[str]) -> dict | N
 
 def _softmax(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable | None:
     last = parameters.get("axis", -1) in (-1, len(shape) - 1)
-    return native.softmax(shape, dtype) if last and prod(shape) <= SMALL else None
+    return native_ops.softmax(shape, dtype) if last and prod(shape) <= SMALL else None
 
 
 def _layer_norm(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable | None:
@@ -87,11 +87,11 @@ def _layer_norm(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable 
     if axes != list(between) or prod(shape) > SMALL:
         return None
     gamma, beta = parameters.get("gamma"), parameters.get("beta")
-    size = prod(shape[axis] for axis in axes)  # of which compiled code reads as many factors
-    if any(factor is not None and factor.numel() != size for factor in (gamma, beta)):
+    sizes = [shape[axis] for axis in axes]  # compiled code reads as many factors
+    if any(factor is not None and [*factor.shape] != sizes for factor in (gamma, beta)):
         return None
     epsilon = parameters.get("epsilon", 1e-5)
-    return native.layer_norm(shape, dtype, between, gamma, beta, epsilon)
+    return native_ops.layer_norm(shape, dtype, between, gamma, beta, epsilon)
 
 
 def _matmul(parameters: dict, dtype: torch.dtype, x: Shape, y: Shape) -> Callable | None:
@@ -101,7 +101,7 @@ def _matmul(parameters: dict, dtype: torch.dtype, x: Shape, y: Shape) -> Callabl
     inner = y[-1] if transpose_y else y[-2]
     if x[-2] > FEW_ROWS or inner != x[-1]:
         return None
-    return native.batch_matmul(x, y, transpose_y, dtype)
+    return native_ops.batch_matmul(x, y, transpose_y, dtype)
 
 
 PREPARE = {"softmax": _softmax, "layer_norm": _layer_norm, "matmul": _matmul}

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ane_book.mil import native
+from ane_book.mil import native, native_ops
 from ane_book.mil.aliases import uses
 from ane_book.mil.constants import Constants
 from ane_book.mil.ops.tensor_transformation import slice_of
@@ -147,8 +147,8 @@ def _attention(graph: _Graph, softmax: Operation) -> Fused | None:
         return None
     dtype = graph.constants.dtype(softmax.outputs[0][1])
     operands = [query, mask_name, *keys, *values]
-    run = native.attention(q_shape, slots, rows[-2], dtype)
-    run = native.fixed(None, run, dtype, *[graph.shape(name) for name in operands])
+    run = native_ops.attention(q_shape, slots, rows[-2], dtype)
+    run = native_ops.fixed(None, run, dtype, *[graph.shape(name) for name in operands])
     return Fused("attention", [*products, add, softmax, *rest], operands, run)
 
 
@@ -242,8 +242,8 @@ def _rms_norm(graph: _Graph, norm: Operation) -> Fused | None:
         weight = _weight(graph, after, half.outputs[0][0], graph.shape(x), axis)
         operations += [after] if weight is not None else []
     dtype = graph.constants.dtype(norm.outputs[0][1])
-    run = native.rms_norm(graph.shape(x), dtype, axis, weight, epsilon)
-    run = native.fixed(None, run, dtype, graph.shape(x))
+    run = native_ops.rms_norm(graph.shape(x), dtype, axis, weight, epsilon)
+    run = native_ops.fixed(None, run, dtype, graph.shape(x))
     return Fused("rms_norm", operations, [x], run)
 
 
@@ -257,7 +257,7 @@ def _gated(graph: _Graph, silu: Operation) -> Fused | None:
     if graph.shape(other) != shape:
         return None
     dtype = graph.constants.dtype(type_)
-    run = native.fixed(None, native.gated(shape, dtype), dtype, shape, shape)
+    run = native_ops.fixed(None, native_ops.gated(shape, dtype), dtype, shape, shape)
     return Fused("gated", [silu, mul], [gate, other], run)
 
 

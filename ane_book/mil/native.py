@@ -11,30 +11,18 @@ from collections.abc import Callable
 import ctypes
 from functools import cache
 import hashlib
-from math import prod
 import os
 from pathlib import Path
+import shutil
 import subprocess
 import tempfile
 import threading
 
-from ane_book.device import c_compiler, cache_folder
+from ane_book.device import cache_folder
 import torch
 from torch import Tensor
 
-__all__ = [
-    "Weight",
-    "attention",
-    "available",
-    "batch_matmul",
-    "fixed",
-    "gated",
-    "layer_norm",
-    "lent",
-    "rms_norm",
-    "softmax",
-    "status",
-]
+__all__ = ["KINDS", "Weight", "available", "kernel", "lent", "status"]
 
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.[ch]"))
 FLAGS = ("-O3", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
@@ -79,17 +67,27 @@ def available() -> bool:
 
 
 def status() -> tuple[bool, str]:
-    """Whether there are compiled products, and how they were made or why they were not."""
+    """Whether there are compiled kernels, and how they were made or why they were not."""
     library, reason = _library()
     return library is not None, reason
 
 
+def kernel(name: str) -> Callable:
+    """A compiled function by its name in C; it raises MemoryError where there is none for it."""
+    return getattr(_library()[0], name)
+
+
+def _check(failed: int, *_) -> None:
+    if failed:
+        raise MemoryError("no memory for what a compiled op sums up")
+
+
 @cache
 def _library() -> tuple[ctypes.CDLL | None, str]:
-    compiler = c_compiler()
+    names = filter(None, [os.environ.get("CC"), "cc", "gcc", "clang"])
+    compiler, errors = next(filter(None, map(shutil.which, names)), None), ""
     if compiler is None:
-        return None, "no C compiler: matrix products go through torch, more slowly"
-    errors = ""
+        return None, "no C compiler (CC, cc, gcc, clang): products go through torch, more slowly"
     for target in TARGETS:
         try:
             library = ctypes.CDLL(str(_compile(compiler, target)))
@@ -97,10 +95,13 @@ def _library() -> tuple[ctypes.CDLL | None, str]:
             errors = str(getattr(error, "stderr", "") or error)
             continue
         for name, argtypes in SIGNATURES.items():
-            getattr(library, name).argtypes = argtypes
-        return library, " ".join([compiler, *FLAGS, *target])
-    last = (errors.strip().splitlines() or ["no message"])[-1]
-    return None, f"{compiler} cannot compile the kernels ({last}): products go through torch"
+            function = getattr(library, name)
+            function.argtypes, function.errcheck = argtypes, _check
+        return library, " ".join(["made by", compiler, *target])
+    lines = errors.strip().splitlines() or ["no message"]
+    said = next((line for line in lines if "error: " in line), lines[-1])
+    said = said.partition("error: ")[2] or said
+    return None, f"{compiler} cannot compile them ({said}); products go through torch, more slowly"
 
 
 def _compile(compiler: str, target: tuple[str, ...]) -> Path:
@@ -137,13 +138,14 @@ class _Lent:
         with self._lock:
             if not self._borrowers:
                 self._threads = torch.get_num_threads()
+                torch.set_num_threads(1)
             self._borrowers += 1
-        torch.set_num_threads(1)
 
     def __exit__(self, *_) -> None:
         with self._lock:
             self._borrowers -= 1
-        torch.set_num_threads(self._threads)
+            if not self._borrowers:
+                torch.set_num_threads(self._threads)
 
     def threads(self) -> int:
         """How many threads a compiled product may use: torch's, or those that torch lent."""
@@ -178,8 +180,7 @@ class Weight:
         half = dtype == torch.float16
         self._matrix = _Matrix(*pointers, self.rows, self.columns, group, KINDS[data.dtype], half)
         self._address = ctypes.addressof(self._matrix)
-        library, _ = _library()
-        self._matvec, self._matmat = library.matvec, library.matmat
+        self._matvec, self._matmat = kernel("matvec"), kernel("matmat")
 
     def channels_first(self, x: Tensor) -> Tensor:
         """A 1x1 convolution: x (N, C, *D) -> (N, R, *D)."""
@@ -211,154 +212,6 @@ class Weight:
     def _multiply(self, x: Tensor, y: Tensor) -> None:
         tokens, threads = x.numel() // self.columns, lent.threads()
         if tokens == 1:
-            failed = self._matvec(self._address, x.data_ptr(), y.data_ptr(), threads)
-        else:
-            pointers = (self._address, x.data_ptr(), y.data_ptr())
-            failed = tokens and self._matmat(*pointers, tokens, threads)
-        _check(failed)
-
-
-class _Attention(ctypes.Structure):
-    """`Attention` of attention.c."""
-
-    _fields_ = (
-        ("heads", ctypes.c_int64),
-        ("rows", ctypes.c_int64),
-        ("depth", ctypes.c_int64),
-        ("slots", ctypes.c_int64 * 2),
-        ("mask_rows", ctypes.c_int64),
-        ("is_half", ctypes.c_int32),
-    )
-
-
-def fixed(plain: Callable | None, run: Callable, dtype: torch.dtype, *shapes: tuple) -> Callable:
-    """`run` for contiguous operands of these shapes and this dtype, `plain` for any others.
-
-    Without a plain form others raise ValueError: compiled code reads as far as the shapes say.
-    """
-
-    def call(*operands: Tensor) -> Tensor:
-        for x, shape in zip(operands, shapes, strict=True):
-            if x.shape != shape or x.dtype != dtype:
-                if plain is None:
-                    raise ValueError(f"{x.dtype} {[*x.shape]} where the program says {[*shape]}")
-                return plain(*operands)
-        return run(*[x.contiguous() for x in operands])
-
-    return call
-
-
-def softmax(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """softmax over the last axis."""
-    function, half = _library()[0].softmax, dtype == torch.float16
-    rows, size = prod(shape[:-1]), shape[-1]
-
-    def run(x: Tensor) -> Tensor:
-        y = torch.empty(shape, dtype=dtype)
-        _check(function(x.data_ptr(), y.data_ptr(), rows, size, half))
-        return y
-
-    return run
-
-
-def layer_norm(
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    axes: range,
-    gamma: Tensor | None,
-    beta: Tensor | None,
-    epsilon: float,
-) -> Callable[[Tensor], Tensor]:
-    """Layer norm over neighbouring axes; gamma and beta have their sizes."""
-    function, half = _library()[0].layer_norm, dtype == torch.float16
-    factors = [None if t is None else t.float().contiguous() for t in (gamma, beta)]
-    outer, inner = prod(shape[: axes.start]), prod(shape[axes.stop :])
-    size = prod(shape[axes.start : axes.stop])
-
-    def run(x: Tensor) -> Tensor:
-        y = torch.empty(shape, dtype=dtype)
-        pointers = [None if t is None else t.data_ptr() for t in factors]
-        _check(function(x.data_ptr(), y.data_ptr(), *pointers, outer, size, inner, epsilon, half))
-        return y
-
-    return run
-
-
-def rms_norm(
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    axis: int,
-    weight: Tensor | None,
-    epsilon: float,
-) -> Callable[[Tensor], Tensor]:
-    """x / sqrt(mean of x^2 along `axis` + epsilon), times a weight of that axis' size."""
-    function, half = _library()[0].rms_norm, dtype == torch.float16
-    factors = None if weight is None else weight.float().contiguous()
-    sizes = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]), epsilon, half)
-
-    def run(x: Tensor) -> Tensor:
-        y = torch.empty(shape, dtype=dtype)
-        pointer = None if factors is None else factors.data_ptr()
-        _check(function(x.data_ptr(), y.data_ptr(), pointer, *sizes, lent.threads()))
-        return y
-
-    return run
-
-
-def gated(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-    """silu(gate) * x, of gate and x of one shape."""
-    function, half, size = _library()[0].gated, dtype == torch.float16, prod(shape)
-
-    def run(gate: Tensor, x: Tensor) -> Tensor:
-        y = torch.empty(shape, dtype=dtype)
-        _check(function(gate.data_ptr(), x.data_ptr(), y.data_ptr(), size, half, lent.threads()))
-        return y
-
-    return run
-
-
-def attention(
-    q_shape: tuple[int, ...], slots: tuple[int, ...], mask_rows: int, dtype: torch.dtype
-) -> Callable[..., Tensor]:
-    """softmax(q K^T + mask) V of q (*B, M, D), the keys of each part, mask, the values of each.
-
-    slots: of the one or two parts, whose keys and values are (*B, N, D). mask_rows: M, or 1.
-    """
-    function, half = _library()[0].attention, dtype == torch.float16
-    *batch, rows, depth = q_shape
-    counts = (ctypes.c_int64 * 2)(*slots)
-    record = _Attention(prod(batch), rows, depth, counts, mask_rows, half)
-    address, parts = ctypes.addressof(record), len(slots)
-    Pointers = ctypes.c_void_p * 2
-
-    def run(q: Tensor, mask: Tensor, *cache: Tensor, record: _Attention = record) -> Tensor:
-        out = torch.empty(q_shape, dtype=dtype)
-        keys = Pointers(*[x.data_ptr() for x in cache[:parts]])
-        values = Pointers(*[x.data_ptr() for x in cache[parts:]])
-        pointers = (q.data_ptr(), keys, values, mask.data_ptr(), out.data_ptr())
-        _check(function(address, *pointers, lent.threads()))
-        return out
-
-    return run
-
-
-def batch_matmul(
-    x_shape: tuple[int, ...], y_shape: tuple[int, ...], transpose_y: bool, dtype: torch.dtype
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """x (*B, M, K) times y, (*B, N, K) if transpose_y, else (*B, K, N), for few rows M."""
-    function, half = _library()[0].batch_matmul, dtype == torch.float16
-    *batch, rows, depth = x_shape
-    columns = y_shape[-2] if transpose_y else y_shape[-1]
-    sizes = (prod(batch), rows, columns, depth, transpose_y, half)
-
-    def run(x: Tensor, y: Tensor) -> Tensor:
-        out = torch.empty((*batch, rows, columns), dtype=dtype)
-        _check(function(x.data_ptr(), y.data_ptr(), out.data_ptr(), *sizes))
-        return out
-
-    return run
-
-
-def _check(failed: int) -> None:
-    if failed:
-        raise MemoryError("no memory for a compiled op's sums")
+            self._matvec(self._address, x.data_ptr(), y.data_ptr(), threads)
+        elif tokens:
+            self._matmat(self._address, x.data_ptr(), y.data_ptr(), tokens, threads)

@@ -68,12 +68,17 @@ def _is_product(constants: Constants, operation: Operation, factor: Known) -> bo
         return len(shape) == 2 and transposed == (False, True)
     if operation.type == "linear":
         return len(shape) == 2
+    axes = len(shape) - 2
+    ones, zeros = [1] * axes, [0] * (2 * axes)
+    pad, dilations = value("pad", zeros), value("dilations", ones)
     return (
-        len(shape) > 2
+        axes > 0
         and set(shape[2:]) == {1}
         and value("groups", 1) == 1
-        and set(value("strides", [1]) or [0]) == {1}
-        and (value("pad_type", "valid") != "custom" or set(value("pad", [0]) or [1]) == {0})
+        and value("strides", ones) == ones
+        and (value("pad_type", "valid") != "custom" or pad == zeros)
+        and isinstance(dilations, list)
+        and len(dilations) == axes
     )
 
 
@@ -121,7 +126,7 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | 
         return None
     if operation.type == "constexpr_blockwise_shift_scale":
         data, scale = inputs["data"], inputs["scale"]
-        by_row = scale.type.shape[0] == rows and set(scale.type.shape[1:]) == {1}
+        by_row = scale.type.shape[:1] == (rows,) and set(scale.type.shape[1:]) == {1}
         if data.type.dtype != "int8" or not by_row or "offset" in inputs:
             return None
         table = constants.stored(scale).float().reshape(rows)

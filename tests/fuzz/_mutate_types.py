@@ -122,7 +122,7 @@ def sizes(package: Path, other: Path, outside: Path, rng: Random) -> str:
         kept = {id(m) for o in operations if o.type == "const" for m in messages(o)}
     dimensions = [m for m in everything if m.DESCRIPTOR.name == "ConstantDimension"]
     old = rng.choice(sorted({dimension.size for dimension in dimensions}))
-    new = rng.choice([0, 1, max(old - 1, 0), old + 1, old // 2, 2 * old, 3 * old, 1 << 17])
+    new = rng.choice([0, 1, max(old - 1, 0), old + 1, old // 2, 2 * old, 3 * old, 4096])
     for dimension in dimensions:
         if dimension.size == old and id(dimension) not in kept:
             dimension.size = new

@@ -1,8 +1,9 @@
 """Opens and runs damaged packages, one a line of standard input, and says what came of each.
 
 A case is a number; together with the seed it says which package, which damage and which call. What
-runs with every shortcut has to give what it gives with none, see `check`. The process has a limit of memory, so that whoever allocates what a file asks for fails here, and it
-watches which files are opened, so that nobody reads outside of the package.
+runs with every shortcut has to give what it gives with none, see `check`. The process has a limit
+of memory, so that whoever allocates what a file asks for fails here, and it watches which files are
+opened, so that nobody reads outside of the package.
 
     python _worker.py CORPUS SEED        then numbers on standard input; a line of JSON for each
 """

@@ -194,8 +194,18 @@ def constants(path) -> set[str]:
     return {o.type for o in operations if o.type.startswith("constexpr_")}
 
 
-@pytest.mark.parametrize("precision", [ct.precision.FLOAT16, ct.precision.FLOAT32])
-@pytest.mark.parametrize("name", COMPRESSIONS)
+#: One of each op, in programs of single precision too: scales and palettes have their dtype.
+IN_FULL = (
+    "iOS16 lut4", "iOS16 int8", "lut4 scaled channels", "lut3 of vectors", "int4 blocks", "sparse",
+    "sparse lut4 groups", "sparse int8",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name, precision",
+    [(name, ct.precision.FLOAT16) for name in COMPRESSIONS]
+    + [(name, ct.precision.FLOAT32) for name in IN_FULL],
+)
 def test_compressed_weights(models, name, precision, tmp_path):
     """In a half program coremltools rounds a scaled weight; the executor, in single, does not."""
     source, steps, kinds = COMPRESSIONS[name]

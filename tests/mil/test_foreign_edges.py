@@ -1,6 +1,6 @@
 """The edges of a program: what comes in unused, goes out twice, is empty, or is named oddly."""
 
-from _foreign import IN_SINGLE, WAYS, agree, build, normal, package
+from _foreign import IN_SINGLE, WAYS, agree, build, halved, normal, package, reference
 import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram
 import coremltools as ct
@@ -8,6 +8,7 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 import numpy as np
 import pytest
+import torch
 
 
 def test_an_input_and_a_constant_and_one_value_twice_as_outputs(tmp_path):
@@ -17,14 +18,16 @@ def test_an_input_and_a_constant_and_one_value_twice_as_outputs(tmp_path):
     def path(x, unused):
         y = mb.mul(x=x, y=np.float32(2), name="y")
         constant = mb.const(val=fixed, name="constant")
-        return x, y, mb.identity(x=y, name="again"), mb.identity(x=constant, name="fixed"), x
+        again, wide = mb.identity(x=y, name="again"), mb.expand_dims(x=y, axes=[0])
+        rows = mb.tile(x=wide, reps=[4, 1, 1], name="rows")
+        return x, y, again, mb.identity(x=constant, name="fixed"), rows, x
 
     x, unused = normal(2, 3), np.arange(4, dtype=np.int32)
-    want = {"x": x, "y": 2 * x, "again": 2 * x, "fixed": fixed}
+    want = {"x": x, "y": 2 * x, "again": 2 * x, "fixed": fixed, "rows": np.stack([2 * x] * 4)}
     want = {name: want.get(name, x) for name in MLProgram(path).outputs}
-    assert len(want) >= 4
+    assert len(want) >= 5
     for (outputs,) in agree(path, [{"x": x, "unused": unused}], [want]):
-        for value in outputs.values():  # each is the caller's own
+        for value in outputs.values():  # each is the caller's own, and no element another's
             value += 1
         assert all(np.array_equal(outputs[name], want[name] + 1) for name in want)
     np.testing.assert_array_equal(x, normal(2, 3))
@@ -57,6 +60,37 @@ def test_integers_bools_scalars_and_five_axes(tmp_path):
         "scalar": np.float32(n.sum()),
     }
     agree(path, [{"x": x, "n": n}], [want])
+
+
+class Tokens(torch.nn.Module):
+    """Indices that come from a table, an order and a maximum, and pick in turn."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(300, 4)
+
+    def forward(self, ids):
+        y = self.embed(ids)
+        best = y.topk(2, -1)[1]
+        return y.argmax(-1), best, torch.gather(y, 2, best)
+
+
+def test_integers_of_16_bits(tmp_path):
+    """From iOS 17 on coremltools keeps indices in 16 bits where they fit, signed or not."""
+    model, ids = halved(Tokens()), np.array([[299, 0, 2]], np.int32)
+    path = package(
+        model,
+        tmp_path / "p.mlpackage",
+        (torch.from_numpy(ids),),
+        inputs=[ct.TensorType("ids", ids.shape, dtype=np.int32)],
+        outputs=[ct.TensorType(name) for name in ("top", "best", "picked")],
+        minimum_deployment_target=ct.target.iOS17,
+    )
+    operations = MLProgram(path).operations
+    assert {"int16", "uint16"} <= {type_.dtype for o in operations for _, type_ in o.outputs}
+    top, best, picked = reference(model, ids)
+    want = {"top": top.astype(np.int32), "best": best.astype(np.int32), "picked": picked}
+    agree(path, [{"ids": ids}], [want])
 
 
 def test_empty_tensors(tmp_path):

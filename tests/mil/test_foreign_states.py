@@ -6,7 +6,8 @@ that was read before must not change with it, and what goes out must not be the 
 
 from _foreign import AS_IT_STANDS, WAYS, agree, build, normal
 import ane_book  # noqa: F401  (silences coremltools)
-from ane_book.mil import MLProgram
+from ane_book.errors import InvalidInput
+from ane_book.mil import MLProgram, State
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 import numpy as np
@@ -177,6 +178,57 @@ def test_an_update_of_what_the_state_no_longer_holds(precision, optimize, tmp_pa
     np.testing.assert_array_equal(found["between"], np.concatenate([row, 0 * row, 0 * row]))
     np.testing.assert_array_equal(found["seen"], found["between"])
     np.testing.assert_array_equal(state.read_state("memory"), np.concatenate([0 * row, row, row]))
+
+
+@pytest.mark.parametrize("precision, optimize", WAYS)
+def test_an_output_and_a_state_of_one_op_are_apart(precision, optimize, tmp_path):
+    """The last hidden vector goes out and is kept: a caller who changes one leaves the other."""
+    inward, inner = normal(4, 3) / 2, normal(4, 4) / 2
+
+    @build(tmp_path / "p.mlpackage", ((2, 1, 3), types.fp16), states=[(1, 4)])
+    def path(x, hidden):
+        weights = {"weight_ih": inward.astype(np.float16), "weight_hh": inner.astype(np.float16)}
+        last = mb.read_state(input=hidden)
+        y, last = mb.rnn(x=x, initial_h=last, output_sequence=False, name="y", **weights)
+        mb.coreml_update_state(state=hidden, value=last)
+        return y
+
+    program = MLProgram(path, None, precision, optimize=optimize)
+    state, hidden = program.make_state(), np.zeros((1, 4), np.float32)
+    (name,) = program.outputs
+    for turn in range(3):
+        x = normal(2, 1, 3, seed=turn)
+        found = program.predict({"x": x}, state)[name]
+        for row in x:
+            hidden = np.tanh(row @ inward.T + hidden @ inner.T)
+        np.testing.assert_allclose(found[0], hidden, atol=2e-3)
+        found[:] = 7
+
+
+def keeping(path, rows: int):
+    """Rows that count up by x."""
+
+    @build(path, ((1, 4), types.fp16), states=[(rows, 4)])
+    def counter(x, memory):
+        total = mb.add(x=mb.read_state(input=memory), y=x)
+        return mb.identity(x=mb.coreml_update_state(state=memory, value=total), name="y")
+
+    return counter
+
+
+def test_a_state_of_another_program_is_refused(tmp_path):
+    path = keeping(tmp_path / "p.mlpackage", 2)
+    program, x = MLProgram(path), {"x": normal(1, 4)}
+    wider = MLProgram(keeping(tmp_path / "other.mlpackage", 3)).make_state()
+    single = MLProgram(path, precision="fp32").make_state()
+    for state, message in (
+        (wider, r"has torch.float16 \(3, 4\)"),
+        (single, r"has torch.float32 \(2, 4\)"),
+        (State({}), "lacks it"),
+    ):
+        with pytest.raises(InvalidInput, match=rf"'memory' as torch.float16 \(2, 4\).* {message}"):
+            program.predict(x, state)
+        assert not any(tensor.any() for tensor in state.tensors.values())
 
 
 def test_a_view_of_a_constant_is_not_the_weights(tmp_path):

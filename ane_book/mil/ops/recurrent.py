@@ -3,6 +3,7 @@
 Letters: S steps, B batch, I inputs, H hidden units. Gate order in the stacked weights: i f o z for
 `lstm`, r o z for `gru`. Direction "reverse" yields its outputs in the order in which it computes
 them, last input first; "bidirectional" puts the backward outputs beside those of the same input.
+The last h is a copy, not a view of the outputs: `mil/aliases.py` takes an op's results to be apart.
 
 Reference: coremltools `defs/iOS15/recurrent.py`, `defs/iOS18/recurrent.py`; where a docstring there
 is silent, the numpy models in `ops/tests/iOS14/test_recurrent.py` (order of a reversed sequence,
@@ -105,7 +106,7 @@ def lstm(
         h, c = torch.cat([h, back[-1]], -1), torch.cat([c, c_back], -1)
         sequence = torch.cat([sequence, back.flip(0)], -1)
     outputs = sequence if output_sequence else h[None]
-    return outputs.to(x.dtype), h.to(x.dtype), c.to(x.dtype)
+    return outputs.to(x.dtype), h.to(x.dtype, copy=True), c.to(x.dtype)
 
 
 @op(static=("direction", "output_sequence", "recurrent_activation", "activation", "reset_after"))
@@ -145,7 +146,7 @@ def gru(
         h = (1.0 - update) * new + update * h
         steps.append(h)
     outputs = torch.stack(steps) if output_sequence else h[None]
-    return outputs.to(x.dtype), h.to(x.dtype)
+    return outputs.to(x.dtype), h.to(x.dtype, copy=True)
 
 
 @op(static=("direction", "output_sequence", "activation"))
@@ -169,4 +170,4 @@ def rnn(
         h = out(step + F.linear(h, weight_hh))
         steps.append(h)
     outputs = torch.stack(steps) if output_sequence else h[None]
-    return outputs.to(x.dtype), h.to(x.dtype)
+    return outputs.to(x.dtype), h.to(x.dtype, copy=True)
