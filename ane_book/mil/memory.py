@@ -20,7 +20,7 @@ __all__ = ["Memory", "measure", "peak_resident", "predict"]
 #: Ops whose result is a view of their first tensor: no bytes of its own.
 FREE = {
     "expand_dims": "x", "identity": "x", "read_state": "input", "reshape": "x",
-    "slice_by_index": "x", "slice_by_size": "x", "split": "x", "squeeze": "x", "transpose": "x",
+    "slice_by_index": "x", "slice_by_size": "x", "split": "x", "squeeze": "x",
 }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Packages whose ops run as compiled kernels, which read memory by addresses.
 
 Products with weights in every form that stays as it is stored (single, half, int8 by row, palettes
-of 4 bits), for several tokens and for one; attention over a cache and without; RMS norm. A group
-that the executor takes for one op is here as the book's converter writes it.
+of 4 bits), for several tokens and for one; attention over a cache and without; RMS norm; the gate
+of SwiGLU. A group that the executor takes for one op is here as the book's converter writes it.
 """
 
 from collections.abc import Callable
@@ -75,6 +75,7 @@ def whole():
         q = mb.transpose(x=heads, perm=[0, 1, 3, 2])  # -> (1, 2, P, D)
         scores = mb.add(x=mask, y=mb.matmul(x=q, y=q, transpose_y=True))
         h = mb.matmul(x=mb.softmax(x=scores, axis=3), y=q)
+        h = mb.mul(x=mb.silu(x=h), y=q)
         h = mb.layer_norm(x=h, axes=[3], gamma=weights(D), beta=weights(D))
         return mb.softmax(x=h, name="y")
 

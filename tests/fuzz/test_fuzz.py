@@ -6,7 +6,10 @@ import shutil
 from _corpus import make
 from _fuzz import Worker, fuzz, summary
 from _mutate import damage
+from ane_book.mil import MLProgram, native
+from ane_book.mil.compile import Compiler
 import pytest
+import torch
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +24,20 @@ def test_damaged_packages_are_refused_or_run(corpus):
     assert record["findings"] == []
     assert record["cases"] == 250
     assert record["outcomes"]["InvalidPackage"] > 80 and record["outcomes"]["same"] > 20
+
+
+@pytest.mark.skipif(not native.available(), reason=native.status()[1])
+def test_the_corpus_reaches_every_kernel(corpus):
+    kinds, forms = set(), set()
+    for path in corpus.iterdir():
+        for function in (program := MLProgram(path)).package.functions.values():
+            compiler = Compiler(function, lift=False, optimize=True, shared=program._shared)
+            compiler.compile()
+            kinds |= {operation.type for operation in compiler.fused.operations}
+        weights = [w for w in program._shared.values() if isinstance(w, native.Weight)]
+        forms |= {weight._keep[0].dtype for weight in weights}
+    assert kinds >= {"attention", "rms_norm", "gated"}
+    assert forms == {torch.float32, torch.float16, torch.int8, torch.uint8}
 
 
 def test_a_case_is_the_same_every_time(corpus, tmp_path):

@@ -200,8 +200,8 @@ class TestNorms:
 class TestProducts:
     X: dict = {"x": (1, 32, 1, 4)}  # noqa: RUF012
 
-    def conv(self, weight, **extra):
-        return op("conv", {"y": typed("fp32", 1, 32, 1, 4)}, x="x", weight=weight, **extra)
+    def conv(self, weight, tokens=4, **extra):
+        return op("conv", {"y": typed("fp32", 1, 32, 1, tokens)}, x="x", weight=weight, **extra)
 
     def scaled(self, data, scale):
         data = const(RANDOM.integers(-9, 9, data).astype(np.int32), "int8")
@@ -213,6 +213,12 @@ class TestProducts:
     def test_weights_by_row(self, make):
         path = make([self.scaled((32, 32, 1, 1), (32, 1, 1, 1)), self.conv("w")], self.X)
         same(path, self.X)
+
+    def test_no_tokens(self, make):
+        """Found by fuzzing: the plain convolution refused x of size 0."""
+        weight = const(RANDOM.standard_normal((32, 32, 1, 1)).astype(np.float32))
+        path = make([self.conv(weight, tokens=0)], empty := {"x": (1, 32, 1, 0)})
+        same(path, empty)
 
     @pytest.mark.parametrize(
         ("data", "scale"),

@@ -137,7 +137,8 @@ class TestControlFlow:
         ],
     )  # fmt: skip
     def test_parts_that_do_not_fit(self, make, operation):
-        refused(make([operation], ["y0"]), "(nested blocks|fit together|needs a value|2 values|twice)")
+        match = "(nested blocks|fit together|needs a value|2 values|twice)"
+        refused(make([operation], ["y0"]), match)
 
     def test_a_condition_that_is_no_truth(self, make):
         path = make([op("cond", {"y": X}, [block([], ["x"])] * 2, pred="x")])
@@ -161,7 +162,8 @@ class TestStates:
         ],
     )
     def test_parts_that_do_not_fit(self, make, operation):
-        refused(make([operation, ADD], inputs=self.STATE), "fit together|needs a value|before any op")
+        path = make([operation, ADD], inputs=self.STATE)
+        refused(path, "fit together|needs a value|before any op")
 
     def test_a_state_as_an_output(self, make):
         refused(make([ADD], ["memory"], inputs=self.STATE), "output 'memory' is made by no op")
@@ -199,7 +201,7 @@ class TestOps:
         bad = op("reshape", {"z": X}, x="x", shape=const(np.array([7], np.int32)))
         both = [block([bad], ["z"]), block([], ["x"])]
         path = make([op("cond", {"y": X}, both, pred=const(True))])
-        refused(path, r"op 'reshape' \('z', operation 0 of 1 in a block of 'y'\) cannot run on shape=")
+        refused(path, r"op 'reshape' \('z', operation 0 of 1 in a block of 'y'\) cannot run on sh")
 
     def test_a_mistake_of_ours_is_not_blamed_on_the_package(self, package, monkeypatch):
         def mistaken(*args):

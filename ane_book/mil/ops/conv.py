@@ -27,7 +27,7 @@ def pointwise(x: Tensor, weight2d: Tensor, bias: Tensor | None = None) -> Tensor
         y = torch.matmul(weight2d, x.reshape(n, channels, -1).float())  # (N, C_out, prod D)
     if bias is not None:
         y = y + (bias if y.dim() == 1 else bias[:, None])
-    return y.to(x.dtype).view(n, -1, *spatial)
+    return y.to(x.dtype).view(n, weight2d.shape[0], *spatial)
 
 
 def resolve_padding(
