@@ -39,7 +39,8 @@ class Recipe(_Record):
     shard_bytes: int = 1_000_000_000  # limit for the weights of one shard
     head_rows: int = 16384  # limit for one part of the vocabulary
     argmax_output: bool = False
-    quant: str = "none"  # a name of conversion.quantize.SCHEMES
+    quant: str = "none"  # of the layers: a name of conversion.quantize.SCHEMES
+    quant_head: str = "none"
 
     @property
     def functions(self) -> dict[str, int]:

@@ -5,6 +5,7 @@ piped. What the user can mend ends in one line `error: ...` and exit code 2.
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 import json
 import os
 from pathlib import Path
@@ -41,7 +42,17 @@ Context = Annotated[
 ]
 Quant = Annotated[
     str | None,
-    typer.Option(help="How weights are stored: none, int8, lut4, lut6, lut8.  [default: none]"),
+    typer.Option(
+        help="How weights are stored: none, int8, int8-tensor, int4, lut4, lut6 or lut8; a lut "
+        "also with -g8, -g32 or -tensor, the output channels of a palette.  [default: none]"
+    ),
+]
+QuantHead = Annotated[str | None, typer.Option(help="The head's.  [default: as --quant]")]
+Prefill = Annotated[
+    int | None, typer.Option(min=2, help="Tokens that a prefill call takes.  [default: 64]")
+]
+ShardLimit = Annotated[
+    str | None, typer.Option(help="Most weight bytes of a shard.  [default: 1GB]")
 ]
 Model = Annotated[str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.")]
 System = Annotated[str | None, typer.Option(help='System prompt; "" is an empty one.')]
@@ -91,12 +102,9 @@ def convert(
     kv: KV = None,
     context: Context = None,
     quant: Quant = None,
-    prefill: Annotated[
-        int | None, typer.Option(min=2, help="Tokens that a prefill call takes.  [default: 64]")
-    ] = None,
-    shard_limit: Annotated[
-        str | None, typer.Option(help="Most weight bytes of a shard.  [default: 1GB]")
-    ] = None,
+    quant_head: QuantHead = None,
+    prefill: Prefill = None,
+    shard_limit: ShardLimit = None,
     argmax_output: Annotated[
         bool, typer.Option("--argmax-output", help="Return the likeliest token, not logits.")
     ] = False,
@@ -104,8 +112,14 @@ def convert(
 ) -> None:
     """Convert a model to a bundle, and print the bundle's folder."""
     import ane_book
+    from ane_book.conversion.quantize import scheme_warning
 
-    recipe = _given(kv=kv, context=context, prefill=prefill, shard_limit=shard_limit, quant=quant)
+    recipe = _given(
+        kv=kv, context=context, prefill=prefill, shard_limit=shard_limit,
+        quant=quant, quant_head=quant_head,
+    )  # fmt: skip
+    if warning := scheme_warning(quant, quant_head):
+        print(warning, file=sys.stderr)
     with progress_bar() as progress:
         bundle = ane_book.convert(
             model,
@@ -252,8 +266,13 @@ def doctor() -> None:
     from ane_book import device
     from ane_book.inspect import table
 
+    checks = device.describe()
+    if find_spec("torch"):
+        from ane_book.mil import native
+
+        checks.append(("compiled kernels", *native.status()))
     words = {True: "yes", False: "no", None: ""}
-    print(table([(check, words[ok], detail) for check, ok, detail in device.describe()]))
+    print(table([(check, words[ok], detail) for check, ok, detail in checks]))
 
 
 def _given(**options) -> dict:

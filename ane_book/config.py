@@ -1,15 +1,17 @@
 """What a decoder is, in numbers: the fields that the model, the bundle and the runtime agree on.
 
 The names are those of this book; `DecoderConfig.from_hf` reads them from a Hugging Face
-`config.json`. Rotary tables live here as well, because the host computes them for every backend and
-every model.
+`config.json`. Rotary tables (`ane_book.rope`) and the mask are the host's work for every backend
+and every model.
 
-References: RoPE, Su et al. 2021 (arXiv 2104.09864); GQA, Ainslie et al. 2023 (arXiv 2305.13245).
+Reference: GQA, Ainslie et al. 2023 (arXiv 2305.13245).
 """
 
-import math
+from dataclasses import dataclass
 
+from ane_book import rope
 from ane_book.errors import UnsupportedModel
+from ane_book.rope import rope_tables
 import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -17,20 +19,42 @@ __all__ = ["MASKED", "DecoderConfig", "causal_mask", "rope_tables"]
 
 MASKED = -40000.0  # "not attended": large, finite and inside fp16, since the ANE mangles -inf
 
-#: Attention details that differ between families and that `config.json` leaves unsaid.
+
+@dataclass(frozen=True)
+class Family:
+    """What a `config.json` leaves unsaid, the names of tensors in `transformers` included."""
+
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    qk_norms: tuple[str, ...] = ()  # of the queries, of the keys
+    rope_before_norm: bool = False  # queries and keys are rotated first, then normed
+    qkv_bias: bool = False
+    partial_rotary: bool = False  # `partial_rotary_factor` is in force
+    sliding_window: bool = False  # `sliding_window` is in force
+
+
 FAMILIES = {
-    "llama": {"qkv_bias": False, "qk_norm": False},
-    "qwen2": {"qkv_bias": True, "qk_norm": False},
-    "qwen3": {"qkv_bias": False, "qk_norm": True},
+    "hunyuan_v1_dense": Family(
+        qk_norms=("self_attn.query_layernorm", "self_attn.key_layernorm"), rope_before_norm=True
+    ),
+    "llama": Family(),
+    "phi3": Family(
+        qkv=("self_attn.qkv_proj",),
+        gate_up=("mlp.gate_up_proj",),
+        partial_rotary=True,
+        sliding_window=True,
+    ),
+    "qwen2": Family(qkv_bias=True),
+    "qwen3": Family(qk_norms=("self_attn.q_norm", "self_attn.k_norm")),
 }
 
 
 class DecoderConfig(BaseModel):
-    """A dense decoder of the Llama and Qwen2/2.5/Qwen3 families."""
+    """A dense decoder of the Llama, Qwen2/2.5/Qwen3, Phi-3/Phi-4-mini and HunYuan families."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    architecture: str  # "llama", "qwen2" or "qwen3", as `model_type` in config.json
+    architecture: str  # a key of FAMILIES: `model_type` in config.json
     hidden_size: int  # C
     intermediate_size: int  # F
     num_layers: int  # L
@@ -40,26 +64,46 @@ class DecoderConfig(BaseModel):
     vocab_size: int  # V
     rms_norm_eps: float
     rope_theta: float
-    rope_scaling: dict | None = None
+    rope_scaling: dict | None = None  # see ane_book.rope
+    partial_rotary_factor: float = 1.0  # R / D
     max_position: int
+    sliding_window: int | None = None  # tokens that one token sees, itself included
     qkv_bias: bool = False
     qk_norm: bool = False
     tied_embeddings: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> "DecoderConfig":
+        if self.architecture not in FAMILIES:
+            raise ValueError(f"architecture {self.architecture!r} is none of {', '.join(FAMILIES)}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"{self.num_heads} heads do not divide by {self.num_kv_heads} KV heads"
             )
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd; rotary embedding needs pairs")
+        if self.rotary_dim % 2 or not 0 < self.rotary_dim <= self.head_dim:
+            raise ValueError(
+                f"{self.rotary_dim} of head_dim {self.head_dim} dimensions are rotated "
+                f"(partial_rotary_factor {self.partial_rotary_factor}); rotary embedding needs "
+                "pairs: an even number, up to all of them"
+            )
+        rope.check(self)
         return self
 
     @property
     def group(self) -> int:
         """G: how many query heads share one key/value head."""
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def rotary_dim(self) -> int:
+        """R: the first dimensions of a head, which are rotated; the others stay as they are."""
+        # Rounded down as in `transformers`, but 60/88 of 88 is 60 here, not 59.
+        return int(self.head_dim * self.partial_rotary_factor + 1e-6)
+
+    @property
+    def family(self) -> Family:
+        """What the architecture says by itself."""
+        return FAMILIES[self.architecture]
 
     @classmethod
     def from_hf(cls, config: dict) -> "DecoderConfig":
@@ -68,21 +112,17 @@ class DecoderConfig(BaseModel):
         Raises UnsupportedModel for a `model_type`, activation or rotary scaling that we do not
         have.
         """
-        family = config.get("model_type")
-        if family not in FAMILIES:
+        name = config.get("model_type")
+        if name not in FAMILIES:
             raise UnsupportedModel(
-                f"config.json: model_type {family!r} is not one this library converts; "
+                f"config.json: model_type {name!r} is not one this library converts; "
                 f"supported: {', '.join(sorted(FAMILIES))}"
             )
-        _refuse_unsupported(family, config)
-        rope = config.get("rope_parameters") or {}
-        scaling = config.get("rope_scaling") or (
-            {k: v for k, v in rope.items() if k != "rope_theta"}
-        )
+        family, config = FAMILIES[name], rope.plain(config)
+        _refuse_unsupported(name, config)
         heads = config["num_attention_heads"]
-        switches = FAMILIES[family]
         return cls(
-            architecture=family,
+            architecture=name,
             hidden_size=config["hidden_size"],
             intermediate_size=config["intermediate_size"],
             num_layers=config["num_hidden_layers"],
@@ -91,74 +131,33 @@ class DecoderConfig(BaseModel):
             head_dim=config.get("head_dim") or config["hidden_size"] // heads,
             vocab_size=config["vocab_size"],
             rms_norm_eps=config["rms_norm_eps"],
-            rope_theta=config.get("rope_theta") or rope.get("rope_theta") or 10000.0,
-            rope_scaling=_plain_scaling(scaling),
+            rope_theta=config["rope_theta"],
+            rope_scaling=rope.read_scaling(name, config),
+            partial_rotary_factor=config.get("partial_rotary_factor") or 1.0,
             max_position=config["max_position_embeddings"],
+            sliding_window=config.get("sliding_window") if family.sliding_window else None,
             tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-            qkv_bias=bool(config.get("attention_bias", switches["qkv_bias"])),
-            qk_norm=switches["qk_norm"],
+            qkv_bias=family.qkv_bias,
+            qk_norm=bool(family.qk_norms),
         )
 
 
-def _refuse_unsupported(family: str, config: dict) -> None:
+def _refuse_unsupported(name: str, config: dict) -> None:
     """Refuse what would convert without a word and then answer wrongly."""
+    family, partial = FAMILIES[name], config.get("partial_rotary_factor")
     unsupported = {
         "hidden_act": config.get("hidden_act", "silu") != "silu",
         "mlp_bias": bool(config.get("mlp_bias")),
+        "lm_head_bias": bool(config.get("lm_head_bias")),
         "use_sliding_window": bool(config.get("use_sliding_window")),
-        "attention_bias": family == "llama" and bool(config.get("attention_bias")),
+        "attention_bias": bool(config.get("attention_bias", family.qkv_bias)) != family.qkv_bias,
+        "partial_rotary_factor": not family.partial_rotary and partial not in (None, 1.0),
     }
     for field, refused in unsupported.items():
         if refused:
             raise UnsupportedModel(
-                f"config.json: {field} = {config[field]!r} is not supported for {family} models"
+                f"config.json: {field} = {config[field]!r} is not supported for {name} models"
             )
-
-
-def _plain_scaling(scaling: dict) -> dict | None:
-    """The rotary scaling, or None for the default; refuses a kind that `rope_tables` lacks."""
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind == "default":
-        return None
-    if kind not in ("linear", "llama3"):
-        raise UnsupportedModel(
-            f"config.json: rope_scaling of type {kind!r} is not supported; "
-            "supported: default, linear, llama3"
-        )
-    return {**scaling, "rope_type": kind}
-
-
-def _inverse_frequencies(config: DecoderConfig) -> np.ndarray:
-    """Rotation per position of each of the D / 2 pairs, in radians, float64."""
-    exponents = np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim
-    frequencies = 1.0 / config.rope_theta**exponents  # (D/2,)
-    scaling = config.rope_scaling
-    if scaling is None:
-        return frequencies
-    if scaling["rope_type"] == "linear":
-        return frequencies / scaling["factor"]
-    # Llama 3.1: low frequencies are stretched, high ones kept, those between interpolated.
-    wavelength = 2 * math.pi / frequencies
-    original = scaling["original_max_position_embeddings"]
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    keep = np.clip((original / wavelength - low) / (high - low), 0.0, 1.0)
-    return frequencies * (keep + (1.0 - keep) / scaling["factor"])
-
-
-def rope_tables(config: DecoderConfig, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin of the rotary angles, each (1, 1, T, D) float32, for positions (T,).
-
-    Two things ride along, so that the graph need not do them. The first half of `sin` is negated,
-    which turns rotate-half into a swap of halves: `y = x * cos + swap(x) * sin`. And both tables
-    are scaled by D^(-1/4): queries and keys pass through them, so their product has attention's
-    1/sqrt(D), which as a constant of its own would be rounded to fp16 (D = 128: off by 1e-4).
-    """
-    angles = np.asarray(positions, dtype=np.float64)[:, None] * _inverse_frequencies(config)
-    scale = config.head_dim**-0.25
-    cos, sin = np.cos(angles) * scale, np.sin(angles) * scale  # (T, D/2)
-    cos = np.concatenate([cos, cos], axis=1)  # (T, D)
-    sin = np.concatenate([-sin, sin], axis=1)  # (T, D)
-    return cos[None, None].astype(np.float32), sin[None, None].astype(np.float32)
 
 
 def causal_mask(position: int, tokens: int, context: int) -> np.ndarray:

@@ -126,14 +126,6 @@ def _torch() -> Check:
     return "torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads"
 
 
-def _kernels() -> Check:
-    if _version("torch") is None:
-        return "compiled kernels", False, "without torch nothing runs that could use them"
-    from ane_book.mil import native
-
-    return "compiled kernels", *native.status()
-
-
 def _system() -> str:
     version = macos_version()
     name = f"macOS {version[0]}.{version[1]}" if version else platform.platform(terse=True)
@@ -143,8 +135,7 @@ def _system() -> str:
 def describe() -> list[Check]:
     """Every check as (what, whether it is there or None for a plain fact, detail).
 
-    Imports torch to ask for its threads, and compiles the kernels where they are not yet in the
-    cache: a second or two.
+    Imports torch to ask for its threads, which takes about a second.
     """
     memory, coremltools = memory_bytes(), _version("coremltools")
     apple_silicon = macos_version() is not None and platform.machine() == "arm64"
@@ -166,5 +157,4 @@ def describe() -> list[Check]:
             coremltools or "not installed; needed to convert models",
         ),
         _torch(),
-        _kernels(),
     ]

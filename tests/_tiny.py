@@ -12,12 +12,95 @@ import torch
 
 VOCABULARY = 257  # every byte, and the token that ends an answer
 
+#: HunYuan's scaling but for what it takes its name from.
+ALPHA = {"rope_theta": 10000.0, "rope_type": "dynamic", "factor": 1.0}
+
 #: Odd on purpose: one KV head, heads that are not C / H wide, a vocabulary that does not divide.
 TINY = {
     "llama": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
     "qwen2": {"num_attention_heads": 6, "num_key_value_heads": 1, "hidden_size": 96},
     "qwen3": {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 32},
+    "phi3": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 128,
+        "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.75},  # 24 of 32
+    },
+    "hunyuan_v1_dense": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "rope_parameters": ALPHA | {"alpha": 1000.0},
+    },
 }
+
+#: One layer, one KV head, heads of 96: as no model is.
+ODD = {
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "hidden_size": 192,
+    "head_dim": 96,
+}
+
+#: Every family's own way to stretch its context; what `ODD` has beside it.
+SCALED = {
+    "llama": {
+        "rope_theta": 10000.0,
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+    "qwen2": {"rope_theta": 1000000.0},
+    "qwen3": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
+    "hunyuan_v1_dense": ALPHA | {"alpha": 50.0},
+}
+
+
+def longrope(pairs: int, partial: float = 0.75) -> dict:
+    """Phi's scaling, its divisors made up; the original context is a field beside it."""
+    return {
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": partial,
+        "rope_type": "longrope",
+        "short_factor": [1.0 + i / 50 for i in range(pairs)],
+        "long_factor": [1.0 + i * i / 20 for i in range(pairs)],
+    }
+
+
+def odd(family: str) -> dict:
+    """The changes that make a tiny model odd; Phi's runs beyond its original context of 32."""
+    if family == "phi3":
+        return ODD | {"rope_parameters": longrope(36), "original_max_position_embeddings": 32}
+    return ODD | {"rope_parameters": SCALED[family]}
+
+
+#: Four query heads to a KV head, a tied head, another prime vocabulary, another share rotated.
+GROUPED = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "hidden_size": 128,
+    "head_dim": 16,
+    "tie_word_embeddings": True,
+    "vocab_size": 263,
+}
+
+
+def grouped(family: str) -> dict:
+    """The changes that make a tiny model as the real ones are."""
+    if family == "phi3":  # within its original context
+        return GROUPED | {
+            "rope_parameters": longrope(4, partial=0.5),
+            "original_max_position_embeddings": 112,
+        }
+    return GROUPED
+
+
+VARIANTS = {"usual": lambda family: {}, "odd": odd, "grouped": grouped}
+
 COMMON = {
     "hidden_size": 64,
     "intermediate_size": 96,

@@ -1,9 +1,14 @@
 """The decoder in ANE form against `transformers`: the same weights, the same logits."""
 
-from _tiny import TINY, tiny_model
+from itertools import cycle
+
+from _tiny import TINY, VARIANTS, longrope, odd, tiny_model, write_checkpoint
+import ane_book
 from ane_book.config import DecoderConfig, causal_mask, rope_tables
 from ane_book.models.decoder import Decoder, Head, Winner
+from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.models.layers import rms_normalize
+from ane_book.runtime import Session
 from ane_book.weights import tensor_shapes
 import numpy as np
 import pytest
@@ -31,28 +36,81 @@ def logits(
     decoder: Decoder, model, ids: list[int], chunks: list[int], context: int
 ) -> torch.Tensor:
     """Logits (n, V) of `ids`, run in calls of the given lengths over one cache."""
-    config = decoder.config
+    config, dtype = decoder.config, decoder.head.norm.weight.dtype
     shape = (config.num_layers, config.num_kv_heads, context, config.head_dim)
     keys, values, found, at = torch.zeros(shape), torch.zeros(shape), [], 0
     for tokens in chunks:
         rows = model.get_input_embeddings()(torch.tensor(ids[at : at + tokens]))  # (T, C)
-        tables = [torch.from_numpy(t) for t in rope_tables(config, np.arange(at, at + tokens))]
+        tables = map(torch.from_numpy, rope_tables(config, np.arange(at, at + tokens), context))
         mask = torch.from_numpy(causal_mask(at, tokens, context)).repeat(1, 1, config.group, 1)
-        out, k, v = decoder(rows.T[None, :, None], *tables, mask, keys, values)
+        inputs = (rows.T[None, :, None], *tables, mask, keys, values)
+        out, k, v = decoder(*(x.to(dtype) for x in inputs))
         keys[:, :, at : at + tokens], values[:, :, at : at + tokens] = k, v
         found.append(out[0, :, 0].T)
         at += tokens
     return torch.cat(found)
 
 
+def prompt(tokens: int) -> list[int]:
+    return torch.randint(0, 257, (tokens,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
 @pytest.mark.parametrize("family", TINY)
 @pytest.mark.parametrize("chunks", [[20], [1] * 20, [8, 8, 1, 3]], ids=["whole", "steps", "mixed"])
 def test_logits_equal_those_of_transformers(family, chunks):
-    model = tiny_model(family)
-    ids = torch.randint(0, 257, (20,), generator=torch.Generator().manual_seed(1)).tolist()
+    model, ids = tiny_model(family), prompt(20)
     expected = model(torch.tensor([ids])).logits[0]
     found = logits(decoder_of(model), model, ids, chunks, context=32)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def greedy(model, ids: list[int], tokens: int) -> list[int]:
+    """What `transformers` generates, all tokens."""
+    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    return model.generate(torch.tensor([ids]), max_new_tokens=tokens, **options)[0].tolist()
+
+
+PROMPT, ANSWER, CONTEXT = 40, 64, 112
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("family", TINY)
+def test_greedy_tokens_equal_those_of_transformers(family, variant):
+    """Prompt and decode: each token the winner of its logits, which are those of the whole text."""
+    model = tiny_model(family, **VARIANTS[variant](family))
+    ids = greedy(model, prompt(PROMPT), ANSWER)
+    expected = model(torch.tensor([ids])).logits[0]
+    found = logits(decoder_of(model), model, ids, [PROMPT] + [1] * ANSWER, CONTEXT)
+    assert (found - expected).abs().max() < 1e-3
+    assert found[PROMPT - 1 : -1].argmax(dim=1).tolist() == ids[PROMPT:]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("family", TINY)
+def test_half_precision_stays_close(family, variant):
+    """All in fp16, as the packages are, with tables and mask rounded to it too."""
+    model = tiny_model(family, **VARIANTS[variant](family))
+    ids = prompt(PROMPT + ANSWER)
+    expected = model(torch.tensor([ids])).logits[0]
+    half = decoder_of(model).half()
+    found = logits(half, model, ids, [PROMPT] + [8] * (ANSWER // 8), CONTEXT)
+    assert torch.cosine_similarity(found.float(), expected, dim=1).min() > 0.999
+
+
+@pytest.mark.parametrize(("family", "kv"), list(zip(TINY, cycle(["state", "host"]), strict=False)))
+def test_the_bundle_of_an_odd_model_gives_its_tokens(tmp_path, family, kv):
+    model = tiny_model(family, **odd(family))
+    folder = write_checkpoint(model, tmp_path / "checkpoint")
+    recipe = {"kv": kv, "context": CONTEXT, "prefill": 16, "head_rows": 100}
+    bundle = ane_book.convert(str(folder), out=tmp_path / "bundle", **recipe)
+    ids = greedy(model, prompt(PROMPT), ANSWER)
+    expected = model(torch.tensor([ids])).logits[0].numpy()
+    session = Session(bundle, precision="fp32")
+    found = np.stack([session.prefill(ids[:PROMPT]), *map(session.decode, ids[PROMPT:])])
+    assert abs(found - expected[PROMPT - 1 :]).max() < 1e-3
+    assert found[:-1].argmax(axis=1).tolist() == ids[PROMPT:]
+    half = torch.from_numpy(Session(bundle).logits(ids))
+    assert torch.cosine_similarity(half, torch.from_numpy(expected), dim=1).min() > 0.999
 
 
 @pytest.mark.parametrize("kind", ROPE_SCALING)

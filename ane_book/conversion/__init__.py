@@ -24,7 +24,7 @@ from filelock import FileLock
 __all__ = ["convert", "reference_models"]
 
 LIBRARY = Path(__file__).parent.parent
-SHAPING = ("config.py", "bundle.py", "conversion/*.py", "models/*.py", "weights/*.py")
+SHAPING = ("config.py", "rope.py", "bundle.py", "conversion/*.py", "models/*.py", "weights/*.py")
 
 
 def convert(
@@ -39,6 +39,7 @@ def convert(
     head_rows: int = 16384,
     argmax_output: bool = False,
     quant: str = "none",
+    quant_head: str | None = None,
     force: bool = False,
     progress: Progress = lambda description, done, total: None,
 ) -> Bundle:
@@ -51,13 +52,14 @@ def convert(
     shard_limit: bytes of weights in one package. head_rows: rows in a part of the vocabulary.
     argmax_output: return the likeliest token's id instead of the logits.
     quant: how the projections' weights are stored: "none" (fp16), "int8" with a scale for each
-    output channel, or "lut4", "lut6", "lut8" with a palette for each 16 of them.
-    force: convert again although the bundle is there.
+    output channel, "lut4", "lut6", "lut8" with a palette for each 16 of them, and others
+    (`conversion.quantize.SCHEMES`). quant_head: the head's; None for the same. force: convert again.
 
-    Raises UnknownModel, WeightsNotFound, InvalidWeights, UnsupportedModel or InvalidInput. Nothing
-    is left in `out` unless it is whole.
+    Raises UnknownModel, WeightsNotFound, InvalidWeights, UnsupportedModel, InvalidInput. `out` is
+    there whole or not at all.
     """
-    recipe = _recipe(kv, context, prefill, shard_limit, head_rows, argmax_output, quant)
+    quants = quant, quant_head or quant
+    recipe = _recipe(kv, context, prefill, shard_limit, head_rows, argmax_output, quants)
     remembered = _Remembered(model, recipe) if source is None and out is None else None
     if remembered and not force and remembered.bundle:
         return remembered.bundle
@@ -80,6 +82,11 @@ def _build(
     if recipe.context > config.max_position:
         raise InvalidInput(
             f"context {recipe.context} is beyond the model's {config.max_position} positions"
+        )
+    if config.sliding_window and recipe.context > config.sliding_window:
+        raise InvalidInput(
+            f"context {recipe.context} is beyond the model's sliding window of "
+            f"{config.sliding_window} tokens, and windows are not supported; take a shorter context"
         )
     builder = BundleBuilder(name, weights, config, recipe, progress)
     key = _digest(weights.fingerprint(), recipe)
@@ -134,9 +141,10 @@ def _recipe(
     shard_limit: str | int,
     head_rows: int,
     argmax_output: bool,
-    quant: str,
+    quants: tuple[str, str],
 ) -> Recipe:
-    find_scheme(quant)
+    for quant in quants:
+        find_scheme(quant)
     if kv not in ("state", "host"):
         raise InvalidInput(f'kv must be "state" or "host", not {kv!r}')
     if not 2 <= prefill <= context:
@@ -150,7 +158,8 @@ def _recipe(
         shard_bytes=parse_bytes(shard_limit),
         head_rows=head_rows,
         argmax_output=argmax_output,
-        quant=quant,
+        quant=quants[0],
+        quant_head=quants[1],
     )
 
 

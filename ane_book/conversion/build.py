@@ -225,5 +225,5 @@ class _GoldenPass:
         T, S = recipe.prefill, recipe.context
         mask = torch.from_numpy(causal_mask(0, T, S)).repeat(1, 1, config.group, 1)
         empty = torch.zeros(1, config.num_kv_heads, S, config.head_dim)
-        cos, sin = (torch.from_numpy(t) for t in rope_tables(config, np.arange(T)))
+        cos, sin = (torch.from_numpy(t) for t in rope_tables(config, np.arange(T), S))
         return cos, sin, mask, empty, empty

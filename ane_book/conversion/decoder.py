@@ -157,7 +157,7 @@ def write_head(
     """Write the head's package: logits of each part of the vocabulary, or the winning token."""
     C, names = config.hidden_size, [f"logits_{i}" for i in range(len(splits))]
     package = PackageWriter(path)
-    stored = package.write_weights(weights, find_scheme(recipe.quant))
+    stored = package.write_weights(weights, find_scheme(recipe.quant_head))
     for name, T in recipe.functions.items():
         function = package.function(name)
         function.input("hidden", "fp16", (1, C, 1, T))

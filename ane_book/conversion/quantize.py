@@ -8,7 +8,7 @@ stands where the `const` stood:
     palette  constexpr_lut_to_dense            w = lut[index]
 
 Letters: O output channels, C input channels, G groups of output channels, b = O / G channels in a
-group, P = 2^bits entries of a palette, n = b * C weights of a group.
+group, B blocks of input channels, P = 2^bits entries of a palette, n = b * C weights of a group.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["SCHEMES", "Encoded", "Scheme", "encode", "find_scheme", "palettize", "quantize"]
+__all__ = [
+    "SCHEMES",
+    "Encoded",
+    "Scheme",
+    "encode",
+    "find_scheme",
+    "palettize",
+    "quantize",
+    "scheme_warning",
+]
 
 
 @dataclass(frozen=True)
@@ -28,25 +37,53 @@ class Scheme:
     """How the weights of a projection are stored.
 
     bits: of a stored number. channels: output channels that share a scale or a palette; 0 for all.
+    block: input channels that share a scale; 0 for all.
     """
 
     form: Literal["plain", "linear", "palette"]
     bits: int
     channels: int = 0
+    block: int = 0
 
     def groups(self, outputs: int) -> int:
         """How many groups so many output channels make; one when they cannot be divided evenly."""
-        even = self.channels and outputs % self.channels == 0
-        return outputs // self.channels if even else 1
+        return _parts(outputs, self.channels)
+
+    def blocks(self, inputs: int) -> int:
+        """The same for input channels."""
+        return _parts(inputs, self.block)
 
 
+def _parts(channels: int, size: int) -> int:
+    return channels // size if size and channels % size == 0 else 1
+
+
+#: What the Neural Engine takes, as far as anyone has said (research/quantization.md): a scale for
+#: each output channel or for all, and palettes for groups of output channels or for all. "int4",
+#: a scale for each 32 input channels, is what a Mac's GPU takes; on the engine it is not supported.
 SCHEMES = {
     "none": Scheme("plain", 16),
     "int8": Scheme("linear", 8, 1),
-    "lut4": Scheme("palette", 4, 16),
-    "lut6": Scheme("palette", 6, 16),
-    "lut8": Scheme("palette", 8, 16),
+    "int8-tensor": Scheme("linear", 8),
+    **{f"lut{bits}": Scheme("palette", bits, 16) for bits in (4, 6, 8)},
+    **{
+        f"lut{bits}-{name}": Scheme("palette", bits, channels)
+        for bits in (4, 6, 8)
+        for name, channels in (("g8", 8), ("g32", 32), ("tensor", 0))
+    },
+    "int4": Scheme("linear", 4, 1, 32),
 }
+
+
+def scheme_warning(*names: str | None) -> str:
+    """What to know before one of these schemes is chosen; empty for most."""
+    if not any(name and find_scheme(name).block for name in names):
+        return ""
+    return (
+        "int4 with a scale for each block is made for a Mac's GPU: on the Neural Engine it is not "
+        "supported, and Core ML moves such layers to the CPU or GPU without a word "
+        "(coremltools issue 2510). lut4 is what the engine takes."
+    )
 
 
 def find_scheme(name: str) -> Scheme:
@@ -73,7 +110,7 @@ def encode(weight: Tensor, scheme: Scheme) -> Encoded:
         return Encoded("const", {"val": ("fp16", weight.half().numpy())})
     groups = scheme.groups(len(weight))
     if scheme.form == "linear":
-        data, scale = quantize(weight, groups)
+        data, scale = quantize(weight, groups, scheme.blocks(weight.shape[1]), scheme.bits)
         return Encoded(
             "constexpr_blockwise_shift_scale",
             {"data": (f"int{scheme.bits}", data), "scale": ("fp16", scale)},
@@ -90,20 +127,25 @@ def _is_projection(weight: Tensor) -> bool:
     return weight.dim() == 4 and len(weight) > 1 and weight.shape[2:] == (1, 1)
 
 
-def quantize(weight: Tensor, groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """weight (O, C, 1, 1) -> data int8 (O, C, 1, 1), scale fp16 (G, 1, 1, 1), symmetric.
+def quantize(
+    weight: Tensor, groups: int, blocks: int = 1, bits: int = 8
+) -> tuple[np.ndarray, np.ndarray]:
+    """weight (O, C, 1, 1) -> data int8 (O, C, 1, 1), scale fp16 (G, B, 1, 1), symmetric.
 
-    scale = max |w| / 127 of the group, rounded up to fp16 so that nothing is clipped, and
-    data = round(w / scale); hence |w - scale * data| <= scale / 2.
+    B blocks of input channels. With L = 2^(bits - 1) - 1 the scale of a group's block is its
+    max |w| / L, rounded up to fp16 so that nothing is clipped, and data = round(w / scale); hence
+    |w - scale * data| <= scale / 2 and |data| <= L.
     """
-    rows = weight.float().reshape(groups, -1)  # (G, n)
-    exact = rows.abs().amax(dim=1, keepdim=True).numpy() / np.float32(127)
+    outputs, inputs = weight.shape[:2]
+    parts = weight.float().reshape(groups, outputs // groups, blocks, inputs // blocks)
+    levels = np.float32(2 ** (bits - 1) - 1)
+    exact = parts.abs().amax(dim=(1, 3), keepdim=True).numpy() / levels  # (G, 1, B, 1)
     scale = exact.astype(np.float16)
     low = scale.astype(np.float32) < exact
     scale[low] = np.nextafter(scale[low], np.float16(np.inf))
     scale[scale == 0] = 1  # a group of zeros
-    data = (rows / torch.from_numpy(scale.astype(np.float32))).round().to(torch.int8)
-    return data.reshape(weight.shape).numpy(), scale.reshape(groups, 1, 1, 1)
+    data = (parts / torch.from_numpy(scale.astype(np.float32))).round().to(torch.int8)
+    return data.reshape(weight.shape).numpy(), scale.reshape(groups, blocks, 1, 1)
 
 
 def palettize(weight: Tensor, groups: int, bits: int) -> tuple[np.ndarray, np.ndarray]:

@@ -40,6 +40,8 @@ def specialize(compiler, operation: Operation) -> tuple[Callable, list[str]] | N
     shapes = [_shape(compiler, operation.inputs[key][0]) for key in operands]
     parameters = _parameters(compiler, operation, operands)
     dtype = compiler.constants.dtype(operation.outputs[0][1])
+    if any(_dtype(compiler, operation.inputs[key][0]) != dtype for key in operands):
+        return None
     if None in shapes or parameters is None or dtype not in (torch.float16, torch.float32):
         return None
     run = prepare(parameters, dtype, *shapes)
@@ -61,6 +63,12 @@ def _shape(compiler, item) -> Shape | None:
     if type_ is None or None in type_.shape or 0 in type_.shape:
         return None
     return type_.shape
+
+
+def _dtype(compiler, item) -> torch.dtype | None:
+    """The dtype of a value that is computed at run time."""
+    type_ = compiler.types.get(item) if isinstance(item, str) else None
+    return type_ and compiler.constants.dtype(type_)
 
 
 def _parameters(compiler, operation: Operation, operands: list[str]) -> dict | None:

@@ -2,9 +2,9 @@
 
 A converter writes attention as products, mask, softmax and products, and RMS norm as the layer norm
 of [x, -x]. They are found by their shape in the graph, from the op in their middle outwards, and
-only where no intermediate value is used by anyone else. Rounding stays where the ops round. One
-thing is not the same: a slot of attention whose mask is -30,000 or less takes no part even if its
-score should be beyond +29,000; in exchange, slots that are closed to all rows are never read.
+only where no intermediate value is used by anyone else. Rounding stays where the ops round. A
+slot of the cache that holds nothing but zeros, and to whose score -30,000 or less is added, takes
+no part in attention; what it would add is e^-30,000.
 
 The executor's trace, and `optimize=False`, run every op by itself.
 """

@@ -135,9 +135,11 @@ class Package:
     def _read_program(self, model) -> None:
         kind = model.WhichOneof("Type")
         if kind != "mlProgram":
+            mend = 'convert it with convert_to="mlprogram"'
+            if (kind or "").startswith("pipeline"):
+                mend = "convert the models in it by themselves, and give one of those packages"
             raise InvalidPackage(
-                f"{self.path}: holds a {kind or 'nothing'}, not an ML Program; convert it with "
-                'convert_to="mlprogram"'
+                f"{self.path}: holds a {kind or 'nothing'}, not an ML Program; {mend}"
             )
         self.description, self.specification_version = model.description, model.specificationVersion
         self.default_function = model.description.defaultFunctionName or "main"

@@ -1,4 +1,4 @@
-"""The dense decoder of the Llama and Qwen2/2.5/Qwen3 families, in ANE form.
+"""The dense decoder of the families in `ane_book.config.FAMILIES`, in ANE form.
 
 It is the one description of these models: conversion lowers its `Block` and `Head`, tests hold it
 to `transformers`, and chapters call it directly. Embedding lookup, rotary tables and the mask are
@@ -79,28 +79,27 @@ def block_weights(config: DecoderConfig, layer: int, read: Callable[[str], np.nd
 
     read(name) gives a tensor under its `transformers` name, float32, (out, in) order.
     """
-    C, F = config.hidden_size, config.intermediate_size
-    D, H, K = config.head_dim, config.num_heads, config.num_kv_heads
-    base = f"model.layers.{layer}"
+    C, D, H, K = config.hidden_size, config.head_dim, config.num_heads, config.num_kv_heads
+    base, family = f"model.layers.{layer}", config.family
 
     def rows(*names: str) -> Tensor:
         return torch.from_numpy(np.concatenate([read(f"{base}.{name}") for name in names]))
 
-    qkv = [f"self_attn.{p}_proj" for p in "qkv"]
+    def matrix(*modules: str) -> Tensor:
+        return rows(*[f"{module}.weight" for module in modules])[:, :, None, None]
+
     weights = {
         "attention_norm.weight": rows("input_layernorm.weight").view(1, C, 1, 1),
-        "attention.qkv.weight": rows(*[f"{p}.weight" for p in qkv])[:, :, None, None],
-        "attention.out.weight": rows("self_attn.o_proj.weight")[:, :, None, None],
+        "attention.qkv.weight": matrix(*family.qkv),
+        "attention.out.weight": matrix("self_attn.o_proj"),
         "feed_forward_norm.weight": rows("post_attention_layernorm.weight").view(1, C, 1, 1),
-        "feed_forward.gate_up.weight": rows("mlp.gate_proj.weight", "mlp.up_proj.weight")[
-            :, :, None, None
-        ],
-        "feed_forward.down.weight": rows("mlp.down_proj.weight").view(C, F, 1, 1),
+        "feed_forward.gate_up.weight": matrix(*family.gate_up),
+        "feed_forward.down.weight": matrix("mlp.down_proj"),
     }
     if config.qkv_bias:
-        weights["attention.qkv.bias"] = rows(*[f"{p}.bias" for p in qkv])
+        weights["attention.qkv.bias"] = rows(*[f"{module}.bias" for module in family.qkv])
     if config.qk_norm:
-        q, k = rows("self_attn.q_norm.weight"), rows("self_attn.k_norm.weight")
+        q, k = (rows(f"{module}.weight") for module in family.qk_norms)
         weights["attention.qk_norm"] = torch.cat([q.expand(H, D), k.expand(K, D)])[None, :, None, :]
     return weights
 

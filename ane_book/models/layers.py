@@ -54,10 +54,13 @@ class RMSNorm(nn.Module):
         return rms_normalize(x, 1, self.eps) * self.weight
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of rows (1, heads, T, D), with `rope_tables` (1, 1, T, D)."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([second, first], dim=-1) * sin
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, dims: int) -> Tensor:
+    """Rotary embedding of the first `dims` of D dimensions, rows (1, heads, T, D).
+
+    The tables are those of `rope_tables`, (1, 1, T, D): for the other dimensions sin is 0.
+    """
+    first, second, *rest = x.split(dims // 2, dim=-1)
+    return x * cos + torch.cat([second, first, *rest], dim=-1) * sin
 
 
 class Attention(nn.Module):
@@ -74,6 +77,8 @@ class Attention(nn.Module):
         rows = (self.heads + 2 * self.kv_heads) * self.dim
         self.qkv = projection(config.hidden_size, rows, bias=config.qkv_bias)
         self.out = projection(self.heads * self.dim, config.hidden_size)
+        self.rotary_dim = config.rotary_dim
+        self.rope_before_norm = config.family.rope_before_norm
         self.qk_norm_eps = config.rms_norm_eps if config.qk_norm else None
         if config.qk_norm:  # one weight a head, so that queries and keys are normed in one go
             self.qk_norm = nn.Parameter(torch.ones(1, self.heads + self.kv_heads, 1, self.dim))
@@ -85,9 +90,7 @@ class Attention(nn.Module):
         H, K, D, T, S = self.heads, self.kv_heads, self.dim, x.shape[3], keys.shape[2]
         rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
         qk, new_values = rows.split([H + K, K], dim=1)
-        if self.qk_norm_eps is not None:
-            qk = rms_normalize(qk, 3, self.qk_norm_eps) * self.qk_norm
-        q, new_keys = rotate(qk, cos, sin).split([H, K], dim=1)
+        q, new_keys = self._norm_and_rotate(qk, cos, sin).split([H, K], dim=1)
 
         # The G query heads of one key/value head become rows of one matrix: no copy of K or V.
         # The scale 1/sqrt(D) came in with the rotary tables (`ane_book.config.rope_tables`).
@@ -98,6 +101,17 @@ class Attention(nn.Module):
         y = old @ values + new @ new_values  # (1, K, G*T, D)
         y = y.view(1, H, T, D).transpose(2, 3).reshape(1, H * D, 1, T)
         return self.out(y), new_keys, new_values
+
+    def _norm_and_rotate(self, qk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Queries and keys (1, H+K, T, D), ready for attention."""
+        if self.qk_norm_eps is not None:
+            qk = rms_normalize(qk, 3, self.qk_norm_eps)
+            if not self.rope_before_norm:
+                qk = qk * self.qk_norm
+        qk = rotate(qk, cos, sin, self.rotary_dim)
+        # A rotation keeps the mean square, so that where the norm comes after it, only the norm's
+        # weights have to; and the scale in the tables is not normed away.
+        return qk * self.qk_norm if self.qk_norm_eps is not None and self.rope_before_norm else qk
 
 
 class FeedForward(nn.Module):

@@ -5,7 +5,8 @@ name and shape with what the configuration asks for, and so refuses a damaged fi
 is done. Reading maps the file and hands out one tensor at a time, float32, whatever the file
 stores.
 
-    gguf.py           llama.cpp's format: metadata, quantised tensors and tokenizer in one file
+    gguf.py           llama.cpp's format: metadata, quantised tensors and tokenizer in one file,
+    gguf_header.py    whose layout this one knows
     safetensors.py    a Hugging Face folder: config.json, one or several weight files, tokenizer
     random.py         no file at all: a tensor is a function of its name and a seed
     hub.py            where a model's files are on this machine, or how to get them
@@ -22,6 +23,7 @@ from functools import cached_property
 import hashlib
 from pathlib import Path
 
+from ane_book import rope
 from ane_book.config import DecoderConfig
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 import numpy as np
@@ -121,28 +123,21 @@ def tensor_shapes(config: DecoderConfig) -> dict[str, Shape]:
     """Every tensor of a dense decoder by its `transformers` name, in the order of their use."""
     C, F, V = config.hidden_size, config.intermediate_size, config.vocab_size
     Q, KV = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    family = config.family
+    qkv = dict(zip(family.qkv, _rows(family.qkv, Q, KV, KV), strict=True))
+    gate_up = dict(zip(family.gate_up, _rows(family.gate_up, F, F), strict=True))
     layer: dict[str, Shape] = {
         "input_layernorm.weight": (C,),
-        "self_attn.q_proj.weight": (Q, C),
-        "self_attn.k_proj.weight": (KV, C),
-        "self_attn.v_proj.weight": (KV, C),
+        **{f"{module}.weight": (rows, C) for module, rows in qkv.items()},
         "self_attn.o_proj.weight": (C, Q),
         "post_attention_layernorm.weight": (C,),
-        "mlp.gate_proj.weight": (F, C),
-        "mlp.up_proj.weight": (F, C),
+        **{f"{module}.weight": (rows, C) for module, rows in gate_up.items()},
         "mlp.down_proj.weight": (C, F),
     }
     if config.qkv_bias:
-        layer |= {
-            "self_attn.q_proj.bias": (Q,),
-            "self_attn.k_proj.bias": (KV,),
-            "self_attn.v_proj.bias": (KV,),
-        }
+        layer |= {f"{module}.bias": (rows,) for module, rows in qkv.items()}
     if config.qk_norm:
-        layer |= {
-            "self_attn.q_norm.weight": (config.head_dim,),
-            "self_attn.k_norm.weight": (config.head_dim,),
-        }
+        layer |= {f"{module}.weight": (config.head_dim,) for module in family.qk_norms}
     shapes: dict[str, Shape] = {"model.embed_tokens.weight": (V, C)}
     for i in range(config.num_layers):
         shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
@@ -150,6 +145,11 @@ def tensor_shapes(config: DecoderConfig) -> dict[str, Shape]:
     if not config.tied_embeddings:
         shapes["lm_head.weight"] = (V, C)
     return shapes
+
+
+def _rows(modules: tuple[str, ...], *rows: int) -> tuple[int, ...]:
+    """The rows of each module: of one that is all of them fused, their sum."""
+    return (sum(rows),) if len(modules) == 1 else rows
 
 
 def read_config(config: dict, place: str) -> DecoderConfig:
@@ -163,7 +163,8 @@ def read_config(config: dict, place: str) -> DecoderConfig:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise InvalidWeights(f"{place}: {f'{field}: ' if field else ''}{first['msg']}") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise InvalidWeights(f"{place}: {f'{field}: ' if field else ''}{message}") from None
     except (TypeError, ValueError, ArithmeticError) as error:
         raise InvalidWeights(f"{place}: a field has a value that is no use: {error}") from None
 
@@ -187,19 +188,8 @@ def check_tensors(found: Mapping[str, Shape], expected: Mapping[str, Shape], pla
 
 
 def plain_rope(config: dict, place: str) -> dict:
-    """The same configuration with `rope_theta` at the top and `rope_scaling` a dict or None.
-
-    transformers 5 writes `rope_parameters` = {rope_theta, rope_type, ...}, earlier ones the two.
-    """
+    """`ane_book.rope.plain`, the one way in which a source's `config` has the rotary embedding."""
     for field in ("rope_parameters", "rope_scaling"):
         if not isinstance(config.get(field), dict | None):
             raise InvalidWeights(f"{place}: {field} is {config[field]!r}, not an object")
-    parameters = config.get("rope_parameters") or {}
-    scaling = config.get("rope_scaling") or {
-        key: value for key, value in parameters.items() if key != "rope_theta"
-    }
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    plain = {key: value for key, value in config.items() if key != "rope_parameters"}
-    plain["rope_theta"] = config.get("rope_theta") or parameters.get("rope_theta") or 10000.0
-    plain["rope_scaling"] = None if kind == "default" else scaling
-    return plain
+    return rope.plain(config)

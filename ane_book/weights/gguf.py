@@ -1,25 +1,16 @@
-"""GGUF, llama.cpp's file format: metadata, a table of tensors, then the tensors, often quantised.
+"""GGUF, llama.cpp's file format: metadata and tensors, often quantised, as one source.
 
-    magic "GGUF", version, number of tensors, number of metadata entries      (little endian)
-    metadata    key, type, value; strings are a length and UTF-8, arrays a type, a length and items
-    tensors     name, dimensions (fastest first), type, offset from the start of the data
-    data        aligned blocks, e.g. Q8_0: 32 weights as one fp16 scale and 32 int8
+Names, metadata and the order of rows are translated to those of `transformers`, names by a table
+for each architecture. `gguf_header` reads the layout, the package `gguf` dequantises.
 
-The package `gguf` knows the formats of quantised blocks and dequantises them. Its reader makes
-four numpy views per token and per merge of the tokenizer, which is 200,000 objects and two seconds
-here, and it takes the lengths in a file at their word; so the header is read below instead, with
-every length checked against the file.
-
-References: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; tensor names as in `gguf`'s
-constants.py; the order of rows in q and k as in llama.cpp's convert_hf_to_gguf.py,
-`LlamaModel.permute`. Dimensions: C hidden size, H query heads, K key/value heads, D head size.
+References: names as in `gguf`'s constants.py; what the metadata means, the order of rows in q and k
+and the base of HunYuan's rotary embedding as in llama.cpp's convert_hf_to_gguf.py.
+Dimensions: C hidden size, H query heads, K key/value heads, D head size, R rotated dimensions.
 """
 
 from copy import deepcopy
-from dataclasses import dataclass
 import math
 from pathlib import Path
-import struct
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights import (
@@ -30,32 +21,56 @@ from ane_book.weights import (
     read_config,
     tensor_shapes,
 )
+from ane_book.weights.gguf_header import Tensor, map_file, read_header
 from ane_book.weights.tokenizer import from_gguf
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 import numpy as np
 
 __all__ = ["GGUFSource"]
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
+#: `general.architecture` -> `model_type` of a Hugging Face configuration.
+ARCHITECTURES = {
+    "hunyuan-dense": "hunyuan_v1_dense",
+    "llama": "llama",
+    "phi3": "phi3",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+}
 
 #: GGUF name -> `transformers` name, without the ".weight" or ".bias" that both end in.
 OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
-#: The same inside a layer: "blk.7." + key -> "model.layers.7." + value.
-LAYER = {
+#: The same inside a layer: "blk.7." + key -> "model.layers.7." + value; what all have in common,
+COMMON = {
     "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k": "self_attn.k_proj",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+#: projections that stand each for itself,
+SEPARATE = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+}
+#: and the tables of the architectures.
+LAYER = {
+    "hunyuan-dense": COMMON
+    | SEPARATE
+    | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
+    "llama": COMMON | SEPARATE,
+    "phi3": COMMON | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+    "qwen2": COMMON | SEPARATE,
+    "qwen3": COMMON
+    | SEPARATE
+    | {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"},
+}
+
+#: Tensors that are no weights, but the divisors of rotary frequencies: Llama 3's, and LongRoPE's.
+DIVISORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 
 #: Field of `config.json` -> metadata key after the architecture's name, for what has no default.
 FIELDS = {
@@ -67,34 +82,19 @@ FIELDS = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
 }
 
-#: Metadata types that are one number, as numpy has them.
-SCALARS = {
-    kind: np.dtype(kind.name.lower()).newbyteorder("<")
-    for kind in GGUFValueType
-    if kind not in (GGUFValueType.STRING, GGUFValueType.ARRAY)
-}
-
 BLOCKS_AT_ONCE = 8192  # 262,144 weights of Q4 or Q8: the temporaries of dequantising stay near 3 MB
 
 
-@dataclass(frozen=True)
-class _Tensor:
-    shape: Shape
-    type: GGMLQuantizationType
-    start: int  # bytes from the beginning of the file
-    size: int  # bytes
-
-
 class GGUFSource(WeightSource):
-    """One `.gguf` file of architecture llama, qwen2 or qwen3."""
+    """One `.gguf` file of an architecture in `ARCHITECTURES`."""
 
     kind = "gguf"
 
     def __init__(self, path: Path):
         """Reads and checks the header; raises InvalidWeights or UnsupportedModel."""
         self.files = [path]
-        self._data = _map(path)
-        self._metadata, tensors = _read_header(self._data, path)
+        self._data = map_file(path)
+        self._metadata, tensors = read_header(self._data, path)
         self.architecture = self._metadata.get("general.architecture")
         if self.architecture not in ARCHITECTURES:
             known = ", ".join(ARCHITECTURES)
@@ -102,8 +102,9 @@ class GGUFSource(WeightSource):
                 f"{path}: architecture {self.architecture!r} is not supported; supported: {known}"
             )
         _check_types(tensors, path)
-        self._rope_freqs = tensors.pop("rope_freqs.weight", None)
-        self._tensors = {_rename(name): tensor for name, tensor in tensors.items()}
+        self._divisors = {name: tensors.pop(name) for name in DIVISORS if name in tensors}
+        names = LAYER[self.architecture]
+        self._tensors = {_rename(name, names): tensor for name, tensor in tensors.items()}
         self._config = self._read_config()
         decoder = read_config(self._config, str(path))
         self._heads = {"q_proj": decoder.num_heads, "k_proj": decoder.num_kv_heads}
@@ -130,12 +131,12 @@ class GGUFSource(WeightSource):
     def tokenizer(self) -> TokenizerFiles:
         return from_gguf(self._metadata, self._config["vocab_size"], str(self.files[0]))
 
-    def _find(self, name: str) -> _Tensor:
+    def _find(self, name: str) -> Tensor:
         if name not in self._tensors:
             raise InvalidWeights(f"{self.files[0]}: there is no tensor {name}")
         return self._tensors[name]
 
-    def _dequantize(self, tensor: _Tensor) -> np.ndarray:
+    def _dequantize(self, tensor: Tensor) -> np.ndarray:
         """Block by block: blocks do not know of rows, and long runs of them are fast to decode."""
         weights, size = GGML_QUANT_SIZES[tensor.type]
         blocks = self._data[tensor.start : tensor.start + tensor.size].reshape(-1, size)
@@ -159,7 +160,7 @@ class GGUFSource(WeightSource):
     def _read_config(self) -> dict:
         """The metadata in the words of a Hugging Face `config.json`."""
         path, tensors = self.files[0], self._tensors
-        config = {"model_type": self.architecture, "hidden_act": "silu"}
+        config = {"model_type": ARCHITECTURES[self.architecture], "hidden_act": "silu"}
         config |= {field: self._get(key) for field, key in FIELDS.items()}
         layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
         if not (0 < layers <= len(tensors) and heads > 0):
@@ -169,9 +170,8 @@ class GGUFSource(WeightSource):
         if self._get("expert_count", 0):
             raise UnsupportedModel(f"{path}: a mixture of experts; dense models only")
         head_dim = self._get("attention.key_length", config["hidden_size"] // heads)
-        for key in ("attention.value_length", "rope.dimension_count"):
-            if self._get(key, head_dim) != head_dim:
-                raise UnsupportedModel(f"{path}: {key} is not the head size, {head_dim}")
+        if self._get("attention.value_length", head_dim) != head_dim:
+            raise UnsupportedModel(f"{path}: attention.value_length is not the head size")
         config |= {
             "head_dim": head_dim,
             "num_key_value_heads": self._get("attention.head_count_kv", heads),
@@ -179,13 +179,18 @@ class GGUFSource(WeightSource):
             "rope_theta": self._get("rope.freq_base", 10000.0),
             "tie_word_embeddings": "lm_head.weight" not in tensors,
         }
-        if self.architecture != "qwen2":  # which always has one, and no field that says so
-            config["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in tensors
+        if (rotated := self._get("rope.dimension_count", head_dim)) != head_dim:
+            config["partial_rotary_factor"] = rotated / head_dim
+        if window := self._get("attention.sliding_window", 0):
+            config["sliding_window"] = window
         return config | {"rope_scaling": self._rope_scaling(config)}
 
     def _rope_scaling(self, config: dict) -> dict | None:
-        if self._rope_freqs is not None:
-            return self._llama3_scaling(config)
+        divisors = {name: self._dequantize(tensor) for name, tensor in self._divisors.items()}
+        if divisors.keys() & {DIVISORS[1], DIVISORS[2]}:
+            return self._longrope_scaling(divisors)
+        if DIVISORS[0] in divisors:
+            return self._llama3_scaling(config, divisors[DIVISORS[0]])
         kind = self._metadata.get(f"{self.architecture}.rope.scaling.type", "none")
         if kind == "none":
             return None
@@ -195,13 +200,28 @@ class GGUFSource(WeightSource):
             f"{self.files[0]}: rope.scaling.type {kind!r}; supported: none, linear, Llama 3's"
         )
 
-    def _llama3_scaling(self, config: dict) -> dict:
-        """Llama 3.1 and later: the file holds no parameters but their result, a divisor per pair.
+    def _longrope_scaling(self, divisors: dict[str, np.ndarray]) -> dict:
+        """Phi-3's and Phi-4-mini's: a divisor of each pair for short contexts, one for long."""
+        for name in DIVISORS[1:]:
+            if name not in divisors:
+                raise InvalidWeights(
+                    f"{self.files[0]}: tensor {name} is missing; get the file again"
+                )
+        original = self._get("rope.scaling.original_context_length")
+        scaling = {"rope_type": "longrope", "original_max_position_embeddings": original}
+        for name, key in zip(("short_factor", "long_factor"), DIVISORS[1:], strict=True):
+            scaling[name] = divisors[key].tolist()
+        if factor := self._get("rope.scaling.attn_factor", 0):
+            scaling["attention_factor"] = factor
+        return scaling
+
+    def _llama3_scaling(self, config: dict, divisors: np.ndarray) -> dict:
+        """Llama 3.1 and later: the file holds no parameters but their result, a divisor for each
+        of the D / 2 pairs.
 
         Those models were all made with the same constants but for the factor, which is the largest
         divisor; if these do not give the divisors in the file, the model is another.
         """
-        divisors = self._dequantize(self._rope_freqs)  # (D / 2,)
         scaling = {
             "rope_type": "llama3",
             "factor": float(divisors.max(initial=1.0)),
@@ -218,14 +238,14 @@ class GGUFSource(WeightSource):
         return scaling
 
 
-def _rename(name: str) -> str:
+def _rename(name: str, layer: dict[str, str]) -> str:
     """GGUF's name of a tensor to that of `transformers`; one that is not in the tables stays."""
     stem, _, suffix = name.rpartition(".")
     if stem in OUTER:
         return f"{OUTER[stem]}.{suffix}"
     block, _, part = stem.rpartition(".")
-    if block.startswith("blk.") and part in LAYER:
-        return f"model.layers.{block.removeprefix('blk.')}.{LAYER[part]}.{suffix}"
+    if block.startswith("blk.") and part in layer:
+        return f"model.layers.{block.removeprefix('blk.')}.{layer[part]}.{suffix}"
     return name
 
 
@@ -233,13 +253,13 @@ def _rows_in_halves(array: np.ndarray, heads: int) -> np.ndarray:
     """Undo llama.cpp's order of the rows of q and k, (heads * D, C) to the same.
 
     Its "llama" rotates neighbours (0, 1), (2, 3), ...; `transformers` rotates halves (0, D/2),
-    (1, D/2 + 1), ... The GGUF of qwen2 and qwen3 has the rows as they were.
+    (1, D/2 + 1), ... The GGUF of every other architecture has the rows as they were.
     """
     pairs = array.reshape(heads, -1, 2, *array.shape[1:])  # (heads, D/2, 2, C)
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
 
 
-def _check_types(tensors: dict[str, _Tensor], path: Path) -> None:
+def _check_types(tensors: dict[str, Tensor], path: Path) -> None:
     """Decode a block of zeros of each type: one that `gguf` cannot do fails before the work."""
     for tensor_type, name in {tensor.type: name for name, tensor in tensors.items()}.items():
         try:
@@ -248,103 +268,3 @@ def _check_types(tensors: dict[str, _Tensor], path: Path) -> None:
             raise UnsupportedModel(
                 f"{path}: tensor {name} has type {tensor_type.name}, which cannot be dequantised"
             ) from None
-
-
-def _map(path: Path) -> np.ndarray:
-    """The file's bytes, read when they are touched."""
-    try:
-        return np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
-    except (OSError, ValueError) as error:  # ValueError: the file is empty
-        raise InvalidWeights(f"{path}: cannot be mapped into memory: {error}") from None
-
-
-class _Cursor:
-    """Reads the header's values one after another, and never past the end of the file."""
-
-    def __init__(self, data: np.ndarray, path: Path):
-        self.data, self.path, self.at = memoryview(data), path, 0
-
-    def take(self, count: int) -> memoryview:
-        start, self.at = self.at, self.at + count
-        if self.at > len(self.data):
-            raise InvalidWeights(
-                f"{self.path}: the header wants byte {self.at} of a file of {len(self.data)}; "
-                "the file is cut short or damaged: get it again"
-            )
-        return self.data[start : self.at]
-
-    def integer(self, code: str) -> int:
-        return struct.unpack("<" + code, self.take(struct.calcsize(code)))[0]
-
-    def string(self) -> str:
-        try:
-            return str(self.take(self.integer("Q")), "utf-8")
-        except UnicodeDecodeError:
-            raise InvalidWeights(f"{self.path}: damaged: text at {self.at} is not UTF-8") from None
-
-    def value(self):
-        """A metadata value with its type before it: str, int, float, bool or a list of these."""
-        kind = self.integer("I")
-        if kind != GGUFValueType.ARRAY:
-            return self._items(kind, 1)[0]
-        return self._items(self.integer("I"), self.integer("Q"))
-
-    def _items(self, kind: int, count: int) -> list:
-        if kind == GGUFValueType.STRING:
-            return [self.string() for _ in range(count)]
-        if kind not in SCALARS:
-            raise InvalidWeights(f"{self.path}: damaged: metadata of unknown type {kind}")
-        dtype = SCALARS[kind]
-        return np.frombuffer(self.take(count * dtype.itemsize), dtype).tolist()
-
-
-def _read_header(data: np.ndarray, path: Path) -> tuple[dict, dict[str, _Tensor]]:
-    """Metadata by key, and tensors by GGUF name; all lie inside the file."""
-    cursor = _Cursor(data, path)
-    if bytes(cursor.take(4)) != b"GGUF":
-        raise InvalidWeights(f"{path}: not a GGUF file (it does not start with GGUF)")
-    version = cursor.integer("I")
-    if version not in (2, 3):
-        raise UnsupportedModel(f"{path}: GGUF version {version}; supported: 2 and 3, little endian")
-    tensor_count, entry_count = cursor.integer("Q"), cursor.integer("Q")
-    metadata = {}
-    for _ in range(entry_count):
-        key = cursor.string()
-        metadata[key] = cursor.value()
-    rows = [_read_row(cursor) for _ in range(tensor_count)]
-    alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment < 1:
-        raise InvalidWeights(f"{path}: damaged: general.alignment is {alignment!r}")
-    start = -(-cursor.at // alignment) * alignment
-    tensors = {row[0]: _locate(*row, start, len(data), path) for row in rows}
-    if len(tensors) != len(rows):
-        raise InvalidWeights(f"{path}: damaged: two tensors have the same name")
-    return metadata, tensors
-
-
-def _read_row(cursor: _Cursor) -> tuple[str, Shape, int, int]:
-    """One line of the table of tensors: name, shape (reversed to (out, in)), type, offset."""
-    name = cursor.string()
-    rank = cursor.integer("I")
-    if rank > 4:
-        raise InvalidWeights(f"{cursor.path}: damaged: tensor {name} has {rank} dimensions")
-    dimensions = [cursor.integer("Q") for _ in range(rank)]
-    return name, tuple(reversed(dimensions)), cursor.integer("I"), cursor.integer("Q")
-
-
-def _locate(name: str, shape: Shape, kind: int, offset: int, start: int, end: int, path: Path):
-    """The tensor's type and its place in the file, which ends at byte `end`."""
-    try:
-        tensor_type = GGMLQuantizationType(kind)
-        weights, size = GGML_QUANT_SIZES[tensor_type]
-    except (ValueError, KeyError):
-        raise UnsupportedModel(f"{path}: tensor {name} is of unknown type {kind}") from None
-    if not shape or shape[-1] % weights:
-        raise InvalidWeights(f"{path}: tensor {name}: {shape} is no whole number of blocks")
-    tensor = _Tensor(shape, tensor_type, start + offset, math.prod(shape) // weights * size)
-    if tensor.start + tensor.size > end:
-        raise InvalidWeights(
-            f"{path}: tensor {name} ends at byte {tensor.start + tensor.size} of a file of {end}; "
-            "the file is cut short: get it again"
-        )
-    return tensor

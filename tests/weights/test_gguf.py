@@ -138,7 +138,11 @@ def damaged_gguf(tmp_path: Path, kind: str) -> Path:
 @pytest.mark.parametrize(
     ("kind", "error", "message"),
     [
-        ("architecture", UnsupportedModel, "'mamba'.*supported: llama, qwen2, qwen3"),
+        (
+            "architecture",
+            UnsupportedModel,
+            "'mamba'.*supported: hunyuan-dense, llama, phi3, qwen2, qwen3",
+        ),
         ("missing", InvalidWeights, "tensor model.layers.1.self_attn.q_proj.weight is missing"),
         ("no embedding", InvalidWeights, "tensor token_embd.weight is missing"),
         ("left over", InvalidWeights, "asks for|left over"),
@@ -151,7 +155,7 @@ def damaged_gguf(tmp_path: Path, kind: str) -> Path:
         ("no heads", InvalidWeights, "0 heads"),
         ("per layer", UnsupportedModel, "head_count_kv differs between layers"),
         ("experts", UnsupportedModel, "mixture of experts"),
-        ("partial rotary", UnsupportedModel, "rope.dimension_count is not the head size"),
+        ("partial rotary", UnsupportedModel, "partial_rotary_factor = 0.5 is not supported"),
         ("cut in data", InvalidWeights, "tensor .* ends at byte .*cut short"),
         ("cut in header", InvalidWeights, "file of 300; the file is cut short"),
         ("empty", InvalidWeights, "cannot be mapped"),

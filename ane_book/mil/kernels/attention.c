@@ -1,18 +1,18 @@
 /* Attention in one pass: softmax(q K^T + mask) V, with keys and values in up to two parts, the
- * cache and the new rows. Slots that the mask closes to every row are never read.
+ * cache and the new rows. Slots that the mask closes to every row take no time while they are empty.
  *
  * In half precision each step rounds where the ops that it stands for round: scores, masked scores,
  * weights, the sum of each part, and their sum.
  *
  * Letters: B key/value heads, M query rows that share one, D head size, N slots of both parts, A
- * slots that are open.
+ * slots that are read.
  */
 #include "lanes.h"
 #include "pool.h"
 
 #include <stdatomic.h>
 
-#define CLOSED -30000 /* a slot with this or less added to its score takes no part */
+#define CLOSED -30000 /* a slot with this or less added to its score is closed */
 #define FEW 8         /* query rows for which reading the keys row by row is faster */
 #define BLOCKS 4      /* blocks of rows that a thread takes at a time */
 #define ALONE 100000  /* products below which another thread is not worth asking */
@@ -28,39 +28,64 @@ typedef struct {
     int64_t count, old; /* A, and how many of them are in the first part */
 } Slots;
 
-/* Slots that are open to some row; all of them where some row has none, or without memory. */
-static Slots open_slots(const Attention *a, const void *mask, int64_t *open)
-{
-    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
-    Slots s = {open, 0, 0};
-    float *line = malloc(N * (sizeof(float) + sizeof(int32_t)));
-    int32_t *seen = (int32_t *)(line + N), every_row = line != NULL;
-    if (line) memset(seen, 0, N * sizeof(int32_t));
-    for (int64_t i = 0; i < a->mask_rows && every_row; i++) {
-        int32_t any = 0;
-        widen((const char *)mask + i * N * size, a->is_half, N, line, N);
-        for (int64_t j = 0; j < N; j++) {
-            int32_t is_open = !(line[j] <= CLOSED);
-            seen[j] |= is_open;
-            any |= is_open;
-        }
-        every_row = any;
-    }
-    for (int64_t j = 0; j < N; j++)
-        if (!every_row || seen[j]) {
-            s.old += j < a->slots[0];
-            open[s.count++] = j;
-        }
-    free(line);
-    return s;
-}
-
 /* The row of slot j of head b, of keys or values in two parts. */
 static inline const char *slot(const Attention *a, const void *const *parts, int64_t b, int64_t j)
 {
     int64_t size = a->is_half ? 2 : 4, second = j >= a->slots[0];
     if (second) j -= a->slots[0];
     return (const char *)parts[second] + (b * a->slots[second] + j) * a->depth * size;
+}
+
+typedef struct {
+    const Attention *shape;
+    const void *const *keys, *const *values;
+    char *open; /* (N) */
+} Search;
+
+/* Opens the slots in which some heads have a key or a value other than zero. */
+static void some_caches(void *context, int64_t from, int64_t to)
+{
+    const Search *p = context;
+    const Attention *a = p->shape;
+    int64_t N = a->slots[0] + a->slots[1], bytes = a->depth * (a->is_half ? 2 : 4);
+    for (int64_t b = from; b < to; b++)
+        for (int64_t j = 0; j < N; j++)
+            if (!p->open[j] && !(is_zero(slot(a, p->keys, b, j), bytes) &&
+                                 is_zero(slot(a, p->values, b, j), bytes)))
+                p->open[j] = 1;
+}
+
+/* Slots that have a say in the result: those that the mask leaves open to some row, and those that
+ * hold something, which may be large enough to show through the mask, or not a number. All of them
+ * where some row has none that is open, or without memory. */
+static Slots find_slots(const Attention *a, const void *mask, const void *const *keys,
+                        const void *const *values, int64_t *found, int threads)
+{
+    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
+    Slots s = {found, 0, 0};
+    float *line = malloc(N * (sizeof(float) + 1));
+    char *open = (char *)(line + N);
+    int every_row = line != NULL;
+    if (line) memset(open, 0, N);
+    for (int64_t i = 0; i < a->mask_rows && every_row; i++) {
+        char any = 0;
+        widen((const char *)mask + i * N * size, a->is_half, N, line, N);
+        for (int64_t j = 0; j < N; j++) {
+            char is_open = !(line[j] <= CLOSED);
+            open[j] |= is_open;
+            any |= is_open;
+        }
+        every_row = any;
+    }
+    Search search = {a, keys, values, open};
+    if (every_row) share(some_caches, &search, a->heads, 1, threads);
+    for (int64_t j = 0; j < N; j++)
+        if (!every_row || open[j]) {
+            s.old += j < a->slots[0];
+            found[s.count++] = j;
+        }
+    free(line);
+    return s;
 }
 
 /* sums (n, width) = x (n, K), whose rows are `across` apart, times y (K, width); n <= ROWS. */
@@ -212,7 +237,8 @@ int attention(const Attention *a, const void *q, const void *const *keys,
     int64_t D = a->depth, blocks = a->heads * ((a->rows + ROWS - 1) / ROWS);
     int64_t *open = malloc((a->slots[0] + a->slots[1]) * sizeof(int64_t));
     if (!open) return -1;
-    Job j = {a, q, mask, keys, values, out, open_slots(a, mask, open), NULL, 0, 0};
+    Slots slots = find_slots(a, mask, keys, values, open, threads);
+    Job j = {a, q, mask, keys, values, out, slots, NULL, 0, 0};
     j.width = ROUND_UP(j.slots.count, LANES);
     int few = a->rows <= FEW;
     if (!few) j.gathered = calloc(a->heads * j.width * (D + ROUND_UP(D, LANES)), sizeof(float));

@@ -79,6 +79,21 @@ static inline float sum(lanes v)
 #endif
 }
 
+static inline int is_zero(const char *p, int64_t bytes)
+{
+    ints bits = {0};
+    int64_t i = 0;
+    for (; i + 64 <= bytes; i += 64) bits |= *(const ints *)(p + i);
+    for (; i < bytes; i++) bits[0] |= p[i];
+#if defined(__AVX512F__)
+    return !_mm512_test_epi32_mask((__m512i)bits, (__m512i)bits);
+#else
+    int32_t any = 0;
+    for (int k = 0; k < LANES; k++) any |= bits[k];
+    return !any;
+#endif
+}
+
 static inline void store_half(half *p, lanes v)
 {
 #if defined(__AVX512F__)
