@@ -183,6 +183,8 @@ class GGUFSource(WeightSource):
             config["partial_rotary_factor"] = rotated / head_dim
         if window := self._get("attention.sliding_window", 0):
             config["sliding_window"] = window
+        if original := self._get("rope.scaling.original_context_length", 0):
+            config["original_max_position_embeddings"] = original
         return config | {"rope_scaling": self._rope_scaling(config)}
 
     def _rope_scaling(self, config: dict) -> dict | None:
@@ -207,8 +209,7 @@ class GGUFSource(WeightSource):
                 raise InvalidWeights(
                     f"{self.files[0]}: tensor {name} is missing; get the file again"
                 )
-        original = self._get("rope.scaling.original_context_length")
-        scaling = {"rope_type": "longrope", "original_max_position_embeddings": original}
+        scaling = {"rope_type": "longrope"}
         for name, key in zip(("short_factor", "long_factor"), DIVISORS[1:], strict=True):
             scaling[name] = divisors[key].tolist()
         if factor := self._get("rope.scaling.attn_factor", 0):

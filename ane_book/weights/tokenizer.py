@@ -6,7 +6,7 @@ the merges apply. The cut decides which tokens a model sees, so a name that is n
 below is refused.
 
 References: Sennrich et al. 2016 (arXiv 1508.07909); llama.cpp's src/llama-vocab.cpp for the names;
-the regular expressions are those in the tokenizer.json of Qwen2 and Llama 3.
+the regular expressions are those in the tokenizer.json of Qwen2, Llama 3, GPT-4o and HunYuan.
 """
 
 from dataclasses import replace
@@ -33,13 +33,28 @@ _WORDS = (
 QWEN2 = _WORDS.replace("NUMBER", r"\p{N}")  # digit by digit
 LLAMA3 = _WORDS.replace("NUMBER", r"\p{N}{1,3}")
 
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_AROUND = r"[^\r\n\p{L}\p{N}]?WORD(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+GPT4O = "|".join(  # a capital inside a word begins another
+    [
+        *(_AROUND.replace("WORD", w) for w in (f"{_UPPER}*{_LOWER}+", f"{_UPPER}+{_LOWER}*")),
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ]
+)
+HUNYUAN = (  # one after another: digits, Chinese and Japanese, then the rest
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+
 CONTROL, USER_DEFINED = 3, 4  # llama.cpp's token types that are matched in the text as a whole
 
 
-def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
-    """Words by a regular expression, then bytes to the 256 printable stand-ins."""
-    words = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-    return pre_tokenizers.Sequence([words, _bytes(use_regex=False)])
+def _split(*patterns: str) -> pre_tokenizers.PreTokenizer:
+    """Words by regular expressions in turn, then bytes to the 256 printable stand-ins."""
+    words = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
+    return pre_tokenizers.Sequence([*words, _bytes(use_regex=False)])
 
 
 def _bytes(use_regex: bool = True) -> pre_tokenizers.PreTokenizer:
@@ -54,6 +69,8 @@ CUTS = {
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _bytes()]),
     "qwen2": _split(QWEN2),
     "llama-bpe": _split(LLAMA3),
+    "gpt-4o": _split(GPT4O),  # Phi-4-mini
+    "hunyuan-dense": _split(*HUNYUAN),
 }
 
 
@@ -144,11 +161,12 @@ def _finish(tokenizer: Tokenizer, tokens: list[str], metadata: dict, place: str)
 def with_stops(files: TokenizerFiles, tokenizer: Tokenizer) -> TokenizerFiles:
     """The same with all ids that end an answer, each once.
 
-    ChatML closes every turn by <|im_end|>, which base models converted for chat forget to declare.
+    ChatML closes every turn by <|im_end|>, which base models converted for chat forget to declare;
+    Phi's template does by <|end|>.
     """
     stops = [*files.eos_token_ids, tokenizer.token_to_id(files.eos_token or "")]
-    if "<|im_end|>" in (files.chat_template or ""):
-        stops.append(tokenizer.token_to_id("<|im_end|>"))
+    template = files.chat_template or ""
+    stops += [tokenizer.token_to_id(end) for end in ("<|im_end|>", "<|end|>") if end in template]
     return replace(files, eos_token_ids=tuple(dict.fromkeys(i for i in stops if i is not None)))
 
 

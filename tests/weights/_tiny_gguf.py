@@ -10,7 +10,6 @@ import numpy as np
 from tokenizers import pre_tokenizers
 import torch
 
-
 ARCHITECTURES = {
     "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
     "llama": gguf.MODEL_ARCH.LLAMA,
@@ -90,6 +89,9 @@ def write_gguf(
     tied = config.tie_word_embeddings
     for name, array in (parameters(model, tied) | (extra or {})).items():
         if name in drop:
+            continue
+        if name in (types or {}) and name in (extra or {}):  # bytes as they are to be stored
+            writer.add_tensor(gguf_name(name, config.model_type), array, raw_dtype=types[name])
             continue
         array = np.asarray(array, np.float32)
         projection = name.split(".")[-2]

@@ -81,7 +81,7 @@ def logits(model: torch.nn.Module) -> np.ndarray:
 
 def rebuild(source) -> torch.nn.Module:
     """A `transformers` model from nothing but what a source says."""
-    config = AutoConfig.for_model(**source.config())
+    config = AutoConfig.for_model(**source.config() | {"pad_token_id": None})
     model = AutoModelForCausalLM.from_config(config).eval()
     state = {name: torch.from_numpy(source.tensor(name)) for name in source.names()}
     if config.tie_word_embeddings:

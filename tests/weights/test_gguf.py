@@ -12,15 +12,19 @@ from _tiny_weights import (
     logits,
     parameters,
     rebuild,
+    save_folder,
     tiny_config,
     tiny_model,
 )
+import ane_book
 from ane_book.errors import AneBookError, InvalidWeights, UnsupportedModel
 from ane_book.weights import open_source
+from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
 import numpy as np
 import pytest
+import torch
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
@@ -82,6 +86,104 @@ def test_gguf_llama3_scaling_is_recovered_from_its_divisors(tmp_path):
     other = write_gguf(tmp_path / "o.gguf", model, extra={"rope_freqs.weight": divisors**2})
     with pytest.raises(UnsupportedModel, match="not Llama 3's scaling"):
         open_source(other)
+
+
+def longrope(pairs: int = 6) -> dict:
+    """Phi's scaling as config.json has it: beyond 32 positions the long divisors count."""
+    return {
+        "rope_scaling": {
+            "type": "longrope",
+            "short_factor": [1.0] * pairs,
+            "long_factor": [1.0 + i for i in range(pairs)],
+        },
+        "original_max_position_embeddings": 32,
+    }
+
+
+def divisors(changes: dict) -> dict[str, np.ndarray]:
+    """The same as llama.cpp has it: two tensors."""
+    scaling = changes["rope_scaling"]
+    return {f"rope_factors_{n}.weight": scaling[f"{n}_factor"] for n in ("short", "long")}
+
+
+def test_gguf_longrope(tmp_path):
+    changes = longrope()
+    model = build(tiny_config("phi3", **changes))
+    extra = divisors(changes)
+    source = open_source(write_gguf(tmp_path / "m.gguf", model, extra=extra))
+    scaling = source.config()["rope_scaling"]
+    assert scaling["short_factor"] == changes["rope_scaling"]["short_factor"]
+    assert scaling["long_factor"] == changes["rope_scaling"]["long_factor"]
+    np.testing.assert_allclose(logits(rebuild(source)), logits(model), atol=1e-6)  # 40 > 32
+    stated = {"phi3.rope.scaling.attn_factor": 1.5, "phi3.attention.sliding_window": 64}
+    source = open_source(write_gguf(tmp_path / "f.gguf", model, extra=extra, metadata=stated))
+    assert source.config()["rope_scaling"]["attention_factor"] == 1.5
+    assert source.config()["sliding_window"] == 64
+
+
+def test_gguf_longrope_that_will_not_do(tmp_path):
+    changes = longrope()
+    model, extra = build(tiny_config("phi3", **changes)), divisors(changes)
+    for name in extra:
+        path = write_gguf(tmp_path / "m.gguf", model, extra=extra, drop=(name,))
+        with pytest.raises(InvalidWeights, match=f"tensor {name} is missing"):
+            open_source(path)
+    cut = extra | {"rope_factors_long.weight": np.ones(5)}
+    with pytest.raises(InvalidWeights, match="long_factor has 5 numbers.* 12 rotated .* 6 pairs"):
+        open_source(write_gguf(tmp_path / "m.gguf", model, extra=cut))
+    odd = {"phi3.rope.dimension_count": 11}
+    with pytest.raises(InvalidWeights, match="11 of head_dim 16 dimensions are rotated"):
+        open_source(write_gguf(tmp_path / "m.gguf", model, extra=extra, metadata=odd))
+
+
+def test_gguf_hunyuan_has_its_scaling_in_the_base(tmp_path):
+    scaling = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}
+    model = build(tiny_config("hunyuan_v1_dense", rope_scaling=scaling))
+    source = open_source(write_gguf(tmp_path / "m.gguf", model))
+    assert source.config()["rope_theta"] == pytest.approx(50000.0 * 1000 ** (32 / 30))
+    np.testing.assert_allclose(logits(rebuild(source)), logits(model), atol=1e-6)
+
+
+def random_blocks(rng: np.random.Generator, shape: tuple[int, int], stored: Type) -> np.ndarray:
+    """Bytes of a quantised matrix: any will do, but an fp16 scale below 1 is never inf or NaN."""
+    weights, size = GGML_QUANT_SIZES[stored]
+    return rng.integers(0, 0x3C, (shape[0], shape[1] // weights * size), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("stored", [Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.Q2_K, Type.Q3_K])
+def test_gguf_k_quants(tmp_path, stored):
+    model = build(tiny_config("llama", hidden_size=256, num_hidden_layers=1))
+    rng = np.random.default_rng(0)
+    name = "model.layers.0.mlp.gate_proj.weight"
+    blocks = random_blocks(rng, (96, 256), stored)
+    path = write_gguf(tmp_path / "m.gguf", model, extra={name: blocks}, types={name: stored})
+    np.testing.assert_array_equal(open_source(path).tensor(name), dequantize(blocks, stored))
+
+
+@pytest.mark.parametrize(
+    ("family", "stored"),
+    [("llama", Type.Q4_1), ("phi3", Type.Q8_0), ("hunyuan_v1_dense", Type.Q4_0)],
+)
+def test_gguf_and_its_dequantised_copy_give_the_same_bundle(tmp_path, family, stored):
+    """Issue 4's unit of truth: byte for byte, whatever the weights came in."""
+    changes = longrope() if family == "phi3" else {}
+    model = build(tiny_config(family, num_hidden_layers=1, **changes))
+    extra = divisors(changes) if changes else {}
+    path = write_gguf(tmp_path / "m.gguf", model, stored, chatml_metadata(), extra=extra)
+    source = open_source(path)
+    model.load_state_dict({n: torch.from_numpy(source.tensor(n)) for n in source.names()})
+    folder = save_folder(tmp_path / "folder", model)
+    (folder / "tokenizer.json").write_text(source.tokenizer().json)
+    one, two = (
+        ane_book.convert(str(weights), out=tmp_path / name, context=48, prefill=8)
+        for name, weights in (("one", path), ("two", folder))
+    )
+    assert one.manifest.files == two.manifest.files and len(one.manifest.files) > 6
+    for name in one.manifest.files:
+        if not name.endswith(".npz"):  # zip archives carry the time
+            assert (one.path / name).read_bytes() == (two.path / name).read_bytes(), name
+    for name, array in one.golden().items():
+        np.testing.assert_allclose(array, two.golden()[name], atol=1e-6)
 
 
 def damaged_bytes(content: bytearray, kind: str) -> bytearray:

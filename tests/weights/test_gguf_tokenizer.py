@@ -54,6 +54,8 @@ def test_gguf_tokenizer_adds_the_first_token_when_trained_with_it(tmp_path):
         ("smollm", "ab 123's", ["ab", "Ġ", "1", "2", "3", "'s"]),
         ("qwen2", "ab 12's\n\n", ["ab", "Ġ", "1", "2", "'s", "ĊĊ"]),
         ("llama-bpe", "ab 12345's\n\n", ["ab", "Ġ", "123", "45", "'s", "ĊĊ"]),
+        ("gpt-4o", "HelloWorld's 12345 ://\n", ["Hello", "World's", "Ġ", "123", "45", "Ġ://Ċ"]),
+        ("hunyuan-dense", "ab,cd 12345!\n你a", ["ab", ",cd", "Ġ", "123", "45", "!Ċ", "ä½ł", "a"]),
     ],
 )
 def test_gguf_tokenizer_cuts_words(pre, text, words):

