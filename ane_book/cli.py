@@ -79,22 +79,22 @@ BackendName = Annotated[
 
 @app.command()
 def models() -> None:
-    """List the reference models."""
+    """List the reference models: weights, recipe, evidence, published figures."""
     import ane_book
     from ane_book.inspect import table
 
-    rows = [
-        (reference.name, reference.parameters, reference.license, reference.taught)
-        for reference in ane_book.reference_models().values()
-    ]
-    print(table(rows))
+    known = ane_book.reference_models().values()
+    print(table([(model.name, model.size, model.license, model.taught) for model in known]))
+    for model in known:
+        print(f"\n{model.name}\n{table(model.facts(), indent=2)}")
 
 
 @app.command()
 def convert(
     model: Annotated[str, typer.Argument(help=f"{WEIGHTS}.")],
     source: Annotated[
-        Path | None, typer.Option(help="Weights to use for a reference model.")
+        Path | None,
+        typer.Option(help='Weights to use for a reference model; "random" needs no file.'),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the bundle; by default one in the cache.")

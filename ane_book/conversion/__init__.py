@@ -19,6 +19,7 @@ from ane_book.device import cache_folder
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
+from ane_book.weights.random import RandomSource
 from filelock import FileLock
 
 __all__ = ["convert", "reference_models"]
@@ -46,14 +47,14 @@ def convert(
     """Convert a model to a bundle of Core ML packages, or find it in the cache.
 
     model: a reference model's name, a `.gguf` file, or a folder with config.json and safetensors.
-    out: the bundle's folder; the cache when None. source: weights to use for a reference model.
-    kv: "state" keeps the cache in Core ML's states, "host" passes it in and out.
+    out: the bundle's folder, or the cache. source: a reference model's weights; "random" makes them
+    up in its true shapes. kv: "state" keeps the cache in Core ML's states, "host" passes it in and out.
     context: slots of the cache (S). prefill: tokens of a prompt's chunk (T).
     shard_limit: bytes of weights in one package. head_rows: rows in a part of the vocabulary.
     argmax_output: return the likeliest token's id instead of the logits.
     quant: how the projections' weights are stored: "none" (fp16), "int8" with a scale for each
-    output channel, "lut4", "lut6", "lut8" with a palette for each 16 of them, and others
-    (`conversion.quantize.SCHEMES`). quant_head: the head's; None for the same. force: convert again.
+    output channel, "lut4" with a palette for each 16, and others (`conversion.quantize.SCHEMES`).
+    quant_head: the head's; None for the same. force: convert again.
 
     Raises UnknownModel, WeightsNotFound, InvalidWeights, UnsupportedModel, InvalidInput. `out` is
     there whole or not at all.
@@ -131,6 +132,8 @@ def _open(model: str, source: str | Path | None) -> tuple[str, WeightSource]:
     if source is None and path.exists() and model not in reference_models():
         return path.name.removesuffix(".gguf"), open_source(path)
     reference = find_reference(model)
+    if str(source) == "random":
+        return reference.name, RandomSource(reference.config)
     return reference.name, open_source(find_weights(reference, source))
 
 

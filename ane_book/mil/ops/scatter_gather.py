@@ -142,9 +142,15 @@ def scatter(
     mode: str = "add",
     validate_indices: bool | None = None,
 ) -> Tensor:
-    """data with slice i of `updates` combined into its slice indices[i] along `axis`."""
+    """data with slice i of `updates` combined into its slice indices[i] along `axis`.
+
+    indices: of any rank; `updates` has their axes in the place of `axis`. MIL's documentation says
+    one axis, coremltools' shape inference and its tests (iOS 14, those with TensorFlow) any number.
+    """
     axis %= data.dim()
-    indices = _writable(indices, data.shape[axis], validate_indices, "scatter")
+    before, after = data.shape[:axis], data.shape[axis + 1 :]
+    updates = updates.reshape(*before, indices.numel(), *after)
+    indices = _writable(indices.flatten(), data.shape[axis], validate_indices, "scatter")
     indices = indices.reshape([-1 if i == axis else 1 for i in range(data.dim())])
     return _scatter(data, axis, indices.expand(updates.shape), updates, mode)
 
