@@ -10,14 +10,15 @@ WORKERS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 SITE := _build/html/index.html
-BENCHMARKS = $(sort $(wildcard benchmarks/[!_]*.py))
+FULL_SIZE := benchmarks/full_size.py
+BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test conformance fuzz bench notebooks lint clean distclean
+.PHONY: help book test conformance fuzz bench full-size notebooks lint clean distclean
 
 help: ## say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 book: $(INSTALLED) ## run every chapter and render the book
 	$(BIN)/jupyter-book build book $(BOOK_FLAGS)
@@ -35,6 +36,9 @@ fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default (some m
 
 bench: $(INSTALLED) ## run each benchmark and print its table
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+full-size: $(INSTALLED) ## convert MODEL at its true shapes from random weights, and run a token (minutes)
+	$(BIN)/python $(FULL_SIZE) $(or $(MODEL),qwen2.5-0.5b-instruct)
 
 notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/
 	@for page in $(NOTEBOOK_PAGES); do \

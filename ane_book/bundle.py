@@ -2,11 +2,15 @@
 
     manifest.json       what the model is, where it came from, how it was converted, every shape
     layers_00-30.mlpackage ...   shards: functions `decode` (T = 1) and `prefill` (T = 64)
-    head.mlpackage      final norm and vocabulary projection, the same two functions
+    head.mlpackage      final norm and vocabulary projection, the same two functions; head_0,
+                        head_1, ... where the shard limit cuts it
     embedding.npy       float16 (V, C), memory-mapped by the host
     tokenizer.json      as Hugging Face `tokenizers` reads it
     golden.npz          reference: token ids, last logits and argmax of every position, from PyTorch
                         with the weights in fp16, whatever `quant` makes of them in the packages
+
+Cut into projections, it has a package for every matrix instead (layer_00_q.mlpackage, ...), and
+norms.npz for the host, which does all between them.
 
 It is the contract between conversion and everything after it. A bundle appears whole or not at all.
 """
@@ -21,7 +25,7 @@ from ane_book.errors import InvalidBundle
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-__all__ = ["Bundle", "Manifest", "Recipe"]
+__all__ = ["Bundle", "Manifest", "Recipe", "projections"]
 
 FORMAT = "ane-book bundle 1"
 
@@ -41,6 +45,7 @@ class Recipe(_Record):
     argmax_output: bool = False
     quant: str = "none"  # of the layers: a name of conversion.quantize.SCHEMES
     quant_head: str = "none"
+    partition: Literal["layers", "whole", "projections"] = "layers"
 
     @property
     def functions(self) -> dict[str, int]:
@@ -57,11 +62,19 @@ class Source(_Record):
 class Shard(_Record):
     package: str
     layers: tuple[int, int]  # [first, last)
+    projection: str | None = None  # the one that it holds, of `projections`; None: whole layers
 
 
 class Head(_Record):
-    package: str
+    """Parts of the vocabulary projection, in order. A package holds one or several in a row."""
+
     splits: list[int]  # rows of the vocabulary in each part
+    packages: list[str]  # the package of each part
+
+    @property
+    def package(self) -> str:
+        """The first part's package; of most models it is that of all parts."""
+        return self.packages[0]
 
 
 class Tokenizer(_Record):
@@ -85,9 +98,25 @@ class Manifest(_Record):
     head: Head
     embedding: str = "embedding.npy"
     golden: str = "golden.npz"
+    norms: str | None = None  # the host's share of the weights, in a bundle of projections
     tokenizer: Tokenizer
     files: dict[str, int]  # every file of the bundle but this one, with its size in bytes
     tools: dict[str, str]  # versions that made it
+
+    @property
+    def packages(self) -> list[str]:
+        """Every package, in the order of a token's way through them."""
+        return list(dict.fromkeys([shard.package for shard in self.shards] + self.head.packages))
+
+
+def projections(config: DecoderConfig) -> dict[str, tuple[int, int]]:
+    """The seven matrices of a layer in the order of their use: name -> (outputs, inputs)."""
+    C, F, D = config.hidden_size, config.intermediate_size, config.head_dim
+    Q, KV = config.num_heads * D, config.num_kv_heads * D
+    return {
+        "q": (Q, C), "k": (KV, C), "v": (KV, C), "o": (C, Q),
+        "gate": (F, C), "up": (F, C), "down": (C, F),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,16 +178,23 @@ class Bundle:
                 raise InvalidBundle(
                     f"{file} {state}; manifest.json says {size:,} bytes. Convert the model again"
                 )
-        layers = [layer for shard in manifest.shards for layer in range(*shard.layers)]
-        if layers != list(range(config.num_layers)):
+        cut = manifest.recipe.partition == "projections"
+        parts = list(projections(config)) if cut else [None]
+        wanted = [(layer, part) for layer in range(config.num_layers) for part in parts]
+        found = [(layer, s.projection) for s in manifest.shards for layer in range(*s.layers)]
+        if found != wanted:
+            layers = [layer for layer, _ in found]
             raise InvalidBundle(
                 f"{self.path}: the shards hold layers {layers}, the model has {config.num_layers}"
+                f"{', each in projections ' + ', '.join(parts) if cut else ''}"
             )
         if sum(manifest.head.splits) != config.vocab_size:
             raise InvalidBundle(
                 f"{self.path}: head splits {manifest.head.splits} do not add up to the vocabulary "
                 f"of {config.vocab_size}"
             )
+        if len(manifest.head.packages) != len(manifest.head.splits):
+            raise InvalidBundle(f"{self.path}: not every part of the head has a package")
         shape, dtype = self.embedding.shape, self.embedding.dtype
         if shape != (config.vocab_size, config.hidden_size) or dtype != np.float16:
             raise InvalidBundle(

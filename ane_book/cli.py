@@ -4,7 +4,6 @@ Answers and tables go to stdout; progress, statistics and errors to stderr, so t
 piped. What the user can mend ends in one line `error: ...` and exit code 2.
 """
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 import json
 import os
@@ -13,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ane_book.errors import AneBookError, PromptTooLong
-from ane_book.progress import progress_bar
+from ane_book.progress import progress_bar, typed_lines
 import typer
 
 if TYPE_CHECKING:  # everything heavy is imported by the command that needs it
@@ -52,7 +51,17 @@ Prefill = Annotated[
     int | None, typer.Option(min=2, help="Tokens that a prefill call takes.  [default: 64]")
 ]
 ShardLimit = Annotated[
-    str | None, typer.Option(help="Most weight bytes of a shard.  [default: 1GB]")
+    str | None,
+    typer.Option(
+        "--shard-limit", "--limit", help="Most weight bytes of a program.  [default: 1GB]"
+    ),
+]
+Partition = Annotated[
+    Literal["layers", "whole", "projections"] | None,
+    typer.Option(
+        help="A program for as many layers as the limit allows, for all of them, or for each "
+        "matrix, with the rest on the host.  [default: layers]"
+    ),
 ]
 Model = Annotated[str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.")]
 System = Annotated[str | None, typer.Option(help='System prompt; "" is an empty one.')]
@@ -93,8 +102,7 @@ def models() -> None:
 def convert(
     model: Annotated[str, typer.Argument(help=f"{WEIGHTS}.")],
     source: Annotated[
-        Path | None,
-        typer.Option(help='Weights to use for a reference model; "random" needs no file.'),
+        Path | None, typer.Option(help="A reference model's weights; random: made up.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the bundle; by default one in the cache.")
@@ -105,6 +113,7 @@ def convert(
     quant_head: QuantHead = None,
     prefill: Prefill = None,
     shard_limit: ShardLimit = None,
+    partition: Partition = None,
     argmax_output: Annotated[
         bool, typer.Option("--argmax-output", help="Return the likeliest token, not logits.")
     ] = False,
@@ -116,21 +125,34 @@ def convert(
 
     recipe = _given(
         kv=kv, context=context, prefill=prefill, shard_limit=shard_limit,
-        quant=quant, quant_head=quant_head,
+        partition=partition, quant=quant, quant_head=quant_head,
     )  # fmt: skip
     if warning := scheme_warning(quant, quant_head):
         print(warning, file=sys.stderr)
     with progress_bar() as progress:
         bundle = ane_book.convert(
-            model,
-            out=out,
-            source=source,
-            argmax_output=argmax_output,
-            force=force,
-            progress=progress,
-            **recipe,
-        )
+            model, out=out, source=source, argmax_output=argmax_output, force=force,
+            progress=progress, **recipe,
+        )  # fmt: skip
     print(bundle.path)
+
+
+@app.command()
+def plan(
+    model: Annotated[str, typer.Argument(help=f"{WEIGHTS}.")],
+    shard_limit: ShardLimit = None,
+    quant: Quant = None,
+    quant_head: QuantHead = None,
+    partition: Partition = None,
+) -> None:
+    """Show how a model would be cut, before anything is converted and without its weights."""
+    from ane_book.conversion import plan as planning
+    from ane_book.inspect import table
+
+    recipe = planning.make_recipe(
+        **_given(shard_limit=shard_limit, quant=quant, quant_head=quant_head, partition=partition)
+    )
+    print(table(planning.plan(planning.find_config(model), recipe).facts()))
 
 
 @app.command()
@@ -154,14 +176,9 @@ def run(
         prompt = sys.stdin.read()
     session = _load(model, precision, backend, kv=kv, context=context, quant=quant)
     stream = session.stream(
-        prompt,
-        system=system,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-    )
+        prompt, system=system, max_tokens=max_tokens,
+        temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+    )  # fmt: skip
     print(statistics(_print_stream(stream)), file=sys.stderr)
 
 
@@ -183,7 +200,7 @@ def chat(
     """Talk with a model, line by line; /reset begins anew, /quit or end of input ends."""
     session = _load(model, precision, backend, kv=kv, context=context, quant=quant)
     messages = []
-    for line in _lines():
+    for line in typed_lines():
         if line == "/quit":
             break
         if line == "/reset":
@@ -192,15 +209,9 @@ def chat(
         messages.append({"role": "user", "content": line})
         try:
             stream = session.stream(
-                messages,
-                system=system,
-                max_tokens=max_tokens,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                seed=seed,
-                reuse_cache=True,
-            )
+                messages, system=system, max_tokens=max_tokens, reuse_cache=True,
+                temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+            )  # fmt: skip
         except PromptTooLong as error:
             messages.pop()
             print(f"error: {error}; or begin anew with /reset", file=sys.stderr)
@@ -300,19 +311,6 @@ def _print_stream(stream: "Stream") -> "Result":
         print(piece, end="", flush=True)
     print(flush=True)
     return stream.result
-
-
-def _lines() -> Iterator[str]:
-    """Lines that are not blank from stdin, with a prompt on a terminal."""
-    interactive = sys.stdin.isatty()
-    while True:
-        if interactive:
-            print("> ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
-        if not line:
-            return
-        if line.strip():
-            yield line.strip()
 
 
 def statistics(result: "Result") -> str:

@@ -9,13 +9,12 @@ Reference: GQA, Ainslie et al. 2023 (arXiv 2305.13245).
 
 from dataclasses import dataclass
 
-from ane_book import rope
 from ane_book.errors import UnsupportedModel
-from ane_book.rope import rope_tables
+from ane_book.rope import Rotary
 import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
-__all__ = ["MASKED", "DecoderConfig", "causal_mask", "rope_tables"]
+__all__ = ["MASKED", "DecoderConfig", "causal_mask", "plain_rope", "rope_tables"]
 
 MASKED = -40000.0  # "not attended": large, finite and inside fp16, since the ANE mangles -inf
 
@@ -64,7 +63,7 @@ class DecoderConfig(BaseModel):
     vocab_size: int  # V
     rms_norm_eps: float
     rope_theta: float
-    rope_scaling: dict | None = None  # see ane_book.rope
+    rope_scaling: dict | None = None  # "rope_type" and what goes with it: see ane_book.rope
     partial_rotary_factor: float = 1.0  # R / D
     max_position: int
     sliding_window: int | None = None  # tokens that one token sees, itself included
@@ -86,7 +85,9 @@ class DecoderConfig(BaseModel):
                 f"(partial_rotary_factor {self.partial_rotary_factor}); rotary embedding needs "
                 "pairs: an even number, up to all of them"
             )
-        rope.check(self)
+        self.rotary.check()
+        if self.family.rope_before_norm and self.rotary.kind == "longrope":
+            raise ValueError("longrope scales queries and keys, and the norm after it undoes that")
         return self
 
     @property
@@ -99,6 +100,17 @@ class DecoderConfig(BaseModel):
         """R: the first dimensions of a head, which are rotated; the others stay as they are."""
         # Rounded down as in `transformers`, but 60/88 of 88 is 60 here, not 59.
         return int(self.head_dim * self.partial_rotary_factor + 1e-6)
+
+    @property
+    def rotary(self) -> Rotary:
+        """The rotary embedding by itself."""
+        return Rotary(
+            head_dim=self.head_dim,
+            rotary_dim=self.rotary_dim,
+            theta=self.rope_theta,
+            scaling=self.rope_scaling or {},
+            max_position=self.max_position,
+        )
 
     @property
     def family(self) -> Family:
@@ -118,7 +130,7 @@ class DecoderConfig(BaseModel):
                 f"config.json: model_type {name!r} is not one this library converts; "
                 f"supported: {', '.join(sorted(FAMILIES))}"
             )
-        family, config = FAMILIES[name], rope.plain(config)
+        family, config = FAMILIES[name], plain_rope(config)
         _refuse_unsupported(name, config)
         heads = config["num_attention_heads"]
         return cls(
@@ -132,7 +144,7 @@ class DecoderConfig(BaseModel):
             vocab_size=config["vocab_size"],
             rms_norm_eps=config["rms_norm_eps"],
             rope_theta=config["rope_theta"],
-            rope_scaling=rope.read_scaling(name, config),
+            rope_scaling=_read_scaling(name, config),
             partial_rotary_factor=config.get("partial_rotary_factor") or 1.0,
             max_position=config["max_position_embeddings"],
             sliding_window=config.get("sliding_window") if family.sliding_window else None,
@@ -158,6 +170,67 @@ def _refuse_unsupported(name: str, config: dict) -> None:
             raise UnsupportedModel(
                 f"config.json: {field} = {config[field]!r} is not supported for {name} models"
             )
+
+
+def plain_rope(config: dict) -> dict:
+    """The same `config.json` with `rope_theta` and `partial_rotary_factor` at the top and
+    `rope_scaling` a dict or None.
+
+    transformers 5 writes `rope_parameters` = {rope_theta, rope_type, ...}, earlier ones the three.
+    """
+    parameters = config.get("rope_parameters") or {}
+    top = {"rope_theta", "partial_rotary_factor"}
+    scaling = config.get("rope_scaling") or {k: v for k, v in parameters.items() if k not in top}
+    result = {key: value for key, value in config.items() if key != "rope_parameters"}
+    result["rope_theta"] = config.get("rope_theta") or parameters.get("rope_theta") or 10000.0
+    if partial := config.get("partial_rotary_factor") or parameters.get("partial_rotary_factor"):
+        result["partial_rotary_factor"] = partial
+    result["rope_scaling"] = None if _rope_type(scaling) == "default" else scaling
+    return result
+
+
+def _rope_type(scaling: dict) -> str:
+    return scaling.get("rope_type") or scaling.get("type") or "default"
+
+
+def _read_scaling(name: str, config: dict) -> dict | None:
+    """The scaling of a `plain_rope` configuration; refuses a type that `Rotary` lacks."""
+    scaling, kinds = config["rope_scaling"], ("linear", "llama3", "longrope")
+    if scaling is None:
+        return None
+    kind = "longrope" if _rope_type(scaling) == "su" else _rope_type(scaling)  # as it was in 2024
+    # HunYuan's "dynamic" is static by its alpha; any other's depends on the sequence.
+    static = kind == "dynamic" and name == "hunyuan_v1_dense" and scaling.get("alpha")
+    if kind not in kinds and not static:
+        raise UnsupportedModel(
+            f"config.json: rope_scaling of type {kind!r} is not supported for {name} models; "
+            f"supported: default, {', '.join(kinds)}, and for hunyuan_v1_dense dynamic with alpha"
+        )
+    original = config.get("original_max_position_embeddings")
+    if kind == "longrope" and original:  # at the top in Phi's files, and there it has priority
+        scaling = scaling | {"original_max_position_embeddings": original}
+    return {key: value for key, value in scaling.items() if key != "type"} | {"rope_type": kind}
+
+
+def rope_tables(
+    config: DecoderConfig, positions: np.ndarray, context: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """cos and sin of the rotary angles, each (1, 1, T, D) float32, for positions (T,).
+
+    Two things ride along, so that the graph need not do them. The first half of `sin` is negated,
+    which turns rotate-half into a swap of halves: `y = x * cos + swap(x) * sin`. And both tables
+    are scaled by D^(-1/4): queries and keys pass through them, so their product has attention's
+    1/sqrt(D), which as a constant of its own would be rounded to fp16 (D = 128: off by 1e-4).
+    Dimensions R and after, which are not rotated, have cos = D^(-1/4) and sin = 0.
+
+    context: the slots of the cache, by default one more than the last position. LongRoPE's short
+    or long divisors go by it, as in llama.cpp, since keys stay in a cache as they were rotated.
+    `transformers` goes by the length of the sequence so far, and computes all keys anew once it is
+    longer than the original context. So a bundle whose cache is longer than that gives the logits
+    of `transformers` for sequences that are longer too, and others for shorter ones.
+    """
+    positions = np.asarray(positions, dtype=np.float64)
+    return config.rotary.tables(positions, context or int(positions.max()) + 1)
 
 
 def causal_mask(position: int, tokens: int, context: int) -> np.ndarray:

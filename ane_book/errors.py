@@ -37,6 +37,10 @@ class InvalidInput(AneBookError):
     """An argument, or an array given to a program, has the wrong name, shape, dtype or value."""
 
 
+class OutOfSpace(AneBookError):
+    """The disk has no room for what is to be written; the message says where."""
+
+
 class InvalidBundle(AneBookError):
     """A bundle's manifest is unreadable or disagrees with the files beside it."""
 

@@ -34,7 +34,6 @@ def is_bundle(path: Path) -> bool:
 def inspect_bundle(bundle: Bundle) -> dict:
     """What the manifest says, and the facts of every package."""
     manifest = bundle.manifest
-    names = [shard.package for shard in manifest.shards] + [manifest.head.package]
     return {
         "bundle": str(bundle.path),
         "name": manifest.name,
@@ -42,7 +41,7 @@ def inspect_bundle(bundle: Bundle) -> dict:
         "recipe": manifest.recipe.model_dump(),
         "source": manifest.source.model_dump(),
         "files": manifest.files,
-        "packages": [inspect_package(bundle.path / name) for name in names],
+        "packages": [inspect_package(bundle.path / name) for name in manifest.packages],
     }
 
 

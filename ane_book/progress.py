@@ -1,11 +1,14 @@
-"""How far a long task is, on stderr: a bar on a terminal, else a line now and then."""
+"""The terminal: how far a long task is, on stderr, and what is typed.
+
+Progress is a bar on a terminal, else a line now and then.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 import sys
 import time
 
-__all__ = ["progress_bar"]
+__all__ = ["progress_bar", "typed_lines"]
 
 
 @contextmanager
@@ -41,3 +44,16 @@ class _Lines:
         if done >= total or time.monotonic() >= self._next:
             self._next = time.monotonic() + self.PAUSE
             print(f"{description} ({done:,} of {total:,})", file=sys.stderr, flush=True)
+
+
+def typed_lines() -> Iterator[str]:
+    """Lines that are not blank from stdin, with a prompt on a terminal."""
+    interactive = sys.stdin.isatty()
+    while True:
+        if interactive:
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.strip()

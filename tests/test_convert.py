@@ -44,9 +44,12 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return ((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min()
 
 
-@pytest.mark.parametrize("family", TINY)
+#: Every family whole; the boundaries between shards know nothing of families.
+PAIRS = [(family, "1GB") for family in TINY] + [("llama", ONE_LAYER_EACH)]
+
+
+@pytest.mark.parametrize(("family", "shard_limit"), PAIRS, ids=[*TINY, "llama-in-one-layer-shards"])
 @pytest.mark.parametrize("kv", ["state", "host"])
-@pytest.mark.parametrize("shard_limit", ["1GB", ONE_LAYER_EACH], ids=["whole", "one-layer-shards"])
 class TestLogits:
     """Whole prompts and single steps, both caches, both precisions, all shard boundaries."""
 

@@ -1,16 +1,22 @@
 """The decoder in ANE form against `transformers`: the same weights, the same logits."""
 
 from itertools import cycle
+from math import prod
+import tomllib
 
-from _tiny import TINY, VARIANTS, longrope, odd, tiny_model, write_checkpoint
+from _tiny import COMMON, TINY, VARIANTS, longrope, odd, tiny_model, write_checkpoint
 import ane_book
 from ane_book.config import DecoderConfig, causal_mask, rope_tables
+from ane_book.conversion import _open
+from ane_book.conversion.reference import MODELS, ReferenceModel
+from ane_book.errors import AneBookError, InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.models.decoder import Decoder, Head, Winner
-from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.models.layers import rms_normalize
 from ane_book.runtime import Session
 from ane_book.weights import tensor_shapes
+from ane_book.weights.random import RandomSource
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 import pytest
 import torch
 
@@ -129,6 +135,90 @@ def test_weight_shapes_are_those_of_the_checkpoint(tied):
         model = tiny_model(family, tie_word_embeddings=tied)
         expected = {n: tuple(p.shape) for n, p in model.named_parameters()}
         assert tensor_shapes(DecoderConfig.from_hf(model.config.to_dict())) == expected
+
+
+def test_longrope_goes_by_the_context_of_the_bundle():
+    """Short divisors up to the original context, long ones beyond, whatever is asked of them."""
+    changes = {"rope_parameters": longrope(12), "original_max_position_embeddings": 64}
+    model = tiny_model("phi3", **changes)
+    ids = prompt(80)
+    for tokens, context in ((60, 64), (80, 96)):  # what transformers goes by: the tokens
+        expected = model(torch.tensor([ids[:tokens]])).logits[0]
+        found = logits(decoder_of(model), model, ids[:tokens], [tokens], context)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    long = logits(decoder_of(model), model, ids[:60], [60], 96)
+    assert (long - logits(decoder_of(model), model, ids[:60], [60], 64)).abs().max() > 0.01
+
+
+def test_a_window_shorter_than_the_context_is_refused(tmp_path):
+    model = tiny_model("phi3", sliding_window=24)
+    folder = str(write_checkpoint(model, tmp_path / "checkpoint"))
+    with pytest.raises(InvalidInput, match="context 32 is beyond .* sliding window of 24 tokens"):
+        ane_book.convert(folder, out=tmp_path / "bundle", context=32, prefill=8)
+    ids = prompt(24)  # where the window hides nothing
+    found = logits(decoder_of(model), model, ids, [24], context=24)
+    torch.testing.assert_close(found, model(torch.tensor([ids])).logits[0], rtol=1e-4, atol=1e-4)
+
+
+LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0] * 12}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "error", "message"),
+    [
+        ("gpt2", {}, UnsupportedModel, "'gpt2' is not one .* supported: hunyuan_v1_dense, llama,"),
+        ("phi3", {"rope_scaling": LONG | {"short_factor": [1.0] * 16}}, InvalidWeights,
+         "short_factor has 16 numbers, but 24 rotated dimensions make 12 pairs"),
+        ("phi3", {"rope_scaling": LONG | {"long_factor": [1.0] * 11}}, InvalidWeights,
+         "long_factor has 11 numbers"),
+        ("phi3", {"rope_scaling": {"type": "su"}}, InvalidWeights, "'longrope' .*'short_factor'"),
+        ("phi3", {"partial_rotary_factor": 0.72}, InvalidWeights, "23 of head_dim 32 dimensions"),
+        ("phi3", {"partial_rotary_factor": 1.5}, InvalidWeights, "48 of head_dim 32 dimensions"),
+        ("phi3", {"attention_bias": True}, UnsupportedModel, "attention_bias = True is not"),
+        ("phi3", {"lm_head_bias": True}, UnsupportedModel, "lm_head_bias = True is not"),
+        ("llama", {"partial_rotary_factor": 0.5}, UnsupportedModel, "0.5 is not .* llama models"),
+        ("llama", {"rope_scaling": {"type": "linear"}}, InvalidWeights, "'linear' .*'factor'"),
+        ("llama", {"rope_scaling": {"type": "dynamic", "alpha": 2.0}}, UnsupportedModel,
+         "type 'dynamic' is not supported for llama models; supported: default, linear, llama3"),
+        ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, UnsupportedModel,
+         "for hunyuan_v1_dense dynamic with alpha"),
+        ("hunyuan_v1_dense", {"rope_scaling": LONG, "head_dim": 24},
+         InvalidWeights, "the norm after it undoes that"),
+        ("qwen2", {"use_sliding_window": True}, UnsupportedModel, "use_sliding_window = True"),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_will_not_do(family, changes, error, message):
+    config = COMMON | {"model_type": family, "rms_norm_eps": 1e-5, "num_attention_heads": 4}
+    config |= {"hidden_size": 128, "original_max_position_embeddings": 64}
+    config |= {"partial_rotary_factor": 0.75} if family == "phi3" else {}
+    with pytest.raises(error, match=message) as caught:
+        RandomSource(config | changes)
+    assert str(caught.value).startswith("the configuration: ") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ane_book.reference_models())
+def test_reference_models_have_their_true_shapes(name):
+    """Data: the parameters that each is known to have are those of its configuration."""
+    model = ane_book.reference_models()[name]
+    found, source = _open(name, "random")  # what `--source random` takes
+    assert found == name and source.kind == "random"
+    assert sum(prod(source.shape(name)) for name in source.names()) == model.parameters
+    assert model.evidence and dict(model.facts())["source"].startswith(model.repo_id)
+
+
+def test_reference_data_is_checked_when_it_is_read():
+    good = tomllib.loads((MODELS / "phi-4-mini-instruct.toml").read_text())
+    read = TypeAdapter(ReferenceModel).validate_python
+    assert read(good).size == "3.8 B" and read(good).recipe.quant == "int8"
+    bad = {
+        "quant must be one of": good | {"recipe": {"quant": "int3"}},
+        "Unexpected keyword argument": good | {"licence": "MIT"},
+        "evidence\n  Field required": {key: good[key] for key in good.keys() - {"evidence"}},
+        "model_type 'gpt2'": good | {"config": {"model_type": "gpt2"}},
+    }
+    for message, data in bad.items():
+        with pytest.raises((ValidationError, AneBookError), match=message):
+            read(data)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 3e4])

@@ -23,7 +23,8 @@ MAX_FILE, MAX_FUNCTION, MAX_TRACKED = 350, 40, 10_000_000  # lines, lines, bytes
 
 #: The floors of the library: a room imports from lower floors and itself, never sideways or up.
 FLOORS = {
-    "errors": 0, "device": 0, "progress": 0, "config": 1, "bundle": 2, "weights": 3, "mil": 3,
+    "errors": 0, "rope": 0, "device": 0, "progress": 0,
+    "config": 1, "bundle": 2, "weights": 3, "mil": 3,
     "models": 4, "conversion": 5, "runtime": 6, "loss": 6, "inspect": 7, "execute": 8, "figures": 8, "cli": 9,
 }  # fmt: skip
 

@@ -12,9 +12,8 @@ import shutil
 from ane_book.bundle import Bundle, Recipe
 from ane_book.config import DecoderConfig
 from ane_book.conversion.build import BundleBuilder, Progress
-from ane_book.conversion.quantize import find_scheme
+from ane_book.conversion.plan import make_recipe
 from ane_book.conversion.reference import find_reference, reference_models
-from ane_book.conversion.shards import parse_bytes
 from ane_book.device import cache_folder
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.weights import WeightSource, open_source
@@ -41,26 +40,30 @@ def convert(
     argmax_output: bool = False,
     quant: str = "none",
     quant_head: str | None = None,
+    partition: str = "layers",
     force: bool = False,
     progress: Progress = lambda description, done, total: None,
 ) -> Bundle:
     """Convert a model to a bundle of Core ML packages, or find it in the cache.
 
     model: a reference model's name, a `.gguf` file, or a folder with config.json and safetensors.
-    out: the bundle's folder, or the cache. source: a reference model's weights; "random" makes them
-    up in its true shapes. kv: "state" keeps the cache in Core ML's states, "host" passes it in and out.
+    out: the bundle's folder, or the cache. source: weights of a reference model; "random" ones are
+    made up. kv: "state" keeps the cache in Core ML's states, "host" passes it in and out.
     context: slots of the cache (S). prefill: tokens of a prompt's chunk (T).
     shard_limit: bytes of weights in one package. head_rows: rows in a part of the vocabulary.
     argmax_output: return the likeliest token's id instead of the logits.
     quant: how the projections' weights are stored: "none" (fp16), "int8" with a scale for each
     output channel, "lut4" with a palette for each 16, and others (`conversion.quantize.SCHEMES`).
     quant_head: the head's; None for the same. force: convert again.
+    partition: "layers", "whole" or "projections" (see `conversion.plan`).
 
-    Raises UnknownModel, WeightsNotFound, InvalidWeights, UnsupportedModel, InvalidInput. `out` is
-    there whole or not at all.
+    Raises UnknownModel, WeightsNotFound, InvalidWeights, UnsupportedModel, InvalidInput or
+    OutOfSpace. `out` is there whole or not at all.
     """
-    quants = quant, quant_head or quant
-    recipe = _recipe(kv, context, prefill, shard_limit, head_rows, argmax_output, quants)
+    recipe = make_recipe(
+        kv=kv, context=context, prefill=prefill, shard_limit=shard_limit, head_rows=head_rows,
+        argmax_output=argmax_output, quant=quant, quant_head=quant_head, partition=partition,
+    )  # fmt: skip
     remembered = _Remembered(model, recipe) if source is None and out is None else None
     if remembered and not force and remembered.bundle:
         return remembered.bundle
@@ -135,35 +138,6 @@ def _open(model: str, source: str | Path | None) -> tuple[str, WeightSource]:
     if str(source) == "random":
         return reference.name, RandomSource(reference.config)
     return reference.name, open_source(find_weights(reference, source))
-
-
-def _recipe(
-    kv: str,
-    context: int,
-    prefill: int,
-    shard_limit: str | int,
-    head_rows: int,
-    argmax_output: bool,
-    quants: tuple[str, str],
-) -> Recipe:
-    for quant in quants:
-        find_scheme(quant)
-    if kv not in ("state", "host"):
-        raise InvalidInput(f'kv must be "state" or "host", not {kv!r}')
-    if not 2 <= prefill <= context:
-        raise InvalidInput(
-            f"prefill must be between 2 and the context of {context} tokens, not {prefill}"
-        )
-    return Recipe(
-        kv=kv,
-        context=context,
-        prefill=prefill,
-        shard_bytes=parse_bytes(shard_limit),
-        head_rows=head_rows,
-        argmax_output=argmax_output,
-        quant=quants[0],
-        quant_head=quants[1],
-    )
 
 
 def _digest(origin: str, recipe: Recipe) -> str:

@@ -1,11 +1,14 @@
 """Write a bundle: step by step into a folder beside its place, then renamed.
 
 Every step leaves a finished file or nothing, so a conversion that was killed goes on where it
-stopped. Weights are read one layer at a time. The golden numbers come from the same pass: each
-layer, as soon as its weights are read, also runs in PyTorch (float32) on the golden tokens.
+stopped. Weights are read one layer at a time, and the head's one package at a time. The golden
+numbers come from the same pass: each layer, as soon as its weights are read, also runs in PyTorch
+(float32) on the golden tokens.
 """
 
 from collections.abc import Callable, Iterator
+import errno
+from functools import cached_property
 from importlib.metadata import version
 import json
 from pathlib import Path
@@ -15,8 +18,10 @@ import shutil
 from ane_book.bundle import Bundle, Head, Manifest, Recipe, Shard, Source, Tokenizer
 from ane_book.config import DecoderConfig, causal_mask, rope_tables
 from ane_book.conversion.decoder import lower_blocks, write_head, write_shard
-from ane_book.conversion.shards import head_splits, layer_ranges
-from ane_book.errors import InvalidWeights
+from ane_book.conversion.plan import Program, plan
+from ane_book.conversion.projections import cut_layer, host_weights, write_projection
+from ane_book.conversion.quantize import find_scheme
+from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.models import decoder
 from ane_book.weights import WeightSource
 import numpy as np
@@ -41,23 +46,39 @@ class BundleBuilder:
     ):
         self.name, self.source, self.config, self.recipe = name, source, config, recipe
         self.report = progress
-        self.ranges = layer_ranges(config, recipe.shard_bytes)
-        self.splits = head_splits(config.vocab_size, recipe.head_rows)
+        self.plan = plan(config, recipe)
         self.steps = config.num_layers + 3  # embedding, lowering, layers, head
         self.done = 0
 
     def build(self, target: Path, key: str) -> Bundle:
-        """Build the bundle, or finish one that was interrupted; `key` names source and recipe."""
+        """Build the bundle, or finish one that was interrupted; `key` names source and recipe.
+
+        Raises OutOfSpace before anything is done, or when the disk fills up in the middle.
+        """
         self.partial = target.with_name(f"{target.name}.partial")
+        try:
+            return self._build(target, key)
+        except (OSError, RuntimeError) as error:
+            # The weight file's writer, in C++, knows no more than that it could not write.
+            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            if not full and "FileWriter" not in str(error):
+                raise
+            raise OutOfSpace(
+                f"{self.partial}: the disk took no more after step {self.done} of {self.steps}; "
+                "make room and convert again, which goes on from there, or delete the folder"
+            ) from None
+
+    def _build(self, target: Path, key: str) -> Bundle:
         stamp = self.partial / "key"
         if not stamp.is_file() or stamp.read_text() != key:
             shutil.rmtree(self.partial, ignore_errors=True)
             self.partial.mkdir(parents=True)
             stamp.write_text(key)
+        self._check_space()
         self._whole("embedding.npy", self._write_embedding)
         self._advance("embedding")
         self._write_layers()
-        self._whole("head.mlpackage", self._write_head)
+        self._write_head()
         self._advance("head")
         self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json))
         for leftover in (stamp, *self.partial.glob("hidden_*.npy")):
@@ -65,6 +86,17 @@ class BundleBuilder:
         self._whole("manifest.json", self._write_manifest)
         self.partial.rename(target)
         return Bundle.open(target)
+
+    def _check_space(self) -> None:
+        """Raise OutOfSpace when what is still to be written cannot fit."""
+        written = sum(size for _, size in _sizes(self.partial))
+        needed = self.plan.weight_bytes + self.plan.embedding_bytes - written
+        free = shutil.disk_usage(self.partial).free
+        if needed > free:
+            raise OutOfSpace(
+                f"{self.partial.parent}: the conversion needs {needed / 1e6:,.0f} MB more, and "
+                f"{free / 1e6:,.0f} MB are free; make room, or name another folder"
+            )
 
     def _advance(self, description: str, steps: int = 1) -> None:
         self.done += steps
@@ -83,45 +115,110 @@ class BundleBuilder:
 
     # --- weights ------------------------------------------------------------------------------
 
-    def _read(self, name: str) -> np.ndarray:
-        """A tensor rounded to fp16, the dtype of the package, in float32."""
+    def _half(self, name: str) -> np.ndarray:
+        """A tensor rounded to fp16, the dtype of the package."""
         half = self.source.tensor(name).astype(np.float16)
         if not np.isfinite(half).all():
             raise InvalidWeights(
                 f"tensor {name} has values that are not finite in fp16 (beyond 65,504, inf or NaN)"
             )
-        return half.astype(np.float32)
+        return half
+
+    def _read(self, name: str) -> np.ndarray:
+        """The same numbers in float32."""
+        return self._half(name).astype(np.float32)
 
     def _write_embedding(self, path: Path) -> None:
         with path.open("wb") as file:
-            np.save(file, self._read("model.embed_tokens.weight").astype(np.float16))
+            np.save(file, self._half("model.embed_tokens.weight"))
+
+    @cached_property
+    def _vocabulary(self) -> np.ndarray:
+        """The head's rows (V, C), fp16; of a tied one the embedding as written, still mapped."""
+        if self.config.tied_embeddings:
+            return np.load(self.partial / "embedding.npy", mmap_mode="r")
+        return self._half("lm_head.weight")
 
     # --- layers -------------------------------------------------------------------------------
 
     def _write_layers(self) -> None:
-        names = [_package_name(layers) for layers in self.ranges]
-        if all((self.partial / name).exists() for name in names):
-            self._advance("layers", self.config.num_layers + 1)
-            return
-        pieces = lower_blocks(self.config, self.recipe)
+        groups, cut = self.plan.groups(), self.recipe.partition == "projections"
+        if cut:
+            self._whole("norms.npz", self._write_norms)
+        done = [all(self._has(p) for p in programs) for _, programs in groups]
+        pieces = {} if cut or all(done) else lower_blocks(self.config, self.recipe)
         self._advance("lowering")
-        for layers, name in zip(self.ranges, names, strict=True):
-            if (self.partial / name).exists():
+        for (layers, programs), exist in zip(groups, done, strict=True):
+            if exist:
                 self._advance("layers", len(layers))
-                continue
-            golden = _GoldenPass(self, layers)
-            self._whole(
-                name,
-                lambda path, layers=layers, golden=golden: write_shard(
-                    path, self.config, self.recipe, pieces, layers, golden.weights()
-                ),
-            )
+            elif cut:
+                self._write_projections(layers, programs)
+            else:
+                self._write_shard(layers, programs[0], pieces)
 
-    def _write_head(self, path: Path) -> None:
-        weights = decoder.head_weights(self.config, self.splits, self._read)
+    def _has(self, program: Program) -> bool:
+        return (self.partial / program.package).exists()
+
+    def _write_shard(self, layers: range, program: Program, pieces: dict) -> None:
+        weights = _GoldenPass(self, layers).weights()
+        self._whole(
+            program.package,
+            lambda path: write_shard(path, self.config, self.recipe, pieces, layers, weights),
+        )
+
+    def _write_projections(self, layers: range, programs: list[Program]) -> None:
+        """Every matrix of one layer, a package each."""
+        scheme = find_scheme(self.recipe.quant)
+        for state in _GoldenPass(self, layers).weights():
+            matrices = cut_layer(self.config, state)
+            for program in programs:
+                matrix = matrices[program.projection]
+                self._whole(
+                    program.package,
+                    lambda path, matrix=matrix: write_projection(
+                        path, self.recipe, matrix, scheme, "out"
+                    ),
+                )
+
+    def _write_norms(self, path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez(file, **host_weights(self.config, self._read))
+
+    # --- head ---------------------------------------------------------------------------------
+
+    def _write_head(self) -> None:
+        programs = self.plan.head
+        if (self.partial / "golden.npz").exists() and all(map(self._has, programs)):
+            return
         hidden = torch.from_numpy(np.load(self.partial / self._hidden(self.config.num_layers)))
-        self._whole("golden.npz", lambda golden: self._write_golden(golden, weights, hidden))
-        write_head(path, self.config, self.recipe, self.splits, weights)
+        logits = []
+        for program in programs:
+            splits = {i: self.plan.splits[i] for i in program.parts}
+            weights = self._head_weights(splits)
+            logits += self._head_logits(tuple(splits.values()), weights, hidden)
+            self._whole(program.package, lambda path, s=splits, w=weights: self._head(path, s, w))
+        whole = torch.cat(logits, dim=1)[0, :, 0]  # (V, T)
+        self._whole("golden.npz", lambda path: self._write_golden(path, whole))
+
+    def _head_weights(self, splits: dict[int, int]) -> dict[str, Tensor]:
+        """The state dict of a `Head` with these parts of the vocabulary."""
+        first = sum(self.plan.splits[: min(splits)])
+        rows = slice(first, first + sum(splits.values()))
+
+        def read(name: str) -> np.ndarray:
+            if name == "model.norm.weight":
+                return self._read(name)
+            return self._vocabulary[rows].astype(np.float32)
+
+        return decoder.head_weights(self.config, tuple(splits.values()), read)
+
+    def _head(self, path: Path, splits: dict[int, int], weights: dict[str, Tensor]) -> None:
+        if self.recipe.partition != "projections":
+            write_head(path, self.config, self.recipe, splits, weights)
+            return
+        (part,) = splits
+        matrix, scheme = {"weight": weights["parts.0.weight"]}, find_scheme(self.recipe.quant_head)
+        write_projection(path, self.recipe, matrix, scheme, f"logits_{part}")
 
     # --- golden numbers -----------------------------------------------------------------------
 
@@ -134,11 +231,17 @@ class BundleBuilder:
         steps = np.arange(1, self.recipe.prefill + 1, dtype=np.int64)
         return steps * 7919 % self.config.vocab_size  # 7919 is prime
 
-    def _write_golden(self, path: Path, weights: dict[str, Tensor], hidden: Tensor) -> None:
-        head = decoder.Head(self.config, self.splits)
+    def _head_logits(
+        self, splits: tuple[int, ...], weights: dict[str, Tensor], hidden: Tensor
+    ) -> list[Tensor]:
+        """Logits (1, V_i, 1, T) of some parts of the vocabulary."""
+        with torch.device("meta"):  # no memory for parameters that are given
+            head = decoder.Head(self.config, splits)
         head.load_state_dict(weights, assign=True)
         with torch.inference_mode():
-            logits = torch.cat(head(hidden), dim=1)[0, :, 0]  # (V, T)
+            return list(head(hidden))
+
+    def _write_golden(self, path: Path, logits: Tensor) -> None:
         with path.open("wb") as file:
             np.savez(
                 file,
@@ -164,8 +267,19 @@ class BundleBuilder:
                 files=[file.name for file in files],
                 fingerprint=self.source.fingerprint(),
             ),
-            shards=[Shard(package=_package_name(r), layers=(r.start, r.stop)) for r in self.ranges],
-            head=Head(package="head.mlpackage", splits=list(self.splits)),
+            shards=[
+                Shard(
+                    package=p.package,
+                    layers=(p.layers.start, p.layers.stop),
+                    projection=p.projection,
+                )
+                for p in self.plan.shards
+            ],
+            head=Head(
+                splits=list(self.plan.splits),
+                packages=[program.package for program in self.plan.head for _ in program.parts],
+            ),
+            norms="norms.npz" if self.recipe.partition == "projections" else None,
             tokenizer=Tokenizer(
                 chat_template=tokenizer.chat_template,
                 eos_token_ids=tokenizer.eos_token_ids,
@@ -178,10 +292,6 @@ class BundleBuilder:
             | {"python": platform.python_version()},
         )
         path.write_text(json.dumps(manifest.model_dump(mode="json"), indent=2) + "\n")
-
-
-def _package_name(layers: range) -> str:
-    return f"layers_{layers.start:02d}-{layers.stop:02d}.mlpackage"
 
 
 def _sizes(folder: Path) -> Iterator[tuple[str, int]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from ane_book.bundle import Recipe
 from ane_book.config import DecoderConfig
 from ane_book.conversion.program import FunctionWriter, PackageWriter, Piece, lower
+from ane_book.conversion.projections import add_convolution
 from ane_book.conversion.quantize import find_scheme
 from ane_book.models.decoder import Block, Winner
 from ane_book.models.layers import RMSNorm
@@ -151,11 +152,14 @@ def write_head(
     path: Path,
     config: DecoderConfig,
     recipe: Recipe,
-    splits: tuple[int, ...],
+    splits: dict[int, int],
     weights: dict[str, Tensor],
 ) -> None:
-    """Write the head's package: logits of each part of the vocabulary, or the winning token."""
-    C, names = config.hidden_size, [f"logits_{i}" for i in range(len(splits))]
+    """Write a package of the head: logits of some parts of the vocabulary, or the winning token.
+
+    splits: number and rows of each part that the package holds. weights: of a `Head` with them.
+    """
+    C, names = config.hidden_size, [f"logits_{i}" for i in splits]
     package = PackageWriter(path)
     stored = package.write_weights(weights, find_scheme(recipe.quant_head))
     for name, T in recipe.functions.items():
@@ -166,14 +170,10 @@ def write_head(
         piece = lower(norm, example, ["normed"], config.rms_norm_eps)
         normed = {"weight": stored["norm.weight"]}
         (hidden,) = function.stamp(piece, "norm", {"hidden": "hidden"}, normed)
-        for i, rows in enumerate(splits):
-            weight = function.weight(f"part{i}", stored[f"parts.{i}.weight"])
-            function.op(
-                "conv", names[i], "fp16", [(1, rows, 1, T)], x=hidden, weight=weight,
-                strides=np.ones(2, np.int32), pad_type=np.str_("valid"),
-                pad=np.zeros(4, np.int32), dilations=np.ones(2, np.int32), groups=np.int32(1),
-            )  # fmt: skip
-        function.finish(_choose(function, names, splits, T) if recipe.argmax_output else names)
+        for i, part in enumerate(names):
+            add_convolution(function, part, hidden, stored[f"parts.{i}.weight"], None, T)
+        rows = tuple(splits.values())
+        function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
     package.finish("decode", "Final norm and vocabulary projection, made by ane-book")
 
 

@@ -1,17 +1,32 @@
-"""How a model is cut: layers into packages by bytes, the vocabulary into parts by rows."""
+"""How a model is cut: layers into packages by bytes, the vocabulary into parts by rows.
 
+All sizes are those of the weight file, `weight.bin`, as it will be written: `quant` has its say.
+"""
+
+from collections.abc import Iterable
 from itertools import pairwise
-from math import prod
 import re
 
 from ane_book.config import DecoderConfig
+from ane_book.conversion.quantize import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
-from ane_book.weights import tensor_shapes
+from ane_book.mil.blob import HEADER, RECORD, stored_bytes
+from ane_book.models.decoder import Block
+import torch
+from torch import nn
 
-__all__ = ["head_splits", "layer_bytes", "layer_ranges", "parse_bytes"]
+__all__ = [
+    "blob_bytes",
+    "even_ranges",
+    "file_bytes",
+    "head_splits",
+    "layer_blobs",
+    "layer_ranges",
+    "parse_bytes",
+]
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-FP16_BYTES = 2
+ALIGNMENT = 64
 
 
 def parse_bytes(text: str | int) -> int:
@@ -22,34 +37,66 @@ def parse_bytes(text: str | int) -> int:
     return int(float(match[1]) * UNITS[match[2]])
 
 
-def layer_bytes(config: DecoderConfig) -> int:
-    """Weight bytes of one layer in fp16."""
-    shapes = tensor_shapes(config).items()
-    return FP16_BYTES * sum(prod(shape) for name, shape in shapes if ".layers.0." in name)
+def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
+    """Bytes of each operand of a projection's weight (O, C, ...), as `quantize.encode` makes it."""
+    if scheme.form == "plain":
+        return [stored_bytes("fp16", shape)]
+    outputs, inputs = shape[:2]
+    groups = scheme.groups(outputs)
+    if scheme.form == "linear":
+        scales = groups * scheme.blocks(inputs)
+        return [stored_bytes(f"int{scheme.bits}", shape), stored_bytes("fp16", (scales,))]
+    palettes = (groups, 1 << scheme.bits)
+    return [stored_bytes(f"uint{scheme.bits}", shape), stored_bytes("fp16", palettes)]
 
 
-def layer_ranges(config: DecoderConfig, limit: int) -> list[range]:
+def file_bytes(blobs: Iterable[int]) -> int:
+    """Bytes of a weight file with blobs of so many bytes (its layout is in `ane_book.mil.blob`)."""
+    end = HEADER.size
+    for size in blobs:
+        end += -end % ALIGNMENT + RECORD.size + size  # only what follows a blob aligns
+    return end
+
+
+def layer_blobs(config: DecoderConfig, scheme: Scheme) -> list[int]:
+    """Bytes of every blob of one layer, in the order of `models.decoder.block_weights`."""
+    with torch.device("meta"):  # shapes alone, no memory
+        block = Block(config)
+    sizes: dict[str, list[int]] = {"weight": [], "bias": [], "qk_norm": []}
+    for module in block.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            matrix = isinstance(module, nn.Conv2d) and name == "weight"
+            own = scheme if matrix else SCHEMES["none"]
+            sizes[name] += blob_bytes(tuple(parameter.shape), own)
+    return sum(sizes.values(), [])
+
+
+def layer_ranges(
+    config: DecoderConfig, limit: int, scheme: Scheme = SCHEMES["none"]
+) -> list[range]:
     """The layers of each shard: as many as fit in `limit` bytes, evenly spread.
 
     Raises InvalidInput when not even one layer fits.
     """
-    each = layer_bytes(config)
-    if each > limit:
+    blobs = layer_blobs(config, scheme)
+    one = file_bytes(blobs)
+    if one > limit:
         raise InvalidInput(
-            f"one layer has {each / 1e6:.1f} MB of weights, more than the shard limit of "
+            f"one layer has {one / 1e6:.1f} MB of weights, more than the shard limit of "
             f"{limit / 1e6:.1f} MB; raise the limit"
         )
-    return _even(config.num_layers, limit // each)
+    more = file_bytes(blobs * 2) - one
+    return even_ranges(config.num_layers, 1 + (limit - one) // more)
 
 
 def head_splits(vocabulary: int, rows: int) -> tuple[int, ...]:
     """Rows of each part of the vocabulary: at most `rows`, evenly spread."""
     if rows < 1:
         raise InvalidInput(f"a part of the vocabulary needs at least one row, not {rows}")
-    return tuple(len(part) for part in _even(vocabulary, rows))
+    return tuple(len(part) for part in even_ranges(vocabulary, rows))
 
 
-def _even(count: int, most: int) -> list[range]:
+def even_ranges(count: int, most: int) -> list[range]:
     """0..count-1 in as few ranges of at most `most` as it takes, sizes differing by one at most."""
     parts = -(-count // most)
     cuts = [count * i // parts for i in range(parts + 1)]

@@ -1,5 +1,7 @@
 """The calls that a session makes: shards in order, then the head.
 
+Of a bundle in projections, what stands for a shard is a layer of `ane_book.runtime.projections`.
+
 Each function of a bundle has its input arrays made once: rotary tables are views into one table for
 the whole context, and a mask changes only where the position moved.
 
@@ -10,11 +12,12 @@ V vocabulary; n layers of a shard.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ane_book.bundle import Bundle, Manifest
+from ane_book.bundle import Bundle, Manifest, projections
 from ane_book.bundle import Shard as ShardRecord
 from ane_book.config import MASKED, DecoderConfig, causal_mask, rope_tables
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.runtime.backends import Backend, LoadedFunction
+from ane_book.runtime.projections import HostLayer, rms_norm
 import numpy as np
 
 __all__ = ["Engine"]
@@ -31,6 +34,13 @@ def cache_shape(manifest: Manifest, shard: ShardRecord) -> tuple[int, int, int, 
 def shard_types(manifest: Manifest, shard: ShardRecord) -> Callable[[int], dict[str, Shapes]]:
     """What a shard's function of T tokens takes, keeps and gives, by the contract of the bundle."""
     config, recipe = manifest.config, manifest.recipe
+    if shard.projection is not None:
+        outputs, inputs = projections(config)[shard.projection]
+        return lambda T: {
+            "inputs": {"hidden": (1, inputs, 1, T)},
+            "states": {},
+            "outputs": {"out": (1, outputs, 1, T)},
+        }
     C, D, S = config.hidden_size, config.head_dim, recipe.context
     n, K, _, _ = slots = cache_shape(manifest, shard)
     cache = {"keys": slots, "values": slots}
@@ -51,12 +61,13 @@ def shard_types(manifest: Manifest, shard: ShardRecord) -> Callable[[int], dict[
     return types
 
 
-def head_types(manifest: Manifest) -> Callable[[int], dict[str, Shapes]]:
-    """The same for the head."""
-    splits = manifest.head.splits
+def head_types(manifest: Manifest, package: str) -> Callable[[int], dict[str, Shapes]]:
+    """The same for a package of the head."""
+    parts = enumerate(zip(manifest.head.packages, manifest.head.splits, strict=True))
+    splits = {i: rows for i, (name, rows) in parts if name == package}
 
     def types(T: int) -> dict[str, Shapes]:
-        outputs: Shapes = {f"logits_{i}": (1, rows, 1, T) for i, rows in enumerate(splits)}
+        outputs: Shapes = {f"logits_{i}": (1, rows, 1, T) for i, rows in splits.items()}
         if manifest.recipe.argmax_output:
             outputs = {"token": (1, T)}
         inputs = {"hidden": (1, manifest.config.hidden_size, 1, T)}
@@ -159,6 +170,7 @@ class Engine:
         manifest = bundle.manifest
         self.config, recipe = manifest.config, manifest.recipe
         self.context, self.argmax_output = recipe.context, recipe.argmax_output
+        self._dtype = backend.dtype
         self._embedding = np.asarray(bundle.embedding)  # (V, C), still mapped, less overhead
         tables = rope_tables(self.config, np.arange(self.context))  # 2 x (1, 1, S, D)
         self._tables = {
@@ -169,13 +181,34 @@ class Engine:
             name: _Call(width, self.context, self.config, backend.dtype)
             for name, width in recipe.functions.items()
         }
-        self._shards = []
-        for shard in manifest.shards:
+        self._norm: np.ndarray | None = None  # of the head (C,), where it is the host's
+        self._shards: list[_Shard | HostLayer] = []
+        if manifest.norms is not None:
+            self._load_layers(bundle, backend)
+        for shard in manifest.shards if manifest.norms is None else ():
             functions = _load(bundle, backend, shard.package, shard_types(manifest, shard))
             cache = cache_shape(manifest, shard) if recipe.kv == "host" else None
             self._shards.append(_Shard(functions, cache, backend.dtype))
-        self._head = _load(bundle, backend, manifest.head.package, head_types(manifest))
+        self._head = [
+            _load(bundle, backend, package, head_types(manifest, package))
+            for package in dict.fromkeys(manifest.head.packages)
+        ]
         self._outputs = [f"logits_{i}" for i in range(len(manifest.head.splits))]
+
+    def _load_layers(self, bundle: Bundle, backend: Backend) -> None:
+        """The layers of a bundle in projections, and the norm of its head."""
+        manifest, layers = bundle.manifest, range(self.config.num_layers)
+        with np.load(bundle.path / manifest.norms) as arrays:
+            norms = {name: array.astype(np.float32) for name, array in arrays.items()}
+        self._norm = norms["final"]
+        programs: list[dict[str, dict]] = [{} for _ in layers]
+        for shard in manifest.shards:
+            functions = _load(bundle, backend, shard.package, shard_types(manifest, shard))
+            programs[shard.layers[0]][shard.projection] = functions
+        for i in layers:
+            qk_norms = norms["qk"][i] if "qk" in norms else None
+            own = programs[i], self.config, self.context, norms["layers"][i], qk_norms
+            self._shards.append(HostLayer(*own, backend.dtype))
 
     def clear(self) -> None:
         """Empty every shard's cache."""
@@ -208,8 +241,12 @@ class Engine:
     def head(self, hidden: np.ndarray) -> np.ndarray | list[int]:
         """Logits (T, V) float32, or token ids, of a hidden state (1, C, 1, T)."""
         function = "decode" if hidden.shape[3] == 1 else "prefill"
-        hidden = np.ascontiguousarray(hidden)
-        outputs = self._head[function].predict({"hidden": hidden})
+        if self._norm is not None:
+            weight, eps = self._norm[:, None, None], self.config.rms_norm_eps
+            hidden = rms_norm(hidden, weight, 1, eps).astype(self._dtype)
+        hidden, outputs = np.ascontiguousarray(hidden), {}
+        for functions in self._head:
+            outputs |= functions[function].predict({"hidden": hidden})
         if self.argmax_output:
             return outputs["token"].reshape(-1).tolist()
         parts = [outputs[name][0, :, 0, :] for name in self._outputs]  # (V_i, T)

@@ -23,8 +23,8 @@ from functools import cached_property
 import hashlib
 from pathlib import Path
 
-from ane_book import rope
 from ane_book.config import DecoderConfig
+from ane_book.config import plain_rope as plain
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 import numpy as np
 from pydantic import ValidationError
@@ -188,8 +188,8 @@ def check_tensors(found: Mapping[str, Shape], expected: Mapping[str, Shape], pla
 
 
 def plain_rope(config: dict, place: str) -> dict:
-    """`ane_book.rope.plain`, the one way in which a source's `config` has the rotary embedding."""
+    """`ane_book.config.plain_rope`: all sources have the rotary embedding in that one way."""
     for field in ("rope_parameters", "rope_scaling"):
         if not isinstance(config.get(field), dict | None):
             raise InvalidWeights(f"{place}: {field} is {config[field]!r}, not an object")
-    return rope.plain(config)
+    return plain(config)

@@ -55,13 +55,18 @@ def run_tests(*options: str) -> list[dict]:
 
 def kind(record: dict) -> str:
     """How a case was judged: "fp16", "fp32", or "fp32, fp16 tensors" for a mixture."""
-    precision = record["backend"][1] or "fp16"
+    precision = "".join(record["backend"][1:2]) or "fp16"
     return "fp32, fp16 tensors" if precision == "fp32" and record["half"] else precision
 
 
-def failures(records: list[dict]) -> list[dict]:
-    """Cases that reached a prediction and failed, and those whose process died."""
-    return [r for r in records if r["outcome"] == "failed" and (r["ops"] or not r["backend"])]
+def failed(record: dict) -> bool:
+    """Also a case whose process died, or that failed before its prediction."""
+    return record["outcome"] == "failed"
+
+
+def counts(record: dict) -> bool:
+    """Whether a case reached a prediction, or failed on the way there."""
+    return bool(record["ops"]) or failed(record)
 
 
 def reason(record: dict, known: list[dict]) -> str | None:
@@ -74,6 +79,7 @@ def reason(record: dict, known: list[dict]) -> str | None:
             re.fullmatch(pattern, record["id"])
             and (bounded or "within" not in entry)
             and entry.get("once", False) <= record["once"]
+            and entry.get("says", "") in record["why"]
         ):
             return entry["reason"]
     return None
@@ -83,28 +89,26 @@ def explained(records: list[dict]) -> dict[str | None, list[dict]]:
     """The failures by reason; under None those without one."""
     known = tomllib.loads((HERE / "known.toml").read_text())["known"]
     found = {entry["reason"]: [] for entry in known}
-    for record in failures(records):
+    for record in filter(failed, records):
         found.setdefault(reason(record, known), []).append(record)
     return found
 
 
 def summary(records: list[dict]) -> dict:
     """Counts, and every failure with its reason."""
-    predicted = [r for r in records if r["ops"]]
     tests, ops, kinds = defaultdict(dict), defaultdict(dict), {}
-    for record in predicted:
+    for record in filter(counts, records):
         file, test, *_ = record["id"].split("::")
-        opset = record["backend"][2] or file.split("/")[0]
-        failed = record["outcome"] == "failed"
+        opset = "".join(record["backend"][2:]) or file.split("/")[0]
         name = f"{file.removesuffix('.py').replace('test_', '')}/{test.split('[')[0]}"
-        count(tests[name], f"{opset} {kind(record)}", failed)
-        count(kinds, kind(record), failed)
+        for table, key in [(tests[name], f"{opset} {kind(record)}"), (kinds, kind(record))]:
+            count(table, key, failed(record))
         for op in record["ops"]:
-            count(ops[op], kind(record), failed)
+            count(ops[op], kind(record), failed(record))
     return {
         "collected": len(records),
         "predicted": kinds,
-        "without_prediction": outcomes(r for r in records if not r["ops"]),
+        "without_prediction": outcomes(r for r in records if not counts(r)),
         "failures": {str(why): short(found) for why, found in explained(records).items() if found},
         "ops": dict(sorted(ops.items())),
         "tests": dict(sorted(tests.items())),

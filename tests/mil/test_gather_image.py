@@ -54,14 +54,14 @@ def combine(mode, data, writes):
 @pytest.mark.parametrize("dtype, mode", grid(DTYPES, OPERATORS))
 def test_scatter(dtype, mode):
     tolerance = {np.float32: 1e-5, np.float16: 2e-3, np.int32: 0}[dtype]
-    data, indices = (
-        numbers(4, 3, 2, dtype=dtype),
-        np.int32([2, 0, 2] if mode != "update" else [2, 0, -1]),
-    )
+    data = numbers(4, 3, 2, dtype=dtype)
+    indices = np.int32([2, 0, 2 if mode != "update" else -1])
     updates = numbers(4, 3, 2, seed=1, dtype=dtype, low=1)
     y = ours("scatter", data=data, indices=indices, updates=updates, axis=1, mode=mode)
     writes = [((slice(None), i), updates[:, n]) for n, i in enumerate(indices % 3)]
     same(y, combine(mode, data, writes), dtype, tolerance)
+    more = {"indices": indices[:, None], "updates": updates[:, :, None]}  # indices of two axes
+    same(ours("scatter", data=data, **more, axis=1, mode=mode), y, dtype, 0)
 
     along = np.stack([np.roll(np.int32([2, 0, 1]), i) for i in range(8)], 1).reshape(3, 4, 2)
     along = np.moveaxis(along, 0, 1)

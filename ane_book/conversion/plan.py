@@ -1,0 +1,296 @@
+"""The plan of a conversion: every program and its bytes, before a weight is read.
+
+`BundleBuilder` follows the same `Plan`, so that what is announced is what is written. A program is
+a package, and a dispatch is one call of it: a token passes every program once.
+
+    layers        as many layers in a program as the limit allows, then the head
+    whole         all layers in one program, whatever the limit, then the head
+    projections   each of a layer's seven matrices a program, each part of the head another; norms,
+                  rotary embedding, attention and activation are the host's
+
+`projections` is how the first complete language model on the engine was built, out of kernels of
+one matrix each (maderix/ANE, pull request 26: Qwen2.5-0.5B in 24 x 7 of them, and the head).
+
+Taught in chapter 4.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+import json
+from pathlib import Path
+from typing import get_args
+
+from ane_book.bundle import Recipe, projections
+from ane_book.config import DecoderConfig
+from ane_book.conversion import limits
+from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme, scheme_warning
+from ane_book.conversion.reference import find_reference, reference_models
+from ane_book.conversion.shards import (
+    blob_bytes,
+    even_ranges,
+    file_bytes,
+    head_splits,
+    layer_blobs,
+    layer_ranges,
+    parse_bytes,
+)
+from ane_book.errors import InvalidInput, InvalidWeights
+from ane_book.weights import open_source, read_config
+
+__all__ = ["Plan", "Program", "find_config", "make_recipe", "plan"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """One package: what it holds, and the bytes of its weight file.
+
+    layers: those of a shard. projection: the one matrix that it has of them, or None for all.
+    parts: of the vocabulary, those of a program of the head.
+    """
+
+    package: str
+    bytes: int
+    layers: range = range(0)
+    projection: str | None = None
+    parts: range = range(0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a conversion writes, and what it takes.
+
+    splits: rows of each part of the vocabulary. embedding_bytes: fp16, kept by the host.
+    """
+
+    config: DecoderConfig
+    recipe: Recipe
+    shards: tuple[Program, ...]
+    head: tuple[Program, ...]
+    splits: tuple[int, ...]
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """In the order of a token's way; as many calls does a token of decode take."""
+        return self.shards + self.head
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(program.bytes for program in self.programs)
+
+    @property
+    def embedding_bytes(self) -> int:
+        return 2 * self.config.vocab_size * self.config.hidden_size
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of keys and values of the whole context, fp16."""
+        config = self.config
+        row = config.num_kv_heads * config.head_dim
+        return 2 * 2 * config.num_layers * self.recipe.context * row
+
+    def groups(self) -> list[tuple[range, list[Program]]]:
+        """Layers that are read together, each with the programs that come of them."""
+        groups: dict[range, list[Program]] = {}
+        for program in self.shards:
+            groups.setdefault(program.layers, []).append(program)
+        return list(groups.items())
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan as lines: a heading, once, and a text."""
+        config, recipe, calls = self.config, self.recipe, len(self.programs)
+        low, high = min(self.splits), max(self.splits)
+        rows = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        head = f"{len(self.splits)} parts of {rows} rows"
+        if len(self.head) > 1:
+            head += f" in {len(self.head)} programs, the largest"
+        largest = max(program.bytes for program in self.head)
+        return [
+            ("model", f"{config.architecture}, {config.num_layers} layers"),
+            ("recipe", f"{recipe.partition}, quant {recipe.quant}, head {recipe.quant_head}"),
+            *_listed("shards", list(self._shown())),
+            ("head", f"{head}: {_size(largest)}"),
+            ("embedding", f"{_size(self.embedding_bytes)}, fp16, kept by the host"),
+            ("cache", f"{_size(self.cache_bytes)}, for a context of {recipe.context}"),
+            ("programs", f"{calls}, {_size(self.weight_bytes)} of weights in all"),
+            ("per token", f"{calls} dispatches in decode"),
+            *_listed("limits", list(self.notes())),
+        ]
+
+    def _shown(self) -> Iterator[str]:
+        """The shards in words; of projections those of one layer, since all layers are equal."""
+        for shard in self.shards:
+            layers = f"layers {shard.layers.start} to {shard.layers.stop - 1}"
+            if shard.projection is None:
+                yield f"{layers}: {_size(shard.bytes)}"
+            elif shard.layers.start == 0:
+                yield f"{shard.projection} of every layer: {_size(shard.bytes)}"
+
+    def notes(self) -> Iterator[str]:
+        """What the evidence says of this plan, where it touches a limit."""
+        largest, smallest = (
+            choose(self.programs, key=lambda program: program.bytes) for choose in (max, min)
+        )
+        for limit in limits.WEIGHTS:
+            if largest.bytes > limit.value:
+                yield limit.note(f"{largest.package}, {_size(largest.bytes)}")
+        small = [p for p in self.programs if p.bytes < limits.SMALL.value]
+        if small:
+            where = f"{len(small)} of {len(self.programs)} programs, from {_size(smallest.bytes)}"
+            yield limits.SMALL.note(where)
+        if self.weight_bytes > limits.LOADED.value:
+            yield limits.LOADED.note(f"{_size(self.weight_bytes)} in all")
+        for limit in limits.AXIS:
+            if self._longest > limit.value:
+                yield limit.note(f"an axis of {self._longest:,}")
+        if len(self.programs) > limits.CALLS.value:
+            yield limits.CALLS.note(f"{len(self.programs)} dispatches a token")
+        if warning := scheme_warning(self.recipe.quant, self.recipe.quant_head):
+            yield warning
+
+    @property
+    def _longest(self) -> int:
+        """The longest axis of a weight, fused as in the program."""
+        sizes = dict(projections(self.config))
+        axes = [axis for shape in sizes.values() for axis in shape]
+        if self.recipe.partition != "projections":
+            axes += [2 * sizes["gate"][0], sum(sizes[name][0] for name in "qkv")]
+        return max(*axes, *self.splits)
+
+
+def make_recipe(
+    *,
+    kv: str = "state",
+    context: int = 512,
+    prefill: int = 64,
+    shard_limit: str | int = "1GB",
+    head_rows: int = 16384,
+    argmax_output: bool = False,
+    quant: str = "none",
+    quant_head: str | None = None,
+    partition: str = "layers",
+) -> Recipe:
+    """The options of `convert` as a recipe; raises InvalidInput for a value that it does not take.
+
+    In projections the cache is the host's, whatever `kv` says.
+    """
+    for field, value in (("kv", kv), ("partition", partition)):
+        names = get_args(Recipe.model_fields[field].annotation)
+        if value not in names:
+            known = ", ".join(f'"{name}"' for name in names)
+            raise InvalidInput(f"{field} must be one of {known}, not {value!r}")
+    if not 2 <= prefill <= context:
+        raise InvalidInput(
+            f"prefill must be between 2 and the context of {context} tokens, not {prefill}"
+        )
+    find_scheme(quant), find_scheme(quant_head or quant)
+    return Recipe(
+        kv="host" if partition == "projections" else kv,
+        context=context,
+        prefill=prefill,
+        shard_bytes=parse_bytes(shard_limit),
+        head_rows=head_rows,
+        argmax_output=argmax_output,
+        quant=quant,
+        quant_head=quant_head or quant,
+        partition=partition,
+    )
+
+
+def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
+    """Cut a model by a recipe.
+
+    Raises InvalidInput when a layer or a projection is beyond the limit, or `argmax_output` needs
+    the head in one program and it does not fit.
+    """
+    scheme, head_scheme = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
+    cut = _projections if recipe.partition == "projections" else _shards
+    shards = tuple(cut(config, recipe, scheme))
+    splits, head = _head(config, recipe, head_scheme)
+    return Plan(config, recipe, shards, tuple(head), splits)
+
+
+def _shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
+    whole = recipe.partition == "whole"
+    everything = [range(config.num_layers)]
+    blobs = layer_blobs(config, scheme)
+    for layers in everything if whole else layer_ranges(config, recipe.shard_bytes, scheme):
+        name = f"layers_{layers.start:02d}-{layers.stop:02d}.mlpackage"
+        yield Program(name, file_bytes(blobs * len(layers)), layers)
+
+
+def _projections(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
+    for layer in range(config.num_layers):
+        for name, (outputs, inputs) in projections(config).items():
+            blobs = blob_bytes((outputs, inputs, 1, 1), scheme)
+            if config.qkv_bias and name in "qkv":
+                blobs += blob_bytes((outputs,), SCHEMES["none"])
+            size = file_bytes(blobs)
+            if size > recipe.shard_bytes:
+                raise InvalidInput(
+                    f"projection {name} has {size / 1e6:.1f} MB of weights, more than the shard "
+                    f"limit of {recipe.shard_bytes / 1e6:.1f} MB; raise the limit"
+                )
+            package = f"layer_{layer:02d}_{name}.mlpackage"
+            yield Program(package, size, range(layer, layer + 1), name)
+
+
+def _head(
+    config: DecoderConfig, recipe: Recipe, scheme: Scheme
+) -> tuple[tuple[int, ...], list[Program]]:
+    """Rows of each part of the vocabulary, and the programs that hold them."""
+    C, limit = config.hidden_size, recipe.shard_bytes
+    own = recipe.partition == "projections"  # a program for every part, the norm on the host
+    norm = [] if own else blob_bytes((C,), SCHEMES["none"])
+
+    def size(splits: tuple[int, ...]) -> int:
+        parts = [blob for rows in splits for blob in blob_bytes((rows, C, 1, 1), scheme)]
+        return file_bytes(norm + parts)
+
+    splits = head_splits(config.vocab_size, recipe.head_rows)
+    most = len(splits)  # parts in one program
+    if recipe.partition != "whole":
+        while max(splits) > 1 and size(splits[-1:]) > limit:
+            splits = head_splits(config.vocab_size, max(splits) - 1)
+        most = max(n for n in range(1, len(splits) + 1) if n == 1 or size(splits[-n:]) <= limit)
+    ranges = even_ranges(len(splits), 1 if own else most)
+    if recipe.argmax_output and len(ranges) > 1:
+        raise InvalidInput(
+            f"argmax_output picks the token inside one program, and the head makes {len(ranges)} "
+            f"(partition {recipe.partition}, {size(splits) / 1e6:.1f} MB, shard limit "
+            f"{limit / 1e6:.1f} MB); leave it out, or choose layers and a higher limit"
+        )
+    one = len(ranges) == 1
+    return splits, [
+        Program(
+            "head.mlpackage" if one else f"head_{i:02d}.mlpackage",
+            size(splits[part.start : part.stop]),
+            parts=part,
+        )
+        for i, part in enumerate(ranges)
+    ]
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+def _listed(heading: str, texts: list[str]) -> list[tuple[str, str]]:
+    return [(heading if i == 0 else "", text) for i, text in enumerate(texts)]
+
+
+def find_config(model: str) -> DecoderConfig:
+    """The configuration of what `convert` takes, without its weights.
+
+    model: a reference model's name, a `.gguf` file, or a folder with config.json. Raises
+    UnknownModel, WeightsNotFound, InvalidWeights or UnsupportedModel.
+    """
+    path = Path(model)
+    if model in reference_models() or not path.exists():
+        return DecoderConfig.from_hf(find_reference(model).config)
+    file = path / "config.json"
+    if not file.exists():
+        return DecoderConfig.from_hf(open_source(path).config())
+    try:
+        return read_config(json.loads(file.read_bytes()), str(file))
+    except ValueError as error:
+        raise InvalidWeights(f"{file}: not JSON: {error}") from None

@@ -1,0 +1,133 @@
+"""A whole model at its true shapes, from random weights: minutes, peak memory, bytes per program.
+
+    python benchmarks/full_size.py MODEL [--quant int8] [--limit 1GB]
+
+Converts and runs in a process of its own each, and holds what was written to the plan. Then the
+golden tokens go through all programs, and one more, by the executor in fp16; what comes out is held
+to the golden logits, which PyTorch computed with the weights in fp16. What random weights cannot
+show is quality.
+
+Results are kept by model in research/measurements/full_size.json.
+"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+import subprocess
+import sys
+import tempfile
+import time
+
+from _common import MEASUREMENTS, record
+from ane_book.bundle import Bundle
+from ane_book.conversion.plan import plan
+import numpy as np
+
+BAR = 6_000_000_000  # bytes that a conversion may take
+NAME = "full_size"
+
+PEAK = """
+def peak():
+    import resource, sys
+    scale = 1 if sys.platform == "darwin" else 1024  # kB on Linux, bytes on a Mac
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+"""
+
+CONVERT = """
+import json, sys, time
+start = time.perf_counter()
+import ane_book
+model, out, quant, limit = sys.argv[1:]
+ane_book.convert(model, out, "random", quant=quant, shard_limit=limit)
+print(json.dumps({"seconds": time.perf_counter() - start, "peak_bytes": peak()}))
+"""
+
+RUN = """
+import json, sys, time
+import numpy as np
+from ane_book.bundle import Bundle
+from ane_book.runtime import Session
+bundle = Bundle.open(sys.argv[1])
+start = time.perf_counter()
+session = Session(bundle, "fp16", "mil")
+opened = time.perf_counter()
+golden = bundle.golden()
+expected = golden["logits"].astype(np.float64)
+found = session.prefill(golden["tokens"]).astype(np.float64)
+prefilled = time.perf_counter()
+logits = session.decode(int(golden["argmax"][-1]))
+assert np.isfinite(logits).all()
+cosine = expected @ found / np.linalg.norm(expected) / np.linalg.norm(found)
+print(json.dumps({
+    "open_seconds": opened - start, "prefill_seconds": prefilled - opened,
+    "token_seconds": time.perf_counter() - prefilled,
+    "cosine": cosine, "peak_bytes": peak(),
+}))
+"""
+
+
+def child(code: str, *arguments: str) -> dict:
+    """The last line that a fresh process prints, as JSON."""
+    command = [sys.executable, "-c", PEAK + code, *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def weight_file(bundle: Bundle, package: str) -> Path:
+    return bundle.path / package / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
+
+
+def measure(model: str, quant: str, limit: str, folder: str) -> dict:
+    out = os.path.join(folder, model)
+    converted = child(CONVERT, model, out, quant, limit)
+    bundle = Bundle.open(out)
+    planned = plan(bundle.config, bundle.recipe)
+    written = {p.package: weight_file(bundle, p.package).stat().st_size for p in planned.programs}
+    assert written == {program.package: program.bytes for program in planned.programs}
+    return {
+        "quant": quant,
+        "limit": limit,
+        "when": time.strftime("%Y-%m-%d"),
+        "parameters": sum(np.prod(shape) for shape in shapes(bundle)).item(),
+        "convert": converted,
+        "run": child(RUN, out),
+        "programs": written,
+        "embedding_bytes": planned.embedding_bytes,
+        "bundle_bytes": sum(bundle.manifest.files.values()),
+    }
+
+
+def shapes(bundle: Bundle) -> list[tuple[int, ...]]:
+    from ane_book.weights import tensor_shapes
+
+    return list(tensor_shapes(bundle.config).values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--quant", default="int8")
+    parser.add_argument("--limit", default="1GB")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(options.model, options.quant, options.limit, folder)
+    converted, run = found["convert"], found["run"]
+    print(f"{options.model}, {found['parameters'] / 1e6:,.0f} M parameters, {options.quant}")
+    print(
+        f"converted in {converted['seconds'] / 60:.1f} min, {converted['peak_bytes'] / 1e9:.2f} GB"
+    )
+    for package, size in found["programs"].items():
+        print(f"  {package:24}{size / 1e6:10,.1f} MB")
+    print(
+        f"opened in {run['open_seconds']:.0f} s, a token in {run['token_seconds']:.2f} s, "
+        f"cosine to the golden logits {run['cosine']:.6f}, {run['peak_bytes'] / 1e9:.2f} GB"
+    )
+    file = MEASUREMENTS / f"{NAME}.json"
+    known = json.loads(file.read_text())["models"] if file.exists() else {}
+    record(NAME, {"models": known | {options.model: found}})
+    assert converted["peak_bytes"] < BAR, "the conversion took more memory than it may"
+
+
+if __name__ == "__main__":
+    main()
