@@ -43,7 +43,7 @@ Quant = Annotated[
     str | None,
     typer.Option(
         help="How weights are stored: none, int8, int8-tensor, int4, lut4, lut6 or lut8; a lut "
-        "also with -g8, -g32 or -tensor, the output channels of a palette.  [default: none]"
+        "also with -g1, -g8, -g32 or -tensor, the output channels of a palette.  [default: none]"
     ),
 ]
 QuantHead = Annotated[str | None, typer.Option(help="The head's.  [default: as --quant]")]

@@ -19,12 +19,12 @@ from tokenizers import Tokenizer
 import torch
 
 SETTINGS = {
-    "none": {}, "int8": {"quant": "int8"}, "int8-tensor": {"quant": "int8-tensor"},
-    "lut8": {"quant": "lut8"}, "lut6": {"quant": "lut6"}, "lut4": {"quant": "lut4"},
-    "lut4-g8": {"quant": "lut4-g8"}, "lut4-g32": {"quant": "lut4-g32"},
-    "lut4-tensor": {"quant": "lut4-tensor"},
-    "lut4-g8, head int8": {"quant": "lut4-g8", "quant_head": "int8"},
-    "int4": {"quant": "int4"}, "int4, head int8": {"quant": "int4", "quant_head": "int8"},
+    name: dict(zip(("quant", "quant_head"), name.split(", head "), strict=False))
+    for name in (
+        "none", "int8", "int8-tensor", "lut8", "lut6", "lut6-g1", "lut6-g1, head int8",
+        "lut4", "lut4-g1", "lut4-g1, head int8", "lut4-g8", "lut4-g32", "lut4-tensor",
+        "int4", "int4, head int8",
+    )
 }  # fmt: skip
 PROBED, WINDOW, DECODED = "lut4", 256, 48
 

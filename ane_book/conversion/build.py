@@ -59,9 +59,7 @@ class BundleBuilder:
         try:
             return self._build(target, key)
         except (OSError, RuntimeError) as error:
-            # The weight file's writer, in C++, knows no more than that it could not write.
-            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            if not full and "FileWriter" not in str(error):
+            if not _is_full(error):
                 raise
             raise OutOfSpace(
                 f"{self.partial}: the disk took no more after step {self.done} of {self.steps}; "
@@ -292,6 +290,14 @@ class BundleBuilder:
             | {"python": platform.python_version()},
         )
         path.write_text(json.dumps(manifest.model_dump(mode="json"), indent=2) + "\n")
+
+
+def _is_full(error: OSError | RuntimeError) -> bool:
+    """Whether a write failed for want of room."""
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return True
+    # coremltools' writer of weights (C++) and numpy's `tofile` know only that not all was written.
+    return "FileWriter" in str(error) or "requested and" in str(error)
 
 
 def _sizes(folder: Path) -> Iterator[tuple[str, int]]:

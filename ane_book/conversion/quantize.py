@@ -69,7 +69,7 @@ SCHEMES = {
     **{
         f"lut{bits}-{name}": Scheme("palette", bits, channels)
         for bits in (4, 6, 8)
-        for name, channels in (("g8", 8), ("g32", 32), ("tensor", 0))
+        for name, channels in (("g1", 1), ("g8", 8), ("g32", 32), ("tensor", 0))
     },
     "int4": Scheme("linear", 4, 1, 32),
 }

@@ -68,7 +68,7 @@ def layer_blobs(config: DecoderConfig, scheme: Scheme) -> list[int]:
             matrix = isinstance(module, nn.Conv2d) and name == "weight"
             own = scheme if matrix else SCHEMES["none"]
             sizes[name] += blob_bytes(tuple(parameter.shape), own)
-    return sum(sizes.values(), [])
+    return [size for group in sizes.values() for size in group]
 
 
 def layer_ranges(
