@@ -164,6 +164,19 @@ class TestPartitions:
         assert [s.projection for s in made.shards[:7]] == ["q", "k", "v", "o", "gate", "up", "down"]
         assert recipe.kv == "host"
 
+    @pytest.mark.parametrize("step", ["layer 2", "head"])
+    def test_projections_go_on_where_they_stopped(self, tiny, tiny_bundle, tmp_path, step):
+        (_, folder), (_, expected) = tiny("llama"), tiny_bundle("llama", **CUT)
+        convert = partial(ane_book.convert, str(folder), tmp_path / "b", context=32, prefill=8)
+
+        def stop(description: str, done: int, total: int) -> None:
+            if description.startswith(step):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            convert(**CUT, progress=stop)
+        assert convert(**CUT).manifest.files == expected.manifest.files
+
     def test_a_bundle_that_lacks_a_projection(self, tiny_bundle, tmp_path):
         _, bundle = tiny_bundle("llama", **CUT)
         copy = shutil.copytree(bundle.path, tmp_path / "b")

@@ -1,9 +1,8 @@
 """Write a bundle: step by step into a folder beside its place, then renamed.
 
 Every step leaves a finished file or nothing, so a conversion that was killed goes on where it
-stopped. Weights are read one layer at a time, and the head's one package at a time. The golden
-numbers come from the same pass: each layer, as soon as its weights are read, also runs in PyTorch
-(float32) on the golden tokens.
+stopped. Weights are read one layer at a time, and the head's one package at a time; the golden
+numbers (`ane_book.conversion.golden`) come from the same pass.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,8 +15,9 @@ import platform
 import shutil
 
 from ane_book.bundle import Bundle, Head, Manifest, Recipe, Shard, Source, Tokenizer
-from ane_book.config import DecoderConfig, causal_mask, rope_tables
+from ane_book.config import DecoderConfig
 from ane_book.conversion.decoder import lower_blocks, write_head, write_shard
+from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.projections import cut_layer, host_weights, write_projection
 from ane_book.conversion.quantize import find_scheme
@@ -25,7 +25,6 @@ from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.models import decoder
 from ane_book.weights import WeightSource
 import numpy as np
-import torch
 from torch import Tensor
 
 __all__ = ["BundleBuilder"]
@@ -56,6 +55,7 @@ class BundleBuilder:
         Raises OutOfSpace before anything is done, or when the disk fills up in the middle.
         """
         self.partial = target.with_name(f"{target.name}.partial")
+        self.golden = GoldenPass(self.config, self.recipe, self.partial, self._read)
         try:
             return self._build(target, key)
         except (OSError, RuntimeError) as error:
@@ -143,7 +143,7 @@ class BundleBuilder:
         groups, cut = self.plan.groups(), self.recipe.partition == "projections"
         if cut:
             self._whole("norms.npz", self._write_norms)
-        done = [all(self._has(p) for p in programs) for _, programs in groups]
+        done = [self._is_done(*group) for group in groups]
         pieces = {} if cut or all(done) else lower_blocks(self.config, self.recipe)
         self._advance("lowering")
         for (layers, programs), exist in zip(groups, done, strict=True):
@@ -157,8 +157,19 @@ class BundleBuilder:
     def _has(self, program: Program) -> bool:
         return (self.partial / program.package).exists()
 
+    def _is_done(self, layers: range, programs: list[Program]) -> bool:
+        """Whether the programs of these layers are there, and the golden pass is past them."""
+        passed = self.golden.file(layers.stop).exists() or (self.partial / "golden.npz").exists()
+        return passed and all(map(self._has, programs))
+
+    def _states(self, layers: range) -> Iterator[dict[str, Tensor]]:
+        """The state dict of each layer."""
+        for layer, state in enumerate(self.golden.layers(layers), layers.start + 1):
+            yield state
+            self._advance(f"layer {layer} of {self.config.num_layers}")
+
     def _write_shard(self, layers: range, program: Program, pieces: dict) -> None:
-        weights = _GoldenPass(self, layers).weights()
+        weights = self._states(layers)
         self._whole(
             program.package,
             lambda path: write_shard(path, self.config, self.recipe, pieces, layers, weights),
@@ -167,7 +178,7 @@ class BundleBuilder:
     def _write_projections(self, layers: range, programs: list[Program]) -> None:
         """Every matrix of one layer, a package each."""
         scheme = find_scheme(self.recipe.quant)
-        for state in _GoldenPass(self, layers).weights():
+        for state in self._states(layers):
             matrices = cut_layer(self.config, state)
             for program in programs:
                 matrix = matrices[program.projection]
@@ -188,15 +199,12 @@ class BundleBuilder:
         programs = self.plan.head
         if (self.partial / "golden.npz").exists() and all(map(self._has, programs)):
             return
-        hidden = torch.from_numpy(np.load(self.partial / self._hidden(self.config.num_layers)))
-        logits = []
         for program in programs:
             splits = {i: self.plan.splits[i] for i in program.parts}
             weights = self._head_weights(splits)
-            logits += self._head_logits(tuple(splits.values()), weights, hidden)
+            self.golden.head(tuple(splits.values()), weights)
             self._whole(program.package, lambda path, s=splits, w=weights: self._head(path, s, w))
-        whole = torch.cat(logits, dim=1)[0, :, 0]  # (V, T)
-        self._whole("golden.npz", lambda path: self._write_golden(path, whole))
+        self._whole("golden.npz", self.golden.write)
 
     def _head_weights(self, splits: dict[int, int]) -> dict[str, Tensor]:
         """The state dict of a `Head` with these parts of the vocabulary."""
@@ -217,36 +225,6 @@ class BundleBuilder:
         (part,) = splits
         matrix, scheme = {"weight": weights["parts.0.weight"]}, find_scheme(self.recipe.quant_head)
         write_projection(path, self.recipe, matrix, scheme, f"logits_{part}")
-
-    # --- golden numbers -----------------------------------------------------------------------
-
-    def _hidden(self, layer: int) -> str:
-        return f"hidden_{layer:03d}.npy"
-
-    @property
-    def golden_tokens(self) -> np.ndarray:
-        """Token ids that are spread over the vocabulary, the same for every model of its size."""
-        steps = np.arange(1, self.recipe.prefill + 1, dtype=np.int64)
-        return steps * 7919 % self.config.vocab_size  # 7919 is prime
-
-    def _head_logits(
-        self, splits: tuple[int, ...], weights: dict[str, Tensor], hidden: Tensor
-    ) -> list[Tensor]:
-        """Logits (1, V_i, 1, T) of some parts of the vocabulary."""
-        with torch.device("meta"):  # no memory for parameters that are given
-            head = decoder.Head(self.config, splits)
-        head.load_state_dict(weights, assign=True)
-        with torch.inference_mode():
-            return list(head(hidden))
-
-    def _write_golden(self, path: Path, logits: Tensor) -> None:
-        with path.open("wb") as file:
-            np.savez(
-                file,
-                tokens=self.golden_tokens,
-                logits=logits[:, -1].numpy(),
-                argmax=logits.argmax(dim=0).numpy(),
-            )
 
     # --- manifest -----------------------------------------------------------------------------
 
@@ -304,42 +282,3 @@ def _sizes(folder: Path) -> Iterator[tuple[str, int]]:
     for file in sorted(folder.rglob("*")):
         if file.is_file():
             yield file.relative_to(folder).as_posix(), file.stat().st_size
-
-
-class _GoldenPass:
-    """Hands out the weights of a range of layers, running each in PyTorch as it goes by."""
-
-    def __init__(self, builder: BundleBuilder, layers: range):
-        self.builder, self.layers = builder, layers
-        self.folder = builder.partial
-
-    def weights(self) -> Iterator[dict[str, Tensor]]:
-        """The state dict of each layer; afterwards the hidden states are on disk for the next."""
-        builder, config = self.builder, self.builder.config
-        hidden = self._start()
-        block = decoder.Block(config).eval().requires_grad_(False)
-        feeds = self._feeds()
-        for layer in self.layers:
-            state = decoder.block_weights(config, layer, builder._read)
-            block.load_state_dict(state, assign=True)
-            with torch.inference_mode():
-                hidden = block(hidden, *feeds)[0]
-            yield state
-            builder._advance(f"layer {layer + 1} of {config.num_layers}")
-        np.save(self.folder / builder._hidden(self.layers.stop), hidden.numpy())
-
-    def _start(self) -> Tensor:
-        builder = self.builder
-        if self.layers.start:
-            return torch.from_numpy(np.load(self.folder / builder._hidden(self.layers.start)))
-        embedding = np.load(self.folder / "embedding.npy", mmap_mode="r")
-        rows = embedding[builder.golden_tokens].astype(np.float32)  # (T, C)
-        return torch.from_numpy(rows.T[None, :, None, :].copy())  # (1, C, 1, T)
-
-    def _feeds(self) -> tuple[Tensor, ...]:
-        config, recipe = self.builder.config, self.builder.recipe
-        T, S = recipe.prefill, recipe.context
-        mask = torch.from_numpy(causal_mask(0, T, S)).repeat(1, 1, config.group, 1)
-        empty = torch.zeros(1, config.num_kv_heads, S, config.head_dim)
-        cos, sin = (torch.from_numpy(t) for t in rope_tables(config, np.arange(T), S))
-        return cos, sin, mask, empty, empty

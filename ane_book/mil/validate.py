@@ -24,7 +24,9 @@ if TYPE_CHECKING:  # the reader imports this module
 __all__ = ["check_memory", "validate"]
 
 #: Inputs that take several values; every other one takes one.
-SEVERAL = frozenset(["values", "loop_vars", "elem_shape"])
+SEVERAL = frozenset(
+    ["values", "loop_vars", "elem_shape", "ref_tensors", "begins", "ends", "end_masks"]
+)
 
 #: The inputs that an op needs: those of a program's structure, and of the ops that compute.
 NEEDED = {
