@@ -61,11 +61,11 @@ def decode_rate(session: Session) -> float:
 def by_layer(reference: Reference, ids: list[int]) -> list[float]:
     """Divergence with one layer by PROBED and all others in fp16, for each layer."""
     plain, probed = (
-        Session(bundle(quant=quant, quant_head="none", shard_limit="8MB"), precision="fp16")
-        for quant in ("none", PROBED)
+        Session(bundle(quant=quant, quant_head="none", shard_limit=limit), precision="fp16")
+        for quant, limit in (("none", "8MB"), (PROBED, "3MB"))  # a layer each
     )
     shards, found = plain._engine._shards, []
-    assert len(shards) == plain.bundle.manifest.config.num_layers  # a layer each
+    assert len(shards) == len(probed._engine._shards) == plain.bundle.config.num_layers
     for i, other in enumerate(probed._engine._shards):
         own, shards[i] = shards[i], other
         found.append(loss.measure(loss.fresh(plain), reference, ids, WINDOW).divergence)

@@ -25,7 +25,8 @@ MAX_FILE, MAX_FUNCTION, MAX_TRACKED = 350, 40, 10_000_000  # lines, lines, bytes
 FLOORS = {
     "errors": 0, "rope": 0, "device": 0, "progress": 0,
     "config": 1, "bundle": 2, "weights": 3, "mil": 3,
-    "models": 4, "conversion": 5, "runtime": 6, "loss": 6, "inspect": 7, "execute": 8, "figures": 8, "cli": 9,
+    "models": 4, "conversion": 5, "runtime": 6, "loss": 6, "inspect": 7,
+    "execute": 8, "figures": 8, "cli": 9,
 }  # fmt: skip
 
 

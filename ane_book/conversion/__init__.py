@@ -49,27 +49,24 @@ def convert(
     model: a reference model's name, a `.gguf` file, or a folder with config.json and safetensors.
     out: the bundle's folder, or the cache. source: weights of a reference model; "random" ones are
     made up. kv: "state" keeps the cache in Core ML's states, "host" passes it in and out.
-    context: slots of the cache (S). prefill: tokens of a prompt's chunk (T).
-    shard_limit: bytes of weights in one package. head_rows: rows in a part of the vocabulary.
-    argmax_output: return the likeliest token's id instead of the logits.
-    quant: how the projections' weights are stored: "none" (fp16), "int8" with a scale for each
-    output channel, "lut4" with a palette for each 16, and others (`conversion.quantize.SCHEMES`).
-    quant_head: the head's; None for the same. force: convert again.
-    partition: "layers", "whole" or "projections" (see `conversion.plan`).
+    context: slots of the cache (S). prefill: tokens of a prompt's chunk (T). shard_limit: bytes of
+    weights in one package. head_rows: rows in a part of the vocabulary. argmax_output: return the
+    likeliest token's id instead of the logits. quant, quant_head: how weights of projections and of
+    the head are stored, a name of `conversion.quantize.SCHEMES`; the head as the others when None.
+    partition: "layers", "whole" or "projections" (`conversion.plan`). force: convert again.
 
-    Raises UnknownModel, WeightsNotFound, InvalidWeights, UnsupportedModel, InvalidInput or
-    OutOfSpace. `out` is there whole or not at all.
+    Raises UnknownModel, InvalidInput, OutOfSpace, WeightsNotFound, InvalidWeights and others.
     """
     recipe = make_recipe(
         kv=kv, context=context, prefill=prefill, shard_limit=shard_limit, head_rows=head_rows,
         argmax_output=argmax_output, quant=quant, quant_head=quant_head, partition=partition,
     )  # fmt: skip
-    remembered = _Remembered(model, recipe) if source is None and out is None else None
-    if remembered and not force and remembered.bundle:
-        return remembered.bundle
-    bundle = _build(*_open(model, source), recipe, out, force, progress)
-    if remembered:
-        remembered.bundle = bundle
+    if source is not None or out is not None:
+        return _build(*_open(model, source), recipe, out, force, progress)
+    remembered = _Remembered(model, recipe)
+    bundle = None if force else remembered.bundle
+    if bundle is None:
+        bundle = remembered.bundle = _build(*_open(model, source), recipe, out, force, progress)
     return bundle
 
 
