@@ -51,9 +51,9 @@ def convert(
     made up. kv: "state" keeps the cache in Core ML's states, "host" passes it in and out.
     context: slots of the cache (S). prefill: tokens of a prompt's chunk (T). shard_limit: bytes of
     weights in one package. head_rows: rows in a part of the vocabulary. argmax_output: return the
-    likeliest token's id instead of the logits. quant, quant_head: how weights of projections and of
-    the head are stored, a name of `conversion.quantize.SCHEMES`; the head as the others when None.
-    partition: "layers", "whole" or "projections" (`conversion.plan`). force: convert again.
+    likeliest token's id. quant, quant_head: how weights of projections and of the head are stored,
+    a name of `conversion.quantize.SCHEMES`; the head as the others when None. partition: "layers",
+    "whole" or "projections" (`conversion.plan`). force: convert again.
 
     Raises UnknownModel, InvalidInput, OutOfSpace, WeightsNotFound, InvalidWeights and others.
     """
@@ -61,9 +61,7 @@ def convert(
         kv=kv, context=context, prefill=prefill, shard_limit=shard_limit, head_rows=head_rows,
         argmax_output=argmax_output, quant=quant, quant_head=quant_head, partition=partition,
     )  # fmt: skip
-    if source is not None or out is not None:
-        return _build(*_open(model, source), recipe, out, force, progress)
-    remembered = _Remembered(model, recipe)
+    remembered = _Remembered(model, source, out, recipe)
     bundle = None if force else remembered.bundle
     if bundle is None:
         bundle = remembered.bundle = _build(*_open(model, source), recipe, out, force, progress)
@@ -103,11 +101,12 @@ def _build(
 class _Remembered:
     """Which bundle a reference model's name led to: a second call need not look for weights.
 
-    Looking for them reads the file, and asks the hub where it is not there.
+    Looking for them reads the file, and asks the hub where it is not there. Of a call that names
+    weights or a folder nothing is remembered.
     """
 
-    def __init__(self, model: str, recipe: Recipe):
-        known = model in reference_models()
+    def __init__(self, model: str, source, out, recipe: Recipe):
+        known = model in reference_models() and source is None and out is None
         self._file = cache_folder() / "names" / _digest(model, recipe) if known else None
 
     @property

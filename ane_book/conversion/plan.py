@@ -39,6 +39,11 @@ from ane_book.weights import open_source, read_config
 
 __all__ = ["Plan", "Program", "find_config", "make_recipe", "plan"]
 
+#: What a conversion takes: bytes of memory before any weight is read, and minutes for a thousand
+#: million parameters in fp16 or int8, from and to. Both as measured on two shared cores of Linux
+#: servers (research/measurements, full_size.json and convert.json; a test holds them to it).
+IMPORTED, MINUTES = 650_000_000, (0.7, 1.5)
+
 
 @dataclass(frozen=True)
 class Program:
@@ -88,6 +93,34 @@ class Plan:
         row = config.num_kv_heads * config.head_dim
         return 2 * 2 * config.num_layers * self.recipe.context * row
 
+    @property
+    def memory_bytes(self) -> int:
+        """An estimate of the most that a conversion holds; `IMPORTED` says what it rests on.
+
+        The embedding once as it is read and once in fp16 (4 + 2 bytes a weight); or two layers in
+        float32, with the larger half of one about to be stored; or in fp16 the head, in float32 the
+        rows of one program of it, and a part about to be stored.
+        """
+        config = self.config
+        part = 8 * max(self.splits) * config.hidden_size
+        rows = max(sum(self.splits[i] for i in program.parts) for program in self.head)
+        head = self.embedding_bytes + 4 * rows * config.hidden_size + part
+        layer = 12 * self._layer_parameters
+        return IMPORTED + max(3 * self.embedding_bytes, layer, head)
+
+    @property
+    def _layer_parameters(self) -> int:
+        return sum(layer_blobs(self.config, SCHEMES["none"])) // 2
+
+    @property
+    def minutes(self) -> tuple[float, float] | None:
+        """How long a conversion takes, from and to; None where nothing like it was measured."""
+        if {self.recipe.quant, self.recipe.quant_head} - {"none", "int8", "int8-tensor"}:
+            return None
+        parameters = self._layer_parameters * self.config.num_layers + self.embedding_bytes // 2
+        low, high = MINUTES
+        return low * parameters / 1e9, high * parameters / 1e9
+
     def groups(self) -> list[tuple[range, list[Program]]]:
         """Layers that are read together, each with the programs that come of them."""
         groups: dict[range, list[Program]] = {}
@@ -113,8 +146,16 @@ class Plan:
             ("cache", f"{_size(self.cache_bytes)}, for a context of {recipe.context}"),
             ("programs", f"{calls}, {_size(self.weight_bytes)} of weights in all"),
             ("per token", f"{calls} dispatches in decode"),
+            ("to convert", self._effort()),
             *_listed("limits", list(self.notes())),
         ]
+
+    def _effort(self) -> str:
+        memory = f"about {self.memory_bytes / 1e9:.1f} GB of memory"
+        if self.minutes is None:
+            return f"{memory}; how long a palette takes was not measured"
+        low, high = self.minutes
+        return f"{memory}, {low:.1f} to {high:.1f} minutes, as measured on two cores of a server"
 
     def _shown(self) -> Iterator[str]:
         """The shards in words; of projections those of one layer, since all layers are equal."""
