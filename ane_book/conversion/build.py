@@ -63,7 +63,7 @@ class BundleBuilder:
                 raise
             raise OutOfSpace(
                 f"{self.partial}: the disk took no more after step {self.done} of {self.steps}; "
-                "make room and convert again, which goes on from there, or delete the folder"
+                "make room and convert again, which keeps what is finished, or delete the folder"
             ) from None
 
     def _build(self, target: Path, key: str) -> Bundle:
