@@ -33,7 +33,7 @@ WEIGHTS = (
         "over 250 MB the compiler is said to end in error -14; the same authors' journal has "
         "shards of 0.77 to 2.0 GB wholly on the engine",
         "claimed",
-        "ane-book, law 4",
+        "videlalvaro/ane-book, law 4",
     ),
     Limit(
         1_000_000_000,
@@ -47,7 +47,7 @@ WEIGHTS = (
         "over about 2 GB a Mac runs it on the CPU: 2,015.8 MB was wholly on the engine, 2.3 GB "
         "not at all",
         "measured",
-        "ane-book, Phi-4-mini, M4 Max; ANEForge cuts at 2 GB",
+        "videlalvaro/ane-book, Phi-4-mini, M4 Max; ANEForge cuts at 2 GB",
     ),
 )
 
@@ -55,14 +55,14 @@ SMALL = Limit(
     14_000_000,
     "under about 14 MB of weights a program stays on the CPU; one of 19 MB was on the engine",
     "measured",
-    "ane-book, experiment 27",
+    "videlalvaro/ane-book, experiment 27",
 )
 
 LOADED = Limit(
     3_000_000_000,
     "with about 3 GB of programs loaded in one process, loading more ended in error -14",
     "measured",
-    "ane-book, experiments 28 and 34",
+    "videlalvaro/ane-book, experiments 28 and 34",
 )
 
 #: The longest axis of a tensor, from below.
