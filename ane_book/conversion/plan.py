@@ -153,7 +153,7 @@ class Plan:
     def _effort(self) -> str:
         memory = f"about {self.memory_bytes / 1e9:.1f} GB of memory"
         if self.minutes is None:
-            return f"{memory}; how long a palette takes was not measured"
+            return f"{memory}; how long this takes was not measured"
         low, high = self.minutes
         return f"{memory}, {low:.1f} to {high:.1f} minutes, as measured on two cores of a server"
 

@@ -82,7 +82,7 @@ def scheme_warning(*names: str | None) -> str:
     return (
         "int4 with a scale for each block is made for a Mac's GPU: on the Neural Engine it is not "
         "supported, and Core ML moves such layers to the CPU or GPU without a word "
-        "(coremltools issue 2510). lut4 is what the engine takes."
+        "(coremltools issue 2510). The form of four bits for the engine is lut4."
     )
 
 
