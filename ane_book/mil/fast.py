@@ -2,7 +2,7 @@
 
 Products with constant weights read them as the package stores them (`products.py`); softmax, layer
 norm and the products of attention, where they are small, run compiled and in one thread, which
-takes less time than waking torch's; a slice at known places is torch's own indexing.
+takes less time than waking torch's; a transposed tensor is moved in memory at once.
 
 Everything here is optional: with `optimize=False` the executor calls the plain ops, and a test
 holds both to the same numbers. research/executor-speed.md has what was tried and measured.

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 __all__ = [
-    "MODEL", "WEIGHTS", "blob", "block", "const", "edit", "op", "refused", "run", "typed", "write",
+    "ADD", "MODEL", "WEIGHTS", "X", "blob", "block", "const", "edit", "op", "refused", "run",
+    "typed", "write",
 ]  # fmt: skip
 
 MODEL = Path("Data/com.apple.CoreML/model.mlmodel")
@@ -80,6 +81,10 @@ def op(kind, outputs, blocks=(), **inputs):
         message.outputs.add(name=name, type=type_)
     message.blocks.extend(blocks)
     return message
+
+
+X = typed("fp32", 2, 3)
+ADD = op("add", {"y": X}, x="x", y="x")
 
 
 def block(operations, outputs, inputs=None):

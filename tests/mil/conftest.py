@@ -1,9 +1,24 @@
 """What several tests of the executor share."""
 
 from collections.abc import Callable
+import itertools
 import weakref
 
+from _package import ADD, write
 import pytest
+
+
+@pytest.fixture
+def make(tmp_path) -> Callable:
+    """`make(operations, ...)` writes a package."""
+    count = itertools.count()
+    return lambda *args, **kwargs: write(tmp_path / f"{next(count)}.mlpackage", *args, **kwargs)
+
+
+@pytest.fixture
+def package(make):
+    """A sound package of one op: y = x + x."""
+    return make([ADD])
 
 
 @pytest.fixture

@@ -4,11 +4,23 @@ Each case here is one kind of damage or attack, made by hand; `tests/fuzz` makes
 thousand.
 """
 
-import itertools
 import os
 import struct
 
-from _package import MODEL, WEIGHTS, blob, block, const, edit, op, refused, run, typed, write
+from _package import (
+    ADD,
+    MODEL,
+    WEIGHTS,
+    X,
+    blob,
+    block,
+    const,
+    edit,
+    op,
+    refused,
+    run,
+    typed,
+)
 import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import AneBookError
 from ane_book.inspect import inspect_package
@@ -16,22 +28,7 @@ from ane_book.mil.reader import proto
 import numpy as np
 import pytest
 
-X = typed("fp32", 2, 3)
-ADD = op("add", {"y": X}, x="x", y="x")
 HALF_WEIGHTS = [(1, np.arange(6, dtype=np.float16).tobytes())]
-
-
-@pytest.fixture
-def make(tmp_path):
-    """`make(operations, ...)` writes a package."""
-    count = itertools.count()
-    return lambda *args, **kwargs: write(tmp_path / f"{next(count)}.mlpackage", *args, **kwargs)
-
-
-@pytest.fixture
-def package(make):
-    """A sound package of one op: y = x + x."""
-    return make([ADD])
 
 
 def test_the_packages_made_here_run(package):

@@ -7,7 +7,7 @@ import itertools
 import time
 from typing import ClassVar
 
-from _package import block, const, edit, op, refused, run, typed, write
+from _package import ADD, X, block, const, edit, op, refused, run, typed
 import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import AneBookError, InvalidPackage, UnsupportedOp
 from ane_book.mil import MLProgram, failures
@@ -15,22 +15,6 @@ from ane_book.mil.reader import Package
 from ane_book.mil.validate import check_memory
 import numpy as np
 import pytest
-
-X = typed("fp32", 2, 3)
-ADD = op("add", {"y": X}, x="x", y="x")
-
-
-@pytest.fixture
-def make(tmp_path):
-    """`make(operations, ...)` writes a package."""
-    count = itertools.count()
-    return lambda *args, **kwargs: write(tmp_path / f"{next(count)}.mlpackage", *args, **kwargs)
-
-
-@pytest.fixture
-def package(make):
-    """A sound package of one op: y = x + x."""
-    return make([ADD])
 
 
 class TestGraph:
