@@ -83,6 +83,24 @@ def test_infinities_and_nan_come_through():
     assert torch.isnan(weight.channels_first(x)).all()
 
 
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("size", [1, 3, 16, 40])
+def test_softmax_of_nan_is_nan(size, dtype):
+    """Any payload, either sign, at any place."""
+    bits, carrier = torch.int32, torch.float32
+    values = [0x7FC00000, 0x7FC00001, 0x7FC001FF, 0x7F800001, 0x7FFFFFFF]
+    if dtype == torch.float16:
+        bits, carrier, values = torch.int16, torch.float16, [0x7E00, 0x7E01, 0x7C01, 0x7FFF]
+    sign = torch.iinfo(bits).min
+    values = torch.tensor([*values, *[value + sign for value in values]], dtype=bits)
+    x = torch.ones(len(values), size, size, dtype=carrier)
+    for place in range(size):
+        x[:, place, place] = values.view(carrier)
+    softmax = native_ops.softmax((*x.shape,), dtype)
+    assert torch.isnan(softmax(x)).all()
+
+
 def test_without_a_compiler_the_reason_is_said_and_results_are_the_same():
     code = "from ane_book.mil import native; print(native.available(), native.status()[1])"
     found = subprocess.run(

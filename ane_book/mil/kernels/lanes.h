@@ -144,9 +144,9 @@ static inline void round_to_half(float *p, int64_t n)
 /* e^x for x <= 0, to about 2 units in the last place; below -87, where float32 ends, 0. */
 static inline lanes exponential(lanes x)
 {
-    const float shift = 12582912; /* 1.5 * 2^23: adding it rounds to whole numbers */
+    const float shift = 12582912 + 127; /* 1.5 * 2^23: adding it rounds to whole numbers */
     lanes n = x * 1.44269504f + shift;
-    ints exponent = (ints)n << 23;
+    lanes power = (lanes)((ints)n << 23); /* 2^n; 127 is the bias of float32's exponents */
     n -= shift;
     lanes r = x - n * 0.693359375f + n * 2.12194440e-4f; /* ln 2 in two parts */
     lanes p = r * 1.9875691500e-4f + 1.3981999507e-3f;   /* Cephes' expf */
@@ -155,7 +155,7 @@ static inline lanes exponential(lanes x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1;
-    return (lanes)(((ints)p + exponent) & ~(x < -87.0f));
+    return (lanes)((ints)(p * power) & ~(x < -87.0f)); /* the product is nan where x is */
 }
 
 /* n values to e^x / sum e^x, in place; there is room up to the next multiple of LANES. */
