@@ -134,6 +134,24 @@ class TestAttention:
             seen.append(bool(finite.all()))
         assert seen == [True, True, False, False, False, False]
 
+    @pytest.mark.parametrize("dtype", TYPES)
+    @pytest.mark.parametrize("rows", [2, 20])
+    @pytest.mark.parametrize("score", [-54000, -40032, -40000, -39968, -30048, -20000])
+    def test_closed_slots_win_where_open_ones_score_less(self, tmp_path, dtype, rows, score):
+        """Of one row and one head alone; the closed ones hold nothing but take from the sum."""
+        specs = attention(dtype, rows, [48, 2], rows)
+        path = build(specs, attend, tmp_path / "a.mlpackage")
+        inputs = {name: np.zeros(shape, NUMBERS[dtype]) for name, (shape, _) in specs.items()}
+        inputs["mask"][..., 16:48] = -40000
+        for part, size in ((0, 16), (1, 2)):
+            inputs[f"k{part}"][..., :size, 0], inputs[f"v{part}"][..., :size, :] = -16, 1
+        inputs["q"][:, 1, rows - 1, 0] = -score / 16
+        fused, plain = both(path, dtype, inputs)
+        np.testing.assert_allclose(fused, plain, rtol=2e-3)
+        wins = {-54000: 0, -40000: 18 / 50}.get(score, float(score > -40000))
+        assert plain[0, 1, -1, 0] == pytest.approx(wins, rel=1e-3, abs=1e-3)
+        assert plain[0, 0, 0, 0] == pytest.approx(1, rel=1e-3)
+
     def test_weights_that_someone_else_reads_are_made(self, tmp_path):
         specs = attention("fp32", 2, [16], 2)
         path = build(specs, lambda *inputs: attend(*inputs, see=True), tmp_path / "a.mlpackage")

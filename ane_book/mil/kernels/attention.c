@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #define CLOSED -30000 /* a slot with this or less added to its score is closed */
+#define FAINT 100     /* e^-100 counts as 0 */
 #define FEW 8         /* query rows for which reading the keys row by row is faster */
 #define BLOCKS 4      /* blocks of rows that a thread takes at a time */
 #define ALONE 100000  /* products below which another thread is not worth asking */
@@ -55,9 +56,17 @@ static void some_caches(void *context, int64_t from, int64_t to)
                 p->open[j] = 1;
 }
 
+static Slots all_slots(const Attention *a, int64_t *found)
+{
+    int64_t N = a->slots[0] + a->slots[1];
+    for (int64_t j = 0; j < N; j++) found[j] = j;
+    return (Slots){found, N, a->slots[0]};
+}
+
 /* Slots that have a say in the result: those that the mask leaves open to some row, and those that
  * hold something, which may be large enough to show through the mask, or not a number. All of them
- * where some row has none that is open, or without memory. */
+ * where some row has none that is open, or without memory. A slot that is left out scores CLOSED at
+ * most: it has a say in rows whose open slots score no more than that, which `weigh` looks for. */
 static Slots find_slots(const Attention *a, const void *mask, const void *const *keys,
                         const void *const *values, int64_t *found, int threads)
 {
@@ -79,13 +88,13 @@ static Slots find_slots(const Attention *a, const void *mask, const void *const 
     }
     Search search = {a, keys, values, open};
     if (every_row) share(some_caches, &search, a->heads, 1, threads);
-    for (int64_t j = 0; j < N; j++)
-        if (!every_row || open[j]) {
+    for (int64_t j = 0; j < N && every_row; j++)
+        if (open[j]) {
             s.old += j < a->slots[0];
             found[s.count++] = j;
         }
     free(line);
-    return s;
+    return every_row ? s : all_slots(a, found);
 }
 
 /* sums (n, width) = x (n, K), whose rows are `across` apart, times y (K, width); n <= ROWS. */
@@ -105,11 +114,13 @@ static void tile_rows(const float *x, int64_t across, int64_t n, int64_t K, cons
     }
 }
 
-/* Scores (n, A) to weights, in place, with the rounding of add and softmax. */
-static void weigh(const Attention *a, const Slots *s, const void *mask, int64_t row, int64_t n,
-                  float *scores, int64_t width)
+/* Scores (n, A) to weights, in place, with the rounding of add and softmax. Returns whether a slot
+ * that was left out might have a say in some row. */
+static int weigh(const Attention *a, const Slots *s, const void *mask, int64_t row, int64_t n,
+                 float *scores, int64_t width)
 {
     int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
+    int faint = 0;
     float added[N];
     for (int64_t i = 0; i < n; i++) {
         float *line = scores + i * width;
@@ -119,16 +130,18 @@ static void weigh(const Attention *a, const Slots *s, const void *mask, int64_t 
         if (a->is_half) round_to_half(line, width);
         for (int64_t k = 0; k < s->count; k++) line[k] += added[s->open[k]];
         if (a->is_half) round_to_half(line, width);
-        softmax_row(line, s->count);
+        faint |= softmax_row(line, s->count) < CLOSED + FAINT;
         if (a->is_half) round_to_half(line, width);
         for (int64_t k = s->count; k < width; k++) line[k] = 0;
     }
+    return faint && s->count < N;
 }
 
-/* Few rows: each key and value is read as it lies. q (n, D) -> out (n, D). */
-static void few_rows(const Attention *a, const Slots *s, const void *const *keys,
-                     const void *const *values, const void *mask, int64_t b, int64_t row, int64_t n,
-                     const float *q, float *scores, float *sums, int64_t width)
+/* Few rows: each key and value is read as it lies. q (n, D) -> out (n, D). Returns what `weigh`
+ * does. */
+static int few_rows(const Attention *a, const Slots *s, const void *const *keys,
+                    const void *const *values, const void *mask, int64_t b, int64_t row, int64_t n,
+                    const float *q, float *scores, float *sums, int64_t width)
 {
     int64_t D = a->depth, padded = ROUND_UP(D, LANES);
     for (int64_t k = 0; k < s->count; k++) {
@@ -137,7 +150,7 @@ static void few_rows(const Attention *a, const Slots *s, const void *const *keys
             scores[i * width + k] = a->is_half ? dot_half((const half *)key, q + i * D, D)
                                                : dot_single((const float *)key, q + i * D, D);
     }
-    weigh(a, s, mask, row, n, scores, width);
+    int faint = weigh(a, s, mask, row, n, scores, width);
     memset(sums, 0, 2 * ROWS * padded * sizeof(float));
     for (int64_t k = 0; k < s->count; k++) {
         float line[padded];
@@ -148,6 +161,7 @@ static void few_rows(const Attention *a, const Slots *s, const void *const *keys
                 *(lanes *)(to + d) += scores[i * width + k] * load_single(line + d);
         }
     }
+    return faint;
 }
 
 /* The open keys of head b as columns, (D, width), and values as rows, (A, padded). */
@@ -182,7 +196,7 @@ typedef struct {
     Slots slots;
     float *gathered; /* of each head: keys as columns, then values as rows; NULL for few rows */
     int64_t width;
-    atomic_int failed;
+    atomic_int failed, faint; /* no memory; a slot that was left out has a say */
 } Job;
 
 static void some_heads(void *context, int64_t from, int64_t to)
@@ -209,7 +223,7 @@ static void some_blocks(void *context, int64_t from, int64_t to)
         return;
     }
     float *sums = scores + ROWS * width, *rows = sums + 2 * ROWS * padded;
-    for (int64_t block = from; block < to; block++) {
+    for (int64_t block = from; block < to && !j->faint; block++) {
         int64_t b = block / blocks, row = block % blocks * ROWS, n = MIN(ROWS, M - row);
         int64_t at = (b * M + row) * D * size;
         widen((const char *)j->q + at, a->is_half, n * D, rows, n * D);
@@ -217,16 +231,36 @@ static void some_blocks(void *context, int64_t from, int64_t to)
             const float *columns = j->gathered + b * width * (D + padded);
             const float *lines = columns + D * width;
             tile_rows(rows, D, n, D, columns, scores, width);
-            weigh(a, s, j->mask, row, n, scores, width);
+            if (weigh(a, s, j->mask, row, n, scores, width)) j->faint = 1;
             tile_rows(scores, width, n, s->old, lines, sums, padded);
             tile_rows(scores + s->old, width, n, s->count - s->old, lines + s->old * padded,
                       sums + ROWS * padded, padded);
-        } else {
-            few_rows(a, s, j->keys, j->values, j->mask, b, row, n, rows, scores, sums, width);
+        } else if (few_rows(a, s, j->keys, j->values, j->mask, b, row, n, rows, scores, sums,
+                            width)) {
+            j->faint = 1;
         }
         finish(a, sums, n, (char *)j->out + at);
     }
     free(scores);
+}
+
+/* Attention over some slots. Returns 0, 1 if others have a say, or -1 where there is no memory. */
+static int attend(Job *j, Slots slots, int threads)
+{
+    const Attention *a = j->shape;
+    int64_t D = a->depth, blocks = a->heads * ((a->rows + ROWS - 1) / ROWS);
+    j->slots = slots;
+    j->width = ROUND_UP(slots.count, LANES);
+    j->failed = j->faint = 0;
+    int few = a->rows <= FEW;
+    j->gathered = NULL;
+    if (!few) j->gathered = calloc(a->heads * j->width * (D + ROUND_UP(D, LANES)), sizeof(float));
+    if (!few && !j->gathered) return -1;
+    if (a->heads * a->rows * slots.count * D < ALONE) threads = 1;
+    if (!few) share(some_heads, j, a->heads, 1, threads);
+    share(some_blocks, j, blocks, few ? 1 : BLOCKS, threads);
+    free(j->gathered);
+    return j->failed ? -1 : j->faint;
 }
 
 /* q (B, M, D), keys and values (B, N, D) in two parts, mask (mask_rows, N) -> out (B, M, D).
@@ -234,19 +268,11 @@ static void some_blocks(void *context, int64_t from, int64_t to)
 int attention(const Attention *a, const void *q, const void *const *keys,
               const void *const *values, const void *mask, void *out, int32_t threads)
 {
-    int64_t D = a->depth, blocks = a->heads * ((a->rows + ROWS - 1) / ROWS);
     int64_t *open = malloc((a->slots[0] + a->slots[1]) * sizeof(int64_t));
     if (!open) return -1;
-    Slots slots = find_slots(a, mask, keys, values, open, threads);
-    Job j = {a, q, mask, keys, values, out, slots, NULL, 0, 0};
-    j.width = ROUND_UP(j.slots.count, LANES);
-    int few = a->rows <= FEW;
-    if (!few) j.gathered = calloc(a->heads * j.width * (D + ROUND_UP(D, LANES)), sizeof(float));
-    int failed = !few && !j.gathered;
-    if (a->heads * a->rows * j.slots.count * D < ALONE) threads = 1;
-    if (!failed && !few) share(some_heads, &j, a->heads, 1, threads);
-    if (!failed) share(some_blocks, &j, blocks, few ? 1 : BLOCKS, threads);
-    free(j.gathered);
+    Job j = {.shape = a, .q = q, .mask = mask, .keys = keys, .values = values, .out = out};
+    int failed = attend(&j, find_slots(a, mask, keys, values, open, threads), threads);
+    if (failed > 0) failed = attend(&j, all_slots(a, open), threads);
     free(open);
-    return failed || j.failed ? -1 : 0;
+    return failed;
 }

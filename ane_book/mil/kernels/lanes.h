@@ -158,8 +158,9 @@ static inline lanes exponential(lanes x)
     return (lanes)((ints)(p * power) & ~(x < -87.0f)); /* the product is nan where x is */
 }
 
-/* n values to e^x / sum e^x, in place; there is room up to the next multiple of LANES. */
-static inline void softmax_row(float *line, int64_t n)
+/* n values to e^x / sum e^x, in place; there is room up to the next multiple of LANES. Returns the
+ * largest of them, but for those that are nan. */
+static inline float softmax_row(float *line, int64_t n)
 {
     int64_t width = ROUND_UP(n, LANES);
     for (int64_t i = n; i < width; i++) line[i] = line[0];
@@ -176,6 +177,7 @@ static inline void softmax_row(float *line, int64_t n)
         parts += *(lanes *)(line + i) = exponential(load_single(line + i) - top);
     float scale = 1 / sum(parts);
     for (int64_t i = 0; i < width; i += LANES) *(lanes *)(line + i) *= scale;
+    return top;
 }
 
 /* --- a row times x ---------------------------------------------------------------------------- */
