@@ -14,11 +14,11 @@ from functools import cached_property
 from pathlib import Path
 
 from ane_book.errors import InvalidInput
-from ane_book.mil import native
 from ane_book.mil.compile import Compiled, Compiler, as_array, torch_dtype
 from ane_book.mil.features import Feature, features, random_inputs
 from ane_book.mil.memory import Memory, measure
 from ane_book.mil.reader import Function, Operation, Package, TensorType
+from ane_book.mil.threads import torch_alone
 from ane_book.mil.validate import check_memory
 import numpy as np
 import torch
@@ -189,7 +189,7 @@ class MLProgram:
             return [self.predict(one, state) for one in inputs]
         with torch.inference_mode():
             tensors, states = self._tensors(inputs), self._states(state)
-            alone = native.lent if self.compiled.light else nullcontext()
+            alone = torch_alone() if self.compiled.light else nullcontext()
             with alone, self.compiled.failures.explained():
                 results = self.compiled.run(tensors, states)
             return {

@@ -16,13 +16,13 @@ from pathlib import Path
 import shutil
 import subprocess
 import tempfile
-import threading
 
 from ane_book.device import cache_folder
+from ane_book.mil.threads import threads
 import torch
 from torch import Tensor
 
-__all__ = ["KINDS", "Weight", "available", "kernel", "lent", "status"]
+__all__ = ["KINDS", "Weight", "available", "kernel", "status"]
 
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.[ch]"))
 FLAGS = ("-O3", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
@@ -125,36 +125,6 @@ def _compile(compiler: str, target: tuple[str, ...]) -> Path:
     return library
 
 
-class _Lent:
-    """Torch's threads while a function runs whose heavy work is compiled: torch keeps one.
-
-    What is left to torch is then small, and waking a thread takes longer than doing it alone.
-    """
-
-    def __init__(self):
-        self._lock, self._borrowers, self._threads = threading.Lock(), 0, 1
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._borrowers:
-                self._threads = torch.get_num_threads()
-                torch.set_num_threads(1)
-            self._borrowers += 1
-
-    def __exit__(self, *_) -> None:
-        with self._lock:
-            self._borrowers -= 1
-            if not self._borrowers:
-                torch.set_num_threads(self._threads)
-
-    def threads(self) -> int:
-        """How many threads a compiled product may use: torch's, or those that torch lent."""
-        return self._threads if self._borrowers else torch.get_num_threads()
-
-
-lent = _Lent()
-
-
 class Weight:
     """A constant matrix (R, C) in the form that the package stores, ready for products.
 
@@ -210,8 +180,8 @@ class Weight:
         return x.contiguous()
 
     def _multiply(self, x: Tensor, y: Tensor) -> None:
-        tokens, threads = x.numel() // self.columns, lent.threads()
+        tokens = x.numel() // self.columns
         if tokens == 1:
-            self._matvec(self._address, x.data_ptr(), y.data_ptr(), threads)
+            self._matvec(self._address, x.data_ptr(), y.data_ptr(), threads())
         elif tokens:
-            self._matmat(self._address, x.data_ptr(), y.data_ptr(), tokens, threads)
+            self._matmat(self._address, x.data_ptr(), y.data_ptr(), tokens, threads())

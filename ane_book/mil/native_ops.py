@@ -9,7 +9,8 @@ from collections.abc import Callable
 import ctypes
 from math import prod
 
-from ane_book.mil.native import kernel, lent
+from ane_book.mil.native import kernel
+from ane_book.mil.threads import threads
 import torch
 from torch import Tensor
 
@@ -97,7 +98,7 @@ def rms_norm(
     def run(x: Tensor) -> Tensor:
         y = torch.empty(shape, dtype=dtype)
         pointer = None if factors is None else factors.data_ptr()
-        function(x.data_ptr(), y.data_ptr(), pointer, *sizes, lent.threads())
+        function(x.data_ptr(), y.data_ptr(), pointer, *sizes, threads())
         return y
 
     return run
@@ -109,7 +110,7 @@ def gated(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[Tensor, Tenso
 
     def run(gate: Tensor, x: Tensor) -> Tensor:
         y = torch.empty(shape, dtype=dtype)
-        function(gate.data_ptr(), x.data_ptr(), y.data_ptr(), size, half, lent.threads())
+        function(gate.data_ptr(), x.data_ptr(), y.data_ptr(), size, half, threads())
         return y
 
     return run
@@ -134,7 +135,7 @@ def attention(
         keys = Pointers(*[x.data_ptr() for x in cache[:parts]])
         values = Pointers(*[x.data_ptr() for x in cache[parts:]])
         pointers = (q.data_ptr(), keys, values, mask.data_ptr(), out.data_ptr())
-        function(address, *pointers, lent.threads())
+        function(address, *pointers, threads())
         return out
 
     return run

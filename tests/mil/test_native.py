@@ -1,10 +1,9 @@
 """The compiled products against torch: every form of weight, one token and several."""
 
-from concurrent.futures import ThreadPoolExecutor
 import subprocess
 import sys
 
-from ane_book.mil import native, native_ops
+from ane_book.mil import native
 import numpy as np
 import pytest
 import torch
@@ -120,54 +119,3 @@ def test_half_pointwise_is_the_plain_convolution():
         plain = conv(x, weight[:, :, None, None])
         found = half_pointwise(x, weight)
         np.testing.assert_allclose(found.numpy(), plain.numpy(), rtol=2e-3, atol=2e-3)
-
-
-@pytest.fixture
-def threads():
-    """`threads(n)` sets torch's number, as `torch.set_num_threads`, for this test."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
-@needs_compiler
-def test_threads_change_no_bit(threads):
-    """Each value is summed by one thread alone, however the parts are shared out."""
-    data, _, _ = make("half", 1000, 640)
-    weight = native.Weight(data, torch.float16)
-    one, many = torch.randn(1, 640, 1, 1).half(), torch.randn(1, 640, 1, 90).half()
-    q, mask = torch.randn(4, 80, 32).half(), torch.zeros(80, 96).half()
-    cache = [torch.randn(4, n, 32).half() for n in (64, 32, 64, 32)]
-    attend = native_ops.attention(q.shape, (64, 32), 80, torch.float16)
-    norm = native_ops.rms_norm(many.shape, torch.float16, 1, torch.randn(640), 1e-5)
-    gate = native_ops.gated(many.shape, torch.float16)
-    calls = {
-        "matvec": lambda: weight.channels_first(one),
-        "matmat": lambda: weight.channels_first(many),
-        "attention": lambda: attend(q, mask, *cache),
-        "rms_norm": lambda: norm(many),
-        "gated": lambda: gate(many, many),
-    }
-    threads(1)
-    alone = {name: call() for name, call in calls.items()}
-    threads(3)
-    for _ in range(200):
-        for name, call in calls.items():
-            assert torch.equal(call(), alone[name]), name
-
-
-@needs_compiler
-def test_callers_at_the_same_time_do_not_disturb_each_other(threads):
-    data, _, _ = make("half", 500, 320)
-    weight = native.Weight(data, torch.float16)
-    inputs = [torch.randn(1, 320, 1, tokens).half() for tokens in (1, 40) * 3]
-    alone = [weight.channels_first(x) for x in inputs]
-    threads(2)
-
-    def work(i: int) -> bool:
-        with native.lent:
-            return all(torch.equal(weight.channels_first(inputs[i]), alone[i]) for _ in range(200))
-
-    with ThreadPoolExecutor(6) as pool:
-        assert all(pool.map(work, range(6)))
-    assert torch.get_num_threads() == 2  # given back

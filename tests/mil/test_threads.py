@@ -1,0 +1,128 @@
+"""Threads: the executor's answers in any number of them, and torch's own settings left alone."""
+
+from concurrent.futures import ThreadPoolExecutor
+import threading
+
+from ane_book.mil import MLProgram, native, native_ops
+from ane_book.mil.threads import threads, torch_alone
+import pytest
+from test_native import make, needs_compiler
+import torch
+
+
+@pytest.fixture
+def set_threads():
+    """`torch.set_num_threads`, for this test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def in_a_new_thread(function):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+class TestTorchsThreads:
+    def test_are_lent_by_this_thread_alone_and_given_back(self, set_threads):
+        set_threads(3)
+        with torch_alone():
+            assert (torch.get_num_threads(), threads()) == (1, 3)
+            assert in_a_new_thread(torch.get_num_threads) == 3
+            with torch_alone():
+                assert (torch.get_num_threads(), threads()) == (1, 3)
+            assert torch.get_num_threads() == 1
+        assert (torch.get_num_threads(), threads()) == (3, 3)
+
+    def test_are_given_back_by_each_of_two_that_overlap(self, set_threads):
+        """The first to come leaves first: what it changed was once never set right."""
+        set_threads(3)
+        inside, left = threading.Event(), threading.Event()
+
+        def first() -> tuple[int, int]:
+            with torch_alone():
+                inside.set()
+                second_is_in.wait(60)
+            left.set()
+            return torch.get_num_threads(), threads()
+
+        second_is_in = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(first)
+            assert inside.wait(60)
+            with torch_alone():
+                second_is_in.set()
+                assert left.wait(60)
+            assert found.result(60) == (3, 3)
+        assert (torch.get_num_threads(), threads()) == (3, 3)
+        assert in_a_new_thread(torch.get_num_threads) == 3
+
+    def test_are_given_back_after_an_error(self, set_threads):
+        set_threads(3)
+        with pytest.raises(ZeroDivisionError), torch_alone():
+            raise ZeroDivisionError
+        assert (torch.get_num_threads(), threads()) == (3, 3)
+
+
+@needs_compiler
+def test_their_number_changes_no_bit(set_threads):
+    """Each value is summed by one thread alone, however the parts are shared out."""
+    data, _, _ = make("half", 1000, 640)
+    weight = native.Weight(data, torch.float16)
+    one, many = torch.randn(1, 640, 1, 1).half(), torch.randn(1, 640, 1, 90).half()
+    q, mask = torch.randn(4, 80, 32).half(), torch.zeros(80, 96).half()
+    cache = [torch.randn(4, n, 32).half() for n in (64, 32, 64, 32)]
+    attend = native_ops.attention(q.shape, (64, 32), 80, torch.float16)
+    norm = native_ops.rms_norm(many.shape, torch.float16, 1, torch.randn(640), 1e-5)
+    gate = native_ops.gated(many.shape, torch.float16)
+    calls = {
+        "matvec": lambda: weight.channels_first(one),
+        "matmat": lambda: weight.channels_first(many),
+        "attention": lambda: attend(q, mask, *cache),
+        "rms_norm": lambda: norm(many),
+        "gated": lambda: gate(many, many),
+    }
+    set_threads(1)
+    alone = {name: call() for name, call in calls.items()}
+    for count in (3, 16):
+        set_threads(count)
+        for _ in range(100):
+            for name, call in calls.items():
+                assert torch.equal(call(), alone[name]), name
+
+
+@needs_compiler
+def test_callers_at_the_same_time_do_not_disturb_each_other(set_threads):
+    data, _, _ = make("half", 500, 320)
+    weight = native.Weight(data, torch.float16)
+    inputs = [torch.randn(1, 320, 1, tokens).half() for tokens in (1, 40) * 4]
+    alone = [weight.channels_first(x) for x in inputs]
+    set_threads(4)
+
+    def work(i: int) -> bool:
+        with torch_alone():
+            right = all(torch.equal(weight.channels_first(inputs[i]), alone[i]) for _ in range(100))
+        return right and torch.get_num_threads() == 4
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+    assert torch.get_num_threads() == 4
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_eight_on_one_program_get_the_answers_of_one(set_threads, tiny_bundle, precision):
+    """Each with a state of its own; the first to come compile it, at the same time."""
+    bundle = tiny_bundle("llama", kv="state")[1]
+    path = bundle.path / bundle.manifest.shards[0].package
+    set_threads(4)
+
+    def answer(program: MLProgram, seed: int) -> list[bytes]:
+        inputs, state = program.random_inputs(seed), program.make_state()
+        return [program.predict(inputs, state)["hidden_out"].tobytes() for _ in range(20)]
+
+    alone = [answer(MLProgram(path, "decode", precision), seed) for seed in range(8)]
+    program = MLProgram(path, "decode", precision)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda seed: answer(program, seed), range(8))) == alone
+        counts = set(pool.map(lambda _: torch.get_num_threads(), range(32)))
+    assert counts == {torch.get_num_threads()} == {4}
