@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from functools import partial
 import json
 from pathlib import Path
+import re
 import shutil
 import subprocess
 import sys
 
 from _command import ane_book as command
 from _command import refused
-from _tiny import TINY
+from _tiny import TINY, tiny_model, write_checkpoint
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.conversion import limits, reference_models
@@ -103,30 +104,46 @@ class TestBytes:
         assert sizes == {"none": 32, "int8": 16, "lut4": 8}
 
 
+#: Converts in a process of its own and prints the most memory that it held, in bytes.
+PEAK = """
+import resource, sys
+import ane_book
+ane_book.convert(sys.argv[1], out=sys.argv[2], context=32, prefill=8)
+scale = 1 if sys.platform == "darwin" else 1024  # kB on Linux, bytes on a Mac
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)
+"""
+
+
 class TestEffort:
-    """What a plan says of memory and time, against what was measured."""
+    """What a plan says of bytes, memory and time, against what conversions took."""
 
-    MEASURED = Path(__file__).parents[1] / "research" / "measurements"
+    FULL_SIZE = Path(__file__).parents[1] / "research" / "measurements" / "full_size.json"
+    MODELS = json.loads(FULL_SIZE.read_text())["models"]
 
-    def test_of_the_models_at_full_size(self):
-        models = json.loads((self.MEASURED / "full_size.json").read_text())["models"]
-        assert {QWEN, PHI, "hy-mt"} <= set(models)
-        for name, found in models.items():
-            recipe = make_recipe(quant=found["quant"], shard_limit=found["limit"])
-            self.check(plan(find_config(name), recipe), found["convert"])
-            assert found["convert"]["peak_bytes"] < 6e9
-            planned = {p.package: p.bytes for p in plan(find_config(name), recipe).programs}
-            assert planned == found["programs"]
+    @pytest.mark.parametrize("name", MODELS)
+    def test_files_at_full_size_had_the_planned_bytes(self, name):
+        found = self.MODELS[name]
+        recipe = make_recipe(quant=found["quant"], shard_limit=found["limit"])
+        planned = plan(find_config(name), recipe)
+        assert {p.package: p.bytes for p in planned.programs} == found["programs"]
+        assert planned.embedding_bytes == found["embedding_bytes"]
 
-    def test_of_the_default_model(self):
-        run = json.loads((self.MEASURED / "convert.json").read_text())["runs"][1]
-        planned = plan(find_config("smollm2-135m-instruct"), make_recipe())
-        assert planned.memory_bytes == pytest.approx(run["peak_bytes"], rel=0.15)
+    @pytest.mark.slow
+    def test_a_conversion_takes_the_planned_memory(self, tmp_path):
+        """Most of it for the embedding of 77 million weights: a factor wrong by one is seen."""
+        model = tiny_model("llama", vocab_size=100_000, hidden_size=768, tie_word_embeddings=True)
+        folder = write_checkpoint(model, tmp_path / "model")
+        planned = plan(find_config(str(folder)), make_recipe(context=32, prefill=8))
+        command = [sys.executable, "-c", PEAK, folder, tmp_path / "bundle"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert planned.memory_bytes == pytest.approx(int(done.stdout), rel=0.15)
 
-    def check(self, planned: Plan, found: dict) -> None:
-        assert planned.memory_bytes == pytest.approx(found["peak_bytes"], rel=0.15)
-        low, high = planned.minutes
-        assert low <= found["seconds"] / 60 <= high
+    def test_the_minutes_hold_what_was_measured_and_little_more(self):
+        shares = []  # of the way from "from" to "to"
+        for name, found in self.MODELS.items():
+            low, high = plan(find_config(name), make_recipe(quant=found["quant"])).minutes
+            shares.append((found["convert"]["seconds"] / 60 - low) / (high - low))
+        assert 0 <= min(shares) < 0.5 < 2 * max(shares) <= 2
 
     def test_nothing_is_said_of_what_nobody_measured(self):
         planned = plan(find_config(QWEN), make_recipe(quant="lut4"))
@@ -389,8 +406,10 @@ class TestFullDisk:
     def test_a_disk_too_small_from_the_start(self, tiny, small_disk):
         _, folder = tiny("llama")
         (small_disk / "filler").write_bytes(bytes(900_000))
-        with pytest.raises(OutOfSpace, match=r"needs 0 MB more, and 0 MB are free"):
+        with pytest.raises(OutOfSpace) as error:
             ane_book.convert(str(folder), out=small_disk / "b", context=32, prefill=8)
+        needed, free = re.findall(r"([\d.]+) MB", str(error.value))
+        assert float(needed) > float(free) and float(needed) < 1
 
 
 @pytest.mark.slow

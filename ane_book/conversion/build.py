@@ -90,10 +90,11 @@ class BundleBuilder:
         written = sum(size for _, size in _sizes(self.partial))
         needed = self.plan.weight_bytes + self.plan.embedding_bytes - written
         free = shutil.disk_usage(self.partial).free
-        if needed > free:
+        if needed > free:  # rounded apart, so that the two never read the same
             raise OutOfSpace(
-                f"{self.partial.parent}: the conversion needs {needed / 1e6:,.0f} MB more, and "
-                f"{free / 1e6:,.0f} MB are free; make room, or name another folder"
+                f"{self.partial.parent}: the conversion needs {-(-needed // 100_000) / 10:,.1f} MB "
+                f"more, and {free // 100_000 / 10:,.1f} MB are free; make room, or name another "
+                "folder"
             )
 
     def _advance(self, description: str, steps: int = 1) -> None:
