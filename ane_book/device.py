@@ -17,6 +17,8 @@ import platform
 import subprocess
 import sys
 
+from ane_book.errors import InvalidInput
+
 __all__ = [
     "CAN_PREDICT",
     "CAN_PREDICT_REASON",
@@ -85,10 +87,19 @@ def chip() -> str:
 
 
 def cache_folder() -> Path:
-    """Where this library keeps what it makes: $ANE_BOOK_CACHE, or ane-book in the user's cache."""
-    chosen = os.environ.get("ANE_BOOK_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) if chosen else Path(base) / "ane-book"
+    """Where this library keeps what it makes: $ANE_BOOK_CACHE, or ane-book in the user's cache.
+
+    Raises InvalidInput where neither that nor the user's home is known.
+    """
+    chosen, base = os.environ.get("ANE_BOOK_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if chosen or base:
+        return Path(chosen) if chosen else Path(base) / "ane-book"
+    try:
+        return Path.home() / ".cache" / "ane-book"
+    except RuntimeError:
+        raise InvalidInput(
+            "this user has no home folder to keep a cache in; set ANE_BOOK_CACHE to a folder"
+        ) from None
 
 
 def cores() -> int:

@@ -10,25 +10,13 @@ Taught in the chapter "Inside an ML Program"; measured in research/executor-spee
 from collections.abc import Callable
 import ctypes
 from functools import cache
-import hashlib
-import os
-from pathlib import Path
-import shutil
-import subprocess
-import tempfile
 
-from ane_book.device import cache_folder
+from ane_book.mil.library import load
 from ane_book.mil.threads import threads
 import torch
 from torch import Tensor
 
 __all__ = ["KINDS", "Weight", "available", "kernel", "status"]
-
-SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.[ch]"))
-FLAGS = ("-O3", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
-
-#: How compilers call "for this very processor", tried in order; the last one is for any.
-TARGETS = (("-march=native",), ("-mcpu=native",), ())
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.int8: 2, torch.uint8: 3}
 
@@ -84,45 +72,11 @@ def _check(failed: int, *_) -> None:
 
 @cache
 def _library() -> tuple[ctypes.CDLL | None, str]:
-    names = filter(None, [os.environ.get("CC"), "cc", "gcc", "clang"])
-    compiler, errors = next(filter(None, map(shutil.which, names)), None), ""
-    if compiler is None:
-        return None, "no C compiler (CC, cc, gcc, clang): products go through torch, more slowly"
-    for target in TARGETS:
-        try:
-            library = ctypes.CDLL(str(_compile(compiler, target)))
-        except (OSError, subprocess.SubprocessError) as error:
-            errors = str(getattr(error, "stderr", "") or error)
-            continue
-        for name, argtypes in SIGNATURES.items():
-            function = getattr(library, name)
-            function.argtypes, function.errcheck = argtypes, _check
-        return library, " ".join(["made by", compiler, *target])
-    lines = errors.strip().splitlines() or ["no message"]
-    said = next((line for line in lines if "error: " in line), lines[-1])
-    said = said.partition("error: ")[2] or said
-    return None, f"{compiler} cannot compile them ({said}); products go through torch, more slowly"
-
-
-def _compile(compiler: str, target: tuple[str, ...]) -> Path:
-    """The shared library for this compiler and processor, made unless it is in the cache."""
-    source = b"".join(file.read_bytes() for file in SOURCES)
-    # The macros say which instructions the compiler may use: another processor, another library.
-    macros = [compiler, *target[:1], "-dM", "-E", "-x", "c", os.devnull]
-    known = subprocess.run(macros, check=True, capture_output=True, timeout=60).stdout
-    key = hashlib.sha256(b"\0".join([source, known, repr((FLAGS, target)).encode()]))
-    folder = cache_folder() / "native"
-    library = folder / f"kernels-{key.hexdigest()[:16]}.so"
-    if library.exists():
-        return library
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / library.name
-        files = [str(file) for file in SOURCES if file.suffix == ".c"]
-        build = [compiler, *FLAGS, *target, "-o", str(made), *files]
-        subprocess.run(build, check=True, capture_output=True, text=True, timeout=120)
-        made.replace(library)  # another process may have made it meanwhile: the same bytes
-    return library
+    library, reason = load(SIGNATURES)
+    for name, argtypes in SIGNATURES.items() if library else ():
+        function = getattr(library, name)
+        function.argtypes, function.errcheck = argtypes, _check
+    return library, reason
 
 
 class Weight:

@@ -1,9 +1,10 @@
 """The compiled products against torch: every form of weight, one token and several."""
 
+import os
 import subprocess
 import sys
 
-from ane_book.mil import native
+from ane_book.mil import MLProgram, native, native_ops
 import numpy as np
 import pytest
 import torch
@@ -100,13 +101,26 @@ def test_softmax_of_nan_is_nan(size, dtype):
     assert torch.isnan(softmax(x)).all()
 
 
-def test_without_a_compiler_the_reason_is_said_and_results_are_the_same():
-    code = "from ane_book.mil import native; print(native.available(), native.status()[1])"
-    found = subprocess.run(
-        [sys.executable, "-c", code], env={"CC": "false", "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert found.startswith("False") and "cannot compile" in found and "torch" in found
+@needs_compiler
+def test_without_a_compiler_the_reason_is_said_and_results_are_the_same(tiny_bundle, tmp_path):
+    bundle = tiny_bundle("llama", kv="state")[1]
+    path, found = bundle.path / bundle.manifest.shards[0].package, tmp_path / "found.npy"
+    code = f"""
+import numpy as np
+from ane_book.mil import MLProgram, native
+program = MLProgram({str(path)!r}, "prefill", "fp32")
+outputs = program.predict(program.random_inputs(), program.make_state())
+np.save({str(found)!r}, outputs["hidden_out"])
+print(*native.status())
+"""
+    environment = os.environ | {"CC": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("False") and "false cannot compile them" in said.stdout
+    program = MLProgram(path, "prefill", "fp32")
+    expected = program.predict(program.random_inputs(), program.make_state())["hidden_out"]
+    assert any(isinstance(made, native.Weight) for made in program._shared.values())
+    np.testing.assert_allclose(np.load(found), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_half_pointwise_is_the_plain_convolution():
