@@ -15,7 +15,7 @@ BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test conformance fuzz bench full-size notebooks lint clean distclean
+.PHONY: help book test unit conformance fuzz bench full-size notebooks lint clean distclean
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -27,6 +27,9 @@ book: $(INSTALLED) ## run every chapter and render the book
 # One thread a worker: the workers share the cores, and torch's threads would fight over them.
 test: book ## build the book, then test the library and the site
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST_FLAGS)
+
+unit: $(INSTALLED) ## test the library alone: no book is built, no site is looked at
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup --ignore-glob 'tests/test_book*' $(PYTEST_FLAGS)
 
 conformance: $(INSTALLED) ## run coremltools' own op tests on the executor (some 20 minutes)
 	$(BIN)/python tests/conformance/run.py --workers $(WORKERS)

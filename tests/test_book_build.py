@@ -1,8 +1,8 @@
 """The build itself, on books of one cell with the real settings: what fails, what runs again."""
 
 import importlib.util
-import json
 from pathlib import Path
+import re
 import shutil
 import subprocess
 import sys
@@ -55,15 +55,50 @@ def test_a_page_runs_again_when_the_library_changes(tmp_path):
     assert runs == [True, False, True]
 
 
-def test_the_caches_key_covers_all_that_cells_use(tmp_path):
+@pytest.fixture
+def book_ext():
     path = ROOT / "book" / "_ext" / "book_ext.py"
     spec = importlib.util.spec_from_file_location("book_ext", path)
-    book_ext = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(book_ext)
-    keys = [book_ext.fingerprint(tmp_path)]
-    for name in ("ane_book/mil/reader.py", "research/measurements/m4.json", "constraints.txt"):
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_caches_key_changes_with_every_file_of_the_library(book_ext, tmp_path):
+    """Kernels, texts and tables too; not with what Python leaves beside them."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "ane_book", tmp_path / "ane_book", ignore=ignored)
+    files = [path for path in (tmp_path / "ane_book").rglob("*") if path.is_file()]
+    (tmp_path / "ane_book" / "__pycache__").mkdir()
+    (tmp_path / "ane_book" / "__pycache__" / "cli.pyc").write_bytes(b"made")
+    assert book_ext.used(tmp_path) == sorted(files)
+    kinds = {path.suffix: path for path in files}
+    assert {".py", ".c", ".h", ".toml", ".txt"} <= kinds.keys()
+    keys = {book_ext.fingerprint(tmp_path)}
+    for path in kinds.values():
+        path.write_bytes(path.read_bytes() + b"\n")
+        keys.add(book_ext.fingerprint(tmp_path))
+    assert len(keys) == 1 + len(kinds)
+
+
+def test_the_caches_key_changes_with_measurements_pins_and_what_is_installed(
+    book_ext, tmp_path, monkeypatch
+):
+    keys = {book_ext.fingerprint(tmp_path)}
+    for name in ("research/conformance.json", "research/measurements/m4.json", "constraints.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        for content in ("", json.dumps(name)):
-            (tmp_path / name).write_text(content)
-            keys.append(book_ext.fingerprint(tmp_path))
-    assert len(set(keys)) == len(keys)
+        (tmp_path / name).write_text(name)
+        keys.add(book_ext.fingerprint(tmp_path))
+    for version in ("1.0", "1.1"):
+        metadata = tmp_path / "site" / "torch_extra.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True, exist_ok=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: torch-extra\nVersion: {version}\n")
+        monkeypatch.syspath_prepend(metadata.parents[1])
+        keys.add(book_ext.fingerprint(tmp_path))
+    assert len(keys) == 6
+
+
+def test_the_workflow_keys_its_cache_on_the_same_files(book_ext):
+    text = (ROOT / ".github" / "workflows" / "book.yml").read_text()
+    (key,) = re.findall(r"key: outputs-.*hashFiles\((.*)\)", text)
+    assert re.findall(r"'(.*?)'", key) == [*book_ext.WHAT_CELLS_USE, "book/*.md"]

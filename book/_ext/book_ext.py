@@ -9,23 +9,32 @@
 """
 
 import hashlib
+from importlib.metadata import distributions
 from pathlib import Path
 
 from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parents[2]
-WHAT_CELLS_USE = ("ane_book/**/*.py", "research/**/*.json", "constraints.txt")
+#: The workflow in .github keys its cache on the same files.
+WHAT_CELLS_USE = ("ane_book/**/*", "research/**/*.json", "constraints.txt")
 
 logger = logging.getLogger(__name__)
 
 
+def used(root: Path) -> list[Path]:
+    """Every file that cells may use: of the library kernels and texts too, measurements, pins."""
+    found = {path for pattern in WHAT_CELLS_USE for path in root.glob(pattern)}
+    return sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts)
+
+
 def fingerprint(root: Path = ROOT) -> str:
-    """Return 16 hex digits that change with the name or content of any file that cells may use."""
+    """Return 16 hex digits that change with any file that cells may use, and with the versions."""
     digest = hashlib.sha256()
-    for path in sorted({path for pattern in WHAT_CELLS_USE for path in root.glob(pattern)}):
+    for path in used(root):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
+    digest.update("\n".join(sorted({f"{d.name} {d.version}" for d in distributions()})).encode())
     return digest.hexdigest()[:16]
 
 
