@@ -12,7 +12,7 @@ from types import FunctionType
 
 from ane_book.errors import InvalidPackage, UnsupportedOp
 from ane_book.mil import fast
-from ane_book.mil.aliases import in_place_writes, memory_of, origins, uses
+from ane_book.mil.aliases import INLINE, in_place_writes, memory_of, origins, uses
 from ane_book.mil.constants import Constants, Known, torch_dtype
 from ane_book.mil.failures import Failures, turns
 from ane_book.mil.fuse import fuse
@@ -61,7 +61,7 @@ class Compiler:
         self.fused, self.groups = function.block, {}
         if optimize:
             self.fused, self.groups = fuse(function.block, self.constants, self.types)
-        self.origin = origins(function, self.constants.named)
+        self.origin = origins(function)
         self.in_place = in_place_writes(function, self.origin) if optimize else {}
 
     def compile(self) -> Compiled:
@@ -76,7 +76,8 @@ class Compiler:
         return not any(None in type_.shape for type_ in self.types.values())
 
     def _load(self, trace: bool) -> tuple[FunctionType, str]:
-        self.lasting = {*self.function.inputs, *self.function.states, *self.constants.named}
+        given = (INLINE, *self.function.inputs, *self.function.states, *self.constants.named)
+        self.lasting = {self.origin[name] for name in given}
         names = [self.variable(name) for name in self.function.inputs]
         body = list(self.block_lines(self.function.block if trace else self.fused, trace))
         unpack = [f"{', '.join(names)}, = inputs"] if names else []
@@ -150,9 +151,9 @@ class Compiler:
 
     def result(self, item: str | Constant) -> str:
         """A value that outlives the call; copied when it might share memory with another such."""
-        own = memory_of(item, self.origin)
-        shared = isinstance(item, Constant) or not self.lasting.isdisjoint(own)
-        self.lasting |= own
+        memory = memory_of(item, self.origin)
+        shared = memory in self.lasting
+        self.lasting.add(memory)
         return self.value(item) + (".clone()" if shared else "")
 
     def operation_lines(self, operation: Operation, position: int) -> Iterator[str]:

@@ -68,7 +68,7 @@ def predict(
     """
     sizes = _Sizes(lift, shapes or {})
     states = sum(sizes(name, type_) for name, type_ in function.states.items())
-    in_place = in_place_writes(function, origins(function, {}))
+    in_place = in_place_writes(function, origins(function))
     try:
         given = sum(sizes(name, type_) for name, type_ in function.inputs.items())
         return states, given + _peak(function.block, sizes, in_place)
