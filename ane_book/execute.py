@@ -4,10 +4,13 @@
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
+from errno import EEXIST
 from math import isfinite
 from pathlib import Path
 import time
+from zipfile import ZipFile
 
 from ane_book.errors import InvalidInput
 from ane_book.inspect import is_bundle, table
@@ -75,7 +78,7 @@ def execution_report(facts: dict) -> str:
     ]
     seconds, memory = facts["seconds"], facts["memory"]
     parts = ("mapped", "laid_out", "states", "values")
-    needs = ", ".join(f"{part.replace('_', ' ')} {memory[part]:,}" for part in parts)
+    needs = ", ".join(f"{part.replace('_', ' ')} {_bytes(memory[part])}" for part in parts)
     more = [
         ("seconds", ", ".join(f"{call} {_short(time)}" for call, time in seconds.items())),
         ("predicted", f"{memory['predicted']:,} bytes: {needs}"),
@@ -129,9 +132,19 @@ def _open(path: Path, function: str | None, precision: str) -> MLProgram:
 
 
 def _save(path: Path, outputs: Mapping) -> None:
+    """Write a .npz file, whole or not at all; `np.savez` does not take every name of an output."""
+    part = path.parent / f"{path.name}.part"
     try:
-        np.savez(path, **{name: _array(value) for name, value in outputs.items()})
+        if path.exists() and not path.is_file():
+            raise FileExistsError(EEXIST, "is no file")
+        with ZipFile(part, "w") as file:
+            for name, value in outputs.items():
+                with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, _array(value), allow_pickle=False)
+        part.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            part.unlink()
         raise InvalidInput(f"{path}: cannot be written ({error.strerror})") from None
 
 
@@ -185,6 +198,10 @@ def _cells(facts: dict) -> tuple[str, str, str, str]:
     known = [name for name in ("min", "max", "mean") if name in facts]
     cells = [f"{name} {_short(facts[name])}" for name in known]
     return (type_, *cells, *[""] * (3 - len(cells)))
+
+
+def _bytes(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,}"
 
 
 def _short(value: float | str) -> str:

@@ -192,10 +192,13 @@ def _program(program: MLProgram, inputs: Mapping[str, object]) -> _Side:
         for name, type_ in operation.outputs
     }
     outputs = []
-    for name in program.outputs:
-        if operations[name].type != "classify":
+    for name, type_ in program.outputs.items():
+        maker = operations.get(name)
+        if maker is None:  # an input or a constant that is an output as it is
+            names[name] = ("", type_.shape)
+        if maker is None or maker.type != "classify":
             outputs.append(name)
-        elif (source := operations[name].inputs["probabilities"][0]) not in outputs:
+        elif (source := maker.inputs["probabilities"][0]) not in outputs and source in operations:
             outputs.append(source)  # a label and a dict are compared as what they come from
     state = program.make_state() if program.states else None
     return _Side(program.trace(inputs, state), names, outputs, operations)
@@ -244,7 +247,8 @@ def _match(ours: _Side, theirs: _Side) -> tuple[dict[str, str], list[str], list[
     elif len(ours.outputs) == len(theirs.outputs):
         outputs = ours.outputs
         pairs = list(zip(ours.outputs, theirs.outputs, strict=True))
-        matched |= dict(pairs)
+        taken = {*theirs.outputs}  # a value of B is compared once
+        matched = {a: b for a, b in matched.items() if b not in taken} | dict(pairs)
         notes.append("outputs by their order: " + ", ".join(f"{a} and {b}" for a, b in pairs))
     else:
         raise InvalidInput(
@@ -313,7 +317,7 @@ def _squeezed(array: np.ndarray) -> list[int]:
 def _statistics(a: np.ndarray, b: np.ndarray) -> dict[str, object]:
     """Everything of `Gap` that is a number; a, b: float64 of one shape, not empty."""
     with np.errstate(invalid="ignore"):
-        apart = np.abs(a - b)
+        apart = np.asarray(np.abs(a - b))  # of rank 0, numpy gives a number
     apart[(a == b) | (np.isnan(a) & np.isnan(b))] = 0  # infinities agree
     apart[np.isnan(apart)] = inf  # one side has a number
     worst = tuple(int(i) for i in np.unravel_index(apart.argmax(), apart.shape))

@@ -141,6 +141,10 @@ class Compiler:
             dead = sorted(self.variable(n) for n in dead if n not in self.constants.named)
             if dead and not operation.blocks:  # nested blocks keep their own references
                 yield f"del {', '.join(dead)}"
+        if trace:
+            computed = {name for o in block.operations for name, _ in o.outputs}
+            as_they_are = dict.fromkeys(block.outputs).keys() - (computed - {*self.constants.named})
+            yield from (f"yield {name!r}, {self.value(name)}" for name in sorted(as_they_are))
         give = self.value if nested else self.result
         yield f"return {', '.join(give(name) for name in block.outputs)},"
 

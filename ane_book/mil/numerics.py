@@ -89,7 +89,7 @@ def _side_by_side(
                 yield name, wide.astype(np.float16), wide
     traces = [p.trace(inputs, _copy(state, p) if p.states else None) for p in (half, full)]
     for (name, narrow), (_, wide) in zip(*traces, strict=True):
-        if narrow.dtype.kind == "f":
+        if narrow.dtype.kind == "f" and name not in half.inputs:
             yield name, narrow, wide
 
 
