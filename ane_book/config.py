@@ -8,13 +8,14 @@ Reference: GQA, Ainslie et al. 2023 (arXiv 2305.13245).
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from ane_book.errors import UnsupportedModel
 from ane_book.rope import Rotary
 import numpy as np
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["MASKED", "DecoderConfig", "causal_mask", "plain_rope", "rope_tables"]
+__all__ = ["MASKED", "WIDEST", "DecoderConfig", "causal_mask", "plain_rope", "rope_tables"]
 
 MASKED = -40000.0  # "not attended": large, finite and inside fp16, since the ANE mangles -inf
 
@@ -30,6 +31,7 @@ class Family:
     qkv_bias: bool = False
     partial_rotary: bool = False  # `partial_rotary_factor` is in force
     sliding_window: bool = False  # `sliding_window` is in force
+    default_window: int | None = None  # of a file that does not name one
 
 
 FAMILIES = {
@@ -37,6 +39,7 @@ FAMILIES = {
         qk_norms=("self_attn.query_layernorm", "self_attn.key_layernorm"), rope_before_norm=True
     ),
     "llama": Family(),
+    "mistral": Family(sliding_window=True, default_window=4096),
     "phi3": Family(
         qkv=("self_attn.qkv_proj",),
         gate_up=("mlp.gate_up_proj",),
@@ -48,25 +51,33 @@ FAMILIES = {
 }
 
 
+# Bounds far beyond every model, so that a damaged file costs neither time nor memory.
+WIDEST = 1 << 20
+Width = Annotated[int, Field(gt=0, le=WIDEST)]
+Count = Annotated[int, Field(gt=0, le=1 << 31)]
+Real = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 class DecoderConfig(BaseModel):
-    """A dense decoder of the Llama, Qwen2/2.5/Qwen3, Phi-3/Phi-4-mini and HunYuan families."""
+    """A dense decoder of the Llama, Mistral, Qwen2/2.5/Qwen3, Phi-3/Phi-4-mini or HunYuan
+    families."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     architecture: str  # a key of FAMILIES: `model_type` in config.json
-    hidden_size: int  # C
-    intermediate_size: int  # F
-    num_layers: int  # L
-    num_heads: int  # H, query heads
-    num_kv_heads: int  # K, key/value heads; H / K = G queries share one
-    head_dim: int  # D
-    vocab_size: int  # V
-    rms_norm_eps: float
-    rope_theta: float
+    hidden_size: Width  # C
+    intermediate_size: Width  # F
+    num_layers: Annotated[int, Field(gt=0, le=10_000)]  # L
+    num_heads: Width  # H, query heads
+    num_kv_heads: Width  # K, key/value heads; H / K = G queries share one
+    head_dim: Width  # D
+    vocab_size: Annotated[int, Field(gt=0, le=1 << 24)]  # V
+    rms_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    rope_theta: Real
     rope_scaling: dict | None = None  # "rope_type" and what goes with it: see ane_book.rope
     partial_rotary_factor: float = 1.0  # R / D
-    max_position: int
-    sliding_window: int | None = None  # tokens that one token sees, itself included
+    max_position: Count
+    sliding_window: Count | None = None  # tokens that one token sees, itself included
     qkv_bias: bool = False
     qk_norm: bool = False
     tied_embeddings: bool = False
@@ -147,11 +158,17 @@ class DecoderConfig(BaseModel):
             rope_scaling=_read_scaling(name, config),
             partial_rotary_factor=config.get("partial_rotary_factor") or 1.0,
             max_position=config["max_position_embeddings"],
-            sliding_window=config.get("sliding_window") if family.sliding_window else None,
+            sliding_window=_window(family, config),
             tied_embeddings=bool(config.get("tie_word_embeddings", False)),
             qkv_bias=family.qkv_bias,
             qk_norm=bool(family.qk_norms),
         )
+
+
+def _window(family: Family, config: dict) -> int | None:
+    if not family.sliding_window:
+        return None
+    return config.get("sliding_window", family.default_window) or None
 
 
 def _refuse_unsupported(name: str, config: dict) -> None:
@@ -195,7 +212,7 @@ def _rope_type(scaling: dict) -> str:
 
 def _read_scaling(name: str, config: dict) -> dict | None:
     """The scaling of a `plain_rope` configuration; refuses a type that `Rotary` lacks."""
-    scaling, kinds = config["rope_scaling"], ("linear", "llama3", "longrope")
+    scaling, kinds = config["rope_scaling"], ("linear", "llama3", "longrope", "yarn")
     if scaling is None:
         return None
     kind = "longrope" if _rope_type(scaling) == "su" else _rope_type(scaling)  # as it was in 2024
@@ -206,9 +223,10 @@ def _read_scaling(name: str, config: dict) -> dict | None:
             f"config.json: rope_scaling of type {kind!r} is not supported for {name} models; "
             f"supported: default, {', '.join(kinds)}, and for hunyuan_v1_dense dynamic with alpha"
         )
-    original = config.get("original_max_position_embeddings")
-    if kind == "longrope" and original:  # at the top in Phi's files, and there it has priority
-        scaling = scaling | {"original_max_position_embeddings": original}
+    if kind in ("llama3", "longrope", "yarn"):  # at the top, as in Phi's files, it has priority
+        field = "original_max_position_embeddings"
+        original = config.get(field) or scaling.get(field) or config["max_position_embeddings"]
+        scaling = scaling | {field: original}
     return {key: value for key, value in scaling.items() if key != "type"} | {"rope_type": kind}
 
 

@@ -5,11 +5,14 @@ tables: the graph is the same for all.
 
     linear      all frequencies divided by `factor`
     llama3      low frequencies divided by `factor`, high ones kept, those between interpolated
+    yarn        low frequencies divided by `factor`, high ones kept, those between interpolated by
+                their place among the pairs; cos and sin larger
     longrope    a divisor for each pair: `short_factor` or `long_factor`, by the context
     dynamic     HunYuan's: a larger base, theta * alpha^(R / (R - 2)); static in spite of its name
 
-References: RoPE, Su et al. 2021 (arXiv 2104.09864); LongRoPE, Ding et al. 2024 (arXiv 2402.13753);
-the others as in `transformers`, modeling_rope_utils.py and modeling_hunyuan_v1_dense.py.
+References: RoPE, Su et al. 2021 (arXiv 2104.09864); YaRN, Peng et al. 2023 (arXiv 2309.00071);
+LongRoPE, Ding et al. 2024 (arXiv 2402.13753); all as in `transformers`, modeling_rope_utils.py and
+modeling_hunyuan_v1_dense.py.
 Dimensions: D head size, R rotated dimensions of it, T tokens.
 """
 
@@ -36,11 +39,14 @@ class Rotary:
         return self.scaling.get("rope_type")
 
     def check(self) -> None:
-        """Raise ValueError unless the scaling has all that the tables need, for every context."""
+        """Raise ValueError unless the scaling gives numbers for every context."""
         try:
-            for context in (1, self.max_position):
-                self.tables(np.zeros(1), context)
-        except (ArithmeticError, KeyError, TypeError) as error:
+            with np.errstate(all="raise", under="ignore"):
+                for context in (1, self.max_position):
+                    tables = self.tables(np.array([0.0, context - 1.0]), context)
+                    if not np.isfinite(tables).all():
+                        raise ValueError("a field is no finite number")
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"rope_scaling of type {self.kind!r} cannot be used: {error!r}"
             ) from None
@@ -61,19 +67,43 @@ class Rotary:
         """Rotation per position of each of the R / 2 pairs, in radians, float64."""
         R, theta, scaling = self.rotary_dim, self.theta, self.scaling
         if self.kind == "dynamic":
-            theta *= scaling["alpha"] ** (R / (R - 2))
+            theta *= math.pow(scaling["alpha"], R / (R - 2))
         frequencies = 1.0 / theta ** (np.arange(0, R, 2, dtype=np.float64) / R)
         if self.kind == "linear":
             return frequencies / scaling["factor"]
         if self.kind == "longrope":
             return frequencies / self._divisors(context)
+        if self.kind == "yarn":
+            kept = self._yarn_kept()
+            return frequencies * (kept + (1.0 - kept) / self._factor)
         if self.kind != "llama3":
             return frequencies
         wavelength = 2 * math.pi / frequencies
         original = scaling["original_max_position_embeddings"]
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-        keep = np.clip((original / wavelength - low) / (high - low), 0.0, 1.0)
-        return frequencies * (keep + (1.0 - keep) / scaling["factor"])
+        kept = np.clip((original / wavelength - low) / (high - low), 0.0, 1.0)
+        return frequencies * (kept + (1.0 - kept) / scaling["factor"])
+
+    def _yarn_kept(self) -> np.ndarray:
+        """How much each of the R / 2 pairs keeps its frequency: 1 for the fast, 0 for the slow."""
+        R, scaling = self.rotary_dim, self.scaling
+
+        def pair(turns: float) -> float:
+            """The pair that turns so many times in the original context; most often a fraction."""
+            original = scaling["original_max_position_embeddings"]
+            return R * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+
+        low, high = pair(scaling.get("beta_fast") or 32), pair(scaling.get("beta_slow") or 1)
+        if scaling.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, R - 1)
+        return 1.0 - np.clip((np.arange(R // 2) - low) / ((high - low) or 0.001), 0.0, 1.0)
+
+    @property
+    def _factor(self) -> float:
+        """By what YaRN or LongRoPE stretched the context."""
+        factor = self.scaling.get("factor")
+        return factor or self.max_position / self.scaling["original_max_position_embeddings"]
 
     def _divisors(self, context: int) -> np.ndarray:
         """LongRoPE's divisor of each pair, for a cache of so many slots."""
@@ -82,17 +112,24 @@ class Rotary:
         divisors = np.asarray(self.scaling[name], dtype=np.float64)
         if divisors.shape != (self.rotary_dim // 2,):
             raise ValueError(
-                f"rope_scaling: {name} has {divisors.size} numbers, but {self.rotary_dim} rotated "
+                f"{name} has {divisors.size} numbers, but {self.rotary_dim} rotated "
                 f"dimensions make {self.rotary_dim // 2} pairs"
             )
         return divisors
 
     def _attention_factor(self) -> float:
-        """By what LongRoPE scales cos and sin: longer contexts need sharper attention."""
-        if self.kind != "longrope":
+        """By what YaRN and LongRoPE scale cos and sin: longer contexts need sharper attention."""
+        if self.kind not in ("longrope", "yarn"):
             return 1.0
-        if given := self.scaling.get("attention_factor"):
+        if (given := self.scaling.get("attention_factor")) is not None:
             return given
-        original = self.scaling["original_max_position_embeddings"]
-        factor = self.scaling.get("factor") or self.max_position / original
-        return math.sqrt(1.0 + math.log(factor) / math.log(original)) if factor > 1.0 else 1.0
+        factor = self._factor
+        if self.kind == "longrope":
+            original = self.scaling["original_max_position_embeddings"]
+            return math.sqrt(1.0 + math.log(factor) / math.log(original)) if factor > 1.0 else 1.0
+
+        def larger(by: float = 1.0) -> float:
+            return 0.1 * by * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+        mscale, all_dim = (self.scaling.get(key) for key in ("mscale", "mscale_all_dim"))
+        return larger(mscale) / larger(all_dim) if mscale and all_dim else larger()

@@ -18,6 +18,12 @@ ALPHA = {"rope_theta": 10000.0, "rope_type": "dynamic", "factor": 1.0}
 #: Odd on purpose: one KV head, heads that are not C / H wide, a vocabulary that does not divide.
 TINY = {
     "llama": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
+    "mistral": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 24,
+        "sliding_window": 120,
+    },
     "qwen2": {"num_attention_heads": 6, "num_key_value_heads": 1, "hidden_size": 96},
     "qwen3": {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 32},
     "phi3": {
@@ -53,8 +59,14 @@ SCALED = {
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 32,
     },
+    "mistral": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "qwen2": {"rope_theta": 1000000.0},
-    "qwen3": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
+    "qwen3": {
+        "rope_theta": 10000.0,
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
     "hunyuan_v1_dense": ALPHA | {"alpha": 50.0},
 }
 

@@ -29,7 +29,14 @@ ROPE_SCALING = {
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 32,
     },
+    "yarn": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
 }
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
 
 
 def decoder_of(model) -> Decoder:
@@ -129,6 +136,48 @@ def test_rotary_scaling_equals_that_of_transformers(kind):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"beta_fast": 16.0, "beta_slow": 2.0},
+        {"attention_factor": 1.25},
+        {"mscale": 0.707, "mscale_all_dim": 0.9},
+        {"mscale": 0.707},
+        {"truncate": False},
+        {"factor": None},
+        {"factor": 1.0},
+        {"original_max_position_embeddings": 8},  # no pair turns even once
+    ],
+    ids=str,
+)
+def test_yarn_is_that_of_transformers(changes):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    theirs = LlamaConfig(
+        hidden_size=384, num_attention_heads=4, num_key_value_heads=2, head_dim=96,
+        max_position_embeddings=16384, rope_parameters={"rope_theta": 5e5} | YARN | changes,
+    )  # fmt: skip
+    expected, factor = ROPE_INIT_FUNCTIONS["yarn"](theirs, "cpu")
+    rotary = DecoderConfig.from_hf(theirs.to_dict()).rotary
+    np.testing.assert_allclose(rotary._frequencies(100), expected.numpy(), rtol=1e-6)
+    assert rotary._attention_factor() == pytest.approx(factor, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["llama3", "longrope", "yarn"])
+@pytest.mark.parametrize("top", [48, None])
+def test_the_original_context_is_where_transformers_looks_for_it(kind, top):
+    """At the top of config.json, in the scaling, or nowhere: then it is the context."""
+    config = tiny_model("llama").config.to_dict() | {"rope_parameters": None}
+    config["rope_scaling"] = {"rope_type": kind, "factor": 2.0, "low_freq_factor": 1.0,
+                              "high_freq_factor": 4.0, "short_factor": [1.0] * 8,
+                              "long_factor": [2.0] * 8}  # fmt: skip
+    config["original_max_position_embeddings"] = top
+    scaling = DecoderConfig.from_hf(config).rope_scaling
+    assert scaling["original_max_position_embeddings"] == (top or 128)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_weight_shapes_are_those_of_the_checkpoint(tied):
     for family in TINY:
@@ -150,8 +199,9 @@ def test_longrope_goes_by_the_context_of_the_bundle():
     assert (long - logits(decoder_of(model), model, ids[:60], [60], 64)).abs().max() > 0.01
 
 
-def test_a_window_shorter_than_the_context_is_refused(tmp_path):
-    model = tiny_model("phi3", sliding_window=24)
+@pytest.mark.parametrize("family", ["phi3", "mistral"])
+def test_a_window_shorter_than_the_context_is_refused(tmp_path, family):
+    model = tiny_model(family, sliding_window=24)
     folder = str(write_checkpoint(model, tmp_path / "checkpoint"))
     with pytest.raises(InvalidInput, match="context 32 is beyond .* sliding window of 24 tokens"):
         ane_book.convert(folder, out=tmp_path / "bundle", context=32, prefill=8)
@@ -160,13 +210,22 @@ def test_a_window_shorter_than_the_context_is_refused(tmp_path):
     torch.testing.assert_close(found, model(torch.tensor([ids])).logits[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("stated", "window"), [({}, 4096), ({"sliding_window": None}, None)])
+def test_a_mistral_that_names_no_window_has_that_of_transformers(stated, window):
+    config = tiny_model("mistral").config.to_dict()
+    del config["sliding_window"]
+    assert DecoderConfig.from_hf(config | stated).sliding_window == window
+    assert type(tiny_model("mistral").config)().sliding_window == 4096
+
+
 LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0] * 12}
 
 
 @pytest.mark.parametrize(
     ("family", "changes", "error", "message"),
     [
-        ("gpt2", {}, UnsupportedModel, "'gpt2' is not one .* supported: hunyuan_v1_dense, llama,"),
+        ("gpt2", {}, UnsupportedModel,
+         "'gpt2' is not one .* supported: hunyuan_v1_dense, llama, mistral,"),
         ("phi3", {"rope_scaling": LONG | {"short_factor": [1.0] * 16}}, InvalidWeights,
          "short_factor has 16 numbers, but 24 rotated dimensions make 12 pairs"),
         ("phi3", {"rope_scaling": LONG | {"long_factor": [1.0] * 11}}, InvalidWeights,
@@ -179,7 +238,23 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0
         ("llama", {"partial_rotary_factor": 0.5}, UnsupportedModel, "0.5 is not .* llama models"),
         ("llama", {"rope_scaling": {"type": "linear"}}, InvalidWeights, "'linear' .*'factor'"),
         ("llama", {"rope_scaling": {"type": "dynamic", "alpha": 2.0}}, UnsupportedModel,
-         "type 'dynamic' is not supported for llama models; supported: default, linear, llama3"),
+         "type 'dynamic' is not supported for llama models; supported: .*llama3, longrope, yarn"),
+        ("llama", {"rope_scaling": YARN | {"factor": float("nan")}}, InvalidWeights,
+         "'yarn' cannot be used: .*no finite number"),
+        ("llama", {"rope_scaling": YARN | {"factor": "4"}}, InvalidWeights, "'yarn' cannot be"),
+        ("llama", {"rope_scaling": YARN, "original_max_position_embeddings": -1}, InvalidWeights,
+         "'yarn' cannot be used: .*math domain"),
+        ("llama", {"rope_theta": float("inf")}, InvalidWeights, "rope_theta: .*finite"),
+        ("llama", {"rope_theta": -1e4}, InvalidWeights, "rope_theta: .*greater than 0"),
+        ("llama", {"num_hidden_layers": 10**9}, InvalidWeights, "num_layers: .*10000"),
+        ("llama", {"num_hidden_layers": 0}, InvalidWeights, "num_layers: .*greater than 0"),
+        ("llama", {"hidden_size": 1 << 30}, InvalidWeights, "hidden_size: .*1048576"),
+        ("llama", {"head_dim": 1 << 30}, InvalidWeights, "head_dim: .*1048576"),
+        ("llama", {"vocab_size": 1 << 40}, InvalidWeights, "vocab_size: .*16777216"),
+        ("llama", {"num_key_value_heads": -2}, InvalidWeights, "num_kv_heads: .*greater than 0"),
+        ("llama", {"max_position_embeddings": 1 << 60}, InvalidWeights, "max_position: "),
+        ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "alpha": -2.0}},
+         InvalidWeights, "'dynamic' cannot be used: .*math domain"),
         ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, UnsupportedModel,
          "for hunyuan_v1_dense dynamic with alpha"),
         ("hunyuan_v1_dense", {"rope_scaling": LONG, "head_dim": 24},

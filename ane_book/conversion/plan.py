@@ -16,7 +16,6 @@ Taught in chapter 4.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-import json
 from pathlib import Path
 from typing import get_args
 
@@ -34,8 +33,8 @@ from ane_book.conversion.shards import (
     layer_ranges,
     parse_bytes,
 )
-from ane_book.errors import InvalidInput, InvalidWeights
-from ane_book.weights import open_source, read_config
+from ane_book.errors import InvalidInput
+from ane_book.weights import open_source, read_config, read_json
 
 __all__ = ["Plan", "Program", "find_config", "make_recipe", "plan"]
 
@@ -331,7 +330,4 @@ def find_config(model: str) -> DecoderConfig:
     file = path / "config.json"
     if not file.exists():
         return DecoderConfig.from_hf(open_source(path).config())
-    try:
-        return read_config(json.loads(file.read_bytes()), str(file))
-    except ValueError as error:
-        raise InvalidWeights(f"{file}: not JSON: {error}") from None
+    return read_config(read_json(file), str(file))

@@ -18,9 +18,9 @@ head size. A matrix is (out, in), as PyTorch stores it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 import hashlib
+import json
 from pathlib import Path
 
 from ane_book.config import DecoderConfig
@@ -28,15 +28,21 @@ from ane_book.config import plain_rope as plain
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 import numpy as np
 from pydantic import ValidationError
+from pydantic.dataclasses import dataclass
 
 __all__ = ["TokenizerFiles", "WeightSource", "open_source", "tensor_shapes"]
 
 Shape = tuple[int, ...]
 
+TEXT_BYTES = 100_000_000  # a config.json has 1 kB, a tokenizer.json 35 MB at most
+
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What turns text into token ids and back, and tells when an answer ends."""
+    """What turns text into token ids and back, and tells when an answer ends.
+
+    Raises pydantic's ValidationError for a field of another type.
+    """
 
     json: str  # the text of a complete tokenizer.json
     chat_template: str | None = None  # Jinja
@@ -84,9 +90,12 @@ class WeightSource(ABC):
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
         for path in self.files:
-            with path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
+            try:
+                with path.open("rb") as file:
+                    while block := file.read(1 << 20):
+                        digest.update(block)
+            except OSError as error:
+                raise InvalidWeights(f"{path}: cannot be read: {error}") from None
         return digest.hexdigest()
 
 
@@ -97,10 +106,16 @@ def open_source(path: str | Path) -> WeightSource:
     file); or a `.safetensors` file beside its `config.json`. Raises WeightsNotFound when there is
     nothing of that kind, InvalidWeights or UnsupportedModel when there is but it will not do.
     """
+    try:
+        return _open(Path(path))
+    except OSError as error:  # of a folder that may not be searched, a name that is too long
+        raise InvalidWeights(f"{path}: cannot be read: {error}") from None
+
+
+def _open(path: Path) -> WeightSource:
     from ane_book.weights.gguf import GGUFSource
     from ane_book.weights.safetensors import SafetensorsSource
 
-    path = Path(path)
     if path.is_dir():
         if (path / "config.json").exists() or any(path.glob("*.safetensors")):
             return SafetensorsSource(path)
@@ -117,6 +132,36 @@ def open_source(path: str | Path) -> WeightSource:
     if path.suffix == ".safetensors":
         return SafetensorsSource(path)
     return GGUFSource(path)  # by content, not by name: the cache of the hub renames files
+
+
+def check_file(path: Path) -> None:
+    """Raise InvalidWeights for what is no file: a folder, or a pipe, which would never end."""
+    if not path.is_file():
+        raise InvalidWeights(f"{path}: not a file")
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file; raises InvalidWeights for one that is none, or is large."""
+    check_file(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(TEXT_BYTES + 1)
+        if len(content) > TEXT_BYTES:
+            raise InvalidWeights(f"{path}: larger than {TEXT_BYTES / 1e6:.0f} MB")
+        return content.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidWeights(f"{path}: cannot be read: {error}") from None
+
+
+def read_json(path: Path) -> dict:
+    """The object in a JSON file; raises InvalidWeights."""
+    try:
+        value = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise InvalidWeights(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidWeights(f"{path}: holds a {type(value).__name__}, not an object")
+    return value
 
 
 def tensor_shapes(config: DecoderConfig) -> dict[str, Shape]:
@@ -161,12 +206,17 @@ def read_config(config: dict, place: str) -> DecoderConfig:
     except KeyError as error:
         raise InvalidWeights(f"{place}: the field {error} is missing") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise InvalidWeights(f"{place}: {f'{field}: ' if field else ''}{message}") from None
+        raise InvalidWeights(f"{place}: {first_fault(error)}") from None
     except (TypeError, ValueError, ArithmeticError) as error:
         raise InvalidWeights(f"{place}: a field has a value that is no use: {error}") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """The field and what is wrong with it, of the first fault."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {message}" if field else message
 
 
 def check_tensors(found: Mapping[str, Shape], expected: Mapping[str, Shape], place: str) -> None:

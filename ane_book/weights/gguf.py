@@ -12,6 +12,7 @@ from copy import deepcopy
 import math
 from pathlib import Path
 
+from ane_book.config import WIDEST
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights import (
     Shape,
@@ -29,7 +30,8 @@ import numpy as np
 
 __all__ = ["GGUFSource"]
 
-#: `general.architecture` -> `model_type` of a Hugging Face configuration.
+#: `general.architecture` -> `model_type` of a Hugging Face configuration; a "llama" with a sliding
+#: window is a Mistral.
 ARCHITECTURES = {
     "hunyuan-dense": "hunyuan_v1_dense",
     "llama": "llama",
@@ -72,6 +74,14 @@ LAYER = {
 #: Tensors that are no weights, but the divisors of rotary frequencies: Llama 3's, and LongRoPE's.
 DIVISORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 
+#: Field of a yarn `rope_scaling` -> metadata key after "rope.scaling.", where the file has it.
+YARN = {
+    "attention_factor": "yarn_attn_factor",
+    "beta_fast": "yarn_beta_fast",
+    "beta_slow": "yarn_beta_slow",
+    "mscale_all_dim": "yarn_log_multiplier",
+}
+
 #: Field of `config.json` -> metadata key after the architecture's name, for what has no default.
 FIELDS = {
     "hidden_size": "embedding_length",
@@ -96,7 +106,7 @@ class GGUFSource(WeightSource):
         self._data = map_file(path)
         self._metadata, tensors = read_header(self._data, path)
         self.architecture = self._metadata.get("general.architecture")
-        if self.architecture not in ARCHITECTURES:
+        if not isinstance(self.architecture, str) or self.architecture not in ARCHITECTURES:
             known = ", ".join(ARCHITECTURES)
             raise UnsupportedModel(
                 f"{path}: architecture {self.architecture!r} is not supported; supported: {known}"
@@ -162,14 +172,16 @@ class GGUFSource(WeightSource):
         path, tensors = self.files[0], self._tensors
         config = {"model_type": ARCHITECTURES[self.architecture], "hidden_act": "silu"}
         config |= {field: self._get(key) for field, key in FIELDS.items()}
-        layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
-        if not (0 < layers <= len(tensors) and heads > 0):
-            raise InvalidWeights(f"{path}: {layers} layers, {heads} heads, {len(tensors)} tensors")
+        heads = config["num_attention_heads"]
+        if heads <= 0:
+            raise InvalidWeights(f"{path}: attention.head_count is {heads}")
         if "model.embed_tokens.weight" not in tensors:
             raise InvalidWeights(f"{path}: tensor token_embd.weight is missing; get the file again")
         if self._get("expert_count", 0):
             raise UnsupportedModel(f"{path}: a mixture of experts; dense models only")
         head_dim = self._get("attention.key_length", config["hidden_size"] // heads)
+        if not 0 < head_dim <= WIDEST:
+            raise InvalidWeights(f"{path}: heads of {head_dim} dimensions; the file is damaged")
         if self._get("attention.value_length", head_dim) != head_dim:
             raise UnsupportedModel(f"{path}: attention.value_length is not the head size")
         config |= {
@@ -181,48 +193,71 @@ class GGUFSource(WeightSource):
         }
         if (rotated := self._get("rope.dimension_count", head_dim)) != head_dim:
             config["partial_rotary_factor"] = rotated / head_dim
-        if window := self._get("attention.sliding_window", 0):
-            config["sliding_window"] = window
+        config["sliding_window"] = self._get("attention.sliding_window", 0) or None
+        if config["sliding_window"] and self.architecture == "llama":
+            config["model_type"] = "mistral"
         if original := self._get("rope.scaling.original_context_length", 0):
             config["original_max_position_embeddings"] = original
         return config | {"rope_scaling": self._rope_scaling(config)}
 
     def _rope_scaling(self, config: dict) -> dict | None:
-        divisors = {name: self._dequantize(tensor) for name, tensor in self._divisors.items()}
-        if divisors.keys() & {DIVISORS[1], DIVISORS[2]}:
-            return self._longrope_scaling(divisors)
-        if DIVISORS[0] in divisors:
-            return self._llama3_scaling(config, divisors[DIVISORS[0]])
+        if self._divisors.keys() & {DIVISORS[1], DIVISORS[2]}:
+            return self._longrope_scaling(config)
+        if DIVISORS[0] in self._divisors:
+            return self._llama3_scaling(config)
         kind = self._metadata.get(f"{self.architecture}.rope.scaling.type", "none")
         if kind == "none":
             return None
         if kind == "linear":
             return {"rope_type": "linear", "factor": self._get("rope.scaling.factor")}
+        if kind == "yarn":
+            return self._yarn_scaling()
         raise UnsupportedModel(
-            f"{self.files[0]}: rope.scaling.type {kind!r}; supported: none, linear, Llama 3's"
+            f"{self.files[0]}: rope.scaling.type {kind!r}; supported: none, linear, yarn, Llama 3's"
         )
 
-    def _longrope_scaling(self, divisors: dict[str, np.ndarray]) -> dict:
+    def _read_divisors(self, name: str, config: dict) -> np.ndarray:
+        """A tensor of divisors: one for each rotated pair, so never a large one."""
+        if name not in self._divisors:
+            raise InvalidWeights(f"{self.files[0]}: tensor {name} is missing; get the file again")
+        tensor = self._divisors[name]
+        if len(tensor.shape) != 1 or tensor.shape[0] > config["head_dim"]:
+            raise InvalidWeights(
+                f"{self.files[0]}: tensor {name} has shape {tensor.shape}, but heads have "
+                f"{config['head_dim']} dimensions"
+            )
+        return self._dequantize(tensor)
+
+    def _yarn_scaling(self) -> dict:
+        """YaRN as llama.cpp's converter writes it: the fields of `config.json` by other names."""
+        for key in ("rope.scaling.yarn_ext_factor", "rope.scaling.attn_factor"):
+            if (value := self._get(key, 1.0)) != 1.0:
+                raise UnsupportedModel(f"{self.files[0]}: {key} = {value} with yarn; only 1 is")
+        scaling = {"rope_type": "yarn", "factor": self._get("rope.scaling.factor")}
+        for field, key in YARN.items():
+            if value := self._get(f"rope.scaling.{key}", 0):
+                scaling[field] = value
+        if "mscale_all_dim" in scaling:
+            scaling["mscale"] = 1.0  # as llama.cpp has it
+        return scaling
+
+    def _longrope_scaling(self, config: dict) -> dict:
         """Phi-3's and Phi-4-mini's: a divisor of each pair for short contexts, one for long."""
-        for name in DIVISORS[1:]:
-            if name not in divisors:
-                raise InvalidWeights(
-                    f"{self.files[0]}: tensor {name} is missing; get the file again"
-                )
         scaling = {"rope_type": "longrope"}
-        for name, key in zip(("short_factor", "long_factor"), DIVISORS[1:], strict=True):
-            scaling[name] = divisors[key].tolist()
+        for field, name in zip(("short_factor", "long_factor"), DIVISORS[1:], strict=True):
+            scaling[field] = self._read_divisors(name, config).tolist()
         if factor := self._get("rope.scaling.attn_factor", 0):
             scaling["attention_factor"] = factor
         return scaling
 
-    def _llama3_scaling(self, config: dict, divisors: np.ndarray) -> dict:
+    def _llama3_scaling(self, config: dict) -> dict:
         """Llama 3.1 and later: the file holds no parameters but their result, a divisor for each
         of the D / 2 pairs.
 
         Those models were all made with the same constants but for the factor, which is the largest
         divisor; if these do not give the divisors in the file, the model is another.
         """
+        divisors = self._read_divisors(DIVISORS[0], config)
         scaling = {
             "rope_type": "llama3",
             "factor": float(divisors.max(initial=1.0)),
@@ -231,9 +266,10 @@ class GGUFSource(WeightSource):
             "original_max_position_embeddings": 8192,
         }
         pairs = np.arange(0, config["head_dim"], 2) / config["head_dim"]
-        turns = 8192 / (2 * np.pi * config["rope_theta"] ** pairs)  # in the original context
-        kept = np.clip((turns - 1.0) / 3.0, 0.0, 1.0)
-        expected = 1.0 / (kept + (1.0 - kept) / scaling["factor"])
+        with np.errstate(all="ignore"):  # of a damaged base nothing matches, and that is said
+            turns = 8192 / (2 * np.pi * config["rope_theta"] ** pairs)  # in the original context
+            kept = np.clip((turns - 1.0) / 3.0, 0.0, 1.0)
+            expected = 1.0 / (kept + (1.0 - kept) / scaling["factor"])
         if divisors.shape != expected.shape or not np.allclose(divisors, expected, rtol=1e-3):
             raise UnsupportedModel(f"{self.files[0]}: rope_freqs.weight is not Llama 3's scaling")
         return scaling

@@ -12,17 +12,23 @@ here, and it takes the lengths in a file at their word; so the header is read he
 Reference: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 import math
 from pathlib import Path
 import struct
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.weights import Shape
+from ane_book.weights import Shape, check_file
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 import numpy as np
 
 __all__ = ["Tensor", "map_file", "read_header"]
+
+# What a header may take, ten times the largest known: in a file of gigabytes most damaged lengths
+# would pass otherwise.
+HEADER_BYTES, HEADER_VALUES = 1 << 28, 1 << 23
+ENTRY, ROW = 8 + 4 + 1, 8 + 4 + 4 + 8  # least bytes of a metadata entry, and of a tensor's row
 
 #: Metadata types that are one number, as numpy has them.
 SCALARS = {
@@ -44,6 +50,7 @@ class Tensor:
 
 def map_file(path: Path) -> np.ndarray:
     """The file's bytes, read when they are touched."""
+    check_file(path)
     try:
         return np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
     except (OSError, ValueError) as error:  # ValueError: the file is empty
@@ -54,16 +61,27 @@ class _Cursor:
     """Reads the header's values one after another, and never past the end of the file."""
 
     def __init__(self, data: np.ndarray, path: Path):
-        self.data, self.path, self.at = memoryview(data), path, 0
+        self.data, self.path, self.at, self.values = memoryview(data), path, 0, 0
+        self.end = min(len(data), HEADER_BYTES)
+
+    def reserve(self, count: int, size: int) -> None:
+        """Raise InvalidWeights unless so many values may follow, each of `size` bytes at least."""
+        self.values += count
+        self._check(self.at + count * size)
+        if self.values > HEADER_VALUES:
+            raise InvalidWeights(f"{self.path}: damaged: a header of {self.values:,} values")
 
     def take(self, count: int) -> memoryview:
         start, self.at = self.at, self.at + count
-        if self.at > len(self.data):
-            raise InvalidWeights(
-                f"{self.path}: the header wants byte {self.at} of a file of {len(self.data)}; "
-                "the file is cut short or damaged: get it again"
-            )
+        self._check(self.at)
         return self.data[start : self.at]
+
+    def _check(self, end: int) -> None:
+        if end > self.end:
+            raise InvalidWeights(
+                f"{self.path}: the header wants byte {end} of a file of {len(self.data)}; the file "
+                "is cut short or damaged: get it again"
+            )
 
     def integer(self, code: str) -> int:
         return struct.unpack("<" + code, self.take(struct.calcsize(code)))[0]
@@ -74,19 +92,39 @@ class _Cursor:
         except UnicodeDecodeError:
             raise InvalidWeights(f"{self.path}: damaged: text at {self.at} is not UTF-8") from None
 
-    def value(self):
+    def value(self, key: str):
         """A metadata value with its type before it: str, int, float, bool or a list of these."""
         kind = self.integer("I")
         if kind != GGUFValueType.ARRAY:
-            return self._items(kind, 1)[0]
-        return self._items(self.integer("I"), self.integer("Q"))
+            return self._items(key, kind, 1)[0]
+        return self._items(key, self.integer("I"), self.integer("Q"))
 
-    def _items(self, kind: int, count: int) -> list:
+    def row(self, name: str) -> tuple[Shape, int, int]:
+        """A line of the table of tensors: shape (reversed to (out, in)), type, offset."""
+        rank = self.integer("I")
+        if rank > 4:
+            raise InvalidWeights(f"{self.path}: damaged: tensor {name} has {rank} dimensions")
+        dimensions = [self.integer("Q") for _ in range(rank)]
+        return tuple(reversed(dimensions)), self.integer("I"), self.integer("Q")
+
+    def named(self, count: int, read: Callable) -> dict:
+        """So many names, each with what `read` gives after it."""
+        found = {}
+        for _ in range(count):
+            name = self.string()
+            if name in found:
+                raise InvalidWeights(f"{self.path}: damaged: {name} is there twice")
+            found[name] = read(name)
+        return found
+
+    def _items(self, key: str, kind: int, count: int) -> list:
         if kind == GGUFValueType.STRING:
+            self.reserve(count, 8)
             return [self.string() for _ in range(count)]
         if kind not in SCALARS:
-            raise InvalidWeights(f"{self.path}: damaged: metadata of unknown type {kind}")
+            raise InvalidWeights(f"{self.path}: damaged: {key} is of unknown type {kind}")
         dtype = SCALARS[kind]
+        self.reserve(count, dtype.itemsize)
         return np.frombuffer(self.take(count * dtype.itemsize), dtype).tolist()
 
 
@@ -99,29 +137,28 @@ def read_header(data: np.ndarray, path: Path) -> tuple[dict, dict[str, Tensor]]:
     if version not in (2, 3):
         raise UnsupportedModel(f"{path}: GGUF version {version}; supported: 2 and 3, little endian")
     tensor_count, entry_count = cursor.integer("Q"), cursor.integer("Q")
-    metadata = {}
-    for _ in range(entry_count):
-        key = cursor.string()
-        metadata[key] = cursor.value()
-    rows = [_read_row(cursor) for _ in range(tensor_count)]
+    cursor.reserve(entry_count, ENTRY)
+    metadata = cursor.named(entry_count, cursor.value)
+    cursor.reserve(tensor_count, ROW)
+    rows = cursor.named(tensor_count, cursor.row)
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1:
         raise InvalidWeights(f"{path}: damaged: general.alignment is {alignment!r}")
     start = -(-cursor.at // alignment) * alignment
-    tensors = {row[0]: _locate(*row, start, len(data), path) for row in rows}
-    if len(tensors) != len(rows):
-        raise InvalidWeights(f"{path}: damaged: two tensors have the same name")
+    tensors = {name: _locate(name, *row, start, len(data), path) for name, row in rows.items()}
+    _check_apart(tensors, path)
     return metadata, tensors
 
 
-def _read_row(cursor: _Cursor) -> tuple[str, Shape, int, int]:
-    """One line of the table of tensors: name, shape (reversed to (out, in)), type, offset."""
-    name = cursor.string()
-    rank = cursor.integer("I")
-    if rank > 4:
-        raise InvalidWeights(f"{cursor.path}: damaged: tensor {name} has {rank} dimensions")
-    dimensions = [cursor.integer("Q") for _ in range(rank)]
-    return name, tuple(reversed(dimensions)), cursor.integer("I"), cursor.integer("Q")
+def _check_apart(tensors: dict[str, Tensor], path: Path) -> None:
+    """No two tensors share bytes: where they do, one of the offsets is damaged."""
+    end, before = 0, ""
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
+        if tensor.start < end:
+            raise InvalidWeights(
+                f"{path}: damaged: tensor {name} begins inside of tensor {before}; get it again"
+            )
+        end, before = tensor.start + tensor.size, name
 
 
 def _locate(name: str, shape: Shape, kind: int, offset: int, start: int, end: int, path: Path):

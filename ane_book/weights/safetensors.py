@@ -11,7 +11,6 @@ numpy does not have. Reference: https://huggingface.co/docs/safetensors.
 """
 
 from copy import deepcopy
-import json
 from pathlib import Path
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
@@ -19,13 +18,18 @@ from ane_book.weights import (
     Shape,
     TokenizerFiles,
     WeightSource,
+    check_file,
     check_tensors,
+    first_fault,
     plain_rope,
     read_config,
+    read_json,
+    read_text,
     tensor_shapes,
 )
 from ane_book.weights.tokenizer import with_stops
 import numpy as np
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
@@ -49,7 +53,7 @@ class SafetensorsSource(WeightSource):
         place = self._folder / "config.json"
         if not place.exists():
             raise WeightsNotFound(f"{place} is missing; safetensors need it beside them")
-        self._config = plain_rope(_read_json(place), str(place))
+        self._config = plain_rope(read_json(place), str(place))
         decoder = read_config(self._config, str(place))
         shards = _shards(path)
         self.files = [place, *shards, *self._tokenizer_paths()]
@@ -80,22 +84,24 @@ class SafetensorsSource(WeightSource):
                 f"{path} is missing and no other form of tokenizer is read, but `transformers` "
                 "can write it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         try:
             tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # `tokenizers` raises this class itself
             raise InvalidWeights(f"{path}: not a tokenizer: {error}") from None
         settings = self._optional("tokenizer_config.json")
-        bos, eos = _token(settings.get("bos_token")), _token(settings.get("eos_token"))
         generation = self._config | self._optional("generation_config.json")
-        files = TokenizerFiles(
-            json=text,
-            chat_template=self._chat_template(settings),
-            eos_token_ids=_ids(generation.get("eos_token_id")),
-            bos_token_id=next(iter(_ids(generation.get("bos_token_id"))), None),
-            bos_token=bos,
-            eos_token=eos,
-        )
+        try:
+            files = TokenizerFiles(
+                json=text,
+                chat_template=self._chat_template(settings),
+                eos_token_ids=_ids(generation.get("eos_token_id")),
+                bos_token_id=next(iter(_ids(generation.get("bos_token_id"))), None),
+                bos_token=_token(settings.get("bos_token")),
+                eos_token=_token(settings.get("eos_token")),
+            )
+        except ValidationError as error:
+            raise InvalidWeights(f"{self._folder}: tokenizer: {first_fault(error)}") from None
         return with_stops(files, tokenizer)
 
     def _tokenizer_paths(self) -> list[Path]:
@@ -105,13 +111,13 @@ class SafetensorsSource(WeightSource):
 
     def _optional(self, name: str) -> dict:
         path = self._folder / name
-        return _read_json(path) if path.exists() else {}
+        return read_json(path) if path.exists() else {}
 
     def _chat_template(self, settings: dict) -> str | None:
         """A file of its own, or a field: one template, or several of which one is the default."""
         path = self._folder / "chat_template.jinja"
         if path.exists():
-            return path.read_text(encoding="utf-8")
+            return read_text(path)
         template = settings.get("chat_template")
         if isinstance(template, list):
             named = [entry for entry in template if isinstance(entry, dict)]
@@ -155,7 +161,7 @@ def _shards(path: Path) -> list[Path]:
         if not shards:
             raise WeightsNotFound(f"{path}: config.json is there, but no .safetensors file")
         return shards
-    weight_map = _read_json(index).get("weight_map")
+    weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
         raise InvalidWeights(f"{index}: has no weight_map from tensor names to files")
     shards = [path / name for name in sorted(set(weight_map.values()))]
@@ -168,22 +174,13 @@ def _shards(path: Path) -> list[Path]:
 
 
 def _open(path: Path):
+    check_file(path)
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise InvalidWeights(
             f"{path}: cut short or not a safetensors file ({error}); get it again"
         ) from None
-
-
-def _read_json(path: Path) -> dict:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidWeights(f"{path}: not readable as JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InvalidWeights(f"{path}: holds a {type(value).__name__}, not an object")
-    return value
 
 
 def _token(entry: str | dict | None) -> str | None:

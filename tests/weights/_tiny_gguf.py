@@ -13,6 +13,7 @@ import torch
 ARCHITECTURES = {
     "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
     "llama": gguf.MODEL_ARCH.LLAMA,
+    "mistral": gguf.MODEL_ARCH.LLAMA,
     "phi3": gguf.MODEL_ARCH.PHI3,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
@@ -54,6 +55,8 @@ def numbers_of(config, family: str) -> dict:
             "rope.scaling.original_context_length": config.original_max_position_embeddings,
             "attention.sliding_window": config.sliding_window or 0,
         }
+    if config.model_type == "mistral":
+        numbers["attention.sliding_window"] = config.sliding_window
     return {f"{family}.{key}": value for key, value in numbers.items()}
 
 
@@ -95,7 +98,7 @@ def write_gguf(
             continue
         array = np.asarray(array, np.float32)
         projection = name.split(".")[-2]
-        if config.model_type == "llama" and projection in heads:
+        if config.model_type in ("llama", "mistral") and projection in heads:
             array = permute(array, heads[projection])
         target = stored if array.ndim == 2 else Type.F32
         raw = (types or {}).get(name)

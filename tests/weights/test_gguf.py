@@ -17,6 +17,7 @@ from _tiny_weights import (
     tiny_model,
 )
 import ane_book
+from ane_book.config import DecoderConfig
 from ane_book.errors import AneBookError, InvalidWeights, UnsupportedModel
 from ane_book.weights import open_source
 from gguf import GGML_QUANT_SIZES
@@ -68,9 +69,46 @@ def test_gguf_defaults_and_rope_scaling(tmp_path):
     linear = {"qwen2.rope.scaling.type": "linear", "qwen2.rope.scaling.factor": 4.0}
     config = open_source(write_gguf(tmp_path / "b.gguf", model, metadata=linear)).config()
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
-    yarn = {"qwen2.rope.scaling.type": "yarn", "qwen2.rope.scaling.factor": 4.0}
-    with pytest.raises(UnsupportedModel, match=r"rope.scaling.type 'yarn'"):
-        open_source(write_gguf(tmp_path / "c.gguf", model, metadata=yarn))
+    other = {"qwen2.rope.scaling.type": "ntk", "qwen2.rope.scaling.factor": 4.0}
+    with pytest.raises(UnsupportedModel, match=r"rope.scaling.type 'ntk'"):
+        open_source(write_gguf(tmp_path / "c.gguf", model, metadata=other))
+
+
+#: `rope_scaling` of config.json, and what llama.cpp's converter makes of it.
+YARN = {
+    "plain": ({}, {}),
+    "betas": (
+        {"beta_fast": 16.0, "beta_slow": 2.0},
+        {"yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0},
+    ),
+    "attention": ({"attention_factor": 1.25}, {"yarn_attn_factor": 1.25}),
+    "log": ({"mscale": 1.0, "mscale_all_dim": 0.5}, {"yarn_log_multiplier": 0.5}),
+}
+
+
+@pytest.mark.parametrize("kind", YARN)
+def test_gguf_yarn(tmp_path, kind):
+    fields, stored = YARN[kind]
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    model = build(tiny_config("qwen3", rope_scaling=scaling | fields))
+    stored = {"type": "yarn", "factor": 4.0, "original_context_length": 32} | stored
+    metadata = {f"qwen3.rope.scaling.{key}": value for key, value in stored.items()}
+    source = open_source(write_gguf(tmp_path / "m.gguf", model, metadata=metadata))
+    np.testing.assert_allclose(logits(rebuild(source)), logits(model), atol=1e-6)
+    ours = DecoderConfig.from_hf(source.config()).rotary.tables(np.arange(40.0), 40)
+    theirs = DecoderConfig.from_hf(model.config.to_dict()).rotary.tables(np.arange(40.0), 40)
+    np.testing.assert_array_equal(ours, theirs)
+    metadata["qwen3.rope.scaling.yarn_ext_factor"] = 0.5
+    with pytest.raises(UnsupportedModel, match="yarn_ext_factor = 0.5 with yarn"):
+        open_source(write_gguf(tmp_path / "m.gguf", model, metadata=metadata))
+
+
+def test_a_llama_with_a_window_is_a_mistral(tmp_path):
+    model = tiny_model("mistral")
+    path = write_gguf(tmp_path / "m.gguf", model, metadata={"llama.attention.sliding_window": 64})
+    source = open_source(path)
+    assert source.architecture == "llama" and source.config()["model_type"] == "mistral"
+    assert DecoderConfig.from_hf(source.config()).sliding_window == 64
 
 
 def test_gguf_llama3_scaling_is_recovered_from_its_divisors(tmp_path):
@@ -215,6 +253,7 @@ def damaged_bytes(content: bytearray, kind: str) -> bytearray:
 def damaged_gguf(tmp_path: Path, kind: str) -> Path:
     path, model = tmp_path / "m.gguf", tiny_model("llama")
     q, norm = "model.layers.1.self_attn.q_proj.weight", "model.norm.weight"
+    wide = {"llama.embedding_length": 2**30, "llama.attention.key_length": None}
     cases = {
         "architecture": {"architecture": "mamba"},
         "missing": {"drop": (q,)},
@@ -224,6 +263,12 @@ def damaged_gguf(tmp_path: Path, kind: str) -> Path:
         "integer type": {"types": {norm: Type.I32}},
         "no layers": {"metadata": {"llama.block_count": 0}},
         "many layers": {"metadata": {"llama.block_count": 2**31}},
+        "wide": {"metadata": wide},
+        "wide and many heads": {"metadata": wide | {"llama.attention.head_count": 2**20}},
+        "wide heads": {"metadata": {"llama.attention.key_length": 2**30}},
+        "no head": {"metadata": {"llama.attention.key_length": 0, "llama.rope.dimension_count": 8}},
+        "wide divisors": {"extra": {"rope_freqs.weight": np.ones(4096)}},
+        "architecture a list": {"metadata": {"general.architecture": ["llama"]}},
         "no number": {"metadata": {"llama.embedding_length": None}},
         "kv heads": {"metadata": {"llama.attention.head_count_kv": 3}},
         "no heads": {"metadata": {"llama.attention.head_count": 0}},
@@ -250,11 +295,17 @@ def damaged_gguf(tmp_path: Path, kind: str) -> Path:
         ("left over", InvalidWeights, "asks for|left over"),
         ("misshapen", InvalidWeights, r"tensor model.norm.weight has shape \(65,\).*\(64,\)"),
         ("integer type", UnsupportedModel, "tensor output_norm.weight has type I32"),
-        ("no layers", InvalidWeights, "0 layers"),
-        ("many layers", InvalidWeights, "2147483648 layers"),
+        ("no layers", InvalidWeights, "num_layers: .*greater than 0"),
+        ("many layers", InvalidWeights, "num_layers: .*10000"),
+        ("wide", InvalidWeights, "heads of 268435456 dimensions"),
+        ("wide and many heads", InvalidWeights, "hidden_size: .*1048576"),
+        ("wide heads", InvalidWeights, "heads of 1073741824 dimensions"),
+        ("no head", InvalidWeights, "heads of 0 dimensions"),
+        ("wide divisors", InvalidWeights, r"rope_freqs.weight has shape \(4096,\), but heads have"),
+        ("architecture a list", UnsupportedModel, r"architecture \['llama'\] is not supported"),
         ("no number", InvalidWeights, "no number llama.embedding_length"),
         ("kv heads", InvalidWeights, "4 heads do not divide by 3"),
-        ("no heads", InvalidWeights, "0 heads"),
+        ("no heads", InvalidWeights, "head_count is 0"),
         ("per layer", UnsupportedModel, "head_count_kv differs between layers"),
         ("experts", UnsupportedModel, "mixture of experts"),
         ("partial rotary", UnsupportedModel, "partial_rotary_factor = 0.5 is not supported"),
