@@ -1,132 +1,69 @@
-/* Sixteen float32 at a time: loads from what a package stores, sums, and the inner loops that the
- * kernels share. Written for AVX-512, with forms that any C compiler takes. */
+/* Loops that the kernels share, over vectors of as many float32 as the processor has. */
 #ifndef LANES_H
 #define LANES_H
 
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "vectors.h"
 
-#define LANES 16
+#include <stdlib.h>
+
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define ROUND_UP(a, b) (((a) + (b) - 1) / (b) * (b))
 
-typedef _Float16 half;
-typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
-typedef uint8_t pairs __attribute__((vector_size(LANES), aligned(1), may_alias));
-
-static inline lanes load_single(const float *p) { return *(const lanes *)p; }
-
-static inline lanes load_half(const half *p)
-{
-#if defined(__AVX512F__)
-    return (lanes)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
-#elif defined(__F16C__)
-    union { __m256 part[2]; lanes whole; } u;
-    u.part[0] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
-    u.part[1] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(p + 8)));
-    return u.whole;
-#else
-    lanes v;
-    for (int i = 0; i < LANES; i++) v[i] = (float)p[i];
-    return v;
-#endif
-}
-
-static inline lanes load_int8(const int8_t *p)
-{
-#if defined(__AVX512F__)
-    return (lanes)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
-#else
-    return __builtin_convertvector(*(const bytes *)p, lanes);
-#endif
-}
-
-static inline ints load_pairs(const uint8_t *p)
-{
-#if defined(__AVX512F__)
-    return (ints)_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
-#else
-    return __builtin_convertvector(*(const pairs *)p, ints);
-#endif
-}
-
-/* The palette's values at the low four bits of each index. */
-static inline lanes look_up(lanes palette, ints index)
-{
-#if defined(__AVX512F__)
-    return (lanes)_mm512_permutexvar_ps((__m512i)index, (__m512)palette);
-#else
-    lanes v;
-    for (int i = 0; i < LANES; i++) v[i] = palette[index[i] & 15];
-    return v;
-#endif
-}
-
-static inline float sum(lanes v)
-{
-#if defined(__AVX512F__)
-    return _mm512_reduce_add_ps((__m512)v);
-#else
-    float total = 0;
-    for (int i = 0; i < LANES; i++) total += v[i];
-    return total;
-#endif
-}
-
+/* Whether all bytes are zero. */
 static inline int is_zero(const char *p, int64_t bytes)
 {
-    ints bits = {0};
+    typedef uint64_t words __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
+    words bits = {0};
+    uint64_t any = 0;
     int64_t i = 0;
-    for (; i + 64 <= bytes; i += 64) bits |= *(const ints *)(p + i);
-    for (; i < bytes; i++) bits[0] |= p[i];
-#if defined(__AVX512F__)
-    return !_mm512_test_epi32_mask((__m512i)bits, (__m512i)bits);
-#else
-    int32_t any = 0;
-    for (int k = 0; k < LANES; k++) any |= bits[k];
+    for (; i + 4 * LANES <= bytes; i += 4 * LANES) bits |= *(const words *)(p + i);
+    for (; i < bytes; i++) any |= (uint64_t)(p[i] != 0);
+    for (int k = 0; k < LANES / 2; k++) any |= bits[k];
     return !any;
-#endif
 }
 
-static inline void store_half(half *p, lanes v)
+/* n < LANES halves to and from float32. */
+static inline void widen_rest(const half *p, int64_t n, float *out)
 {
-#if defined(__AVX512F__)
-    _mm256_storeu_si256((void *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
-#else
-    for (int i = 0; i < LANES; i++) p[i] = (half)v[i];
-#endif
+    half bits[LANES] = {0};
+    memcpy(bits, p, n * sizeof(half));
+    lanes v = load_half(bits);
+    memcpy(out, &v, n * sizeof(float));
+}
+
+static inline void narrow_rest(const float *p, int64_t n, half *out)
+{
+    half bits[LANES];
+    lanes v = {0};
+    memcpy(&v, p, n * sizeof(float));
+    store_half(bits, v);
+    memcpy(out, bits, n * sizeof(half));
 }
 
 /* n values from p on to float32, and the rest of `width` to zero. */
 static inline void widen(const void *p, int is_half, int64_t n, float *out, int64_t width)
 {
-    int64_t i = 0;
     if (is_half) {
-        for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_half((const half *)p + i);
-        for (; i < n; i++) out[i] = (float)((const half *)p)[i];
+        const half *h = p;
+        int64_t i = 0;
+        for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_half(h + i);
+        if (i < n) widen_rest(h + i, n - i, out + i);
     } else {
-        for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_single((const float *)p + i);
-        for (; i < n; i++) out[i] = ((const float *)p)[i];
+        memcpy(out, p, n * sizeof(float));
     }
-    for (; i < width; i++) out[i] = 0;
+    for (int64_t i = n; i < width; i++) out[i] = 0;
 }
 
 static inline void narrow(const float *p, int64_t n, void *out, int is_half)
 {
-    int64_t i = 0;
-    if (is_half) {
-        for (; i + LANES <= n; i += LANES) store_half((half *)out + i, load_single(p + i));
-        for (; i < n; i++) ((half *)out)[i] = (half)p[i];
-    } else {
-        for (; i + LANES <= n; i += LANES) *(lanes *)((float *)out + i) = load_single(p + i);
-        for (; i < n; i++) ((float *)out)[i] = p[i];
+    if (!is_half) {
+        memcpy(out, p, n * sizeof(float));
+        return;
     }
+    half *h = out;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store_half(h + i, load_single(p + i));
+    if (i < n) narrow_rest(p + i, n - i, h + i);
 }
 
 /* float32 values to the nearest half and back; n is a multiple of LANES. */
@@ -183,35 +120,48 @@ static inline float softmax_row(float *line, int64_t n)
 /* --- a row times x ---------------------------------------------------------------------------- */
 
 #define AHEAD 4096 /* bytes; the hardware's own prefetch stops at each page */
+#define PARTS (LANES == 4 ? 8 : 4) /* sums at the same time: adding takes a few cycles */
+#define STEP (4 * CHUNK)
+
+static inline __attribute__((always_inline)) void add_product(lanes *part, chunk w, const float *x)
+{
+#pragma GCC unroll 4
+    for (int k = 0; k < VECTORS; k++) part[k] += w.v[k] * load_single(x + k * LANES);
+}
 
 #define DOT(name, type, load)                                                                    \
-    static inline float name(const type *w, const float *x, int64_t columns)                            \
+    static inline float name(const type *w, const float *x, int64_t columns)                     \
     {                                                                                            \
-        lanes part[4] = {{0}, {0}, {0}, {0}};                                                    \
+        lanes part[PARTS] = {{0}};                                                               \
         int64_t i = 0;                                                                           \
-        for (; i + 4 * LANES <= columns; i += 4 * LANES) {                                       \
+        for (; i + STEP <= columns; i += STEP) {                                                 \
             for (unsigned line = 0; line < sizeof(type); line++)                                 \
                 __builtin_prefetch((const char *)(w + i) + AHEAD + 64 * line);                   \
-            for (int k = 0; k < 4; k++)                                                          \
-                part[k] += load(w + i + k * LANES) * load_single(x + i + k * LANES);             \
+            for (int k = 0; k < STEP / CHUNK; k++)                                               \
+                add_product(part + k * VECTORS % PARTS, load(w + i + k * CHUNK),                 \
+                            x + i + k * CHUNK);                                                  \
         }                                                                                        \
-        for (; i + LANES <= columns; i += LANES) part[0] += load(w + i) * load_single(x + i);    \
-        float total = sum((part[0] + part[1]) + (part[2] + part[3]));                            \
-        for (; i < columns; i++) total += (float)w[i] * x[i];                                    \
-        return total;                                                                            \
+        for (; i + CHUNK <= columns; i += CHUNK) add_product(part, load(w + i), x + i);          \
+        if (i < columns) {                                                                       \
+            type w_rest[CHUNK] = {0};                                                            \
+            float x_rest[CHUNK] = {0};                                                           \
+            memcpy(w_rest, w + i, (columns - i) * sizeof(type));                                 \
+            memcpy(x_rest, x + i, (columns - i) * sizeof(float));                                \
+            add_product(part, load(w_rest), x_rest);                                             \
+        }                                                                                        \
+        for (int k = 1; k < PARTS; k++) part[0] += part[k];                                      \
+        return sum(part[0]);                                                                     \
     }
 
-DOT(dot_single, float, load_single)
-DOT(dot_half, half, load_half)
-DOT(dot_int8, int8_t, load_int8)
+DOT(dot_single, float, single_chunk)
+DOT(dot_half, half, half_chunk)
+DOT(dot_int8, int8_t, int8_chunk)
 
 /* --- tiles of a matrix product ---------------------------------------------------------------- */
 
-#define ROWS 6      /* rows of a tile: 6 x 4 sums stay in registers */
-#define WIDE 4      /* vectors of a tile: 64 tokens */
-#define DEPTH 128   /* columns at a time: so many rows of X, 32 kB, stay in the first cache */
+#define DEPTH 128 /* columns at a time: so many rows of X, 32 kB, stay in the first cache */
 
-/* y (ROWS, 16 vectors) += w (ROWS, n) x (n, 16 vectors); a row of x is `across` elements long. */
+/* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); a row of x is `across` elements long. */
 #define TILE(name, vectors)                                                                      \
     static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t across,  \
                             int64_t stride)                                                       \

@@ -25,37 +25,30 @@ typedef struct {
     int32_t kind, half_activations; /* half_activations: x and y are half, not float32 */
 } Matrix;
 
-/* Where a column's activation goes: a palette's row is read as 16 even columns, then 16 odd ones. */
+/* Where a column's activation goes: most processors look up 16 even columns, then 16 odd ones. */
 static inline int64_t place(const Matrix *m, int64_t c)
 {
+#if defined(PALETTE_IN_ORDER)
+    return c;
+#else
     return m->kind == PALETTE16 ? (c & ~31) | (c & 1) << 4 | (c & 31) >> 1 : c;
+#endif
 }
 
 /* --- one token: y = W x ---------------------------------------------------------------------- */
 
-static float dot_palette16(const uint8_t *w, const float *table, const float *x, int64_t columns)
+static float dot_palette16(const uint8_t *w, const Palette *p, const float *x, int64_t columns)
 {
-    lanes palette = load_single(table), even = {0}, odd = {0};
-    for (int64_t i = 0; i < columns; i += 2 * LANES) {
-        __builtin_prefetch(w + i / 2 + AHEAD);
-        ints both = load_pairs(w + i / 2);
-        even += look_up(palette, both) * load_single(x + i);
-        odd += look_up(palette, both >> 4) * load_single(x + i + LANES);
+    lanes part[2 * VECTORS] = {{0}};
+    for (int64_t i = 0; i < columns; i += 2 * CHUNK) {
+        chunk first, second;
+        if (i % 128 == 0) __builtin_prefetch(w + i / 2 + AHEAD);
+        look_up(p, w + i / 2, &first, &second);
+        add_product(part, first, x + i);
+        add_product(part + VECTORS, second, x + i + CHUNK);
     }
-    return sum(even + odd);
-}
-
-static float dot(const Matrix *m, int64_t r, const float *x)
-{
-    int64_t at = r * m->columns;
-    switch (m->kind) {
-    case SINGLE: return dot_single((const float *)m->weight + at, x, m->columns);
-    case HALF: return dot_half((const half *)m->weight + at, x, m->columns);
-    case INT8: return m->table[r] * dot_int8((const int8_t *)m->weight + at, x, m->columns);
-    default:
-        return dot_palette16((const uint8_t *)m->weight + at / 2,
-                             m->table + r / m->group * LANES, x, m->columns);
-    }
+    for (int k = 1; k < 2 * VECTORS; k++) part[0] += part[k];
+    return sum(part[0]);
 }
 
 typedef struct {
@@ -65,16 +58,31 @@ typedef struct {
     int64_t tokens, stride;
 } Product;
 
+/* A row times x. `palette` is read anew where another group of rows begins. */
+static float dot(const Matrix *m, int64_t r, const float *x, Palette *palette, int is_first)
+{
+    int64_t at = r * m->columns;
+    switch (m->kind) {
+    case SINGLE: return dot_single((const float *)m->weight + at, x, m->columns);
+    case HALF: return dot_half((const half *)m->weight + at, x, m->columns);
+    case INT8: return m->table[r] * dot_int8((const int8_t *)m->weight + at, x, m->columns);
+    default:
+        if (is_first || r % m->group == 0) read_palette(palette, m->table + r / m->group * 16);
+        return dot_palette16((const uint8_t *)m->weight + at / 2, palette, x, m->columns);
+    }
+}
+
 static void some_rows(void *context, int64_t from, int64_t to)
 {
     const Product *p = context;
     const Matrix *m = p->matrix;
-    for (int64_t r = from; r < to; r++) {
-        float value = dot(m, r, p->x) + (m->bias ? m->bias[r] : 0);
-        if (m->half_activations)
-            ((half *)p->result)[r] = (half)value;
-        else
-            ((float *)p->result)[r] = value;
+    Palette palette;
+    for (int64_t first = from; first < to; first += CHUNK) {
+        float sums[CHUNK];
+        int64_t n = MIN(CHUNK, to - first), size = m->half_activations ? 2 : 4;
+        for (int64_t r = first; r < first + n; r++)
+            sums[r - first] = dot(m, r, p->x, &palette, r == from) + (m->bias ? m->bias[r] : 0);
+        narrow(sums, n, (char *)p->result + first * size, m->half_activations);
     }
 }
 
@@ -96,6 +104,18 @@ int matvec(const Matrix *m, const void *x, void *y, int32_t threads)
 
 /* --- several tokens: Y = W X ----------------------------------------------------------------- */
 
+static void unpack_palette(const uint8_t *nibbles, const float *table, int64_t n, float *out)
+{
+#if defined(PALETTE_IN_ORDER)
+    for (int64_t i = 0; i < n; i++) out[i] = table[nibbles[i / 2] >> i % 2 * 4 & 15];
+#else
+    Palette palette;
+    read_palette(&palette, table);
+    for (int64_t i = 0; i < n; i += 2 * CHUNK)
+        look_up(&palette, nibbles + i / 2, (chunk *)(out + i), (chunk *)(out + i + CHUNK));
+#endif
+}
+
 /* Columns c .. c + n of row r as float32; n is at most DEPTH. */
 static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
 {
@@ -105,16 +125,11 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
         return;
     }
     if (m->kind == PALETTE16) {
-        lanes palette = load_single(m->table + r / m->group * LANES);
-        for (; i < n; i += 2 * LANES) {
-            ints both = load_pairs((const uint8_t *)m->weight + (at + i) / 2);
-            *(lanes *)(out + i) = look_up(palette, both);
-            *(lanes *)(out + i + LANES) = look_up(palette, both >> 4);
-        }
+        unpack_palette((const uint8_t *)m->weight + at / 2, m->table + r / m->group * 16, n, out);
         return;
     }
     const int8_t *w = (const int8_t *)m->weight + at;
-    for (; i + LANES <= n; i += LANES) *(lanes *)(out + i) = load_int8(w + i);
+    for (; i + CHUNK <= n; i += CHUNK) *(chunk *)(out + i) = int8_chunk(w + i);
     for (; i < n; i++) out[i] = w[i];
 }
 

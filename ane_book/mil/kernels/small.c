@@ -15,12 +15,12 @@ static void times_rows(const float *x, const char *y, int is_half, float *sums, 
                                       : dot_single((const float *)y + j * K, x + i * K, K);
 }
 
-/* The sum of rows y (K, N) weighed by x (K), at 16 * vectors columns from column j on. */
+/* The sum of rows y (K, N) weighed by x (K), at LANES * vectors columns from column j on. */
 static inline __attribute__((always_inline)) void weigh(const float *x, const char *y, int is_half,
                                                         float *out, int64_t K, int64_t N,
                                                         int64_t j, int vectors)
 {
-    lanes total[WIDE] = {{0}, {0}, {0}, {0}};
+    lanes total[WIDE] = {{0}};
     for (int64_t k = 0; k < K; k++)
         for (int v = 0; v < vectors; v++) {
             int64_t at = k * N + j + v * LANES;
@@ -108,7 +108,7 @@ static void rms_row(const Rms *p, int64_t at, float *row)
     narrow(row, n, (char *)p->y + at, p->is_half);
 }
 
-/* Up to sixteen rows whose values lie `inner` apart, one in each lane. */
+/* Up to LANES rows whose values lie `inner` apart, one in each lane. */
 static void rms_columns(const Rms *p, int64_t at, int64_t count, float *block)
 {
     lanes squares = {0}, *column = (lanes *)block;
@@ -209,7 +209,7 @@ static void norm_row(float *row, int64_t n, const float *gamma, const float *bet
         row[k] = row[k] * scale * (gamma ? gamma[k] : 1) + (beta ? beta[k] : 0);
 }
 
-/* The same for sixteen columns side by side. */
+/* The same for LANES columns side by side. */
 static void norm_columns(float *block, int64_t n, const float *gamma, const float *beta,
                          float epsilon)
 {
