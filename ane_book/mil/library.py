@@ -28,7 +28,8 @@ __all__ = ["load"]
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.[ch]"))
 FLAGS = ("-O3", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
 
-#: How compilers call "for this very processor", tried in order; the last one is for any.
+#: How compilers call "for this very processor", tried in order; the last one is for any. A command
+#: that names a processor itself is taken at its word: CC="gcc -march=x86-64-v3".
 TARGETS = (("-march=native",), ("-mcpu=native",), ())
 
 WITHOUT = "products go through torch, more slowly"
@@ -41,7 +42,8 @@ def load(functions: Collection[str]) -> tuple[ctypes.CDLL | None, str]:
     except InvalidInput as error:
         return None, f"{error}; {WITHOUT}"
     message = ""
-    for target in TARGETS:
+    chosen = any(word.startswith(("-march=", "-mcpu=")) for word in command)
+    for target in [()] if chosen else TARGETS:
         try:
             library, place = _obtain(_Build(command, target), functions)
         except (OSError, subprocess.SubprocessError) as error:
