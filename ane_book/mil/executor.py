@@ -9,7 +9,6 @@ Taught in the chapters "Porting recipe" and "Inside an ML Program".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from ane_book.mil.compile import Compiled, Compiler, as_array, torch_dtype
 from ane_book.mil.features import Feature, features, random_inputs
 from ane_book.mil.memory import Memory, measure
 from ane_book.mil.reader import Function, Operation, Package, TensorType
-from ane_book.mil.threads import torch_alone
+from ane_book.mil.threads import torch_threads
 from ane_book.mil.validate import check_memory
 import numpy as np
 import torch
@@ -142,16 +141,18 @@ class MLProgram:
     @cached_property
     def compiled(self) -> Compiled:
         """The generated straight-line code; made at the first use."""
-        return Compiler(self._function, self._lift, self._optimize, self._shared).compile()
+        with torch_threads(light=False):
+            return Compiler(self._function, self._lift, self._optimize, self._shared).compile()
 
     def make_state(self) -> State:
         """Fresh states, all zero; any function of the package with the same states may use them."""
-        return State(
-            {
-                name: torch.zeros(type_.shape, dtype=self._torch_dtype(type_))
-                for name, type_ in self.states.items()
-            }
-        )
+        with torch_threads(light=False):
+            return State(
+                {
+                    name: torch.zeros(type_.shape, dtype=self._torch_dtype(type_))
+                    for name, type_ in self.states.items()
+                }
+            )
 
     @cached_property
     def features(self) -> dict[str, Feature]:
@@ -187,10 +188,9 @@ class MLProgram:
         """
         if isinstance(inputs, list):
             return [self.predict(one, state) for one in inputs]
-        with torch.inference_mode():
+        with torch.inference_mode(), torch_threads(light=False):
             tensors, states = self._tensors(inputs), self._states(state)
-            alone = torch_alone() if self.compiled.light else nullcontext()
-            with alone, self.compiled.failures.explained():
+            with torch_threads(self.compiled.light), self.compiled.failures.explained():
                 results = self.compiled.run(tensors, states)
             return {
                 name: self._result(name, value)
@@ -208,11 +208,12 @@ class MLProgram:
         inside the bodies of `cond` and `while_loop`, and what a shortcut never makes
         (`plain()` makes all).
         """
-        tensors, states = self._tensors(inputs), self._states(state)
-        with self.compiled.failures.explained():
-            for name, tensor in self.compiled.trace(tensors, states):
-                if isinstance(tensor, torch.Tensor):
-                    yield name, as_array(tensor.clone())
+        with torch_threads(light=False):
+            tensors, states = self._tensors(inputs), self._states(state)
+            with self.compiled.failures.explained():
+                for name, tensor in self.compiled.trace(tensors, states):
+                    if isinstance(tensor, torch.Tensor):
+                        yield name, as_array(tensor.clone())
 
     @property
     def _lift(self) -> bool:

@@ -1,13 +1,19 @@
 """Threads: the executor's answers in any number of them, and torch's own settings left alone."""
 
 from concurrent.futures import ThreadPoolExecutor
+import os
+from pathlib import Path
+import subprocess
+import sys
 import threading
 
 from ane_book.mil import MLProgram, native, native_ops
-from ane_book.mil.threads import threads, torch_alone
+from ane_book.mil.threads import threads, torch_threads
 import pytest
 from test_native import make, needs_compiler
 import torch
+
+FORKS = Path(__file__).with_name("_forks.py")
 
 
 @pytest.fixture
@@ -26,10 +32,10 @@ def in_a_new_thread(function):
 class TestTorchsThreads:
     def test_are_lent_by_this_thread_alone_and_given_back(self, set_threads):
         set_threads(3)
-        with torch_alone():
+        with torch_threads(light=True):
             assert (torch.get_num_threads(), threads()) == (1, 3)
             assert in_a_new_thread(torch.get_num_threads) == 3
-            with torch_alone():
+            with torch_threads(light=True):
                 assert (torch.get_num_threads(), threads()) == (1, 3)
             assert torch.get_num_threads() == 1
         assert (torch.get_num_threads(), threads()) == (3, 3)
@@ -40,7 +46,7 @@ class TestTorchsThreads:
         inside, left = threading.Event(), threading.Event()
 
         def first() -> tuple[int, int]:
-            with torch_alone():
+            with torch_threads(light=True):
                 inside.set()
                 second_is_in.wait(60)
             left.set()
@@ -50,7 +56,7 @@ class TestTorchsThreads:
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(first)
             assert inside.wait(60)
-            with torch_alone():
+            with torch_threads(light=True):
                 second_is_in.set()
                 assert left.wait(60)
             assert found.result(60) == (3, 3)
@@ -59,7 +65,7 @@ class TestTorchsThreads:
 
     def test_are_given_back_after_an_error(self, set_threads):
         set_threads(3)
-        with pytest.raises(ZeroDivisionError), torch_alone():
+        with pytest.raises(ZeroDivisionError), torch_threads(light=True):
             raise ZeroDivisionError
         assert (torch.get_num_threads(), threads()) == (3, 3)
 
@@ -100,7 +106,7 @@ def test_callers_at_the_same_time_do_not_disturb_each_other(set_threads):
     set_threads(4)
 
     def work(i: int) -> bool:
-        with torch_alone():
+        with torch_threads(light=True):
             right = all(torch.equal(weight.channels_first(inputs[i]), alone[i]) for _ in range(100))
         return right and torch.get_num_threads() == 4
 
@@ -126,3 +132,29 @@ def test_eight_on_one_program_get_the_answers_of_one(set_threads, tiny_bundle, p
         assert list(pool.map(lambda seed: answer(program, seed), range(8))) == alone
         counts = set(pool.map(lambda _: torch.get_num_threads(), range(32)))
     assert counts == {torch.get_num_threads()} == {4}
+
+
+@needs_compiler
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("count", [4, 16])
+def test_forked_children_have_helpers_of_their_own(count):
+    """While threads of the parent are inside kernels; with so many threads on any machine."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(FORKS), str(count), "10"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "{'right': 10}"
+
+
+@needs_compiler
+def test_a_caller_may_have_a_small_stack(set_threads):
+    """A server's threads often have 64 kB."""
+    weight = native.Weight(make("half", 500, 320)[0], torch.float16)
+    inputs = [torch.randn(1, 320, 1, tokens).half() for tokens in (1, 40)]
+    expected = [weight.channels_first(x) for x in inputs]
+    set_threads(4)
+    before = threading.stack_size(1 << 16)
+    try:
+        found = in_a_new_thread(lambda: [weight.channels_first(x) for x in inputs])
+    finally:
+        threading.stack_size(before)
+    assert all(map(torch.equal, found, expected))

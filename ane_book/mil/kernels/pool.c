@@ -14,6 +14,7 @@
 
 #define MOST 63      /* helpers */
 #define PATIENCE 6000 /* pauses, some 0.3 ms, that a helper waits for the next job before it sleeps */
+#define STACK (1 << 20) /* bytes of a helper's, whatever the limit for the process */
 
 static struct {
     void (*work)(void *, int64_t, int64_t);
@@ -75,10 +76,36 @@ static void *help(void *number)
 static void start(int helpers)
 {
     pthread_t thread;
-    for (; started < helpers && started < MOST; started++) {
-        if (pthread_create(&thread, NULL, help, (void *)(intptr_t)started)) return;
-        pthread_detach(thread);
-    }
+    pthread_attr_t detached;
+    if (helpers > MOST) helpers = MOST;
+    if (started >= helpers || pthread_attr_init(&detached)) return;
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&detached, STACK);
+    while (started < helpers
+           && !pthread_create(&thread, &detached, help, (void *)(intptr_t)started))
+        started++;
+    pthread_attr_destroy(&detached);
+}
+
+/* A forked child has the thread that forked and no other: no helpers, no job, nobody asleep. What
+ * the parent's threads were at is theirs. */
+static void forget(void)
+{
+    pthread_mutex_unlock(&mutex);
+    bell = (pthread_cond_t)PTHREAD_COND_INITIALIZER; /* the old one counts the parent's sleepers */
+    started = 0;
+    atomic_store(&open, 0), atomic_store(&inside, 0), atomic_store(&asleep, 0);
+    atomic_flag_clear(&taken);
+}
+
+static void hold(void) { pthread_mutex_lock(&mutex); }
+
+static void let_go(void) { pthread_mutex_unlock(&mutex); }
+
+/* When the library is loaded, so that no thread can be at it yet. */
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(hold, let_go, forget);
 }
 
 static void wait_until_left(void)
