@@ -7,10 +7,13 @@ import json
 from pathlib import Path
 import shutil
 
-from ane_book.errors import InvalidInput, PromptTooLong
+import ane_book
+from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
 from ane_book.runtime import Session
+from ane_book.text import process
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 import torch
 
 CONTEXT, PREFILL = 32, 8  # as `tiny_bundle` converts
@@ -198,6 +201,34 @@ class TestArgmaxOutput:
             chooser.generate("Hello", temperature=0.5)
         with pytest.raises(InvalidInput, match="returns tokens, not logits"):
             chooser.logits([1, 2])
+
+
+class TestTokenizer:
+    def test_settings_to_cut_and_fill_are_off(self, tiny, session, tmp_path):
+        _, checkpoint = tiny("llama")
+        folder = shutil.copytree(checkpoint, tmp_path / "saved")
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.enable_truncation(4)
+        tokenizer.enable_padding(length=20)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        bundle = ane_book.convert(str(folder), out=tmp_path / "b", context=32, prefill=8)
+        made = Session(bundle, precision="fp32")
+        assert made.encode("Hello you") == session.encode("Hello you")
+        assert made.tokenizer.encode("Hello you").ids == made.encode("Hello you")
+
+    def test_a_damaged_one_is_told_when_the_session_is_made(self, tiny_bundle, tmp_path):
+        folder = Path(shutil.copytree(tiny_bundle("llama", kv="state")[1].path, tmp_path / "b"))
+        size = (folder / "tokenizer.json").stat().st_size
+        (folder / "tokenizer.json").write_bytes(b"{" * size)
+        with pytest.raises(InvalidBundle, match=r"tokenizer.json"):
+            Session(folder, precision="fp32")
+
+    def test_a_template_without_end(self, edited, monkeypatch):
+        monkeypatch.setattr(process, "SECONDS", 1.0)
+        session = edited(chat_template="{{ 9 ** (9 ** 9) }}")
+        with pytest.raises(InvalidInput, match="template took more than 1 s"):
+            session.generate("Hello")
+        assert session.prefill([1, 2]).shape == (257,)
 
 
 class TestConversation:

@@ -23,7 +23,7 @@ from ane_book.conversion.projections import cut_layer, host_weights, write_proje
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.models import decoder
-from ane_book.weights import WeightSource
+from ane_book.weights import TokenizerFiles, WeightSource
 import numpy as np
 from torch import Tensor
 
@@ -73,12 +73,12 @@ class BundleBuilder:
             self.partial.mkdir(parents=True)
             stamp.write_text(key)
         self._check_space()
+        self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json, "utf-8"))
         self._whole("embedding.npy", self._write_embedding)
         self._advance("embedding")
         self._write_layers()
         self._write_head()
         self._advance("head")
-        self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json))
         for leftover in (stamp, *self.partial.glob("hidden_*.npy")):
             leftover.unlink()
         self._whole("manifest.json", self._write_manifest)
@@ -229,8 +229,8 @@ class BundleBuilder:
 
     # --- manifest -----------------------------------------------------------------------------
 
-    @property
-    def tokenizer(self):
+    @cached_property
+    def tokenizer(self) -> TokenizerFiles:
         return self.source.tokenizer()
 
     def _write_manifest(self, path: Path) -> None:

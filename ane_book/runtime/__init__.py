@@ -1,4 +1,4 @@
-"""Run a bundle: sessions, sampling, chat templates, and the two backends."""
+"""Run a bundle: sessions, sampling, streaming, and the two backends."""
 
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend, choose_backend
 from ane_book.runtime.sampling import Sampler

@@ -10,16 +10,18 @@ Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 import time
 
 from ane_book.bundle import Bundle
-from ane_book.errors import InvalidInput, PromptTooLong
+from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
 from ane_book.runtime.backends import Backend, choose_backend
-from ane_book.runtime.chat import Messages, as_messages, render
 from ane_book.runtime.engine import Engine
 from ane_book.runtime.sampling import Sampler
 from ane_book.runtime.streaming import TextStream
+from ane_book.text.chat import Messages, as_messages
+from ane_book.text.process import TextProcess
 import numpy as np
 from tokenizers import Tokenizer
 
@@ -99,13 +101,31 @@ class Session:
         backend: Backend | str | None = None,
     ):
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+        self._words = TextProcess()  # it starts while the packages are opened
         if backend is None or isinstance(backend, str):
             backend = choose_backend(backend, precision)
         self.backend = backend
         self._engine = Engine(self.bundle, backend)
         self._text = self.bundle.manifest.tokenizer
-        self.tokenizer = Tokenizer.from_file(str(self.bundle.path / self._text.file))
+        try:
+            self._words.load(self._tokenizer_file)
+        except InvalidInput as error:
+            raise InvalidBundle(
+                f"{self._tokenizer_file}: {error}; convert the model again"
+            ) from None
         self._tokens: list[int] = []  # what the cache holds
+
+    @property
+    def _tokenizer_file(self) -> Path:
+        return self.bundle.path / self._text.file
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer to take apart, in this process and without the limits of `encode`."""
+        tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
 
     # Tokens and logits: what chapters, tests and benchmarks take apart.
 
@@ -191,7 +211,7 @@ class Session:
         if text.chat_template is not None:
             messages = as_messages(prompt, system)
             tokens = {"bos_token": text.bos_token, "eos_token": text.eos_token}
-            rendered = render(text.chat_template, messages, **tokens)
+            rendered = self._words.render(text.chat_template, messages, **tokens)
             return self._ids(rendered, special=False)
         if not isinstance(prompt, str) or system is not None:
             raise InvalidInput(
@@ -207,7 +227,7 @@ class Session:
             raise InvalidInput(
                 f"the prompt is not valid text at character {error.start}: {error.reason}"
             ) from None
-        return self.tokenizer.encode(text, add_special_tokens=special).ids
+        return self._words.encode(text, special)
 
     def generate(
         self,
@@ -273,7 +293,7 @@ class Session:
         ids = self.encode(prompt, system)
         most = min(max_tokens, self._room(ids))
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        text = TextStream(self.tokenizer, tuple(filter(None, stops)))
+        text = TextStream(self._words, tuple(filter(None, stops)))
         return Stream(self._answer(ids, most, sampler, text, reuse_cache))
 
     def _room(self, ids: list[int]) -> int:

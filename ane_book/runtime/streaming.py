@@ -5,9 +5,17 @@ the bytes are whole; with stop strings, also while it could still turn into one.
 joined, is what decoding all tokens at once gives, cut at the first stop string.
 """
 
-from tokenizers import Tokenizer
+from typing import Protocol
 
-__all__ = ["TextStream"]
+__all__ = ["Decoder", "TextStream"]
+
+
+class Decoder(Protocol):
+    """What text is made with: `tokenizers.Tokenizer`, or one in a process of its own."""
+
+    def decode_batch(self, sequences: list[list[int]]) -> list[str]:
+        """The text of each sequence of token ids."""
+
 
 INCOMPLETE = "\ufffd"  # what a decoder puts for bytes that are not (yet) a character
 
@@ -15,7 +23,7 @@ INCOMPLETE = "\ufffd"  # what a decoder puts for bytes that are not (yet) a char
 class TextStream:
     """Feed token ids, get text that will not change any more. Special tokens give no text."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...] = ()):
+    def __init__(self, tokenizer: Decoder, stops: tuple[str, ...] = ()):
         self._tokenizer, self._stops = tokenizer, stops
         # Text of `_window` up to `_known` is out; earlier ids stay in it only because some decoders
         # treat the first token of a text differently.
@@ -34,8 +42,7 @@ class TextStream:
         return self._release(self._decode(final=True), final=True)
 
     def _decode(self, final: bool) -> str:
-        known = self._tokenizer.decode(self._window[: self._known])
-        text = self._tokenizer.decode(self._window)
+        known, text = self._tokenizer.decode_batch([self._window[: self._known], self._window])
         if len(text) == len(known) or (text.endswith(INCOMPLETE) and not final):
             return ""
         self._window, self._known = self._window[self._known :], len(self._window) - self._known

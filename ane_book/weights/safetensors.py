@@ -13,7 +13,8 @@ numpy does not have. Reference: https://huggingface.co/docs/safetensors.
 from copy import deepcopy
 from pathlib import Path
 
-from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
+from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel, WeightsNotFound
+from ane_book.text.process import TextProcess
 from ane_book.weights import (
     Shape,
     TokenizerFiles,
@@ -31,7 +32,6 @@ from ane_book.weights.tokenizer import with_stops
 import numpy as np
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
-from tokenizers import Tokenizer
 
 __all__ = ["SafetensorsSource"]
 
@@ -84,11 +84,11 @@ class SafetensorsSource(WeightSource):
                 f"{path} is missing and no other form of tokenizer is read, but `transformers` "
                 "can write it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
-        text = read_text(path)
+        text, tokenizer = read_text(path), TextProcess()
         try:
-            tokenizer = Tokenizer.from_str(text)
-        except Exception as error:  # `tokenizers` raises this class itself
-            raise InvalidWeights(f"{path}: not a tokenizer: {error}") from None
+            tokenizer.load(path)
+        except InvalidInput as error:
+            raise InvalidWeights(f"{path}: {error}") from None
         settings = self._optional("tokenizer_config.json")
         generation = self._config | self._optional("generation_config.json")
         try:

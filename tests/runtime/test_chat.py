@@ -2,7 +2,7 @@
 
 from _smollm2_tokenizer import smollm2
 from ane_book.errors import InvalidInput
-from ane_book.runtime.chat import as_messages, render
+from ane_book.text.chat import as_messages, render
 import pytest
 from tokenizers import Tokenizer, models
 

@@ -1,0 +1,126 @@
+"""A tokenizer and a chat template, at work in a process with limits of time and memory.
+
+Both are programs that came with the model. A template of one line asks for 10^9 characters, a
+regular expression of ten signs runs for years, and `tokenizers`, which is Rust, ends its process
+where it finds no memory. In a process of their own all this is one InvalidInput, and the next call
+finds a new process. It starts in a tenth of a second, holds 25 MB and what the tokenizer takes, and
+a call costs some 0.1 ms. Windows has no such limits; there it only keeps a crash apart.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+import json
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+from threading import Lock
+import weakref
+
+from ane_book.errors import BackendUnavailable, InvalidInput
+
+__all__ = ["TextProcess"]
+
+SECONDS = 20.0  # of processor time for a call; 262,144 tokens load, or a million characters, in 2
+MEMORY = 2 << 30  # bytes of address space; 262,144 tokens with 520,000 merges take 0.4
+
+CODE = "import sys; sys.path[:] = sys.argv[3:]; from ane_book.text.worker import main; "
+CODE += "main(float(sys.argv[1]), int(sys.argv[2]))"
+
+
+class TextProcess:
+    """Calls of a tokenizer and of chat templates; several threads may share one.
+
+    Every call raises InvalidInput where template or tokenizer fail or go beyond the limits, and
+    BackendUnavailable where this machine starts no process.
+    """
+
+    def __init__(self):
+        self._lock, self._file = Lock(), None
+        self._start()
+
+    def load(self, file: Path) -> None:
+        """Take the tokenizer of a tokenizer.json, without its settings to cut or fill texts."""
+        if not file.is_file():
+            raise InvalidInput("there is no such file")
+        self._file = file
+        self._call("load", path=str(file))
+
+    def render(self, template: str, messages: list[dict], **tokens: str | None) -> str:
+        """`ane_book.text.chat.render`."""
+        return self._call("render", template=template, messages=messages, **tokens)
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        """Token ids; `special`: with those that the tokenizer puts around a text."""
+        return self._call("encode", text=text, special=special)
+
+    def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each sequence of token ids; special tokens give none."""
+        return self._call("decode", sequences=sequences)
+
+    def token_to_id(self, token: str) -> int | None:
+        return self._call("token_to_id", token=token)
+
+    def _call(self, call: str, **arguments):
+        with self._lock:
+            if self._owner != os.getpid() or self._process.poll() is not None:
+                self._stop()
+                self._start()  # a fork shares the parent's; one that a limit ended is gone
+                if self._file and call != "load":
+                    self._exchange("load", path=str(self._file))
+            return self._exchange(call, **arguments)
+
+    def _exchange(self, call: str, **arguments):
+        request = json.dumps({"call": call, **arguments}).encode()
+        try:
+            self._process.stdin.write(request + b"\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = b""
+        except BaseException:  # Ctrl-C: nobody would read the answer, so the next call must not
+            self._stop()
+            raise
+        if not line.endswith(b"\n"):
+            raise InvalidInput(_ended(call, self._process.wait()))
+        answer = json.loads(line)
+        if "error" in answer:
+            raise InvalidInput(answer["error"])
+        return answer["value"]
+
+    def _start(self) -> None:
+        # Isolated (-I, -S) and with this very path it finds what this process has found.
+        home = str(Path(__file__).parents[2])
+        path = [home, *(folder or os.getcwd() for folder in sys.path)]
+        command = [sys.executable, "-I", "-S", "-c", CODE, str(SECONDS), str(MEMORY), *path]
+        environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
+            )
+        except OSError as error:
+            raise BackendUnavailable(
+                f"{sys.executable or 'Python'} cannot be started for the tokenizer: {error}"
+            ) from None
+        self._owner = os.getpid()
+        self._stop = weakref.finalize(self, _stop, self._process, self._owner)
+
+
+def _stop(process: subprocess.Popen, owner: int) -> None:
+    """End a process that holds nothing worth keeping; a fork leaves its parent's alone."""
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        with suppress(OSError):  # what was not written yet cannot be any more
+            pipe.close()
+
+
+def _ended(call: str, code: int) -> str:
+    part = "chat template" if call == "render" else "tokenizer"
+    if code == -getattr(signal, "SIGPROF", 0):
+        return f"the model's {part} took more than {SECONDS:g} s of processor time"
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return f"the model's {part} broke down, as it does beyond {MEMORY >> 30} GiB of memory ({name})"

@@ -1,0 +1,103 @@
+"""What runs in the process of `ane_book.text.process`: a tokenizer and a chat template at work.
+
+A line of JSON is a request, `{"call": name, ...arguments}`, and a line of JSON the answer,
+`{"value": ...}` or `{"error": sentence}`. The process lives as long as its standard input.
+
+A regular expression, a template or a chain of replacements can run for years and ask for any
+memory, in code that no Python exception reaches. So the system sets the limits: processor time by a
+timer whose signal ends the process, memory by a limit of the address space. Windows has neither.
+"""
+
+import json
+import os
+import signal
+import sys
+
+from ane_book.errors import InvalidInput
+from ane_book.text.chat import render
+from tokenizers import Tokenizer
+
+__all__ = ["main"]
+
+LONGEST = 1 << 25  # bytes of an answer
+LONGEST_ERROR = 500  # characters; a template may raise a book
+
+
+class Text:
+    """The calls. Each is given JSON values and returns one."""
+
+    def load(self, path: str) -> None:
+        tokenizer = Tokenizer.from_file(path)
+        # Settings of whoever saved it last, for batches in training: they cut or fill a prompt.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+
+    def render(self, template: str, messages: list[dict], **tokens: str) -> str:
+        text = render(template, messages, **tokens)
+        if len(text) > LONGEST:
+            raise InvalidInput(f"the model's chat template gives {len(text):,} characters")
+        return text
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=special).ids
+
+    def decode(self, sequences: list[list[int]]) -> list[str]:
+        return [self._tokenizer.decode(ids) for ids in sequences]
+
+    def token_to_id(self, token: str) -> int | None:
+        return self._tokenizer.token_to_id(token)
+
+
+#: How a failure of each call begins; the template's errors are sentences already.
+FAILED = {
+    "load": "not a tokenizer: ",
+    "encode": "the model's tokenizer cannot take this text: ",
+    "decode": "the model's tokenizer has no text for these tokens: ",
+}
+
+
+def answer(text: Text, line: bytes) -> bytes:
+    """The answer to one request, whatever happens short of the limits."""
+    request = json.loads(line)
+    call = request.pop("call")
+    try:
+        found = json.dumps({"value": getattr(text, call)(**request)}).encode()
+        if len(found) <= LONGEST:
+            return found
+        error = f"the model's tokenizer gives {len(found):,} bytes"
+    except InvalidInput as refused:
+        error = str(refused)
+    except BaseException as broken:  # a panic of Rust's is one that is no Exception
+        error = f"{FAILED.get(call, '')}{str(broken) or type(broken).__name__}"
+    return json.dumps({"error": error[:LONGEST_ERROR]}).encode()
+
+
+def limit(memory: int) -> None:
+    """Keep this process below `memory` bytes, and from leaving a core file when it ends there."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+
+def timer(seconds: float) -> None:
+    """End this process after so much more processor time; 0: do not."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def main(seconds: float, memory: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that started this one
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else may come between answers
+    limit(memory)
+    text = Text()
+    for line in sys.stdin.buffer:
+        timer(seconds)
+        found = answer(text, line)
+        timer(0)
+        answers.write(found + b"\n")
+        answers.flush()
