@@ -37,6 +37,10 @@ class InvalidInput(AneBookError):
     """An argument, or an array given to a program, has the wrong name, shape, dtype or value."""
 
 
+class InvalidType(InvalidInput, TypeError):
+    """What was given is of a type that is not taken; a TypeError as well, as coremltools has it."""
+
+
 class OutOfSpace(AneBookError):
     """The disk has no room for what is to be written; the message says where."""
 

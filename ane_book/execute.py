@@ -16,7 +16,7 @@ from ane_book.errors import InvalidInput
 from ane_book.inspect import is_bundle, table
 from ane_book.mil import MLProgram, State, numerics
 from ane_book.mil.compare import TOLERANCE, diff
-from ane_book.mil.features import load_inputs
+from ane_book.mil.features import by_name, load_inputs
 from ane_book.mil.memory import peak_resident, predict
 import numpy as np
 
@@ -45,7 +45,7 @@ def execute(
     program = _open(path, function, precision)
     memory = program.memory  # which compiles
     seconds = {"load": time.perf_counter() - started}
-    arrays = load_inputs(inputs) if inputs else program.random_inputs(seed)
+    arrays = _arrays(program, inputs, seed)
     state = program.make_state() if program.states else None
     outputs, seconds["first"] = _timed(program, arrays, state)
     _, seconds["next"] = _timed(program, arrays, state)
@@ -114,7 +114,7 @@ def compare_packages(
     """`diff` of two packages in one precision, or of one in both: its report, whether equal."""
     ours = _open(a, function, precision if b else "fp16")
     theirs = _open(b, function, precision) if b else ours.plain("fp32")
-    arrays = load_inputs(inputs) if inputs else ours.random_inputs(seed)
+    arrays = _arrays(ours, inputs, seed)
     difference = diff(ours, theirs, arrays, tolerance)
     sides = [
         (side, str(path), program.name, program.precision)
@@ -129,6 +129,11 @@ def _open(path: Path, function: str | None, precision: str) -> MLProgram:
         packages = sorted(folder.name for folder in path.glob("*.mlpackage"))
         raise InvalidInput(f"{path} is a bundle: run one of its packages, {', '.join(packages)}")
     return MLProgram(path, function, precision)
+
+
+def _arrays(program: MLProgram, inputs: Path | None, seed: int) -> Mapping[str, np.ndarray]:
+    """What a program runs on: the arrays of a .npz file by its own names, or random ones."""
+    return by_name(load_inputs(inputs), program.inputs) if inputs else program.random_inputs(seed)
 
 
 def _save(path: Path, outputs: Mapping) -> None:

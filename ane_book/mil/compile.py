@@ -19,6 +19,7 @@ from ane_book.mil.fuse import fuse
 from ane_book.mil.ops import OPS
 from ane_book.mil.ops.tensor_transformation import write_slice
 from ane_book.mil.reader import Block, Constant, Function, Operation
+from ane_book.mil.values import MAX_RANK
 import numpy as np
 import torch
 
@@ -286,6 +287,11 @@ def _literal(value: object) -> bool:
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor as numpy, contiguous; bfloat16 widened, since numpy lacks it."""
+    """A tensor as numpy, contiguous; bfloat16 widened, since numpy lacks it.
+
+    Raises InvalidPackage for more axes than numpy has, which no type declares, but a view may have.
+    """
+    if tensor.dim() > MAX_RANK:
+        raise InvalidPackage(f"a value of {tensor.dim()} axes; {MAX_RANK} are the most")
     tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
     return tensor.contiguous().numpy()

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from ane_book.errors import InvalidInput
+from ane_book.errors import InvalidInput, InvalidType
 from ane_book.mil.compile import Compiled, Compiler, as_array, torch_dtype
-from ane_book.mil.features import Feature, features, random_inputs
+from ane_book.mil.features import Feature, by_name, features, random_inputs, to_array
 from ane_book.mil.memory import Memory, measure
 from ane_book.mil.reader import Function, Operation, Package, TensorType
 from ane_book.mil.threads import torch_threads
@@ -38,11 +38,12 @@ class State:
         return as_array(self._find(name).clone())
 
     def write_state(self, name: str, value: np.ndarray) -> None:
-        """Replace one state; `value` must have its shape."""
+        """Replace one state; `value` must have its shape. Raises InvalidInput."""
         tensor = self._find(name)
-        if tuple(value.shape) != tuple(tensor.shape):
-            raise InvalidInput(f"state {name!r} has shape {tuple(tensor.shape)}, not {value.shape}")
-        self.tensors[name] = torch.tensor(value, dtype=tensor.dtype)
+        array = to_array(value, f"state {name!r} has shape {tuple(tensor.shape)}")
+        if array.shape != tuple(tensor.shape):
+            raise InvalidInput(f"state {name!r} has shape {tuple(tensor.shape)}, not {array.shape}")
+        self.tensors[name] = torch.tensor(array, dtype=tensor.dtype)
 
     def _find(self, name: str) -> torch.Tensor:
         if name not in self.tensors:
@@ -184,7 +185,7 @@ class MLProgram:
         or, of a classifier, the label and a dict of probabilities by label.
 
         Raises InvalidInput for a name, shape, dtype or value that the program does not take, or for
-        a missing state.
+        a missing state; of these InvalidType, a TypeError, for what is no array of numbers.
         """
         if isinstance(inputs, list):
             return [self.predict(one, state) for one in inputs]
@@ -201,12 +202,14 @@ class MLProgram:
     def trace(
         self, inputs: Mapping[str, object], state: State | None = None
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Run like `predict`, yielding (name, array) of every value as an op makes it.
+        """Run op by op, yielding (name, array) of every value as an op makes it.
 
-        An array is a copy that nobody else holds: take of it what you need and let it go, and the
-        whole run takes no more memory than `predict` and one value. Left out are constants, values
-        inside the bodies of `cond` and `while_loop`, and what a shortcut never makes
-        (`plain()` makes all).
+        No ops are put together into one here, so that attention and norms are computed in more
+        steps than `predict` takes, with other roundings; single ops still have their faster forms
+        (`plain()` has none). After the last op come inputs and constants that are outputs as they
+        are. An array is a copy that nobody else holds: take of it what you need and let it go, and
+        the whole run takes no more memory than its live values and one copy. Left out are other
+        constants, and values inside the bodies of `cond` and `while_loop`.
         """
         with torch_threads(light=False):
             tensors, states = self._tensors(inputs), self._states(state)
@@ -232,8 +235,9 @@ class MLProgram:
     def _states(self, state: State | None) -> dict[str, torch.Tensor]:
         if not self.states:
             return {}
-        if state is None:
-            raise InvalidInput(
+        if not isinstance(state, State):
+            kind = InvalidInput if state is None else InvalidType
+            raise kind(
                 f"function {self.name!r} keeps state ({', '.join(self.states)}): "
                 "pass state=program.make_state()"
             )
@@ -248,6 +252,7 @@ class MLProgram:
         return state.tensors
 
     def _tensors(self, inputs: Mapping[str, object]) -> list[torch.Tensor]:
+        inputs = by_name(inputs, self.inputs)
         unknown = sorted(inputs.keys() - self.inputs.keys())
         missing = [n for n, f in self.features.items() if n not in inputs and f.fill is None]
         if unknown or missing:

@@ -10,16 +10,20 @@ spaces; `coremlpython/CoreMLPythonUtils.mm` and coremltools' tests of image outp
 becomes of a PIL image; scale and bias of an image are ops of the program.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+import re
+import warnings
 from zipfile import BadZipFile
 
-from ane_book.errors import InvalidInput
+from ane_book.errors import InvalidInput, InvalidType
 from ane_book.mil.reader import Package, TensorType
 import numpy as np
+import torch
 
-__all__ = ["Feature", "features", "load_inputs", "random_inputs"]
+__all__ = ["Feature", "by_name", "features", "load_inputs", "random_inputs", "to_array"]
 
 #: ImageFeatureType.ColorSpace -> its name, the mode of a PIL image in it
 COLOR_SPACES = {10: ("GRAYSCALE", "L"), 20: ("RGB", "RGB"), 30: ("BGR", "RGB"),
@@ -83,19 +87,24 @@ class Feature:
 
         Anything that numpy makes an array of, a torch tensor, or for an image also a PIL image or
         its pixels, uint8 (height, width, 3) in RGB or (height, width). Floats become integers where
-        they are whole, as Core ML does it. Raises InvalidInput.
+        they are whole, as Core ML does it. Raises InvalidInput, of which InvalidType for what is no
+        array of numbers.
         """
-        if hasattr(value, "detach"):  # numpy asks a torch tensor to be let go of first
-            value = value.detach()
-        if self.mode and hasattr(value, "convert"):
-            value = value.convert(self.mode)
-        try:
-            array = np.asarray(value)
-        except ValueError as error:  # rows of unequal length
-            raise InvalidInput(f"input {self.name!r} must be {self.allowed} ({error})") from None
+        array = to_array(value, f"input {self.name!r} must be {self.allowed}", self.mode)
+        if self.mode in ("RGB", "L"):
+            self._warn_of_range(array)
         if self.mode and array.ndim in (2, 3):
             array = self._from_pixels(array)
         return self._typed(array if array.shape == self.shape else self._shaped(array))
+
+    def _warn_of_range(self, array: np.ndarray) -> None:
+        """Warn of an image as other libraries have it, which here is all but black."""
+        if array.dtype.kind == "f" and array.size and 0 < array.max() <= 1:
+            warnings.warn(
+                f"input {self.name!r} is an image, with values of 0 to 255; given are floats of at "
+                "most 1, which is black. Multiply them by 255",
+                stacklevel=2,
+            )
 
     def _from_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """(H, W) or (H, W, 3) -> (1, C, H, W), in the order of channels that the program wants."""
@@ -118,14 +127,25 @@ class Feature:
             return array.reshape(self.shape)
         raise InvalidInput(
             f"input {self.name!r} must be {self.allowed}, not an array of shape {array.shape}"
+            + self._in_core_mls_words(array.shape)
         )
+
+    def _in_core_mls_words(self, shape: tuple[int, ...]) -> str:
+        """What Core ML says of a shape that the description rules out; people search for it."""
+        if self.shapes and not self.color:
+            sizes = " x ".join(map(str, shape))
+            return f": MultiArray Shape ({sizes}) was not in enumerated set of allowed shapes"
+        if len(shape) == len(self.bounds):
+            for axis, (size, (lowest, highest)) in enumerate(zip(shape, self.bounds, strict=True)):
+                if size < lowest or size > highest >= 0:
+                    range_ = f"({lowest}..{highest})"
+                    return f": Size ({size}) of dimension ({axis}) is not in allowed range {range_}"
+        return ""
 
     def _typed(self, array: np.ndarray) -> np.ndarray:
         dtype = np.dtype(NUMPY.get(self.type.dtype, self.type.dtype))
         if array.dtype == dtype:
             return array
-        if array.dtype.kind not in "fiub":
-            raise InvalidInput(f"input {self.name!r} must be {self.type}, not {array.dtype}")
         if dtype.kind == "f":  # torch rounds, but does not know big-endian and extended floats
             known = array.dtype.isnative and array.dtype.itemsize <= 8
             return array if known else array.astype(np.float64)
@@ -169,6 +189,53 @@ class Feature:
         channels = pixels[::-1] if self.color == "BGR" else pixels
         opaque = np.full((1, *pixels.shape[1:]), 255, np.uint8)
         return Image.fromarray(np.concatenate([channels, opaque]).transpose(1, 2, 0).copy())
+
+
+def to_array(value: object, must: str, mode: str | None = None) -> np.ndarray:
+    """Anything that numpy makes an array of numbers of, a torch tensor, or an image in `mode`.
+
+    must: the start of the message of the InvalidType that is raised for everything else.
+    """
+    try:
+        if isinstance(
+            value, torch.Tensor
+        ):  # numpy wants it let go of, in memory, in a dtype it has
+            value = value.detach().cpu()
+            value = value.float() if value.dtype == torch.bfloat16 else value
+        elif mode and hasattr(value, "convert"):
+            value = value.convert(mode)
+        array = np.asarray(value)
+    except Exception as error:  # unequal rows, too many axes, whatever a foreign object raises
+        reason = str(error).split("\n")[0][:200]
+        raise InvalidType(f"{must} ({reason})") from None
+    if array.dtype.kind not in "fiub":
+        raise InvalidType(f"{must}, not {array.dtype}")
+    return array
+
+
+def by_name(inputs: Mapping[str, object], names: Collection[str]) -> Mapping[str, object]:
+    """The inputs by the names that the program has for them.
+
+    coremltools cleans the names of a source model: `x/0` becomes `x_0`. Both are known here. Raises
+    InvalidType for what is no mapping of names.
+    """
+    if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
+        raise InvalidType(
+            f"inputs must be a dict of arrays by name, or a list of these; not {inputs!r:.80}"
+        )
+    if inputs.keys() <= {*names}:
+        return inputs
+    return {_cleaned(name, inputs, names): value for name, value in inputs.items()}
+
+
+def _cleaned(name: str, inputs: Mapping[str, object], names: Collection[str]) -> str:
+    """A name as coremltools' `NameSanitizer` gives it, if that is an input not given otherwise.
+
+    Source: coremltools `converters/mil/mil/passes/defs/preprocess.py`.
+    """
+    plain = re.sub("[^a-zA-Z0-9_]", "_", name)
+    made = (name, plain, f"var_{plain}", f"{plain}_workaround")  # for a first digit, for "state"
+    return next((n for n in made if n in names and (n == name or n not in inputs)), name)
 
 
 def features(

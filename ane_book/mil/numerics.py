@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ane_book.mil.aliases import uses
 from ane_book.mil.executor import MLProgram, State
+from ane_book.mil.features import by_name
 import numpy as np
 
 __all__ = ["Finding", "report"]
@@ -65,6 +66,7 @@ def report(
     whatever the precision and the shortcuts of `program`.
     """
     half, full = program.plain("fp16"), program.plain("fp32")
+    inputs = by_name(inputs, half.inputs)
     reads = {name: set(uses(o)) for o in half.operations for name, _ in o.outputs}
     ops = {name: o.type for o in half.operations for name, _ in o.outputs}
     troubled: dict[str, set[str]] = {"overflow": set(), "nan": set(), "denormal": set()}

@@ -14,9 +14,10 @@ from ane_book.errors import InvalidPackage
 from ane_book.mil.blob import NUMPY, SUB_BYTE, unpack_bits
 import numpy as np
 
-__all__ = ["Constant", "TensorType", "decode", "read_type"]
+__all__ = ["MAX_RANK", "Constant", "TensorType", "decode", "read_type"]
 
 MAX_BYTES = 1 << 43  # 8 TiB: a tensor beyond this is damage or an attack, never a model
+MAX_RANK = 64  # axes of an array of numpy's; of a tensor in MIL, 5 for most ops
 MAX_TEXT = 1 << 26  # characters that numpy would hold, which makes all strings equally long
 
 #: codes of MIL.proto's DataType -> MIL's spelling; those left out (two of 8 bits) no op takes
@@ -91,6 +92,9 @@ def read_type(message, where: str) -> TensorType:
     dtype = DTYPES.get(tensor.dataType)
     if dtype is None:
         raise InvalidPackage(f"{where}: dtype code {tensor.dataType} is unknown")
+    if len(tensor.dimensions) > MAX_RANK:
+        axes = len(tensor.dimensions)
+        raise InvalidPackage(f"{where}: a tensor of {axes} axes; {MAX_RANK} are the most")
     type_ = TensorType(dtype, tuple([_size(dimension) for dimension in tensor.dimensions]))
     if type_.nbytes > MAX_BYTES:
         raise InvalidPackage(f"{where}: a tensor {type_} is too large to be real")

@@ -183,6 +183,9 @@ class TestState:
             state.read_state("other")
         with pytest.raises(InvalidInput, match="has shape"):
             state.write_state("memory", np.ones(3))
+        for value in (None, "rows", [1, [2]], {}, np.array([{}])):
+            with pytest.raises(TypeError, match=r"^state 'memory' has shape \(1, 8, 4\)[,( ]"):
+                state.write_state("memory", value)
 
     def test_a_state_is_needed(self, counter):
         with pytest.raises(InvalidInput, match="keeps state"):

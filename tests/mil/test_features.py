@@ -1,10 +1,11 @@
 """What the description says of inputs and outputs: packages that coremltools wrote, run by it."""
 
 from functools import cache
+import warnings
 
 import ane_book  # noqa: F401  (silences coremltools)
-from ane_book.errors import InvalidInput
-from ane_book.mil import MLProgram
+from ane_book.errors import InvalidInput, InvalidType
+from ane_book.mil import MLProgram, numerics
 from ane_book.mil.features import load_inputs
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
@@ -46,12 +47,42 @@ def image(layout="RGB", shape=None, symbolic=(), **options) -> MLProgram:
     return identity(plain, symbolic=symbolic, given=ct.ImageType("x", **options))
 
 
+class Unwilling:
+    """What a library may hand over that is asked for an array and has none."""
+
+    def __array__(self, *arguments, **options):
+        raise RuntimeError("the device is gone\nand more")
+
+
+def nested(depth: int) -> list:
+    value: list = [1.0]
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 class Same(torch.nn.Module):
     def forward(self, x):
         return x + 0.0
 
 
 class TestImages:
+    @pytest.mark.parametrize(
+        "given", [PIXELS / 255, PIXELS.transpose(2, 0, 1)[None] / np.float32(255)]
+    )
+    def test_floats_of_0_to_1_are_warned_of(self, given):
+        program = image()
+        with pytest.warns(UserWarning, match="'x' is an image, with values of 0 to 255") as warned:
+            program.predict({"x": given})
+        assert len(warned) == 1
+
+    @pytest.mark.parametrize("given", [PIXELS, PIXELS * 1.0, PIXELS * 0.0, PIXELS > 99])
+    def test_other_pixels_are_not(self, given):
+        programs = image(), image("GRAYSCALE_FLOAT16")
+        with warnings.catch_warnings(action="error", category=UserWarning):
+            programs[0].predict({"x": given})
+            programs[1].predict({"x": given[..., 0] / 300})
+
     @pytest.mark.parametrize("order", ["RGB", "BGR"])
     def test_colours_arrive_in_the_declared_order(self, order):
         program = image(order)
@@ -132,7 +163,10 @@ class TestShapes:
         program = identity((1, 5), symbolic=(1,), given=ct.TensorType("x", shape=shapes))
         assert program.predict({"x": np.ones((1, 2))})["y"].shape == (1, 2)
         assert program.random_inputs()["x"].shape == (1, 5)
-        with pytest.raises(InvalidInput, match=r"shape \(1, 5\) or \(1, 2\), not .* \(1, 4\)"):
+        words = (
+            r"MultiArray Shape \(1 x 4\) was not in enumerated set of allowed shapes$"  # Core ML's
+        )
+        with pytest.raises(InvalidInput, match=rf"shape \(1, 5\) or \(1, 2\), not .*: {words}"):
             program.predict({"x": np.ones((1, 4))})
 
     def test_ranged(self):
@@ -142,8 +176,11 @@ class TestShapes:
             assert program.predict({"x": np.ones((1, size))})["y"].shape == (1, size)
         assert program.random_inputs()["x"].shape == (1, 3)
         for size in (1, 6):
-            with pytest.raises(InvalidInput, match=r"fp32\(1, 2 to 5\), not an array of shape"):
+            words = rf"Size \({size}\) of dimension \(1\) is not in allowed range \(2\.\.5\)$"
+            with pytest.raises(InvalidInput, match=rf"fp32\(1, 2 to 5\), not an array .*: {words}"):
                 program.predict({"x": np.ones((1, size))})
+        with pytest.raises(InvalidInput, match=r"not an array of shape \(3,\)$"):
+            program.predict({"x": np.ones(3)})
 
     def test_without_an_upper_bound(self):
         shape = ct.Shape((1, ct.RangeDim(2, 5)))
@@ -209,6 +246,33 @@ class TestValues:
         with pytest.raises(InvalidInput, match="missing: y$"):
             running.predict({})
 
+    def test_half_precision_that_numpy_lacks(self):
+        x = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
+        np.testing.assert_array_equal(identity((2,)).predict({"x": x})["y"], 1)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            None, "12", {}, {1, 2}, object(), [object()] * 2, b"12", ["a", "b"], [1, None],
+            [10**400, 1], np.array([1, 2], object), np.array(["a", "b"]), np.array([1j, 2j]),
+            np.zeros(2, "M8[s]"), np.zeros(2, [("a", "f4")]), torch.ones(2, dtype=torch.complex64),
+            torch.ones(2).to_sparse(), torch.ones(2, device="meta"), torch.ones([1] * 70),
+            torch.ones(2, dtype=torch.float8_e5m2), Unwilling(), nested(70), nested(5000),
+        ],
+    )  # fmt: skip
+    def test_what_is_no_array_of_numbers(self, value):
+        program = identity((2,))
+        with pytest.raises(
+            InvalidType, match=r"^input 'x' must be fp32\(2\)[^\n]{,250}$"
+        ) as raised:
+            program.predict({"x": value})
+        assert isinstance(raised.value, TypeError)  # as `MLModel.predict` raises
+
+    @pytest.mark.parametrize("inputs", [None, 7, "x", {"x"}, (1, 2), {7: [1, 2]}, [7], b"x"])
+    def test_what_is_no_dict_of_inputs(self, inputs):
+        with pytest.raises(InvalidType, match="must be a dict of arrays by name"):
+            identity((2,)).predict(inputs)
+
     def test_a_list_of_inputs_gives_a_list_of_results(self):
         results = identity((1,)).predict([{"x": 1}, {"x": 2}])
         assert [result["y"].item() for result in results] == [1, 2]
@@ -248,3 +312,37 @@ class TestInputs:
         for name in ("one.npy", "cut.npz", "empty.npz", "object.npz", "none.npz"):
             with pytest.raises(InvalidInput, match=rf"{name}: not a \.npz file"):
                 load_inputs(tmp_path / name)
+
+
+class Difference(torch.nn.Module):
+    def forward(self, x, y):
+        return x - y
+
+
+@pytest.fixture(scope="module")
+def renamed() -> MLProgram:
+    traced = torch.jit.trace(Difference().eval(), [torch.ones(2)] * 2)
+    inputs = [ct.TensorType("x/0", (2,)), ct.TensorType("state", (2,))]
+    with pytest.warns(UserWarning, match="has been renamed"):
+        return convert(traced, inputs=inputs, outputs=[ct.TensorType("z")])
+
+
+class TestNames:
+    """coremltools cleans the names of a source model's inputs; both names are known."""
+
+    @pytest.mark.parametrize("first", ["x/0", "x_0", "x.0"])
+    @pytest.mark.parametrize("second", ["state", "state_workaround"])
+    def test_both_names(self, renamed, first, second):
+        assert list(renamed.inputs) == ["x_0", "state_workaround"]
+        given = {second: [1, 1], first: [5, 6]}
+        assert renamed.predict(given)["z"].tolist() == [4, 5]
+        assert [name for name, _ in renamed.trace(given)] == ["z"]
+        assert numerics.report(renamed, given) == []
+
+    def test_one_input_by_two_names(self, renamed):
+        with pytest.raises(InvalidInput, match="unknown: x/0$"):
+            renamed.predict({"x/0": [1, 1], "x_0": [1, 1], "state": [1, 1]})
+
+    def test_names_of_no_input(self, renamed):
+        with pytest.raises(InvalidInput, match="missing: x_0; unknown: w/0, x$"):
+            renamed.predict({"w/0": [1, 1], "x": [1, 1], "state": [1, 1]})

@@ -200,6 +200,16 @@ class TestTypes:
     def test_an_input_that_nobody_can_give(self, make, type_, match):
         refused(make([ADD], inputs={"x": type_}), match)
 
+    def test_more_axes_than_an_array_has(self, make):
+        many = typed("fp32", *[1] * 65)
+        refused(make([ADD], inputs={"x": many}), "a tensor of 65 axes; 64 are the most")
+        ones = const([1.0], "fp32", [1] * 65)
+        refused(make([op("const", {"y": many}, val=ones)]), "a tensor of 65 axes")
+        undeclared = op("expand_dims", {"y": typed("fp32", None)}, x="x", axes=const([*range(63)]))
+        refused(make([undeclared]), "a value of 65 axes; 64 are the most")
+        fewer = op("expand_dims", {"y": typed("fp32", None)}, x="x", axes=const([*range(62)]))
+        assert run(make([fewer]))["y"].ndim == 64
+
     def test_a_dtype_that_is_unknown(self, package):
         def change(model):
             model.mlProgram.functions["main"].inputs[0].type.tensorType.dataType = 40
