@@ -184,6 +184,8 @@ class MLProgram:
         of results. An output is an array of the declared dtype, a PIL image where one is declared,
         or, of a classifier, the label and a dict of probabilities by label.
 
+        All loops of a call may run for 600 seconds in sum, or for what ANE_BOOK_LOOP_SECONDS says.
+
         Raises InvalidInput for a name, shape, dtype or value that the program does not take, or for
         a missing state; of these InvalidType, a TypeError, for what is no array of numbers.
         """

@@ -8,9 +8,11 @@ source has one line an op, and the traceback knows the line.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+import os
+import time
 from types import FrameType, TracebackType
 
-from ane_book.errors import AneBookError, InvalidPackage
+from ane_book.errors import AneBookError, InvalidInput, InvalidPackage
 from ane_book.mil.constants import torch_dtype
 from ane_book.mil.reader import Block, Constant, Function, Operation, TensorType
 import torch
@@ -21,6 +23,10 @@ __all__ = ["MAX_TURNS", "Failures", "turns"]
 #: sequence, thousands at most; one that still runs here waits for something that never comes.
 MAX_TURNS = 1 << 15
 
+#: The environment variable that says how many seconds they may take, inf for any number: 32,768
+#: turns of a heavy body are days.
+LIMIT = "ANE_BOOK_LOOP_SECONDS"
+
 #: What no package can cause: errors that say their reason, and mistakes in this library.
 OURS = (AneBookError, Warning, NameError, ImportError)
 
@@ -29,8 +35,22 @@ SHOWN = 300  # characters of a foreign error's message, or of the list of inputs
 
 def turns() -> Iterator[int]:
     """What the loops of one call draw from; raises LookupError when it is used up."""
-    yield from range(MAX_TURNS)
+    seconds = _seconds()
+    end = time.monotonic() + seconds
+    for turn in range(MAX_TURNS):
+        if time.monotonic() > end:
+            raise LookupError(f"a loop still runs after {seconds:g} s; {LIMIT} sets more, or inf")
+        yield turn
     raise LookupError(f"a loop still runs after {MAX_TURNS:,} turns (failures.MAX_TURNS)")
+
+
+def _seconds() -> float:
+    """How long the loops of one call may run: 600 s, or what the environment says."""
+    said = os.environ.get(LIMIT, "600")
+    try:
+        return float(said)
+    except ValueError:
+        raise InvalidInput(f"{LIMIT} must be a number of seconds, or inf; not {said!r}") from None
 
 
 class Failures:

@@ -4,12 +4,15 @@ Beside `test_hostile.py`, which is about files, the protobuf, types and constant
 """
 
 import itertools
+import os
+import signal
+import threading
 import time
 from typing import ClassVar
 
 from _package import ADD, X, block, const, edit, op, refused, run, typed
 import ane_book  # noqa: F401  (silences coremltools)
-from ane_book.errors import AneBookError, InvalidPackage, UnsupportedOp
+from ane_book.errors import AneBookError, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.mil import MLProgram, failures
 from ane_book.mil.reader import Package
 from ane_book.mil.validate import check_memory
@@ -99,6 +102,39 @@ class TestControlFlow:
         assert run(path)["y0"].sum() == 96
         monkeypatch.setattr(failures, "MAX_TURNS", 3)  # it takes 4, and one that says stop
         refused(path, "still runs after 3 turns")
+
+    def heavy(self, make):
+        """A loop without an end, whose turns take a while."""
+        body = block([op("tile", {"t": typed("fp32", 2000, 3000)}, x="v", reps=const([1000, 1000])),
+                      op("reduce_sum", {"s": typed("fp32")}, x="t", keep_dims=const(False)),
+                      op("add", {"n": X}, x="v", y="s")], ["n"], {"v": X})  # fmt: skip
+        return make([self.loop(self.true("go"), body, loop_vars="x")], ["y0"])
+
+    def test_a_heavy_loop_is_stopped_by_time(self, make, monkeypatch):
+        path = self.heavy(make)
+        monkeypatch.setenv("ANE_BOOK_LOOP_SECONDS", "0.05")
+        refused(path, r"'y0'.*still runs after 0\.05 s; ANE_BOOK_LOOP_SECONDS sets more, or inf")
+        monkeypatch.setenv("ANE_BOOK_LOOP_SECONDS", "long")
+        refused(path, "must be a number of seconds, or inf; not 'long'", InvalidInput)
+
+    def test_a_limit_of_time_can_be_lifted(self, make, monkeypatch):
+        monkeypatch.setenv("ANE_BOOK_LOOP_SECONDS", "inf")
+        monkeypatch.setattr(failures, "MAX_TURNS", 5)
+        refused(self.heavy(make), "still runs after 5 turns")
+
+    @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
+    def test_ctrl_c_stops_a_loop(self, make):
+        program = MLProgram(self.heavy(make))
+        timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+        kept = signal.signal(signal.SIGINT, signal.default_int_handler)
+        assert program.compiled  # so that the loop is what it interrupts
+        try:
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                program.predict(program.random_inputs())
+        finally:
+            timer.cancel()
+            signal.signal(signal.SIGINT, kept)
 
     @pytest.mark.parametrize(
         "operation",
