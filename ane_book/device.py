@@ -8,6 +8,7 @@ References:
   https://apple.github.io/coremltools/docs-guides/source/stateful-models.html
 """
 
+from collections.abc import Iterator
 from functools import cache
 import importlib.metadata
 import importlib.util
@@ -110,16 +111,49 @@ def cores() -> int:
 
 
 def memory_bytes() -> int | None:
-    """Memory that this process may use, in bytes: the machine's, or the container's if smaller."""
+    """Memory that this process may use, in bytes; None where nobody can say.
+
+    The machine's, or less by a limit on the process itself (`ulimit -v`) or on a control group that
+    it is in, as containers and batch systems set it.
+    """
+    limits = [*_group_limits()]
     try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        import resource
+
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        limits.append(resource.getrlimit(resource.RLIMIT_AS)[0])
+    except (ImportError, ValueError, OSError):  # Windows has neither
         return None
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-    except (OSError, ValueError):  # no container, or "max"
-        return total
-    return min(total, limit)
+    return min(limit for limit in limits if limit > 0)  # less than none is no limit
+
+
+#: Where Linux says what groups this process is in, and where their limits stand.
+OWN_GROUPS, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+
+def _group_limits() -> Iterator[int]:
+    """The memory limits of this process' control group and of those that it lies in, in bytes.
+
+    Version 2 has one tree of groups, version 1 one for memory. In a container the path may be that
+    on the host, of which only the end is to be seen, as the top of the tree.
+    """
+    lines = OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top, name = GROUPS, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = GROUPS / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(top):
+                break
+            try:
+                yield int((folder / name).read_text())
+            except (OSError, ValueError):  # not there, or "max"
+                continue
 
 
 def _version(package: str) -> str | None:

@@ -8,10 +8,9 @@ Reference: the rules on names and scopes in `mlmodel/format/MIL.proto` of apple/
 """
 
 from math import inf
-import os
-import sys
 from typing import TYPE_CHECKING
 
+from ane_book.device import memory_bytes
 from ane_book.errors import InvalidPackage
 from ane_book.mil.blob import SUB_BYTE
 from ane_book.mil.declared import WEIGHTS, check_compressed, check_parameters
@@ -163,14 +162,14 @@ class _Scope:
 
 
 def check_memory(function: "Function", lift: bool) -> None:
-    """Refuse a function that this machine has not the memory for, before anything is allocated.
+    """Refuse a function that this process has not the memory for, before anything is allocated.
 
     What must be in memory at once (inputs, states, constants), and each value that an op declares,
     have to fit; lift: half precision takes four bytes. A flexible size counts as 1, and the sum of
     intermediate values is not bounded, since most are views or freed soon. An op that makes more
     than it declares is stopped by the allocator, see `mil/failures.py`.
     """
-    limit = _memory_limit()
+    limit = memory_bytes() or inf
 
     def check(size: int, what: str) -> None:
         if size > limit:
@@ -194,14 +193,3 @@ def check_memory(function: "Function", lift: bool) -> None:
                     held += size(item.type)
                     blobs.add((item.blob or id(item), item.type))
     check(held, "its inputs, states and constants")
-
-
-def _memory_limit() -> float:
-    """Bytes of this machine's memory, or less where the process may not have that much."""
-    if sys.platform == "win32":
-        return inf
-    import resource
-
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return physical if allowed == resource.RLIM_INFINITY else min(physical, allowed)
