@@ -2,7 +2,9 @@
 
 A constant is what a `const` op or an immediate value says. A compressed one, the result of a
 `constexpr_*` op, stays compressed until someone asks for its tensor: a product may read it as it is
-(`fast.py`). What lies in the weight file is decoded once a package, for all its functions.
+(`fast.py`). Expanded it has the declared type: a half precision weight is rounded to half, also for
+a run in single precision, which widens the value that the program declares. What lies in the weight
+file is decoded once a package, for all its functions.
 """
 
 from collections.abc import Callable, Hashable
@@ -49,9 +51,9 @@ Known = Constant | Expansion
 class Constants:
     """The constants of one function, by name.
 
-    lift: half precision becomes single. shared: decoded values, kept for all functions of a
-    package; keys say what a value is, so that equal ones are made once. preparing: what explains
-    why a compressed one cannot be expanded (`Failures.preparing`).
+    lift: half precision is widened to single, its values as declared. shared: decoded values, kept
+    for all functions of a package; keys say what a value is, so that equal ones are made once.
+    preparing: what explains why a compressed one cannot be expanded (`Failures.preparing`).
     """
 
     def __init__(self, function: Function, lift: bool, shared: dict, preparing: Callable):
@@ -131,9 +133,17 @@ class Constants:
             given = {key: self.find(item) for key, (item,) in operation.inputs.items()}
             found = op.function(
                 **{
-                    key: self.plain(key, value) if key in op.static else self.tensor(value)
+                    key: value.value if key in op.static else self._declared(value)
                     for key, value in given.items()
                 }
             )
-            self.shared[key] = found if isinstance(found, tuple) else (found,)
+            found = found if isinstance(found, tuple) else (found,)
+            half = torch.float16 if self.lift else None
+            self.shared[key] = tuple(t.float() if t.dtype == half else t for t in found)
         return self.shared[key]
+
+    def _declared(self, value: Known) -> torch.Tensor:
+        """A constant in its declared dtype, whatever the precision of the run."""
+        if isinstance(value, Expansion):
+            return self.tensor(value).to(TORCH[value.type.dtype])  # exact: it was widened from it
+        return self.stored(value)

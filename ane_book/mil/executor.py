@@ -3,7 +3,8 @@
 The call is that of coremltools' `MLModel.predict`, which needs a Mac. With precision="fp16" every
 tensor has the dtype that the program declares and each op rounds once, after summing in float32;
 with precision="fp32" half precision is lifted to single, which gives the numbers to compare with
-PyTorch.
+PyTorch; constants keep the values that the program declares, compressed weights included, which
+expand to half precision as declared.
 
 Taught in the chapters "Porting recipe" and "Inside an ML Program".
 """

@@ -46,6 +46,7 @@ class _Matrix(ctypes.Structure):
         ("group", ctypes.c_int64),
         ("kind", ctypes.c_int32),
         ("half_activations", ctypes.c_int32),
+        ("half_weights", ctypes.c_int32),
     )
 
 
@@ -83,8 +84,9 @@ class Weight:
     """A constant matrix (R, C) in the form that the package stores, ready for products.
 
     data: float32, float16 or int8 (R, C), or packed nibbles, uint8 (R, C/2), with C a multiple of
-    32. table: float32, a scale for each row of int8 (R,), or the palettes of nibbles (G, 16), each
-    for R/G rows. bias: (R,) or None. dtype: of activations, float16 or float32.
+    32. table: a scale for each row of int8 (R,), or the palettes of nibbles (G, 16), each for R/G
+    rows; what a float16 scale makes is rounded to float16. bias: (R,) or None. dtype: of
+    activations, float16 or float32.
     """
 
     def __init__(
@@ -98,11 +100,14 @@ class Weight:
         self.columns = columns * 2 if data.dtype == torch.uint8 else columns
         self.dtype = dtype
         bias = None if bias is None else bias.float().contiguous()
+        half_weights = table is not None and table.dtype == torch.float16
+        table = None if table is None else table.float().contiguous()
         self._keep = (data.contiguous(), table, bias)  # the struct has only their addresses
         pointers = [None if t is None else t.data_ptr() for t in self._keep]
         group = self.rows // len(table) if data.dtype == torch.uint8 else 1
         half = dtype == torch.float16
-        self._matrix = _Matrix(*pointers, self.rows, self.columns, group, KINDS[data.dtype], half)
+        sizes = (self.rows, self.columns, group, KINDS[data.dtype])
+        self._matrix = _Matrix(*pointers, *sizes, half, half_weights)
         self._address = ctypes.addressof(self._matrix)
         self._matvec, self._matmat = kernel("matvec"), kernel("matmat")
 

@@ -129,8 +129,7 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | 
         by_row = scale.type.shape[:1] == (rows,) and set(scale.type.shape[1:]) == {1}
         if data.type.dtype != "int8" or not by_row or "offset" in inputs:
             return None
-        table = constants.stored(scale).float().reshape(rows)
-        return constants.stored(data).flatten(1), table
+        return constants.stored(data).flatten(1), constants.stored(scale).reshape(rows)
     if operation.type == "constexpr_lut_to_dense" and "shape" not in inputs:
         indices, lut = inputs["indices"], inputs["lut"]
         groups, *others, entries, vector = lut.type.shape
@@ -138,6 +137,6 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | 
         by_rows = set(others) <= {1} and (entries, vector) == (16, 1) and rows % groups == 0
         if packed is None or not by_rows or columns % 32:
             return None
-        table = constants.stored(lut).float().reshape(groups, 16)
+        table = constants.stored(lut).reshape(groups, 16)
         return torch.from_numpy(packed).reshape(rows, columns // 2), table
     return None

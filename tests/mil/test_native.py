@@ -11,7 +11,7 @@ import torch
 
 needs_compiler = pytest.mark.skipif(not native.available(), reason=native.status()[1])
 
-FORMS = ("single", "half", "int8", "palette")
+FORMS = ("single", "half", "int8", "int8-half", "palette")
 SHAPES = [(1, 32, 1), (7, 96, 1), (192, 576, 1), (50, 64, 2), (13, 160, 64), (6, 1536, 70)]
 
 
@@ -22,10 +22,13 @@ def make(form: str, rows: int, columns: int, seed: int = 0):
         data = torch.randn(rows, columns, generator=random)
         data = data if form == "single" else data.half()
         return data, None, data.float()
-    if form == "int8":
+    if form.startswith("int8"):
         data = torch.randint(-128, 128, (rows, columns), generator=random, dtype=torch.int8)
-        table = torch.rand(rows, generator=random)
-        return data, table, data.float() * table[:, None]
+        table = torch.rand(rows, generator=random) ** 9  # some scale to subnormal halves
+        if form == "int8":
+            return data, table, data.float() * table[:, None]
+        table = table.half()
+        return data, table, (data.float() * table.float()[:, None]).half().float()
     groups = next(g for g in (3, 2, 1) if rows % g == 0)
     table = torch.randn(groups, 16, generator=random)
     nibbles = torch.randint(0, 16, (rows, columns), generator=random, dtype=torch.uint8)
@@ -43,7 +46,7 @@ def test_products_are_torchs(form, rows, columns, tokens, dtype, with_bias):
     bias = torch.randn(rows) if with_bias else None
     x = torch.randn(1, columns, 1, tokens).to(dtype)
     expected = dense.double() @ x[0, :, 0].double() + (bias.double()[:, None] if with_bias else 0)
-    scale = (dense.double().abs() @ x[0, :, 0].double().abs()).clamp(min=1e-3)
+    scale = (dense.double().abs() @ x[0, :, 0].double().abs()).clamp(min=1)
     weight = native.Weight(data, dtype, table, bias)
     first = weight.channels_first(x)
     last = weight.channels_last(x[0, :, 0].t()[None])
@@ -53,6 +56,18 @@ def test_products_are_torchs(form, rows, columns, tokens, dtype, with_bias):
         error = (found.double() - expected).abs()
         rounding = expected.abs() * 2**-11 if dtype == torch.float16 else 0  # half an ulp
         assert (error <= scale * 2**-20 + rounding + 1e-7).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("form", FORMS)
+def test_each_weight_is_read_to_the_bit(form):
+    """Ties, and what scales to less than half precision's normal numbers, included."""
+    columns = 64 if form == "palette" else 57
+    data, table, dense = make(form, 96, columns, seed=1)
+    weight = native.Weight(data, torch.float32, table)
+    several, one = torch.eye(columns), torch.eye(columns)[:, None]
+    assert torch.equal(weight.channels_last(several), dense.t())
+    assert torch.equal(torch.cat([weight.channels_last(x) for x in one]), dense.t())
 
 
 @needs_compiler

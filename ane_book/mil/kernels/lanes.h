@@ -69,11 +69,7 @@ static inline void narrow(const float *p, int64_t n, void *out, int is_half)
 /* float32 values to the nearest half and back; n is a multiple of LANES. */
 static inline void round_to_half(float *p, int64_t n)
 {
-    half rounded[LANES];
-    for (int64_t i = 0; i < n; i += LANES) {
-        store_half(rounded, load_single(p + i));
-        *(lanes *)(p + i) = load_half(rounded);
-    }
+    for (int64_t i = 0; i < n; i += LANES) *(lanes *)(p + i) = nearest_half(load_single(p + i));
 }
 
 /* --- softmax --------------------------------------------------------------------------------- */
@@ -129,8 +125,8 @@ static inline __attribute__((always_inline)) void add_product(lanes *part, chunk
     for (int k = 0; k < VECTORS; k++) part[k] += w.v[k] * load_single(x + k * LANES);
 }
 
-#define DOT(name, type, load)                                                                    \
-    static inline float name(const type *w, const float *x, int64_t columns)                     \
+#define DOT(name, type, load, ...)                                                               \
+    static inline float name(const type *w, const float *x, int64_t columns, ##__VA_ARGS__)      \
     {                                                                                            \
         lanes part[PARTS] = {{0}};                                                               \
         int64_t i = 0;                                                                           \
@@ -156,6 +152,8 @@ static inline __attribute__((always_inline)) void add_product(lanes *part, chunk
 DOT(dot_single, float, single_chunk)
 DOT(dot_half, half, half_chunk)
 DOT(dot_int8, int8_t, int8_chunk)
+#define SCALED(w) scaled_chunk(w, scale)
+DOT(dot_scaled, int8_t, SCALED, float scale)
 
 /* --- tiles of a matrix product ---------------------------------------------------------------- */
 

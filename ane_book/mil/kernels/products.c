@@ -2,7 +2,8 @@
  *
  * One token of a language model costs as much as reading every weight once. These products read
  * them where they lie in the mapped weight file: two bytes a weight in half precision, one with a
- * scale for each row, half a byte with a palette of 16 values. All sum in float32 and round once.
+ * scale for each row, half a byte with a palette of 16 values. All sum in float32 and round once. What
+ * scaling makes of int8 is rounded to half first where the package declares it half.
  *
  * Letters: R rows and C columns of the weight, T tokens. Weights lie row by row; nibbles are packed
  * as MIL packs uint4, the even column in the low half of a byte.
@@ -23,6 +24,7 @@ typedef struct {
     const float *bias;  /* one for each row, or NULL */
     int64_t rows, columns, group;
     int32_t kind, half_activations; /* half_activations: x and y are half, not float32 */
+    int32_t half_weights;           /* INT8: what scaling makes is rounded to half */
 } Matrix;
 
 /* Where a column's activation goes: most processors look up 16 even columns, then 16 odd ones. */
@@ -65,7 +67,10 @@ static float dot(const Matrix *m, int64_t r, const float *x, Palette *palette, i
     switch (m->kind) {
     case SINGLE: return dot_single((const float *)m->weight + at, x, m->columns);
     case HALF: return dot_half((const half *)m->weight + at, x, m->columns);
-    case INT8: return m->table[r] * dot_int8((const int8_t *)m->weight + at, x, m->columns);
+    case INT8:
+        if (m->half_weights)
+            return dot_scaled((const int8_t *)m->weight + at, x, m->columns, m->table[r]);
+        return m->table[r] * dot_int8((const int8_t *)m->weight + at, x, m->columns);
     default:
         if (is_first || r % m->group == 0) read_palette(palette, m->table + r / m->group * 16);
         return dot_palette16((const uint8_t *)m->weight + at / 2, palette, x, m->columns);
@@ -116,7 +121,7 @@ static void unpack_palette(const uint8_t *nibbles, const float *table, int64_t n
 #endif
 }
 
-/* Columns c .. c + n of row r as float32; n is at most DEPTH. */
+/* Columns c .. c + n of row r as float32, n at most DEPTH; of INT8 unscaled, or else half. */
 static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
 {
     int64_t at = r * m->columns + c, i = 0;
@@ -129,8 +134,14 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
         return;
     }
     const int8_t *w = (const int8_t *)m->weight + at;
-    for (; i + CHUNK <= n; i += CHUNK) *(chunk *)(out + i) = int8_chunk(w + i);
-    for (; i < n; i++) out[i] = w[i];
+    float scale = m->half_weights ? m->table[r] : 1;
+    for (; i < n; i += CHUNK) {
+        int8_t rest[CHUNK] = {0};
+        const int8_t *from = w + i;
+        if (n - i < CHUNK) from = memcpy(rest, from, n - i);
+        chunk c = m->half_weights ? scaled_chunk(from, scale) : int8_chunk(from);
+        memcpy(out + i, &c, MIN(CHUNK, n - i) * sizeof(float));
+    }
 }
 
 /* y (ROWS, width) += columns c .. c + n of rows r .. r + ROWS of W, times x (n, width). */
@@ -164,7 +175,8 @@ static void block(const Product *p, int64_t first, int64_t end, int64_t t)
             rows_times(m, r, c, MIN(DEPTH, m->columns - c), p->x + c * p->stride + t, p->stride,
                        y + (r - first) * width, width);
     for (int64_t r = first; r < end; r++) {
-        float scale = m->kind == INT8 ? m->table[r] : 1, bias = m->bias ? m->bias[r] : 0;
+        float scale = m->kind == INT8 && !m->half_weights ? m->table[r] : 1;
+        float bias = m->bias ? m->bias[r] : 0;
         float *line = y + (r - first) * width;
         if (scale != 1 || bias != 0)
             for (int64_t i = 0; i < tokens; i++) line[i] = line[i] * scale + bias;

@@ -70,6 +70,11 @@ static inline void store_half(half *p, lanes v)
     _mm256_storeu_si256((void *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
 }
 
+static inline lanes nearest_half(lanes v)
+{
+    return (lanes)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+}
+
 static inline chunk half_chunk(const half *p) { return (chunk){{load_half(p)}}; }
 
 static inline chunk int8_chunk(const int8_t *p)
@@ -102,6 +107,11 @@ static inline lanes load_half(const half *p)
 static inline void store_half(half *p, lanes v)
 {
     _mm_storeu_si128((void *)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+static inline lanes nearest_half(lanes v)
+{
+    return (lanes)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
 }
 
 static inline chunk half_chunk(const half *p) { return (chunk){{load_half(p), load_half(p + 8)}}; }
@@ -157,6 +167,11 @@ static inline lanes load_half(const half *p)
 static inline void store_half(half *p, lanes v)
 {
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)v)));
+}
+
+static inline lanes nearest_half(lanes v)
+{
+    return (lanes)vcvt_f32_f16(vcvt_f16_f32((float32x4_t)v));
 }
 
 static inline chunk half_chunk(const half *p)
@@ -235,6 +250,17 @@ static inline void store_half(half *p, lanes v)
     *(four_halves *)p = __builtin_convertvector(found, four_halves);
 }
 
+/* By adding a number so large that what is beyond a half's last place falls off. Finite values are
+ * below 2^115, as all are that come of halves. */
+static inline lanes nearest_half(lanes v)
+{
+    const ints least = (ints){0} + (113 << 23); /* 2^-14, below which the last place stays */
+    ints power = (ints)v & 0x7f800000, above = power > least;
+    power = (power & above) | (least & ~above);
+    lanes large = (lanes)(power + (13 << 23 | 1 << 22)); /* 1.5 * 2^13 times the power of two */
+    return (v + large - large) * 0x1p112f * 0x1p-112f; /* from 2^16 on infinite */
+}
+
 #if defined(__SSE2__)
 
 static inline chunk half_chunk(const half *p)
@@ -305,4 +331,26 @@ static inline void look_up(const Palette *p, const uint8_t *nibbles, chunk *firs
 }
 
 #endif
+
+/* int8 times a scale that is a half, each to the nearest half. */
+static inline chunk scaled_chunk(const int8_t *p, float scale)
+{
+#if defined(__AVX512FP16__) && defined(__AVX512VL__)
+    __m256h w = _mm256_cvtepi16_ph(_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p)));
+    w = _mm256_mul_ph(w, _mm256_set1_ph((_Float16)scale));
+    return (chunk){{(lanes)_mm512_cvtph_ps(_mm256_castph_si256(w))}};
+#elif defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__aarch64__)
+    int8x16_t bytes = vld1q_s8(p);
+    float16x8_t a = vcvtq_f16_s16(vmovl_s8(vget_low_s8(bytes)));
+    float16x8_t b = vcvtq_f16_s16(vmovl_high_s8(bytes));
+    a = vmulq_n_f16(a, (float16_t)scale), b = vmulq_n_f16(b, (float16_t)scale);
+    return (chunk){{(lanes)vcvt_f32_f16(vget_low_f16(a)), (lanes)vcvt_high_f32_f16(a),
+                    (lanes)vcvt_f32_f16(vget_low_f16(b)), (lanes)vcvt_high_f32_f16(b)}};
+#else
+    chunk c = int8_chunk(p);
+    for (int k = 0; k < VECTORS; k++) c.v[k] = nearest_half(c.v[k] * scale);
+    return c;
+#endif
+}
+
 #endif
