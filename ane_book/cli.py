@@ -11,7 +11,7 @@ from pathlib import Path
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from ane_book.errors import AneBookError, PromptTooLong
+from ane_book.errors import AneBookError, PromptTooLong, printable
 from ane_book.progress import progress_bar, typed_lines
 import typer
 
@@ -243,7 +243,8 @@ def inspect_command(
     if as_json:
         print(json.dumps(facts, indent=2))
     else:
-        print("\n\n".join([report(facts), *([execution_report(facts["run"])] if run else [])]))
+        parts = [report(facts), *([execution_report(facts["run"])] if run else [])]
+        print(printable("\n\n".join(parts)))
 
 
 @app.command()
@@ -267,7 +268,7 @@ def diff(
     from ane_book.execute import compare_packages
 
     text, equal = compare_packages(a, b, function, inputs, precision, tolerance, seed)
-    print(text)
+    print(printable(text))
     raise typer.Exit(0 if equal else 1)
 
 
@@ -306,9 +307,13 @@ def _load(model: str, precision: str, backend: str, **recipe: str | int | None) 
 
 
 def _print_stream(stream: "Stream") -> "Result":
-    """Print pieces as they come; the result of the whole."""
+    """Print pieces as they come; the result of the whole.
+
+    A terminal gets no control characters from a model; a file or a pipe gets its exact text.
+    """
+    shown = printable if sys.stdout.isatty() else str
     for piece in stream:
-        print(piece, end="", flush=True)
+        print(shown(piece), end="", flush=True)
     print(flush=True)
     return stream.result
 

@@ -2,11 +2,25 @@
 
 Every error a user can cause derives from `AneBookError`; the command line prints its message
 without a traceback and exits with code 2. Anything else that escapes is a bug of ours.
+
+Messages name what stands in files that nobody vouches for. They can be shown as they are.
 """
+
+import re
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
+
+
+def printable(text: str) -> str:
+    """The text with control characters spelled out, such as \\x1b: a terminal obeys those."""
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 class AneBookError(Exception):
     """Base of all errors that the input, not the library, is to blame for."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class UnknownModel(AneBookError):

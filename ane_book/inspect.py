@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ane_book.bundle import Bundle
+from ane_book.errors import InvalidPackage, printable
 
 if TYPE_CHECKING:  # `ane_book.mil` imports torch, a second that a table does not need
     from ane_book.mil.reader import Function
@@ -23,6 +24,11 @@ def inspect_path(path: str | Path) -> dict:
     path = Path(path)
     if is_bundle(path):
         return inspect_bundle(Bundle.open(path))
+    if path.suffix == ".gguf":
+        raise InvalidPackage(
+            f"{path}: a .gguf file holds weights, not a program; `ane-book plan {path}` shows what "
+            f"would be made of it, and `ane-book convert {path}` makes a bundle to inspect"
+        )
     return inspect_package(path)
 
 
@@ -125,8 +131,9 @@ def _package_report(facts: dict) -> str:
 
 
 def table(rows: list[tuple[str, ...]], indent: int = 0) -> str:
-    """Rows as aligned columns; a column of numbers is set to the right."""
-    columns = [list(column) for column in zip(*rows, strict=True)]
+    """Rows as aligned columns; a column of numbers is set to the right. A cell is one line."""
+    cells = [[printable(cell).replace("\n", r"\n") for cell in row] for row in rows]
+    columns = [list(column) for column in zip(*cells, strict=True)]
     for column in columns:
         width = max(map(len, column))
         numeric = all(cell[:1].isdigit() for cell in column)

@@ -143,6 +143,12 @@ class TestInspect:
         assert "not a .mlpackage" in refused("inspect", tmp_path)
         assert "no such package" in refused("inspect", tmp_path / "nothing")
 
+    def test_a_gguf_file(self, tmp_path):
+        (tmp_path / "m.gguf").write_bytes(b"GGUF")
+        for options in ([], ["--run"]):
+            message = refused("inspect", tmp_path / "m.gguf", *options)
+            assert "m.gguf: a .gguf file holds weights, not a program; `ane-book plan" in message
+
 
 class TestConvert:
     def test_prints_the_folder_and_writes_it(self, tiny, tmp_path):
