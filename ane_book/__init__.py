@@ -6,17 +6,11 @@
     print(session.generate("What is the capital of France?").text)
 
 The library is the companion of the ANE Book; each part says in which chapter it is taught.
+Importing it sets one thing in the process that imports it: GOMP_SPINCOUNT, unless that is set.
 """
 
-import logging
 import os
 from typing import TYPE_CHECKING
-import warnings
-
-# coremltools prints ten lines on import off a Mac and draws progress bars while converting.
-os.environ.setdefault("TQDM_DISABLE", "1")
-logging.getLogger("coremltools").setLevel(logging.ERROR)
-warnings.filterwarnings("ignore", message="IProgress not found")
 
 # OpenMP's threads spin while they wait for each other. On a machine that others use too, a thread
 # then spins for one that has no core, and a decode step takes ten times as long; a short spin costs

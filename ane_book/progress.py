@@ -1,14 +1,17 @@
-"""The terminal: how far a long task is, on stderr, and what is typed.
+"""The terminal: how far a long task is, on stderr, what is typed, and what others print there.
 
 Progress is a bar on a terminal, else a line now and then.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+import logging
 import sys
+import threading
 import time
 
-__all__ = ["progress_bar", "typed_lines"]
+__all__ = ["progress_bar", "silent_coremltools", "typed_lines"]
 
 
 @contextmanager
@@ -57,3 +60,51 @@ def typed_lines() -> Iterator[str]:
             return
         if line.strip():
             yield line.strip()
+
+
+class _Silence:
+    """Coremltools without its bars, and its logger with errors alone, while anyone needs that."""
+
+    def __init__(self):
+        self._lock, self._users, self._before = threading.RLock(), 0, ExitStack()
+
+    def begin(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._begin()
+
+    def _begin(self) -> None:
+        logger = logging.getLogger("coremltools")
+        if logger.level == logging.NOTSET:  # else somebody wants to see more, or less
+            self._before.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        from coremltools.converters.mil.frontend.torch import ops
+        from coremltools.converters.mil.mil.passes import pass_pipeline
+
+        for module, name in ((ops, "_tqdm"), (pass_pipeline, "tqdm")):
+            bar = getattr(module, name)
+            self._before.callback(setattr, module, name, bar)
+            setattr(module, name, partial(bar, disable=True))
+
+    def end(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._before.close()
+
+
+_silence = _Silence()
+
+
+@contextmanager
+def silent_coremltools() -> Iterator[None]:
+    """No lines from coremltools' import, of which there are nine off a Mac, and no bars from it.
+
+    Afterwards all is as it was: what a program sees of its own use of coremltools is its affair.
+    """
+    try:
+        _silence.begin()
+        yield
+    finally:
+        _silence.end()

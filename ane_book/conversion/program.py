@@ -18,6 +18,7 @@ import uuid
 
 from ane_book.conversion.quantize import SCHEMES, Scheme, encode
 from ane_book.mil.reader import Constant, Package
+from ane_book.progress import silent_coremltools
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -62,6 +63,7 @@ class Stored:
             value.CopyFrom(_helper().create_file_value_tensor(WEIGHT_FILE, offset, shape, code))
 
 
+@silent_coremltools()
 def lower(
     module: nn.Module,
     inputs: dict[str, Tensor],
@@ -233,8 +235,7 @@ class FunctionWriter:
         feeds: value for each input of the piece. weights: what `write_weights` gave for each
         parameter. names: final names for outputs that leave the function.
         """
-        rename = dict(feeds) | self._stamped.setdefault(id(piece), {})
-        rename |= {piece_name: final for piece_name, final in (names or {}).items()}
+        rename = feeds | self._stamped.setdefault(id(piece), {}) | (names or {})
         for operation in piece.operations:
             output = operation.outputs[0].name
             plain_constant = operation.type == "const" and output not in piece.parameters
@@ -287,6 +288,7 @@ def _describe(array_type, value_type) -> None:
 class PackageWriter:
     """Writes a multifunction `.mlpackage`: weights first, as they come, then the functions."""
 
+    @silent_coremltools()
     def __init__(self, path: Path):
         from coremltools.libmilstoragepython import _BlobStorageWriter
         from coremltools.proto import Model_pb2
@@ -329,10 +331,7 @@ class PackageWriter:
 
 def _manifest() -> Iterator[tuple[str, object]]:
     """The package's manifest; identifiers are fixed, so that equal models are equal bytes."""
-    items = {
-        "model.mlmodel": "CoreML Model Specification",
-        "weights": "CoreML Model Weights",
-    }
+    items = {"model.mlmodel": "CoreML Model Specification", "weights": "CoreML Model Weights"}
     ids = {name: str(uuid.uuid5(uuid.NAMESPACE_URL, f"ane-book/{name}")) for name in items}
     yield "fileFormatVersion", "1.0.0"
     yield (

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ane_book import device
 from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
+from ane_book.progress import silent_coremltools
 import numpy as np
 
 if TYPE_CHECKING:  # `ane_book.mil` imports torch: a second that listing models does not need
@@ -113,8 +114,9 @@ class CoreMLBackend:
         self._compiled: dict[Path, str] = {}
 
     def load(self, package: Path, function: str) -> LoadedFunction:
-        from coremltools import ComputeUnit
-        from coremltools.models import CompiledMLModel
+        with silent_coremltools():
+            from coremltools import ComputeUnit
+            from coremltools.models import CompiledMLModel
 
         package = Path(package)
         declared = self._package(package)

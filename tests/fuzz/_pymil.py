@@ -2,7 +2,6 @@
 
 import warnings
 
-import ane_book  # noqa: F401  (silences coremltools)
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types

@@ -3,7 +3,6 @@
 from functools import cache
 from math import inf, log10
 
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram, executor
 from ane_book.mil.compare import diff

@@ -4,7 +4,6 @@ import gc
 import json
 import shutil
 
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.mil import MLProgram, executor
 from ane_book.mil.ops import OPS

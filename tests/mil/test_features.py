@@ -3,7 +3,6 @@
 from functools import cache
 import warnings
 
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import InvalidInput, InvalidType
 from ane_book.mil import MLProgram, numerics
 from ane_book.mil.features import load_inputs

@@ -9,7 +9,6 @@ import copy
 import logging
 
 from _foreign import WAYS, agree, halved, normal, package, quiet, same
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.optimize import coreml as cto

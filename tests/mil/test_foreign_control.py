@@ -6,7 +6,6 @@ of torch.export.
 """
 
 from _foreign import IN_SINGLE, agree, build, normal, package
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb

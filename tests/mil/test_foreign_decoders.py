@@ -11,7 +11,6 @@ Letters: T query, P positions in the cache, H heads, G key-value heads, D head s
 
 from _foreign import WAYS, agree, normal, package
 from _foreign_llama import PROMPT, VOCABULARY, P, answer, causal, llama
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.optimize import coreml as cto

@@ -1,7 +1,6 @@
 """The edges of a program: what comes in unused, goes out twice, is empty, or is named oddly."""
 
 from _foreign import IN_SINGLE, WAYS, agree, build, halved, normal, package, reference
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb

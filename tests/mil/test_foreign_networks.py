@@ -4,7 +4,6 @@ Vision, text, speech and sequences; shapes fixed, enumerated and ranged; targets
 """
 
 from _foreign import WAYS, agree, check, exported, normal, package, quiet, reference, seeded
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram
 import coremltools as ct
 import numpy as np

@@ -10,7 +10,6 @@ Letters: L layers, G key-value heads, P positions in the cache, D head size.
 
 from _foreign import agree, exported, package
 from _foreign_llama import PROMPT, P, answer, causal, llama
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
 from ane_book.mil.ops import OPS

@@ -5,7 +5,6 @@ that was read before must not change with it, and what goes out must not be the 
 """
 
 from _foreign import AS_IT_STANDS, WAYS, agree, build, normal
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram, State
 from coremltools.converters.mil import Builder as mb

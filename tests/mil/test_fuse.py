@@ -1,6 +1,5 @@
 """Groups of ops that run as one kernel: found where they are, only there, with equal results."""
 
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram, native
 from ane_book.mil.compile import Compiler
 import coremltools as ct

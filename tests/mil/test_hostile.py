@@ -21,7 +21,6 @@ from _package import (
     run,
     typed,
 )
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import AneBookError
 from ane_book.inspect import inspect_package
 from ane_book.mil.reader import proto

@@ -11,7 +11,6 @@ import time
 from typing import ClassVar
 
 from _package import ADD, X, block, const, edit, op, refused, run, typed
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import AneBookError, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.mil import MLProgram, failures
 from ane_book.mil.reader import Package

@@ -1,7 +1,6 @@
 """Lists: written, read and grown, one op after another and through `while_loop`."""
 
 from _oracle import few, normal, run
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
 from ane_book.mil.ops import OPS

@@ -1,6 +1,5 @@
 """Memory as it is predicted from a program, held to what torch really allocates."""
 
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram
 from ane_book.mil.memory import peak_resident, predict
 import coremltools as ct

@@ -1,6 +1,5 @@
 """Overflow, NaN and lost bits of half precision, each at the op where it starts."""
 
-import ane_book  # noqa: F401  (silences coremltools)
 from ane_book.mil import MLProgram, executor
 from ane_book.mil.numerics import report
 import coremltools as ct
