@@ -47,32 +47,26 @@ def load(
     """A session over a bundle's folder or a reference model, which is converted at first use.
 
     precision: "fp16" or, with the executor, "fp32". backend: "mil", "coreml" or None for the best
-    that runs here. recipe: what `convert` takes (kv, context, prefill, source, progress, ...).
+    that runs here. recipe: what `convert` takes (kv, context, prefill, source, progress, ...); a
+    bundle is held to it.
     """
     from ane_book.bundle import Bundle
     from ane_book.runtime import Session
 
     if os.path.exists(os.path.join(model, "manifest.json")):
+        from ane_book.cache import mark_used
+
         bundle = Bundle.open(model)
-        _hold_to(bundle, recipe)
+        mark_used(bundle.path)
+        if recipe:
+            from ane_book.conversion.recipe import hold_to
+
+            hold_to(bundle, recipe)
     else:
         from ane_book.conversion import convert
 
         bundle = convert(str(model), **recipe)
     return Session(bundle, precision, backend)
-
-
-def _hold_to(bundle: "Bundle", wanted: dict) -> None:
-    """Refuse options that a bundle, converted long ago, cannot follow any more."""
-    from ane_book.errors import InvalidInput
-
-    made = bundle.recipe.model_dump()
-    for option, value in wanted.items():
-        if option != "progress" and made.get(option) != value:
-            raise InvalidInput(
-                f"{bundle.path} was converted with {option} = {made.get(option)!r}, not {value!r}; "
-                "convert the model again to change it"
-            )
 
 
 def __getattr__(name: str):

@@ -12,22 +12,43 @@
 Cut into projections, it has a package for every matrix instead (layer_00_q.mlpackage, ...), and
 norms.npz for the host, which does all between them.
 
-It is the contract between conversion and everything after it. A bundle appears whole or not at all.
+It is the contract between conversion and everything after it. A bundle appears whole or not at all,
+and whoever opens one trusts none of it: every file is a regular one inside the folder, every number
+is held to the sizes of files before memory is taken for it. `Bundle.verify` compares all bytes.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+import hashlib
+import json
+import os
 from pathlib import Path
-from typing import Literal
+import stat
+from typing import Annotated, Literal
 
+from ane_book.arrays import map_array, read_arrays
 from ane_book.config import DecoderConfig
 from ane_book.errors import InvalidBundle
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-__all__ = ["Bundle", "Manifest", "Recipe", "projections"]
+__all__ = ["Bundle", "Manifest", "Recipe", "projections", "regular_files", "seal"]
 
-FORMAT = "ane-book bundle 1"
+MAX_MANIFEST = 1 << 22  # bytes; a thousand layers in projections need less
+
+
+def _inside(name: str) -> str:
+    """The path of a file below the bundle's folder, and nothing else."""
+    odd = not name.isprintable() or "\\" in name or ":" in name  # a drive, elsewhere a folder
+    if odd or len(name) > 255 or {"", ".", ".."} & set(name.split("/")):
+        raise ValueError(f"{name[:80]!r} is not a path below the bundle's folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_inside)]
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class _Record(BaseModel):
@@ -38,10 +59,10 @@ class Recipe(_Record):
     """How a model is converted: everything that shapes the graphs."""
 
     kv: Literal["state", "host"] = "state"
-    context: int = 512  # S: slots of the cache
-    prefill: int = 64  # T of the function `prefill`
-    shard_bytes: int = 1_000_000_000  # limit for the weights of one shard
-    head_rows: int = 16384  # limit for one part of the vocabulary
+    context: Positive = 512  # S: slots of the cache
+    prefill: Positive = 64  # T of the function `prefill`
+    shard_bytes: Natural = 1_000_000_000  # limit for the weights of one shard
+    head_rows: Positive = 16384  # limit for one part of the vocabulary
     argmax_output: bool = False
     quant: str = "none"  # of the layers: a name of conversion.quantize.SCHEMES
     quant_head: str = "none"
@@ -60,16 +81,16 @@ class Source(_Record):
 
 
 class Shard(_Record):
-    package: str
-    layers: tuple[int, int]  # [first, last)
+    package: FileName
+    layers: tuple[Natural, Natural]  # [first, last)
     projection: str | None = None  # the one that it holds, of `projections`; None: whole layers
 
 
 class Head(_Record):
     """Parts of the vocabulary projection, in order. A package holds one or several in a row."""
 
-    splits: list[int]  # rows of the vocabulary in each part
-    packages: list[str]  # the package of each part
+    splits: list[Positive]  # rows of the vocabulary in each part
+    packages: list[FileName]  # the package of each part
 
     @property
     def package(self) -> str:
@@ -78,7 +99,7 @@ class Head(_Record):
 
 
 class Tokenizer(_Record):
-    file: str = "tokenizer.json"
+    file: FileName = "tokenizer.json"
     chat_template: str | None = None
     eos_token_ids: list[int] = []
     bos_token_id: int | None = None
@@ -87,21 +108,37 @@ class Tokenizer(_Record):
 
 
 class Manifest(_Record):
-    """`manifest.json`, version 1."""
+    """`manifest.json`, version 2; version 1 had no hashes."""
 
-    format: Literal["ane-book bundle 1"] = FORMAT
+    format: Literal["ane-book bundle 2"]
     name: str
     config: DecoderConfig
     recipe: Recipe
     source: Source
     shards: list[Shard]
     head: Head
-    embedding: str = "embedding.npy"
-    golden: str = "golden.npz"
-    norms: str | None = None  # the host's share of the weights, in a bundle of projections
+    embedding: FileName = "embedding.npy"
+    golden: FileName = "golden.npz"
+    norms: FileName | None = None  # the host's share of the weights, in a bundle of projections
     tokenizer: Tokenizer
-    files: dict[str, int]  # every file of the bundle but this one, with its size in bytes
+    files: dict[FileName, Natural]  # every file of the bundle but this one, with its size in bytes
+    sha256: dict[FileName, SHA256]  # of the same files
     tools: dict[str, str]  # versions that made it
+    seal: str = ""  # of all fields above: see `seal`
+
+    @model_validator(mode="after")
+    def _check(self) -> "Manifest":
+        if self.sha256.keys() != self.files.keys():
+            raise ValueError("files and sha256 name different files")
+        used = [self.embedding, self.golden, self.tokenizer.file]
+        used += [self.norms] if self.norms else []
+        used += [f"{package}/Manifest.json" for package in self.packages]
+        for name in used:
+            if name not in self.files:
+                raise ValueError(f"{name!r} is used, but not among the files")
+        _check_numbers(self)
+        _check_parts(self)
+        return self
 
     @property
     def packages(self) -> list[str]:
@@ -119,6 +156,68 @@ def projections(config: DecoderConfig) -> dict[str, tuple[int, int]]:
     }  # fmt: skip
 
 
+def seal(fields: dict) -> str:
+    """sha256 of what manifest.json says, the seal itself left out."""
+    sealed = {name: value for name, value in fields.items() if name != "seal"}
+    return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
+
+
+def _check_numbers(manifest: Manifest) -> None:
+    """Hold what asks for memory to the sizes of files; ValueError says what is out of bounds."""
+    config, recipe = manifest.config, manifest.recipe
+    if not 2 <= recipe.prefill <= recipe.context <= config.max_position:
+        raise ValueError(
+            f"a context of {recipe.context} and a prefill of {recipe.prefill} tokens do not fit "
+            f"the model's {config.max_position} positions"
+        )
+    least = 2 * config.hidden_size * (config.vocab_size + 2 * config.num_layers)  # fp16, 2 norms
+    if least > sum(manifest.files.values()):
+        raise ValueError(
+            f"{config.num_layers} layers of {config.hidden_size} and {config.vocab_size} tokens "
+            "are more than the files can hold"
+        )
+
+
+def _check_parts(manifest: Manifest) -> None:
+    """Every layer, or each of its projections, has its package, and so has every part of the head.
+
+    Raises ValueError.
+    """
+    config, head, cut = manifest.config, manifest.head, manifest.recipe.partition == "projections"
+    parts = list(projections(config)) if cut else [None]
+    layer = 0  # before which all layers are there
+    for i, shard in enumerate(manifest.shards):
+        first, last = shard.layers
+        part = parts[i % len(parts)]
+        if (
+            first != layer
+            or shard.projection != part
+            or (last != first + 1 if cut else last <= first)
+        ):
+            raise ValueError(f"the shards hold layers {first} to {last - 1} out of order")
+        layer = last if part == parts[-1] else layer
+    if layer != config.num_layers or len(manifest.shards) % len(parts):
+        raise ValueError(f"the shards hold layers 0 to {layer - 1} of {config.num_layers}")
+    if cut != (manifest.norms is not None):
+        raise ValueError("norms belong to a bundle in projections, and to no other")
+    if sum(head.splits) != config.vocab_size:
+        raise ValueError(f"head splits do not add up to the vocabulary of {config.vocab_size}")
+    if len(head.packages) != len(head.splits):
+        raise ValueError("not every part of the head has a package")
+
+
+def regular_files(folder: Path) -> dict[str, int]:
+    """Bytes of every regular file below a folder, by its path in it; links are not followed."""
+    found = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place, name)
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                found[path.relative_to(folder).as_posix()] = status.st_size
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Bundle:
     """An opened bundle."""
@@ -128,26 +227,16 @@ class Bundle:
 
     @classmethod
     def open(cls, path: str | Path) -> "Bundle":
-        """Open and check a bundle's folder.
+        """Open a bundle's folder, and check what can be checked without reading all of it.
 
-        Raises InvalidBundle when the manifest cannot be read or a file is missing or cut short.
-        That the packages have the manifest's shapes is checked by whoever opens them (`Session`).
+        Raises InvalidBundle when the manifest cannot be read, is not one of ours or contradicts
+        itself, or when a file is missing, cut short, or no regular file. That the packages have the
+        manifest's shapes is checked by whoever opens them (`Session`), their bytes by `verify`.
         """
         path = Path(path)
-        manifest_path = path / "manifest.json"
-        try:
-            manifest = Manifest.model_validate_json(manifest_path.read_bytes())
-        except OSError:
-            raise InvalidBundle(
-                f"{path}: no manifest.json, so not a bundle; give a folder that `ane-book convert` "
-                "wrote"
-            ) from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "the file"
-            raise InvalidBundle(f"{manifest_path}: {place}: {first['msg']}") from None
-        bundle = cls(path, manifest)
+        bundle = cls(path, _read_manifest(path))
         bundle._check_files()
+        _ = bundle.embedding
         return bundle
 
     @property
@@ -161,43 +250,73 @@ class Bundle:
     @cached_property
     def embedding(self) -> np.ndarray:
         """The embedding (V, C), float16, memory-mapped."""
-        return np.load(self.path / self.manifest.embedding, mmap_mode="r")
+        shape = (self.config.vocab_size, self.config.hidden_size)
+        return map_array(self.path / self.manifest.embedding, shape, np.float16)
 
     def golden(self) -> dict[str, np.ndarray]:
         """The reference: `tokens` (T,), `logits` (V,) of the last, `argmax` (T,) of every one."""
-        with np.load(self.path / self.manifest.golden) as arrays:
-            return dict(arrays)
+        T, V = (self.recipe.prefill,), (self.config.vocab_size,)
+        wanted = {"tokens": (T, np.int64), "logits": (V, np.float32), "argmax": (T, np.int64)}
+        return read_arrays(self.path / self.manifest.golden, wanted)
+
+    def norms(self) -> dict[str, np.ndarray]:
+        """What the host multiplies with, in a bundle of projections, float16: `layers` (L, 2, C),
+        `final` (C,) and, where there are norms of queries and keys, `qk` (L, 2, D)."""
+        config = self.config
+        L, C, D = config.num_layers, config.hidden_size, config.head_dim
+        wanted = {"layers": ((L, 2, C), np.float16), "final": ((C,), np.float16)}
+        if config.qk_norm:
+            wanted["qk"] = ((L, 2, D), np.float16)
+        return read_arrays(self.path / self.manifest.norms, wanted)
+
+    def verify(self) -> None:
+        """Read every file, and raise InvalidBundle with the names of those that have changed."""
+        changed = []
+        for name, expected in self.manifest.sha256.items():
+            with (self.path / name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                    changed.append(name)
+        if self.manifest.seal != seal(json.loads((self.path / "manifest.json").read_bytes())):
+            changed.append("manifest.json")
+        if changed:
+            raise InvalidBundle(
+                f"{self.path}: not as it was written: {', '.join(changed)}; convert the model again"
+            )
 
     def _check_files(self) -> None:
-        manifest, config = self.manifest, self.config
-        for name, size in manifest.files.items():
-            file = self.path / name
-            found = file.stat().st_size if file.is_file() else None
-            if found != size:
-                state = "is missing" if found is None else f"has {found:,} bytes"
+        found = regular_files(self.path)
+        for name, size in self.manifest.files.items():
+            if found.get(name) != size:
+                here = name in found
+                state = f"has {found[name]:,} bytes" if here else "is missing, or no regular file"
                 raise InvalidBundle(
-                    f"{file} {state}; manifest.json says {size:,} bytes. Convert the model again"
+                    f"{self.path / name} {state}; manifest.json says {size:,} bytes; convert the "
+                    "model again"
                 )
-        cut = manifest.recipe.partition == "projections"
-        parts = list(projections(config)) if cut else [None]
-        wanted = [(layer, part) for layer in range(config.num_layers) for part in parts]
-        found = [(layer, s.projection) for s in manifest.shards for layer in range(*s.layers)]
-        if found != wanted:
-            layers = [layer for layer, _ in found]
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    path = folder / "manifest.json"
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST:
             raise InvalidBundle(
-                f"{self.path}: the shards hold layers {layers}, the model has {config.num_layers}"
-                f"{', each in projections ' + ', '.join(parts) if cut else ''}"
+                f"{path}: not a regular file of at most {MAX_MANIFEST:,} bytes, so not a bundle's"
             )
-        if sum(manifest.head.splits) != config.vocab_size:
-            raise InvalidBundle(
-                f"{self.path}: head splits {manifest.head.splits} do not add up to the vocabulary "
-                f"of {config.vocab_size}"
-            )
-        if len(manifest.head.packages) != len(manifest.head.splits):
-            raise InvalidBundle(f"{self.path}: not every part of the head has a package")
-        shape, dtype = self.embedding.shape, self.embedding.dtype
-        if shape != (config.vocab_size, config.hidden_size) or dtype != np.float16:
-            raise InvalidBundle(
-                f"{self.path / manifest.embedding}: {dtype}{shape}; manifest.json says "
-                f"float16{(config.vocab_size, config.hidden_size)}"
-            )
+        text = path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidBundle(
+            f"{folder}: no manifest.json ({reason}), so not a bundle; give a folder that "
+            "`ane-book convert` wrote"
+        ) from None
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    place = place.encode("unicode_escape").decode()[:100] or "the file"
+    mend = "convert the model again"
+    if place == "format":
+        mend = f"made by another version: `ane-book convert MODEL --out {folder} --force`"
+    raise InvalidBundle(f"{path}: {place}: {first['msg'][:300]}; {mend}")

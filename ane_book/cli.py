@@ -11,6 +11,7 @@ from pathlib import Path
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from ane_book import options
 from ane_book.errors import AneBookError, PromptTooLong, printable
 from ane_book.progress import progress_bar, typed_lines
 import typer
@@ -28,63 +29,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-WEIGHTS = "A reference model's name, a .gguf file, or a folder with config.json and safetensors"
-
-# What shapes a conversion has no default here: `ane_book.convert` has it, and a bundle its own.
-KV = Annotated[
-    Literal["state", "host"] | None,
-    typer.Option(help="Who keeps the KV cache: Core ML states, or the host.  [default: state]"),
-]
-Context = Annotated[
-    int | None,
-    typer.Option(min=1, help="Most tokens of prompt and answer together.  [default: 512]"),
-]
-Quant = Annotated[
-    str | None,
-    typer.Option(
-        help="How weights are stored: none, int8, int8-tensor, int4, lut4, lut6 or lut8; a lut "
-        "also with -g1, -g8, -g32 or -tensor, the output channels of a palette.  [default: none]"
-    ),
-]
-QuantHead = Annotated[str | None, typer.Option(help="The head's.  [default: as --quant]")]
-Prefill = Annotated[
-    int | None, typer.Option(min=2, help="Tokens that a prefill call takes.  [default: 64]")
-]
-ShardLimit = Annotated[
-    str | None,
-    typer.Option(
-        "--shard-limit", "--limit", help="Most weight bytes of a program.  [default: 1GB]"
-    ),
-]
-Partition = Annotated[
-    Literal["layers", "whole", "projections"] | None,
-    typer.Option(
-        help="A program for as many layers as the limit allows, for all of them, or for each "
-        "matrix, with the rest on the host.  [default: layers]"
-    ),
-]
-Model = Annotated[str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.")]
-System = Annotated[str | None, typer.Option(help='System prompt; "" is an empty one.')]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
-Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")]
-TopK = Annotated[int | None, typer.Option(min=1, help="Draw among the K likeliest tokens.")]
-TopP = Annotated[float | None, typer.Option(help="Draw among the likeliest, up to P in sum.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="The same seed draws the same tokens.")]
-Precision = Annotated[
-    Literal["fp16", "fp32"], typer.Option(help="fp16 as on the device, fp32 as reference.")
-]
-FunctionName = Annotated[
-    str | None, typer.Option(help="Function of the package.  [default: the package's own default]")
-]
-Inputs = Annotated[
-    Path | None, typer.Option(help="A .npz file with an array for every input; else random ones.")
-]
-InputSeed = Annotated[int, typer.Option(min=0, help="Seed of random inputs.")]
-BackendName = Annotated[
-    Literal["auto", "mil", "coreml"],
-    typer.Option(help="mil runs anywhere, coreml on a Mac; auto takes coreml where it can run."),
-]
-
 
 @app.command()
 def models() -> None:
@@ -100,20 +44,20 @@ def models() -> None:
 
 @app.command()
 def convert(
-    model: Annotated[str, typer.Argument(help=f"{WEIGHTS}.")],
+    model: Annotated[str, typer.Argument(help=f"{options.WEIGHTS}.")],
     source: Annotated[
         Path | None, typer.Option(help="A reference model's weights; random: made up.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the bundle; by default one in the cache.")
     ] = None,
-    kv: KV = None,
-    context: Context = None,
-    quant: Quant = None,
-    quant_head: QuantHead = None,
-    prefill: Prefill = None,
-    shard_limit: ShardLimit = None,
-    partition: Partition = None,
+    kv: options.KV = None,
+    context: options.Context = None,
+    quant: options.Quant = None,
+    quant_head: options.QuantHead = None,
+    prefill: options.Prefill = None,
+    shard_limit: options.ShardLimit = None,
+    partition: options.Partition = None,
     argmax_output: Annotated[
         bool, typer.Option("--argmax-output", help="Return the likeliest token, not logits.")
     ] = False,
@@ -139,37 +83,40 @@ def convert(
 
 @app.command()
 def plan(
-    model: Annotated[str, typer.Argument(help=f"{WEIGHTS}.")],
-    shard_limit: ShardLimit = None,
-    quant: Quant = None,
-    quant_head: QuantHead = None,
-    partition: Partition = None,
+    model: Annotated[str, typer.Argument(help=f"{options.WEIGHTS}.")],
+    shard_limit: options.ShardLimit = None,
+    quant: options.Quant = None,
+    quant_head: options.QuantHead = None,
+    partition: options.Partition = None,
 ) -> None:
     """Show how a model would be cut, before anything is converted and without its weights."""
     from ane_book.conversion import plan as planning
+    from ane_book.conversion.recipe import make_recipe
     from ane_book.inspect import table
 
-    recipe = planning.make_recipe(
-        **_given(shard_limit=shard_limit, quant=quant, quant_head=quant_head, partition=partition)
+    config = planning.find_config(model)
+    recipe = make_recipe(
+        config,
+        **_given(shard_limit=shard_limit, quant=quant, quant_head=quant_head, partition=partition),
     )
-    print(table(planning.plan(planning.find_config(model), recipe).facts()))
+    print(table(planning.plan(config, recipe).facts()))
 
 
 @app.command()
 def run(
-    model: Model,
+    model: options.Model,
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
-    system: System = None,
-    max_tokens: MaxTokens = 256,
-    temperature: Temperature = 0.0,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
-    precision: Precision = "fp16",
-    kv: KV = None,
-    context: Context = None,
-    quant: Quant = None,
-    backend: BackendName = "auto",
+    system: options.System = None,
+    max_tokens: options.MaxTokens = 256,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    seed: options.Seed = None,
+    precision: options.Precision = "fp16",
+    kv: options.KV = None,
+    context: options.Context = None,
+    quant: options.Quant = None,
+    backend: options.BackendName = "auto",
 ) -> None:
     """Answer one prompt; a reference model is converted on first use."""
     if prompt == "-":
@@ -184,18 +131,18 @@ def run(
 
 @app.command()
 def chat(
-    model: Model,
-    system: System = None,
-    max_tokens: MaxTokens = 256,
-    temperature: Temperature = 0.0,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
-    precision: Precision = "fp16",
-    kv: KV = None,
-    context: Context = None,
-    quant: Quant = None,
-    backend: BackendName = "auto",
+    model: options.Model,
+    system: options.System = None,
+    max_tokens: options.MaxTokens = 256,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    seed: options.Seed = None,
+    precision: options.Precision = "fp16",
+    kv: options.KV = None,
+    context: options.Context = None,
+    quant: options.Quant = None,
+    backend: options.BackendName = "auto",
 ) -> None:
     """Talk with a model, line by line; /reset begins anew, /quit or end of input ends."""
     session = _load(model, precision, backend, kv=kv, context=context, quant=quant)
@@ -223,19 +170,27 @@ def chat(
 def inspect_command(
     path: Annotated[Path, typer.Argument(help="A .mlpackage, or a bundle's folder.")],
     run: Annotated[bool, typer.Option("--run", help="Execute the package as well.")] = False,
-    inputs: Inputs = None,
-    function: FunctionName = None,
-    precision: Precision = "fp16",
-    seed: InputSeed = 0,
+    inputs: options.Inputs = None,
+    function: options.FunctionName = None,
+    precision: options.Precision = "fp16",
+    seed: options.InputSeed = 0,
     out: Annotated[Path | None, typer.Option(help="Write the outputs as .npz.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare every byte of a bundle with what was written.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a package or a bundle holds; with --run, what a package computes and needs."""
+    from ane_book.bundle import Bundle
     from ane_book.inspect import inspect_path, report
 
     if not run and (inputs or function or out):
         raise typer.BadParameter("--inputs, --function and --out go with --run")
+    if verify:
+        Bundle.open(path).verify()
     facts = inspect_path(path)
+    if verify:
+        facts["verified"] = len(facts["files"])
     if run:
         from ane_book.execute import execute, execution_report
 
@@ -253,13 +208,13 @@ def diff(
     b: Annotated[
         Path | None, typer.Argument(help="The reference; without it, A in single precision.")
     ] = None,
-    inputs: Inputs = None,
-    function: FunctionName = None,
-    precision: Precision = "fp16",
+    inputs: options.Inputs = None,
+    function: options.FunctionName = None,
+    precision: options.Precision = "fp16",
     tolerance: Annotated[
         float, typer.Option(min=0, help="Largest difference, relative to the largest value in B.")
     ] = 0.01,
-    seed: InputSeed = 0,
+    seed: options.InputSeed = 0,
 ) -> None:
     """Run two packages, or one in half and single precision, and show where they part.
 
@@ -270,6 +225,35 @@ def diff(
     text, equal = compare_packages(a, b, function, inputs, precision, tolerance, seed)
     print(printable(text))
     raise typer.Exit(0 if equal else 1)
+
+
+@app.command("cache")
+def cache_command(
+    action: Annotated[Literal["list", "delete"], typer.Argument(help="list or delete.")] = "list",
+    names: Annotated[list[str] | None, typer.Argument(help="What to delete.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all.")] = False,
+    limit: Annotated[
+        str | None,
+        typer.Option(help="Delete what was not used for longest, until so much is left: 10GB."),
+    ] = None,
+) -> None:
+    """List the bundles that are kept in the cache, or delete some."""
+    from ane_book import cache
+    from ane_book.inspect import table
+
+    if (action == "delete") != bool(names or everything):
+        raise typer.BadParameter("delete takes names, or --all; list takes neither")
+    if action == "delete":
+        removed = cache.delete(names or [entry.path.name for entry in cache.entries()])
+    elif limit is not None:
+        from ane_book.conversion.shards import parse_bytes
+
+        removed = cache.evict(parse_bytes(limit))
+    else:
+        print(table(cache.facts()))
+        return
+    for entry in removed:
+        print(f"deleted {entry.path.name}, {entry.bytes:,} bytes")
 
 
 @app.command()

@@ -102,6 +102,8 @@ def report(facts: dict) -> str:
         ("recipe", ", ".join(f"{key} {value}" for key, value in recipe.items())),
         ("size", f"{sum(facts['files'].values()):,} bytes in {len(facts['files'])} files"),
     ]
+    if "verified" in facts:
+        head.append(("verified", f"all {facts['verified']} files are as they were written"))
     return "\n\n".join([table(head), *map(_package_report, facts["packages"])])
 
 

@@ -18,8 +18,9 @@ from _tiny import TINY, tiny_model, write_checkpoint
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.conversion import limits, reference_models
-from ane_book.conversion.plan import find_config, make_recipe, plan
+from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.quantize import SCHEMES, encode
+from ane_book.conversion.recipe import make_recipe
 from ane_book.conversion.shards import blob_bytes
 from ane_book.errors import (
     InvalidBundle,

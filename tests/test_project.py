@@ -28,8 +28,9 @@ MAX_BYTES = {".png": 1_000_000, ".safetensors": 10_000_000}  # weights that a sc
 
 #: The floors of the library: a room imports from lower floors and itself, never sideways or up.
 FLOORS = {
-    "errors": 0, "rope": 0, "progress": 0,
-    "device": 1, "config": 1, "text": 1, "bundle": 2, "weights": 3, "mil": 3,
+    "errors": 0, "rope": 0, "progress": 0, "options": 0,
+    "arrays": 1, "device": 1, "config": 1, "text": 1,
+    "bundle": 2, "cache": 3, "weights": 3, "mil": 3,
     "models": 4, "coreml": 4, "conversion": 5, "runtime": 6, "loss": 6, "inspect": 7,
     "execute": 8, "figures": 8, "cli": 9,
 }  # fmt: skip

@@ -6,7 +6,6 @@ numbers (`ane_book.conversion.golden`) come from the same pass.
 """
 
 from collections.abc import Callable, Iterator
-import errno
 from functools import cached_property
 from importlib.metadata import version
 import json
@@ -14,10 +13,22 @@ from pathlib import Path
 import platform
 import shutil
 
-from ane_book.bundle import Bundle, Head, Manifest, Recipe, Shard, Source, Tokenizer
+from ane_book.bundle import (
+    Bundle,
+    Head,
+    Manifest,
+    Recipe,
+    Shard,
+    Source,
+    Tokenizer,
+    regular_files,
+    seal,
+)
 from ane_book.config import DecoderConfig
 from ane_book.conversion.decoder import lower_blocks, write_head, write_shard
 from ane_book.conversion.golden import GoldenPass
+from ane_book.conversion.journal import Journal
+from ane_book.conversion.place import beside, exchange, is_full
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.projections import cut_layer, host_weights, write_projection
 from ane_book.conversion.quantize import find_scheme
@@ -33,7 +44,7 @@ Progress = Callable[[str, int, int], None]  # description, steps done, steps in 
 
 
 class BundleBuilder:
-    """Builds one bundle in the folder `partial`; `build` renames it to `target`."""
+    """Builds one bundle in the folder `partial`, which then takes the place of `target`."""
 
     def __init__(
         self,
@@ -54,24 +65,22 @@ class BundleBuilder:
 
         Raises OutOfSpace before anything is done, or when the disk fills up in the middle.
         """
-        self.partial = target.with_name(f"{target.name}.partial")
+        self.partial = beside(target, "partial")
         self.golden = GoldenPass(self.config, self.recipe, self.partial, self._read)
         try:
-            return self._build(target, key)
+            with Journal(self.partial, key) as self.journal:
+                self._build()
+            exchange(self.partial, target)
         except (OSError, RuntimeError) as error:
-            if not _is_full(error):
+            if not is_full(error):
                 raise
             raise OutOfSpace(
                 f"{self.partial}: the disk took no more after step {self.done} of {self.steps}; "
                 "make room and convert again, which keeps what is finished, or delete the folder"
             ) from None
+        return Bundle.open(target)
 
-    def _build(self, target: Path, key: str) -> Bundle:
-        stamp = self.partial / "key"
-        if not stamp.is_file() or stamp.read_text() != key:
-            shutil.rmtree(self.partial, ignore_errors=True)
-            self.partial.mkdir(parents=True)
-            stamp.write_text(key)
+    def _build(self) -> None:
         self._check_space()
         self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json, "utf-8"))
         self._whole("embedding.npy", self._write_embedding)
@@ -79,15 +88,14 @@ class BundleBuilder:
         self._write_layers()
         self._write_head()
         self._advance("head")
-        for leftover in (stamp, *self.partial.glob("hidden_*.npy")):
+        for leftover in self.partial.glob("hidden_*.npy"):
             leftover.unlink()
         self._whole("manifest.json", self._write_manifest)
-        self.partial.rename(target)
-        return Bundle.open(target)
+        self.journal.remove()
 
     def _check_space(self) -> None:
         """Raise OutOfSpace when what is still to be written cannot fit."""
-        written = sum(size for _, size in _sizes(self.partial))
+        written = sum(regular_files(self.partial).values())
         needed = self.plan.weight_bytes + self.plan.embedding_bytes - written
         free = shutil.disk_usage(self.partial).free
         if needed > free:  # rounded apart, so that the two never read the same
@@ -111,6 +119,7 @@ class BundleBuilder:
             shutil.rmtree(unfinished)
         write(unfinished)
         unfinished.rename(final)
+        self.journal.note()
 
     # --- weights ------------------------------------------------------------------------------
 
@@ -234,14 +243,16 @@ class BundleBuilder:
         return self.source.tokenizer()
 
     def _write_manifest(self, path: Path) -> None:
-        files, tokenizer = self.source.files, self.tokenizer
+        tokenizer, hashes = self.tokenizer, self.journal.hashes()
+        sizes = regular_files(self.partial)
         manifest = Manifest(
+            format="ane-book bundle 2",
             name=self.name,
             config=self.config,
             recipe=self.recipe,
             source=Source(
                 kind=self.source.kind,
-                files=[file.name for file in files],
+                files=[file.name for file in self.source.files],
                 fingerprint=self.source.fingerprint(),
             ),
             shards=[
@@ -264,22 +275,10 @@ class BundleBuilder:
                 bos_token=tokenizer.bos_token,
                 eos_token=tokenizer.eos_token,
             ),
-            files=dict(_sizes(self.partial)),
+            files={name: sizes[name] for name in hashes},
+            sha256=hashes,
             tools={name: version(name) for name in ("coremltools", "torch", "numpy")}
             | {"python": platform.python_version()},
         )
-        path.write_text(json.dumps(manifest.model_dump(mode="json"), indent=2) + "\n")
-
-
-def _is_full(error: OSError | RuntimeError) -> bool:
-    """Whether a write failed for want of room."""
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return True
-    # coremltools' writer of weights (C++) and numpy's `tofile` know only that not all was written.
-    return "FileWriter" in str(error) or "requested and" in str(error)
-
-
-def _sizes(folder: Path) -> Iterator[tuple[str, int]]:
-    for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            yield file.relative_to(folder).as_posix(), file.stat().st_size
+        fields = manifest.model_dump(mode="json")
+        path.write_text(json.dumps(fields | {"seal": seal(fields)}, indent=2) + "\n")

@@ -17,7 +17,6 @@ Taught in chapter 4.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from ane_book.bundle import Recipe, projections
 from ane_book.config import DecoderConfig
@@ -31,12 +30,11 @@ from ane_book.conversion.shards import (
     head_splits,
     layer_blobs,
     layer_ranges,
-    parse_bytes,
 )
 from ane_book.errors import InvalidInput
 from ane_book.weights import open_source, read_config, read_json
 
-__all__ = ["Plan", "Program", "find_config", "make_recipe", "plan"]
+__all__ = ["Plan", "Program", "find_config", "plan"]
 
 #: What a conversion takes: bytes of memory before any weight is read, and minutes for a thousand
 #: million parameters in fp16 or int8, from and to. Both as measured on two shared cores of Linux
@@ -195,45 +193,6 @@ class Plan:
         if self.recipe.partition != "projections":
             axes += [2 * sizes["gate"][0], sum(sizes[name][0] for name in "qkv")]
         return max(*axes, *self.splits)
-
-
-def make_recipe(
-    *,
-    kv: str = "state",
-    context: int = 512,
-    prefill: int = 64,
-    shard_limit: str | int = "1GB",
-    head_rows: int = 16384,
-    argmax_output: bool = False,
-    quant: str = "none",
-    quant_head: str | None = None,
-    partition: str = "layers",
-) -> Recipe:
-    """The options of `convert` as a recipe; raises InvalidInput for a value that it does not take.
-
-    In projections the cache is the host's, whatever `kv` says.
-    """
-    for field, value in (("kv", kv), ("partition", partition)):
-        names = get_args(Recipe.model_fields[field].annotation)
-        if value not in names:
-            known = ", ".join(f'"{name}"' for name in names)
-            raise InvalidInput(f"{field} must be one of {known}, not {value!r}")
-    if not 2 <= prefill <= context:
-        raise InvalidInput(
-            f"prefill must be between 2 and the context of {context} tokens, not {prefill}"
-        )
-    find_scheme(quant), find_scheme(quant_head or quant)
-    return Recipe(
-        kv="host" if partition == "projections" else kv,
-        context=context,
-        prefill=prefill,
-        shard_bytes=parse_bytes(shard_limit),
-        head_rows=head_rows,
-        argmax_output=argmax_output,
-        quant=quant,
-        quant_head=quant_head or quant,
-        partition=partition,
-    )
 
 
 def plan(config: DecoderConfig, recipe: Recipe) -> Plan:

@@ -15,7 +15,8 @@ from typing import Any
 from ane_book.bundle import Bundle, Manifest, projections
 from ane_book.bundle import Shard as ShardRecord
 from ane_book.config import MASKED, DecoderConfig, causal_mask, rope_tables
-from ane_book.errors import InvalidBundle, InvalidInput
+from ane_book.device import memory_bytes
+from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.runtime.backends import Backend, LoadedFunction
 from ane_book.runtime.projections import HostLayer, rms_norm
 import numpy as np
@@ -85,8 +86,9 @@ def _load(
         where = f"{bundle.path / package}, function {name!r}"
         try:
             functions[name] = backend.load(bundle.path / package, name)
-        except InvalidInput as error:
-            raise InvalidBundle(f"{where}: {error}") from None
+        except (InvalidInput, InvalidPackage, UnsupportedOp) as error:
+            mend = f"`ane-book inspect --verify {bundle.path}` says what has changed"
+            raise InvalidBundle(f"{where}: {error}; {mend}") from None
         for part, wanted in types(width).items():
             found = {key: t.shape for key, t in getattr(functions[name], part).items()}
             for key in sorted(wanted.keys() | found.keys()):
@@ -96,6 +98,19 @@ def _load(
                         f"manifest.json says {wanted.get(key, 'none')}; convert the model again"
                     )
     return functions
+
+
+def _check_memory(manifest: Manifest) -> None:
+    """Refuse a cache, masks and rotary tables that this machine cannot hold, before any is made."""
+    config, S, T = manifest.config, manifest.recipe.context, manifest.recipe.prefill
+    row = config.num_layers * config.num_kv_heads * config.head_dim
+    needed = 2 * 2 * S * row + 4 * T * (S + T) + 2 * 8 * S * config.head_dim
+    limit = memory_bytes()
+    if limit is not None and needed > limit:
+        raise InvalidBundle(
+            f"{manifest.name}: a context of {S:,} tokens takes {needed / 1e9:,.1f} GB, and "
+            f"{limit / 1e9:,.1f} GB of memory are here; convert it with a shorter one"
+        )
 
 
 class _Call:
@@ -168,19 +183,11 @@ class Engine:
 
     def __init__(self, bundle: Bundle, backend: Backend):
         manifest = bundle.manifest
+        _check_memory(manifest)
         self.config, recipe = manifest.config, manifest.recipe
         self.context, self.argmax_output = recipe.context, recipe.argmax_output
         self._dtype = backend.dtype
         self._embedding = np.asarray(bundle.embedding)  # (V, C), still mapped, less overhead
-        tables = rope_tables(self.config, np.arange(self.context))  # 2 x (1, 1, S, D)
-        self._tables = {
-            f"rope_{name}": table.astype(backend.dtype)
-            for name, table in zip(("cos", "sin"), tables, strict=True)
-        }
-        self._calls = {
-            name: _Call(width, self.context, self.config, backend.dtype)
-            for name, width in recipe.functions.items()
-        }
         self._norm: np.ndarray | None = None  # of the head (C,), where it is the host's
         self._shards: list[_Shard | HostLayer] = []
         if manifest.norms is not None:
@@ -193,13 +200,21 @@ class Engine:
             _load(bundle, backend, package, head_types(manifest, package))
             for package in dict.fromkeys(manifest.head.packages)
         ]
+        tables = rope_tables(self.config, np.arange(self.context))  # 2 x (1, 1, S, D)
+        self._tables = {
+            f"rope_{name}": table.astype(backend.dtype)
+            for name, table in zip(("cos", "sin"), tables, strict=True)
+        }
+        self._calls = {
+            name: _Call(width, self.context, self.config, backend.dtype)
+            for name, width in recipe.functions.items()
+        }
         self._outputs = [f"logits_{i}" for i in range(len(manifest.head.splits))]
 
     def _load_layers(self, bundle: Bundle, backend: Backend) -> None:
         """The layers of a bundle in projections, and the norm of its head."""
         manifest, layers = bundle.manifest, range(self.config.num_layers)
-        with np.load(bundle.path / manifest.norms) as arrays:
-            norms = {name: array.astype(np.float32) for name, array in arrays.items()}
+        norms = {name: array.astype(np.float32) for name, array in bundle.norms().items()}
         self._norm = norms["final"]
         programs: list[dict[str, dict]] = [{} for _ in layers]
         for shard in manifest.shards:

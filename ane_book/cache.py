@@ -1,0 +1,155 @@
+"""The cache of bundles: what is in it, who writes, and how to make room.
+
+    bundles/NAME-KEY     a bundle; the time of the folder is that of its last use
+    names/KEY            which of them a reference model's name led to
+    locks/KEY.lock       held by whoever writes a bundle, in the cache or elsewhere
+
+`ANE_BOOK_CACHE` moves the cache. Nothing here touches what it does not know.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+import logging
+import os
+from pathlib import Path
+import re
+import shutil
+import time
+
+from ane_book.bundle import regular_files
+from ane_book.device import cache_folder
+from ane_book.errors import InvalidInput
+from filelock import FileLock, Timeout
+
+__all__ = ["bundles", "delete", "entries", "evict", "facts", "locked", "mark_used", "recall",
+           "remember"]  # fmt: skip
+
+#: A bundle, one that is being made, and one that makes way for a new one.
+KNOWN = re.compile(r"([^/\\]+-[0-9a-f]{16})(\.partial|\.replaced)?")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A folder in the cache: its bytes, and the time of its last use in seconds since 1970."""
+
+    path: Path
+    bytes: int
+    used: float
+
+    @property
+    def bundle(self) -> Path:
+        """The bundle that it is or belongs to."""
+        return self.path.with_name(KNOWN.fullmatch(self.path.name)[1])
+
+
+def bundles() -> Path:
+    """The folder of the bundles; it need not exist."""
+    return cache_folder() / "bundles"
+
+
+def entries() -> list[Entry]:
+    """Every bundle in the cache, finished or not, the last used first."""
+    found = []
+    for path in bundles().iterdir() if bundles().is_dir() else ():
+        if KNOWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            found.append(Entry(path, sum(regular_files(path).values()), path.stat().st_mtime))
+    return sorted(found, key=lambda entry: -entry.used)
+
+
+def facts() -> list[tuple[str, str, str]]:
+    """The entries as lines: name, bytes, last use; their sum as the last."""
+    found = entries()
+    rows = [
+        (e.path.name, f"{e.bytes:,} bytes", time.strftime("%Y-%m-%d %H:%M", time.localtime(e.used)))
+        for e in found
+    ]
+    return [*rows, (str(bundles()), f"{sum(e.bytes for e in found):,} bytes", "")]
+
+
+def delete(names: Iterable[str]) -> list[Entry]:
+    """Delete entries by their names; raises InvalidInput for one that is not there or in use."""
+    known = {entry.path.name: entry for entry in entries()}
+    chosen = list(dict.fromkeys(names))
+    for name in chosen:
+        if name not in known:
+            raise InvalidInput(f"{bundles()} holds no bundle {name!r}; `ane-book cache` lists them")
+    for name in chosen:
+        if not _remove(known[name]):
+            raise InvalidInput(f"{known[name].path}: a process is converting to it just now")
+    return [known[name] for name in chosen]
+
+
+def evict(limit: int) -> list[Entry]:
+    """Delete what was not used for longest, until `limit` bytes are left; what is being written
+    stays."""
+    left, removed = entries(), []
+    total = sum(entry.bytes for entry in left)
+    while left and total > limit:
+        entry = left.pop()
+        if _remove(entry):
+            removed.append(entry)
+            total -= entry.bytes
+    return removed
+
+
+def _remove(entry: Entry) -> bool:
+    """Delete an entry, or return False while somebody writes it."""
+    try:
+        with _lock(entry.bundle).acquire(timeout=0):
+            (entry.path / "manifest.json").unlink(missing_ok=True)  # half a bundle is none
+            shutil.rmtree(entry.path)
+    except Timeout:
+        return False
+    except OSError as error:
+        raise InvalidInput(f"{error.filename}: cannot be deleted ({error.strerror})") from None
+    return True
+
+
+def mark_used(bundle: Path) -> None:
+    """Note that a bundle of the cache was used; of any other nothing is noted."""
+    with suppress(OSError):  # a cache that may only be read is a cache too
+        if bundle.resolve().parent == bundles().resolve():
+            os.utime(bundle)
+
+
+def _lock(bundle: Path) -> FileLock:
+    folder = cache_folder() / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder / f"{sha256(os.fsencode(bundle.resolve())).hexdigest()[:16]}.lock")
+
+
+@contextmanager
+def locked(bundle: Path) -> Iterator[None]:
+    """Be the only one to write a bundle, after waiting for whoever else does."""
+    lock = _lock(bundle)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        words = "waiting for another process, which is converting to %s"
+        logging.getLogger("ane_book").warning(words, bundle)  # to stderr, unless the host says else
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def recall(key: str) -> Path | None:
+    """The bundle of the cache that `remember` was given, if it is still there."""
+    try:
+        name = (cache_folder() / "names" / key).read_text()
+    except (OSError, ValueError):
+        return None
+    known = KNOWN.fullmatch(name)
+    return bundles() / name if known and not known[2] and (bundles() / name).is_dir() else None
+
+
+def remember(key: str, bundle: Path) -> None:
+    """Note which bundle of the cache a key led to."""
+    file = cache_folder() / "names" / key
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_name(f".{key}.{os.getpid()}")
+    unfinished.write_text(bundle.name)
+    unfinished.replace(file)

@@ -1,0 +1,100 @@
+"""What of an unfinished bundle is finished: the sha256 of every file, noted beside them.
+
+A conversion that was killed goes on by it. A file that is not as it was noted, since the machine
+went down before all of it was on the disk, is made again. The same hashes go into the manifest.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+import hashlib
+import json
+from pathlib import Path
+import shutil
+
+from ane_book.bundle import regular_files
+from ane_book.conversion.place import check_ours
+
+__all__ = ["Journal"]
+
+UNFINISHED = "unfinished_"  # begins the name of what is being written
+
+
+class Journal:
+    """The journal of the folder in which a bundle is built; `key` names source and recipe.
+
+    Hashes are made by a thread of its own, while the next file is being written. Raises
+    InvalidInput where the folder is somebody else's.
+    """
+
+    def __init__(self, folder: Path, key: str):
+        self._folder, self._file, self._key = folder, folder / "journal.json", key
+        self._noted: dict[str, dict[str, str]] = {}  # file or package -> its files -> sha256
+        self._worker = ThreadPoolExecutor(1)
+        self._last: Future | None = None
+        self._resume()
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._worker.shutdown()
+
+    def _resume(self) -> None:
+        try:
+            found = json.loads(self._file.read_bytes())
+            key, noted = found["key"], found["noted"]
+        except (OSError, ValueError, LookupError, TypeError):
+            check_ours(self._folder)
+            key, noted = "", {}
+        if key != self._key:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in self._folder.iterdir():
+            if path != self._file and _hashes(path) != noted.get(path.name):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            elif path != self._file:
+                self._noted[path.name] = noted[path.name]
+        self._save()
+
+    def note(self) -> None:
+        """Note what has been finished since the last time."""
+        self._wait()
+        self._last = self._worker.submit(self._note)
+
+    def _wait(self) -> None:
+        if self._last is not None:
+            self._last.result()
+
+    def _note(self) -> None:
+        for path in sorted(self._folder.iterdir()):
+            name = path.name
+            if name not in self._noted and path != self._file and not name.startswith(UNFINISHED):
+                self._noted[name] = _hashes(path)
+        self._save()
+
+    def _save(self) -> None:
+        unfinished = self._file.with_name(f"{UNFINISHED}{self._file.name}")
+        unfinished.write_text(json.dumps({"key": self._key, "noted": self._noted}))
+        unfinished.replace(self._file)
+
+    def hashes(self) -> dict[str, str]:
+        """sha256 of every file that is noted and still there."""
+        self._wait()
+        kept = [name for name in sorted(self._noted) if (self._folder / name).exists()]
+        return {file: digest for name in kept for file, digest in self._noted[name].items()}
+
+    def remove(self) -> None:
+        """The bundle is finished."""
+        self._wait()
+        self._file.unlink()
+
+
+def _hashes(path: Path) -> dict[str, str]:
+    """sha256 of a file, or of all files of a package, by their paths in the bundle."""
+    names = (
+        [f"{path.name}/{name}" for name in regular_files(path)] if path.is_dir() else [path.name]
+    )
+    found = {}
+    for name in sorted(names):
+        with (path.parent / name).open("rb") as file:
+            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found

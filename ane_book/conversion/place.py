@@ -1,0 +1,137 @@
+"""Where a bundle goes: nothing but an empty folder or a bundle is ever written over.
+
+A new bundle is built beside its place, `NAME.partial`, and takes the old one's place by two
+renames. Between them the old one is `NAME.replaced`; whoever comes next puts it back.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+import errno
+import json
+import os
+from pathlib import Path
+import shutil
+import stat
+
+from ane_book.bundle import regular_files
+from ane_book.errors import InvalidInput, OutOfSpace
+
+__all__ = ["beside", "check_ours", "check_place", "exchange", "is_empty", "is_full", "recover",
+           "telling"]  # fmt: skip
+
+IGNORED = {".DS_Store", "Thumbs.db", "desktop.ini"}  # what systems leave in folders by themselves
+ELSEWHERE = "choose another folder"
+
+
+def beside(target: Path, state: str) -> Path:
+    """`target.partial`, the bundle before it is finished, or `target.replaced`, the old one."""
+    return target.parent / f"{target.name}.{state}"
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether nothing is lost with this folder: it is empty, or not there."""
+    return not folder.exists() or {path.name for path in folder.iterdir()} <= IGNORED
+
+
+def check_place(target: Path) -> None:
+    """Raise InvalidInput where no bundle can go, whatever is there now."""
+    here, what = _current(), None
+    if target.is_symlink():
+        what = f"is a symbolic link; name the folder that it leads to, or {ELSEWHERE}"
+    elif target.exists() and not target.is_dir():
+        what = f"is not a folder; {ELSEWHERE}"
+    elif target.is_mount():
+        what = "is a mount point; name a folder in it"
+    elif here and here.is_relative_to(target.resolve()):
+        what = f"is the folder that you are in, or holds it; {ELSEWHERE}"
+    elif not is_empty(target) and _listed(target) is None:
+        what = f"is neither empty nor a bundle; {ELSEWHERE}"
+    if what:
+        raise InvalidInput(f"{target} {what}")
+
+
+def _current() -> Path | None:
+    try:
+        return Path.cwd().resolve()
+    except OSError:  # deleted meanwhile
+        return None
+
+
+def check_ours(folder: Path) -> None:
+    """Raise InvalidInput unless a folder is empty, or a bundle and nothing else."""
+    if is_empty(folder):
+        return
+    listed = _listed(folder)
+    if listed is None:
+        raise InvalidInput(f"{folder} is neither empty nor a bundle; move it away")
+    for name in regular_files(folder):
+        if name not in listed and Path(name).name not in IGNORED:
+            raise InvalidInput(
+                f"{folder} holds {name}, which is not the bundle's and would be lost; move it away"
+            )
+
+
+def _listed(folder: Path) -> set[str] | None:
+    """The files that a bundle of any version says are its own; None of what is no bundle."""
+    file = folder / "manifest.json"
+    try:
+        fields = json.loads(file.read_bytes() if stat.S_ISREG(file.lstat().st_mode) else "")
+        ours = fields["format"].startswith("ane-book bundle ")
+        return {*fields["files"], "manifest.json"} if ours else None
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def recover(target: Path) -> None:
+    """Put back or clear away what an exchange that was killed left behind."""
+    old = beside(target, "replaced")
+    if not old.is_dir() or old.is_symlink():
+        return
+    check_ours(old)
+    if target.exists():
+        shutil.rmtree(old)
+    else:
+        old.rename(target)
+
+
+def exchange(new: Path, target: Path) -> None:
+    """Put the bundle `new` in the place of `target`, which is not there, empty, or ours."""
+    old = beside(target, "replaced")
+    if target.exists():
+        _flush(new)  # before the old one goes, the new one is on the disk
+        target.rename(old)
+    try:
+        new.rename(target)
+    except BaseException:
+        if old.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _flush(folder: Path) -> None:
+    for name in regular_files(folder):
+        with (folder / name).open("rb+") as file:
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def telling(place: Path) -> Iterator[None]:
+    """Tell what the file system refuses as OutOfSpace or InvalidInput, in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        where, reason = error.filename or place, error.strerror or error
+        if is_full(error):
+            raise OutOfSpace(f"{where}: {reason}; make room, or name another folder") from None
+        raise InvalidInput(
+            f"{where}: {reason}; name another folder, or another cache by ANE_BOOK_CACHE"
+        ) from None
+
+
+def is_full(error: OSError | RuntimeError) -> bool:
+    """Whether a write failed for want of room."""
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return True
+    # coremltools' writer of weights (C++) and numpy's `tofile` know only that not all was written.
+    return "FileWriter" in str(error) or "requested and" in str(error)
