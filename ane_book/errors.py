@@ -67,5 +67,9 @@ class PromptTooLong(AneBookError):
     """The prompt does not fit the context length that the bundle was compiled for."""
 
 
+class SessionBusy(AneBookError):
+    """A session is in the middle of another call or stream; it has one cache, for one at a time."""
+
+
 class BackendUnavailable(AneBookError):
     """The backend that was asked for cannot run on this machine; the message says why."""

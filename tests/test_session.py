@@ -3,12 +3,14 @@
 Their numbers, against `transformers`, are in test_convert.py.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 import json
 from pathlib import Path
 import shutil
+import threading
 
 import ane_book
-from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
+from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong, SessionBusy
 from ane_book.runtime import Session
 from ane_book.text import process
 import numpy as np
@@ -253,3 +255,100 @@ class TestConversation:
         fresh = session.generate(messages, max_tokens=4)
         assert reused.result.token_ids == fresh.token_ids
         assert reused.result.prompt_tokens == fresh.prompt_tokens
+
+
+class TestOneAtATime:
+    BUSY = "in the middle of another call or stream.*close.*second session"
+
+    def refuses_everything(self, session: Session) -> None:
+        calls = [
+            lambda: session.generate("Hi", max_tokens=2),
+            lambda: next(session.stream("Hi")),
+            lambda: session.prefill([1]),
+            lambda: session.decode(1),
+            lambda: session.logits([1]),
+            lambda: session.rewind(0),
+            session.reset,
+        ]
+        for call in calls:
+            with pytest.raises(SessionBusy, match=self.BUSY):
+                call()
+
+    def test_two_streams_do_not_mix(self, session):
+        alone = session.generate("Hello", max_tokens=12)
+        first, second = (session.stream(text, max_tokens=12) for text in ("Hello", "Else"))
+        pieces = [next(first)]
+        with pytest.raises(SessionBusy, match=self.BUSY):
+            next(second)
+        self.refuses_everything(session)
+        pieces += first
+        assert "".join(pieces) == alone.text and first.result.token_ids == alone.token_ids
+        assert session.generate("Hello", max_tokens=12).token_ids == alone.token_ids
+
+    def test_two_threads_do_not_mix(self, session, monkeypatch):
+        alone = session.generate("Hello", max_tokens=12)
+        inside, go, forward = threading.Event(), threading.Event(), session._engine.forward
+
+        def waiting(*arguments):
+            inside.set()
+            assert go.wait(60)
+            return forward(*arguments)
+
+        monkeypatch.setattr(session._engine, "forward", waiting)
+        stream = session.stream("Hello", max_tokens=12)
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(list, stream)
+            assert inside.wait(60)
+            self.refuses_everything(session)
+            for call in (stream.close, lambda: next(stream)):
+                with pytest.raises(SessionBusy, match=self.BUSY):
+                    call()
+            go.set()
+            assert "".join(answer.result(60)) == alone.text
+
+    @pytest.mark.parametrize("way", ["closed", "dropped", "an error", "never begun"])
+    def test_a_stream_that_is_left_frees_the_session(self, session, monkeypatch, way):
+        alone = session.generate("Hello", max_tokens=12)
+        stream = session.stream("Something else", max_tokens=12)
+        if way != "never begun":
+            next(stream)
+        if way == "closed":
+            stream.close()
+            assert list(stream) == [] and stream.result is None
+        elif way == "dropped":
+            del stream
+        elif way == "an error":
+            with monkeypatch.context() as patch:
+                patch.setattr(session._engine, "forward", lambda *_: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    next(stream)
+        assert session.generate("Hello", max_tokens=12).token_ids == alone.token_ids
+
+    def test_an_error_frees_the_session(self, session):
+        with pytest.raises(InvalidInput):
+            session.prefill([1000])
+        with pytest.raises(InvalidInput):
+            session.logits([1000])
+        assert session.prefill([1]).shape == (257,)
+
+    @pytest.mark.parametrize("kv", ["state", "host"])
+    def test_four_sessions_at_once_give_the_answers_of_one(self, tiny_bundle, kv):
+        bundle = tiny_bundle("llama", kv=kv)[1]
+        prompts = ["Hello", "Something else", "1, 2, 3", "x"]
+        session = Session(bundle)
+        alone = [session.generate(prompt, max_tokens=12).token_ids for prompt in prompts]
+        before = torch.get_num_threads()
+        torch.set_num_threads(4)
+
+        def answer(prompt: str) -> tuple[list[list[int]], int]:
+            session = Session(bundle)
+            found = [session.generate(prompt, max_tokens=12).token_ids for _ in range(4)]
+            return found, torch.get_num_threads()
+
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                found = list(pool.map(answer, prompts))
+            assert found == [([ids] * 4, 4) for ids in alone]
+            assert torch.get_num_threads() == 4
+        finally:
+            torch.set_num_threads(before)

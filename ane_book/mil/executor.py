@@ -29,7 +29,10 @@ PRECISIONS = ("fp16", "fp32")
 
 
 class State:
-    """The tensors that a stateful program keeps between calls, by name."""
+    """The tensors that a stateful program keeps between calls, by name.
+
+    One call at a time: it is changed in place, and nothing tells two threads apart.
+    """
 
     def __init__(self, tensors: dict[str, torch.Tensor]):
         self.tensors = tensors
@@ -59,6 +62,8 @@ class MLProgram:
     function_name: which function of a multifunction package; the default one when None.
     precision: "fp16" as the program declares, or "fp32" as reference.
     optimize: False turns every shortcut off, for comparison.
+
+    Threads may share a program, each with a state of its own.
 
     Raises InvalidPackage for a damaged package, InvalidInput for an unknown function or precision,
     UnsupportedOp (at the first `predict`) for an op that the executor does not have.

@@ -1,8 +1,9 @@
 """Run a bundle: sessions, sampling, streaming, and the two backends."""
 
+from ane_book.runtime.answer import Result, Stream
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend, choose_backend
 from ane_book.runtime.sampling import Sampler
-from ane_book.runtime.session import Result, Session, Stream
+from ane_book.runtime.session import Session
 
 __all__ = [
     "Backend",

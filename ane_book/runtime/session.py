@@ -9,13 +9,14 @@ Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-import time
+from threading import Lock
 
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
+from ane_book.runtime.answer import Clock, Result, Stream, alone
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.engine import Engine
 from ane_book.runtime.sampling import Sampler
@@ -25,62 +26,7 @@ from ane_book.text.process import TextProcess
 import numpy as np
 from tokenizers import Tokenizer
 
-__all__ = ["Result", "Session", "Stream"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of one prompt.
-
-    token_ids: the generated tokens; the token that ended the answer is the last of them.
-    prompt_tokens: length of the prompt, chat markers included.
-    prefill_tps, decode_tps: tokens per second, sampling included; None where nothing was measured.
-    finish_reason: "stop" (end token or stop string) or "length" (max_tokens or the context).
-    """
-
-    text: str
-    token_ids: list[int]
-    prompt_tokens: int
-    prefill_tps: float | None
-    decode_tps: float | None
-    finish_reason: str
-
-
-class Stream:
-    """Pieces of text as they become final; `result` is there once they are used up."""
-
-    def __init__(self, pieces: Generator[str, None, Result]):
-        self._pieces = pieces
-        self.result: Result | None = None
-
-    def __iter__(self) -> "Stream":
-        return self
-
-    def __next__(self) -> str:
-        try:
-            return next(self._pieces)
-        except StopIteration as end:
-            self.result = end.value or self.result
-            raise StopIteration from None
-
-
-class _Clock:
-    """Seconds spent on the device and in sampling, not in whoever reads the stream."""
-
-    def __init__(self):
-        self.seconds = {"prefill": 0.0, "decode": 0.0}
-        self.tokens = {"prefill": 0, "decode": 0}
-
-    def run(self, phase: str, tokens: int, work):
-        start = time.perf_counter()
-        value = work()
-        self.seconds[phase] += time.perf_counter() - start
-        self.tokens[phase] += tokens
-        return value
-
-    def rate(self, phase: str) -> float | None:
-        """Tokens per second, or None when the phase did not happen."""
-        return self.tokens[phase] / self.seconds[phase] if self.tokens[phase] else None
+__all__ = ["Session"]
 
 
 class Session:
@@ -90,6 +36,9 @@ class Session:
     precision: "fp16" as the packages declare; "fp32" is the executor's reference.
     backend: "mil", "coreml", a `Backend` of your own, or None for Core ML where it can run and the
     executor elsewhere. A backend object brings its own precision.
+
+    One call or stream at a time: a second one, of another thread or between two pieces of a stream,
+    raises SessionBusy. Sessions of one bundle may run at the same time, each in its own thread.
 
     Raises InvalidBundle, InvalidPackage, InvalidInput or BackendUnavailable.
     """
@@ -114,6 +63,7 @@ class Session:
                 f"{self._tokenizer_file}: {error}; convert the model again"
             ) from None
         self._tokens: list[int] = []  # what the cache holds
+        self._cache = Lock()  # of whoever changes these
 
     @property
     def _tokenizer_file(self) -> Path:
@@ -141,6 +91,10 @@ class Session:
 
     def reset(self) -> None:
         """Forget everything."""
+        with alone(self._cache):
+            self._clear()
+
+    def _clear(self) -> None:
         self._engine.clear()
         self._tokens.clear()
 
@@ -148,7 +102,8 @@ class Session:
         """Forget all but the first `position` tokens: later slots stay masked until overwritten."""
         if not 0 <= position <= self.position:
             raise InvalidInput(f"cannot rewind to {position}: {self.position} tokens are held")
-        del self._tokens[position:]
+        with alone(self._cache):
+            del self._tokens[position:]
 
     def prefill(self, token_ids: Sequence[int]) -> np.ndarray | int:
         """Append tokens to the cache, a chunk at a time.
@@ -156,6 +111,10 @@ class Session:
         Returns the logits (V,) float32 after the last one; a bundle converted with argmax_output
         returns the likeliest next token's id instead.
         """
+        with alone(self._cache):
+            return self._append(token_ids)
+
+    def _append(self, token_ids: Sequence[int]) -> np.ndarray | int:
         for hidden, count in self._forward(token_ids):
             last = hidden[..., count - 1 : count]  # (1, C, 1, 1)
         return self._engine.head(last)[0]
@@ -172,9 +131,10 @@ class Session:
             )
         rows = np.empty((len(token_ids), self._engine.config.vocab_size), dtype=np.float32)
         done = 0
-        for hidden, count in self._forward(token_ids):
-            rows[done : done + count] = self._engine.head(hidden)[:count]
-            done += count
+        with alone(self._cache):
+            for hidden, count in self._forward(token_ids):
+                rows[done : done + count] = self._engine.head(hidden)[:count]
+                done += count
         return rows
 
     def _forward(self, token_ids: Sequence[int]):
@@ -254,8 +214,9 @@ class Session:
             stop=stop,
             reuse_cache=reuse_cache,
         )
-        for _ in stream:
-            pass
+        with closing(stream):
+            for _ in stream:
+                pass
         return stream.result
 
     def stream(
@@ -311,15 +272,21 @@ class Session:
     def _answer(
         self, ids: list[int], most: int, sampler: Sampler, text: TextStream, reuse: bool
     ) -> Generator[str, None, Result]:
-        if reuse:
-            self.rewind(_common_prefix(self._tokens, ids[:-1]))
-        else:
-            self.reset()
-        clock, generated, pieces = _Clock(), [], []
-        fresh = ids[self.position :]
-        token = clock.run("prefill", len(fresh), lambda: self._next(self.prefill(fresh), sampler))
+        with alone(self._cache):
+            if reuse:
+                del self._tokens[_common_prefix(self._tokens, ids[:-1]) :]
+            else:
+                self._clear()
+            return (yield from self._pieces(ids, most, sampler, text))
+
+    def _pieces(
+        self, ids: list[int], most: int, sampler: Sampler, text: TextStream
+    ) -> Generator[str, None, Result]:
+        clock, generated, pieces = Clock(), [], []
+        fresh, phase = ids[self.position :], "prefill"
         reason = "length"
         while True:
+            token = clock.run(phase, len(fresh), lambda new=fresh: self._next(new, sampler))
             generated.append(token)
             ended = token in self._text.eos_token_ids
             piece = text.finish() if ended else text.add(token)
@@ -331,7 +298,7 @@ class Session:
                 break
             if len(generated) == most:
                 break
-            token = clock.run("decode", 1, lambda t=token: self._next(self.decode(t), sampler))
+            fresh, phase = [token], "decode"
         rest = text.finish()
         if rest:
             pieces.append(rest)
@@ -339,7 +306,9 @@ class Session:
         rates = clock.rate("prefill"), clock.rate("decode")
         return Result("".join(pieces), generated, len(ids), *rates, reason)
 
-    def _next(self, output: np.ndarray | int, sampler: Sampler) -> int:
+    def _next(self, token_ids: Sequence[int], sampler: Sampler) -> int:
+        """Append tokens; the one that comes after them."""
+        output = self._append(token_ids)
         return output if self._engine.argmax_output else sampler(output)
 
 
