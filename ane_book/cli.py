@@ -291,10 +291,7 @@ def _load(model: str, precision: str, backend: str, **recipe: str | int | None) 
 
 
 def _print_stream(stream: "Stream") -> "Result":
-    """Print pieces as they come; the result of the whole.
-
-    A terminal gets no control characters from a model; a file or a pipe gets its exact text.
-    """
+    """Print pieces as they come, on a terminal without control characters; returns the result."""
     shown = printable if sys.stdout.isatty() else str
     for piece in stream:
         print(shown(piece), end="", flush=True)

@@ -1,12 +1,14 @@
 """The packages that the fuzzer starts from: small, real, one for each part of the format.
 
-All are made by coremltools: weights in a file, compressed weights of iOS 16 and iOS 18, two
+Most are made by coremltools: weights in a file, compressed weights of iOS 16 and iOS 18, two
 functions, a state, flexible shapes, control flow, lists, an image, a classifier, ops whose
-attributes shape what they do, and what the compiled kernels take (`_kernels.py`).
+attributes shape what they do, and what the compiled kernels take (`_kernels.py`). Beside them stand
+random programs whose constants lie in the ops (`tests/mil/_inline.py`), which it does not write.
 """
 
 from collections.abc import Callable
 from pathlib import Path
+import sys
 
 from _kernels import KERNELS
 from _mutate_types import read, write
@@ -17,7 +19,12 @@ from coremltools.converters.mil.mil import types
 import coremltools.optimize.coreml as cto
 import numpy as np
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "mil"))
+from _inline import make_program
+
 __all__ = ["make"]
+
+INLINE = 4  # random programs
 
 
 def mlp(target=IOS18):
@@ -279,5 +286,7 @@ def make(folder: Path) -> None:
         change(mlp(target)).save(str(paths[name]))
     parts = {name: paths[name] for name in ("mlp", "attention")}
     ct.utils.save_multifunction(functions(parts), str(paths["functions"]))
+    for seed in range(INLINE):
+        make_program(seed).write(folder / f"inline-{seed}.mlpackage")
     for path in paths.values():
         write(path, read(path))  # in the same order every time

@@ -10,6 +10,7 @@ opened, so that nobody reads outside of the package.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 import json
 import os
 from pathlib import Path
@@ -24,6 +25,7 @@ import warnings
 
 from _mutate import damage
 from ane_book.errors import AneBookError
+from ane_book.execute import compare_packages, execute, execution_report
 from ane_book.inspect import inspect_package
 from ane_book.mil import MLProgram
 from ane_book.mil.reader import Package
@@ -36,8 +38,12 @@ LARGE = 1 << 20  # elements of an input that the fuzzer does not make
 class Watch:
     """The files that were opened outside of a folder while it looked."""
 
-    #: the interpreter, its packages, this library, and what the C library looks up by itself
-    EXPECTED = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), "/proc/self/")
+    #: the interpreter, its packages, this library, what the C library looks up by itself, and how
+    #: much memory the process may have
+    EXPECTED = (
+        sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), f"/proc/{os.getpid()}/",
+        "/proc/self/", "/sys/fs/cgroup/",
+    )  # fmt: skip
 
     def __init__(self):
         self.folder: Path | None = None
@@ -87,12 +93,16 @@ def run(package_path: Path, name: str, corpus: Corpus, rng: random.Random) -> st
         if answer is None or (rng.random() < 0.3 and max(sizes, default=0) < LARGE):
             inputs, answer = program.random_inputs(), None
         found = predict(program, inputs)
+        check_again(program, inputs, found)
         if optimize:
             check(program, inputs, found)
         if rng.random() < 0.2:
             for _ in program.trace(inputs, program.make_state()):
                 pass
         same = same and answer is not None and equal(found, answer)
+    if rng.random() < 0.1 and max(sizes, default=0) < LARGE:  # the tools on what the library runs
+        execution_report(execute(package_path))
+        compare_packages(package_path)
     return "same" if same else "ran"
 
 
@@ -122,6 +132,25 @@ def check(program: MLProgram, inputs: dict, found: dict) -> None:
         raise AssertionError(f"shortcuts give {found}, the plain ops {plain}")
 
 
+def check_again(program: MLProgram, inputs: dict, found: dict) -> None:
+    """Raises AssertionError where the next call gives something else, once an answer was filled."""
+    given, kept = deepcopy(inputs), deepcopy(found)
+    for value in found.values():
+        if isinstance(value, np.ndarray):
+            value.fill(1)
+    again = predict(program, inputs)
+    if not (same(inputs, given) and same(again, kept)):
+        raise AssertionError(f"the second call gives {again}, the first one gave {kept}")
+    found |= kept
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    a, b = np.asarray(a), np.asarray(b)
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+
 def kinds(found: dict) -> dict:
     return {name: getattr(value, "dtype", type(value)) for name, value in found.items()}
 
@@ -143,10 +172,13 @@ def agree(a: object, b: object, third: object) -> bool:
     if a.shape != b.shape or b.shape != third.shape:
         return False
     a, b, third = (x.astype(np.float64) for x in (a, b, third))
-    sure = np.isfinite(b) & np.isfinite(third)
-    a, b, third = a[sure], b[sure], third[sure]
-    off = np.abs(b - third).max(initial=0)
-    return not np.any(~(np.abs(a - b) <= 0.02 * np.abs(b).max(initial=0) + 4 * off + 1e-6))
+    known = np.isfinite(b) & np.isfinite(third)
+    off = np.abs(b[known] - third[known]).max(initial=0)
+    near = 0.02 * np.abs(b[known]).max(initial=0) + 4 * off + 1e-6
+    alike = (b == third) | (np.isnan(b) & np.isnan(third))  # infinite or NaN in both precisions
+    odd = alike & ~np.isfinite(b)
+    numbers = np.all(np.abs(a[known] - b[known]) <= near)
+    return bool(numbers) and np.array_equal(a[odd], b[odd], equal_nan=True)
 
 
 def attempt(number: int, seed: int, corpus: Corpus, watch: Watch, folder: Path) -> dict:

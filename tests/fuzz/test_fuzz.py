@@ -6,8 +6,10 @@ import shutil
 from _corpus import make
 from _fuzz import Worker, fuzz, summary
 from _mutate import damage
+from _worker import agree, check_again, predict
 from ane_book.mil import MLProgram, native
 from ane_book.mil.compile import Compiler
+import numpy as np
 import pytest
 import torch
 
@@ -66,3 +68,32 @@ class TestFindings:
         worker = Worker(corpus, seed=0)
         assert worker.run(0)["message"] == "hang: more than 0 s"
         assert not worker.alive
+
+
+class TestComparison:
+    """What counts as another answer."""
+
+    @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("instead", [0.0, 1e30, np.nan, np.inf, -np.inf])
+    def test_what_is_not_finite(self, odd, instead):
+        right, found = np.array([1.0, odd]), np.array([1.0, instead])
+        same = instead == odd or (np.isnan(odd) and np.isnan(instead))
+        assert agree(found, right, right) == agree({"a": found}, {"a": right}, {"a": right}) == same
+        assert agree(found, right, np.array([1.0, 7.0]))  # only one precision has no number there
+
+    def test_numbers(self):
+        right = np.array([1.0, 100.0])
+        assert agree(right + 1.9, right, right) and not agree(right + 2.1, right, right)
+        assert not agree(np.array([1.0, np.nan]), right, right)
+        assert agree(right + 9, right, right + 2)  # as far off as rounding may bring it
+
+    def test_an_answer_that_changes_with_the_next_call(self, corpus):
+        program = MLProgram(corpus / "inline-0.mlpackage")
+        inputs = program.random_inputs()
+        found = predict(program, inputs)
+        kept = {name: value.copy() for name, value in found.items()}
+        check_again(program, inputs, found)
+        assert all(np.array_equal(found[name], kept[name]) for name in kept)
+        name = next(iter(found))
+        with pytest.raises(AssertionError, match="the second call gives"):
+            check_again(program, inputs, found | {name: found[name] + 1})
