@@ -170,8 +170,17 @@ def write_slice(
     end_mask: Sequence[bool] | None = None,
     squeeze_mask: Sequence[bool] | None = None,
 ) -> None:
-    """Write `update`, shaped like the slice, into that slice of x in place."""
+    """Write `update` into that slice of x in place.
+
+    Raises ValueError where it does not have the slice's shape, which MIL asks for: a slice ends
+    where x does, so that nothing beyond is written and nothing is dropped.
+    """
     view, backwards = _view(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)
+    if view.shape != update.shape:
+        raise ValueError(
+            f"an update of shape {(*update.shape,)} for a slice of shape {(*view.shape,)}: "
+            f"{[*begin]} to {[*end]} of {(*x.shape,)}"
+        )
     view.copy_(update.flip(backwards) if backwards else update)
 
 
