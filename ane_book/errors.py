@@ -8,6 +8,7 @@ Messages name what stands in files that nobody vouches for. They can be shown as
 
 import re
 
+LONGEST = 2000  # characters of a message, which may quote a file
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 
 
@@ -20,7 +21,8 @@ class AneBookError(Exception):
     """Base of all errors that the input, not the library, is to blame for."""
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        text = super().__str__()
+        return printable(text if len(text) <= LONGEST else f"{text[:LONGEST]} ...")
 
 
 class UnknownModel(AneBookError):

@@ -25,9 +25,9 @@ import numpy as np
 
 __all__ = ["Tensor", "map_file", "read_header"]
 
-# What a header may take, ten times the largest known: in a file of gigabytes most damaged lengths
+# What a header may take, three times the largest known: in a file of gigabytes most damaged lengths
 # would pass otherwise.
-HEADER_BYTES, HEADER_VALUES = 1 << 28, 1 << 23
+HEADER_BYTES, HEADER_VALUES = 1 << 28, 1 << 22
 ENTRY, ROW = 8 + 4 + 1, 8 + 4 + 4 + 8  # least bytes of a metadata entry, and of a tensor's row
 
 #: Metadata types that are one number, as numpy has them.
@@ -113,7 +113,7 @@ class _Cursor:
         for _ in range(count):
             name = self.string()
             if name in found:
-                raise InvalidWeights(f"{self.path}: damaged: {name} is there twice")
+                raise InvalidWeights(f"{self.path}: damaged: {name!r} is there twice")
             found[name] = read(name)
         return found
 
