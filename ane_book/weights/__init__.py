@@ -90,12 +90,10 @@ class WeightSource(ABC):
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
         for path in self.files:
-            try:
-                with path.open("rb") as file:
-                    while block := file.read(1 << 20):
-                        digest.update(block)
-            except OSError as error:
-                raise InvalidWeights(f"{path}: cannot be read: {error}") from None
+            check_file(path)
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
         return digest.hexdigest()
 
 
@@ -135,20 +133,22 @@ def _open(path: Path) -> WeightSource:
 
 
 def check_file(path: Path) -> None:
-    """Raise InvalidWeights for what is no file: a folder, or a pipe, which would never end."""
+    """Raise InvalidWeights for what cannot be read, a folder, or a pipe, which would never end."""
     if not path.is_file():
         raise InvalidWeights(f"{path}: not a file")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise InvalidWeights(f"{path}: cannot be read: {error}") from None
 
 
 def read_text(path: Path) -> str:
     """The text of a small file; raises InvalidWeights for one that is none, or is large."""
     check_file(path)
+    if path.stat().st_size > TEXT_BYTES:
+        raise InvalidWeights(f"{path}: larger than {TEXT_BYTES / 1e6:.0f} MB")
     try:
-        with path.open("rb") as file:
-            content = file.read(TEXT_BYTES + 1)
-        if len(content) > TEXT_BYTES:
-            raise InvalidWeights(f"{path}: larger than {TEXT_BYTES / 1e6:.0f} MB")
-        return content.decode("utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidWeights(f"{path}: cannot be read: {error}") from None
 

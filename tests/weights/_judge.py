@@ -13,13 +13,14 @@ import sys
 import time
 import traceback
 
-from _tiny_gguf import gguf_name, permute
+from _gguf_names import gguf_name, permute
 from ane_book.config import DecoderConfig
 from ane_book.errors import AneBookError
 from ane_book.weights import open_source
 import gguf
 from gguf.quants import dequantize
 import numpy as np
+import torch  # noqa: F401 - `safetensors` would import it when the limit holds
 
 MEMORY = 1 << 29  # bytes beyond what the process has once everything is imported
 
@@ -85,7 +86,7 @@ def judge(path: Path) -> dict:
         outcome, message = "ran", ""
     except AneBookError as error:
         outcome, message = type(error).__name__, str(error)
-        if str(path) not in message or "\n" in message or len(message) > 2000:
+        if str(path) not in message or "\n" in message or len(message) > 2010:
             outcome, message = "finding", f"no clean error: {message[:3000]}"
     except BaseException as error:  # a panic of Rust is no Exception
         outcome = "finding"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from _gguf_names import ARCHITECTURES, gguf_name, permute
 from _tiny_weights import parameters
 import gguf
 from gguf import GGMLQuantizationType as Type
@@ -9,27 +10,6 @@ from gguf.quants import quantize
 import numpy as np
 from tokenizers import pre_tokenizers
 import torch
-
-ARCHITECTURES = {
-    "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
-    "llama": gguf.MODEL_ARCH.LLAMA,
-    "mistral": gguf.MODEL_ARCH.LLAMA,
-    "phi3": gguf.MODEL_ARCH.PHI3,
-    "qwen2": gguf.MODEL_ARCH.QWEN2,
-    "qwen3": gguf.MODEL_ARCH.QWEN3,
-}
-
-
-def gguf_name(name: str, family: str, layers: int = 2) -> str:
-    """`transformers` name to GGUF's, by the table in the package `gguf`: not by ours."""
-    blocks = gguf.get_tensor_name_map(ARCHITECTURES[family], layers)
-    return blocks.get_name(name, try_suffixes=(".weight", ".bias"))
-
-
-def permute(array: np.ndarray, heads: int) -> np.ndarray:
-    """What llama.cpp's converter does to q and k of "llama"."""
-    rows = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
-    return rows.swapaxes(1, 2).reshape(array.shape)
 
 
 def numbers_of(config, family: str) -> dict:

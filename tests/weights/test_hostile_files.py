@@ -218,7 +218,7 @@ UNREADABLE = """
 import os, sys
 from ane_book.errors import InvalidWeights
 from ane_book.weights import open_source
-import ane_book.weights.gguf, ane_book.weights.safetensors, mmap
+import ane_book.weights.gguf, ane_book.weights.safetensors, mmap, torch
 if os.geteuid() == 0:
     os.seteuid(65534)
 for path in sys.argv[1:]:
@@ -235,6 +235,9 @@ def test_files_that_may_not_be_read(tmp_path, folder):
     gguf = write_gguf(folder / "m.gguf", tiny_model("llama"))
     closed = tmp_path / "closed"
     closed.mkdir()
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    folder.chmod(0o755)
     for parent in (tmp_path, *list(tmp_path.parents)[:-2]):
         parent.chmod(parent.stat().st_mode | 0o055)
     said = []

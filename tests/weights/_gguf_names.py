@@ -1,0 +1,25 @@
+"""How llama.cpp's converter names tensors, and orders the rows of "llama"."""
+
+import gguf
+import numpy as np
+
+ARCHITECTURES = {
+    "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "mistral": gguf.MODEL_ARCH.LLAMA,
+    "phi3": gguf.MODEL_ARCH.PHI3,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+}
+
+
+def gguf_name(name: str, family: str, layers: int = 2) -> str:
+    """`transformers` name to GGUF's, by the table in the package `gguf`: not by ours."""
+    blocks = gguf.get_tensor_name_map(ARCHITECTURES[family], layers)
+    return blocks.get_name(name, try_suffixes=(".weight", ".bias"))
+
+
+def permute(array: np.ndarray, heads: int) -> np.ndarray:
+    """What llama.cpp's converter does to q and k of "llama"."""
+    rows = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
+    return rows.swapaxes(1, 2).reshape(array.shape)
