@@ -4,6 +4,7 @@ All are opened in a child process with a limit of memory (`_judge.py`), by the c
 runs at length.
 """
 
+from collections.abc import Iterator
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 
 import _judge
 from _tiny_gguf import write_gguf
@@ -229,35 +231,34 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.fixture
+def public(sound) -> Iterator[Path]:
+    """A copy that another user may read, which pytest's own folders forbid."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(shutil.copytree(sound, Path(made) / "m"))
+        (folder / "tokenizer.json").write_text("{}")
+        write_gguf(folder / "m.gguf", tiny_model("llama"))
+        (folder / "closed").mkdir()
+        for path in (folder.parent, folder, *folder.iterdir()):
+            path.chmod(0o755)
+        yield folder
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the modes of POSIX")
-def test_files_that_may_not_be_read(tmp_path, folder):
-    (folder / "tokenizer.json").write_text("{}")
-    gguf = write_gguf(folder / "m.gguf", tiny_model("llama"))
-    closed = tmp_path / "closed"
-    closed.mkdir()
-    for path in folder.iterdir():
-        path.chmod(0o644)
-    folder.chmod(0o755)
-    for parent in (tmp_path, *list(tmp_path.parents)[:-2]):
-        parent.chmod(parent.stat().st_mode | 0o055)
-    said = []
-    for path, asked in (
-        (gguf, gguf),
-        (folder / "model.safetensors", folder),
-        (folder / "config.json", folder),
-        (folder / "tokenizer.json", folder),
-        (closed, closed / "m.gguf"),
-        (closed, closed),
-    ):
-        mode = path.stat().st_mode
-        path.chmod(0)
-        done = subprocess.run(
-            [sys.executable, "-c", UNREADABLE, str(asked)], capture_output=True, text=True
-        )
-        path.chmod(mode)
+def test_files_that_may_not_be_read(public):
+    for name, asked in {
+        "m.gguf": "m.gguf",
+        "model.safetensors": ".",
+        "config.json": ".",
+        "tokenizer.json": ".",
+        "closed": "closed/m.gguf",
+    }.items():
+        (public / name).chmod(0)
+        command = [sys.executable, "-c", UNREADABLE, str(public / asked)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        (public / name).chmod(0o755)
         assert done.returncode == 0, done.stderr
-        said.append(done.stdout)
-        assert str(path) in done.stdout and "ermission denied" in done.stdout, path
+        assert str(public / name) in done.stdout and "ermission denied" in done.stdout, name
         assert done.stdout.count("\n") == 1
 
 
