@@ -34,8 +34,9 @@ unit: $(INSTALLED) ## test the library alone: no book is built, no site is looke
 conformance: $(INSTALLED) ## run coremltools' own op tests on the executor (some 20 minutes)
 	$(BIN)/python tests/conformance/run.py --workers $(WORKERS)
 
-fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default (some minutes)
+fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 500 model files (some minutes)
 	$(BIN)/python tests/fuzz/run.py --cases $(or $(N),10000) --seed $(or $(SEED),0)
+	$(BIN)/python tests/weights/damage.py --seed $(or $(SEED),0)
 
 bench: $(INSTALLED) ## run each benchmark and print its table
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -1,7 +1,6 @@
 """GGUF against `transformers`, and every kind of bad file against its error."""
 
 from pathlib import Path
-import random
 import struct
 
 from _tiny_gguf import chatml_metadata, write_gguf
@@ -18,7 +17,7 @@ from _tiny_weights import (
 )
 import ane_book
 from ane_book.config import DecoderConfig
-from ane_book.errors import AneBookError, InvalidWeights, UnsupportedModel
+from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights import open_source
 from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Type
@@ -326,24 +325,3 @@ def test_gguf_that_will_not_do(tmp_path, kind, error, message):
     with pytest.raises(error, match=message) as caught:
         open_source(path)
     assert str(path) in str(caught.value)
-
-
-def test_gguf_damaged_anywhere_never_escapes(tmp_path):
-    """Bytes of the header changed at random: a clear error or a file that still reads."""
-    path = write_gguf(tmp_path / "m.gguf", tiny_model("llama"), metadata=chatml_metadata())
-    content, dice = path.read_bytes(), random.Random(0)
-    header = content.index(b"output_norm.weight") + 60
-    refused = 0
-    for _ in range(400):
-        damaged = bytearray(content)
-        for _ in range(dice.choice([1, 1, 4])):
-            damaged[dice.randrange(header)] = dice.randrange(256)
-        path.write_bytes(damaged)
-        try:
-            source = open_source(path)
-            source.tokenizer()
-            source.tensor("model.norm.weight")
-        except AneBookError as error:
-            refused += 1
-            assert str(path) in str(error)
-    assert refused > 100
