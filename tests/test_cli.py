@@ -174,7 +174,7 @@ class TestManners:
     def test_help_names_every_command(self):
         done = ane_book("--help")
         assert done.returncode == 0
-        for command in ("models", "convert", "run", "chat", "inspect", "diff", "doctor"):
+        for command in ("models", "convert", "run", "chat", "inspect", "diff", "cache", "doctor"):
             assert f"\n  {command} " in done.stdout
             assert ane_book(command, "--help").returncode == 0
 

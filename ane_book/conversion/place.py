@@ -40,7 +40,7 @@ def check_place(target: Path) -> None:
         what = f"is a symbolic link; name the folder that it leads to, or {ELSEWHERE}"
     elif target.exists() and not target.is_dir():
         what = f"is not a folder; {ELSEWHERE}"
-    elif target.is_mount():
+    elif target.resolve().is_mount():
         what = "is a mount point; name a folder in it"
     elif here and here.is_relative_to(target.resolve()):
         what = f"is the folder that you are in, or holds it; {ELSEWHERE}"

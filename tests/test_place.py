@@ -1,0 +1,362 @@
+"""Where bundles go: nothing of a user's is lost, nothing half-written stays, no stale one is found.
+
+Conversions here are of one layer in projections, the quickest there are.
+"""
+
+from functools import partial
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+import shutil
+import subprocess
+import sys
+
+from _command import ane_book as command
+from _command import refused
+import ane_book
+from ane_book import cache
+from ane_book.bundle import Bundle
+from ane_book.conversion import key
+from ane_book.conversion.place import exchange
+from ane_book.errors import InvalidBundle, InvalidInput
+import pytest
+
+SMALL = {"num_hidden_layers": 1}
+CUT = {"partition": "projections", "context": 32, "prefill": 8}
+
+
+@pytest.fixture
+def weights(tiny) -> str:
+    return str(tiny("llama", **SMALL)[1])
+
+
+@pytest.fixture
+def convert(weights):
+    return partial(ane_book.convert, weights, **CUT)
+
+
+@pytest.fixture
+def made(tiny_bundle, tmp_path) -> Path:
+    """A bundle of the same weights and recipe, to be written over."""
+    _, bundle = tiny_bundle("llama", tuple(SMALL.items()), **CUT)
+    return Path(shutil.copytree(bundle.path, tmp_path / "made"))
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def stop(*_) -> None:
+    raise KeyboardInterrupt
+
+
+class TestTarget:
+    @pytest.mark.parametrize("force", [False, True])
+    def test_a_folder_with_other_things_stays_as_it_is(self, convert, tmp_path, force):
+        (tmp_path / "photos" / "2019").mkdir(parents=True)
+        (tmp_path / "photos" / "2019" / "one.jpg").write_bytes(b"irreplaceable")
+        before = tree(tmp_path)
+        with pytest.raises(InvalidInput, match="photos is neither empty nor a bundle"):
+            convert(out=tmp_path / "photos", force=force)
+        assert tree(tmp_path) == before
+
+    def test_what_lies_in_a_bundle_is_not_deleted_with_it(self, convert, made):
+        (made / "notes.txt").write_text("mine")
+        with pytest.raises(InvalidInput, match="holds notes.txt, which is not the bundle's"):
+            convert(out=made, force=True)
+        assert (made / "notes.txt").read_text() == "mine" and Bundle.open(made)
+
+    @pytest.mark.parametrize("force", [False, True])
+    def test_what_is_no_folder(self, weights, convert, tmp_path, monkeypatch, force):
+        (tmp_path / "file").write_text("mine")
+        (tmp_path / "here").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "here")
+        (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+        monkeypatch.chdir(tmp_path / "here")
+        before = sorted(tmp_path.rglob("*"))
+        for name, message in [
+            (tmp_path / "file", "file is not a folder"),
+            (tmp_path / "link", "is a symbolic link"),
+            (tmp_path / "dangling", "is a symbolic link"),
+            (".", "is the folder that you are in"),
+            ("..", "is the folder that you are in"),
+            ("", "is the folder that you are in"),
+            ("/", "is a mount point"),
+        ]:
+            with pytest.raises(InvalidInput, match=message):
+                convert(out=name, force=force)
+        assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "file").read_text() == "mine"
+        assert "you are in" in refused("convert", weights, "--out", ".", "--force")
+
+    def test_an_empty_folder_is_taken(self, convert, tmp_path):
+        (tmp_path / "empty").mkdir()
+        assert convert(out=tmp_path / "empty").path == tmp_path / "empty"
+        assert [path.name for path in tmp_path.iterdir()] == ["empty"]  # no lock, no old one
+
+    @pytest.mark.skipif(os.name == "nt", reason="/dev/null is POSIX's")
+    @pytest.mark.parametrize("place", ["/dev/null/bundle", "/proc/nothing/bundle"])
+    def test_where_nothing_can_be_written(self, convert, place):
+        with pytest.raises(InvalidInput, match="name another folder"):
+            convert(out=place)
+
+    @pytest.mark.skipif(os.name == "nt", reason="/dev/null is POSIX's")
+    def test_a_cache_that_cannot_be_written(self, convert, tmp_path, monkeypatch):
+        monkeypatch.setenv("ANE_BOOK_CACHE", "/dev/null/cache")
+        with pytest.raises(InvalidInput, match="/dev/null/cache.* ANE_BOOK_CACHE"):
+            convert()
+
+
+class TestReplacing:
+    def test_a_failed_conversion_leaves_the_old_bundle(self, convert, made):
+        before = tree(made)
+        with pytest.raises(KeyboardInterrupt):
+            convert(out=made, context=16, force=True, progress=stop)
+        assert tree(made) == before
+        again = convert(out=made, context=16, force=True)  # goes on
+        assert again.recipe.context == 16
+        assert [path.name for path in made.parent.iterdir()] == ["made"]
+
+    def test_an_older_version_is_replaced(self, convert, made):
+        file = made / "manifest.json"
+        file.write_text(file.read_text().replace("ane-book bundle 2", "ane-book bundle 1"))
+        with pytest.raises(InvalidBundle, match="--force"):
+            convert(out=made)
+        assert convert(out=made, force=True).path == made
+
+    def test_a_second_rename_that_fails_is_undone(self, made):
+        before = tree(made)
+        with pytest.raises(OSError):
+            exchange(made.with_name("nothing"), made)
+        assert tree(made) == before and [p.name for p in made.parent.iterdir()] == ["made"]
+
+    def test_killed_between_the_two_renames_the_old_bundle_comes_back(self, convert, made):
+        before = tree(made)
+        made.rename(made.with_name("made.replaced"))
+        assert tree(convert(out=made).path) == before
+        shutil.copytree(made, made.with_name("made.replaced"))  # killed after both
+        convert(out=made)
+        assert [path.name for path in made.parent.iterdir()] == ["made"]
+
+    def test_a_folder_that_only_has_such_a_name_is_not_touched(self, convert, tmp_path):
+        for name in ("b.replaced", "b.partial"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "mine").write_text("mine")
+            with pytest.raises(InvalidInput, match=f"{name} is neither empty nor a bundle"):
+                convert(out=tmp_path / "b")
+            assert (tmp_path / name / "mine").read_text() == "mine"
+            shutil.rmtree(tmp_path / name)
+
+    def test_what_the_disk_lost_is_made_again(self, convert, tmp_path):
+        """The machine went down: a file that was finished has its size, but not its bytes."""
+        out = tmp_path / "b"
+
+        def stop_late(description: str, done: int, total: int) -> None:
+            if description.startswith("layer 1"):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            convert(out=out, progress=stop_late)
+        lost = tmp_path / "b.partial" / "embedding.npy"
+        lost.write_bytes(bytes(lost.stat().st_size))
+        bundle = convert(out=out)
+        bundle.verify()
+        assert bundle.embedding.any()
+
+    def test_a_damaged_bundle_in_the_cache_is_made_again(self, convert, tmp_path, monkeypatch):
+        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+        first = convert()
+        (first.path / "golden.npz").unlink()
+        again = convert()
+        assert again.path == first.path and again.golden()
+        (first.path / "manifest.json").write_text("")
+        assert convert().path == first.path
+
+
+def test_the_next_one_waits_and_says_so(weights, tmp_path):
+    out = tmp_path / "b"
+    code = f"import ane_book; ane_book.convert({weights!r}, out={str(out)!r}, **{CUT!r})"
+    with cache.locked(out):
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+        )
+        said = child.stderr.readline()
+        assert said == f"waiting for another process, which is converting to {out}\n"
+        assert not out.exists()
+    _, err = child.communicate(timeout=120)
+    assert (child.returncode, err) == (0, "") and Bundle.open(out)
+
+
+class TestKeys:
+    @pytest.fixture
+    def library(self, tmp_path) -> Path:
+        return shutil.copytree(key.LIBRARY, tmp_path / "ane_book")
+
+    def named(self, library: Path) -> set[str]:
+        return {file.relative_to(library).as_posix() for file in key.modules(library)[0]}
+
+    def test_every_module_that_conversion_loads_counts(self):
+        """But for what a package loads beside the modules that are named."""
+        code = (
+            "import sys, ane_book.conversion; "
+            "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('ane_book.')))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        loaded = {Path(file).relative_to(key.LIBRARY).as_posix() for file in done.stdout.split()}
+        named = self.named(key.LIBRARY)
+        assert {"mil/blob.py", "mil/reader.py", "conversion/program.py"} <= named
+        beside = {name for name in loaded - named if not name.startswith("mil/")}
+        assert beside <= {"text/__init__.py"}, beside
+
+    def test_a_new_module_counts_from_its_import_on(self, library):
+        (library / "conversion" / "fresh.py").write_text("import wheel_of_fortune\n")
+        assert "conversion/fresh.py" not in self.named(library)
+        with (library / "mil" / "blob.py").open("a") as file:
+            file.write("\ndef late():\n    from ane_book.conversion import fresh\n")
+        assert "conversion/fresh.py" in self.named(library)
+        assert "wheel_of_fortune" in key.modules(library)[1]
+
+    def test_what_only_types_need_does_not_count(self, library):
+        with (library / "mil" / "blob.py").open("a") as file:
+            file.write("\nif TYPE_CHECKING:\n    import ane_book.cli\n")
+        assert "cli.py" not in self.named(library)
+
+    @pytest.mark.parametrize("name", ["coremltools", "torch", "numpy"])
+    def test_versions_count(self, monkeypatch, name):
+        before = key.code_key.__wrapped__()
+        true = importlib.metadata.version
+        monkeypatch.setattr(key, "version", lambda n: "0.0" if n == name else true(n))
+        assert key.code_key.__wrapped__() != before
+
+    @pytest.mark.parametrize("name", ["mil/blob.py", "mil/reader.py", "models/layers.py"])
+    def test_sources_count(self, library, monkeypatch, name):
+        monkeypatch.setattr(key, "LIBRARY", library)
+        before = key.code_key.__wrapped__()
+        with (library / name).open("a") as file:
+            file.write("# changed\n")
+        assert key.code_key.__wrapped__() != before
+
+    def test_a_reference_models_file_counts(self, tmp_path, monkeypatch):
+        """A name leads to other weights: what it led to before is not found by it."""
+        from dataclasses import replace
+
+        from ane_book import conversion
+
+        name = "smollm2-135m-instruct"
+        found = conversion.find_reference(name)
+        before = conversion._digest(found, {})
+        assert conversion._digest(replace(found, revision="other"), {}) != before
+
+
+class TestNames:
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path, monkeypatch) -> Path:
+        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
+        return tmp_path / "cache"
+
+    def test_what_was_remembered(self, folder):
+        bundle = folder / "bundles" / ("tiny-" + "a" * 16)
+        bundle.mkdir(parents=True)
+        cache.remember("key", bundle)
+        assert cache.recall("key") == bundle and cache.recall("other") is None
+        assert [path.name for path in (folder / "names").iterdir()] == ["key"]
+        bundle.rmdir()
+        assert cache.recall("key") is None
+
+    @pytest.mark.parametrize("text", ["", ".", "..", "../x-{0}", "{1}", "x/y-{0}", "\0", "\udcff"])
+    def test_a_damaged_note_leads_nowhere(self, folder, tmp_path, monkeypatch, text):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "manifest.json").write_text("{}")
+        (folder / "names").mkdir(parents=True)
+        content = text.format("a" * 16, tmp_path).encode(errors="surrogateescape")
+        (folder / "names" / "key").write_bytes(content)
+        assert cache.recall("key") is None
+
+
+class TestCacheCommand:
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path, monkeypatch) -> Path:
+        """Three bundles of 1,000 bytes, used one after another, and what is no bundle."""
+        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+        folder = tmp_path / "bundles"
+        for i, name in enumerate("abc"):
+            self.path(folder, name).mkdir(parents=True)
+            (self.path(folder, name) / "manifest.json").write_bytes(bytes(1000))
+            os.utime(self.path(folder, name), (1e9 + i, 1e9 + i))
+        (folder / "mine").mkdir()
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "file").write_text("mine")
+        (folder / f"link-{'0' * 16}").symlink_to(tmp_path / "elsewhere")
+        return folder
+
+    def path(self, folder: Path, name: str) -> Path:
+        return folder / f"{name}-{ord(name):016x}"
+
+    def left(self, folder: Path) -> set[str]:
+        assert (folder / "mine").is_dir() and (folder.parent / "elsewhere" / "file").exists()
+        return {path.name[0] for path in folder.iterdir() if path.name[:4] not in ("mine", "link")}
+
+    def test_lists_sizes_and_last_use(self, folder):
+        lines = command("cache").stdout.splitlines()
+        assert [line.split()[0][0] for line in lines[:3]] == ["c", "b", "a"]
+        assert "1,000 bytes" in lines[0] and "2001-09" in lines[0]
+        assert len(lines) == 4 and "3,000 bytes" in lines[3]
+
+    def test_deletes_by_name_and_all(self, folder):
+        done = command("cache", "delete", self.path(folder, "b").name)
+        assert done.stdout == f"deleted {self.path(folder, 'b').name}, 1,000 bytes\n"
+        assert self.left(folder) == {"a", "c"}
+        for name in ("mine", f"link-{'0' * 16}", "../elsewhere", str(folder), ""):
+            assert "holds no bundle" in refused("cache", "delete", name)
+        assert self.left(folder) == {"a", "c"}
+        command("cache", "delete", "--all")
+        assert self.left(folder) == set()
+
+    def test_a_limit_takes_what_was_not_used_for_longest(self, folder):
+        cache.mark_used(self.path(folder, "a"))
+        command("cache", "--limit", "1KB")
+        assert self.left(folder) == {"a"}
+        command("cache", "--limit", "1KB")
+        assert self.left(folder) == {"a"}
+
+    def test_what_is_being_written_stays(self, folder):
+        with cache.locked(self.path(folder, "a")):
+            assert "converting to it" in refused("cache", "delete", self.path(folder, "a").name)
+            assert [entry.path.name[0] for entry in cache.evict(0)] == ["b", "c"]
+        assert self.left(folder) == {"a"}
+
+    def test_delete_needs_to_know_what(self):
+        for arguments in (["delete"], ["list", "--all"], ["list", "a"]):
+            done = command("cache", *arguments)
+            assert done.returncode == 2 and "delete takes names, or --all" in done.stderr
+
+
+class TestContext:
+    def test_no_more_than_the_model_has(self, tiny, tmp_path, monkeypatch):
+        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+        _, folder = tiny("llama", **SMALL, max_position_embeddings=48)
+        bundle = ane_book.convert(str(folder), partition="projections")
+        assert (bundle.recipe.context, bundle.recipe.prefill) == (48, 48)
+        with pytest.raises(InvalidInput, match="context 512 is beyond the model's 48 positions"):
+            ane_book.convert(str(folder), context=512)
+
+    def test_512_of_a_model_with_more(self):
+        from ane_book.conversion.plan import find_config
+        from ane_book.conversion.recipe import make_recipe
+
+        recipe = make_recipe(find_config("smollm2-135m-instruct"))
+        assert (recipe.context, recipe.prefill) == (512, 64)
+
+
+def test_the_manifest_seals_itself(made):
+    """Hashes cover the files, the seal what the manifest says of them and of the model."""
+    fields = json.loads((made / "manifest.json").read_text())
+    assert fields["seal"] and set(fields["sha256"]) == set(fields["files"])
+    fields["tokenizer"]["eos_token_ids"] = [7]
+    (made / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(InvalidBundle, match=r"not as it was written: manifest\.json"):
+        Bundle.open(made).verify()
