@@ -16,7 +16,6 @@ from math import prod
 from pathlib import Path
 import re
 import warnings
-from zipfile import BadZipFile
 
 from ane_book.errors import InvalidInput, InvalidType
 from ane_book.mil.reader import Package, TensorType
@@ -305,7 +304,9 @@ def random_inputs(inputs: dict[str, Feature], seed: int = 0) -> dict[str, np.nda
 def load_inputs(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of an `.npz` file by name. Raises InvalidInput when it is none."""
     try:
+        if not Path(path).is_file():  # a pipe would be waited for
+            raise FileNotFoundError("no such file")
         with open(path, "rb") as file, np.load(file) as arrays:
             return dict(arrays)
-    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
+    except Exception as error:  # of a dozen kinds, from numpy, zipfile and zlib
         raise InvalidInput(f"{path}: not a .npz file of named arrays ({error})") from None

@@ -5,7 +5,6 @@ import warnings
 
 from ane_book.errors import InvalidInput, InvalidType
 from ane_book.mil import MLProgram, numerics
-from ane_book.mil.features import load_inputs
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types
@@ -302,15 +301,6 @@ class TestInputs:
         assert set(indices.random_inputs()["x"].tolist()) == {0, 1}
         pixels = image().random_inputs()["x"]
         assert pixels.min() >= 0 and 200 < pixels.max() <= 255
-
-    def test_a_file_that_holds_no_named_arrays(self, tmp_path):
-        np.save(tmp_path / "one.npy", np.ones(3))
-        (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut")
-        (tmp_path / "empty.npz").touch()
-        np.savez(tmp_path / "object.npz", x=np.array([{}], object))
-        for name in ("one.npy", "cut.npz", "empty.npz", "object.npz", "none.npz"):
-            with pytest.raises(InvalidInput, match=rf"{name}: not a \.npz file"):
-                load_inputs(tmp_path / name)
 
 
 class Difference(torch.nn.Module):

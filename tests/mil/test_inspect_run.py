@@ -1,8 +1,11 @@
 """`inspect --run` and `diff` on packages that are odd, but run."""
 
+import os
+
 from _package import ADD, X, block, const, op, run, typed, write
 from ane_book.errors import InvalidInput
 from ane_book.execute import compare_packages, execute, execution_report
+from ane_book.mil.features import load_inputs
 import numpy as np
 import pytest
 
@@ -84,3 +87,19 @@ def test_a_place_that_cannot_hold_the_outputs(tmp_path):
         with pytest.raises(InvalidInput, match="cannot be written"):
             execute(path, out=tmp_path / out)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "p"]
+
+
+def test_a_file_that_holds_no_named_arrays(tmp_path):
+    np.save(tmp_path / "one.npy", np.ones(3))
+    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut")
+    (tmp_path / "empty.npz").touch()
+    np.savez(tmp_path / "object.npz", x=np.array([{}], object))
+    os.mkfifo(tmp_path / "pipe.npz")
+    np.savez_compressed(tmp_path / "bits.npz", x=np.arange(2000.0))
+    packed = bytearray((tmp_path / "bits.npz").read_bytes())
+    packed[200] ^= 255
+    (tmp_path / "bits.npz").write_bytes(packed)
+    for name in ("one", "cut", "empty", "object", "none", "pipe", "bits"):
+        name += ".npy" if name == "one" else ".npz"
+        with pytest.raises(InvalidInput, match=rf"{name}: not a \.npz file"):
+            load_inputs(tmp_path / name)
