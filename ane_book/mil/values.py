@@ -92,10 +92,10 @@ def read_type(message, where: str) -> TensorType:
     dtype = DTYPES.get(tensor.dataType)
     if dtype is None:
         raise InvalidPackage(f"{where}: dtype code {tensor.dataType} is unknown")
-    if len(tensor.dimensions) > MAX_RANK:
-        axes = len(tensor.dimensions)
-        raise InvalidPackage(f"{where}: a tensor of {axes} axes; {MAX_RANK} are the most")
     type_ = TensorType(dtype, tuple([_size(dimension) for dimension in tensor.dimensions]))
+    if len(type_.shape) > MAX_RANK:
+        axes = len(type_.shape)
+        raise InvalidPackage(f"{where}: a tensor of {axes} axes; {MAX_RANK} are the most")
     if type_.nbytes > MAX_BYTES:
         raise InvalidPackage(f"{where}: a tensor {type_} is too large to be real")
     return type_
