@@ -82,6 +82,13 @@ def test_scatter_agrees_with_the_documented_example():
     same(y, [[9, 11, 13], [9, 11, 13]], np.int32)
 
 
+def test_scatter_of_nothing_leaves_all_as_it_was():
+    data, none = numbers(6, 2), np.zeros((0, 1), np.int32)
+    updates = np.zeros((0, 2), np.float32)
+    same(ours("scatter_nd", data=data, indices=none, updates=updates, mode="update"), data)
+    same(ours("scatter", data=data, indices=none[:, 0], updates=updates, mode="update"), data)
+
+
 def test_scatter_of_half_is_rounded_once():
     data, updates = np.float16([2048]), np.ones((4,), np.float16)
     same(ours("scatter", data=data, indices=np.zeros(4, np.int32), updates=updates), [2052])

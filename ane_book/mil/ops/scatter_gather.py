@@ -9,6 +9,8 @@ coremltools folds it). Duplicate indices combine in every mode but "update", whe
 Reference: coremltools `defs/iOS15..iOS17/scatter_gather.py`.
 """
 
+from math import prod
+
 from ane_book.errors import InvalidInput
 import torch
 from torch import Tensor
@@ -182,8 +184,9 @@ def scatter_nd(
     sizes = torch.tensor(data.shape[:depth])
     indices = _writable(indices, sizes, validate_indices, "scatter_nd")
     steps = sizes.flip(0).cumprod(0).flip(0) // sizes  # row-major distance of each coordinate
-    table = data.reshape(int(sizes.prod()), -1)
+    width = prod(data.shape[depth:])  # -1 would not do: there may be nothing to update
+    table = data.reshape(int(sizes.prod()), width)
     outside = (indices >= sizes).any(-1)
     rows = (indices * steps).sum(-1).masked_fill(outside, table.shape[0]).reshape(-1, 1)
-    updates = updates.reshape(rows.shape[0], -1)
+    updates = updates.reshape(rows.shape[0], width)
     return _scatter(table, 0, rows.expand(updates.shape), updates, mode).reshape(data.shape)
