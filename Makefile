@@ -31,7 +31,7 @@ test: book ## build the book, then test the library and the site
 unit: $(INSTALLED) ## test the library alone: no book is built, no site is looked at
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup --ignore-glob 'tests/test_book*' $(PYTEST_FLAGS)
 
-conformance: $(INSTALLED) ## run coremltools' own op tests on the executor (some 20 minutes)
+conformance: $(INSTALLED) ## run coremltools' own tests on the executor (some 40 minutes)
 	$(BIN)/python tests/conformance/run.py --workers $(WORKERS)
 
 fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 500 model files (some minutes)

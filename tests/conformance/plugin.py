@@ -1,9 +1,8 @@
-"""pytest plugin: coremltools' own op tests, with `MLProgram` in the place of Core ML.
+"""pytest plugin: coremltools' own tests, with `MLProgram` in the place of Core ML.
 
-coremltools reaches Core ML through one native class, `_MLModelProxy`, which exists on a Mac alone;
-its tests skip the prediction elsewhere. This plugin says that the machine is a Mac and puts `Proxy`
-where the native class would be, before a test module is imported. Everything else is Apple's:
-the tests, their expected values and tolerances, the conversion, `MLModel` and its checks.
+`ane_book.coreml` puts the executor there, before a test module is imported. Everything else is
+Apple's: the tests, their expected values and tolerances, the conversion, `MLModel` and its checks.
+`teeth.py` watches what a case compares, and calls it again with spoilt results.
 
 `run.py` loads it with `-p plugin`. `--record FILE` writes one line of JSON per case, `--sample`
 keeps a few cases of each test.
@@ -18,68 +17,38 @@ import random
 import signal
 import zlib
 
-from ane_book import MLProgram
-from ane_book.errors import AneBookError
-from coremltools import _deps
-from coremltools.models import model, utils
+from ane_book import coreml
+from coremltools.converters.mil.mil import Builder
+from coremltools.models import model
 import numpy as np
 import pytest
+from teeth import Case, largest, watch
 import torch
 
-MACOS = (15, 4)  # newer than any version that the tests of coremltools 9.0 ask for
-SAMPLE = 5  # cases of each test and opset that `--sample` keeps
+#: Where the tests lie in coremltools, and how their names begin in the records.
+FOLDERS = {"converters/mil/mil/ops/tests/": "", "converters/mil/frontend/torch/test/": "torch/"}
+SAMPLE = 5  # cases of each test, opset and precision that a sample keeps
 SECONDS = 120  # of processor time: a case that takes longer hangs
 
 recording = None  # the file of --record, in the process that gets all reports
 cases = count(1)
-ops = set()  # of the programs that the running case predicted with
-half = False  # whether they have fp16 tensors
-last = None  # its last prediction: the program and its inputs
+case = Case()  # the running one
 
 
-class Proxy:
-    """What coremltools' `MLModel` asks of Core ML, answered by the executor."""
+class Proxy(coreml.Proxy):
+    """What stands for Core ML, watched."""
 
-    def __init__(self, path, compute_units, function_name, hints, asset):
+    def __init__(self, path, *arguments):
         self.kind = model._load_spec(path).WhichOneof("Type")
         if self.kind == "mlProgram":
-            self.program = MLProgram(path, function_name or None)
+            super().__init__(path, *arguments)
 
-    @staticmethod
-    def maximum_supported_specification_version():
-        return 9  # iOS 18's
-
-    def newState(self):
-        return self.program.make_state()
-
-    def predict(self, data, state):
-        global half, last
+    def predict(self, data, state=None):
         if self.kind != "mlProgram":
             pytest.skip(f"predicts with a {self.kind}")
-        function = self.program.package.functions[self.program.name]
-        types = list(function.inputs.values())
-        for operation in function.operations():
-            ops.add(operation.type)
-            types += [type_ for _, type_ in operation.outputs]
-        half |= any(type_.dtype == "fp16" for type_ in types)
-        arrays = {name: self.convert(name, value) for name, value in data.items()}
-        try:
-            found = self.program.predict(arrays, state)
-        except AneBookError as error:  # the native class's message, which the tests look for
-            raise RuntimeError(
-                f"Unable to compute the prediction using ML Program: {error}"
-            ) from error
-        last = self.program, arrays
-        return found
-
-    def convert(self, name, value):
-        """Core ML casts a multi-array to the declared type; its inputs have no rank 0."""
-        declared = self.program.inputs.get(name)
-        if declared is None or not isinstance(value, np.ndarray):
-            return value
-        if not declared.dtype.startswith(("fp", "bf")):
-            value = value.astype(np.int32)
-        return value.reshape(()) if declared.shape == () and value.size == 1 else value
+        arrays = {name: self._as_declared(name, value) for name, value in data.items()}
+        predict = super().predict
+        return case.predicted(self.program, arrays, lambda: predict(arrays, state))
 
 
 def rounded_once(program, inputs):
@@ -111,11 +80,10 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     global recording
-    _deps._IS_MACOS = True
     platform.machine = lambda: "arm64"
-    for module in (model, utils):
-        module._is_macos, module._macos_version = (lambda: True), (lambda: MACOS)
-    model._MLModelProxy = Proxy
+    coreml.Proxy = Proxy
+    coreml.enable()
+    watch(lambda: case)
     if config.getoption("record") and not hasattr(config, "workerinput"):
         recording = Path(config.getoption("record"))
 
@@ -124,20 +92,51 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if backend(item)[0] == "neuralnetwork":  # another format, older and slow to convert
             item.add_marker(pytest.mark.skip(reason="a neural network, not an ML Program"))
-    if config.getoption("sample"):
-        items[:] = sampled(items)
+    programs = [item for item in items if backend(item)[0] != "neuralnetwork"]
+    if config.getoption("sample"):  # in single precision, whose tolerances are tight
+        items[:] = few([item for item in programs if backend(item)[:2] == ("mlprogram", "fp32")])
+    else:  # the front end's are more than the ops', and each traces and converts a model
+        front = {item for item in items if name(item.nodeid).startswith("torch/")}
+        kept = {*items} - front | {*few([item for item in programs if item in front])}
+        items[:] = [item for item in items if item in kept]
 
 
-def sampled(items):
-    """Up to SAMPLE cases of each test and opset in single precision, whose tolerances are tight.
+def few(items):
+    """Up to SAMPLE cases of each test, opset and precision, and one of each op that these name.
 
-    Which ones is the same on every run: those of the least checksum of their names.
+    They are those of the least checksums.
     """
-    key = lambda item: (item.nodeid.split("[")[0], backend(item)[2])  # noqa: E731
-    checksum = lambda item: zlib.crc32(item.nodeid.encode())  # noqa: E731
-    programs = [item for item in items if backend(item)[:2] == ("mlprogram", "fp32")]
-    groups = groupby(sorted(programs, key=key), key)
-    return [item for _, group in groups for item in sorted(group, key=checksum)[:SAMPLE]]
+    found = set()
+    for key, size in ((group, SAMPLE), (named, 1)):
+        for _, cases in groupby(sorted(items, key=key), key):
+            found |= set(sorted(cases, key=checksum)[:size])
+    return [item for item in items if item in found]
+
+
+def group(item):
+    return (item.nodeid.split("[")[0], *backend(item))
+
+
+def named(item):
+    """The group, and the parameters that choose an op, where a test is one of many ops."""
+    found = getattr(item, "callspec", None) and item.callspec.params
+    return (
+        *group(item),
+        *(str(found[name]) for name in ("mode", "op_name") if name in (found or {})),
+    )
+
+
+def checksum(item):
+    """Of a case's name: the same on every run."""
+    return zlib.crc32(name(item.nodeid).encode())
+
+
+def name(nodeid):
+    """A case's name, without what all of its folder share."""
+    for folder, short in FOLDERS.items():
+        if nodeid.startswith(folder):
+            return short + nodeid.removeprefix(folder)
+    return nodeid
 
 
 def pytest_collection_finish():
@@ -165,14 +164,9 @@ def backend(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Random inputs of a case depend on its name alone, not on what ran before it."""
-    global half, last
-    ops.clear()
-    half, last = False, None
-    seed = zlib.crc32(item.nodeid.encode())
-    np.random.seed(seed)
-    random.seed(seed)
-    torch.manual_seed(seed)
+    global case
+    case = Case()
+    seed(item)
     signal.signal(signal.SIGVTALRM, out_of_time)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
@@ -183,18 +177,57 @@ def pytest_runtest_protocol(item):
             spare_collector()
 
 
+def seed(item):
+    """What ran before a case changes neither its random inputs nor coremltools' names."""
+    Builder.name_count.clear()
+    number = checksum(item)
+    np.random.seed(number)
+    random.seed(number)
+    torch.manual_seed(number)
+
+
 def out_of_time(*_):
     raise TimeoutError(f"more than {SECONDS} s")
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """What a case that passes proves."""
+    seed(pyfuncitem)
+    result = yield
+    if case.predictions:
+        names = pyfuncitem._fixtureinfo.argnames
+        arguments = {name: pyfuncitem.funcargs[name] for name in names}
+        single = case.share_of_single()
+        seed(pyfuncitem)
+        notices = case.notices(lambda: pyfuncitem.obj(**arguments))
+        pyfuncitem.user_properties += [("teeth", notices), ("single", single)]
+        pyfuncitem.user_properties.append(("expected", largest(case.shares)))
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
+    programs = [program for program, _, _ in case.predictions]
+    half = any(map(has_half, programs))
+    ops = {operation.type for program in programs for operation in all_operations(program)}
     report.user_properties += [("ops", sorted(ops)), ("half", half), ("backend", backend(item))]
     mixed = half and backend(item)[1] == "fp32"
-    if report.failed and mixed and last and not last[0].states:
-        report.user_properties.append(("once", rounded_once(*last)))
+    if report.failed and mixed and not programs[-1].states:
+        report.user_properties.append(("once", rounded_once(*case.predictions[-1][:2])))
     return report
+
+
+def all_operations(program):
+    return program.package.functions[program.name].operations()
+
+
+def has_half(program):
+    """Whether a program has fp16 tensors."""
+    types = list(program.inputs.values())
+    types += [type_ for operation in all_operations(program) for _, type_ in operation.outputs]
+    return any(type_.dtype == "fp16" for type_ in types)
 
 
 def pytest_runtest_logreport(report):
@@ -205,8 +238,9 @@ def pytest_runtest_logreport(report):
     if hasattr(report, "wasxfail"):
         outcome = "xpassed" if report.passed else "xfailed"
     record = {"ops": [], "half": False, "once": False, "backend": []}
+    record |= {"teeth": None, "single": None, "expected": None}
     record |= dict(report.user_properties)
-    record |= {"id": report.nodeid, "outcome": outcome, "why": why(report)}
+    record |= {"id": name(report.nodeid), "outcome": outcome, "why": why(report)}
     with recording.open("a") as file:
         print(json.dumps(record), file=file)
 
