@@ -17,6 +17,7 @@ and whoever opens one trusts none of it: every file is a regular one inside the 
 is held to the sizes of files before memory is taken for it. `Bundle.verify` compares all bytes.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 import hashlib
@@ -212,9 +213,10 @@ def regular_files(folder: Path) -> dict[str, int]:
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place, name)
-            status = path.lstat()
-            if stat.S_ISREG(status.st_mode):
-                found[path.relative_to(folder).as_posix()] = status.st_size
+            with suppress(FileNotFoundError):  # somebody is at work here
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    found[path.relative_to(folder).as_posix()] = status.st_size
     return found
 
 
@@ -273,9 +275,13 @@ class Bundle:
         """Read every file, and raise InvalidBundle with the names of those that have changed."""
         changed = []
         for name, expected in self.manifest.sha256.items():
-            with (self.path / name).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                    changed.append(name)
+            try:
+                with (self.path / name).open("rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise InvalidBundle(f"{self.path / name}: {error.strerror}") from None
+            if found != expected:
+                changed.append(name)
         if self.manifest.seal != seal(json.loads((self.path / "manifest.json").read_bytes())):
             changed.append("manifest.json")
         if changed:

@@ -54,7 +54,8 @@ def entries() -> list[Entry]:
     found = []
     for path in bundles().iterdir() if bundles().is_dir() else ():
         if KNOWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-            found.append(Entry(path, sum(regular_files(path).values()), path.stat().st_mtime))
+            with suppress(FileNotFoundError):  # renamed just now
+                found.append(Entry(path, sum(regular_files(path).values()), path.stat().st_mtime))
     return sorted(found, key=lambda entry: -entry.used)
 
 

@@ -87,6 +87,7 @@ class TestTarget:
             ("..", "is the folder that you are in"),
             ("", "is the folder that you are in"),
             ("/", "is a mount point"),
+            ("a\0b", "is no path"),
         ]:
             with pytest.raises(InvalidInput, match=message):
                 convert(out=name, force=force)
@@ -150,6 +151,10 @@ class TestReplacing:
                 convert(out=tmp_path / "b")
             assert (tmp_path / name / "mine").read_text() == "mine"
             shutil.rmtree(tmp_path / name)
+            (tmp_path / name).symlink_to(tmp_path)
+            with pytest.raises(InvalidInput, match=f"{name} is in the way"):
+                convert(out=tmp_path / "b")
+            (tmp_path / name).unlink()
 
     def test_what_the_disk_lost_is_made_again(self, convert, tmp_path):
         """The machine went down: a file that was finished has its size, but not its bytes."""

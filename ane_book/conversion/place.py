@@ -36,7 +36,9 @@ def is_empty(folder: Path) -> bool:
 def check_place(target: Path) -> None:
     """Raise InvalidInput where no bundle can go, whatever is there now."""
     here, what = _current(), None
-    if target.is_symlink():
+    if "\0" in str(target):
+        what = f"is no path; {ELSEWHERE}"
+    elif target.is_symlink():
         what = f"is a symbolic link; name the folder that it leads to, or {ELSEWHERE}"
     elif target.exists() and not target.is_dir():
         what = f"is not a folder; {ELSEWHERE}"
@@ -84,8 +86,11 @@ def _listed(folder: Path) -> set[str] | None:
 
 def recover(target: Path) -> None:
     """Put back or clear away what an exchange that was killed left behind."""
-    old = beside(target, "replaced")
-    if not old.is_dir() or old.is_symlink():
+    new, old = beside(target, "partial"), beside(target, "replaced")
+    for path in (new, old):
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise InvalidInput(f"{path} is in the way and not a folder; move it away")
+    if not old.exists():
         return
     check_ours(old)
     if target.exists():
