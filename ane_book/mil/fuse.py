@@ -24,7 +24,6 @@ import torch
 __all__ = ["fuse"]
 
 FLOATS = ("fp16", "fp32")
-LONGEST = 1 << 16  # slots of attention, or its depth: the kernel keeps a row of each on its stack
 WRITES = frozenset(["write_state", "slice_update"])
 
 
@@ -137,7 +136,7 @@ def _attention(graph: _Graph, softmax: Operation) -> Fused | None:
         return None
     query, keys, products = before
     q_shape, slots = graph.shape(query), tuple(graph.shape(key)[-2] for key in keys)
-    if shape != (*q_shape[:-1], sum(slots)) or max(shape[-1], q_shape[-1]) > LONGEST:
+    if shape != (*q_shape[:-1], sum(slots)):
         return None
     after = _weighted(graph, weights, [*slots])
     if after is None or rows[-1] != shape[-1] or rows[-2] not in (1, shape[-2]):

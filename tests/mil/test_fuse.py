@@ -1,5 +1,8 @@
 """Groups of ops that run as one kernel: found where they are, only there, with equal results."""
 
+import subprocess
+import sys
+
 from ane_book.mil import MLProgram, native
 from ane_book.mil.compile import Compiler
 import coremltools as ct
@@ -226,3 +229,24 @@ class TestGate:
             specs, lambda gate, x: mb.mul(x=x, y=mb.silu(x=gate)), tmp_path / "g.mlpackage"
         )
         assert groups(path) == []
+
+
+def test_long_attention_runs_in_a_thread_with_a_small_stack():
+    """Rows of the mask are as long as the cache: none of them may lie on the stack."""
+    code = """
+import threading, torch
+from ane_book.mil import native_ops
+slots = 65536
+attend = native_ops.attention((1, 2, 8), (slots,), 1, torch.float16)
+q, mask = torch.randn(1, 2, 8).half(), torch.zeros(1, slots).half()
+cache = torch.randn(2, 1, slots, 8).half()
+def work():
+    out = attend(q, mask, *cache)
+    print(out.isfinite().all().item())
+threading.stack_size(192 * 1024)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (found.returncode, found.stdout.strip()) == (0, "True"), found.stderr

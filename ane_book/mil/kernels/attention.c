@@ -114,21 +114,37 @@ static void tile_rows(const float *x, int64_t across, int64_t n, int64_t K, cons
     }
 }
 
+/* What a thread works with: q (ROWS, D), scores (ROWS, width), sums of both parts (2, ROWS, padded),
+ * a row of the mask (N), and one of values (padded). Rows may be long: none is on the stack. */
+typedef struct {
+    float *q, *scores, *sums, *added, *line;
+} Room;
+
+/* Room for a thread, to be freed by its first part; without memory that is NULL. */
+static Room make_room(const Attention *a, int64_t width)
+{
+    int64_t padded = ROUND_UP(a->depth, LANES), N = a->slots[0] + a->slots[1];
+    float *all = malloc((ROWS * (width + 3 * padded) + N + padded) * sizeof(float));
+    if (!all) return (Room){0};
+    float *scores = all + ROWS * padded, *sums = scores + ROWS * width;
+    float *added = sums + 2 * ROWS * padded;
+    return (Room){all, scores, sums, added, added + N};
+}
+
 /* Scores (n, A) to weights, in place, with the rounding of add and softmax. Returns whether a slot
  * that was left out might have a say in some row. */
 static int weigh(const Attention *a, const Slots *s, const void *mask, int64_t row, int64_t n,
-                 float *scores, int64_t width)
+                 const Room *room, int64_t width)
 {
     int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
     int faint = 0;
-    float added[N];
     for (int64_t i = 0; i < n; i++) {
-        float *line = scores + i * width;
+        float *line = room->scores + i * width;
         if (i == 0 || a->mask_rows > 1)
             widen((const char *)mask + (a->mask_rows > 1 ? row + i : 0) * N * size, a->is_half, N,
-                  added, N);
+                  room->added, N);
         if (a->is_half) round_to_half(line, width);
-        for (int64_t k = 0; k < s->count; k++) line[k] += added[s->open[k]];
+        for (int64_t k = 0; k < s->count; k++) line[k] += room->added[s->open[k]];
         if (a->is_half) round_to_half(line, width);
         faint |= softmax_row(line, s->count) < CLOSED + FAINT;
         if (a->is_half) round_to_half(line, width);
@@ -141,19 +157,19 @@ static int weigh(const Attention *a, const Slots *s, const void *mask, int64_t r
  * does. */
 static int few_rows(const Attention *a, const Slots *s, const void *const *keys,
                     const void *const *values, const void *mask, int64_t b, int64_t row, int64_t n,
-                    const float *q, float *scores, float *sums, int64_t width)
+                    const Room *room, int64_t width)
 {
     int64_t D = a->depth, padded = ROUND_UP(D, LANES);
+    float *q = room->q, *scores = room->scores, *sums = room->sums, *line = room->line;
     for (int64_t k = 0; k < s->count; k++) {
         const char *key = slot(a, keys, b, s->open[k]);
         for (int64_t i = 0; i < n; i++)
             scores[i * width + k] = a->is_half ? dot_half((const half *)key, q + i * D, D)
                                                : dot_single((const float *)key, q + i * D, D);
     }
-    int faint = weigh(a, s, mask, row, n, scores, width);
+    int faint = weigh(a, s, mask, row, n, room, width);
     memset(sums, 0, 2 * ROWS * padded * sizeof(float));
     for (int64_t k = 0; k < s->count; k++) {
-        float line[padded];
         widen(slot(a, values, b, s->open[k]), a->is_half, D, line, padded);
         for (int64_t i = 0; i < n; i++) {
             float *to = sums + (i + (k >= s->old ? ROWS : 0)) * padded;
@@ -170,10 +186,10 @@ static void gather(const Attention *a, const Slots *s, const void *const *keys,
 {
     int64_t D = a->depth, padded = ROUND_UP(D, LANES);
     for (int64_t k = 0; k < s->count; k++) {
-        float line[padded];
+        float *line = rows + k * padded; /* of the key at first */
         widen(slot(a, keys, b, s->open[k]), a->is_half, D, line, padded);
         for (int64_t d = 0; d < D; d++) columns[d * width + k] = line[d];
-        widen(slot(a, values, b, s->open[k]), a->is_half, D, rows + k * padded, padded);
+        widen(slot(a, values, b, s->open[k]), a->is_half, D, line, padded);
     }
 }
 
@@ -217,31 +233,30 @@ static void some_blocks(void *context, int64_t from, int64_t to)
     const Slots *s = &j->slots;
     int64_t D = a->depth, M = a->rows, padded = ROUND_UP(D, LANES), width = j->width;
     int64_t blocks = (M + ROWS - 1) / ROWS, size = a->is_half ? 2 : 4;
-    float *scores = malloc(ROWS * (width + 3 * padded) * sizeof(float));
-    if (!scores) {
+    Room room = make_room(a, width);
+    if (!room.q) {
         j->failed = 1;
         return;
     }
-    float *sums = scores + ROWS * width, *rows = sums + 2 * ROWS * padded;
+    float *q = room.q, *scores = room.scores, *sums = room.sums;
     for (int64_t block = from; block < to && !j->faint; block++) {
         int64_t b = block / blocks, row = block % blocks * ROWS, n = MIN(ROWS, M - row);
         int64_t at = (b * M + row) * D * size;
-        widen((const char *)j->q + at, a->is_half, n * D, rows, n * D);
+        widen((const char *)j->q + at, a->is_half, n * D, q, n * D);
         if (j->gathered) {
             const float *columns = j->gathered + b * width * (D + padded);
             const float *lines = columns + D * width;
-            tile_rows(rows, D, n, D, columns, scores, width);
-            if (weigh(a, s, j->mask, row, n, scores, width)) j->faint = 1;
+            tile_rows(q, D, n, D, columns, scores, width);
+            if (weigh(a, s, j->mask, row, n, &room, width)) j->faint = 1;
             tile_rows(scores, width, n, s->old, lines, sums, padded);
             tile_rows(scores + s->old, width, n, s->count - s->old, lines + s->old * padded,
                       sums + ROWS * padded, padded);
-        } else if (few_rows(a, s, j->keys, j->values, j->mask, b, row, n, rows, scores, sums,
-                            width)) {
+        } else if (few_rows(a, s, j->keys, j->values, j->mask, b, row, n, &room, width)) {
             j->faint = 1;
         }
         finish(a, sums, n, (char *)j->out + at);
     }
-    free(scores);
+    free(room.q);
 }
 
 /* Attention over some slots. Returns 0, 1 if others have a say, or -1 where there is no memory. */
