@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from types import FunctionType
 
 from ane_book.errors import InvalidPackage, UnsupportedOp
-from ane_book.mil import fast
+from ane_book.mil import fast, native
 from ane_book.mil.aliases import INLINE, in_place_writes, memory_of, origins, uses
 from ane_book.mil.constants import Constants, Known, torch_dtype
 from ane_book.mil.failures import Failures, turns
@@ -224,7 +224,8 @@ class Compiler:
             )
         op = self.op(operation, position)
         special = fast.specialize(self, operation) if self.optimize else None
-        self.heavy |= special is None and operation.type in HEAVY
+        by_torch = special is None or native.several_by_torch()
+        self.heavy |= by_torch and operation.type in HEAVY
         function, arguments = special or (op.function, None)
         if arguments is None:
             arguments = self.arguments(operation)

@@ -26,7 +26,7 @@ from ane_book.errors import AneBookError, InvalidInput
 __all__ = ["load"]
 
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.[ch]"))
-FLAGS = ("-O3", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
+FLAGS = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-pthread")
 
 #: How compilers call "for this very processor", tried in order; the last one is for any. A command
 #: that names a processor itself is taken at its word: CC="gcc -march=x86-64-v3".
@@ -95,7 +95,7 @@ class _Build:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / "kernels.so"
             files = [str(file) for file in SOURCES if file.suffix == ".c"]
-            build = [*self.command, *FLAGS, *self.target, "-o", str(made), *files]
+            build = [*self.command, *FLAGS, "-shared", *self.target, "-o", str(made), *files]
             subprocess.run(build, check=True, capture_output=True, text=True, timeout=120)
             made.chmod(0o700)
             with made.open("rb") as file:

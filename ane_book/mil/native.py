@@ -10,13 +10,16 @@ Taught in the chapter "Inside an ML Program"; measured in research/executor-spee
 from collections.abc import Callable
 import ctypes
 from functools import cache
+import sys
 
 from ane_book.mil.library import load
 from ane_book.mil.threads import threads
 import torch
 from torch import Tensor
 
-__all__ = ["KINDS", "Weight", "available", "kernel", "status"]
+__all__ = ["KINDS", "Weight", "available", "instruction_set", "kernel", "status"]
+
+EXPANDED = 1 << 18  # weights in float32 at a time, for torch to multiply with
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.int8: 2, torch.uint8: 3}
 
@@ -25,6 +28,8 @@ _P, _N, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 SIGNATURES = {
     "matvec": (_P, _P, _P, _FLAG),
     "matmat": (_P, _P, _P, _N, _FLAG),
+    "expand": (_P, _P, _N, _N),
+    "expand_activations": (_P, _P, _P, _N),
     "batch_matmul": (_P, _P, _P, _N, _N, _N, _N, _FLAG, _FLAG),
     "softmax": (_P, _P, _N, _N, _FLAG),
     "layer_norm": (_P, _P, _P, _P, _N, _N, _N, ctypes.c_float, _FLAG),
@@ -61,6 +66,23 @@ def status() -> tuple[bool, str]:
     return library is not None, reason
 
 
+def instruction_set() -> str | None:
+    """The instructions that the kernels were made for: "AVX-512", "AVX2", "NEON" or "any"."""
+    library = _library()[0]
+    return None if library is None else library.instruction_set().decode()
+
+
+@cache
+def several_by_torch() -> bool:
+    """Whether torch multiplies several tokens faster than these kernels.
+
+    It does where they have no more than vectors of four without fused multiply-add, and on a Mac,
+    where it has Apple's matrix unit. (research/executor-speed.md; the latter is not measured.)
+    """
+    found = instruction_set()
+    return found == "any" or (found == "NEON" and sys.platform == "darwin")
+
+
 def kernel(name: str) -> Callable:
     """A compiled function by its name in C; it raises MemoryError where there is none for it."""
     return getattr(_library()[0], name)
@@ -73,7 +95,9 @@ def _check(failed: int, *_) -> None:
 
 @cache
 def _library() -> tuple[ctypes.CDLL | None, str]:
-    library, reason = load(SIGNATURES)
+    library, reason = load([*SIGNATURES, "instruction_set"])
+    if library:
+        library.instruction_set.restype = ctypes.c_char_p
     for name, argtypes in SIGNATURES.items() if library else ():
         function = getattr(library, name)
         function.argtypes, function.errcheck = argtypes, _check
@@ -110,6 +134,8 @@ class Weight:
         self._matrix = _Matrix(*pointers, *sizes, half, half_weights)
         self._address = ctypes.addressof(self._matrix)
         self._matvec, self._matmat = kernel("matvec"), kernel("matmat")
+        self._expand = kernel("expand")
+        self._expand_activations = kernel("expand_activations")
 
     def channels_first(self, x: Tensor) -> Tensor:
         """A 1x1 convolution: x (N, C, *D) -> (N, R, *D)."""
@@ -140,7 +166,28 @@ class Weight:
 
     def _multiply(self, x: Tensor, y: Tensor) -> None:
         tokens = x.numel() // self.columns
-        if tokens == 1:
+        if tokens > 1 and several_by_torch():
+            self._multiply_by_torch(x, y)
+        elif tokens == 1:
             self._matvec(self._address, x.data_ptr(), y.data_ptr(), threads())
         elif tokens:
             self._matmat(self._address, x.data_ptr(), y.data_ptr(), tokens, threads())
+
+    def _multiply_by_torch(self, x: Tensor, y: Tensor) -> None:
+        """The product of several tokens with some rows at a time in float32, which torch sums."""
+        tokens, (data, _, bias) = x.numel() // self.columns, self._keep
+        y = y.view(self.rows, tokens)
+        wide = torch.empty(self.columns, tokens)
+        self._expand_activations(self._address, x.data_ptr(), wide.data_ptr(), tokens)
+        step = max(1, EXPANDED // self.columns)
+        for first in range(0, self.rows, step):
+            end = min(first + step, self.rows)
+            rows = data[first:end] if data.dtype == torch.float32 else self._rows(first, end)
+            found = torch.mm(rows, wide)
+            y[first:end] = found if bias is None else found.add_(bias[first:end, None])
+
+    def _rows(self, first: int, end: int) -> Tensor:
+        """Some rows in float32."""
+        wide = torch.empty(end - first, self.columns)
+        self._expand(self._address, wide.data_ptr(), first, end)
+        return wide

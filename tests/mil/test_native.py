@@ -71,6 +71,22 @@ def test_each_weight_is_read_to_the_bit(form):
 
 
 @needs_compiler
+@pytest.mark.parametrize("form", FORMS)
+def test_torch_multiplies_expanded_rows(form, monkeypatch):
+    """As where it does so faster than the kernels; and in more than one go."""
+    data, table, dense = make(form, 24, 96)
+    weight = native.Weight(data, torch.float16, table, torch.arange(24.0))
+    x = torch.randn(1, 96, 1, 5).half()
+    ours = weight.channels_first(x)
+    monkeypatch.setattr(native, "several_by_torch", lambda: True)
+    monkeypatch.setattr(native, "EXPANDED", 1000)
+    found = weight.channels_first(x)
+    expected = dense.double() @ x[0, :, 0].double() + torch.arange(24.0)[:, None]
+    assert torch.allclose(found[0, :, 0].double(), expected, rtol=2e-3, atol=2e-2)
+    assert torch.allclose(found.float(), ours.float(), rtol=2e-3, atol=1e-2)
+
+
+@needs_compiler
 def test_a_batch_and_an_empty_batch():
     data, _, dense = make("half", 9, 40)
     weight = native.Weight(data, torch.float32)

@@ -2,8 +2,8 @@
  *
  * One token of a language model costs as much as reading every weight once. These products read
  * them where they lie in the mapped weight file: two bytes a weight in half precision, one with a
- * scale for each row, half a byte with a palette of 16 values. All sum in float32 and round once. What
- * scaling makes of int8 is rounded to half first where the package declares it half.
+ * scale for each row, half a byte with a palette of 16 values. All sum in float32 and round once.
+ * What scaling makes of int8 is rounded to half first where the package declares it half.
  *
  * Letters: R rows and C columns of the weight, T tokens. Weights lie row by row; nibbles are packed
  * as MIL packs uint4, the even column in the low half of a byte.
@@ -121,10 +121,26 @@ static void unpack_palette(const uint8_t *nibbles, const float *table, int64_t n
 #endif
 }
 
-/* Columns c .. c + n of row r as float32, n at most DEPTH; of INT8 unscaled, or else half. */
+#define UNPACK(name, load, ...)                                                                  \
+    static void name(const int8_t *w, ##__VA_ARGS__, int64_t n, float *out)                      \
+    {                                                                                            \
+        int64_t i = 0;                                                                           \
+        for (; i + CHUNK <= n; i += CHUNK) *(chunk *)(out + i) = load(w + i);                    \
+        if (i < n) {                                                                             \
+            int8_t rest[CHUNK] = {0};                                                            \
+            memcpy(rest, w + i, n - i);                                                          \
+            chunk c = load(rest);                                                                \
+            memcpy(out + i, &c, (n - i) * sizeof(float));                                        \
+        }                                                                                        \
+    }
+
+UNPACK(unpack_int8, int8_chunk)
+UNPACK(unpack_scaled, SCALED, float scale)
+
+/* Columns c .. c + n of row r as float32; of INT8 unscaled, or else half. */
 static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
 {
-    int64_t at = r * m->columns + c, i = 0;
+    int64_t at = r * m->columns + c;
     if (m->kind == HALF || m->kind == SINGLE) {
         widen((const char *)m->weight + at * (m->kind == HALF ? 2 : 4), m->kind == HALF, n, out, n);
         return;
@@ -134,14 +150,10 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
         return;
     }
     const int8_t *w = (const int8_t *)m->weight + at;
-    float scale = m->half_weights ? m->table[r] : 1;
-    for (; i < n; i += CHUNK) {
-        int8_t rest[CHUNK] = {0};
-        const int8_t *from = w + i;
-        if (n - i < CHUNK) from = memcpy(rest, from, n - i);
-        chunk c = m->half_weights ? scaled_chunk(from, scale) : int8_chunk(from);
-        memcpy(out + i, &c, MIN(CHUNK, n - i) * sizeof(float));
-    }
+    if (m->half_weights)
+        unpack_scaled(w, m->table[r], n, out);
+    else
+        unpack_int8(w, n, out);
 }
 
 /* y (ROWS, width) += columns c .. c + n of rows r .. r + ROWS of W, times x (n, width). */
@@ -193,19 +205,58 @@ static void some_tiles(void *context, int64_t from, int64_t to)
     }
 }
 
+/* x (C, T) as float32, (C, stride), each row where `place` puts it. */
+static void lay_out(const Matrix *m, const void *x, float *out, int64_t tokens, int64_t stride)
+{
+    int64_t size = m->half_activations ? 2 : 4;
+    for (int64_t c = 0; c < m->columns; c++)
+        widen((const char *)x + c * tokens * size, m->half_activations, tokens,
+              out + place(m, c) * stride, stride);
+}
+
 /* x (C, T) -> y (R, T). Returns 0, or -1 where there is no memory. */
 int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t threads)
 {
     int64_t stride = ROUND_UP(tokens, LANES), tiles = (m->rows + ROWS - 1) / ROWS;
-    int64_t size = m->half_activations ? 2 : 4;
     int as_it_is = !m->half_activations && m->kind != PALETTE16 && stride == tokens;
     float *wide = as_it_is ? NULL : malloc(m->columns * stride * sizeof(float));
     if (!wide && !as_it_is) return -1;
-    for (int64_t c = 0; !as_it_is && c < m->columns; c++)
-        widen((const char *)x + c * tokens * size, m->half_activations, tokens,
-              wide + place(m, c) * stride, stride);
+    if (wide) lay_out(m, x, wide, tokens, stride);
     Product p = {m, as_it_is ? x : wide, y, tokens, stride};
     share(some_tiles, &p, tiles, TILES, threads);
     free(wide);
     return 0;
 }
+
+/* --- several tokens, for another's product of float32 ------------------------------------------ */
+
+/* x (C, T) -> wide (C, T), in the order of columns that `expand` has. */
+int expand_activations(const Matrix *m, const void *x, float *wide, int64_t tokens)
+{
+    lay_out(m, x, wide, tokens, tokens);
+    return 0;
+}
+
+/* Rows first .. end -> wide (end - first, C). */
+int expand(const Matrix *m, float *wide, int64_t first, int64_t end)
+{
+    int64_t C = m->columns;
+    Palette palette;
+    for (int64_t r = first; r < end; r++, wide += C) {
+        if (m->kind == PALETTE16) {
+            if (r == first || r % m->group == 0)
+                read_palette(&palette, m->table + r / m->group * 16);
+            for (int64_t c = 0; c < C; c += 2 * CHUNK)
+                look_up(&palette, (const uint8_t *)m->weight + (r * C + c) / 2,
+                        (chunk *)(wide + c), (chunk *)(wide + c + CHUNK));
+            continue;
+        }
+        unpack(m, r, 0, C, wide);
+        for (int64_t c = 0; c < C && m->kind == INT8 && !m->half_weights; c++)
+            wide[c] *= m->table[r];
+    }
+    return 0;
+}
+
+/* What the compiler made all of these kernels for. */
+const char *instruction_set(void) { return INSTRUCTIONS; }

@@ -38,12 +38,14 @@ static void times_columns(const float *x, const char *y, int is_half, float *sum
         int64_t j = 0;
         for (; j + WIDE * LANES <= N; j += WIDE * LANES) weigh(x, y, is_half, sums, K, N, j, WIDE);
         for (; j + LANES <= N; j += LANES) weigh(x, y, is_half, sums, K, N, j, 1);
-        for (; j < N; j++) {
-            sums[j] = 0;
-            for (int64_t k = 0; k < K; k++)
-                sums[j] += x[k] * (is_half ? (float)((const half *)y)[k * N + j]
-                                           : ((const float *)y)[k * N + j]);
+        if (j == N) continue;
+        lanes total = {0};
+        for (int64_t k = 0; k < K; k++) {
+            float rest[LANES];
+            widen(y + (k * N + j) * (is_half ? 2 : 4), is_half, N - j, rest, LANES);
+            total += x[k] * load_single(rest);
         }
+        memcpy(sums + j, &total, (N - j) * sizeof(float));
     }
 }
 

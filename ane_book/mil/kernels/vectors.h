@@ -332,6 +332,15 @@ static inline void look_up(const Palette *p, const uint8_t *nibbles, chunk *firs
 
 #endif
 
+#if LANES == 4 && !defined(__aarch64__)
+/* The nearest half of values that are zero, or no less than the least normal half and finite. */
+static inline lanes nearest_normal(lanes v)
+{
+    ints bits = (ints)v;
+    return (lanes)((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fff);
+}
+#endif
+
 /* int8 times a scale that is a half, each to the nearest half. */
 static inline chunk scaled_chunk(const int8_t *p, float scale)
 {
@@ -346,6 +355,12 @@ static inline chunk scaled_chunk(const int8_t *p, float scale)
     a = vmulq_n_f16(a, (float16_t)scale), b = vmulq_n_f16(b, (float16_t)scale);
     return (chunk){{(lanes)vcvt_f32_f16(vget_low_f16(a)), (lanes)vcvt_high_f32_f16(a),
                     (lanes)vcvt_f32_f16(vget_low_f16(b)), (lanes)vcvt_high_f32_f16(b)}};
+#elif LANES == 4 && !defined(__aarch64__)
+    chunk c = int8_chunk(p);
+    int normal = scale >= 0x1p-14f && scale < 0x1p8f;
+    for (int k = 0; k < VECTORS; k++)
+        c.v[k] = normal ? nearest_normal(c.v[k] * scale) : nearest_half(c.v[k] * scale);
+    return c;
 #else
     chunk c = int8_chunk(p);
     for (int k = 0; k < VECTORS; k++) c.v[k] = nearest_half(c.v[k] * scale);
