@@ -228,6 +228,19 @@ def test_boxes_as_in_apples_op_test():
     same(y, [boxes[:, 1:3], scores[:, 1:3], [[1, 2]], [2]], tolerance=0)
 
 
+@pytest.mark.parametrize("iou, left", [(0.2, 1), (0.199, 1), (0.201, 2), (0.0, 1)])
+def test_boxes_that_overlap_by_the_threshold_go_since_ios_17(iou, left):
+    """As in coremltools' `test_nms_corner_case_iou_equal_threshold`: 1 of 5 in common."""
+    boxes = np.float32([[[1, 1, 2, 2], [1.5, 2, 1, 2], [9, 9, 1, 1]]])
+    scores = np.float32([[[2], [4], [1]]])
+    common = {"iou_threshold": np.float32(iou), "max_boxes": 3, "per_class_suppression": False}
+    y = ours("non_maximum_suppression", boxes=boxes, scores=scores, score_threshold=-9, **common)
+    new = ours("non_maximum_suppression", boxes=boxes.mT, scores=scores.mT, **common)
+    assert np.asarray(y[3]).tolist() == [3 if iou == 0.2 else left + 1]
+    kept = [1, 0, 2] if left == 2 else [1, 2, -1]
+    assert np.asarray(new[2])[0].tolist() == kept
+
+
 # --- memory -----------------------------------------------------------------------------------
 
 ONE = torch.ones(1, 1, 1, 1)

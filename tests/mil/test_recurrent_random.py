@@ -163,3 +163,17 @@ def test_gru_resets_before_the_product_by_default(inner, outer):
         r, z = (ACTIVATIONS[inner](g + h @ m.T) for g, m in ((r, u[:3]), (z, u[6:])))
         h = (1 - z) * ACTIVATIONS[outer](o + (h * r) @ u[3:6].T) + z * h
         close(found[0][t], h, np.float32)
+
+
+def test_more_initial_states_than_a_batch_has():
+    """The first ones count: coremltools writes one a step for packed sequences."""
+    layer, named = torch_layer(torch.nn.LSTM, [0, 1, 3, 2], np.float32)
+    named["bias"] = named.pop("b_ih") + named.pop("b_hh")
+    x, h, c = normal(7, 2, 4), normal(7, 3, seed=1), normal(7, 3, seed=2)
+    first = tuple(torch.from_numpy(state[None, :2]) for state in (h, c))
+    expected = layer(torch.from_numpy(x), first)[0].detach().numpy()
+    for rows in (2, 5, 7):
+        states = {"initial_h": h[:rows], "initial_c": c[:rows]}
+        found = run("lstm", x=x, **states, **named, output_sequence=True)
+        close(found[0], expected, np.float32)
+        assert found[1].shape == found[2].shape == (2, 3)

@@ -90,12 +90,15 @@ def lstm(
     """x (S, B, I), initial_h and initial_c (B, H), weight_ih (4H, I), weight_hh (4H, H),
     bias (4H,), peephole (3H,) in order i f o -> outputs (S or 1, B, H), last h, last c (B, H).
 
-    "bidirectional" takes and gives 2H units, forward ones first.
+    "bidirectional" takes and gives 2H units, forward ones first. Initial states may have more rows,
+    of which the first B count: for a packed sequence coremltools writes as many as there are steps
+    (`_pack_padded_sequence`), and its tests expect the answer on B rows.
     """
     named = (recurrent_activation, cell_activation, activation)
     settings = [_ACTIVATIONS[name.lower()] for name in named], clip
     both = direction == "bidirectional"
-    h0, c0 = (state.chunk(2 if both else 1, -1) for state in (initial_h, initial_c))
+    batch = x.shape[1]
+    h0, c0 = (state[:batch].chunk(2 if both else 1, -1) for state in (initial_h, initial_c))
     gates = _project(x, weight_ih, bias)
     gates = gates.flip(0) if direction == "reverse" else gates
     sequence, c = _lstm_pass(gates, h0[0], c0[0], weight_hh, peephole, *settings)

@@ -207,16 +207,28 @@ def _overlap(box: Tensor, others: Tensor) -> Tensor:
     return torch.where(union > 0, shared / union, 0.0)
 
 
-def _kept(boxes: Tensor, scores: Tensor, iou: float, limit: float, count: int, per_class: bool):
-    """Indices of the boxes (B, 4) that stay, best first; the best one if none reaches `limit`."""
+def _kept(
+    boxes: Tensor,
+    scores: Tensor,
+    iou: float,
+    limit: float | None,
+    count: int,
+    per_class: bool,
+) -> list[int]:
+    """Indices of the boxes (B, 4) that stay, best first; the best one if none reaches `limit`.
+
+    limit: None from iOS 17 on. There a box goes whose overlap is just the threshold; before it
+    stays: Apple's `test_nms_corner_case_iou_equal_threshold` wants both.
+    """
     best, classes = scores.max(-1)
     order = best.argsort(descending=True, stable=True)
-    candidates = order[best[order] >= limit]
+    candidates = order if limit is None else order[best[order] >= limit]
     kept: list[int] = []
     while len(candidates) and len(kept) < count:
         first, candidates = candidates[0], candidates[1:]
         kept.append(int(first))
-        covered = _overlap(boxes[first], boxes[candidates]) > iou
+        overlap = _overlap(boxes[first], boxes[candidates])
+        covered = overlap > iou if limit is not None else (overlap >= iou) & (overlap > 0)
         if per_class:
             covered &= classes[candidates] == classes[first]
         candidates = candidates[~covered]
@@ -246,9 +258,8 @@ def non_maximum_suppression(
     out_scores = scores.new_zeros(batch, max_boxes, classes)
     out_indices = torch.full((batch, max_boxes), -1, dtype=torch.int32)
     counts = torch.zeros(batch, dtype=torch.int32)
-    limit = float("-inf") if last else score_threshold
     for i in range(batch):
-        settings = (iou_threshold, limit, max_boxes, per_class_suppression)
+        settings = (iou_threshold, score_threshold, max_boxes, per_class_suppression)
         kept = _kept(boxes[i].float(), scores[i].float(), *settings)
         counts[i] = n = len(kept)
         out_boxes[i, :n], out_scores[i, :n] = boxes[i, kept], scores[i, kept]
