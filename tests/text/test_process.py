@@ -6,7 +6,7 @@ from pathlib import Path
 import signal
 import threading
 
-from _damage import CHATML, MESSAGES, TEXT, attempt, base_tokenizers
+from _nasty_texts import CHATML, MESSAGES, TEXT, attempt, base_tokenizers
 from ane_book.errors import InvalidInput
 from ane_book.text import process
 from ane_book.text.chat import render
@@ -131,7 +131,7 @@ class TestLimits:
                 words.load(path)
 
     def test_damaged_ones_give_one_error_or_the_right_answer(self, words, tmp_path):
-        # `python tests/text/_damage.py 500` runs more of them.
+        # `python tests/text/_nasty_texts.py 500` runs more of them.
         found = [attempt(number, words, tmp_path / "t.json") for number in range(100, 180)]
         assert len(set(found)) >= 4 and found.count("tokenizer: right") > 5
 

@@ -1,6 +1,6 @@
 """Damaged and hostile tokenizers and chat templates, by number: the same number, the same case.
 
-python tests/text/_damage.py 500       runs so many, and prints what came of them
+python tests/text/_nasty_texts.py 500       runs so many, and prints what came of them
 """
 
 from collections import Counter
