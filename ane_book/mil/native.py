@@ -61,13 +61,18 @@ def available() -> bool:
 
 
 def status() -> tuple[bool, str]:
-    """Whether there are compiled kernels, and how they were made or why they were not."""
+    """Whether there are compiled kernels, for which instructions and how they were made, and what
+    torch does all the same; or why there are none.
+    """
     library, reason = _library()
-    return library is not None, reason
+    if library is None:
+        return False, reason
+    rest = "; torch multiplies several tokens, faster" if several_by_torch() else ""
+    return True, f"{instruction_set()}, {reason}{rest}"
 
 
 def instruction_set() -> str | None:
-    """The instructions that the kernels were made for: "AVX-512", "AVX2", "NEON" or "any"."""
+    """The instructions that the kernels were made for: "AVX-512", "AVX2", "NEON" or "plain"."""
     library = _library()[0]
     return None if library is None else library.instruction_set().decode()
 
@@ -80,7 +85,7 @@ def several_by_torch() -> bool:
     where it has Apple's matrix unit. (research/executor-speed.md; the latter is not measured.)
     """
     found = instruction_set()
-    return found == "any" or (found == "NEON" and sys.platform == "darwin")
+    return found == "plain" or (found == "NEON" and sys.platform == "darwin")
 
 
 def kernel(name: str) -> Callable:

@@ -4,9 +4,12 @@ Arm is run by an emulator where there is one, and a compiler for it. That the ke
 measured by benchmarks/instruction_sets.py.
 """
 
+from collections.abc import Iterator
+import os
 import re
 import shutil
 import subprocess
+import sys
 
 from _calls import build, run
 from ane_book.mil import native
@@ -22,9 +25,9 @@ SANITIZED = ["-fsanitize=undefined,address", "-fno-sanitize-recover=all", "-g"]
 BUILDS = {
     "AVX-512": ("AVX512", [HERE, "-march=x86-64-v4"]),
     "AVX2": ("AVX2", [HERE, "-march=x86-64-v3"]),
-    "any": ("", [HERE, "-march=x86-64"]),
+    "plain": ("", [HERE, "-march=x86-64"]),
     "sanitized": ("", [HERE, "-march=native", *SANITIZED]),
-    "sanitized any": ("", [HERE, "-march=x86-64", *SANITIZED]),
+    "sanitized plain": ("", [HERE, "-march=x86-64", *SANITIZED]),
     "NEON": (None, [ARM, "-static"]),
     "NEON, clang": (None, ["clang", "--target=aarch64-linux-gnu", "-static"]),
 }
@@ -155,3 +158,59 @@ def test_no_value_is_converted_alone(command, tmp_path):
     text = subprocess.run([disassembler, "-d", program], capture_output=True, text=True).stdout
     assert "matmat" in text
     assert not re.findall(r"__\w*(?:hf2|h2f|f2h|sfhf)\w*|fcvt\s+[sh]\d+, [sh]\d+", text)
+
+
+def test_status_says_which_instructions():
+    """What `ane-book doctor` shows."""
+    code = "from ane_book.mil import native; print(*native.status())"
+    for name in ("AVX2", "plain"):
+        level, command = BUILDS[name]
+        if HERE is None or "x86" not in _machine(HERE) or level not in _levels():
+            pytest.skip("no C compiler, or for another processor")
+        found = subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"CC": " ".join(command)},
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        assert found.startswith(f"True {name}, made by {' '.join(command)}")
+        assert ("torch multiplies several tokens" in found) == (name == "plain")
+
+
+#: What an inner loop must do in how many instructions: weights in half precision, single, int8,
+#: palettes; a tile of a product. A compiler that leaves sums on the stack takes more.
+LOOPS = {
+    ("fcvtl", 16, "fmla", 16): 60,
+    ("prfm", 4, "fmla", 16): 48,
+    ("scvtf", 16, "fmla", 16): 84,
+    ("tbl", 8, "fmla", 8): 54,
+    ("ld1r", 1, "fmla", 24): 44,
+}
+
+
+@pytest.mark.parametrize("name", ["NEON", "NEON, clang"])
+def test_inner_loops_on_arm_are_short(name, tmp_path):
+    """Instructions of the loops that take the time: nobody here can time them on an Arm."""
+    command, objdump = BUILDS[name][1], shutil.which("aarch64-linux-gnu-objdump")
+    if None in (objdump, shutil.which(command[0]), shutil.which(ARM)):
+        pytest.skip("no compiler for Arm (gcc-aarch64-linux-gnu)")
+    listing = [objdump, "-d", "--no-show-raw-insn", build(command, tmp_path)]
+    loops = list(_loops(subprocess.run(listing, capture_output=True, text=True).stdout))
+    for (first, least, second, sums), most in LOOPS.items():
+        sizes = [
+            len(loop)
+            for loop in loops
+            if sum(name.startswith(first) for name in loop) >= least and loop.count(second) == sums
+        ]
+        assert sizes and min(sizes) <= most, (first, sizes)
+
+
+def _loops(text: str) -> Iterator[list[str]]:
+    """The names of the instructions from a branch's target to the branch that goes back to it."""
+    seen: dict[str, int] = {}
+    names: list[str] = []
+    for at, name, rest in re.findall(r"^ *([0-9a-f]+):\t(\S+)(.*)$", text, re.MULTILINE):
+        seen[at] = len(names)
+        names.append(name)
+        target = re.search(r"([0-9a-f]+) <", rest)
+        start = seen.get(target[1]) if target and re.match(r"b\.|cbn?z|tbn?z", name) else None
+        if start is not None and len(names) - start < 200:
+            yield names[start:]

@@ -118,11 +118,11 @@ static inline float softmax_row(float *line, int64_t n)
 #define AHEAD 4096 /* bytes; the hardware's own prefetch stops at each page */
 #define PARTS (LANES == 4 ? 8 : 4) /* sums at the same time: adding takes a few cycles */
 #define STEP (4 * CHUNK)
+#define UNROLLED _Pragma("GCC unroll 16") /* what is indexed by the loop stays in registers */
 
 static inline __attribute__((always_inline)) void add_product(lanes *part, chunk w, const float *x)
 {
-#pragma GCC unroll 4
-    for (int k = 0; k < VECTORS; k++) part[k] += w.v[k] * load_single(x + k * LANES);
+    UNROLLED for (int k = 0; k < VECTORS; k++) part[k] += w.v[k] * load_single(x + k * LANES);
 }
 
 #define DOT(name, type, load, ...)                                                               \
@@ -133,7 +133,7 @@ static inline __attribute__((always_inline)) void add_product(lanes *part, chunk
         for (; i + STEP <= columns; i += STEP) {                                                 \
             for (unsigned line = 0; line < sizeof(type); line++)                                 \
                 __builtin_prefetch((const char *)(w + i) + AHEAD + 64 * line);                   \
-            for (int k = 0; k < STEP / CHUNK; k++)                                               \
+            UNROLLED for (int k = 0; k < STEP / CHUNK; k++)                                      \
                 add_product(part + k * VECTORS % PARTS, load(w + i + k * CHUNK),                 \
                             x + i + k * CHUNK);                                                  \
         }                                                                                        \

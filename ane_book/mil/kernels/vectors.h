@@ -21,7 +21,7 @@
 #define INSTRUCTIONS "NEON"
 #define LANES 4
 #else
-#define INSTRUCTIONS "any"
+#define INSTRUCTIONS "plain"
 #define LANES 4
 #endif
 
