@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
+import warnings
 
 from ane_book import options
 from ane_book.errors import AneBookError, PromptTooLong, printable
@@ -65,14 +66,11 @@ def convert(
 ) -> None:
     """Convert a model to a bundle, and print the bundle's folder."""
     import ane_book
-    from ane_book.conversion.quantize import scheme_warning
 
     recipe = _given(
         kv=kv, context=context, prefill=prefill, shard_limit=shard_limit,
         partition=partition, quant=quant, quant_head=quant_head,
     )  # fmt: skip
-    if warning := scheme_warning(quant, quant_head):
-        print(warning, file=sys.stderr)
     with progress_bar() as progress:
         bundle = ane_book.convert(
             model, out=out, source=source, argmax_output=argmax_output, force=force,
@@ -311,6 +309,7 @@ def main() -> None:
     """The entry point: run a command and exit with its code."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # a console without an emoji's encoding still answers
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     code = 0
     try:
         app(prog_name="ane-book")

@@ -75,3 +75,7 @@ class SessionBusy(AneBookError):
 
 class BackendUnavailable(AneBookError):
     """The backend that was asked for cannot run on this machine; the message says why."""
+
+
+class SchemeWarning(UserWarning):
+    """A form of weights that is known to break models, or to leave the Neural Engine."""

