@@ -8,7 +8,9 @@ what a formula says), the states, and at any moment the values that some later o
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+import gc
 import sys
+from types import FunctionType, ModuleType
 
 from ane_book.mil.aliases import in_place_writes, origins, uses
 from ane_book.mil.reader import Block, Function, Operation, Package, TensorType
@@ -87,23 +89,19 @@ def peak_resident() -> int | None:
 
 
 def _storages(scope: dict) -> Iterator[torch.UntypedStorage]:
-    """The memory of every tensor that the compiled code refers to."""
+    """The memory of every tensor that the compiled code refers to, by whatever object."""
     todo, seen = [scope], set()
     while todo:
         value = todo.pop()
-        if id(value) in seen:
+        if id(value) in seen or isinstance(value, ModuleType | type):
             continue
         seen.add(id(value))
         if isinstance(value, torch.Tensor):
             yield value.untyped_storage()
-        elif isinstance(value, dict):
-            todo += value.values()
-        elif isinstance(value, list | tuple):
-            todo += value
-        elif type(value).__module__.startswith("ane_book."):
-            todo += vars(value).values()
+        elif isinstance(value, FunctionType):  # not its globals, where everything is
+            todo += [value.__closure__, value.__defaults__, value.__kwdefaults__]
         else:
-            todo.append(getattr(value, "__self__", None))  # of a bound method
+            todo += gc.get_referents(value)
 
 
 # --- values ---------------------------------------------------------------------------------------
