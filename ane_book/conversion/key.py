@@ -51,17 +51,18 @@ def modules(library: Path) -> tuple[list[Path], list[str]]:
     return sorted(files), sorted(others - sys.stdlib_module_names)
 
 
-def _source(library: Path, module: str) -> Path | None:
-    """The file of a module of ours, or None where the name is that of something in a module."""
-    path = library.joinpath(*module.split(".")[1:])
-    places = (path / "__init__.py", path.with_suffix(".py"))
+def _source(library: Path, name: str) -> Path | None:
+    """The file of a module of ours, or of the module that something of this name is in."""
+    path = library.joinpath(*name.split(".")[1:])
+    places = (path / "__init__.py", path.with_suffix(".py"), path.parent / "__init__.py",
+              path.parent.with_suffix(".py"))  # fmt: skip
     return next((place for place in places if place.is_file()), None)
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
     """Names that a source imports, wherever in it, unless for the sake of types alone.
 
-    Of `from a import b` these are a and a.b, since b may be a module of its own.
+    Of `from a import b` it is a.b, whether that is a module or something in one.
     """
     todo = [tree]
     while todo:
@@ -73,5 +74,5 @@ def _imports(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            yield node.module
-        todo += ast.iter_child_nodes(node)
+        for part in ("body", "orelse", "handlers", "finalbody", "cases"):  # of a statement
+            todo += getattr(node, part, [])
