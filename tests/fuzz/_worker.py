@@ -27,11 +27,12 @@ from _mutate import damage
 from ane_book.errors import AneBookError
 from ane_book.execute import compare_packages, execute, execution_report
 from ane_book.inspect import inspect_package
-from ane_book.mil import MLProgram
+from ane_book.mil import MLProgram, failures
 from ane_book.mil.reader import Package
 import numpy as np
 
 MEMORY = 2 << 30  # bytes beyond what the process has once everything is imported
+TURNS = 1 << 12  # of loops; the library's own bound, 8 times as many, has a test of its own
 LARGE = 1 << 20  # elements of an input that the fuzzer does not make
 
 
@@ -208,6 +209,7 @@ def main(folder: str, seed: str) -> None:
     # Answers go to what standard output was; nothing that a library prints may come between.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    failures.MAX_TURNS = TURNS
     warnings.simplefilter("ignore")  # numpy's of overflow and NaN: damaged numbers have them
     corpus, watch = Corpus(Path(folder)), Watch()
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
