@@ -75,3 +75,7 @@ def __getattr__(name: str):
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})  # a shell completes what was not imported yet, too

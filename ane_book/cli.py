@@ -1,34 +1,48 @@
-"""`ane-book`: the library from a terminal.
+"""The commands of `ane-book`: the library from a terminal.
 
 Answers and tables go to stdout; progress, statistics and errors to stderr, so that output can be
-piped. What the user can mend ends in one line `error: ...` and exit code 2.
+piped. Errors and exit codes are the business of `ane_book.__main__`.
 """
 
 from importlib.util import find_spec
 import json
-import os
 from pathlib import Path
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
-import warnings
 
-from ane_book import options
-from ane_book.errors import AneBookError, PromptTooLong, printable
-from ane_book.progress import progress_bar, typed_lines
+from ane_book import __version__, options
+from ane_book.errors import printable
+from ane_book.progress import progress_bar
+from ane_book.talk import answer, converse
 import typer
 
 if TYPE_CHECKING:  # everything heavy is imported by the command that needs it
-    from ane_book.runtime import Result, Session, Stream
+    from ane_book.runtime import Session
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
 
 app = typer.Typer(
     help="Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ane-book {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """What goes before every command."""
 
 
 @app.command()
@@ -45,7 +59,7 @@ def models() -> None:
 
 @app.command()
 def convert(
-    model: Annotated[str, typer.Argument(help=f"{options.WEIGHTS}.")],
+    model: options.Weights,
     source: Annotated[
         Path | None, typer.Option(help="A reference model's weights; random: made up.")
     ] = None,
@@ -81,7 +95,7 @@ def convert(
 
 @app.command()
 def plan(
-    model: Annotated[str, typer.Argument(help=f"{options.WEIGHTS}.")],
+    model: options.Weights,
     shard_limit: options.ShardLimit = None,
     quant: options.Quant = None,
     quant_head: options.QuantHead = None,
@@ -120,11 +134,11 @@ def run(
     if prompt == "-":
         prompt = sys.stdin.read()
     session = _load(model, precision, backend, kv=kv, context=context, quant=quant)
-    stream = session.stream(
-        prompt, system=system, max_tokens=max_tokens,
-        temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-    )  # fmt: skip
-    print(statistics(_print_stream(stream)), file=sys.stderr)
+    how = {
+        "system": system, "max_tokens": max_tokens, "temperature": temperature,
+        "top_k": top_k, "top_p": top_p, "seed": seed,
+    }  # fmt: skip
+    answer(session, prompt, how)
 
 
 @app.command()
@@ -144,24 +158,11 @@ def chat(
 ) -> None:
     """Talk with a model, line by line; /reset begins anew, /quit or end of input ends."""
     session = _load(model, precision, backend, kv=kv, context=context, quant=quant)
-    messages = []
-    for line in typed_lines():
-        if line == "/quit":
-            break
-        if line == "/reset":
-            messages = []
-            continue
-        messages.append({"role": "user", "content": line})
-        try:
-            stream = session.stream(
-                messages, system=system, max_tokens=max_tokens, reuse_cache=True,
-                temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-            )  # fmt: skip
-        except PromptTooLong as error:
-            messages.pop()
-            print(f"error: {error}; or begin anew with /reset", file=sys.stderr)
-            continue
-        messages.append({"role": "assistant", "content": _print_stream(stream).text})
+    how = {
+        "system": system, "max_tokens": max_tokens, "temperature": temperature,
+        "top_k": top_k, "top_p": top_p, "seed": seed,
+    }  # fmt: skip
+    converse(session, how)
 
 
 @app.command("inspect")
@@ -286,47 +287,3 @@ def _load(model: str, precision: str, backend: str, **recipe: str | int | None) 
             progress=progress,
             **_given(**recipe),
         )
-
-
-def _print_stream(stream: "Stream") -> "Result":
-    """Print pieces as they come, on a terminal without control characters; returns the result."""
-    shown = printable if sys.stdout.isatty() else str
-    for piece in stream:
-        print(shown(piece), end="", flush=True)
-    print(flush=True)
-    return stream.result
-
-
-def statistics(result: "Result") -> str:
-    """One line on how an answer came about."""
-    rates = {"prefill": result.prefill_tps, "decode": result.decode_tps}
-    shown = [f"{name} {rate:.1f} tokens/s" for name, rate in rates.items() if rate is not None]
-    counts = f"{result.prompt_tokens} + {len(result.token_ids)} tokens"
-    return ", ".join([counts, *shown, f"ended by {result.finish_reason}"])
-
-
-def main() -> None:
-    """The entry point: run a command and exit with its code."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # a console without an emoji's encoding still answers
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
-    code = 0
-    try:
-        app(prog_name="ane-book")
-    except SystemExit as end:
-        code = end.code
-    except AneBookError as error:
-        lines = [line.strip() for line in str(error).splitlines()]
-        print(f"error: {'; '.join(lines)}", file=sys.stderr)
-        code = 2
-    except KeyboardInterrupt:
-        code = 130
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,6 +7,13 @@ import typer
 
 WEIGHTS = "A reference model's name, a .gguf file, or a folder with config.json and safetensors"
 
+
+def _names(incomplete: str) -> list[str]:
+    """The reference models that a word may become; a shell completes files by itself."""
+    known = sorted(file.stem for file in Path(__file__).parent.glob("models/reference/*.toml"))
+    return [name for name in known if name.startswith(incomplete)]
+
+
 # What shapes a conversion has no default here: `ane_book.convert` has it, and a bundle its own.
 KV = Annotated[
     Literal["state", "host"] | None,
@@ -46,7 +53,10 @@ Partition = Annotated[
         "matrix, with the rest on the host.  [default: layers]"
     ),
 ]
-Model = Annotated[str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.")]
+Weights = Annotated[str, typer.Argument(help=f"{WEIGHTS}.", autocompletion=_names)]
+Model = Annotated[
+    str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=_names)
+]
 System = Annotated[str | None, typer.Option(help='System prompt; "" is an empty one.')]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
 Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")]

@@ -1,4 +1,4 @@
-"""The terminal: how far a long task is, on stderr, what is typed, and what others print there.
+"""How far a long task is, on stderr, and what others print there.
 
 Progress is a bar on a terminal, else a line now and then.
 """
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-__all__ = ["progress_bar", "silent_coremltools", "typed_lines"]
+__all__ = ["progress_bar", "silent_coremltools"]
 
 
 @contextmanager
@@ -47,19 +47,6 @@ class _Lines:
         if done >= total or time.monotonic() >= self._next:
             self._next = time.monotonic() + self.PAUSE
             print(f"{description} ({done:,} of {total:,})", file=sys.stderr, flush=True)
-
-
-def typed_lines() -> Iterator[str]:
-    """Lines that are not blank from stdin, with a prompt on a terminal."""
-    interactive = sys.stdin.isatty()
-    while True:
-        if interactive:
-            print("> ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
-        if not line:
-            return
-        if line.strip():
-            yield line.strip()
 
 
 class _Silence:

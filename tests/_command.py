@@ -1,11 +1,14 @@
 """`ane-book` in a process of its own, as a reader types it."""
 
+import json
 import os
+from pathlib import Path
+import shutil
 import subprocess
 import sys
 
-#: What runs the command: the entry point of the package, without needing it on PATH.
-COMMAND = [sys.executable, "-c", "from ane_book.cli import main; main()"]
+#: What runs the command without needing it on PATH.
+COMMAND = [sys.executable, "-m", "ane_book"]
 
 
 def start(*arguments: str, **options) -> subprocess.Popen:
@@ -30,3 +33,13 @@ def refused(*arguments: str) -> str:
     lines = done.stderr.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
     return lines[0]
+
+
+def chatty_copy(bundle: Path, folder: Path, **tokenizer) -> Path:
+    """A copy of a bundle with a chat template, or other fields of its tokenizer."""
+    copy = Path(shutil.copytree(bundle, folder / "chatty"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    template = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+    manifest["tokenizer"] |= {"chat_template": template} | tokenizer
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    return copy

@@ -32,7 +32,7 @@ FLOORS = {
     "arrays": 1, "device": 1, "config": 1, "text": 1,
     "bundle": 2, "cache": 3, "weights": 3, "mil": 3,
     "models": 4, "coreml": 4, "conversion": 5, "runtime": 6, "loss": 6, "inspect": 7,
-    "execute": 8, "figures": 8, "cli": 9,
+    "talk": 7, "execute": 8, "figures": 8, "cli": 9, "__main__": 10,
 }  # fmt: skip
 
 

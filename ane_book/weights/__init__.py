@@ -120,6 +120,11 @@ def _open(path: Path) -> WeightSource:
         ggufs = sorted(path.glob("*.gguf"))
         if len(ggufs) == 1:
             return GGUFSource(ggufs[0])
+        if (path / "Data" / "com.apple.CoreML").is_dir():
+            raise WeightsNotFound(
+                f"{path}: a package, which holds a program and nothing to talk with; "
+                f"`ane-book inspect --run {path}` runs it"
+            )
         found = f"{len(ggufs)} .gguf files; name one of them" if ggufs else "neither"
         raise WeightsNotFound(
             f"{path}: a folder of weights holds config.json with *.safetensors, or one .gguf file; "

@@ -1,0 +1,228 @@
+"""`ane-book` as a process: streams that are closed, full or a terminal, Ctrl-C, exit codes."""
+
+import os
+from pathlib import Path
+import re
+import signal
+import subprocess
+import sys
+import time
+
+from _command import COMMAND, ane_book, chatty_copy, refused, start
+import ane_book as library
+from ane_book.runtime import Session
+import pytest
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals, pipes and terminals are POSIX's")
+
+
+@pytest.fixture
+def bundle(tiny_bundle) -> Path:
+    return tiny_bundle("llama", kv="state")[1].path
+
+
+def shell(command: str, *arguments) -> subprocess.CompletedProcess:
+    """A line of sh in which $@ is `ane-book` with these arguments."""
+    line = ["sh", "-c", command, "sh", *COMMAND, *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONUNBUFFERED", None)
+    return subprocess.run(line, capture_output=True, timeout=120, env=environment)
+
+
+class TestStreams:
+    @pytest.mark.parametrize(
+        ("command", "code", "said"),
+        [
+            ('"$@" >&-', 0, b""),
+            ('"$@" 2>&-', 0, b""),
+            ('"$@" <&- >&- 2>&-', 0, b""),
+            ('"$@" 2>/dev/full', 0, b""),
+            ('"$@" >/dev/full', 2, b"error: standard output: No space left on device\n"),
+            ('PYTHONUNBUFFERED=1 "$@" >/dev/full', 2, b"error: standard output: No space left"),
+            ('"$@" >/dev/full 2>/dev/full', 2, b""),
+            ('{ "$@"; echo $? >&2; } | true', 0, b"141\n"),
+            ('{ PYTHONUNBUFFERED=1 "$@"; echo $? >&2; } | true', 0, b"141\n"),
+        ],
+    )
+    def test_what_is_closed_full_or_left(self, command, code, said):
+        if "full" in command and not Path("/dev/full").exists():
+            pytest.skip("there is no /dev/full here")
+        done = shell(command, "models")
+        assert done.returncode == code
+        assert done.stderr.startswith(said) and (said or not done.stderr)
+        assert done.stdout.startswith(
+            b"smollm2" if command in ('"$@" 2>&-', '"$@" 2>/dev/full') else b""
+        )
+
+    @pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full"])
+    def test_an_error_that_nobody_hears_is_still_one(self, stream):
+        assert shell(f'"$@" {stream}', "run", "nothing", "Hi").returncode == 2
+
+    def test_a_reader_that_leaves_in_the_middle_of_an_answer(self, bundle):
+        command = '{ "$@"; echo $? >&2; } | head -c 1'
+        done = shell(command, "run", bundle, "Hi", "--max-tokens", "25")
+        assert done.stderr.endswith(b"141\n") and done.stderr.count(b"\n") == 1
+
+    def test_what_is_no_text(self, bundle):
+        for command in ('"$@" "$(printf "a\\377b")"', 'printf "a\\377b" | "$@" -'):
+            done = shell(command, "run", bundle)
+            assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+            assert b"error: the prompt is not valid text at character 1" in done.stderr
+
+    def test_a_line_that_is_no_text_does_not_end_a_conversation(self, bundle, tmp_path):
+        chatty = chatty_copy(bundle, tmp_path)
+        done = shell('printf "a\\377b\nHi\n" | "$@"', "chat", chatty, "--max-tokens", "3")
+        assert done.returncode == 0 and done.stdout
+        assert b"error: the prompt is not valid text" in done.stderr
+
+
+class TestFiles:
+    def test_what_the_system_refuses_is_told_in_one_line(self, tmp_path):
+        loop = tmp_path / "loop"
+        loop.symlink_to(loop)
+        for command in (["run", loop, "Hi"], ["inspect", loop], ["convert", "x" * 300]):
+            refused(*command)
+
+    def test_a_pipe_is_not_waited_for(self, tmp_path):
+        os.mkfifo(tmp_path / "pipe")
+        for command in (["run", tmp_path / "pipe", "Hi"], ["inspect", tmp_path / "pipe"]):
+            refused(*command)
+
+    @pytest.mark.parametrize("command", [["run", "Hi"], ["chat"]])
+    def test_a_package_is_no_model(self, bundle, command):
+        message = refused(command[0], bundle / "head.mlpackage", *command[1:])
+        assert "head.mlpackage: a package" in message and "ane-book inspect --run" in message
+
+
+class TestEntry:
+    def test_version_and_module(self):
+        done = ane_book("--version")
+        assert (done.returncode, done.stdout) == (0, f"ane-book {library.__version__}\n")
+
+    def test_completes_models_after_run(self):
+        words = {"_ANE_BOOK_COMPLETE": "complete_bash", "COMP_WORDS": "ane-book run smol"}
+        environment = os.environ | words | {"COMP_CWORD": "2"}
+        done = subprocess.run(COMMAND, capture_output=True, text=True, env=environment)
+        assert done.stdout.split() == ["smollm2-135m-instruct"]
+
+    def test_names_are_completed_before_they_are_imported(self):
+        code = "import ane_book; print(*dir(ane_book))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert set(library.__all__) | {"__version__"} <= set(done.stdout.split())
+
+
+class TestInterrupt:
+    # A shell ignores SIGINT for what it starts in the background, tests and their children too.
+    ATTEND = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}  # noqa: RUF012
+
+    def test_while_everything_is_imported(self, tmp_path):
+        (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+        environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+        done = subprocess.run([*COMMAND, "models"], capture_output=True, env=environment)
+        assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+    def test_while_a_line_is_waited_for(self, bundle, tmp_path):
+        chatty = chatty_copy(bundle, tmp_path)
+        with start("chat", chatty, "--max-tokens", "1", **self.ATTEND) as process:
+            process.stdin.write("Hi\n")
+            process.stdin.flush()
+            assert process.stdout.readline()  # it answered, and now waits for the next line
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=60)
+            assert process.stderr.read() == ""
+        assert process.returncode == 130
+
+
+class Terminal:
+    """A command whose three streams are a pseudo-terminal of its own, where Ctrl-C is typed."""
+
+    def __init__(self, *arguments, **streams):
+        import fcntl
+        import pty
+        import termios
+
+        self.ours, theirs = pty.openpty()
+        self.process = start(
+            *arguments, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            **dict.fromkeys(("stdin", "stdout", "stderr"), theirs) | streams,
+        )  # fmt: skip
+        os.close(theirs)
+        self.shown = ""
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+
+    def type(self, text: str) -> None:
+        os.write(self.ours, text.encode())
+
+    def until(self, pattern: str, seconds: float = 120) -> re.Match:
+        """What was shown up to here, once the rest of it matches; the match is taken off."""
+        end = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.shown, re.S)):
+            assert time.monotonic() < end, self.shown
+            chunk = read(self.ours)
+            assert chunk, self.shown
+            self.shown += chunk.decode(errors="replace")
+        self.shown = self.shown[found.end() :]
+        return found
+
+
+class TestTerminal:
+    def test_ctrl_c_ends_an_answer_and_then_the_program(self, tiny_bundle, tmp_path):
+        changes = (("max_position_embeddings", 8192),)
+        long = tiny_bundle("llama", changes, kv="state", context=8192)[1].path
+        chatty = chatty_copy(long, tmp_path, eos_token_ids=[])
+        with Terminal("chat", chatty, "--max-tokens", "8000") as terminal:
+            terminal.until("/quit ends.*> ")
+            terminal.type("Hi\n")
+            terminal.until("Hi\r\n.{20}")
+            terminal.type("\x03")
+            answer = terminal.until(r"^(.*)\r\n> ")[1]
+            assert len(answer) < 7000
+            terminal.type("/reset\n")
+            terminal.until("> ")
+            terminal.type("\x03")
+            terminal.until("\r\n")
+            assert terminal.process.wait(timeout=60) == 130
+
+    def test_an_answer_has_no_control_characters(self, bundle, tmp_path):
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        chatty = chatty_copy(bundle, tmp_path, chat_template=template)
+        options = {"max_tokens": 20, "temperature": 50.0, "seed": 2}
+        control = "[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+        assert re.search(control, Session(chatty, backend="mil").generate("Hi", **options).text)
+        typed = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        with Terminal("run", chatty, "Hi", *typed, stderr=subprocess.DEVNULL) as terminal:
+            terminal.process.wait(timeout=120)
+            answer = read(terminal.ours).decode()
+        assert not re.search(control, answer.replace("\r\n", "\n")) and "\\x" in answer
+
+    def test_a_terminal_gets_a_bar(self, tiny, tmp_path):
+        import pty
+
+        _, checkpoint = tiny("llama")
+        ours, theirs = pty.openpty()
+        options = ["--out", tmp_path / "made", "--context", "32", "--prefill", "8"]
+        with start("convert", checkpoint, *options, stderr=theirs) as process:
+            os.close(theirs)
+            shown = b""
+            while chunk := read(ours):
+                shown += chunk
+            out, _ = process.communicate(timeout=60)
+        os.close(ours)
+        assert process.returncode == 0 and out == f"{tmp_path / 'made'}\n"
+        assert "━".encode() in shown and b"%" in shown
+
+
+def read(terminal: int) -> bytes:
+    """What a pseudo-terminal shows next; nothing once the other end is closed."""
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # Linux reports the other end's closing as an error
+        return b""
