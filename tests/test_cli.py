@@ -204,7 +204,20 @@ class TestManners:
         assert (done.returncode, done.stdout) == (2, "")
         assert "Error: " in done.stderr
 
-    def test_help_needs_no_torch(self):
-        code = "import sys, ane_book.cli; print({'torch', 'numpy', 'rich'} & set(sys.modules))"
+    @pytest.mark.parametrize(
+        ("command", "slow"),
+        [
+            ("--help", {"torch", "numpy", "rich"}),
+            ("--version", {"torch", "numpy", "rich"}),
+            ("models", {"torch", "coremltools", "transformers", "huggingface_hub"}),
+        ],
+    )
+    def test_imports_nothing_that_takes_long(self, command, slow):
+        code = (
+            "import sys, ane_book.__main__ as entry\n"
+            f"sys.argv = ['ane-book', {command!r}]\n"
+            "try: entry.main()\n"
+            f"finally: print('slow:', sorted({slow} & set(sys.modules)))"
+        )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.stdout == "set()\n"
+        assert done.stdout.endswith("slow: []\n"), done.stdout + done.stderr

@@ -8,10 +8,11 @@ from _tiny import COMMON, TINY, VARIANTS, longrope, odd, tiny_model, write_check
 import ane_book
 from ane_book.config import DecoderConfig, causal_mask, rope_tables
 from ane_book.conversion import _open
-from ane_book.conversion.reference import MODELS, ReferenceModel
+from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import AneBookError, InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.models.decoder import Decoder, Head, Winner
 from ane_book.models.layers import rms_normalize
+from ane_book.models.reference import MODELS, ReferenceModel
 from ane_book.runtime import Session
 from ane_book.weights import tensor_shapes
 from ane_book.weights.random import RandomSource
@@ -278,6 +279,7 @@ def test_reference_models_have_their_true_shapes(name):
     found, source = _open(name, "random")  # what `--source random` takes
     assert found == name and source.kind == "random"
     assert sum(prod(source.shape(name)) for name in source.names()) == model.parameters
+    make_recipe(quant=model.recipe.quant, shard_limit=model.recipe.shard_limit)
     assert model.evidence and dict(model.facts())["source"].startswith(model.repo_id)
 
 
@@ -286,7 +288,7 @@ def test_reference_data_is_checked_when_it_is_read():
     read = TypeAdapter(ReferenceModel).validate_python
     assert read(good).size == "3.8 B" and read(good).recipe.quant == "int8"
     bad = {
-        "quant must be one of": good | {"recipe": {"quant": "int3"}},
+        "recipe.bits\n  Unexpected keyword": good | {"recipe": {"bits": 3}},
         "Unexpected keyword argument": good | {"licence": "MIT"},
         "evidence\n  Field required": {key: good[key] for key in good.keys() - {"evidence"}},
         "model_type 'gpt2'": good | {"config": {"model_type": "gpt2"}},

@@ -16,8 +16,8 @@ from ane_book.conversion.key import code_key
 from ane_book.conversion.place import check_ours, check_place, is_empty, recover, telling
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.conversion.recipe import make_recipe
-from ane_book.conversion.reference import find_reference, reference_models
 from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
+from ane_book.models.reference import find_reference, reference_models
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
 from ane_book.weights.random import RandomSource

@@ -22,7 +22,6 @@ from ane_book.bundle import Recipe, projections
 from ane_book.config import DecoderConfig
 from ane_book.conversion import limits
 from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme, loss_of, scheme_warning
-from ane_book.conversion.reference import find_reference, reference_models
 from ane_book.conversion.shards import (
     blob_bytes,
     even_ranges,
@@ -32,6 +31,7 @@ from ane_book.conversion.shards import (
     layer_ranges,
 )
 from ane_book.errors import InvalidInput
+from ane_book.models.reference import find_reference, reference_models
 from ane_book.weights import open_source, read_config, read_json
 
 __all__ = ["Plan", "Program", "find_config", "plan"]

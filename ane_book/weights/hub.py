@@ -7,7 +7,7 @@ reason, and the error names all of them.
 The order matters for numbers: a wheel may hold the same model in another precision than the hub
 (SmolLM2's holds 4-bit weights), so results differ slightly between a reader with the hub and one
 without. A bundle records which file it came from; where results have to be equal, give the path
-(`wheel_file`).
+(`wheel_file`). The hub's library takes half a second to import: only who asks the hub pays for it.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,6 @@ import threading
 
 from ane_book.errors import AneBookError, WeightsNotFound
 from ane_book.weights import open_source
-from huggingface_hub import constants, snapshot_download
-from huggingface_hub.errors import LocalEntryNotFoundError
-from huggingface_hub.utils import get_session
 
 __all__ = ["Reference", "Wheel", "find_weights", "wheel_file"]
 
@@ -64,6 +61,8 @@ def find_weights(reference: Reference, path: str | Path | None = None) -> Path:
     if path is not None:
         open_source(path)
         return Path(path)
+    from huggingface_hub import constants
+
     places = {
         f"the Hugging Face cache ({constants.HF_HUB_CACHE})": _from_cache,
         f"the hub ({reference.repo_id})": _from_hub,
@@ -89,6 +88,8 @@ def wheel_file(wheel: Wheel) -> Path:
 
 
 def _from_cache(reference: Reference) -> Path:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
     try:
         return _snapshot(reference, local_files_only=True)
     except LocalEntryNotFoundError:
@@ -98,6 +99,8 @@ def _from_cache(reference: Reference) -> Path:
 
 
 def _from_hub(reference: Reference) -> Path:
+    from huggingface_hub import constants
+
     if constants.HF_HUB_OFFLINE:
         raise _NotHere("HF_HUB_OFFLINE is set")
     _knock()
@@ -115,6 +118,8 @@ def _from_wheel(reference: Reference) -> Path:
 
 def _snapshot(reference: Reference, **options) -> Path:
     """The model's folder in the cache; opening it checks it, for it may be half a download."""
+    from huggingface_hub import snapshot_download
+
     folder = Path(
         snapshot_download(
             reference.repo_id,
@@ -134,6 +139,9 @@ def _knock() -> None:
     call has, and a download makes several; so a thread of its own asks, and is left behind when it
     hangs.
     """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
     answer: list[Exception | None] = []
 
     def ask() -> None:

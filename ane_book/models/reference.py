@@ -1,8 +1,8 @@
 """The reference models: what the chapters convert, where the weights are, what is known of each.
 
 They are data, `ane_book/models/reference/*.toml`, checked when they are read: fields by their
-types, `config` by the library's own reading of a `config.json`, `recipe` as `convert` does. A
-`config` has the model's true shapes, so that `RandomSource` makes it at full size without a file.
+types, `config` by the library's own reading of a `config.json`; `recipe` by a test. A `config` has
+the model's true shapes, so that `RandomSource` makes it at full size without a file.
 """
 
 from dataclasses import field
@@ -12,8 +12,6 @@ from pathlib import Path
 import tomllib
 
 from ane_book.config import DecoderConfig
-from ane_book.conversion.quantize import find_scheme
-from ane_book.conversion.shards import parse_bytes
 from ane_book.errors import UnknownModel
 from ane_book.weights.hub import Reference
 from pydantic import ConfigDict, TypeAdapter
@@ -21,7 +19,7 @@ from pydantic.dataclasses import dataclass
 
 __all__ = ["Published", "ReferenceModel", "Suggested", "find_reference", "reference_models"]
 
-MODELS = Path(__file__).parent.parent / "models" / "reference"
+MODELS = Path(__file__).with_name("reference")
 STRICT = ConfigDict(extra="forbid")
 
 
@@ -36,14 +34,10 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Suggested:
-    """Options of `convert` that suit a model; raises InvalidInput for a value it would not take."""
+    """Options of `convert` that suit a model."""
 
     quant: str = "none"
     shard_limit: str = "1GB"
-
-    def __post_init__(self):
-        find_scheme(self.quant)
-        parse_bytes(self.shard_limit)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
