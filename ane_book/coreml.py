@@ -18,7 +18,6 @@ from collections.abc import Callable
 from functools import wraps
 import importlib
 from pathlib import Path
-import shutil
 import sys
 import tempfile
 from types import ModuleType
@@ -49,6 +48,7 @@ def _like_core_ml(method: Callable) -> Callable:
 
 FAILED = {
     "__init__": "Error compiling model: ",
+    "compileModel": "Error compiling model: ",
     "predict": "Unable to compute the prediction using ML Program: ",
 }
 
@@ -71,7 +71,7 @@ class _State:
 class Proxy:
     """What `MLModel` and `CompiledMLModel` ask of Core ML, answered by the executor.
 
-    path: a package, or what `compileModel` gave for one. function: "" is the default one.
+    path: a package, or a compiled model. function: "" is the default one.
     """
 
     precision = "fp16"
@@ -97,11 +97,14 @@ class Proxy:
     def newState(self) -> _State:
         return _State(self.program.make_state())
 
+    @_like_core_ml
     def get_compiled_model_path(self) -> str:
-        """A copy of the package in a folder *.mlmodelc, which lives as long as this object."""
+        """The model as a folder *.mlmodelc, which lives as long as this object."""
         if self.compiled is None:
+            from ane_book.mil import save
+
             self.compiled = tempfile.TemporaryDirectory()
-            _copy(self.path, Path(self.compiled.name) / "model.mlmodelc")
+            save(self.path, Path(self.compiled.name) / "model.mlmodelc")
         return str(Path(self.compiled.name) / "model.mlmodelc")
 
     def _as_declared(self, name: str, value):
@@ -118,10 +121,13 @@ class Proxy:
         return SPECIFICATION
 
     @staticmethod
+    @_like_core_ml
     def compileModel(path: str) -> str:
         """A folder *.mlmodelc that `Proxy` opens; the caller's, as Core ML's is."""
+        from ane_book.mil import save
+
         compiled = Path(tempfile.mkdtemp()) / f"{Path(path).stem}.mlmodelc"
-        _copy(path, compiled)
+        save(path, compiled)
         return str(compiled)
 
     @staticmethod
@@ -131,11 +137,6 @@ class Proxy:
     create_model_asset_from_path = create_model_asset_from_memory = _only_core_ml
     get_available_compute_devices = get_all_compute_devices = _only_core_ml
     get_compute_plan = get_model_structure = _only_core_ml
-
-
-def _copy(package: str | Path, target: Path) -> None:
-    """What "compiled" means here: the package as it is, under another name."""
-    shutil.copytree(package, target)
 
 
 class enable:

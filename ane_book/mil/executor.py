@@ -56,9 +56,9 @@ class State:
 
 
 class MLProgram:
-    """An ML Program, opened from a `.mlpackage` and ready to run with torch on this machine.
+    """An ML Program, opened from its folder and ready to run with torch on this machine.
 
-    path: a `.mlpackage` folder.
+    path: a `.mlpackage`, or a compiled model, `.mlmodelc`.
     function_name: which function of a multifunction package; the default one when None.
     precision: "fp16" as the program declares, or "fp32" as reference.
     optimize: False turns every shortcut off, for comparison.

@@ -1,8 +1,7 @@
-"""Read a `.mlpackage`: manifest, protobuf and weight file, straight from the files.
+"""Read an ML Program: from a `.mlpackage` or a `.mlmodelc`, straight from the files.
 
-Opening a package through coremltools' `MLModel` rewrites its `Manifest.json`; this reader leaves
-every file as it is, needs no Mac, and treats what it reads as untrusted. What comes out are small
-records that the executor compiles and that `ane-book inspect` counts.
+This reader leaves every file as it is, needs no Mac, and treats what it reads as untrusted. What
+comes out are small records that the executor compiles and that `ane-book inspect` counts.
 
 Format: `mlmodel/format/Model.proto` and `MIL.proto` of apple/coremltools.
 """
@@ -10,38 +9,16 @@ Format: `mlmodel/format/Model.proto` and `MIL.proto` of apple/coremltools.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-import importlib
-import importlib.util
-import json
 from pathlib import Path
-import sys
-from types import ModuleType
 
 from ane_book.errors import InvalidPackage
 from ane_book.mil.blob import BlobFile, stored_bytes
+from ane_book.mil.container import Container, open_container, refuse
+from ane_book.mil.files import inside, proto
 from ane_book.mil.validate import validate
 from ane_book.mil.values import Constant, TensorType, decode, read_type
-from google.protobuf.message import DecodeError
 
 __all__ = ["Block", "Constant", "Function", "Operation", "Package", "TensorType", "proto"]
-
-MAX_MANIFEST, MAX_MODEL = 1 << 20, (1 << 31) - 1  # bytes; the second is protobuf's own limit
-
-
-def proto(name: str) -> ModuleType:
-    """A protobuf module of coremltools, such as "Model_pb2", without importing coremltools itself.
-
-    `import coremltools` takes seconds and is needed to convert, not to read.
-    """
-    if "coremltools" in sys.modules:
-        return importlib.import_module(f"coremltools.proto.{name}")
-    package = "ane_book.mil._coremltools_proto"
-    if package not in sys.modules:
-        spec = importlib.util.find_spec("coremltools")
-        module = ModuleType(package)
-        module.__path__ = [str(Path(spec.origin).parent / "proto")]
-        sys.modules[package] = module
-    return importlib.import_module(f"{package}.{name}")
 
 
 @dataclass
@@ -89,58 +66,28 @@ class Function:
 
 
 class Package:
-    """An `.mlpackage` that holds an ML Program, opened for reading.
+    """An ML Program in a `.mlpackage`, a `.mlmodelc` or a single `.mlmodel`, opened for reading.
 
     Raises InvalidPackage, with the reason, for anything else.
     """
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
-        if not self.path.exists():
-            raise InvalidPackage(f"{self.path}: no such package")
-        self._folder, self._blobs = self.path.resolve(), {}
-        file = self._locate_model()
-        self._weights_base = file.parent
-        model = proto("Model_pb2").Model()
-        try:
-            model.ParseFromString(_read(file, MAX_MODEL))
-        except DecodeError as error:
-            raise InvalidPackage(f"{self.path}: the model file is damaged ({error})") from None
-        self._read_program(model)
+    def __init__(self, path: str | Path | Container):
+        container = path if isinstance(path, Container) else open_container(path)
+        self.path, self._folder = container.path, container.folder
+        self._weights_base, self._blobs = container.base, {}
+        self._read_program(container.spec)
 
     @classmethod
     def from_spec(cls, spec, weights_dir: str | Path | None) -> "Package":
         """A package from a model still in memory: its protobuf and its folder of weights."""
-        package = cls.__new__(cls)
-        package.path = Path(weights_dir or ".")
-        package._folder = package._weights_base = package.path.resolve().parent
-        package._blobs = {}
-        package._read_program(spec)
-        return package
-
-    def _locate_model(self) -> Path:
-        what = f"{self.path} is not a .mlpackage:"
-        manifest = _read(_inside(self._folder, self._folder / "Manifest.json", what), MAX_MANIFEST)
-        try:
-            entries = json.loads(manifest)
-            item = entries["itemInfoEntries"][entries["rootModelIdentifier"]]["path"]
-            file = self._folder / "Data" / item
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InvalidPackage(
-                f"{what} Manifest.json is damaged ({error!r}); give the folder that coremltools' "
-                "save() wrote"
-            ) from None
-        return _inside(self._folder, file, f"{self.path}: the model file")
+        path = Path(weights_dir or ".")
+        folder = path.resolve().parent
+        return cls(Container(path, folder, folder, spec))
 
     def _read_program(self, model) -> None:
         kind = model.WhichOneof("Type")
         if kind != "mlProgram":
-            mend = 'convert it with convert_to="mlprogram"'
-            if (kind or "").startswith("pipeline"):
-                mend = "convert the models in it by themselves, and give one of those packages"
-            raise InvalidPackage(
-                f"{self.path}: holds a {kind or 'nothing'}, not an ML Program; {mend}"
-            )
+            raise refuse(kind, self.path)
         self.description, self.specification_version = model.description, model.specificationVersion
         self.default_function = model.description.defaultFunctionName or "main"
         self.functions = {
@@ -214,7 +161,7 @@ class Package:
     def _blob(self, name: str, where: str) -> BlobFile:
         if name not in self._blobs:
             path = self._weights_base / name.removeprefix("@model_path/")
-            self._blobs[name] = BlobFile(_inside(self._folder, path, f"{where}: its weight file"))
+            self._blobs[name] = BlobFile(inside(self._folder, path, f"{where}: its weight file"))
         return self._blobs[name]
 
     @cached_property
@@ -227,25 +174,3 @@ class Package:
                     if isinstance(value, Constant) and value.blob:
                         found.setdefault(value.blob, (operation.name, value))
         return list(found.values())
-
-
-def _inside(folder: Path, path: Path, what: str) -> Path:
-    """`path` without links, if it is a regular file below `folder`, which has none itself."""
-    try:
-        found = path.resolve()
-        if found.is_relative_to(folder) and found.is_file():
-            return found
-    except (OSError, ValueError, RuntimeError):  # too long, with a null byte, a loop of links
-        pass
-    raise InvalidPackage(f"{what} {path.name!r} is not in the package as a regular file")
-
-
-def _read(file: Path, limit: int) -> bytes:
-    """All bytes of a file of at most `limit` bytes."""
-    try:
-        size = file.stat().st_size
-        if size > limit:
-            raise InvalidPackage(f"{file}: {size:,} bytes are more than such a file can have")
-        return file.read_bytes()
-    except OSError as error:
-        raise InvalidPackage(f"{file}: cannot be read ({error.strerror})") from None
