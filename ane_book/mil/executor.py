@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from ane_book.errors import InvalidInput, InvalidType
+from ane_book.errors import InvalidInput, InvalidPackage, InvalidType
 from ane_book.mil.compile import Compiled, Compiler, as_array, torch_dtype
 from ane_book.mil.features import Feature, by_name, features, random_inputs, to_array
 from ane_book.mil.memory import Memory, measure
@@ -188,7 +188,8 @@ class MLProgram:
         An input is anything that numpy makes an array of, or a PIL image where the description
         declares an image; `Feature.array` says what is converted. A list of such dicts gives a list
         of results. An output is an array of the declared dtype, a PIL image where one is declared,
-        or, of a classifier, the label and a dict of probabilities by label.
+        or, of a classifier, the label and a dict of probabilities by label. One of rank 0 is given
+        as Core ML gives it, with shape (1,).
 
         All loops of a call may run for 600 seconds in sum, or for what ANE_BOOK_LOOP_SECONDS says.
 
@@ -199,12 +200,19 @@ class MLProgram:
             return [self.predict(one, state) for one in inputs]
         with torch.inference_mode(), torch_threads(light=False):
             tensors, states = self._tensors(inputs), self._states(state)
-            with torch_threads(self.compiled.light), self.compiled.failures.explained():
-                results = self.compiled.run(tensors, states)
-            return {
-                name: self._result(name, value)
-                for name, value in zip(self._function.block.outputs, results, strict=True)
-            }
+            compiled = self.compiled
+            try:
+                with torch_threads(compiled.light), compiled.failures.explained():
+                    results = compiled.run(tensors, states)
+                return {
+                    name: self._result(name, value)
+                    for name, value in zip(self._function.block.outputs, results, strict=True)
+                }
+            except InvalidPackage as error:
+                copies = {name: tensor.clone() for name, tensor in states.items()}
+                again = compiled.trace(tensors, copies)
+                compiled.failures.name_the_first(error, again, self._lift)
+                raise
 
     @torch.inference_mode()  # as a decorator it holds while this runs, not while the caller does
     def trace(
@@ -234,6 +242,7 @@ class MLProgram:
         self.compiled.failures.check_result(name, value, self.outputs[name], self._lift)
         if not isinstance(value, torch.Tensor):  # what `classify` gives
             return value
+        value = value.reshape(1) if value.dim() == 0 else value
         image = self._images.get(name)
         return image.image(as_array(value)) if image else as_array(value)
 

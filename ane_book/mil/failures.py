@@ -7,7 +7,7 @@ source has one line an op, and the traceback knows the line.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 import os
 import time
 from types import FrameType, TracebackType
@@ -103,20 +103,32 @@ class Failures:
 
     def check_result(self, name: str, value: object, declared: TensorType, lift: bool) -> None:
         """Raises InvalidPackage for an output that is not what the program declares."""
-        if isinstance(value, torch.Tensor):
-            sizes = zip(declared.shape, value.shape, strict=False)
-            same = value.dim() == len(declared.shape) and all(a in (None, b) for a, b in sizes)
-            # one open size is also how coremltools writes a shape of which nothing is known
-            fits = same or declared.shape == (None,)
-            fits = fits and value.dtype == torch_dtype(declared.dtype, lift)
-        else:
-            fits = isinstance(value, dict | str | int)  # of a classifier
-        if not fits:
-            found = _type(value) if isinstance(value, torch.Tensor) else type(value).__name__
+        if not _fits(value, declared, lift):
             raise InvalidPackage(
                 f"function {self.function.name!r}: output {name!r} is declared as {declared}, and "
-                f"its ops make a {found}"
+                f"its ops make a {_type(value)}"
             )
+
+    def name_the_first(
+        self, error: InvalidPackage, values: Iterator[tuple[str, object]], lift: bool
+    ) -> None:
+        """Put the first op before a failure that makes something else than it declares.
+
+        values: (name, value) of every op in order, from another run, up to where that fails too.
+        """
+        if type(error.__cause__) in (MemoryError, LookupError):  # no room, or no time for that
+            return
+        makers = {name: (o, t) for o in self.function.operations() for name, t in o.outputs}
+        with suppress(Exception):
+            for name, value in values:
+                operation, declared = makers.get(name, (None, None))
+                if operation is not None and not _fits(value, declared, lift):
+                    error.args = (
+                        f"function {self.function.name!r}, "
+                        f"{_place(operation, self.function.block)} makes a {_type(value)} for "
+                        f"{name!r}, declared as {declared}; from that: {error}",
+                    )
+                    return
 
     def _innermost(self, trace: TracebackType | None) -> tuple[Operation | None, FrameType] | None:
         """The op at the last line of generated source that was entered, and that line's frame."""
@@ -160,8 +172,21 @@ class Failures:
                 yield f"{key}={item!r} {type_ or ''}".rstrip()
 
 
-def _type(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{tuple(tensor.shape)}"
+def _fits(value: object, declared: TensorType, lift: bool) -> bool:
+    """Whether a value is what the program declares."""
+    if not isinstance(value, torch.Tensor):
+        return isinstance(value, dict | str | int)  # of a classifier
+    sizes = zip(declared.shape, value.shape, strict=False)
+    same = value.dim() == len(declared.shape) and all(a in (None, b) for a, b in sizes)
+    # one open size is also how coremltools writes a shape of which nothing is known
+    fits = same or declared.shape == (None,)
+    return fits and value.dtype == torch_dtype(declared.dtype, lift)
+
+
+def _type(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}{tuple(value.shape)}"
 
 
 def _place(operation: Operation, block: Block) -> str:

@@ -4,6 +4,7 @@ import gc
 import json
 import shutil
 
+from _package import X, const, op, typed
 from ane_book.errors import InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.mil import MLProgram, executor
 from ane_book.mil.ops import OPS
@@ -96,6 +97,19 @@ class TestPredict:
         x = np.ones((1, 32, 1, 5), np.float16)
         found = MLProgram.from_mlmodel(model).predict({"x": x})["y"]
         np.testing.assert_array_equal(found, MLProgram(mlp).predict({"x": x})["y"])
+
+    def test_an_output_of_rank_0_is_given_as_core_ml_gives_it(self, make):
+        """coremltools' `compare_backend`: "Core ML does not support scalar as output"."""
+        total = op("reduce_sum", {"y": typed("fp32")}, x="x", axes=const([0, 1]))
+        program, given = (
+            MLProgram(make([total, op("add", {"z": X}, x="x", y="y")], ["y", "z"])),
+            {"x": np.ones((2, 3))},
+        )
+        for running in (program, program.plain()):
+            found = running.predict(given)
+            assert found["y"].shape == (1,) and found["y"].tolist() == [6]
+            assert found["z"].shape == (2, 3)
+            assert dict(running.trace(given))["y"].shape == ()
 
     def test_trace_has_every_value_and_the_same_result(self, mlp):
         x = np.ones((1, 32, 1, 5), np.float16)
