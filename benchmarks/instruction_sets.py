@@ -1,16 +1,17 @@
-"""Decode and prefill by instruction set: kernels made for AVX-512, AVX2, plain x86-64, and torch.
+"""Decode and prefill by instruction set: what compiled kernels gain over torch alone.
 
-One process for each, all on the same weights (SmolLM2-135M-Instruct), in turns; median of 5 turns,
-as ratios to the executor without a compiler, whose products and small ops are torch's. Torch uses
-all instructions of the machine throughout, whatever the kernels are made for: on a machine that
-really has no more than AVX2, its ratios are lower and the kernels' higher.
+One process for each setting, all on the same weights (SmolLM2-135M-Instruct), in turns; medians. A
+setting is what torch may use and what the kernels are made for. Torch is held to an instruction set
+as if the machine had no more; kernels for less than torch has are what an old compiler makes. The
+ratio is over the executor without a compiler and the same torch.
 
     python benchmarks/instruction_sets.py                 all forms of weights
-    python benchmarks/instruction_sets.py "int8"          some
+    python benchmarks/instruction_sets.py fp16 int8       some
 """
 
 from contextlib import ExitStack
 import os
+import platform
 from statistics import median
 import subprocess
 import sys
@@ -30,11 +31,28 @@ FORMS = {
     "lut4": {"precision": "fp16", "quant": "lut4"},
 }
 
-#: What torch says that the processor has -> the targets that it can run, best first.
-TARGETS = {
-    "AVX512": ("native", "x86-64-v3", "x86-64"),
-    "AVX2": ("native", "x86-64"),
+#: What torch is held to, from the least, and how; and how compilers call that.
+LIMITS = {
+    "DEFAULT": ("default", "SSE4_2", "SSE41", "x86-64"),
+    "AVX2": ("avx2", "AVX2", "AVX2", "x86-64-v3"),
+    "AVX512": ("", "", "", "x86-64-v4"),
 }
+LIMITERS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+
+
+def settings() -> dict[tuple[str, str], dict[str, str]]:
+    """(torch's instructions, the kernels') -> environment, as far as this processor goes."""
+    names, found = list(LIMITS), torch.backends.cpu.get_cpu_capability()
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return {(found, "native"): {}, (found, "none"): {"CC": "false"}}
+    result = {}
+    for held in reversed(names[: names.index(found) + 1]):
+        *values, _ = LIMITS[held]
+        limit = {key: value for key, value in zip(LIMITERS, values, strict=True) if value}
+        for made in reversed(names[: names.index(held) + 1]):
+            result[held, LIMITS[made][-1]] = limit | {"CC": f"cc -march={LIMITS[made][-1]}"}
+        result[held, "none"] = limit | {"CC": "false"}
+    return result
 
 
 def work(form: str) -> None:
@@ -44,7 +62,7 @@ def work(form: str) -> None:
     session = Session(bundle(**recipe), **options)
     with torch.inference_mode():
         measure(session)
-        print(native.instruction_set() or "no compiler", flush=True)
+        print(native.status()[1], flush=True)
         for _ in sys.stdin:
             print(*measure(session), flush=True)
 
@@ -63,49 +81,50 @@ def measure(session: Session) -> tuple[float, float]:
     return decode, PREFILL / (time.perf_counter() - start)
 
 
-def compare(form: str) -> dict[str, tuple[float, float]]:
+def compare(form: str) -> dict[tuple[str, str], tuple[float, float]]:
     """Medians of decode and prefill by setting."""
-    targets = TARGETS.get(torch.backends.cpu.get_cpu_capability(), ("native",))
-    commands = [f"cc -march={target}" for target in targets if target != "native"]
-    commands = ["", *commands, "false"] if "native" in targets else [*commands, "false"]
-    rates = {}
+    rates = {key: [] for key in settings()}
     with ExitStack() as stack:
-        workers = []
-        for command in commands:
-            worker = subprocess.Popen(
+        workers = {}
+        for key, environment in settings().items():
+            workers[key] = worker = subprocess.Popen(
                 [sys.executable, __file__, "--worker", form],
-                env=os.environ | {"CC": command},
+                env=os.environ | environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
             )
             stack.enter_context(worker)
             stack.callback(worker.stdin.close)
-            workers.append((worker.stdout.readline().strip(), worker))
+            print(f"{form:6}{key[0]:9}{key[1]:11}{worker.stdout.readline().strip()}", flush=True)
         for _ in range(ROUNDS):
-            for name, worker in workers:
+            for key, worker in workers.items():
                 worker.stdin.write("\n")
                 worker.stdin.flush()
-                figures = [float(word) for word in worker.stdout.readline().split()]
-                rates.setdefault(name, []).append(figures)
-    return {name: tuple(map(median, zip(*found, strict=True))) for name, found in rates.items()}
+                rates[key].append([float(word) for word in worker.stdout.readline().split()])
+    return {key: tuple(map(median, zip(*found, strict=True))) for key, found in rates.items()}
 
 
 def main(forms: list[str]) -> None:
-    table = {}
-    print(f"{'':6}{'':14}{'decode/s':>9}{'ratio':>7}{'prefill/s':>11}{'ratio':>7}")
+    table = []
     for form in forms or FORMS:
         medians = compare(form)
-        base = medians["no compiler"]
-        for name, (decode, prefill) in medians.items():
-            ratios = decode / base[0], prefill / base[1]
-            print(f"{form:6}{name:14}{decode:9.1f}{ratios[0]:7.2f}{prefill:11.0f}{ratios[1]:7.2f}")
-            table.setdefault(form, {})[name] = {
+        print(
+            f"{'':6}{'torch':9}{'kernels':11}{'decode/s':>9}{'ratio':>7}{'prefill/s':>11}{'ratio':>7}"
+        )
+        for (held, made), (decode, prefill) in medians.items():
+            base = medians[held, "none"]
+            row = {
+                "form": form,
+                "torch": held,
+                "kernels": made,
                 "decode_tps": decode,
-                "decode_ratio": ratios[0],
+                "decode_ratio": decode / base[0],
                 "prefill_tps": prefill,
-                "prefill_ratio": ratios[1],
+                "prefill_ratio": prefill / base[1],
             }
+            table.append(row)
+            print("{:6}{:9}{:11}{:9.1f}{:7.2f}{:11.0f}{:7.2f}".format(*row.values()), flush=True)
     record("instruction_sets", {"rounds": ROUNDS, "results": table})
 
 

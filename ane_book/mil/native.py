@@ -78,14 +78,29 @@ def instruction_set() -> str | None:
 
 
 @cache
-def several_by_torch() -> bool:
-    """Whether torch multiplies several tokens faster than these kernels.
+def torch_is_wider() -> bool:
+    """Whether torch computes with wider vectors than the kernels were made for."""
+    wider = {"plain": ("AVX2", "AVX512"), "AVX2": ("AVX512",)}
+    return torch.backends.cpu.get_cpu_capability() in wider.get(instruction_set(), ())
 
-    It does where they have no more than vectors of four without fused multiply-add, and on a Mac,
-    where it has Apple's matrix unit. (research/executor-speed.md; the latter is not measured.)
+
+@cache
+def several_by_torch() -> bool:
+    """Whether torch multiplies several tokens faster than the kernels (executor-speed.md).
+
+    That it does on a Mac, where it has Apple's matrix unit, is not measured.
     """
-    found = instruction_set()
-    return found == "plain" or (found == "NEON" and sys.platform == "darwin")
+    return torch_is_wider() or (instruction_set() == "NEON" and sys.platform == "darwin")
+
+
+def pays(stored: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether products of weights stored in this dtype with such activations belong here at all.
+
+    Widening half precision without an instruction for it takes longer than torch takes to read
+    weights that were widened at load.
+    """
+    plain = instruction_set() == "plain" and torch_is_wider()
+    return not (plain and (stored, dtype) == (torch.float16, torch.float32))
 
 
 def kernel(name: str) -> Callable:
@@ -181,18 +196,25 @@ class Weight:
     def _multiply_by_torch(self, x: Tensor, y: Tensor) -> None:
         """The product of several tokens with some rows at a time in float32, which torch sums."""
         tokens, (data, _, bias) = x.numel() // self.columns, self._keep
-        y = y.view(self.rows, tokens)
-        wide = torch.empty(self.columns, tokens)
-        self._expand_activations(self._address, x.data_ptr(), wide.data_ptr(), tokens)
-        step = max(1, EXPANDED // self.columns)
+        x, y = self._wide(x, tokens), y.view(self.rows, tokens)
+        step = min(self.rows, max(1, EXPANDED // self.columns))
+        scratch, sums = torch.empty(step, self.columns), torch.empty(step, tokens)
         for first in range(0, self.rows, step):
             end = min(first + step, self.rows)
-            rows = data[first:end] if data.dtype == torch.float32 else self._rows(first, end)
-            found = torch.mm(rows, wide)
-            y[first:end] = found if bias is None else found.add_(bias[first:end, None])
+            rows, out = scratch[: end - first], sums[: end - first]
+            if data.dtype == torch.float32:
+                rows = data[first:end]
+            else:
+                self._expand(self._address, rows.data_ptr(), first, end)
+            torch.mm(rows, x, out=out)
+            if bias is not None:
+                out += bias[first:end, None]
+            y[first:end] = out
 
-    def _rows(self, first: int, end: int) -> Tensor:
-        """Some rows in float32."""
-        wide = torch.empty(end - first, self.columns)
-        self._expand(self._address, wide.data_ptr(), first, end)
+    def _wide(self, x: Tensor, tokens: int) -> Tensor:
+        """Activations in float32, (C, tokens), in the order of columns that `expand` has."""
+        if x.dtype == torch.float32 and self._keep[0].dtype != torch.uint8:
+            return x.reshape(self.columns, tokens)
+        wide = torch.empty(self.columns, tokens)
+        self._expand_activations(self._address, x.data_ptr(), wide.data_ptr(), tokens)
         return wide

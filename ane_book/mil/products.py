@@ -89,7 +89,7 @@ def _weight(
     key = ("weight", constants.identity(factor), constants.identity(bias), dtype)
     if key not in constants.shared:
         data, table = _compressed(constants, factor) or (_dense(constants, factor), None)
-        if data.dtype not in native.KINDS:
+        if data.dtype not in native.KINDS or not native.pays(data.dtype, dtype):
             return None
         added = None if bias is None else constants.tensor(bias)
         _check(data, table, added)
