@@ -150,7 +150,8 @@ print(*native.status())
     assert said.stdout.startswith("False") and "false cannot compile them" in said.stdout
     program = MLProgram(path, "prefill", "fp32")
     expected = program.predict(program.random_inputs(), program.make_state())["hidden_out"]
-    assert any(isinstance(made, native.Weight) for made in program._shared.values())
+    made = any(isinstance(value, native.Weight) for value in program._shared.values())
+    assert made == native.pays(torch.float16, torch.float32)
     np.testing.assert_allclose(np.load(found), expected, rtol=1e-4, atol=1e-4)
 
 
