@@ -240,6 +240,7 @@ class Compiler:
         found = OPS.get(operation.type)
         unknown = sorted(set(operation.inputs) - (found.parameters - {"_out"})) if found else []
         if found and not unknown:
+            self.check_words(operation, found.choices)
             return found
         near = [o.type for o in self.function.block.operations if o.type != "const"]
         at = near.index(operation.type) if operation.type in near else 0
@@ -251,6 +252,14 @@ class Compiler:
             f"knows; around it: {' '.join(near[max(0, at - 2) : at + 3])}"
             + (f"; alike: {', '.join(alike)}" if alike else "")
         )
+
+    def check_words(self, operation: Operation, choices: dict[str, tuple[str, ...]]) -> None:
+        """Raises ValueError where an input says none of the words that it may say."""
+        for key in choices.keys() & operation.inputs.keys():
+            constant = self.constant(operation.inputs[key][0])
+            said = None if constant is None else self.constants.plain(key, constant)
+            if said not in choices[key]:
+                raise ValueError(f"{key}={said!r} is not one of {', '.join(choices[key])}")
 
     def arguments(self, operation: Operation) -> list[str]:
         op = self.op(operation)

@@ -90,16 +90,15 @@ def _softmax(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable | N
 
 
 def _layer_norm(parameters: dict, dtype: torch.dtype, shape: Shape) -> Callable | None:
-    axes = sorted(axis % len(shape) for axis in parameters.get("axes") or range(len(shape)))
-    between = range(axes[0], axes[-1] + 1)
-    if axes != list(between) or prod(shape) > SMALL:
+    axes = sorted(axis % len(shape) for axis in parameters.get("axes", range(len(shape))))
+    if not axes or axes != [*range(axes[0], axes[-1] + 1)] or prod(shape) > SMALL:
         return None
     gamma, beta = parameters.get("gamma"), parameters.get("beta")
     sizes = [shape[axis] for axis in axes]  # compiled code reads as many factors
     if any(factor is not None and [*factor.shape] != sizes for factor in (gamma, beta)):
         return None
     epsilon = parameters.get("epsilon", 1e-5)
-    return native_ops.layer_norm(shape, dtype, between, gamma, beta, epsilon)
+    return native_ops.layer_norm(shape, dtype, range(axes[0], axes[-1] + 1), gamma, beta, epsilon)
 
 
 def _matmul(parameters: dict, dtype: torch.dtype, x: Shape, y: Shape) -> Callable | None:

@@ -319,35 +319,3 @@ def test_validation_is_a_small_part_of_opening(make):
     package = Package(path)
     check_memory(package.functions["main"], lift=False)
     assert time.perf_counter() - started < 2
-
-
-class TestTheFirstThatStrays:
-    """A result of another shape than declared is told where it is made, not where it fails."""
-
-    INPUTS: ClassVar = {"x": X, "reps": typed("int32", 2), "s": typed("fp32", 2, 3, kind="state")}
-
-    @pytest.mark.parametrize("last", [op("reshape", {"y": X}, x="b", shape=const([2, 3])),
-                                      op("abs", {"y": X}, x="b")])  # fmt: skip
-    def test_is_named(self, make, last):
-        operations = [
-            op("abs", {"a": X}, x="x"),
-            op("read_state", {"r": X}, input="s"),
-            op("tile", {"t": X}, x="r", reps="reps"),
-            op("abs", {"b": X}, x="t"),
-            last,
-            op("write_state", {}, input="s", data="a"),
-        ]
-        path = make(operations, inputs=self.INPUTS)
-        given = {"x": np.ones((2, 3)), "reps": np.int32([0, 1])}
-        says = (
-            r"^function 'main', op 'tile' \('t', operation 2 of 6\) makes a float32\(0, 3\) for "
-            r"'t', declared as .*; from that: function 'main'.*'y'"
-        )
-        refused(path, says, inputs=given)
-        assert run(path, given | {"reps": np.int32([1, 1])})["y"].shape == (2, 3)
-
-    def test_but_none_where_all_are_as_declared(self, make):
-        path = make([op("log", {"y": X}, x="x"), op("reshape", {"z": X}, x="y", shape="n")],
-                    inputs=self.INPUTS | {"n": typed("int32", 2)}, outputs=["z"])  # fmt: skip
-        given = {"x": np.ones((2, 3)), "reps": np.int32([1, 1]), "n": np.int32([9, 9])}
-        refused(path, "^function 'main', op 'reshape' ", inputs=given)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 import inspect
 import pkgutil
+from typing import Literal, get_args, get_origin
 
 __all__ = ["OPS", "Op", "op"]
 
@@ -27,6 +28,7 @@ class Op:
     static: frozenset[str]
     parameters: frozenset[str]
     required: frozenset[str]  # inputs without a default
+    choices: dict[str, tuple[str, ...]]  # what an input that is a word may say, if not anything
 
     @property
     def wants_types(self) -> bool:
@@ -41,7 +43,8 @@ def op(name: str | None = None, *, static: tuple[str, ...] = ()) -> Callable:
     """Register the decorated function as the op `name` (by default the function's own name).
 
     static: inputs that arrive as Python values (int, float, bool, str, or list of these) because
-    they shape the computation; every other input arrives as a torch tensor.
+    they shape the computation; every other input arrives as a torch tensor. One that is annotated
+    as a Literal says one of these words, or the op is refused.
     """
 
     def register(function: Callable) -> Callable:
@@ -51,7 +54,9 @@ def op(name: str | None = None, *, static: tuple[str, ...] = ()) -> Callable:
         parameters = inspect.signature(function).parameters
         required = {k for k, p in parameters.items() if p.default is p.empty} - {"_out"}
         known = frozenset(static), frozenset(parameters), frozenset(required)
-        OPS[mil_name] = Op(mil_name, function, *known)
+        words = {k: p.annotation for k, p in parameters.items()}
+        choices = {k: get_args(w) for k, w in words.items() if get_origin(w) is Literal}
+        OPS[mil_name] = Op(mil_name, function, *known, choices)
         return function
 
     return register

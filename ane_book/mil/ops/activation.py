@@ -7,6 +7,8 @@ other formulas are evaluated in float32. alpha and beta are scalars, or one valu
 Reference: coremltools `defs/iOS15/activation.py`, `defs/iOS17/activation.py`.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -26,8 +28,11 @@ def elu(x: Tensor, alpha: float) -> Tensor:
     return F.elu(x.float(), alpha).to(x.dtype)
 
 
+Mode = Literal["EXACT", "TANH_APPROXIMATION", "SIGMOID_APPROXIMATION"]
+
+
 @op(static=("mode",))
-def gelu(x: Tensor, mode: str = "EXACT") -> Tensor:
+def gelu(x: Tensor, mode: Mode = "EXACT") -> Tensor:
     """x times the normal distribution function of x: by erf, or one of two approximations."""
     if mode == "TANH_APPROXIMATION":
         return F.gelu(x, approximate="tanh")

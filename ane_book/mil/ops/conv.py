@@ -8,6 +8,8 @@ Reference: coremltools `defs/iOS15/conv.py`, `defs/iOS17/conv.py`; the sizes of 
 are those of `aggregated_pad` in `defs/_utils.py`.
 """
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -30,13 +32,23 @@ def pointwise(x: Tensor, weight2d: Tensor, bias: Tensor | None = None) -> Tensor
     return y.to(x.dtype).view(n, weight2d.shape[0], *spatial)
 
 
+PadType = Literal["valid", "same", "same_lower", "custom"]
+
+
 def resolve_padding(
-    pad_type: str, pad: list[int] | None, sizes: list[int], kernel: list[int], strides: list[int]
+    pad_type: PadType,
+    pad: list[int] | None,
+    sizes: list[int],
+    kernel: list[int],
+    strides: list[int],
 ) -> list[tuple[int, int]]:
     """(before, after) for each spatial dimension. `kernel` is the extent with its dilation.
 
     `same` makes ceil(size / stride) outputs and puts the odd element after, `same_lower` before.
+    Raises ValueError for another type.
     """
+    if pad_type not in get_args(PadType):
+        raise ValueError(f"pad_type={pad_type!r} is not one of {', '.join(get_args(PadType))}")
     if pad_type == "custom":
         return [(0, 0)] * len(sizes) if pad is None else list(zip(pad[::2], pad[1::2], strict=True))
     if pad_type == "valid":
@@ -64,7 +76,7 @@ def conv(
     weight: Tensor,
     bias: Tensor | None = None,
     strides: list[int] | None = None,
-    pad_type: str = "valid",
+    pad_type: PadType = "valid",
     pad: list[int] | None = None,
     dilations: list[int] | None = None,
     groups: int = 1,
@@ -103,7 +115,7 @@ def conv_quantized(
     bias: Tensor | None = None,
     nbits: int = 8,
     strides: list[int] | None = None,
-    pad_type: str = "valid",
+    pad_type: PadType = "valid",
     pad: list[int] | None = None,
     dilations: list[int] | None = None,
     groups: int = 1,
@@ -126,7 +138,7 @@ def conv_transpose(
     bias: Tensor | None = None,
     pad: list[int] | None = None,
     output_shape: list[int] | None = None,
-    pad_type: str = "valid",
+    pad_type: PadType = "valid",
     strides: list[int] | None = None,
     dilations: list[int] | None = None,
     groups: int = 1,

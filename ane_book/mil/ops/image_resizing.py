@@ -9,12 +9,23 @@ Letters: B batch, C channels, H and W height and width, N boxes, h and w the siz
 """
 
 from math import floor
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from . import op
+
+Sampling = Literal[
+    "DEFAULT", "STRICT_ALIGN_CORNERS", "ALIGN_CORNERS", "UNALIGN_CORNERS", "OFFSET_CORNERS"
+]
+BoxCoordinates = Literal[
+    "CORNERS_HEIGHT_FIRST", "CORNERS_WIDTH_FIRST",
+    "CENTER_SIZE_HEIGHT_FIRST", "CENTER_SIZE_WIDTH_FIRST",
+]  # fmt: skip
+Padding = Literal["constant", "border", "reflection", "symmetric"]
+Coordinates = Literal["unnormalized", "normalized_minus_one_to_one", "normalized_zero_to_one"]
 
 
 def _points(mode: str, start: float, end: float, count: int) -> Tensor:
@@ -107,7 +118,7 @@ def resize_bilinear(
     x: Tensor,
     target_size_height: int = 1,
     target_size_width: int = 1,
-    sampling_mode: str = "DEFAULT",
+    sampling_mode: Sampling = "DEFAULT",
 ) -> Tensor:
     """(*, H, W) -> the target size, bilinear at the points of the sampling mode."""
     return _linear(x, {-2: target_size_height, -1: target_size_width}, sampling_mode)
@@ -118,8 +129,8 @@ def resize(
     x: Tensor,
     shape: list[int],
     resized_dims: int,
-    interpolation_mode: str = "LINEAR",
-    sampling_mode: str = "DEFAULT",
+    interpolation_mode: Literal["LINEAR", "NEAREST_NEIGHBOR"] = "LINEAR",
+    sampling_mode: Sampling = "DEFAULT",
 ) -> Tensor:
     """The last `resized_dims` axes in the sizes that end `shape`; 0 keeps an axis as it is.
 
@@ -196,8 +207,8 @@ def crop_resize(
     target_width: int = 1,
     normalized_coordinates: bool = False,
     spatial_scale: float = 1.0,
-    box_coordinate_mode: str = "CORNERS_HEIGHT_FIRST",
-    sampling_mode: str = "DEFAULT",
+    box_coordinate_mode: BoxCoordinates = "CORNERS_HEIGHT_FIRST",
+    sampling_mode: Sampling = "DEFAULT",
     pad_value: float = 0.0,
 ) -> Tensor:
     """Boxes of images (B, C, H, W), each resized to the target size by linear interpolation.
@@ -268,10 +279,10 @@ def _fetch(x: Tensor, row: Tensor, column: Tensor, padding: str, value: float) -
 def resample(
     x: Tensor,
     coordinates: Tensor,
-    sampling_mode: str,
-    padding_mode: str,
+    sampling_mode: Literal["bilinear", "nearest"],
+    padding_mode: Padding,
     padding_value: float,
-    coordinates_mode: str,
+    coordinates_mode: Coordinates,
     align_corners: bool,
 ) -> Tensor:
     """x (B, C, H, W) sampled at coordinates (B, h, w, 2), given as (x, y) -> (B, C, h, w).
@@ -314,10 +325,10 @@ def affine(
     transform_matrix: Tensor,
     output_height: int,
     output_width: int,
-    sampling_mode: str,
-    padding_mode: str,
+    sampling_mode: Literal["bilinear", "nearest"],
+    padding_mode: Padding,
     padding_value: float,
-    coordinates_mode: str,
+    coordinates_mode: Coordinates,
     align_corners: bool,
 ) -> Tensor:
     """x (B, C, H, W) sampled at x' = a0 x + a1 y + a2, y' = b0 x + b1 y + b2 of an output grid.

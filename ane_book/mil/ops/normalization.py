@@ -78,6 +78,8 @@ def layer_norm(
     axes [1] the two permutations are views, and torch's kernel, which takes its statistics in
     float32, is the only pass over the data.
     """
+    if axes == []:
+        raise ValueError("axes=[] leaves nothing to take a mean of")
     rank = x.dim()
     order, back = _to_back(rank, tuple(range(rank)) if axes is None else tuple(axes))
     moved = x.permute(order)

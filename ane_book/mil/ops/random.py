@@ -6,6 +6,8 @@ generator, which `torch.manual_seed` fixes.
 Reference: coremltools `defs/iOS15/random.py`.
 """
 
+from typing import Literal
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,7 +34,9 @@ def random_bernoulli(
 
 
 @op(static=("mode", "size", "seed"))
-def random_categorical(x: Tensor, mode: str = "logits", size: int = 1, seed: int = -1) -> Tensor:
+def random_categorical(
+    x: Tensor, mode: Literal["logits", "probs"] = "logits", size: int = 1, seed: int = -1
+) -> Tensor:
     """`size` indices, drawn with replacement, for each row of logits or probs. x (*B, n) ->
     (*B, size), in the dtype of x."""
     wide = x.float()

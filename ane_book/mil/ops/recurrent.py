@@ -11,6 +11,7 @@ clip of the cell state, peepholes, default slopes).
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -80,7 +81,7 @@ def lstm(
     weight_hh_back: Tensor | None = None,
     bias_back: Tensor | None = None,
     peephole_back: Tensor | None = None,
-    direction: str = "forward",
+    direction: Literal["forward", "reverse", "bidirectional"] = "forward",
     output_sequence: bool = False,
     recurrent_activation: str = "sigmoid",
     cell_activation: str = "tanh",
@@ -119,7 +120,7 @@ def gru(
     weight_ih: Tensor,
     weight_hh: Tensor,
     bias: Tensor | None = None,
-    direction: str = "forward",
+    direction: Literal["forward", "reverse"] = "forward",
     output_sequence: bool = False,
     recurrent_activation: str = "sigmoid",
     activation: str = "tanh",
@@ -159,7 +160,7 @@ def rnn(
     weight_ih: Tensor,
     weight_hh: Tensor,
     bias: Tensor | None = None,
-    direction: str = "forward",
+    direction: Literal["forward", "reverse"] = "forward",
     output_sequence: bool = False,
     activation: str = "tanh",
 ) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ Reference: coremltools `defs/iOS15..iOS17/scatter_gather.py`.
 """
 
 from math import prod
+from typing import Literal
 
 from ane_book.errors import InvalidInput
 import torch
@@ -110,7 +111,10 @@ def gather_nd(
     return x[tuple(c.reshape(1) for c in coordinates)][0]
 
 
-def _scatter(data: Tensor, axis: int, indices: Tensor, updates: Tensor, mode: str) -> Tensor:
+Mode = Literal["update", "add", "sub", "mul", "div", "max", "min"]
+
+
+def _scatter(data: Tensor, axis: int, indices: Tensor, updates: Tensor, mode: Mode) -> Tensor:
     """data with updates put in or combined at indices (of updates' shape) along an axis.
 
     An index one beyond the end stands for an update to leave out.
@@ -141,7 +145,7 @@ def scatter(
     indices: Tensor,
     updates: Tensor,
     axis: int = 0,
-    mode: str = "add",
+    mode: Mode = "add",
     validate_indices: bool | None = None,
 ) -> Tensor:
     """data with slice i of `updates` combined into its slice indices[i] along `axis`.
@@ -163,7 +167,7 @@ def scatter_along_axis(
     indices: Tensor,
     updates: Tensor,
     axis: int = 0,
-    mode: str = "add",
+    mode: Mode = "add",
     validate_indices: bool | None = None,
 ) -> Tensor:
     """data with each element of `updates` combined in at its index along `axis`."""
@@ -176,7 +180,7 @@ def scatter_nd(
     data: Tensor,
     indices: Tensor,
     updates: Tensor,
-    mode: str = "add",
+    mode: Mode = "add",
     validate_indices: bool | None = None,
 ) -> Tensor:
     """data with slices of `updates` combined in at coordinates (the last axis of `indices`)."""

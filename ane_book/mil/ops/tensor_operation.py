@@ -5,6 +5,7 @@ Reference: coremltools `defs/iOS15..iOS17/tensor_operation.py`, and `defs/iOS15/
 """
 
 from math import ceil, prod
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -113,7 +114,12 @@ def one_hot(
 
 
 @op(static=("pad", "mode", "constant_val"))
-def pad(x: Tensor, pad: list[int], mode: str = "constant", constant_val: float = 0.0) -> Tensor:
+def pad(
+    x: Tensor,
+    pad: list[int],
+    mode: Literal["constant", "reflect", "replicate"] = "constant",
+    constant_val: float = 0.0,
+) -> Tensor:
     """The last len(pad) / 2 axes with pad[2i] elements before and pad[2i + 1] after.
 
     "reflect" mirrors without the edge, "replicate" repeats the edge.
