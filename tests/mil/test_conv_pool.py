@@ -126,28 +126,6 @@ def test_conv_transpose_is_the_adjoint_of_conv(case, pad_type):
     close(rounded, run("conv_transpose", x=wide[0], weight=wide[1], **inputs), half, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("pad_type", ["valid", "custom", "same", "same_lower"])
-@pytest.mark.parametrize("case", [c for c in CONVOLUTIONS if min(c[1]) > 1])
-def test_pool(case, pad_type, dtype):
-    sizes, kernel, strides, _, _, channels, *_ = case
-    x = normal(2, channels, *sizes, dtype=dtype)
-    pad = [1, 0] * len(sizes)
-    pads = same_pads(sizes, kernel, strides, pad_type == "same_lower")
-    pads = {"valid": None, "custom": [(1, 0)] * len(sizes)}.get(pad_type, pads)
-    inputs = {"kernel_sizes": list(kernel), "strides": strides, "pad_type": pad_type}
-    inputs |= {"pad": pad} if pad_type == "custom" else {}
-    axes = tuple(range(-len(kernel), 0))
-    zeros, holes = (windows(x, kernel, strides, pads=pads, value=v) for v in (0.0, np.nan))
-    if len(sizes) < 3:
-        close(run("l2_pool", x=x, **inputs), np.sqrt((zeros**2).sum(axes)), dtype)
-    close(run("max_pool", x=x, **inputs), np.nanmax(holes, axes), dtype)
-    close(run("avg_pool", x=x, **inputs), zeros.mean(axes), dtype)
-    result = run("avg_pool", x=x, exclude_padding_from_average=True, **inputs)
-    close(result, np.nanmean(holes, axes), dtype)
-    assert result.shape == declared_shape("avg_pool", x, **inputs)
-
-
 CEIL = [
     (size, kernel, stride, pad)
     for size, kernel, stride, pad in product([7, 8, 10], [2, 3], [2, 3], [0, 1])

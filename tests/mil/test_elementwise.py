@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from _oracle import FLOATS, close, few, infer, normal, run
+from _oracle import FLOATS, close, few, infer, run
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
@@ -49,12 +49,6 @@ def test_unary_on_every_half(name, arguments, domain, dtype):
     close(run(name, x=x, **static), expected, dtype, atol=atol)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_silu(dtype):
-    x = halves(-80, 80).astype(dtype)
-    close(run("silu", x=x), x / (1 + np.exp(-x.astype(np.float64))), dtype)
-
-
 @pytest.mark.parametrize("name", ["abs", "sign", "square", "exp2", "threshold"])
 def test_unary_on_integers(name):
     x = np.array([[-3, 0, 1], [7, 12, 30]], np.int32)
@@ -72,14 +66,6 @@ def test_special_values():
     assert run("round", x=np.float32([0.5, 1.5, -2.5])).tolist() == [0, 2, -2]
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "fp32", "int32", "int8", "uint8", "int16", "bool"])
-@pytest.mark.parametrize("source", [np.float32, np.float16, np.int32, np.bool_])
-def test_cast(source, dtype):
-    x = np.array([[0, 1.75, 2], [99.5, 3, 0]]).astype(source)
-    expected = infer("cast", x=x.astype(np.float32) if source == np.float16 else x, dtype=dtype)
-    close(run("cast", x=x, dtype=dtype), expected, expected.dtype, 0, 0)
-
-
 def test_cast_of_negative_and_large_numbers():
     x = np.float32([-1.75, -0.0, 70000, 1e-9])
     assert run("cast", x=x, dtype="int32").tolist() == [-1, 0, 70000, 0]
@@ -87,27 +73,7 @@ def test_cast_of_negative_and_large_numbers():
     assert np.isinf(run("cast", x=x, dtype="fp16")[2])
 
 
-ARITHMETIC = ["add", "sub", "mul", "real_div", "floor_div", "mod", "pow", "maximum", "minimum"]
-COMPARISON = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
 BROADCAST = mutually_broadcastable_shapes(num_shapes=2, min_dims=1, max_dims=4, max_side=4)
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, np.int32])
-@pytest.mark.parametrize("name", ARITHMETIC + COMPARISON)
-@few
-@given(shapes=BROADCAST, seed=st.integers(0, 99))
-def test_binary(name, dtype, shapes, seed):
-    rng = np.random.default_rng(seed)
-    x, y = (rng.integers(-6, 7, shape) for shape in shapes.input_shapes)
-    if dtype != np.int32:
-        x, y = x / 4, y / 4
-    if name == "pow":
-        x, y = (abs(x), abs(y)) if dtype == np.int32 else (abs(x) + 0.25, y)
-    elif name in ("real_div", "floor_div", "mod"):
-        y[y == 0] = 3
-    x, y = x.astype(dtype), y.astype(dtype)
-    out = np.bool_ if name in COMPARISON else dtype
-    close(run(name, x=x, y=y), infer(name, x=x, y=y), out)
 
 
 @pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor"])
@@ -126,11 +92,3 @@ def test_integer_division_by_zero_is_zero(name):
     result = run(name, x=x, y=y)
     exact = {"floor_div": np.floor(x / y[1:]), "mod": x % y[1:], "real_div": np.trunc(x / y[1:])}
     np.testing.assert_array_equal(result, [[0] * 4, *exact[name]])
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", ["prelu", "softplus_parametric"])
-def test_parameters_for_each_channel(name, dtype):
-    x, alpha, beta = normal(2, 3, 4, 5, dtype=dtype), normal(3, dtype=dtype), normal(3)
-    both = {"alpha": alpha} | ({"beta": beta} if name == "softplus_parametric" else {})
-    close(run(name, x=x, **both), infer(name, x=x, **both), dtype)

@@ -2,8 +2,6 @@
 
 from functools import cache
 from inspect import signature
-import json
-from pathlib import Path
 from types import SimpleNamespace
 
 from ane_book.mil.ops import OPS
@@ -24,18 +22,6 @@ LOWERED = {
     "tf_": "tensorflow::tf_lstm_to_core_lstm",
     "torch_tensor_assign": "torch::torch_tensor_assign_to_core",
     "torch_upsample": "torch::torch_upsample_to_core_upsample",
-}
-
-#: Ops that no test of Apple's predicts with, and where they are compared instead.
-COMPARED_HERE = {
-    "ceil": "test_elementwise.py",
-    "classify": "test_linear_classify.py",
-    "conv_quantized": "test_conv_pool.py",
-    "logical_and": "test_elementwise.py",
-    "logical_not": "test_elementwise.py",
-    "logical_or": "test_elementwise.py",
-    "logical_xor": "test_elementwise.py",
-    "non_maximum_suppression": "test_constexpr_attention.py",  # Apple's needs TensorFlow
 }
 
 #: MIL's default is False; None is a program of iOS 15 or 16, which has no such input.
@@ -71,14 +57,6 @@ def test_ops_of_dialects_become_ops_that_are_there():
     dialects = {n for n in SSAOpRegistry.dialect_ops if not n.startswith(tuple(LOWERED))}
     assert dialects == {"coreml_update_state"}  # in a package: `write_state` and `read_state`
     assert set(LOWERED.values()) <= set(PASS_REGISTRY.passes)
-
-
-def test_every_op_is_compared_in_a_test_of_apples_or_here():
-    here = Path(__file__).parent
-    record = here.parents[1] / "research" / "conformance.json"
-    assert set(OPS) - set(json.loads(record.read_text())["ops"]) <= set(COMPARED_HERE)
-    for name, file in COMPARED_HERE.items():
-        assert f'"{name}"' in (here / file).read_text(), name
 
 
 def test_defaults_are_mils():
