@@ -4,11 +4,11 @@ Both are programs that came with the model. A template of one line asks for 10^9
 regular expression of ten signs runs for years, and `tokenizers`, which is Rust, ends its process
 where it finds no memory. In a process of their own all this is one InvalidInput, and the next call
 finds a new process. It starts in a tenth of a second, holds 25 MB and what the tokenizer takes, and
-a call costs some 0.1 ms. Windows has no such limits; there it only keeps a crash apart.
+a call costs some 0.1 ms. A Mac limits time alone; Windows limits neither, and there it only keeps a
+crash apart.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 import json
 import os
 from pathlib import Path
@@ -28,6 +28,17 @@ MEMORY = 2 << 30  # bytes of address space; 262,144 tokens with 520,000 merges t
 CODE = "import sys; sys.path[:] = sys.argv[3:]; from ane_book.text.worker import main; "
 CODE += "main(float(sys.argv[1]), int(sys.argv[2]))"
 
+_all: weakref.WeakSet["TextProcess"] = weakref.WeakSet()
+
+
+def _unlock() -> None:
+    for text in _all:  # after a fork nobody is left who would release it
+        text._lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
 
 class TextProcess:
     """Calls of a tokenizer and of chat templates; several threads may share one.
@@ -39,6 +50,7 @@ class TextProcess:
     def __init__(self):
         self._lock, self._file = Lock(), None
         self._start()
+        _all.add(self)
 
     def load(self, file: Path) -> None:
         """Take the tokenizer of a tokenizer.json, without its settings to cut or fill texts."""
@@ -74,9 +86,7 @@ class TextProcess:
     def _exchange(self, call: str, **arguments):
         request = json.dumps({"call": call, **arguments}).encode()
         try:
-            self._process.stdin.write(request + b"\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
+            line = self._ask(request + b"\n")
         except BrokenPipeError:
             line = b""
         except BaseException:  # Ctrl-C: nobody would read the answer, so the next call must not
@@ -89,16 +99,28 @@ class TextProcess:
             raise InvalidInput(answer["error"])
         return answer["value"]
 
+    def _ask(self, request: bytes) -> bytes:
+        """A line for a line; what comes back without an end is of a process that is gone."""
+        left, parts = memoryview(request), []
+        while left:
+            left = left[self._process.stdin.write(left) :]
+        while part := self._process.stdout.read(1 << 20):
+            parts.append(part)
+            if part.endswith(b"\n"):
+                break
+        return b"".join(parts)
+
     def _start(self) -> None:
         # Isolated (-I, -S) and with this very path it finds what this process has found.
         home = str(Path(__file__).parents[2])
-        path = [home, *(folder or os.getcwd() for folder in sys.path)]
+        path = [folder for folder in sys.path if folder]
+        path = path if home in path else [home, *path]
         command = [sys.executable, "-I", "-S", "-c", CODE, str(SECONDS), str(MEMORY), *path]
         environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
         pipe = subprocess.PIPE
-        try:
+        try:  # without buffers, whose locks and contents a fork would copy
             self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
+                command, 0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
             )
         except OSError as error:
             raise BackendUnavailable(
@@ -114,8 +136,7 @@ def _stop(process: subprocess.Popen, owner: int) -> None:
         process.kill()
         process.wait()
     for pipe in (process.stdin, process.stdout):
-        with suppress(OSError):  # what was not written yet cannot be any more
-            pipe.close()
+        pipe.close()
 
 
 def _ended(call: str, code: int) -> str:

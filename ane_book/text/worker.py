@@ -5,9 +5,11 @@ A line of JSON is a request, `{"call": name, ...arguments}`, and a line of JSON 
 
 A regular expression, a template or a chain of replacements can run for years and ask for any
 memory, in code that no Python exception reaches. So the system sets the limits: processor time by a
-timer whose signal ends the process, memory by a limit of the address space. Windows has neither.
+timer whose signal ends the process, memory by a limit of the address space, which a Mac refuses.
+Windows has neither.
 """
 
+from contextlib import suppress
 import json
 import os
 import signal
@@ -80,7 +82,8 @@ def limit(memory: int) -> None:
     except ImportError:  # Windows
         return
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    with suppress(ValueError, OSError):  # a Mac, or a smaller limit that is there already
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
 def timer(seconds: float) -> None:

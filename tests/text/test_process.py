@@ -4,6 +4,8 @@ import json
 import os
 from pathlib import Path
 import signal
+import subprocess
+import sys
 import threading
 
 from _nasty_texts import CHATML, MESSAGES, TEXT, attempt, base_tokenizers
@@ -104,7 +106,7 @@ class TestLimits:
              "tokenizer"),
             ({"normalizer": {"type": "Sequence", "normalizers":
                 [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 99}] * 9}},
-             "tokenizer broke down"),
+             "tokenizer (broke down|took more)"),
             ({"post_processor": {"type": "TemplateProcessing", "pair": [], "special_tokens": {},
                                  "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 99_999}},
              "tokenizer"),
@@ -156,6 +158,34 @@ class TestProcess:
         answers = [words.encode("abc", True) for _ in range(20)]
         assert os.waitpid(child, 0)[1] == 0
         assert answers == [ids] * 20
+
+    def test_a_fork_while_another_thread_waits_for_an_answer(self, words):
+        asking = threading.Thread(target=words.render, args=("{{ 'a' * 10 ** 7 }}" * 3, MESSAGES))
+        asking.start()
+        while not words._lock.locked():
+            pass
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)  # rather than for ever
+            os._exit(0 if words.render("b", MESSAGES) == "b" else 1)
+        asking.join()
+        assert os.waitpid(child, 0)[1] == 0
+        assert words.render("c", MESSAGES) == "c"
+
+    def test_where_the_system_refuses_the_limit_of_memory(self):
+        # As a Mac does; here since a smaller one is there already.
+        code = "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 30, 1 << 30));"
+        code += "from ane_book.text.worker import limit; limit(2 << 30)"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_the_current_folder_is_gone(self, tmp_path):
+        (tmp_path / "gone").mkdir()
+        code = "import os; os.rmdir(os.getcwd()); from ane_book.text.process import TextProcess;"
+        code += "assert TextProcess().render('b', []) == 'b'"
+        path = {"PYTHONPATH": str(Path(process.__file__).parents[2])}
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, cwd=tmp_path / "gone", env=os.environ | path
+        )
 
     def test_an_answer_that_nobody_waited_for_is_not_the_next_ones(self, words, tmp_path):
         words.load(saved(tmp_path))
