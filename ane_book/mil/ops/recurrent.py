@@ -91,20 +91,18 @@ def lstm(
     """x (S, B, I), initial_h and initial_c (B, H), weight_ih (4H, I), weight_hh (4H, H),
     bias (4H,), peephole (3H,) in order i f o -> outputs (S or 1, B, H), last h, last c (B, H).
 
-    "bidirectional" takes and gives 2H units, forward ones first. Initial states may have more rows,
-    of which the first B count: for a packed sequence coremltools writes as many as there are steps
-    (`_pack_padded_sequence`), and its tests expect the answer on B rows.
+    "bidirectional" takes and gives 2H units, forward ones first. Of initial states the first B rows
+    count: for packed sequences coremltools writes as many as there are steps.
     """
     named = (recurrent_activation, cell_activation, activation)
     settings = [_ACTIVATIONS[name.lower()] for name in named], clip
-    both = direction == "bidirectional"
-    batch = x.shape[1]
-    h0, c0 = (state[:batch].chunk(2 if both else 1, -1) for state in (initial_h, initial_c))
+    batch, ways = x.shape[1], 2 if direction == "bidirectional" else 1
+    h0, c0 = (state[:batch].chunk(ways, -1) for state in (initial_h, initial_c))
     gates = _project(x, weight_ih, bias)
     gates = gates.flip(0) if direction == "reverse" else gates
     sequence, c = _lstm_pass(gates, h0[0], c0[0], weight_hh, peephole, *settings)
     h = sequence[-1]
-    if both:
+    if ways == 2:
         gates = _project(x, weight_ih_back, bias_back).flip(0)
         back, c_back = _lstm_pass(gates, h0[1], c0[1], weight_hh_back, peephole_back, *settings)
         h, c = torch.cat([h, back[-1]], -1), torch.cat([c, c_back], -1)
