@@ -78,12 +78,12 @@ class Proxy:
 
     @_like_core_ml
     def __init__(self, path: str, compute_units: str, function: str, hints: dict, asset=None):
-        from ane_book.mil import MLProgram
+        from ane_book.mil import open_model
 
         if asset is not None:
             raise InvalidInput("a model asset in memory is Core ML's own; save a package instead")
         self.path, self.compiled = path, None
-        self.program = MLProgram(path, function or None, self.precision)
+        self.program = open_model(path, function or None, self.precision)
 
     @_like_core_ml
     def predict(self, data: dict, state: _State | None = None) -> dict:

@@ -132,21 +132,22 @@ def _describe(array, what: str, value) -> None:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def write_compiled(spec, folder: Path, depth: int = 0) -> None:
-    """The files of a compiled model but its weights, which go below `folder` as they are named.
+def write_compiled(spec, folder: Path, depth: int = 0) -> list[tuple[object, Path]]:
+    """The files of a compiled model but its weights; returns each program with the folder for them.
 
     It is what this library reads, and what tools look into. Whether Core ML itself loads it is
     unmeasured: its compiler writes more.
     """
     folder.mkdir()
-    kind = spec.WhichOneof("Type")
+    places, kind = [(spec, folder)], spec.WhichOneof("Type")
     if kind == "mlProgram":
         (folder / TEXT).write_text(
             write_text(spec.mlProgram, spec.specificationVersion), encoding="utf-8"
         )
     elif kind == "pipeline" and not depth:
+        places = []
         for i, part in enumerate(spec.pipeline.models):
-            write_compiled(part, folder / f"model{i}", depth + 1)
+            places += write_compiled(part, folder / f"model{i}", depth + 1)
     else:
         raise InvalidPackage(
             f"a {kind or 'model of no type'} cannot be written as a compiled model; only ML "
@@ -158,3 +159,4 @@ def write_compiled(spec, folder: Path, depth: int = 0) -> None:
     (folder / DATA).write_bytes(
         head + VERSION.pack(spec.specificationVersion, len(description)) + description
     )
+    return places

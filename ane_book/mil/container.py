@@ -58,7 +58,7 @@ def refuse(kind: str | None, path: Path) -> InvalidPackage:
     """The error for a model of another type than is asked for, which says what to do."""
     if not kind:
         return InvalidPackage(f"{path}: holds no model, not an ML Program")
-    if kind.startswith("pipeline"):
+    if kind == "pipeline":
         mend = "open it with ane_book.mil.open_model, which runs its parts one after the other"
     elif kind.startswith("neuralNetwork"):
         mend = 'convert its source again, with convert_to="mlprogram"'
@@ -85,12 +85,12 @@ def save(source: str | Path | Container, target: str | Path) -> None:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as part:
             whole = Path(part) / target.name
             if target.suffix == ".mlmodelc":
-                write_compiled(model.spec, whole)
-                base = whole
+                places = write_compiled(model.spec, whole)
             else:
-                base = _write_package(model.spec, whole)
-            for name in sorted(_blob_files(model.spec)):
-                _copy(model, name, base)
+                places = [(model.spec, _write_package(model.spec, whole))]
+            for spec, base in places:
+                for name in sorted(_blob_files(spec)):
+                    _copy(model, name, base)
             whole.rename(target)
     except OSError as error:
         raise InvalidInput(f"{target}: cannot be written ({error.strerror})") from None

@@ -213,7 +213,7 @@ def _overlap(box: Tensor, others: Tensor) -> Tensor:
     return torch.where(union > 0, shared / union, 0.0)
 
 
-def _kept(
+def kept_boxes(
     boxes: Tensor,
     scores: Tensor,
     iou: float,
@@ -266,7 +266,7 @@ def non_maximum_suppression(
     counts = torch.zeros(batch, dtype=torch.int32)
     for i in range(batch):
         settings = (iou_threshold, score_threshold, max_boxes, per_class_suppression)
-        kept = _kept(boxes[i].float(), scores[i].float(), *settings)
+        kept = kept_boxes(boxes[i].float(), scores[i].float(), *settings)
         counts[i] = n = len(kept)
         out_boxes[i, :n], out_scores[i, :n] = boxes[i, kept], scores[i, kept]
         out_indices[i, :n] = torch.tensor(kept, dtype=torch.int32)
