@@ -167,7 +167,7 @@ def chat(
 
 @app.command("inspect")
 def inspect_command(
-    path: Annotated[Path, typer.Argument(help="A .mlpackage, or a bundle's folder.")],
+    path: Annotated[Path, typer.Argument(help="A package, .mlmodelc, or bundle's folder.")],
     run: Annotated[bool, typer.Option("--run", help="Execute the package as well.")] = False,
     inputs: options.Inputs = None,
     function: options.FunctionName = None,
@@ -203,7 +203,7 @@ def inspect_command(
 
 @app.command()
 def diff(
-    a: Annotated[Path, typer.Argument(help="A .mlpackage.")],
+    a: Annotated[Path, typer.Argument(help="A .mlpackage or .mlmodelc.")],
     b: Annotated[
         Path | None, typer.Argument(help="The reference; without it, A in single precision.")
     ] = None,
@@ -224,6 +224,18 @@ def diff(
     text, equal = compare_packages(a, b, function, inputs, precision, tolerance, seed)
     print(printable(text))
     raise typer.Exit(0 if equal else 1)
+
+
+@app.command("save")
+def save_command(
+    source: Annotated[Path, typer.Argument(help="A .mlpackage, .mlmodelc or .mlmodel.")],
+    target: Annotated[Path, typer.Argument(help="What to write: a .mlpackage or a .mlmodelc.")],
+) -> None:
+    """Write a compiled model as a package, or a package as a compiled model."""
+    from ane_book.mil import save
+
+    save(source, target)
+    print(target)
 
 
 @app.command("cache")

@@ -5,6 +5,7 @@ import struct
 import time
 
 from _foreign import build, package, quiet
+from ane_book.cli import app
 from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.mil import MLProgram, save
 from ane_book.mil.container import open_container
@@ -16,8 +17,7 @@ from coremltools.converters.mil.mil import types
 import numpy as np
 import pytest
 import torch
-
-BLOB = "@model_path/weights/weight.bin"
+from typer.testing import CliRunner
 
 OLD = """program(1.0)
 [buildInfo = dict<tensor<string, []>, tensor<string, []>>({{"coremlc-version", "3404.23.1"}})]
@@ -309,3 +309,14 @@ def test_damaged_data_and_other_types_are_refused_by_name(tmp_path):
         data.write_bytes(content)
         with pytest.raises(InvalidPackage, match=match):
             MLProgram(path)
+
+
+def test_the_command_line_takes_them(tmp_path):
+    path = folder(tmp_path, OLD)
+    target = tmp_path / "saved.mlpackage"
+    run = CliRunner()
+    assert run.invoke(app, ["save", str(path), str(target)]).output.strip() == str(target)
+    shown = run.invoke(app, ["inspect", str(path), "--run"]).output
+    assert "function main (CoreML6, default)" in shown and "concat" in shown
+    same = run.invoke(app, ["diff", str(path), str(target)])
+    assert same.exit_code == 0, same.output
