@@ -21,8 +21,10 @@ class AneBookError(Exception):
     """Base of all errors that the input, not the library, is to blame for."""
 
     def __str__(self) -> str:
-        text = super().__str__()
-        return printable(text if len(text) <= LONGEST else f"{text[:LONGEST]} ...")
+        text, half = super().__str__(), LONGEST // 2
+        if len(text) > LONGEST:  # what is wrong stands at both ends, what a file says in the middle
+            text = f"{text[:half]} ... {text[-half:]}"
+        return printable(text)
 
 
 class UnknownModel(AneBookError):

@@ -88,7 +88,7 @@ class TestFiles:
         {"pipe": lambda: os.mkfifo(path), "folder": path.mkdir, "nothing": lambda: None,
          "loop": lambda: path.symlink_to(path), "device": lambda: path.symlink_to("/dev/zero"),
          "empty": path.touch}[kind]()  # fmt: skip
-        refused(package, "is not in the package|is empty|not a .mlpackage|holds a nothing")
+        refused(package, "is not in the package|is empty|not a .mlpackage|holds no model")
 
     @pytest.mark.parametrize("name", ["Manifest.json", str(MODEL), str(WEIGHTS)])
     def test_a_file_that_may_not_be_read(self, make, name):
