@@ -139,6 +139,9 @@ class TestReplacing:
         before = tree(made)
         made.rename(made.with_name("made.replaced"))
         assert tree(convert(out=made).path) == before
+        made.rename(made.with_name("made.replaced"))
+        made.mkdir()  # by the user's script, say
+        assert tree(convert(out=made, progress=stop).path) == before
         shutil.copytree(made, made.with_name("made.replaced"))  # killed after both
         convert(out=made)
         assert [path.name for path in made.parent.iterdir()] == ["made"]
@@ -155,6 +158,15 @@ class TestReplacing:
             with pytest.raises(InvalidInput, match=f"{name} is in the way"):
                 convert(out=tmp_path / "b")
             (tmp_path / name).unlink()
+
+    @pytest.mark.parametrize("text", ['{"key": "k", "noted": 3}', "[" * 100_000, "", "pipe"])
+    def test_a_journal_that_says_nothing(self, convert, tmp_path, text):
+        (tmp_path / "b.partial").mkdir()
+        file = tmp_path / "b.partial" / "journal.json"
+        os.mkfifo(file) if text == "pipe" else file.write_text(text)
+        with pytest.raises(InvalidInput, match="partial is neither empty nor a bundle"):
+            convert(out=tmp_path / "b")
+        assert file.exists()
 
     def test_what_the_disk_lost_is_made_again(self, convert, tmp_path):
         """The machine went down: a file that was finished has its size, but not its bytes."""

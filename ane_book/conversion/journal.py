@@ -40,9 +40,9 @@ class Journal:
 
     def _resume(self) -> None:
         try:
-            found = json.loads(self._file.read_bytes())
-            key, noted = found["key"], found["noted"]
-        except (OSError, ValueError, LookupError, TypeError):
+            found = json.loads(self._file.read_bytes() if self._file.is_file() else "")
+            key, noted = found["key"], dict(found["noted"])
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             check_ours(self._folder)
             key, noted = "", {}
         if key != self._key:
@@ -90,9 +90,10 @@ class Journal:
 
 def _hashes(path: Path) -> dict[str, str]:
     """sha256 of a file, or of all files of a package, by their paths in the bundle."""
-    names = (
-        [f"{path.name}/{name}" for name in regular_files(path)] if path.is_dir() else [path.name]
-    )
+    if path.is_dir():
+        names = [f"{path.name}/{name}" for name in regular_files(path)]
+    else:
+        names = [path.name] if path.is_file() else []  # a pipe would be waited for
     found = {}
     for name in sorted(names):
         with (path.parent / name).open("rb") as file:

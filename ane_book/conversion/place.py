@@ -93,10 +93,12 @@ def recover(target: Path) -> None:
     if not old.exists():
         return
     check_ours(old)
-    if target.exists():
-        shutil.rmtree(old)
-    else:
+    if is_empty(target):  # somebody may have made the folder anew
+        shutil.rmtree(target, ignore_errors=True)
         old.rename(target)
+    else:
+        check_ours(target)
+        shutil.rmtree(old)
 
 
 def exchange(new: Path, target: Path) -> None:
