@@ -154,6 +154,25 @@ class TestAttention:
         assert plain[0, 1, -1, 0] == pytest.approx(wins, rel=1e-3, abs=1e-3)
         assert plain[0, 0, 0, 0] == pytest.approx(1, rel=1e-3)
 
+    @pytest.mark.parametrize("dtype", TYPES)
+    @pytest.mark.parametrize("rows, slots", [(2, 28), (20, 37)])
+    def test_a_row_whose_mask_is_the_least_number_takes_the_mean(
+        self, tmp_path, dtype, rows, slots
+    ):
+        """As of a row that stands for nothing; what fills its vector up has no share."""
+        specs = attention(dtype, rows, [slots], rows)
+        path = build(specs, attend, tmp_path / "a.mlpackage")
+        inputs = numbers(specs)
+        inputs["mask"][...] = 0
+        inputs["mask"][..., 1, :] = np.finfo(NUMBERS[dtype]).min
+        inputs["q"] *= inputs["q"].dtype.type(0.01)  # a sum beyond the least would be -inf
+        fused, plain = both(path, dtype, inputs)
+        np.testing.assert_allclose(fused, plain, rtol=2e-3, atol=2e-3)
+        if dtype == "fp32":
+            np.testing.assert_allclose(
+                fused[:, :, 1], inputs["v0"].mean(axis=-2), rtol=1e-5, atol=1e-5
+            )
+
     def test_weights_that_someone_else_reads_are_made(self, tmp_path):
         specs = attention("fp32", 2, [16], 2)
         path = build(specs, lambda *inputs: attend(*inputs, see=True), tmp_path / "a.mlpackage")

@@ -115,6 +115,14 @@ def test_infinities_and_nan_come_through():
 
 
 @needs_compiler
+@pytest.mark.parametrize("value", [-3.4e38, -1e12, 1e12, 3.4e38])
+@pytest.mark.parametrize("size", [1, 5, 37])
+def test_softmax_of_equal_numbers_however_large(size, value):
+    softmax = native_ops.softmax((3, size), torch.float32)
+    found = softmax(torch.full((3, size), value))
+    torch.testing.assert_close(found, torch.full((3, size), 1 / size))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
 @pytest.mark.parametrize("size", [1, 3, 16, 40])
 def test_softmax_of_nan_is_nan(size, dtype):

@@ -4,6 +4,7 @@
 
 #include "vectors.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
@@ -105,7 +106,7 @@ static inline float softmax_row(float *line, int64_t n)
     }
     float top = tops[0];
     for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
-    for (int64_t i = n; i < width; i++) line[i] = top - 100; /* e^-100 counts as 0 */
+    for (int64_t i = n; i < width; i++) line[i] = -INFINITY; /* whose weight is 0 */
     for (int64_t i = 0; i < width; i += LANES)
         parts += *(lanes *)(line + i) = exponential(load_single(line + i) - top);
     float scale = 1 / sum(parts);
