@@ -14,10 +14,10 @@ from zipfile import ZipFile
 
 from ane_book.errors import InvalidInput
 from ane_book.inspect import is_bundle, table
-from ane_book.mil import MLProgram, State, numerics
+from ane_book.mil import MLProgram, Pipeline, State, numerics, open_model
 from ane_book.mil.compare import TOLERANCE, diff
 from ane_book.mil.features import by_name, load_inputs
-from ane_book.mil.memory import peak_resident, predict
+from ane_book.mil.memory import Memory, peak_resident, predict
 import numpy as np
 
 __all__ = ["compare_packages", "execute", "execution_report"]
@@ -43,24 +43,31 @@ def execute(
     """
     before, started = peak_resident(), time.perf_counter()
     program = _open(path, function, precision)
-    memory = program.memory  # which compiles
+    memory = program.memory if isinstance(program, MLProgram) else None  # which compiles
     seconds = {"load": time.perf_counter() - started}
     arrays = _arrays(program, inputs, seed)
     state = program.make_state() if program.states else None
     outputs, seconds["first"] = _timed(program, arrays, state)
     _, seconds["next"] = _timed(program, arrays, state)
     grown = None if before is None else peak_resident() - before
-    if memory.values is None:  # the shapes that the program leaves open are known now
-        memory = replace(memory, values=_values(program, arrays))
     if out:
         _save(out, outputs)
-    return {
+    facts = {
         "function": program.name,
         "precision": precision,
         "on": str(inputs) if inputs else f"random inputs, seed {seed}",
         "inputs": {name: _facts(value) for name, value in arrays.items()},
         "outputs": {name: _facts(value) for name, value in outputs.items()},
         "seconds": seconds,
+    }
+    return facts | _examined(program, arrays, memory, grown) if memory else facts
+
+
+def _examined(program: MLProgram, arrays: Mapping, memory: Memory, grown: int | None) -> dict:
+    """What one program, not a pipeline, also says: its memory, and where its numbers fail."""
+    if memory.values is None:  # the shapes that the program leaves open are known now
+        memory = replace(memory, values=_values(program, arrays))
+    return {
         "memory": asdict(memory) | {"predicted": memory.total, "measured": grown},
         "findings": [
             asdict(finding) | {"largest": _finite(finding.largest), "text": str(finding)}
@@ -76,21 +83,23 @@ def execution_report(facts: dict) -> str:
         for part in ("inputs", "outputs")
         for name, value in facts[part].items()
     ]
-    seconds, memory = facts["seconds"], facts["memory"]
-    parts = ("mapped", "laid_out", "states", "values")
+    calls = ", ".join(f"{call} {_short(time)}" for call, time in facts["seconds"].items())
+    more = [("seconds", calls), *(_examined_rows(facts) if "memory" in facts else ())]
+    head = f"run of {facts['function']} in {facts['precision']} on {facts['on']}"
+    return "\n".join([head, table(rows, indent=2), "", table(more, indent=2)])
+
+
+def _examined_rows(facts: dict) -> list[tuple[str, str]]:
+    memory, parts = facts["memory"], ("mapped", "laid_out", "states", "values")
     needs = ", ".join(f"{part.replace('_', ' ')} {_bytes(memory[part])}" for part in parts)
-    more = [
-        ("seconds", ", ".join(f"{call} {_short(time)}" for call, time in seconds.items())),
-        ("predicted", f"{memory['predicted']:,} bytes: {needs}"),
-    ]
+    more = [("predicted", f"{memory['predicted']:,} bytes: {needs}")]
     if memory["measured"] is not None:
         more.append(("measured", f"{memory['measured']:,} bytes more of this process at its peak"))
     more += [
         ("numerics", line)
         for line in list(_findings(facts["findings"])) or ["no overflow, NaN or lost bits"]
     ]
-    head = f"run of {facts['function']} in {facts['precision']} on {facts['on']}"
-    return "\n".join([head, table(rows, indent=2), "", table(more, indent=2)])
+    return more
 
 
 def _findings(findings: list[dict]) -> Iterator[str]:
@@ -113,7 +122,10 @@ def compare_packages(
 ) -> tuple[str, bool]:
     """`diff` of two packages in one precision, or of one in both: its report, whether equal."""
     ours = _open(a, function, precision if b else "fp16")
-    theirs = _open(b, function, precision) if b else ours.plain("fp32")
+    theirs = _open(b, function, precision) if b else ours
+    if isinstance(ours, Pipeline) or isinstance(theirs, Pipeline):
+        raise InvalidInput("diff goes op by op through one program, and a pipeline is several")
+    theirs = theirs if b else ours.plain("fp32")
     arrays = _arrays(ours, inputs, seed)
     difference = diff(ours, theirs, arrays, tolerance)
     sides = [
@@ -124,14 +136,16 @@ def compare_packages(
     return f"{table(sides)}\n\n{difference}", difference.equal
 
 
-def _open(path: Path, function: str | None, precision: str) -> MLProgram:
+def _open(path: Path, function: str | None, precision: str) -> MLProgram | Pipeline:
     if is_bundle(path):
         packages = sorted(folder.name for folder in path.glob("*.mlpackage"))
         raise InvalidInput(f"{path} is a bundle: run one of its packages, {', '.join(packages)}")
-    return MLProgram(path, function, precision)
+    return open_model(path, function, precision)
 
 
-def _arrays(program: MLProgram, inputs: Path | None, seed: int) -> Mapping[str, np.ndarray]:
+def _arrays(
+    program: MLProgram | Pipeline, inputs: Path | None, seed: int
+) -> Mapping[str, np.ndarray]:
     """What a program runs on: the arrays of a .npz file by its own names, or random ones."""
     return by_name(load_inputs(inputs), program.inputs) if inputs else program.random_inputs(seed)
 
@@ -153,7 +167,9 @@ def _save(path: Path, outputs: Mapping) -> None:
         raise InvalidInput(f"{path}: cannot be written ({error.strerror})") from None
 
 
-def _timed(program: MLProgram, arrays: Mapping, state: State | None) -> tuple[dict, float]:
+def _timed(
+    program: MLProgram | Pipeline, arrays: Mapping, state: State | None
+) -> tuple[dict, float]:
     """The outputs of one call, and its seconds."""
     started = time.perf_counter()
     outputs = program.predict(arrays, state)

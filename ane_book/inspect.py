@@ -11,7 +11,8 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidPackage, printable
 
 if TYPE_CHECKING:  # `ane_book.mil` imports torch, a second that a table does not need
-    from ane_book.mil.reader import Function
+    from ane_book.mil.container import Container
+    from ane_book.mil.reader import Function, Package
 
 __all__ = ["inspect_bundle", "inspect_package", "inspect_path", "is_bundle", "report", "table"]
 
@@ -55,18 +56,38 @@ def inspect_package(path: str | Path) -> dict:
     """The functions of one package, and its weights by dtype.
 
     Weights are counted once a package, however many functions share them; small constants that lie
-    in the program itself do not count.
+    in the program itself do not count. Of a pipeline these are the facts of each part.
     """
+    from ane_book.mil.container import open_container
     from ane_book.mil.reader import Package
 
-    package = Package(path)
+    container = open_container(path)
+    if container.spec.WhichOneof("Type") == "pipeline":
+        return _pipeline(container)
+    return _program(Package(container))
+
+
+def _pipeline(container: "Container") -> dict:
+    from ane_book.mil.pipeline import Pipeline, Suppression
+
+    return {
+        "package": str(container.path),
+        "specification_version": container.spec.specificationVersion,
+        "parts": [
+            part.facts() if isinstance(part, Suppression) else _program(part.package)
+            for part in Pipeline(container).parts
+        ],
+    }
+
+
+def _program(package: "Package") -> dict:
     weights: dict[str, dict[str, int]] = {}
     for _, constant in package.weights:
         entry = weights.setdefault(constant.type.dtype, {"tensors": 0, "bytes": 0})
         entry["tensors"] += 1
         entry["bytes"] += constant.stored_bytes
     return {
-        "package": str(path),
+        "package": str(package.path),
         "specification_version": package.specification_version,
         "default_function": package.default_function,
         "functions": {name: _function(f) for name, f in package.functions.items()},
@@ -108,8 +129,12 @@ def report(facts: dict) -> str:
 
 
 def _package_report(facts: dict) -> str:
+    if "suppression" in facts:
+        return f"{facts['package']}\n{table(facts['suppression'], indent=2)}"
     version = facts["specification_version"]
     parts = [f"{facts['package']} (specification version {version})"]
+    if "parts" in facts:
+        return "\n\n".join([*parts, *map(_package_report, facts["parts"])])
     for name, function in facts["functions"].items():
         default = ", default" if name == facts["default_function"] else ""
         rows = [

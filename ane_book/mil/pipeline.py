@@ -23,6 +23,8 @@ import torch
 
 __all__ = ["Pipeline", "Suppression", "open_model"]
 
+THRESHOLDS = ("iouThreshold", "confidenceThreshold")
+
 #: ArrayFeatureType.ArrayDataType -> numpy
 DTYPES = {65600: np.float64, 65568: np.float32, 65552: np.float16}
 
@@ -48,6 +50,8 @@ class Pipeline:
     parts: the models in order. inputs, outputs: as the pipeline's description names them, with the
     types that the parts declare.
     """
+
+    name = "pipeline"
 
     def __init__(self, container: Container, precision: str = "fp16"):
         self.path, self.precision = container.path, precision
@@ -131,8 +135,9 @@ class Suppression:
     of a box just at a threshold (here it stays) nor whether the classes' sum or best is meant.
     """
 
-    def __init__(self, spec):
-        self.settings = settings = spec.nonMaximumSuppression
+    def __init__(self, spec, path: Path):
+        self.path, self.settings = path, spec.nonMaximumSuppression
+        settings = self.settings
         self.boxes = settings.coordinatesInputFeatureName
         self.scores = settings.confidenceInputFeatureName
         boxes, scores = TensorType("fp32", (None, 4)), TensorType("fp32", (None, None))
@@ -158,8 +163,7 @@ class Suppression:
                 f"{self.boxes!r} must be (N, 4) and {self.scores!r} (N, classes), not "
                 f"{boxes.shape} and {scores.shape}"
             )
-        overlap = self._threshold(inputs, "iouThreshold")
-        least = self._threshold(inputs, "confidenceThreshold")
+        overlap, least = (self._threshold(inputs, name) for name in THRESHOLDS)
         kept: list[int] = []
         if scores.size and scores.max() >= least:
             tensors = [torch.from_numpy(array.astype(np.float64)) for array in (boxes, scores)]
@@ -172,6 +176,13 @@ class Suppression:
             for array, declared in zip((boxes, scores), self._declared, strict=True)
         ]
         return dict(zip(self.outputs, results, strict=True))
+
+    def facts(self) -> dict:
+        """What it does, as plain JSON values."""
+        settings = self.settings
+        rows = [(name, str(getattr(settings, name))) for name in THRESHOLDS]
+        rows.append(("perClass", str(settings.pickTop.perClass)))
+        return {"package": str(self.path), "suppression": [("non-maximum suppression", ""), *rows]}
 
     def _threshold(self, inputs: Mapping[str, object], setting: str) -> float:
         name = getattr(self.settings, f"{setting}InputFeatureName")
@@ -205,7 +216,7 @@ def _open_part(container: Container, index: int, spec, precision: str) -> MLProg
         case "mlProgram":
             return MLProgram(replace(container, path=where, spec=spec), None, precision)
         case "nonMaximumSuppression":
-            return Suppression(spec)
+            return Suppression(spec, where)
         case kind:
             raise refuse(kind, where)
 

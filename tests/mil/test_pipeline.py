@@ -1,8 +1,10 @@
 """Pipelines: parts by coremltools' own hand and a detector field by field, against numpy."""
 
 from _foreign import package, quiet
+from ane_book.cli import app
 import ane_book.coreml
 from ane_book.errors import InvalidInput, InvalidPackage
+from ane_book.execute import compare_packages
 from ane_book.mil import MLProgram, Pipeline, open_model, save
 from ane_book.mil.container import open_container
 from ane_book.mil.files import proto
@@ -10,6 +12,7 @@ import coremltools as ct
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 CHOICE = dict(iouThreshold=0.45, confidenceThreshold=0.25)
 
@@ -244,3 +247,14 @@ def test_a_single_file_of_another_type_is_refused_by_name(kind, match, tmp_path)
         open_model(path)
     with pytest.raises(RuntimeError, match=f"Error compiling model: .*{match}"):
         ane_book.coreml.Proxy(str(path), "ALL", "", {})
+
+
+def test_the_command_line_shows_and_runs_a_pipeline(detector, halves, tmp_path):
+    path = str(with_suppression(detector, tmp_path / "d.mlpackage", suppression()))
+    done = CliRunner().invoke(app, ["inspect", path, "--run", "--out", str(tmp_path / "out.npz")])
+    assert done.exit_code == 0, done.output
+    assert "part 0 (specification version" in done.output and "iouThreshold" in done.output
+    assert "run of pipeline in fp16" in done.output
+    assert np.load(tmp_path / "out.npz")["coordinates"].shape[1:] == (4,)
+    with pytest.raises(InvalidInput, match="a pipeline is several"):
+        compare_packages(halves[2])
