@@ -92,7 +92,7 @@ def _plain_message(message, index: int) -> dict:
         raise InvalidInput(f'message {index} is not of the form {{"role": ..., "content": ...}}')
     try:
         plain = json.loads(json.dumps(message))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"message {index} is not plain JSON: {error}") from None
     if not isinstance(plain["role"], str):
         raise InvalidInput(f"message {index}: its role is not a string")

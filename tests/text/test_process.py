@@ -11,7 +11,7 @@ import threading
 from _nasty_texts import CHATML, MESSAGES, TEXT, attempt, base_tokenizers
 from ane_book.errors import InvalidInput
 from ane_book.text import process
-from ane_book.text.chat import render
+from ane_book.text.chat import as_messages, render
 from ane_book.text.process import TextProcess
 import pytest
 from tokenizers import Tokenizer
@@ -71,6 +71,14 @@ class TestSame:
         for thread in threads:
             thread.join()
         assert wrong == []
+
+
+def test_a_message_of_lists_without_end():
+    deep = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(InvalidInput, match="message 0 is not plain JSON"):
+        as_messages([{"role": "user", "content": deep}])
 
 
 @POSIX
