@@ -163,12 +163,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _torch() -> Check:
-    if _version("torch") is None:
-        return "torch", False, "not installed; needed to convert and to run off a Mac"
-    import torch  # takes a second, so only who asks pays for it
-
-    return "torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads"
+def _installed(package: str, purpose: str) -> Check:
+    version = _version(package)
+    return package, version is not None, version or f"not installed; needed to {purpose}"
 
 
 def _system() -> str:
@@ -178,11 +175,8 @@ def _system() -> str:
 
 
 def describe() -> list[Check]:
-    """Every check as (what, whether it is there or None for a plain fact, detail).
-
-    Imports torch to ask for its threads, which takes about a second.
-    """
-    memory, coremltools = memory_bytes(), _version("coremltools")
+    """Every check as (what, whether it is there or None for a plain fact, detail)."""
+    memory = memory_bytes()
     apple_silicon = macos_version() is not None and platform.machine() == "arm64"
     return [
         ("system", None, _system()),
@@ -196,10 +190,6 @@ def describe() -> list[Check]:
             if apple_silicon
             else "needs a Mac with Apple silicon; programs run on the CPU through this library",
         ),
-        (
-            "coremltools",
-            coremltools is not None,
-            coremltools or "not installed; needed to convert models",
-        ),
-        _torch(),
+        _installed("coremltools", "convert models"),
+        _installed("torch", "convert and to run off a Mac"),
     ]

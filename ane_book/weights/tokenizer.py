@@ -86,7 +86,7 @@ def from_gguf(metadata: dict, vocab_size: int, place: str) -> TokenizerFiles:
         raise UnsupportedModel(
             f"{place}: tokenizer of kind {kind!r}; supported: 'gpt2', byte-level BPE"
         )
-    if cut not in CUTS:
+    if cut not in list(CUTS):  # which may be anything, a list too
         raise UnsupportedModel(
             f"{place}: tokenizer.ggml.pre {cut!r} is not supported; supported: {', '.join(CUTS)}"
         )

@@ -6,12 +6,15 @@
 import gc
 import hashlib
 from pathlib import Path
+import subprocess
+import sys
 
 from ane_book import device
 from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
 from ane_book.runtime.backends import CoreMLBackend, MILBackend, choose_backend
 import numpy as np
 import pytest
+import torch
 
 
 class TestDevice:
@@ -20,8 +23,16 @@ class TestDevice:
         assert len(device.CAN_PREDICT_REASON) > 10
         checks = {check: (ok, detail) for check, ok, detail in device.describe()}
         assert checks["Core ML predictions"] == (device.CAN_PREDICT, device.CAN_PREDICT_REASON)
-        assert checks["torch"][0] is True and "threads" in checks["torch"][1]
+        assert checks["torch"] == (True, torch.__version__)
         assert all(detail for _, detail in checks.values())
+
+    def test_verdict_needs_nothing_heavy(self):
+        code = (
+            "import sys; from ane_book import device; device.describe(); "
+            "print({'torch', 'coremltools', 'numpy'} & set(sys.modules))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout == "set()\n", done.stderr
 
     @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML runs here")
     def test_core_ml_says_why_not(self):

@@ -68,6 +68,7 @@ def test_gguf_tokenizer_cuts_words(pre, text, words):
     [
         ({"model": "llama"}, UnsupportedModel, "tokenizer of kind 'llama'"),
         ({"pre": "tekken"}, UnsupportedModel, "'tekken' is not supported; supported: default"),
+        ({"pre": ["qwen2"]}, UnsupportedModel, r"\['qwen2'\] is not supported"),
         ({"tokens": None}, InvalidWeights, "no list tokenizer.ggml.tokens"),
         ({"merges": ["a b c"]}, InvalidWeights, "merges are damaged"),
         ({"merges": ["zz yy"]}, InvalidWeights, "merges are damaged"),
