@@ -1,7 +1,8 @@
 """The errors of this library: one sentence each that says what is wrong, where, and what to do.
 
 Every error a user can cause derives from `AneBookError`; the command line prints its message
-without a traceback and exits with code 2. Anything else that escapes is a bug of ours.
+without a traceback and exits with code 2. It does the same with an OSError that names its file: no
+permission, no room, a name that is too long. Anything else that escapes is a bug of ours.
 
 Messages name what stands in files that nobody vouches for. They can be shown as they are.
 """

@@ -39,6 +39,7 @@ class Session:
 
     One call or stream at a time: a second one, of another thread or between two pieces of a stream,
     raises SessionBusy. Sessions of one bundle may run at the same time, each in its own thread.
+    Tokenizer and chat template are at work in a process of the session's own, within limits.
 
     Raises InvalidBundle, InvalidPackage, InvalidInput or BackendUnavailable.
     """
