@@ -291,7 +291,9 @@ def attempt(number: int, words: TextProcess, file: Path) -> str:
     ours.no_truncation()
     ours.no_padding()
     assert ids == ours.encode(TEXT).ids
-    assert texts == [ours.decode(ids), ours.decode(ids[:3])]
+    vocabulary = ours.get_vocab().values()
+    if len(set(vocabulary)) == len(vocabulary):  # of two tokens with one id, chance decodes one
+        assert texts == [ours.decode(ids), ours.decode(ids[:3])]
     return "tokenizer: right"
 
 

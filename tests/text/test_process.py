@@ -124,7 +124,7 @@ class TestLimits:
     def test_a_tokenizer_that_does_not_end_or_breaks(self, words, tmp_path, fields, message):
         words.load(saved(tmp_path, **fields))
         with pytest.raises(InvalidInput, match=message):
-            words.encode("a" * 40 + "b", True)
+            words.encode("a" * 400 + "b", True)
         words.load(saved(tmp_path))
         assert len(words.encode("b", True)) == 1
 
