@@ -51,8 +51,10 @@ def load(
     bundle is held to it.
     """
     from ane_book.bundle import Bundle
-    from ane_book.runtime import Session
+    from ane_book.runtime import Session, choose_backend
 
+    if backend is None or isinstance(backend, str):
+        backend = choose_backend(backend, precision)  # refused before a conversion, not after it
     if os.path.exists(os.path.join(model, "manifest.json")):
         from ane_book.cache import mark_used
 

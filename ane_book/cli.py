@@ -47,7 +47,7 @@ def root(
 
 @app.command()
 def models() -> None:
-    """List the reference models: weights, recipe, evidence, published figures."""
+    """List the reference models: weights, recipe, evidence, figures."""
     import ane_book
     from ane_book.inspect import table
 
@@ -101,7 +101,7 @@ def plan(
     quant_head: options.QuantHead = None,
     partition: options.Partition = None,
 ) -> None:
-    """Show how a model would be cut, before anything is converted and without its weights."""
+    """Show how a model would be cut, without its weights."""
     from ane_book.conversion import plan as planning
     from ane_book.conversion.recipe import make_recipe
     from ane_book.inspect import table
@@ -156,7 +156,10 @@ def chat(
     quant: options.Quant = None,
     backend: options.BackendName = "auto",
 ) -> None:
-    """Talk with a model, line by line; /reset begins anew, /quit or end of input ends."""
+    """Talk with a model, line by line.
+
+    /reset begins anew, /quit or end of input ends, Ctrl-C stops an answer.
+    """
     session = _load(model, precision, backend, kv=kv, context=context, quant=quant)
     how = {
         "system": system, "max_tokens": max_tokens, "temperature": temperature,
@@ -179,7 +182,10 @@ def inspect_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what a package or a bundle holds; with --run, what a package computes and needs."""
+    """Show what a package or a bundle holds.
+
+    With --run, also what a package computes and needs.
+    """
     from ane_book.bundle import Bundle
     from ane_book.inspect import inspect_path, report
 
@@ -215,7 +221,7 @@ def diff(
     ] = 0.01,
     seed: options.InputSeed = 0,
 ) -> None:
-    """Run two packages, or one in half and single precision, and show where they part.
+    """Show where two packages part, or one in fp16 and fp32.
 
     Exit code 0: every output is equal within the tolerance; 1: it is not.
     """
@@ -231,7 +237,7 @@ def save_command(
     source: Annotated[Path, typer.Argument(help="A .mlpackage, .mlmodelc or .mlmodel.")],
     target: Annotated[Path, typer.Argument(help="What to write: a .mlpackage or a .mlmodelc.")],
 ) -> None:
-    """Write a compiled model as a package, or a package as a compiled model."""
+    """Turn a compiled model into a package, or the other way round."""
     from ane_book.mil import save
 
     save(source, target)

@@ -13,7 +13,7 @@ import time
 from zipfile import ZipFile
 
 from ane_book.errors import InvalidInput
-from ane_book.inspect import is_bundle, table
+from ane_book.inspect import is_bundle, refuse_weights, table
 from ane_book.mil import MLProgram, Pipeline, State, numerics, open_model
 from ane_book.mil.compare import TOLERANCE, diff
 from ane_book.mil.features import by_name, load_inputs
@@ -140,6 +140,7 @@ def _open(path: Path, function: str | None, precision: str) -> MLProgram | Pipel
     if is_bundle(path):
         packages = sorted(folder.name for folder in path.glob("*.mlpackage"))
         raise InvalidInput(f"{path} is a bundle: run one of its packages, {', '.join(packages)}")
+    refuse_weights(path)
     return open_model(path, function, precision)
 
 

@@ -5,6 +5,7 @@ Only the program is read; weights are counted, not loaded, and no file changes.
 
 from collections import Counter
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ane_book.bundle import Bundle
@@ -14,7 +15,15 @@ if TYPE_CHECKING:  # `ane_book.mil` imports torch, a second that a table does no
     from ane_book.mil.container import Container
     from ane_book.mil.reader import Function, Package
 
-__all__ = ["inspect_bundle", "inspect_package", "inspect_path", "is_bundle", "report", "table"]
+__all__ = [
+    "inspect_bundle",
+    "inspect_package",
+    "inspect_path",
+    "is_bundle",
+    "refuse_weights",
+    "report",
+    "table",
+]
 
 
 def inspect_path(path: str | Path) -> dict:
@@ -25,12 +34,18 @@ def inspect_path(path: str | Path) -> dict:
     path = Path(path)
     if is_bundle(path):
         return inspect_bundle(Bundle.open(path))
-    if path.suffix == ".gguf":
-        raise InvalidPackage(
-            f"{path}: a .gguf file holds weights, not a program; `ane-book plan {path}` shows what "
-            f"would be made of it, and `ane-book convert {path}` makes a bundle to inspect"
-        )
+    refuse_weights(path)
     return inspect_package(path)
+
+
+def refuse_weights(path: Path) -> None:
+    """Raise InvalidPackage for a .gguf file, with the commands that take one, ready to paste."""
+    if path.suffix == ".gguf":
+        file = quote(str(path))
+        raise InvalidPackage(
+            f"{path}: a .gguf file holds weights, not a program; `ane-book plan {file}` shows what "
+            f"would be made of it, and `ane-book convert {file}` makes a bundle to inspect"
+        )
 
 
 def is_bundle(path: Path) -> bool:

@@ -55,8 +55,14 @@ class TestRun:
         assert "smolm2-135m-instuct" in message and "smollm2-135m-instruct" in message
 
     @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML runs here")
-    def test_core_ml_off_a_mac(self, bundle):
-        assert device.CAN_PREDICT_REASON in refused("run", bundle, "Hi", "--backend", "coreml")
+    def test_core_ml_off_a_mac(self, bundle, tmp_path):
+        for model in (bundle, tmp_path):  # also before a conversion, which takes long
+            assert device.CAN_PREDICT_REASON in refused("run", model, "Hi", "--backend", "coreml")
+
+    def test_the_list_of_commands_is_whole_in_80_columns(self, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        done = ane_book("--help")
+        assert "inspect" in done.stdout and "..." not in done.stdout.partition("Commands:")[2]
 
     def test_imports_nothing_slow_that_it_does_not_need(self, bundle):
         code = (
@@ -137,10 +143,12 @@ class TestInspect:
         assert "no such package" in refused("inspect", tmp_path / "nothing")
 
     def test_a_gguf_file(self, tmp_path):
-        (tmp_path / "m.gguf").write_bytes(b"GGUF")
-        for options in ([], ["--run"]):
-            message = refused("inspect", tmp_path / "m.gguf", *options)
-            assert "m.gguf: a .gguf file holds weights, not a program; `ane-book plan" in message
+        path = tmp_path / "a m.gguf"
+        path.write_bytes(b"GGUF")
+        for command in (["inspect"], ["inspect", "--run"], ["diff"]):
+            message = refused(*command, path)
+            assert "a m.gguf: a .gguf file holds weights, not a program" in message
+            assert f"`ane-book plan '{path}'`" in message  # ready to paste, spaces and all
 
 
 class TestConvert:
