@@ -57,9 +57,10 @@ def stop(*_) -> None:
 
 class TestTarget:
     @pytest.mark.parametrize("force", [False, True])
-    def test_a_folder_with_other_things_stays_as_it_is(self, convert, tmp_path, force):
-        (tmp_path / "photos" / "2019").mkdir(parents=True)
-        (tmp_path / "photos" / "2019" / "one.jpg").write_bytes(b"irreplaceable")
+    @pytest.mark.parametrize("inner", ["2019", ".DS_Store"])  # the second is ignored as a file
+    def test_a_folder_with_other_things_stays_as_it_is(self, convert, tmp_path, inner, force):
+        (tmp_path / "photos" / inner).mkdir(parents=True)
+        (tmp_path / "photos" / inner / "one.jpg").write_bytes(b"irreplaceable")
         before = tree(tmp_path)
         with pytest.raises(InvalidInput, match="photos is neither empty nor a bundle"):
             convert(out=tmp_path / "photos", force=force)
@@ -69,6 +70,14 @@ class TestTarget:
         (made / "notes.txt").write_text("mine")
         with pytest.raises(InvalidInput, match="holds notes.txt, which is not the bundle's"):
             convert(out=made, force=True)
+        assert (made / "notes.txt").read_text() == "mine" and Bundle.open(made)
+
+    def test_what_comes_into_a_bundle_meanwhile_is_not_deleted_either(self, convert, made):
+        def meanwhile(*_):
+            (made / "notes.txt").write_text("mine")
+
+        with pytest.raises(InvalidInput, match="holds notes.txt, which is not the bundle's"):
+            convert(out=made, force=True, progress=meanwhile)
         assert (made / "notes.txt").read_text() == "mine" and Bundle.open(made)
 
     @pytest.mark.parametrize("force", [False, True])

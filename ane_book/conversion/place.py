@@ -30,7 +30,9 @@ def beside(target: Path, state: str) -> Path:
 
 def is_empty(folder: Path) -> bool:
     """Whether nothing is lost with this folder: it is empty, or not there."""
-    return not folder.exists() or {path.name for path in folder.iterdir()} <= IGNORED
+    if not folder.exists():
+        return True
+    return all(path.name in IGNORED and path.is_file() for path in folder.iterdir())
 
 
 def check_place(target: Path) -> None:
@@ -105,6 +107,8 @@ def exchange(new: Path, target: Path) -> None:
     """Put the bundle `new` in the place of `target`, which is not there, empty, or ours."""
     old = beside(target, "replaced")
     if target.exists():
+        if _listed(target) is not None:
+            check_ours(target)  # again: since the first time minutes have passed
         _flush(new)  # before the old one goes, the new one is on the disk
         target.rename(old)
     try:
