@@ -80,6 +80,11 @@ def test_nothing_survives_spoiling(value):
     assert not np.any(np.equal(wrong, value)) if isinstance(value, np.ndarray) else wrong != value
 
 
+def test_a_run_that_was_cut_short_is_no_result():
+    with pytest.raises(SystemExit, match="not all tests ran"):
+        run_tests([OP_TESTS], "--sample", "-k", "no test has this name")
+
+
 def test_a_reason_covers_its_cases_up_to_its_bound():
     known = [
         {"tests": "a.py::*[x]", "within": 0.5, "once": True, "says": "Max", "reason": "rounding"}
