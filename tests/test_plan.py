@@ -107,11 +107,11 @@ class TestBytes:
 
 #: Converts in a process of its own and prints the most memory that it held, in bytes.
 PEAK = """
-import resource, sys
+import sys
 import ane_book
+from ane_book.mil.memory import peak_resident
 ane_book.convert(sys.argv[1], out=sys.argv[2], context=32, prefill=8)
-scale = 1 if sys.platform == "darwin" else 1024  # kB on Linux, bytes on a Mac
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)
+print(peak_resident())
 """
 
 

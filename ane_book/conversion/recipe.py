@@ -40,6 +40,8 @@ def make_recipe(
         raise InvalidInput(
             f"prefill must be between 2 and the context of {context} tokens, not {prefill}"
         )
+    if head_rows < 1:
+        raise InvalidInput(f"a part of the vocabulary needs at least one row, not {head_rows}")
     find_scheme(quant), find_scheme(quant_head or quant)
     return Recipe(
         kv="host" if partition == "projections" else kv,

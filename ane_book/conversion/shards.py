@@ -91,8 +91,6 @@ def layer_ranges(
 
 def head_splits(vocabulary: int, rows: int) -> tuple[int, ...]:
     """Rows of each part of the vocabulary: at most `rows`, evenly spread."""
-    if rows < 1:
-        raise InvalidInput(f"a part of the vocabulary needs at least one row, not {rows}")
     return tuple(len(part) for part in even_ranges(vocabulary, rows))
 
 

@@ -9,6 +9,8 @@ what a formula says), the states, and at any moment the values that some later o
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 import gc
+from pathlib import Path
+import re
 import sys
 from types import FunctionType, ModuleType
 
@@ -82,10 +84,13 @@ def peak_resident() -> int | None:
     """The most bytes that this process ever had in memory at once; None where nobody can say."""
     if sys.platform == "win32":
         return None
+    if sys.platform == "linux":  # getrusage there counts what the parent held when it forked
+        status = Path("/proc/self/status")
+        peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text() if status.exists() else "")
+        return int(peak[1]) * 1024 if peak else None
     import resource
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # kB on Linux, bytes on a Mac
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac
 
 
 def _storages(scope: dict) -> Iterator[torch.UntypedStorage]:

@@ -109,10 +109,13 @@ def agree(
 
 
 def same(got: dict, want: dict, tolerance: float, label=None) -> None:
-    """Equal names, shapes, kinds of number, and values within the tolerance."""
+    """Equal names, shapes, kinds of number, and values within the tolerance.
+
+    A wanted scalar comes out as one axis of one element, as from Core ML.
+    """
     assert got.keys() == want.keys()
     for name in got:
-        actual, expected = got[name], np.asarray(want[name])
+        actual, expected = got[name], np.atleast_1d(want[name])
         assert actual.shape == expected.shape and actual.dtype.kind == expected.dtype.kind, name
         allowed = tolerance if actual.dtype.kind == "f" else 0
         assert error(actual, expected) <= allowed, f"{name}, {label}"
