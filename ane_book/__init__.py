@@ -56,7 +56,7 @@ def load(
     if backend is None or isinstance(backend, str):
         backend = choose_backend(backend, precision)  # refused before a conversion, not after it
     if os.path.exists(os.path.join(model, "manifest.json")):
-        from ane_book.cache import mark_used
+        from ane_book.bundle.cache import mark_used
 
         bundle = Bundle.open(model)
         mark_used(bundle.path)

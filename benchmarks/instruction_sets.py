@@ -18,7 +18,7 @@ import sys
 import time
 
 from _common import bundle, record
-from ane_book.mil import native
+from ane_book.mil.kernels import native
 from ane_book.runtime import Session
 import torch
 

@@ -12,7 +12,7 @@ from statistics import median
 import time
 
 from _common import bundle, record, reference_model
-from ane_book import loss
+from ane_book.evidence import loss
 from ane_book.runtime import Session
 import numpy as np
 from tokenizers import Tokenizer

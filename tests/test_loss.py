@@ -2,8 +2,8 @@
 
 from itertools import pairwise
 
-from ane_book import loss
 from ane_book.errors import InvalidInput
+from ane_book.evidence import loss
 import numpy as np
 import pytest
 import torch

@@ -15,8 +15,7 @@ import sys
 from _command import ane_book as command
 from _command import refused
 import ane_book
-from ane_book import cache
-from ane_book.bundle import Bundle
+from ane_book.bundle import Bundle, cache
 from ane_book.conversion import key
 from ane_book.conversion.place import exchange
 from ane_book.errors import InvalidBundle, InvalidInput
@@ -234,23 +233,24 @@ class TestKeys:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         loaded = {Path(file).relative_to(key.LIBRARY).as_posix() for file in done.stdout.split()}
         named = self.named(key.LIBRARY)
-        assert {"mil/blob.py", "mil/reader.py", "conversion/program.py"} <= named
-        assert not {"cli.py", "__init__.py", "mil/executor.py", "runtime/session.py"} & named
+        assert {"mil/package/weight_file.py", "conversion/program.py"} <= named
+        above = {"cli/__init__.py", "__init__.py", "mil/run/program.py", "runtime/session.py"}
+        assert not above & named
         beside = {name for name in loaded - named if not name.startswith("mil/")}
         assert {name for name in beside if not name.endswith("__init__.py")} == set()
 
     def test_a_new_module_counts_from_its_import_on(self, library):
         (library / "conversion" / "fresh.py").write_text("import wheel_of_fortune\n")
         assert "conversion/fresh.py" not in self.named(library)
-        with (library / "mil" / "blob.py").open("a") as file:
+        with (library / "mil/package/weight_file.py").open("a") as file:
             file.write("\ndef late():\n    from ane_book.conversion import fresh\n")
         assert "conversion/fresh.py" in self.named(library)
         assert "wheel_of_fortune" in key.modules(library)[1]
 
     def test_what_only_types_need_does_not_count(self, library):
-        with (library / "mil" / "blob.py").open("a") as file:
+        with (library / "mil/package/weight_file.py").open("a") as file:
             file.write("\nif TYPE_CHECKING:\n    import ane_book.cli\n")
-        assert "cli.py" not in self.named(library)
+        assert "cli/__init__.py" not in self.named(library)
 
     @pytest.mark.parametrize("name", ["coremltools", "torch", "numpy"])
     def test_versions_count(self, monkeypatch, name):
@@ -259,7 +259,7 @@ class TestKeys:
         monkeypatch.setattr(key, "version", lambda n: "0.0" if n == name else true(n))
         assert key.code_key.__wrapped__() != before
 
-    @pytest.mark.parametrize("name", ["mil/blob.py", "mil/reader.py", "models/layers.py"])
+    @pytest.mark.parametrize("name", ["mil/package/reader.py", "models/layers.py"])
     def test_sources_count(self, library, monkeypatch, name):
         monkeypatch.setattr(key, "LIBRARY", library)
         before = key.code_key.__wrapped__()

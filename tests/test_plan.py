@@ -31,7 +31,7 @@ from ane_book.errors import (
     UnsupportedModel,
     WeightsNotFound,
 )
-from ane_book.mil.blob import stored_bytes
+from ane_book.mil.package.weight_file import stored_bytes
 from ane_book.runtime import Session
 from ane_book.runtime.backends import MILBackend
 import numpy as np
@@ -109,7 +109,7 @@ class TestBytes:
 PEAK = """
 import sys
 import ane_book
-from ane_book.mil.memory import peak_resident
+from ane_book.mil.analysis.memory import peak_resident
 ane_book.convert(sys.argv[1], out=sys.argv[2], context=32, prefill=8)
 print(peak_resident())
 """

@@ -9,7 +9,7 @@ from ane_book.conversion.program import PackageWriter
 from ane_book.conversion.quantize import SCHEMES, encode, palettize, quantize
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
-from ane_book.mil.reader import Constant, Package
+from ane_book.mil.package.reader import Constant, Package
 from ane_book.runtime import Session
 import numpy as np
 import pytest
@@ -328,7 +328,7 @@ class TestChoice:
         np.testing.assert_array_equal(int8.golden()["logits"], plain.golden()["logits"])
 
     def test_the_command_line_names_every_choice(self):
-        from ane_book import options
+        from ane_book.cli import options
 
         said = options.Quant.__metadata__[0].help
         for name in SCHEMES:

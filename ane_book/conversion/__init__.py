@@ -1,15 +1,14 @@
 """From weights to a bundle: `convert` finds the weights, plans, lowers, links and writes.
 
 Bundles are cached by content: the source's bytes, the recipe and the code that conversion rests on
-make the key, so chapters share a conversion and never see a stale one (`ane_book.cache`).
+make the key, so chapters share a conversion and never see a stale one (`ane_book.bundle.cache`).
 """
 
 from hashlib import sha256
 from pathlib import Path
 import warnings
 
-from ane_book import cache
-from ane_book.bundle import Bundle, Recipe
+from ane_book.bundle import Bundle, Recipe, cache
 from ane_book.config import DecoderConfig
 from ane_book.conversion.build import BundleBuilder, Progress
 from ane_book.conversion.key import code_key

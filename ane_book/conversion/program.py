@@ -17,7 +17,7 @@ from pathlib import Path
 import uuid
 
 from ane_book.conversion.quantize import SCHEMES, Scheme, encode
-from ane_book.mil.reader import Constant, Package
+from ane_book.mil.package.reader import Constant, Package
 from ane_book.progress import silent_coremltools
 import numpy as np
 import torch

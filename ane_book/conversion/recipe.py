@@ -29,11 +29,7 @@ def make_recipe(
 
     The model's configuration bounds the context. In projections the cache is always the host's.
     """
-    for field, value in (("kv", kv), ("partition", partition)):
-        names = get_args(Recipe.model_fields[field].annotation)
-        if value not in names:
-            known = ", ".join(f'"{name}"' for name in names)
-            raise InvalidInput(f"{field} must be one of {known}, not {value!r}")
+    _one_of("kv", kv), _one_of("partition", partition)
     context = _context(config, context)
     prefill = prefill or min(64, context)
     if not 2 <= prefill <= context:
@@ -54,6 +50,14 @@ def make_recipe(
         quant_head=quant_head or quant,
         partition=partition,
     )
+
+
+def _one_of(field: str, value: str) -> None:
+    """Refuse what the recipe's field does not know."""
+    names = get_args(Recipe.model_fields[field].annotation)
+    if value not in names:
+        known = ", ".join(f'"{name}"' for name in names)
+        raise InvalidInput(f"{field} must be one of {known}, not {value!r}")
 
 
 def _context(config: DecoderConfig | None, wanted: int | None) -> int:

@@ -10,7 +10,7 @@ import re
 from ane_book.config import DecoderConfig
 from ane_book.conversion.quantize import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
-from ane_book.mil.blob import HEADER, RECORD, stored_bytes
+from ane_book.mil.package.weight_file import HEADER, RECORD, stored_bytes
 from ane_book.models.decoder import Block
 import torch
 from torch import nn
@@ -51,7 +51,7 @@ def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
 
 
 def file_bytes(blobs: Iterable[int]) -> int:
-    """Bytes of a weight file with blobs of so many bytes (its layout is in `ane_book.mil.blob`)."""
+    """Bytes of a weight file with blobs of so many bytes (layout: `mil.package.weight_file`)."""
     end = HEADER.size
     for size in blobs:
         end += -end % ALIGNMENT + RECORD.size + size  # only what follows a blob aligns

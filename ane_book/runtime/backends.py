@@ -30,7 +30,7 @@ from ane_book.progress import silent_coremltools
 import numpy as np
 
 if TYPE_CHECKING:  # `ane_book.mil` imports torch: a second that listing models does not need
-    from ane_book.mil.reader import Function, Package, TensorType
+    from ane_book.mil.package.reader import Function, Package, TensorType
 
 __all__ = ["Backend", "CoreMLBackend", "LoadedFunction", "MILBackend", "choose_backend"]
 
@@ -134,7 +134,7 @@ class CoreMLBackend:
         return _CoreMLFunction(model, declared.functions[function])
 
     def _package(self, path: Path) -> "Package":
-        from ane_book.mil.reader import Package
+        from ane_book.mil.package.reader import Package
 
         if path not in self._packages:
             self._packages[path] = Package(path)

@@ -25,10 +25,11 @@ import warnings
 
 from _mutate import damage
 from ane_book.errors import AneBookError
-from ane_book.execute import compare_packages, execute, execution_report
-from ane_book.inspect import inspect_package
-from ane_book.mil import MLProgram, failures
-from ane_book.mil.reader import Package
+from ane_book.evidence.execute import compare_packages, execute, execution_report
+from ane_book.evidence.inspect import inspect_package
+from ane_book.mil import MLProgram
+from ane_book.mil.package.reader import Package
+from ane_book.mil.run import failures
 import numpy as np
 
 MEMORY = 2 << 30  # bytes beyond what the process has once everything is imported

@@ -7,8 +7,9 @@ from _corpus import make
 from _fuzz import Worker, fuzz, summary
 from _mutate import damage
 from _worker import agree, check_again, predict
-from ane_book.mil import MLProgram, native
-from ane_book.mil.compile import Compiler
+from ane_book.mil import MLProgram
+from ane_book.mil.kernels import native
+from ane_book.mil.run.compile import Compiler
 import numpy as np
 import pytest
 import torch

@@ -14,7 +14,8 @@ import threading
 import time
 
 from _package import op, typed, write
-from ane_book.mil import MLProgram, native
+from ane_book.mil import MLProgram
+from ane_book.mil.kernels import native
 import numpy as np
 import torch
 

@@ -6,8 +6,8 @@ import tracemalloc
 
 from _package import block, const, op, run, typed, write
 from ane_book.mil import MLProgram
-from ane_book.mil.memory import predict
-from ane_book.mil.reader import Package
+from ane_book.mil.analysis.memory import predict
+from ane_book.mil.package.reader import Package
 import numpy as np
 import pytest
 

@@ -1,7 +1,7 @@
 """Attention, box suppression, and which ops give their input back."""
 
 from _oracle import few
-from ane_book.mil.aliases import VIEWS
+from ane_book.mil.analysis.aliases import VIEWS
 from ane_book.mil.ops import OPS
 from hypothesis import given
 from hypothesis import strategies as st

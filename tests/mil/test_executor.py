@@ -6,9 +6,10 @@ import shutil
 
 from _package import X, const, op, typed
 from ane_book.errors import InvalidInput, InvalidPackage, UnsupportedOp
-from ane_book.mil import MLProgram, executor
+from ane_book.mil import MLProgram
 from ane_book.mil.ops import OPS
-from ane_book.mil.reader import Package
+from ane_book.mil.package.reader import Package
+from ane_book.mil.run import program as executor
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types

@@ -4,7 +4,8 @@ from functools import cache
 import warnings
 
 from ane_book.errors import InvalidInput, InvalidType
-from ane_book.mil import MLProgram, numerics
+from ane_book.evidence import numerics
+from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types

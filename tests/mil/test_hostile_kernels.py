@@ -8,7 +8,8 @@ import itertools
 
 from _package import const, op, refused, run, typed, write
 from ane_book.errors import AneBookError, InvalidPackage
-from ane_book.mil import MLProgram, native
+from ane_book.mil import MLProgram
+from ane_book.mil.kernels import native
 import numpy as np
 import pytest
 

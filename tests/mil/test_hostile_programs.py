@@ -13,8 +13,9 @@ from typing import ClassVar
 
 from _package import ADD, X, block, const, edit, op, refused, run, typed
 from ane_book.errors import AneBookError, InvalidInput, InvalidPackage, UnsupportedOp
-from ane_book.mil import MLProgram, failures
-from ane_book.mil.reader import Package
+from ane_book.mil import MLProgram
+from ane_book.mil.package.reader import Package
+from ane_book.mil.run import failures
 import numpy as np
 import pytest
 
@@ -226,7 +227,7 @@ class TestOps:
         def mistaken(*args):
             return nobody_defined_this  # noqa: F821
 
-        monkeypatch.setattr("ane_book.mil.fast.specialize", mistaken)
+        monkeypatch.setattr("ane_book.mil.kernels.fast.specialize", mistaken)
         with pytest.raises(NameError):
             run(package)
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 from _calls import build, run
-from ane_book.mil import native
+from ane_book.mil.kernels import native
 import pytest
 from test_native import make
 import torch

@@ -3,8 +3,9 @@
 import gc
 from pathlib import Path
 
-from ane_book.mil import MLProgram, native
-from ane_book.mil.memory import peak_resident, predict
+from ane_book.mil import MLProgram
+from ane_book.mil.analysis.memory import peak_resident, predict
+from ane_book.mil.kernels import native
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types

@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 
-from ane_book.mil import MLProgram, native, native_ops
+from ane_book.mil import MLProgram
+from ane_book.mil.kernels import native, native_ops
 import numpy as np
 import pytest
 import torch
@@ -146,7 +147,8 @@ def test_without_a_compiler_the_reason_is_said_and_results_are_the_same(tiny_bun
     path, found = bundle.path / bundle.manifest.shards[0].package, tmp_path / "found.npy"
     code = f"""
 import numpy as np
-from ane_book.mil import MLProgram, native
+from ane_book.mil import MLProgram
+from ane_book.mil.kernels import native
 program = MLProgram({str(path)!r}, "prefill", "fp32")
 outputs = program.predict(program.random_inputs(), program.make_state())
 np.save({str(found)!r}, outputs["hidden_out"])
@@ -164,8 +166,8 @@ print(*native.status())
 
 
 def test_half_pointwise_is_the_plain_convolution():
+    from ane_book.mil.kernels.products import half_pointwise
     from ane_book.mil.ops.conv import conv
-    from ane_book.mil.products import half_pointwise
 
     weight = torch.randn(12, 40).half()
     for tokens in (1, 5):

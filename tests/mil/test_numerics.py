@@ -1,7 +1,8 @@
 """Overflow, NaN and lost bits of half precision, each at the op where it starts."""
 
-from ane_book.mil import MLProgram, executor
-from ane_book.mil.numerics import report
+from ane_book.evidence.numerics import report
+from ane_book.mil import MLProgram
+from ane_book.mil.run import program as executor
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types

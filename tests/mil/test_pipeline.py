@@ -4,10 +4,10 @@ from _foreign import package, quiet
 from ane_book.cli import app
 import ane_book.coreml
 from ane_book.errors import InvalidInput, InvalidPackage
-from ane_book.execute import compare_packages
+from ane_book.evidence.execute import compare_packages
 from ane_book.mil import MLProgram, Pipeline, open_model, save
-from ane_book.mil.container import open_container
-from ane_book.mil.files import proto
+from ane_book.mil.package.container import open_container
+from ane_book.mil.package.files import proto
 import coremltools as ct
 import numpy as np
 import pytest

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 
-from ane_book.mil import MLProgram, native, native_ops
-from ane_book.mil.threads import threads, torch_threads
+from ane_book.mil import MLProgram
+from ane_book.mil.kernels import native, native_ops
+from ane_book.mil.kernels.threads import threads, torch_threads
 import pytest
 from test_native import make, needs_compiler
 import torch

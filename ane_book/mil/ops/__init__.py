@@ -16,6 +16,8 @@ import inspect
 import pkgutil
 from typing import Literal, get_args, get_origin
 
+from ane_book.mil.package.signatures import NEEDED
+
 __all__ = ["OPS", "Op", "op"]
 
 
@@ -27,7 +29,6 @@ class Op:
     function: Callable
     static: frozenset[str]
     parameters: frozenset[str]
-    required: frozenset[str]  # inputs without a default
     choices: dict[str, tuple[str, ...]]  # what an input that is a word may say, if not anything
 
     @property
@@ -52,8 +53,10 @@ def op(name: str | None = None, *, static: tuple[str, ...] = ()) -> Callable:
         if mil_name in OPS:
             raise ValueError(f"op {mil_name} is defined twice")
         parameters = inspect.signature(function).parameters
-        required = {k for k, p in parameters.items() if p.default is p.empty} - {"_out"}
-        known = frozenset(static), frozenset(parameters), frozenset(required)
+        needed = {k for k, p in parameters.items() if p.default is p.empty} - {"_out"}
+        if needed != NEEDED.get(mil_name):
+            raise ValueError(f"op {mil_name} needs {needed}, not as mil/package/signatures.py says")
+        known = frozenset(static), frozenset(parameters)
         words = {k: p.annotation for k, p in parameters.items()}
         choices = {k: get_args(w) for k, w in words.items() if get_origin(w) is Literal}
         OPS[mil_name] = Op(mil_name, function, *known, choices)

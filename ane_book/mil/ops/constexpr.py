@@ -10,7 +10,7 @@ Letters: G number of groups along an axis, b their size, P palette size, V vecto
 
 from math import prod
 
-from ane_book.mil.blob import unpack_bits
+from ane_book.mil.package.weight_file import unpack_bits
 import numpy as np
 import torch
 from torch import Tensor

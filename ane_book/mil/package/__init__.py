@@ -1,0 +1,1 @@
+"""What a package says: its program, weight file and description, read and checked. No torch."""
