@@ -1,29 +1,69 @@
 """`ane-book` in a process of its own, as a reader types it."""
 
 import json
+import multiprocessing
 import os
 from pathlib import Path
 import shutil
 import subprocess
 import sys
+import tempfile
+from unittest.mock import patch
 
 #: What runs the command without needing it on PATH.
 COMMAND = [sys.executable, "-m", "ane_book"]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+#: Processes are forks of one that has imported what takes seconds, where a system can fork.
+FORKS = "forkserver" in multiprocessing.get_all_start_methods()
+processes = multiprocessing.get_context("forkserver" if FORKS else "spawn")
+processes.set_forkserver_preload(
+    ["ane_book.cli", "ane_book.conversion", "ane_book.mil", "ane_book.runtime", "coremltools"]
+)
 
 
 def start(*arguments: str, **options) -> subprocess.Popen:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    """The command from nothing, its streams where the options say."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
     command = [*COMMAND, *map(str, arguments)]
+    environment = os.environ | ENVIRONMENT
     return subprocess.Popen(command, text=True, encoding="utf-8", env=environment, **pipes)
 
 
 def ane_book(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
-    with start(*arguments) as process:
-        out, err = process.communicate(input, timeout=120)
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, ENVIRONMENT):
+        files = [Path(folder) / name for name in ("in", "out", "err")]
+        files[0].write_text(input, "utf-8")
+        given = [*map(str, arguments)], files, dict(os.environ), os.getcwd()
+        process = processes.Process(target=_run, args=given)
+        process.start()
+        process.join(120)
+        code = process.exitcode
+        process.kill()
+        process.join()
+        out, err = (file.read_text("utf-8") for file in files[1:])
+    assert code is not None, f"it did not end; so far: {out}{err}"
     assert "\x1b" not in out + err, "colour codes without a terminal"
     assert "Traceback" not in err, err
-    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+    return subprocess.CompletedProcess(arguments, code, out, err)
+
+
+def _run(arguments: list[str], files: list[Path], environment: dict, folder: str) -> None:
+    """The entry point, with the streams and settings of a new process."""
+    for number, (file, mode) in enumerate(zip(files, "rww", strict=True)):
+        with file.open(mode) as opened:
+            os.dup2(opened.fileno(), number)
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+        for number, mode in enumerate("rww")
+    )
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = ["ane-book", *arguments]
+    from ane_book.__main__ import main
+
+    main()
 
 
 def refused(*arguments: str) -> str:

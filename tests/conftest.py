@@ -1,14 +1,61 @@
 """What tests share: tiny checkpoints of every family and their bundles, made once a session."""
 
+import gc
+import io
+import pickle
+
 from _tiny import tiny_model, write_checkpoint
 import ane_book
 import pytest
+import torch
 
 pytest.register_assert_rewrite("_oracle")  # its `close` says what differs, as a test would
 
 
+@pytest.fixture(scope="module", autouse=True)
+def spare_collector():
+    """`ct.convert` collects garbage each time: a third of its time, with all that is imported."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
+
+
+class ByValue(pickle.Pickler):
+    """Pickles equal modules to equal bytes: of a tensor what it holds, not where."""
+
+    def reducer_override(self, value):
+        if isinstance(value, torch.Tensor):
+            return tuple, ((*value.shape, value.detach().numpy().tobytes()),)
+        return NotImplemented
+
+
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory):
+def lowered_once():
+    """Conversions share what coremltools makes of a block that is equal in all, weights included.
+
+    That takes most of a tiny model's conversion; quantisation, limits and caches do not change it.
+    """
+    from ane_book.conversion import decoder, program
+
+    made = {}
+
+    def lower(module, *arguments, **options):
+        program._randomize(module)  # as `lower` begins
+        ByValue(key := io.BytesIO()).dump((module, arguments, options))
+        if key.getvalue() not in made:
+            made[key.getvalue()] = program.lower(module, *arguments, **options)
+        return made[key.getvalue()]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoder, "lower", lower)
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory, lowered_once):
     """`tiny(family)` -> (transformers model, folder of its checkpoint), made once."""
     made = {}
 

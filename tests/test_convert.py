@@ -4,19 +4,17 @@ Every bundle here is converted for real and run by the executor through `Session
 """
 
 import json
-import os
 from pathlib import Path
 import shutil
-import signal
-import subprocess
-import sys
 import time
 
+from _command import processes
 from _tiny import TINY
 import ane_book
 from ane_book.bundle import Bundle, Recipe
 from ane_book.config import causal_mask, rope_tables
 from ane_book.conversion.decoder import lower_blocks, write_shard
+from ane_book.conversion.program import lower
 from ane_book.conversion.shards import head_splits, layer_ranges, parse_bytes
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage
 from ane_book.mil import MLProgram
@@ -48,44 +46,53 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 PAIRS = [(family, "1GB") for family in TINY] + [("llama", ONE_LAYER_EACH)]
 
 
-@pytest.mark.parametrize(("family", "shard_limit"), PAIRS, ids=[*TINY, "llama-in-one-layer-shards"])
-@pytest.mark.parametrize("kv", ["state", "host"])
+@pytest.fixture(scope="module", params=PAIRS, ids=[*TINY, "llama-in-one-layer-shards"])
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["state", "host"])
+def pair(request, tiny_bundle, family):
+    return tiny_bundle(family[0], kv=request.param, shard_limit=family[1])
+
+
+@pytest.fixture(scope="module")
+def single(pair):
+    """A session in single precision."""
+    return Session(pair[1], precision="fp32")
+
+
 class TestLogits:
     """Whole prompts and single steps, both caches, both precisions, all shard boundaries."""
 
-    @pytest.fixture
-    def pair(self, tiny_bundle, family, kv, shard_limit):
-        return tiny_bundle(family, kv=kv, shard_limit=shard_limit)
+    def test_fp32_equals_transformers(self, pair, single):
+        for tokens in (1, PREFILL - 1, PREFILL, PREFILL + 1, CONTEXT - 1, CONTEXT):
+            ids = prompt(tokens)
+            expected = expected_logits(pair[0], ids)
+            single.reset()
+            np.testing.assert_allclose(single.logits(ids), expected, rtol=1e-4, atol=2e-4)
 
-    @pytest.mark.parametrize("tokens", [1, PREFILL - 1, PREFILL, PREFILL + 1, CONTEXT - 1, CONTEXT])
-    def test_fp32_equals_transformers(self, pair, tokens):
-        model, bundle = pair
-        ids = prompt(tokens)
-        found = Session(bundle, precision="fp32").logits(ids)
-        np.testing.assert_allclose(found, expected_logits(model, ids), rtol=1e-4, atol=2e-4)
-
-    def test_steps_equal_the_whole_prompt(self, pair):
-        model, bundle = pair
-        ids, session = prompt(CONTEXT), Session(bundle, precision="fp32")
-        found = np.stack([session.decode(token) for token in ids])
-        np.testing.assert_allclose(found, expected_logits(model, ids), rtol=1e-4, atol=2e-4)
+    def test_steps_equal_the_whole_prompt(self, pair, single):
+        ids = prompt(CONTEXT)
+        single.reset()
+        found = np.stack([single.decode(token) for token in ids])
+        np.testing.assert_allclose(found, expected_logits(pair[0], ids), rtol=1e-4, atol=2e-4)
 
     def test_fp16_stays_close(self, pair):
         model, bundle = pair
         ids = prompt(CONTEXT)
         assert cosine(Session(bundle).logits(ids), expected_logits(model, ids)) > 0.999
 
-    def test_greedy_tokens_equal_transformers(self, pair):
-        model, bundle = pair
+    def test_greedy_tokens_equal_transformers(self, pair, single):
         ids = prompt(5)
-        expected = model.generate(
+        expected = pair[0].generate(
             torch.tensor([ids]), max_new_tokens=20, do_sample=False, eos_token_id=None
         )
-        session = Session(bundle, precision="fp32")
-        logits, found = session.prefill(ids), []
+        single.reset()
+        logits, found = single.prefill(ids), []
         for _ in range(20):
             found.append(int(logits.argmax()))
-            logits = session.decode(found[-1])
+            logits = single.decode(found[-1])
         assert found == expected[0, len(ids) :].tolist()
 
 
@@ -228,17 +235,12 @@ class TestWholeOrNotAtAll:
     ):
         _, folder = tiny("llama", num_hidden_layers=6)
         out = tmp_path / "bundle"
-        code = (
-            "import ane_book; from ane_book.conversion import convert; print('go', flush=True);"
-            f"convert({str(folder)!r}, out={str(out)!r}, context=32, prefill=8,"
-            f"shard_limit={ONE_LAYER_EACH})"
-        )
-        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        assert child.stdout.readline() == "go\n"
+        recipe = {"context": 32, "prefill": 8, "shard_limit": ONE_LAYER_EACH}
+        child = processes.Process(target=ane_book.convert, args=(str(folder), out), kwargs=recipe)
+        child.start()
         time.sleep(seconds)
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        child.kill()
+        child.join()
         if out.exists():  # it was faster than we were: then the bundle is whole
             Bundle.open(out)
         else:
@@ -248,9 +250,7 @@ class TestWholeOrNotAtAll:
             if partial.exists():
                 with pytest.raises(InvalidBundle):
                     Bundle.open(partial)
-        bundle = ane_book.convert(
-            str(folder), out=out, context=32, prefill=8, shard_limit=ONE_LAYER_EACH
-        )
+        bundle = ane_book.convert(str(folder), out=out, **recipe)
         golden = bundle.golden()
         logits = Session(bundle, precision="fp32").logits(golden["tokens"].tolist())
         assert logits.argmax(axis=1).tolist() == golden["argmax"].tolist()
@@ -273,7 +273,8 @@ class TestWholeOrNotAtAll:
         bundle = ane_book.convert(str(folder), out=out, **recipe)
         assert (bundle.path / kept.name / "Manifest.json").stat().st_mtime_ns == stamp
 
-    def test_equal_weights_and_recipe_give_equal_bytes(self, tiny, tmp_path):
+    def test_equal_weights_and_recipe_give_equal_bytes(self, tiny, tmp_path, monkeypatch):
+        monkeypatch.setattr("ane_book.conversion.decoder.lower", lower)  # each lowers its own
         _, folder = tiny("qwen2")
         recipe = {"context": 32, "prefill": 8}
         one, two = (ane_book.convert(str(folder), out=tmp_path / n, **recipe) for n in "ab")
