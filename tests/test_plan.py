@@ -278,6 +278,9 @@ class TestNotes:
                             ("lut6-g8", "not measured")):  # fmt: skip
             facts = dict(plan(find_config(QWEN), make_recipe(quant=quant)).facts())
             assert facts["quality"] == f"{said}, on SmolLM2-135M"
+        assert dict(plan(find_config(QWEN), make_recipe()).facts())["quality"].startswith(
+            "as the source"
+        )
 
     def test_the_warning_of_a_scheme(self):
         assert "lut4 broke SmolLM2-135M" in self.notes(QWEN, quant="lut4")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from ane_book import __version__
 from ane_book.cli import options
 from ane_book.cli.talk import answer, converse
-from ane_book.errors import printable
+from ane_book.errors import InvalidInput, printable
 from ane_book.progress import progress_bar
 import typer
 
@@ -192,6 +192,10 @@ def inspect_command(
 
     if not run and (inputs or function or out):
         raise typer.BadParameter("--inputs, --function and --out go with --run")
+    if verify and not (path / "manifest.json").exists():
+        raise InvalidInput(
+            f"--verify takes the folder of a bundle, and {path} has no manifest.json"
+        )
     if verify:
         Bundle.open(path).verify()
     facts = inspect_path(path)

@@ -123,7 +123,7 @@ class Plan:
         return [
             ("model", f"{config.architecture}, {config.num_layers} layers"),
             ("recipe", f"{recipe.partition}, quant {recipe.quant}, head {recipe.quant_head}"),
-            ("quality", f"{loss_of(recipe.quant, recipe.quant_head)}, on SmolLM2-135M"),
+            ("quality", _quality(recipe)),
             *_listed("shards", list(self._shown())),
             ("head", f"{head}: {_size(largest)}"),
             ("embedding", f"{_size(self.embedding_bytes)}, fp16, kept by the host"),
@@ -255,6 +255,12 @@ def _size(count: int) -> str:
 
 def _listed(heading: str, texts: list[str]) -> list[tuple[str, str]]:
     return [(heading if i == 0 else "", text) for i, text in enumerate(texts)]
+
+
+def _quality(recipe: Recipe) -> str:
+    if recipe.quant == recipe.quant_head == "none":
+        return "as the source, rounded to fp16"
+    return f"{loss_of(recipe.quant, recipe.quant_head)}, on SmolLM2-135M"
 
 
 def find_config(model: str) -> DecoderConfig:

@@ -165,8 +165,9 @@ def _package_report(facts: dict) -> str:
         title = f"ops of {name}: {sum(counts.values())} without constants"
         parts.append(f"{title}\n{table([(f'{n:,}', op) for op, n in counts.items()], indent=2)}")
     rows = [
-        (dtype, f"{entry['tensors']:,} tensors", f"{entry['bytes']:,} bytes")
+        (dtype, f"{n:,} tensor{'s' * (n != 1)}", f"{entry['bytes']:,} bytes")
         for dtype, entry in facts["weights"].items()
+        for n in [entry["tensors"]]
     ]
     parts.append("weights\n" + (table(rows, indent=2) if rows else "  none"))
     return "\n\n".join(parts)

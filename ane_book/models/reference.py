@@ -98,6 +98,6 @@ def find_reference(name: str) -> ReferenceModel:
     near = get_close_matches(name.lower(), models, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(models)}."
     raise UnknownModel(
-        f"no model {name!r}; {hint} A bundle's folder, a .gguf file or a folder with "
-        "config.json and safetensors is taken too"
+        f"no model {name!r}; {hint} A path is taken too: of a .gguf file, a "
+        "folder with config.json and safetensors or, to run it, a bundle"
     )
