@@ -32,7 +32,7 @@ class ByValue(pickle.Pickler):
         return NotImplemented
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def lowered_once():
     """Conversions share what coremltools makes of a block that is equal in all, weights included.
 
@@ -55,7 +55,7 @@ def lowered_once():
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory, lowered_once):
+def tiny(tmp_path_factory):
     """`tiny(family)` -> (transformers model, folder of its checkpoint), made once."""
     made = {}
 

@@ -21,7 +21,7 @@ import pytest
 #: One layer, so that many can be opened; in projections, which have norms.npz besides.
 SMALL = (("num_hidden_layers", 1),)
 CUT = {"partition": "projections"}
-MANIFESTS = int(os.environ.get("DAMAGED_MANIFESTS", "60"))
+MANIFESTS = int(os.environ.get("DAMAGED_MANIFESTS", "30"))
 
 
 @pytest.fixture(params=[{}, CUT], ids=["layers", "projections"])
@@ -64,10 +64,18 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+def unlike_files(bundle: Bundle) -> list[str]:
+    """Every file, but of the packages only those of the first and of the head."""
+    packages = (bundle.manifest.packages[0], bundle.manifest.head.packages[0])
+    files = bundle.manifest.files
+    kept = [name for name in files if ".mlpackage/" not in name or name.startswith(packages)]
+    return [*kept, "manifest.json"]
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_to_any_file_is_told(copy, damage):
     """One clean error, or a payload that no header tells about; `verify` names the file always."""
-    for name in [*Bundle.open(copy).manifest.files, "manifest.json"]:
+    for name in unlike_files(Bundle.open(copy)):
         file = copy / name
         whole = file.read_bytes()
         file.write_bytes(DAMAGES[damage](whole))

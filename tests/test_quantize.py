@@ -1,6 +1,7 @@
 """Compressed weights: their bounds, their form in a package, and what the packages then compute."""
 
 from functools import partial
+import itertools
 
 from _tiny import tiny_model
 import ane_book
@@ -11,6 +12,8 @@ from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
 from ane_book.mil.package.reader import Constant, Package
 from ane_book.runtime import Session
+import coremltools as ct
+from coremltools.optimize import coreml as cto
 import numpy as np
 import pytest
 import torch
@@ -142,15 +145,15 @@ def product(path, weight: torch.Tensor, quant: str) -> None:
 
 
 @pytest.mark.parametrize("quant", COMPRESSED)
-@pytest.mark.parametrize("precision", ["fp16", "fp32"])
-@pytest.mark.parametrize("optimize", [True, False], ids=["fast", "plain"])
-def test_the_executor_reads_the_very_weights(tmp_path, quant, precision, optimize):
+def test_the_executor_reads_the_very_weights(tmp_path, quant):
     """The product with the identity is the weight itself, as declared: rounded to half."""
     weight = weights(48, 64)
     product(tmp_path / "p.mlpackage", weight, quant)
-    program = MLProgram(tmp_path / "p.mlpackage", precision=precision, optimize=optimize)
-    found = program.predict({"x": np.eye(64)[None, :, None]})["y"][0, :, 0]
-    np.testing.assert_array_equal(found, decoded(weight, quant)[:, :, 0, 0])
+    expected = decoded(weight, quant)[:, :, 0, 0]
+    for precision, optimize in itertools.product(("fp16", "fp32"), (True, False)):
+        program = MLProgram(tmp_path / "p.mlpackage", precision=precision, optimize=optimize)
+        found = program.predict({"x": np.eye(64)[None, :, None]})["y"][0, :, 0]
+        np.testing.assert_array_equal(found, expected, f"{precision}, optimize={optimize}")
 
 
 def form(operation) -> tuple:
@@ -183,22 +186,25 @@ def stored_as(package: Package) -> dict:
     }
 
 
-# For a palette of one channel coremltools needs scikit-learn; its form is that of eight.
-@pytest.mark.parametrize("quant", [name for name in COMPRESSED if not name.endswith("-g1")])
-def test_a_package_has_what_coremltools_would_write(tmp_path, quant):
-    """Op, operands, types, shapes and stored dtypes of coremltools' own quantizers, iOS 18."""
-    import coremltools as ct
-    from coremltools.optimize import coreml as cto
-
+@pytest.fixture(scope="module")
+def plain():
+    """One convolution, in torch and as coremltools converts it."""
     layer = nn.Conv2d(1280, 32, 1, bias=False).eval()  # smaller ones coremltools leaves alone
     x = torch.zeros(1, 1280, 1, 4)
-    model = ct.convert(
+    return layer, ct.convert(
         torch.jit.trace(layer, x),
         inputs=[ct.TensorType("x", x.shape, dtype=np.float16)],
         outputs=[ct.TensorType("y", dtype=np.float16)],
         minimum_deployment_target=ct.target.iOS18,
         skip_model_load=True,
     )
+
+
+# For a palette of one channel coremltools needs scikit-learn; its form is that of eight.
+@pytest.mark.parametrize("quant", [name for name in COMPRESSED if not name.endswith("-g1")])
+def test_a_package_has_what_coremltools_would_write(tmp_path, plain, quant):
+    """Op, operands, types, shapes and stored dtypes of coremltools' own quantizers, iOS 18."""
+    layer, model = plain
     scheme = SCHEMES[quant]
     if scheme.form == "linear":
         sizes = {"granularity": "per_channel" if scheme.channels else "per_tensor"}

@@ -15,9 +15,13 @@ import torch
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
 
 CHOSEN = {
-    "plain": PROMPTS[0],
-    "French": PROMPTS[9],
+    "a prompt of several calls": PROMPTS[15],
     "empty system prompt": PROMPTS[17],
+}
+RECIPES = {
+    "state": {"kv": "state"},
+    "host": {"kv": "host"},
+    "projections": {"partition": "projections"},
 }
 
 
@@ -28,7 +32,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def sessions():
-    return {kv: Session(bundle(kv=kv), precision="fp32") for kv in ("state", "host")}
+    return {name: Session(bundle(**recipe), precision="fp32") for name, recipe in RECIPES.items()}
 
 
 @pytest.mark.parametrize("prompt", CHOSEN.values(), ids=CHOSEN)
@@ -37,8 +41,8 @@ def test_tokens_are_those_of_transformers(model, sessions, prompt):
     with torch.inference_mode():
         expected = reference_greedy(model, ids)
     assert len(expected) == NEW_TOKENS
-    for kv, session in sessions.items():
-        assert greedy(session, ids) == expected, kv
+    for name, session in sessions.items():
+        assert greedy(session, ids) == expected, name
 
 
 def test_half_precision_agrees_under_teacher_forcing(model, sessions):
