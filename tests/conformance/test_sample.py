@@ -1,12 +1,13 @@
 """A fixed sample of coremltools' own op tests, judged by `run.py` as the full run is."""
 
+import json
 from pathlib import Path
 
 from ane_book.mil.ops import OPS
 import numpy as np
 import pytest
 from run import OPS as OP_TESTS
-from run import explained, failed, reason, run_tests, summary
+from run import RESULT, explained, failed, headline, reason, run_tests, summary
 from teeth import Case, share, spoilt
 
 #: Ops that no test of Apple's predicts with here, and the file of tests/mil that holds them.
@@ -83,6 +84,11 @@ def test_nothing_survives_spoiling(value):
 def test_a_run_that_was_cut_short_is_no_result():
     with pytest.raises(SystemExit, match="not all tests ran"):
         run_tests([OP_TESTS], "--sample", "-k", "no test has this name")
+
+
+def test_readme_says_what_the_last_full_run_found():
+    said = headline(json.loads(RESULT.read_text())["predicted"])
+    assert said in (RESULT.parents[1] / "README.md").read_text()
 
 
 def test_a_reason_covers_its_cases_up_to_its_bound():
