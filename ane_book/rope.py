@@ -16,23 +16,29 @@ modeling_hunyuan_v1_dense.py.
 Dimensions: D head size, R rotated dimensions of it, T tokens.
 """
 
-from dataclasses import dataclass
 import math
 
 import numpy as np
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
 __all__ = ["Rotary"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Rotary:
-    """What a model does to the first R of a head's D dimensions."""
+    """What a model does to the first R of a head's D dimensions.
+
+    scaling: {} or "rope_type" with the fields of that type, as `config.json` names them.
+    attention_scale: what scores are multiplied by; None is 1 / sqrt(D).
+    """
 
     head_dim: int  # D
     rotary_dim: int  # R
     theta: float
-    scaling: dict  # {} or "rope_type" with the fields of that type, as `config.json` names them
+    scaling: dict
     max_position: int
+    attention_scale: float | None = None
 
     @property
     def kind(self) -> str | None:
@@ -51,10 +57,29 @@ class Rotary:
                 f"rope_scaling of type {self.kind!r} cannot be used: {error!r}"
             ) from None
 
-    def tables(self, positions: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
-        """cos and sin, each (1, 1, T, D) float32: see `ane_book.config.rope_tables`."""
-        angles = positions[:, None] * self._frequencies(context)  # (T, R/2)
-        scale, R = self.head_dim**-0.25, self.rotary_dim
+    def tables(
+        self, positions: np.ndarray, context: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """cos and sin of the rotary angles, each (1, 1, T, D) float32, for positions (T,).
+
+        Two things ride along, so that the graph need not do them. The first half of `sin` is
+        negated, which turns rotate-half into a swap of halves: `y = x * cos + swap(x) * sin`. And
+        both tables are scaled by the root of attention's scale, D^(-1/4) mostly: queries and keys
+        pass through them, so their product has attention's 1/sqrt(D), which as a constant of its
+        own would be rounded to fp16 (D = 128: off by 1e-4). Dimensions R and after, which are not
+        rotated, have that root as cos, and sin = 0.
+
+        context: the slots of the cache, by default one more than the last position. LongRoPE's
+        short or long divisors go by it, as in llama.cpp, since keys stay in a cache as they were
+        rotated. `transformers` goes by the length of the sequence so far, and computes all keys
+        anew once it is longer than the original context. So a bundle whose cache is longer than
+        that gives the logits of `transformers` for sequences that are longer too, and others for
+        shorter ones.
+        """
+        positions = np.asarray(positions, dtype=np.float64)
+        angles = positions[:, None] * self._frequencies(context or int(positions.max()) + 1)
+        R, given = self.rotary_dim, self.attention_scale  # angles: (T, R/2)
+        scale = self.head_dim**-0.25 if given is None else math.sqrt(given)
         turn = scale * self._attention_factor()
         shape = (1, 1, len(positions), self.head_dim)
         cos, sin = np.full(shape, scale, np.float32), np.zeros(shape, np.float32)

@@ -99,9 +99,9 @@ def measure(model: str, quant: str, limit: str, folder: str) -> dict:
 
 
 def shapes(bundle: Bundle) -> list[tuple[int, ...]]:
-    from ane_book.weights import tensor_shapes
+    from ane_book.models import find
 
-    return list(tensor_shapes(bundle.config).values())
+    return list(find(bundle.config.architecture).tensors(bundle.config).values())
 
 
 def main() -> None:

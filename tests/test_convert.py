@@ -12,12 +12,13 @@ from _command import processes
 from _tiny import TINY
 import ane_book
 from ane_book.bundle import Bundle, Recipe
-from ane_book.config import causal_mask, rope_tables
-from ane_book.conversion.decoder import lower_blocks, write_shard
-from ane_book.conversion.program import lower
-from ane_book.conversion.shards import head_splits, layer_ranges, parse_bytes
+from ane_book.conversion.plan.shards import head_splits, layer_ranges, parse_bytes
+from ane_book.conversion.write.decoder import lower_blocks, write_shard
+from ane_book.conversion.write.program import lower
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage
+from ane_book.host import causal_mask
 from ane_book.mil import MLProgram
+from ane_book.models import DecoderConfig, read_config
 from ane_book.models.decoder import Decoder, block_weights
 from ane_book.runtime import Session
 import numpy as np
@@ -123,15 +124,13 @@ def test_stamped_layers_equal_the_usual_path(tiny):
     import coremltools as ct
 
     model, _ = tiny("llama")
-    from ane_book.config import DecoderConfig
-
-    config = DecoderConfig.from_hf(model.config.to_dict())
+    config = read_config(model.config.to_dict())
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     decoder = Decoder.from_weights(config, weights.__getitem__)
     T, S, L = PREFILL, CONTEXT, config.num_layers
     cache = torch.randn(L, config.num_kv_heads, S, config.head_dim).half().float()
     mask = torch.from_numpy(causal_mask(9, T, S))
-    cos, sin = (torch.from_numpy(t) for t in rope_tables(config, np.arange(9, 9 + T)))
+    cos, sin = (torch.from_numpy(t) for t in config.rotary.tables(np.arange(9, 9 + T)))
     feeds = {
         "hidden": torch.randn(1, config.hidden_size, 1, T).half().float(),
         "rope_cos": cos,
@@ -186,8 +185,6 @@ def test_coremltools_reads_what_the_linker_writes(tiny_bundle, tmp_path):
 
 def test_graph_size():
     """Ops per layer: the peers have 65 to 102 (PEERS.md)."""
-    from ane_book.config import DecoderConfig
-
     config = DecoderConfig(
         architecture="llama", hidden_size=64, intermediate_size=96, num_layers=1, num_heads=4,
         num_kv_heads=2, head_dim=32, vocab_size=257, rms_norm_eps=1e-5, rope_theta=1e4,
@@ -274,7 +271,7 @@ class TestWholeOrNotAtAll:
         assert (bundle.path / kept.name / "Manifest.json").stat().st_mtime_ns == stamp
 
     def test_equal_weights_and_recipe_give_equal_bytes(self, tiny, tmp_path, monkeypatch):
-        monkeypatch.setattr("ane_book.conversion.decoder.lower", lower)  # each lowers its own
+        monkeypatch.setattr("ane_book.conversion.write.decoder.lower", lower)  # each lowers its own
         _, folder = tiny("qwen2")
         recipe = {"context": 32, "prefill": 8}
         one, two = (ane_book.convert(str(folder), out=tmp_path / n, **recipe) for n in "ab")

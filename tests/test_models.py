@@ -6,15 +6,15 @@ import tomllib
 
 from _tiny import COMMON, TINY, VARIANTS, longrope, odd, tiny_model, write_checkpoint
 import ane_book
-from ane_book.config import DecoderConfig, causal_mask, rope_tables
 from ane_book.conversion import _open
 from ane_book.conversion.recipe import make_recipe
-from ane_book.errors import AneBookError, InvalidInput, InvalidWeights, UnsupportedModel
+from ane_book.errors import AneBookError, InvalidWeights, UnsupportedModel
+from ane_book.host import causal_mask
+from ane_book.models import find, read_config
 from ane_book.models.decoder import Decoder, Head, Winner
 from ane_book.models.layers import rms_normalize
 from ane_book.models.reference import MODELS, ReferenceModel
 from ane_book.runtime import Session
-from ane_book.weights import tensor_shapes
 from ane_book.weights.random import RandomSource
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -41,7 +41,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 
 
 def decoder_of(model) -> Decoder:
-    config = DecoderConfig.from_hf(model.config.to_dict())
+    config = read_config(model.config.to_dict())
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     return Decoder.from_weights(config, weights.__getitem__)
 
@@ -51,13 +51,17 @@ def logits(
 ) -> torch.Tensor:
     """Logits (n, V) of `ids`, run in calls of the given lengths over one cache."""
     config, dtype = decoder.config, decoder.head.norm.weight.dtype
+    host = find(config.architecture).host(config)
     shape = (config.num_layers, config.num_kv_heads, context, config.head_dim)
     keys, values, found, at = torch.zeros(shape), torch.zeros(shape), [], 0
     for tokens in chunks:
         rows = model.get_input_embeddings()(torch.tensor(ids[at : at + tokens]))  # (T, C)
-        tables = map(torch.from_numpy, rope_tables(config, np.arange(at, at + tokens), context))
-        mask = torch.from_numpy(causal_mask(at, tokens, context)).repeat(1, 1, config.group, 1)
-        inputs = (rows.T[None, :, None], *tables, mask, keys, values)
+        tables = host.tables(np.arange(at, at + tokens), context)
+        for name, window in host.masks.items():
+            mask = causal_mask(at, tokens, context, window)
+            tables[name] = np.tile(mask, (1, 1, config.group, 1))
+        given = [torch.from_numpy(tables[name]) for name in decoder.inputs]
+        inputs = (rows.T[None, :, None] * host.embedding_scale, *given, keys, values)
         out, k, v = decoder(*(x.to(dtype) for x in inputs))
         keys[:, :, at : at + tokens], values[:, :, at : at + tokens] = k, v
         found.append(out[0, :, 0].T)
@@ -161,7 +165,7 @@ def test_yarn_is_that_of_transformers(changes):
         max_position_embeddings=16384, rope_parameters={"rope_theta": 5e5} | YARN | changes,
     )  # fmt: skip
     expected, factor = ROPE_INIT_FUNCTIONS["yarn"](theirs, "cpu")
-    rotary = DecoderConfig.from_hf(theirs.to_dict()).rotary
+    rotary = read_config(theirs.to_dict()).rotary
     np.testing.assert_allclose(rotary._frequencies(100), expected.numpy(), rtol=1e-6)
     assert rotary._attention_factor() == pytest.approx(factor, rel=1e-9)
 
@@ -175,7 +179,7 @@ def test_the_original_context_is_where_transformers_looks_for_it(kind, top):
                               "high_freq_factor": 4.0, "short_factor": [1.0] * 8,
                               "long_factor": [2.0] * 8}  # fmt: skip
     config["original_max_position_embeddings"] = top
-    scaling = DecoderConfig.from_hf(config).rope_scaling
+    scaling = read_config(config).rope_scaling
     assert scaling["original_max_position_embeddings"] == (top or 128)
 
 
@@ -184,7 +188,8 @@ def test_weight_shapes_are_those_of_the_checkpoint(tied):
     for family in TINY:
         model = tiny_model(family, tie_word_embeddings=tied)
         expected = {n: tuple(p.shape) for n, p in model.named_parameters()}
-        assert tensor_shapes(DecoderConfig.from_hf(model.config.to_dict())) == expected
+        config = read_config(model.config.to_dict())
+        assert find(config.architecture).tensors(config) == expected
 
 
 def test_longrope_goes_by_the_context_of_the_bundle():
@@ -200,22 +205,26 @@ def test_longrope_goes_by_the_context_of_the_bundle():
     assert (long - logits(decoder_of(model), model, ids[:60], [60], 64)).abs().max() > 0.01
 
 
+@pytest.mark.parametrize("variant", [{"kv": "state"}, {"kv": "host"}, {"partition": "projections"}])
 @pytest.mark.parametrize("family", ["phi3", "mistral"])
-def test_a_window_shorter_than_the_context_is_refused(tmp_path, family):
-    model = tiny_model(family, sliding_window=24)
+def test_a_window_shorter_than_the_context_hides_what_is_before_it(tmp_path, family, variant):
+    model = tiny_model(family, sliding_window=24, num_hidden_layers=2)
     folder = str(write_checkpoint(model, tmp_path / "checkpoint"))
-    with pytest.raises(InvalidInput, match="context 32 is beyond .* sliding window of 24 tokens"):
-        ane_book.convert(folder, out=tmp_path / "bundle", context=32, prefill=8)
-    ids = prompt(24)  # where the window hides nothing
-    found = logits(decoder_of(model), model, ids, [24], context=24)
-    torch.testing.assert_close(found, model(torch.tensor([ids])).logits[0], rtol=1e-4, atol=1e-4)
+    bundle = ane_book.convert(folder, out=tmp_path / "bundle", context=96, prefill=16, **variant)
+    ids = prompt(90)
+    expected = model(torch.tensor([ids])).logits[0].numpy()
+    session = Session(bundle, precision="fp32")
+    np.testing.assert_allclose(session.logits(ids[:83]), expected[:83], rtol=1e-4, atol=2e-4)
+    session.rewind(70)  # to where the window lies before what was run last
+    found = np.stack([session.decode(token) for token in ids[70:]])
+    np.testing.assert_allclose(found, expected[70:], rtol=1e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize(("stated", "window"), [({}, 4096), ({"sliding_window": None}, None)])
 def test_a_mistral_that_names_no_window_has_that_of_transformers(stated, window):
     config = tiny_model("mistral").config.to_dict()
     del config["sliding_window"]
-    assert DecoderConfig.from_hf(config | stated).sliding_window == window
+    assert read_config(config | stated).sliding_window == window
     assert type(tiny_model("mistral").config)().sliding_window == 4096
 
 
@@ -257,7 +266,7 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0
         ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "alpha": -2.0}},
          InvalidWeights, "'dynamic' cannot be used: .*math domain"),
         ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, UnsupportedModel,
-         "for hunyuan_v1_dense dynamic with alpha"),
+         "hunyuan_v1_dense models; .* dynamic with alpha"),
         ("hunyuan_v1_dense", {"rope_scaling": LONG, "head_dim": 24},
          InvalidWeights, "the norm after it undoes that"),
         ("qwen2", {"use_sliding_window": True}, UnsupportedModel, "use_sliding_window = True"),
@@ -308,7 +317,7 @@ def test_rms_norm_is_exact_for_tiny_and_huge_activations(scale, dim):
 
 
 def test_winner_is_the_first_of_the_largest():
-    config = DecoderConfig.from_hf(tiny_model("llama").config.to_dict())
+    config = read_config(tiny_model("llama").config.to_dict())
     splits = (100, 100, 57)
     logits = [
         torch.randn(1, rows, 1, 4, generator=torch.Generator().manual_seed(3)) for rows in splits

@@ -16,8 +16,7 @@ from _command import ane_book as command
 from _command import refused
 import ane_book
 from ane_book.bundle import Bundle, cache
-from ane_book.conversion import key
-from ane_book.conversion.place import exchange
+from ane_book.conversion.place import exchange, key
 from ane_book.errors import InvalidBundle, InvalidInput
 import pytest
 
@@ -233,7 +232,7 @@ class TestKeys:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         loaded = {Path(file).relative_to(key.LIBRARY).as_posix() for file in done.stdout.split()}
         named = self.named(key.LIBRARY)
-        assert {"mil/package/weight_file.py", "conversion/program.py"} <= named
+        assert {"mil/package/weight_file.py", "conversion/write/program.py"} <= named
         above = {"cli/__init__.py", "__init__.py", "mil/run/program.py", "runtime/session.py"}
         assert not above & named
         beside = {name for name in loaded - named if not name.startswith("mil/")}

@@ -9,11 +9,11 @@ from _command import ane_book as command
 from _command import refused
 from _tiny import TINY, tiny_model, write_checkpoint
 from ane_book.bundle import Bundle
-from ane_book.conversion import limits, reference_models
-from ane_book.conversion.plan import find_config, plan
+from ane_book.conversion import reference_models
+from ane_book.conversion.plan import find_config, limits, plan
+from ane_book.conversion.plan.shards import blob_bytes
 from ane_book.conversion.quantize import SCHEMES, encode
 from ane_book.conversion.recipe import make_recipe
-from ane_book.conversion.shards import blob_bytes
 from ane_book.errors import (
     InvalidInput,
     InvalidWeights,

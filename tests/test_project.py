@@ -29,7 +29,8 @@ MAX_BYTES = {".png": 1_000_000, ".safetensors": 10_000_000}  # weights that a sc
 #: The floors of the library: a room imports from lower floors and itself, never sideways or up.
 FLOORS = [
     "errors rope progress cli.options",
-    "device config text bundle.arrays",
+    "host",
+    "device models text bundle.arrays",
     "bundle",
     "bundle.cache weights mil.package",
     "mil.ops",
@@ -37,7 +38,7 @@ FLOORS = [
     "mil.kernels",
     "mil.run",
     "mil",
-    "models coreml",
+    "models.reference coreml",
     "conversion",
     "runtime",
     "evidence cli.talk figures",

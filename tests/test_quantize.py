@@ -6,8 +6,8 @@ import itertools
 from _tiny import tiny_model
 import ane_book
 from ane_book.bundle import Recipe
-from ane_book.conversion.program import PackageWriter
 from ane_book.conversion.quantize import SCHEMES, encode, palettize, quantize
+from ane_book.conversion.write.program import PackageWriter
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
 from ane_book.mil.package.reader import Constant, Package

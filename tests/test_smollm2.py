@@ -4,7 +4,7 @@
 """
 
 from _common import bundle, reference_model
-from ane_book.config import causal_mask, rope_tables
+from ane_book.host import causal_mask
 from ane_book.mil import MLProgram
 from ane_book.runtime import Session
 import numpy as np
@@ -63,7 +63,7 @@ def test_shortcuts_change_nothing_that_matters(precision, least):
     """
     made = bundle(kv="state")
     config, context = made.config, made.recipe.context
-    cos, sin = rope_tables(config, np.arange(5, 6))
+    cos, sin = config.rotary.tables(np.arange(5, 6))
     inputs = {
         "hidden": made.embedding[[504]].T[None, :, None],
         "rope_cos": cos,

@@ -28,10 +28,19 @@ import stat
 from typing import Annotated, Literal
 
 from ane_book.bundle.arrays import map_array, read_arrays
-from ane_book.config import DecoderConfig
-from ane_book.errors import InvalidBundle
+from ane_book.errors import InvalidBundle, UnsupportedModel
+from ane_book.models import DecoderConfig, find
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
 
 __all__ = ["Bundle", "Manifest", "Recipe", "projections", "regular_files", "seal"]
 
@@ -99,6 +108,16 @@ class Head(_Record):
         return self.packages[0]
 
 
+def _read_config(fields):
+    """The configuration as its architecture has it."""
+    if not isinstance(fields, dict):
+        return fields
+    try:
+        return find(fields.get("architecture")).Config.model_validate(fields)
+    except UnsupportedModel as error:
+        raise ValueError(str(error)) from None
+
+
 class Tokenizer(_Record):
     file: FileName = "tokenizer.json"
     chat_template: str | None = None
@@ -113,7 +132,7 @@ class Manifest(_Record):
 
     format: Literal["ane-book bundle 2"]
     name: str
-    config: DecoderConfig
+    config: Annotated[SerializeAsAny[DecoderConfig], BeforeValidator(_read_config)]
     recipe: Recipe
     source: Source
     shards: list[Shard]
@@ -267,7 +286,7 @@ class Bundle:
         config = self.config
         L, C, D = config.num_layers, config.hidden_size, config.head_dim
         wanted = {"layers": ((L, 2, C), np.float16), "final": ((C,), np.float16)}
-        if config.qk_norm:
+        if "attention.prepare.weight" in find(config.architecture).parameters(config):
             wanted["qk"] = ((L, 2, D), np.float16)
         return read_arrays(self.path / self.manifest.norms, wanted)
 

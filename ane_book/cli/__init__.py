@@ -268,7 +268,7 @@ def cache_command(
     if action == "delete":
         removed = cache.delete(names or [entry.path.name for entry in cache.entries()])
     elif limit is not None:
-        from ane_book.conversion.shards import parse_bytes
+        from ane_book.conversion.plan.shards import parse_bytes
 
         removed = cache.evict(parse_bytes(limit))
     else:

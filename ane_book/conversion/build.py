@@ -24,16 +24,16 @@ from ane_book.bundle import (
     regular_files,
     seal,
 )
-from ane_book.config import DecoderConfig
-from ane_book.conversion.decoder import lower_blocks, write_head, write_shard
 from ane_book.conversion.golden import GoldenPass
-from ane_book.conversion.journal import Journal
 from ane_book.conversion.place import beside, exchange, is_full
+from ane_book.conversion.place.journal import Journal
 from ane_book.conversion.plan import Program, plan
-from ane_book.conversion.projections import cut_layer, host_weights, write_projection
 from ane_book.conversion.quantize import find_scheme
+from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
+from ane_book.conversion.write.projections import cut_layer, host_weights, write_projection
 from ane_book.errors import InvalidWeights, OutOfSpace
-from ane_book.models import decoder
+from ane_book.models import DecoderConfig, decoder, find
+from ane_book.models.architecture import Tensor as Named
 from ane_book.weights import TokenizerFiles, WeightSource
 import numpy as np
 from torch import Tensor
@@ -136,16 +136,20 @@ class BundleBuilder:
         """The same numbers in float32."""
         return self._half(name).astype(np.float32)
 
+    @property
+    def _outer(self) -> dict[str, Named]:
+        return find(self.config.architecture).outer(self.config)
+
     def _write_embedding(self, path: Path) -> None:
         with path.open("wb") as file:
-            np.save(file, self._half("model.embed_tokens.weight"))
+            np.save(file, self._half(self._outer["embedding"].name))
 
     @cached_property
     def _vocabulary(self) -> np.ndarray:
         """The head's rows (V, C), fp16; of a tied one the embedding as written, still mapped."""
-        if self.config.tied_embeddings:
+        if "head" not in self._outer:
             return np.load(self.partial / "embedding.npy", mmap_mode="r")
-        return self._half("lm_head.weight")
+        return self._half(self._outer["head"].name)
 
     # --- layers -------------------------------------------------------------------------------
 
@@ -222,7 +226,7 @@ class BundleBuilder:
         rows = slice(first, first + sum(splits.values()))
 
         def read(name: str) -> np.ndarray:
-            if name == "model.norm.weight":
+            if name == self._outer["norm"].name:
                 return self._read(name)
             return self._vocabulary[rows].astype(np.float32)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ane_book.bundle import Recipe
-from ane_book.config import DecoderConfig, causal_mask, rope_tables
-from ane_book.models import decoder
+from ane_book.host import Host, causal_mask
+from ane_book.models import DecoderConfig, decoder, find
 import numpy as np
 import torch
 from torch import Tensor
@@ -45,13 +45,16 @@ class GoldenPass:
     def layers(self, layers: range) -> Iterator[dict[str, Tensor]]:
         """The state dict of each layer, run as it goes by; then the hidden state is on disk."""
         hidden, feeds = self._hidden(layers.start), self._feeds()
+        architecture = find(self.config.architecture)
+        kinds = architecture.kinds(self.config)
         with torch.device("meta"):  # no memory for parameters that are given
-            block = decoder.Block(self.config)
+            blocks = {kind: architecture.block(self.config, kind) for kind in set(kinds)}
         for layer in layers:
+            block, own = blocks[kinds[layer]], architecture.feeds(kinds[layer])
             state = decoder.block_weights(self.config, layer, self.read)
             block.load_state_dict(state, assign=True)
             with torch.inference_mode():
-                hidden = block(hidden, *feeds)[0]
+                hidden = block(hidden, *(feeds[name] for name in own), *self._cache)[0]
             yield state
         final = self.file(layers.stop)
         unfinished = final.with_name(f"unfinished_{final.name}")
@@ -66,15 +69,26 @@ class GoldenPass:
         if layer:
             return torch.from_numpy(np.load(self.file(layer)))
         embedding = np.load(self.folder / "embedding.npy", mmap_mode="r")
-        rows = embedding[self.tokens].astype(np.float32)  # (T, C)
+        rows = embedding[self.tokens].astype(np.float32) * self._host.embedding_scale  # (T, C)
         return torch.from_numpy(rows.T[None, :, None, :].copy())  # (1, C, 1, T)
 
-    def _feeds(self) -> tuple[Tensor, ...]:
-        config, T, S = self.config, self.recipe.prefill, self.recipe.context
-        mask = torch.from_numpy(causal_mask(0, T, S)).repeat(1, 1, config.group, 1)
-        empty = torch.zeros(1, config.num_kv_heads, S, config.head_dim)
-        cos, sin = (torch.from_numpy(t) for t in rope_tables(config, np.arange(T), S))
-        return cos, sin, mask, empty, empty
+    @property
+    def _host(self) -> Host:
+        return find(self.config.architecture).host(self.config)
+
+    def _feeds(self) -> dict[str, Tensor]:
+        """The host's tables and masks of a first call, masks with a row for each of G * T."""
+        T, S, host = self.recipe.prefill, self.recipe.context, self._host
+        tables = host.tables(np.arange(T), S)
+        masks = {n: causal_mask(0, T, S, window) for n, window in host.masks.items()}
+        masks = {n: np.tile(mask, (1, 1, self.config.group, 1)) for n, mask in masks.items()}
+        return {name: torch.from_numpy(array) for name, array in (tables | masks).items()}
+
+    @property
+    def _cache(self) -> tuple[Tensor, Tensor]:
+        """Nothing before the first token: keys and values."""
+        shape = 1, self.config.num_kv_heads, self.recipe.context, self.config.head_dim
+        return torch.zeros(shape), torch.zeros(shape)
 
     def head(self, splits: tuple[int, ...], weights: dict[str, Tensor]) -> None:
         """The next parts of the vocabulary; `weights` is the state dict of a `Head` with them."""

@@ -4,10 +4,10 @@ import inspect
 from typing import get_args
 
 from ane_book.bundle import Bundle, Recipe
-from ane_book.config import DecoderConfig
+from ane_book.conversion.plan.shards import parse_bytes
 from ane_book.conversion.quantize import find_scheme
-from ane_book.conversion.shards import parse_bytes
 from ane_book.errors import InvalidInput
+from ane_book.models import DecoderConfig
 
 __all__ = ["hold_to", "make_recipe"]
 
@@ -64,17 +64,11 @@ def _context(config: DecoderConfig | None, wanted: int | None) -> int:
     """The context that was asked for, or 512 tokens, or as many as the model can take if fewer."""
     if config is None:
         return 512 if wanted is None else wanted
-    window = config.sliding_window or config.max_position
     if wanted is None:
-        return min(512, config.max_position, window)
+        return min(512, config.max_position)
     if wanted > config.max_position:
         raise InvalidInput(
             f"context {wanted} is beyond the model's {config.max_position} positions"
-        )
-    if wanted > window:
-        raise InvalidInput(
-            f"context {wanted} is beyond the model's sliding window of {window} tokens, and "
-            "windows are not supported; take a shorter context"
         )
     return wanted
 

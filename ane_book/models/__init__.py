@@ -1,0 +1,57 @@
+"""Models: one file an architecture, of the layers that they share.
+
+    architecture.py   the interface: what a file has to say
+    dense.py          the decoder that most of them are, but for a few lines
+    layers.py         the layers, in the form that the Neural Engine likes (torch)
+    decoder.py        what comes around the blocks: head, weights, the whole decoder (torch)
+    reference.py      the reference models
+
+Adding one is a file here, its line in `ARCHITECTURES`, and a row in the parity tests
+(`tests/_tiny.py`).
+"""
+
+from ane_book.errors import UnsupportedModel
+from ane_book.models.architecture import Architecture
+from ane_book.models.dense import DecoderConfig
+from ane_book.models.hunyuan import HunYuan
+from ane_book.models.llama import Llama
+from ane_book.models.mistral import Mistral
+from ane_book.models.phi3 import Phi3
+from ane_book.models.qwen2 import Qwen2
+from ane_book.models.qwen3 import Qwen3
+
+__all__ = ["ARCHITECTURES", "DecoderConfig", "find", "find_gguf", "read_config"]
+
+#: `model_type` -> architecture.
+ARCHITECTURES: dict[str, Architecture] = {
+    architecture.model_type: architecture
+    for architecture in (HunYuan(), Llama(), Mistral(), Phi3(), Qwen2(), Qwen3())
+}
+
+
+def find(model_type: str) -> Architecture:
+    """The architecture of this `model_type`; raises UnsupportedModel."""
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+        raise UnsupportedModel(
+            f"config.json: model_type {model_type!r} is not one this library converts; "
+            f"supported: {', '.join(sorted(ARCHITECTURES))}"
+        )
+    return ARCHITECTURES[model_type]
+
+
+def find_gguf(name: str) -> Architecture:
+    """The architecture that GGUF calls so; raises UnsupportedModel."""
+    known = {a.gguf.architecture: a for a in ARCHITECTURES.values() if a.gguf}
+    if not isinstance(name, str) or name not in known:
+        raise UnsupportedModel(
+            f"architecture {name!r} is not supported; supported: {', '.join(sorted(known))}"
+        )
+    return known[name]
+
+
+def read_config(fields: dict) -> DecoderConfig:
+    """A Hugging Face `config.json`, read by the architecture that it names.
+
+    Raises UnsupportedModel for a model or a field's value that this library does not have.
+    """
+    return find(fields.get("model_type")).config(fields)

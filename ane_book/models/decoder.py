@@ -1,41 +1,21 @@
-"""The dense decoder of the families in `ane_book.config.FAMILIES`, in ANE form.
+"""What is around a decoder's blocks: the head, where weights go, and the whole of it in PyTorch.
 
-It is the one description of these models: conversion lowers its `Block` and `Head`, tests hold it
-to `transformers`, and chapters call it directly. Embedding lookup, rotary tables and the mask are
-the host's work (`ane_book.config`), so none of them is here.
+Conversion lowers an architecture's block and `Head`, tests hold `Decoder` to `transformers`, and
+chapters call it directly. Embedding lookup, rotary tables and the mask are the host's work
+(`ane_book.host`), so none of them is here.
 
 Letters are those of `ane_book.models.layers`.
 """
 
 from collections.abc import Callable
 
-from ane_book.config import DecoderConfig
-from ane_book.models.layers import Attention, FeedForward, RMSNorm, projection
+from ane_book.models import DecoderConfig, find
+from ane_book.models.layers import projection
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Block", "Decoder", "Head", "Winner", "block_weights", "head_weights"]
-
-
-class Block(nn.Module):
-    """One layer: norm, attention, residual, norm, feed-forward, residual."""
-
-    def __init__(self, config: DecoderConfig):
-        super().__init__()
-        self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.attention = Attention(config)
-        self.feed_forward_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.feed_forward = FeedForward(config)
-
-    def forward(self, hidden, rope_cos, rope_sin, mask, keys, values):
-        """hidden (1,C,1,T), this layer's cache (1,K,S,D) -> hidden, new keys, values (1,K,T,D)."""
-        y, new_keys, new_values = self.attention(
-            self.attention_norm(hidden), rope_cos, rope_sin, mask, keys, values
-        )
-        hidden = hidden + y
-        hidden = hidden + self.feed_forward(self.feed_forward_norm(hidden))
-        return hidden, new_keys, new_values
+__all__ = ["Decoder", "Head", "Winner", "block_weights", "head_weights"]
 
 
 class Head(nn.Module):
@@ -46,7 +26,7 @@ class Head(nn.Module):
 
     def __init__(self, config: DecoderConfig, splits: tuple[int, ...]):
         super().__init__()
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.norm = find(config.architecture).final_norm(config)
         self.parts = nn.ModuleList(projection(config.hidden_size, rows) for rows in splits)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -75,32 +55,18 @@ class Winner(nn.Module):
 
 
 def block_weights(config: DecoderConfig, layer: int, read: Callable[[str], np.ndarray]) -> dict:
-    """The parameters of layer `layer` as a state dict of `Block`.
+    """The parameters of layer `layer` as a state dict of its block, in the order of storing.
 
     read(name) gives a tensor under its `transformers` name, float32, (out, in) order.
     """
-    C, D, H, K = config.hidden_size, config.head_dim, config.num_heads, config.num_kv_heads
-    base, family = f"model.layers.{layer}", config.family
-
-    def rows(*names: str) -> Tensor:
-        return torch.from_numpy(np.concatenate([read(f"{base}.{name}") for name in names]))
-
-    def matrix(*modules: str) -> Tensor:
-        return rows(*[f"{module}.weight" for module in modules])[:, :, None, None]
-
-    weights = {
-        "attention_norm.weight": rows("input_layernorm.weight").view(1, C, 1, 1),
-        "attention.qkv.weight": matrix(*family.qkv),
-        "attention.out.weight": matrix("self_attn.o_proj"),
-        "feed_forward_norm.weight": rows("post_attention_layernorm.weight").view(1, C, 1, 1),
-        "feed_forward.gate_up.weight": matrix(*family.gate_up),
-        "feed_forward.down.weight": matrix("mlp.down_proj"),
-    }
-    if config.qkv_bias:
-        weights["attention.qkv.bias"] = rows(*[f"{module}.bias" for module in family.qkv])
-    if config.qk_norm:
-        q, k = (rows(f"{module}.weight") for module in family.qk_norms)
-        weights["attention.qk_norm"] = torch.cat([q.expand(H, D), k.expand(K, D)])[None, :, None, :]
+    architecture = find(config.architecture)
+    kind, prefix = architecture.kinds(config)[layer], f"{architecture.layer_prefix}.{layer}"
+    with torch.device("meta"):  # shapes alone, no memory
+        shapes = dict(architecture.block(config, kind).named_parameters())
+    weights = {}
+    for name, parts in architecture.parameters(config, kind).items():
+        rows = np.concatenate([part.rows(read(f"{prefix}.{part.name}")) for part in parts])
+        weights[name] = torch.from_numpy(rows).view(shapes[name].shape)
     return weights
 
 
@@ -108,10 +74,11 @@ def head_weights(
     config: DecoderConfig, splits: tuple[int, ...], read: Callable[[str], np.ndarray]
 ) -> dict:
     """The parameters of `Head` as a state dict; a tied head reads the embedding."""
-    name = "model.embed_tokens.weight" if config.tied_embeddings else "lm_head.weight"
-    parts = torch.from_numpy(read(name))[:, :, None, None].split(list(splits))
-    norm = torch.from_numpy(read("model.norm.weight")).view(1, -1, 1, 1)
-    return {"norm.weight": norm} | {f"parts.{i}.weight": part for i, part in enumerate(parts)}
+    outer = find(config.architecture).outer(config)
+    matrix, norm = outer.get("head", outer["embedding"]), outer["norm"]
+    parts = torch.from_numpy(read(matrix.name))[:, :, None, None].split(list(splits))
+    weight = torch.from_numpy(norm.rows(read(norm.name))).view(1, -1, 1, 1)
+    return {"norm.weight": weight} | {f"parts.{i}.weight": part for i, part in enumerate(parts)}
 
 
 class Decoder(nn.Module):
@@ -119,8 +86,10 @@ class Decoder(nn.Module):
 
     def __init__(self, config: DecoderConfig):
         super().__init__()
-        self.config = config
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.config, architecture = config, find(config.architecture)
+        kinds = architecture.kinds(config)
+        self.feeds = [architecture.feeds(kind) for kind in kinds]  # of each layer
+        self.layers = nn.ModuleList(architecture.block(config, kind) for kind in kinds)
         self.head = Head(config, (config.vocab_size,))
 
     @classmethod
@@ -132,11 +101,20 @@ class Decoder(nn.Module):
         decoder.head.load_state_dict(head_weights(config, (config.vocab_size,), read))
         return decoder.eval().requires_grad_(False)
 
-    def forward(self, hidden, rope_cos, rope_sin, mask, keys, values):
-        """hidden (1,C,1,T), cache (L,K,S,D) -> logits (1,V,1,T), new keys and values (L,K,T,D)."""
+    @property
+    def inputs(self) -> list[str]:
+        """What it takes of the host's tables and masks, in the order of `forward`."""
+        return list(dict.fromkeys(name for feeds in self.feeds for name in feeds))
+
+    def forward(self, hidden: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden (1,C,1,T), `inputs`, cache (L,K,S,D), keys and values -> logits (1,V,1,T), new
+        keys and values (L,K,T,D). The inputs of most models are cos, sin and mask."""
+        *tables, keys, values = rest
+        given = dict(zip(self.inputs, tables, strict=True))
         new_keys, new_values = [], []
-        for layer, k, v in zip(self.layers, keys.split(1), values.split(1), strict=True):
-            hidden, new_k, new_v = layer(hidden, rope_cos, rope_sin, mask, k, v)
+        each = zip(self.layers, self.feeds, keys.split(1), values.split(1), strict=True)
+        for layer, feeds, k, v in each:
+            hidden, new_k, new_v = layer(hidden, *(given[name] for name in feeds), k, v)
             new_keys.append(new_k)
             new_values.append(new_v)
         (logits,) = self.head(hidden)

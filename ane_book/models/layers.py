@@ -13,12 +13,25 @@ S).
 - RMSNorm: Zhang and Sennrich 2019 (arXiv 1910.07467); SwiGLU: Shazeer 2020 (arXiv 2002.05202).
 """
 
-from ane_book.config import DecoderConfig
+from collections.abc import Callable
+
+from ane_book.models.dense import DecoderConfig
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
 
-__all__ = ["Attention", "FeedForward", "RMSNorm", "projection", "rms_normalize", "rotate"]
+__all__ = [
+    "Attention",
+    "Block",
+    "FeedForward",
+    "NormThenRotate",
+    "RMSNorm",
+    "Rotate",
+    "RotateThenNorm",
+    "projection",
+    "rms_normalize",
+    "rotate",
+]
 
 
 def projection(inputs: int, outputs: int, bias: bool = False) -> nn.Conv2d:
@@ -57,10 +70,46 @@ class RMSNorm(nn.Module):
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, dims: int) -> Tensor:
     """Rotary embedding of the first `dims` of D dimensions, rows (1, heads, T, D).
 
-    The tables are those of `rope_tables`, (1, 1, T, D): for the other dimensions sin is 0.
+    The tables are those of `Rotary.tables`, (1, 1, T, D): for the other dimensions sin is 0.
     """
     first, second, *rest = x.split(dims // 2, dim=-1)
     return x * cos + torch.cat([second, first, *rest], dim=-1) * sin
+
+
+class Rotate(nn.Module):
+    """What makes queries and keys, rows (1, H+K, T, D), ready for attention: rotary embedding."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        self.rotary_dim = config.rotary_dim
+
+    def forward(self, qk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return rotate(qk, cos, sin, self.rotary_dim)
+
+
+class NormThenRotate(Rotate):
+    """RMS norm of every head of queries and keys, then rotary embedding."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__(config)
+        self.eps = config.rms_norm_eps
+        heads = config.num_heads + config.num_kv_heads  # a weight each: they are normed in one go
+        self.weight = nn.Parameter(torch.ones(1, heads, 1, config.head_dim))
+
+    def forward(self, qk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return super().forward(rms_normalize(qk, 3, self.eps) * self.weight, cos, sin)
+
+
+class RotateThenNorm(NormThenRotate):
+    """Rotary embedding, then RMS norm of every head.
+
+    A rotation keeps the mean square, so that only the norm's weights have to come after it; and the
+    scale in the tables is not normed away.
+    """
+
+    def forward(self, qk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        qk = rotate(rms_normalize(qk, 3, self.eps), cos, sin, self.rotary_dim)
+        return qk * self.weight
 
 
 class Attention(nn.Module):
@@ -69,19 +118,17 @@ class Attention(nn.Module):
     Old and new keys meet in the scores, not in the cache: scores over the S slots and over the T
     new tokens are computed apart and joined before the softmax. The cache is only read, so one
     graph serves both cache variants, and no copy of the cache is ever made.
+
+    prepare: what makes queries and keys, (1, H+K, T, D), ready for attention, with the tables.
     """
 
-    def __init__(self, config: DecoderConfig):
+    def __init__(self, config: DecoderConfig, prepare: nn.Module, bias: bool = False):
         super().__init__()
         self.heads, self.kv_heads, self.dim = config.num_heads, config.num_kv_heads, config.head_dim
-        rows = (self.heads + 2 * self.kv_heads) * self.dim
-        self.qkv = projection(config.hidden_size, rows, bias=config.qkv_bias)
-        self.out = projection(self.heads * self.dim, config.hidden_size)
-        self.rotary_dim = config.rotary_dim
-        self.rope_before_norm = config.family.rope_before_norm
-        self.qk_norm_eps = config.rms_norm_eps if config.qk_norm else None
-        if config.qk_norm:  # one weight a head, so that queries and keys are normed in one go
-            self.qk_norm = nn.Parameter(torch.ones(1, self.heads + self.kv_heads, 1, self.dim))
+        C, _, Q, KV = config.widths
+        self.qkv = projection(C, Q + 2 * KV, bias)
+        self.prepare = prepare
+        self.out = projection(Q, C)
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
@@ -90,10 +137,10 @@ class Attention(nn.Module):
         H, K, D, T, S = self.heads, self.kv_heads, self.dim, x.shape[3], keys.shape[2]
         rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
         qk, new_values = rows.split([H + K, K], dim=1)
-        q, new_keys = self._norm_and_rotate(qk, cos, sin).split([H, K], dim=1)
+        q, new_keys = self.prepare(qk, cos, sin).split([H, K], dim=1)
 
         # The G query heads of one key/value head become rows of one matrix: no copy of K or V.
-        # The scale 1/sqrt(D) came in with the rotary tables (`ane_book.config.rope_tables`).
+        # The scale 1/sqrt(D) came in with the rotary tables (`ane_book.rope`).
         q = q.reshape(1, K, (H // K) * T, D)
         scores = torch.cat([q @ keys.transpose(2, 3), q @ new_keys.transpose(2, 3)], dim=3)
         weights = F.softmax(scores + mask, dim=3)  # (1, K, G*T, S+T)
@@ -102,26 +149,51 @@ class Attention(nn.Module):
         y = y.view(1, H, T, D).transpose(2, 3).reshape(1, H * D, 1, T)
         return self.out(y), new_keys, new_values
 
-    def _norm_and_rotate(self, qk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Queries and keys (1, H+K, T, D), ready for attention."""
-        if self.qk_norm_eps is not None:
-            qk = rms_normalize(qk, 3, self.qk_norm_eps)
-            if not self.rope_before_norm:
-                qk = qk * self.qk_norm
-        qk = rotate(qk, cos, sin, self.rotary_dim)
-        # A rotation keeps the mean square, so that where the norm comes after it, only the norm's
-        # weights have to; and the scale in the tables is not normed away.
-        return qk * self.qk_norm if self.qk_norm_eps is not None and self.rope_before_norm else qk
-
 
 class FeedForward(nn.Module):
-    """SwiGLU: down(silu(gate(x)) * up(x)), with gate and up as one convolution."""
+    """down(activation(gate(x)) * up(x)), with gate and up as one convolution; SwiGLU with SiLU."""
 
-    def __init__(self, config: DecoderConfig):
+    def __init__(self, config: DecoderConfig, activation: Callable[[Tensor], Tensor] = F.silu):
         super().__init__()
-        self.gate_up = projection(config.hidden_size, 2 * config.intermediate_size)
-        self.down = projection(config.intermediate_size, config.hidden_size)
+        C, F_ = config.hidden_size, config.intermediate_size
+        self.gate_up = projection(C, 2 * F_)
+        self.down = projection(F_, C)
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=1)  # 2 x (1, F, 1, T)
-        return self.down(F.silu(gate) * up)
+        return self.down(self.activation(gate) * up)
+
+
+class Block(nn.Module):
+    """One layer: attention and feed-forward, the result of each added to the hidden state.
+
+    before_*, after_*: what is done to the input and to the result of each, if anything.
+    """
+
+    def __init__(
+        self,
+        attention: Attention,
+        feed_forward: nn.Module,
+        *,
+        before_attention: nn.Module | None = None,
+        after_attention: nn.Module | None = None,
+        before_feed_forward: nn.Module | None = None,
+        after_feed_forward: nn.Module | None = None,
+    ):
+        super().__init__()
+        self.before_attention = before_attention or nn.Identity()
+        self.attention = attention
+        self.after_attention = after_attention or nn.Identity()
+        self.before_feed_forward = before_feed_forward or nn.Identity()
+        self.feed_forward = feed_forward
+        self.after_feed_forward = after_feed_forward or nn.Identity()
+
+    def forward(self, hidden, cos, sin, mask, keys, values):
+        """hidden (1,C,1,T), this layer's cache (1,K,S,D) -> hidden, new keys, values (1,K,T,D)."""
+        y, new_keys, new_values = self.attention(
+            self.before_attention(hidden), cos, sin, mask, keys, values
+        )
+        hidden = hidden + self.after_attention(y)
+        y = self.feed_forward(self.before_feed_forward(hidden))
+        return hidden + self.after_feed_forward(y), new_keys, new_values

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 import tomllib
 
-from ane_book.config import DecoderConfig
 from ane_book.errors import UnknownModel
+from ane_book.models import read_config
 from ane_book.weights.hub import Reference
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -54,7 +54,7 @@ class ReferenceModel(Reference):
     unsure: list[str] = field(default_factory=list)  # what nobody has checked
 
     def __post_init__(self):
-        DecoderConfig.from_hf(self.config)
+        read_config(self.config)
 
     @property
     def size(self) -> str:

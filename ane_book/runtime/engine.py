@@ -14,9 +14,10 @@ from typing import Any
 
 from ane_book.bundle import Bundle, Manifest, projections
 from ane_book.bundle import Shard as ShardRecord
-from ane_book.config import MASKED, DecoderConfig, causal_mask, rope_tables
 from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
+from ane_book.host import MASKED, causal_mask
+from ane_book.models import DecoderConfig
 from ane_book.runtime.backends import Backend, LoadedFunction
 from ane_book.runtime.projections import HostLayer, rms_norm
 import numpy as np
@@ -121,6 +122,8 @@ class _Call:
         self._hidden = np.zeros((1, config.hidden_size, 1, tokens), dtype)
         self._mask = causal_mask(0, tokens, context).astype(dtype)  # (1, 1, T, S+T)
         self._position = np.zeros(1, np.int32)
+        window = config.sliding_window
+        self._window = window if window and window < context + tokens else None
         self._visible = 0  # slots that the mask lets through
 
     def inputs(
@@ -133,9 +136,13 @@ class _Call:
         """
         self._hidden[0, :, 0, : len(rows)] = rows.T  # (n, C) -> (C, n)
         self._hidden[..., len(rows) :] = 0
-        low, high = sorted((self._visible, position))
-        self._mask[..., low:high] = 0.0 if position > self._visible else MASKED
-        self._visible = position
+        if self._window:
+            context = self._mask.shape[3] - self.tokens
+            self._mask[:] = causal_mask(position, self.tokens, context, self._window)
+        else:
+            low, high = sorted((self._visible, position))
+            self._mask[..., low:high] = 0.0 if position > self._visible else MASKED
+            self._visible = position
         self._position[0] = position
         window = slice(position, position + self.tokens)
         return {
@@ -200,7 +207,7 @@ class Engine:
             _load(bundle, backend, package, head_types(manifest, package))
             for package in dict.fromkeys(manifest.head.packages)
         ]
-        tables = rope_tables(self.config, np.arange(self.context))  # 2 x (1, 1, S, D)
+        tables = self.config.rotary.tables(np.arange(self.context))  # 2 x (1, 1, S, D)
         self._tables = {
             f"rope_{name}": table.astype(backend.dtype)
             for name, table in zip(("cos", "sin"), tables, strict=True)

@@ -8,7 +8,7 @@ Letters: C hidden size, D head size, R rotated dimensions, H query heads, K key/
 G = H / K, T tokens of a call, S slots of the cache, P of them filled.
 """
 
-from ane_book.config import DecoderConfig
+from ane_book.models import DecoderConfig
 from ane_book.runtime.backends import LoadedFunction
 import numpy as np
 
@@ -84,7 +84,8 @@ class HostLayer:
         # The scale 1/sqrt(D) came in with the rotary tables (`ane_book.rope`).
         q = q.reshape(len(k), -1, T, q.shape[2])  # (K, G, T, D)
         scores = q @ keys[:, None].swapaxes(2, 3)  # (K, G, T, P + T)
-        scores[..., P:] += inputs["mask"][0, 0, :, -T:]  # causal among the new
+        mask = inputs["mask"][0, 0]  # (T, S + T): of the slots, what a window leaves
+        scores += np.concatenate([mask[:, :P], mask[:, -T:]], axis=1)
         weights = np.exp(scores - scores.max(axis=3, keepdims=True))
         weights /= weights.sum(axis=3, keepdims=True)
         y = weights @ values[:, None]  # (K, G, T, D)
@@ -94,7 +95,7 @@ class HostLayer:
         """Queries (which = 0) or keys (1), (heads, T, D), ready for attention."""
         weight = 1.0 if self._qk_norms is None else self._qk_norms[which]
         # A rotation keeps the mean square, so where the norm comes after it, only its weight does.
-        late = self._config.family.rope_before_norm
+        late = self._config.architecture == "hunyuan_v1_dense"
         if self._qk_norms is not None:
             x = rms_norm(x, 1.0 if late else weight, 2, self._config.rms_norm_eps)
         half = self._config.rotary_dim // 2

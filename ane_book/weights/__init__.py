@@ -23,16 +23,15 @@ import hashlib
 import json
 from pathlib import Path
 
-from ane_book.config import DecoderConfig
-from ane_book.config import plain_rope as plain
+from ane_book import models
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
+from ane_book.models.architecture import Shape
+from ane_book.models.dense import plain_rope as plain
 import numpy as np
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.dataclasses import dataclass
 
-__all__ = ["TokenizerFiles", "WeightSource", "open_source", "tensor_shapes"]
-
-Shape = tuple[int, ...]
+__all__ = ["Shape", "TokenizerFiles", "WeightSource", "open_source"]
 
 TEXT_BYTES = 100_000_000  # a config.json has 1 kB, a tokenizer.json 35 MB at most
 
@@ -169,43 +168,11 @@ def read_json(path: Path) -> dict:
     return value
 
 
-def tensor_shapes(config: DecoderConfig) -> dict[str, Shape]:
-    """Every tensor of a dense decoder by its `transformers` name, in the order of their use."""
-    C, F, V = config.hidden_size, config.intermediate_size, config.vocab_size
-    Q, KV = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    family = config.family
-    qkv = dict(zip(family.qkv, _rows(family.qkv, Q, KV, KV), strict=True))
-    gate_up = dict(zip(family.gate_up, _rows(family.gate_up, F, F), strict=True))
-    layer: dict[str, Shape] = {
-        "input_layernorm.weight": (C,),
-        **{f"{module}.weight": (rows, C) for module, rows in qkv.items()},
-        "self_attn.o_proj.weight": (C, Q),
-        "post_attention_layernorm.weight": (C,),
-        **{f"{module}.weight": (rows, C) for module, rows in gate_up.items()},
-        "mlp.down_proj.weight": (C, F),
-    }
-    if config.qkv_bias:
-        layer |= {f"{module}.bias": (rows,) for module, rows in qkv.items()}
-    if config.qk_norm:
-        layer |= {f"{module}.weight": (config.head_dim,) for module in family.qk_norms}
-    shapes: dict[str, Shape] = {"model.embed_tokens.weight": (V, C)}
-    for i in range(config.num_layers):
-        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
-    shapes["model.norm.weight"] = (C,)
-    if not config.tied_embeddings:
-        shapes["lm_head.weight"] = (V, C)
-    return shapes
-
-
-def _rows(modules: tuple[str, ...], *rows: int) -> tuple[int, ...]:
-    """The rows of each module: of one that is all of them fused, their sum."""
-    return (sum(rows),) if len(modules) == 1 else rows
-
-
-def read_config(config: dict, place: str) -> DecoderConfig:
-    """The decoder's configuration; every fault in it becomes one error that starts with `place`."""
+def read_config(config: dict, place: str) -> BaseModel:
+    """The configuration, read by its architecture; every fault in it becomes one error that starts
+    with `place`."""
     try:
-        return DecoderConfig.from_hf(config)
+        return models.read_config(config)
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{place}: {str(error).removeprefix('config.json: ')}") from None
     except KeyError as error:
@@ -243,7 +210,7 @@ def check_tensors(found: Mapping[str, Shape], expected: Mapping[str, Shape], pla
 
 
 def plain_rope(config: dict, place: str) -> dict:
-    """`ane_book.config.plain_rope`: all sources have the rotary embedding in that one way."""
+    """`ane_book.models.dense.plain_rope`: all sources have the rotary embedding in that one way."""
     for field in ("rope_parameters", "rope_scaling"):
         if not isinstance(config.get(field), dict | None):
             raise InvalidWeights(f"{place}: {field} is {config[field]!r}, not an object")

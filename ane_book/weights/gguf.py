@@ -1,7 +1,8 @@
 """GGUF, llama.cpp's file format: metadata and tensors, often quantised, as one source.
 
-Names, metadata and the order of rows are translated to those of `transformers`, names by a table
-for each architecture. `gguf_header` reads the layout, the package `gguf` dequantises.
+Names, metadata and the order of rows are translated to those of `transformers`, with what the
+architecture's file in `ane_book.models` says. `gguf_header` reads the layout, the package `gguf`
+dequantises.
 
 References: names as in `gguf`'s constants.py; what the metadata means, the order of rows in q and k
 and the base of HunYuan's rotary embedding as in llama.cpp's convert_hf_to_gguf.py.
@@ -12,15 +13,15 @@ from copy import deepcopy
 import math
 from pathlib import Path
 
-from ane_book.config import WIDEST
 from ane_book.errors import InvalidWeights, UnsupportedModel
+from ane_book.models import find, find_gguf
+from ane_book.models.dense import WIDEST
 from ane_book.weights import (
     Shape,
     TokenizerFiles,
     WeightSource,
     check_tensors,
     read_config,
-    tensor_shapes,
 )
 from ane_book.weights.gguf_header import Tensor, map_file, read_header
 from ane_book.weights.tokenizer import from_gguf
@@ -29,47 +30,6 @@ from gguf.quants import dequantize
 import numpy as np
 
 __all__ = ["GGUFSource"]
-
-#: `general.architecture` -> `model_type` of a Hugging Face configuration; a "llama" with a sliding
-#: window is a Mistral.
-ARCHITECTURES = {
-    "hunyuan-dense": "hunyuan_v1_dense",
-    "llama": "llama",
-    "phi3": "phi3",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-}
-
-#: GGUF name -> `transformers` name, without the ".weight" or ".bias" that both end in.
-OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-
-#: The same inside a layer: "blk.7." + key -> "model.layers.7." + value; what all have in common,
-COMMON = {
-    "attn_norm": "input_layernorm",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_down": "mlp.down_proj",
-}
-#: projections that stand each for itself,
-SEPARATE = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-}
-#: and the tables of the architectures.
-LAYER = {
-    "hunyuan-dense": COMMON
-    | SEPARATE
-    | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
-    "llama": COMMON | SEPARATE,
-    "phi3": COMMON | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
-    "qwen2": COMMON | SEPARATE,
-    "qwen3": COMMON
-    | SEPARATE
-    | {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"},
-}
 
 #: Tensors that are no weights, but the divisors of rotary frequencies: Llama 3's, and LongRoPE's.
 DIVISORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
@@ -96,7 +56,7 @@ BLOCKS_AT_ONCE = 8192  # 262,144 weights of Q4 or Q8: the temporaries of dequant
 
 
 class GGUFSource(WeightSource):
-    """One `.gguf` file of an architecture in `ARCHITECTURES`."""
+    """One `.gguf` file of an architecture that has a `GGUF`."""
 
     kind = "gguf"
 
@@ -105,20 +65,17 @@ class GGUFSource(WeightSource):
         self.files = [path]
         self._data = map_file(path)
         self._metadata, tensors = read_header(self._data, path)
-        self.architecture = self._metadata.get("general.architecture")
-        if not isinstance(self.architecture, str) or self.architecture not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
-            raise UnsupportedModel(
-                f"{path}: architecture {self.architecture!r} is not supported; supported: {known}"
-            )
+        try:
+            self._architecture = find_gguf(self._metadata.get("general.architecture"))
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"{path}: {error}") from None
+        self._gguf = self._architecture.gguf
         _check_types(tensors, path)
         self._divisors = {name: tensors.pop(name) for name in DIVISORS if name in tensors}
-        names = LAYER[self.architecture]
-        self._tensors = {_rename(name, names): tensor for name, tensor in tensors.items()}
-        self._config = self._read_config()
-        decoder = read_config(self._config, str(path))
-        self._heads = {"q_proj": decoder.num_heads, "k_proj": decoder.num_kv_heads}
-        self._shapes = tensor_shapes(decoder)
+        self._tensors = {self._rename(name): tensor for name, tensor in tensors.items()}
+        self._fields = self._read_config()
+        self._config = read_config(self._fields, str(path))
+        self._shapes = find(self._config.architecture).tensors(self._config)
         found = {name: tensor.shape for name, tensor in self._tensors.items()}
         check_tensors(found, self._shapes, str(path))
 
@@ -130,16 +87,24 @@ class GGUFSource(WeightSource):
 
     def tensor(self, name: str) -> np.ndarray:
         array = self._dequantize(self._find(name))
-        projection = name.split(".")[-2]
-        if self.architecture == "llama" and projection in self._heads:
-            return _rows_in_halves(array, self._heads[projection])
-        return array
+        return self._architecture.rows_of_gguf(self._config, name, array)
 
     def config(self) -> dict:
-        return deepcopy(self._config)
+        return deepcopy(self._fields)
 
     def tokenizer(self) -> TokenizerFiles:
-        return from_gguf(self._metadata, self._config["vocab_size"], str(self.files[0]))
+        return from_gguf(self._metadata, self._fields["vocab_size"], str(self.files[0]))
+
+    def _rename(self, name: str) -> str:
+        """GGUF's name of a tensor to that of `transformers`; an unknown one stays."""
+        stem, _, suffix = name.rpartition(".")
+        if stem in self._gguf.outer:
+            return f"{self._gguf.outer[stem]}.{suffix}"
+        block, _, part = stem.rpartition(".")
+        if block.startswith("blk.") and part in self._gguf.layer:
+            layer = f"{self._architecture.layer_prefix}.{block.removeprefix('blk.')}"
+            return f"{layer}.{self._gguf.layer[part]}.{suffix}"
+        return name
 
     def _find(self, name: str) -> Tensor:
         if name not in self._tensors:
@@ -159,7 +124,7 @@ class GGUFSource(WeightSource):
 
     def _get(self, key: str, default=None):
         """A metadata value under the architecture's prefix: a number, or an error that names it."""
-        key = f"{self.architecture}.{key}"
+        key = f"{self._gguf.architecture}.{key}"
         value = self._metadata.get(key, default)
         if isinstance(value, int | float) and math.isfinite(value):
             return value
@@ -170,7 +135,7 @@ class GGUFSource(WeightSource):
     def _read_config(self) -> dict:
         """The metadata in the words of a Hugging Face `config.json`."""
         path, tensors = self.files[0], self._tensors
-        config = {"model_type": ARCHITECTURES[self.architecture], "hidden_act": "silu"}
+        config = {"model_type": self._architecture.model_type}
         config |= {field: self._get(key) for field, key in FIELDS.items()}
         heads = config["num_attention_heads"]
         if heads <= 0:
@@ -194,18 +159,17 @@ class GGUFSource(WeightSource):
         if (rotated := self._get("rope.dimension_count", head_dim)) != head_dim:
             config["partial_rotary_factor"] = rotated / head_dim
         config["sliding_window"] = self._get("attention.sliding_window", 0) or None
-        if config["sliding_window"] and self.architecture == "llama":
-            config["model_type"] = "mistral"
         if original := self._get("rope.scaling.original_context_length", 0):
             config["original_max_position_embeddings"] = original
-        return config | {"rope_scaling": self._rope_scaling(config)}
+        config["rope_scaling"] = self._rope_scaling(config)
+        return self._architecture.from_gguf(config, self._get)
 
     def _rope_scaling(self, config: dict) -> dict | None:
         if self._divisors.keys() & {DIVISORS[1], DIVISORS[2]}:
             return self._longrope_scaling(config)
         if DIVISORS[0] in self._divisors:
             return self._llama3_scaling(config)
-        kind = self._metadata.get(f"{self.architecture}.rope.scaling.type", "none")
+        kind = self._metadata.get(f"{self._gguf.architecture}.rope.scaling.type", "none")
         if kind == "none":
             return None
         if kind == "linear":
@@ -273,27 +237,6 @@ class GGUFSource(WeightSource):
         if divisors.shape != expected.shape or not np.allclose(divisors, expected, rtol=1e-3):
             raise UnsupportedModel(f"{self.files[0]}: rope_freqs.weight is not Llama 3's scaling")
         return scaling
-
-
-def _rename(name: str, layer: dict[str, str]) -> str:
-    """GGUF's name of a tensor to that of `transformers`; one that is not in the tables stays."""
-    stem, _, suffix = name.rpartition(".")
-    if stem in OUTER:
-        return f"{OUTER[stem]}.{suffix}"
-    block, _, part = stem.rpartition(".")
-    if block.startswith("blk.") and part in layer:
-        return f"model.layers.{block.removeprefix('blk.')}.{layer[part]}.{suffix}"
-    return name
-
-
-def _rows_in_halves(array: np.ndarray, heads: int) -> np.ndarray:
-    """Undo llama.cpp's order of the rows of q and k, (heads * D, C) to the same.
-
-    Its "llama" rotates neighbours (0, 1), (2, 3), ...; `transformers` rotates halves (0, D/2),
-    (1, D/2 + 1), ... The GGUF of every other architecture has the rows as they were.
-    """
-    pairs = array.reshape(heads, -1, 2, *array.shape[1:])  # (heads, D/2, 2, C)
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
 
 
 def _check_types(tensors: dict[str, Tensor], path: Path) -> None:

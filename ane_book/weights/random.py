@@ -12,13 +12,13 @@ import hashlib
 import json
 
 from ane_book.errors import InvalidWeights
+from ane_book.models import find
 from ane_book.weights import (
     Shape,
     TokenizerFiles,
     WeightSource,
     plain_rope,
     read_config,
-    tensor_shapes,
 )
 from ane_book.weights.tokenizer import byte_level
 import numpy as np
@@ -40,7 +40,8 @@ class RandomSource(WeightSource):
         """Raises UnsupportedModel or InvalidWeights when the configuration is not one we have."""
         place = "the configuration"
         self._config, self.seed, self.files = plain_rope(config, place), seed, []
-        self._shapes = tensor_shapes(read_config(self._config, place))
+        config = read_config(self._config, place)
+        self._shapes = find(config.architecture).tensors(config)
 
     def names(self) -> list[str]:
         return list(self._shapes)

@@ -14,6 +14,7 @@ from copy import deepcopy
 from pathlib import Path
 
 from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel, WeightsNotFound
+from ane_book.models import find
 from ane_book.text.process import TextProcess
 from ane_book.weights import (
     Shape,
@@ -26,7 +27,6 @@ from ane_book.weights import (
     read_config,
     read_json,
     read_text,
-    tensor_shapes,
 )
 from ane_book.weights.tokenizer import with_stops
 import numpy as np
@@ -54,12 +54,13 @@ class SafetensorsSource(WeightSource):
         if not place.exists():
             raise WeightsNotFound(f"{place} is missing; safetensors need it beside them")
         self._config = plain_rope(read_json(place), str(place))
-        decoder = read_config(self._config, str(place))
+        config = read_config(self._config, str(place))
+        architecture = find(config.architecture)
         shards = _shards(path)
         self.files = [place, *shards, *self._tokenizer_paths()]
         self._open = {shard: _open(shard) for shard in shards}
-        self._where = self._locate(decoder.tied_embeddings)
-        self._shapes = tensor_shapes(decoder)
+        self._where = self._locate(architecture.repeats(config))
+        self._shapes = architecture.tensors(config)
         found = {name: self._header(name) for name in self._where}
         check_tensors(found, self._shapes, str(path))
 
@@ -124,12 +125,12 @@ class SafetensorsSource(WeightSource):
             return next((e.get("template") for e in named if e.get("name") == "default"), None)
         return template
 
-    def _locate(self, tied: bool) -> dict[str, Path]:
-        """Tensor name -> shard. What a tied model repeats as its head is not read."""
+    def _locate(self, repeats: frozenset[str]) -> dict[str, Path]:
+        """Tensor name -> shard, without what is in another tensor as well."""
         where: dict[str, Path] = {}
         for shard, file in self._open.items():
             for name in file.keys():  # noqa: SIM118 - a handle, not a dict
-                if name.endswith(BUFFERS) or (tied and name == "lm_head.weight"):
+                if name.endswith(BUFFERS) or name in repeats:
                     continue
                 if name in where:
                     raise InvalidWeights(f"{shard}: tensor {name} is in {where[name].name} as well")

@@ -1,6 +1,7 @@
 """What the host computes for a bundle: rotary tables and the causal mask."""
 
-from ane_book.config import DecoderConfig, causal_mask, rope_tables
+from ane_book.host import causal_mask
+from ane_book.models import DecoderConfig
 import numpy as np
 import pytest
 
@@ -56,7 +57,7 @@ class TestHostTables:
             torch.zeros(1, 5, 256), torch.from_numpy(positions)[None]
         )
         config = tiny_config(head_dim=64, rope_theta=theta, rope_scaling=scaling)
-        our_cos, our_sin = rope_tables(config, positions)
+        our_cos, our_sin = config.rotary.tables(positions)
         assert our_cos.shape == our_sin.shape == (1, 1, 5, 64)
         assert our_cos.dtype == our_sin.dtype == np.float32
         # transformers multiplies positions in float32: at 2,000 radians that is off by 1e-4

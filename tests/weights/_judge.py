@@ -14,8 +14,8 @@ import time
 import traceback
 
 from _gguf_names import gguf_name, permute
-from ane_book.config import DecoderConfig
 from ane_book.errors import AneBookError
+from ane_book.models import read_config
 from ane_book.weights import open_source
 import gguf
 from gguf.quants import dequantize
@@ -58,7 +58,7 @@ def independent_safetensors(folder: Path) -> dict[str, np.ndarray]:
 def check(path: Path) -> None:
     """Raises AssertionError where a source says other than the file."""
     source = open_source(path)
-    config, stated = DecoderConfig.from_hf(source.config()), source.config()
+    config, stated = read_config(source.config()), source.config()
     if path.is_dir():
         expected = independent_safetensors(path)
         stated = json.loads((path / "config.json").read_text())

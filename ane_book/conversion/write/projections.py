@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ane_book.bundle import Recipe, projections
-from ane_book.config import DecoderConfig
-from ane_book.conversion.program import FunctionWriter, PackageWriter, Stored
 from ane_book.conversion.quantize import Scheme
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Stored
+from ane_book.models import DecoderConfig, find
 import numpy as np
 from torch import Tensor
 
@@ -46,17 +46,21 @@ def host_weights(config: DecoderConfig, read: Callable[[str], np.ndarray]) -> di
     read(name) gives a tensor under its `transformers` name.
     """
 
+    architecture = find(config.architecture)
+    parts, prefix = architecture.parameters(config), architecture.layer_prefix
+
     def rows(*names: str) -> np.ndarray:
+        tensors = [part for name in names for part in parts[name]]
         layers = range(config.num_layers)
-        stack = [[read(f"model.layers.{i}.{name}.weight") for name in names] for i in layers]
+        stack = [[read(f"{prefix}.{i}.{part.name}") for part in tensors] for i in layers]
         return np.array(stack, np.float16)
 
     weights = {
-        "layers": rows("input_layernorm", "post_attention_layernorm"),
-        "final": read("model.norm.weight").astype(np.float16),
+        "layers": rows("before_attention.weight", "before_feed_forward.weight"),
+        "final": read(architecture.outer(config)["norm"].name).astype(np.float16),
     }
-    if config.qk_norm:
-        weights["qk"] = rows(*config.family.qk_norms)
+    if "attention.prepare.weight" in parts:
+        weights["qk"] = rows("attention.prepare.weight")
     return weights
 
 

@@ -13,37 +13,39 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ane_book.bundle import Recipe
-from ane_book.config import DecoderConfig
-from ane_book.conversion.program import FunctionWriter, PackageWriter, Piece, lower
-from ane_book.conversion.projections import add_convolution
 from ane_book.conversion.quantize import find_scheme
-from ane_book.models.decoder import Block, Winner
-from ane_book.models.layers import RMSNorm
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Piece, lower
+from ane_book.conversion.write.projections import add_convolution
+from ane_book.models import DecoderConfig, find
+from ane_book.models.decoder import Winner
 import numpy as np
 import torch
 from torch import Tensor
 
 __all__ = ["lower_blocks", "write_head", "write_shard"]
 
-ROPE = ("rope_cos", "rope_sin")
+Pieces = dict[tuple[str, str], Piece]  # function and kind of block -> the lowered block
 
 
-def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Piece]:
-    """One block lowered for each function; every layer is stamped from it."""
+def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
+    """One block of each kind, lowered for each function; every layer is stamped from them."""
     D, K, S = config.head_dim, config.num_kv_heads, recipe.context
-    pieces = {}
+    architecture, pieces = find(config.architecture), {}
     for name, T in recipe.functions.items():
         rows = config.group * T if T > 1 else 1  # one row of the mask serves all heads when T = 1
-        inputs = {
-            "hidden": torch.zeros(1, config.hidden_size, 1, T),
-            "rope_cos": torch.zeros(1, 1, T, D),
-            "rope_sin": torch.zeros(1, 1, T, D),
-            "mask": torch.zeros(1, 1, rows, S + T),
-            "keys": torch.zeros(1, K, S, D),
-            "values": torch.zeros(1, K, S, D),
-        }
-        outputs = ("hidden_out", "new_keys", "new_values")
-        pieces[name] = lower(Block(config), inputs, outputs, config.rms_norm_eps)
+        for kind in dict.fromkeys(architecture.kinds(config)):
+            cos, sin, mask = architecture.feeds(kind)
+            inputs = {
+                "hidden": torch.zeros(1, config.hidden_size, 1, T),
+                cos: torch.zeros(1, 1, T, D),
+                sin: torch.zeros(1, 1, T, D),
+                mask: torch.zeros(1, 1, rows, S + T),
+                "keys": torch.zeros(1, K, S, D),
+                "values": torch.zeros(1, K, S, D),
+            }
+            outputs = ("hidden_out", "new_keys", "new_values")
+            block = architecture.block(config, kind)
+            pieces[name, kind] = lower(block, inputs, outputs, config.rms_norm_eps)
     return pieces
 
 
@@ -51,27 +53,28 @@ def write_shard(
     path: Path,
     config: DecoderConfig,
     recipe: Recipe,
-    pieces: dict[str, Piece],
+    pieces: Pieces,
     layers: range,
     weights: Iterable[dict[str, Tensor]],
 ) -> None:
     """Write the package of some layers; `weights` yields the state dict of each, in order."""
     package = PackageWriter(path)
-    scheme = find_scheme(recipe.quant)
+    scheme, architecture = find_scheme(recipe.quant), find(config.architecture)
+    kinds = architecture.kinds(config)
     stored = [package.write_weights(state, scheme) for state in weights]
     for name, T in recipe.functions.items():
         function = package.function(name)
-        frame = _open_frame(function, config, recipe, len(layers), T)
+        frame = _open_frame(function, config, recipe, layers, T)
         hidden, new_keys, new_values = "hidden", [], []
         for i, layer in enumerate(layers):
             last = {"hidden_out": "hidden_out"} if i == len(layers) - 1 else {}
-            feeds = {key: key for key in ROPE} | {
+            feeds = {key: frame.get(key, key) for key in architecture.feeds(kinds[layer])} | {
                 "hidden": hidden,
-                "mask": frame["mask"],
                 "keys": frame["keys"][i],
                 "values": frame["values"][i],
             }
-            hidden, k, v = function.stamp(pieces[name], f"layer{layer}", feeds, stored[i], last)
+            piece = pieces[name, kinds[layer]]
+            hidden, k, v = function.stamp(piece, f"layer{layer}", feeds, stored[i], last)
             new_keys.append(k)
             new_values.append(v)
         _close_frame(function, config, recipe, frame, new_keys, new_values, T)
@@ -79,15 +82,13 @@ def write_shard(
 
 
 def _open_frame(
-    function: FunctionWriter, config: DecoderConfig, recipe: Recipe, n: int, T: int
+    function: FunctionWriter, config: DecoderConfig, recipe: Recipe, layers: range, T: int
 ) -> dict:
-    """Inputs, states, and this call's views of them: the mask for all heads, the cache by layer."""
-    D, K, S, G = config.head_dim, config.num_kv_heads, recipe.context, config.group
+    """Inputs, states, and this call's views of them: masks for all heads, the cache by layer."""
+    D, K, S, n = config.head_dim, config.num_kv_heads, recipe.context, len(layers)
     cache = (n, K, S, D)
     function.input("hidden", "fp16", (1, config.hidden_size, 1, T))
-    for name in ROPE:
-        function.input(name, "fp16", (1, 1, T, D))
-    mask = function.input("mask", "fp16", (1, 1, T, S + T))
+    masks = _add_feeds(function, config, recipe, layers, T)
     if recipe.kv == "state":
         function.input("position", "int32", (1,))
     for name in ("keys", "values"):
@@ -95,11 +96,7 @@ def _open_frame(
             function.state(name, cache)
         else:
             function.input(name, "fp16", cache)
-    if T > 1 and G > 1:
-        reps = np.array([1, 1, G, 1], np.int32)
-        shape = (1, 1, G * T, S + T)
-        (mask,) = function.op("tile", "mask_rows", "fp16", [shape], x=mask, reps=reps)
-    frame = {"mask": mask}
+    frame = _for_all_heads(function, masks, config.group, T, S)
     for name in ("keys", "values"):
         whole = name
         if recipe.kv == "state":
@@ -110,6 +107,34 @@ def _open_frame(
             x=whole, axis=np.int32(0), num_splits=np.int32(n),
         )  # fmt: skip
     return frame
+
+
+def _add_feeds(
+    function: FunctionWriter, config: DecoderConfig, recipe: Recipe, layers: range, T: int
+) -> list[str]:
+    """The tables and masks that these layers take, as inputs; returns the names of the masks."""
+    D, S, architecture = config.head_dim, recipe.context, find(config.architecture)
+    kinds = architecture.kinds(config)
+    feeds = [architecture.feeds(kinds[layer]) for layer in layers]
+    for table in dict.fromkeys(name for cos, sin, _ in feeds for name in (cos, sin)):
+        function.input(table, "fp16", (1, 1, T, D))
+    masks = list(dict.fromkeys(mask for *_, mask in feeds))
+    for mask in masks:
+        function.input(mask, "fp16", (1, 1, T, S + T))
+    return masks
+
+
+def _for_all_heads(
+    function: FunctionWriter, masks: list[str], group: int, T: int, S: int
+) -> dict[str, str]:
+    """Masks with a row for each of the G heads' T tokens; one row serves all when T = 1."""
+    if T == 1 or group == 1:
+        return {}
+    reps, shape = np.array([1, 1, group, 1], np.int32), (1, 1, group * T, S + T)
+    return {
+        mask: function.op("tile", f"{mask}_rows", "fp16", [shape], x=mask, reps=reps)[0]
+        for mask in masks
+    }
 
 
 def _close_frame(
@@ -165,7 +190,7 @@ def write_head(
     for name, T in recipe.functions.items():
         function = package.function(name)
         function.input("hidden", "fp16", (1, C, 1, T))
-        norm = RMSNorm(C, config.rms_norm_eps)
+        norm = find(config.architecture).final_norm(config)
         example = {"hidden": torch.zeros(1, C, 1, T)}
         piece = lower(norm, example, ["normed"], config.rms_norm_eps)
         normed = {"weight": stored["norm.weight"]}

@@ -15,7 +15,7 @@ import sys
 
 __all__ = ["code_key", "modules"]
 
-LIBRARY = Path(__file__).parent.parent
+LIBRARY = Path(__file__).parents[2]
 ROOT = "ane_book.conversion"
 
 

@@ -7,13 +7,11 @@ from collections.abc import Iterable
 from itertools import pairwise
 import re
 
-from ane_book.config import DecoderConfig
 from ane_book.conversion.quantize import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
 from ane_book.mil.package.weight_file import HEADER, RECORD, stored_bytes
-from ane_book.models.decoder import Block
-import torch
-from torch import nn
+from ane_book.models import DecoderConfig, find
+from ane_book.models.architecture import FULL
 
 __all__ = [
     "blob_bytes",
@@ -58,17 +56,15 @@ def file_bytes(blobs: Iterable[int]) -> int:
     return end
 
 
-def layer_blobs(config: DecoderConfig, scheme: Scheme) -> list[int]:
-    """Bytes of every blob of one layer, in the order of `models.decoder.block_weights`."""
-    with torch.device("meta"):  # shapes alone, no memory
-        block = Block(config)
-    sizes: dict[str, list[int]] = {"weight": [], "bias": [], "qk_norm": []}
-    for module in block.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            matrix = isinstance(module, nn.Conv2d) and name == "weight"
-            own = scheme if matrix else SCHEMES["none"]
-            sizes[name] += blob_bytes(tuple(parameter.shape), own)
-    return [size for group in sizes.values() for size in group]
+def layer_blobs(config: DecoderConfig, scheme: Scheme, kind: str = FULL) -> list[int]:
+    """Bytes of every blob of a layer of some kind, in the order in which they are stored."""
+    sizes = []
+    for parts in find(config.architecture).parameters(config, kind).values():
+        rows, *inputs = parts[0].shape
+        rows = sum(part.repeat * part.shape[0] for part in parts)
+        own = scheme if inputs else SCHEMES["none"]  # vectors stay as they are
+        sizes += blob_bytes((rows, *inputs), own)
+    return sizes
 
 
 def layer_ranges(
@@ -78,7 +74,8 @@ def layer_ranges(
 
     Raises InvalidInput when not even one layer fits.
     """
-    blobs = layer_blobs(config, scheme)
+    kinds = set(find(config.architecture).kinds(config))
+    blobs = max((layer_blobs(config, scheme, kind) for kind in kinds), key=file_bytes)
     one = file_bytes(blobs)
     if one > limit:
         raise InvalidInput(

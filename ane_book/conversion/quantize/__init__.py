@@ -14,7 +14,7 @@ group, B blocks of input channels, P = 2^bits entries of a palette, n = b * C we
 from dataclasses import dataclass
 from typing import Literal
 
-from ane_book.conversion.kmeans import centres, middles
+from ane_book.conversion.quantize.kmeans import centres, middles
 from ane_book.errors import InvalidInput
 import numpy as np
 import torch

@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ane_book import models
 from ane_book.bundle import Recipe, projections
-from ane_book.config import DecoderConfig
-from ane_book.conversion import limits
-from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme, loss_of, scheme_warning
-from ane_book.conversion.shards import (
+from ane_book.conversion.plan import limits
+from ane_book.conversion.plan.shards import (
     blob_bytes,
     even_ranges,
     file_bytes,
@@ -30,7 +29,9 @@ from ane_book.conversion.shards import (
     layer_blobs,
     layer_ranges,
 )
+from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme, loss_of, scheme_warning
 from ane_book.errors import InvalidInput
+from ane_book.models import DecoderConfig, find
 from ane_book.models.reference import find_reference, reference_models
 from ane_book.weights import open_source, read_config, read_json
 
@@ -101,7 +102,8 @@ class Plan:
         part = 8 * max(self.splits) * config.hidden_size
         rows = max(sum(self.splits[i] for i in program.parts) for program in self.head)
         head = self.embedding_bytes + 4 * rows * config.hidden_size + part
-        layer = 6 * sum(layer_blobs(config, SCHEMES["none"]))
+        kinds = set(find(config.architecture).kinds(config))
+        layer = 6 * max(sum(layer_blobs(config, SCHEMES["none"], kind)) for kind in kinds)
         return IMPORTED + max(3 * self.embedding_bytes, layer, head)
 
     def groups(self) -> list[tuple[range, list[Program]]]:
@@ -191,17 +193,19 @@ def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
 def _shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
     whole = recipe.partition == "whole"
     everything = [range(config.num_layers)]
-    blobs = layer_blobs(config, scheme)
+    kinds = find(config.architecture).kinds(config)
+    blobs = {kind: layer_blobs(config, scheme, kind) for kind in set(kinds)}
     for layers in everything if whole else layer_ranges(config, recipe.shard_bytes, scheme):
         name = f"layers_{layers.start:02d}-{layers.stop:02d}.mlpackage"
-        yield Program(name, file_bytes(blobs * len(layers)), layers)
+        yield Program(name, file_bytes(b for i in layers for b in blobs[kinds[i]]), layers)
 
 
 def _projections(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
+    parameters = find(config.architecture).parameters(config)
     for layer in range(config.num_layers):
         for name, (outputs, inputs) in projections(config).items():
             blobs = blob_bytes((outputs, inputs, 1, 1), scheme)
-            if config.qkv_bias and name in "qkv":
+            if "attention.qkv.bias" in parameters and name in "qkv":
                 blobs += blob_bytes((outputs,), SCHEMES["none"])
             size = file_bytes(blobs)
             if size > recipe.shard_bytes:
@@ -271,8 +275,8 @@ def find_config(model: str) -> DecoderConfig:
     """
     path = Path(model)
     if model in reference_models() or not path.exists():
-        return DecoderConfig.from_hf(find_reference(model).config)
+        return models.read_config(find_reference(model).config)
     file = path / "config.json"
     if not file.exists():
-        return DecoderConfig.from_hf(open_source(path).config())
+        return models.read_config(open_source(path).config())
     return read_config(read_json(file), str(file))

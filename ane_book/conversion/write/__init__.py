@@ -1,0 +1,1 @@
+"""Torch modules to packages: a block lowered once, stamped for every layer."""

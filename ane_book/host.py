@@ -1,0 +1,59 @@
+"""What the host does around the programs of a bundle, as data, and the mask that it makes.
+
+A bundle's manifest holds a `Host`, so that whoever runs it, in whatever language, needs to know of
+no architecture.
+"""
+
+from typing import Annotated
+
+from ane_book.rope import Rotary
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["MASKED", "Host", "causal_mask"]
+
+MASKED = -40000.0  # "not attended": large, finite and inside fp16, since the ANE mangles -inf
+
+Window = Annotated[int, Field(gt=0)]
+
+
+class Host(BaseModel):
+    """What a host computes for the programs.
+
+    The rotary tables `x` are the inputs `x_cos` and `x_sin`, (1, 1, T, D): rows of
+    `Rotary.tables` for the positions of a call. A mask is (1, 1, T, S + T): see `causal_mask`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    embedding_scale: float = Field(
+        1.0, allow_inf_nan=False, description="What a token's row of the embedding is multiplied by"
+    )
+    rotary: dict[str, Rotary] = Field(description="Rotary tables by name")
+    masks: dict[str, Window | None] = Field(
+        description="Masks by name, each with how many tokens a token sees, itself included; "
+        "null: all before it"
+    )
+
+    def tables(self, positions: np.ndarray, context: int) -> dict[str, np.ndarray]:
+        """The rotary tables of tokens at `positions` (T,), by their inputs' names."""
+        found = {}
+        for name, rotary in self.rotary.items():
+            found[f"{name}_cos"], found[f"{name}_sin"] = rotary.tables(positions, context)
+        return found
+
+
+def causal_mask(position: int, tokens: int, context: int, window: int | None = None) -> np.ndarray:
+    """The additive mask (1, 1, T, S + T) float32 of a call with T tokens from slot `position` on.
+
+    Columns 0..S-1 are the slots of the cache, of which the first `position` are filled; columns
+    S..S+T-1 are the tokens of this call, of which token t sees itself and those before it; with a
+    window, the last `window` of them all.
+    """
+    seen_by = position + np.arange(tokens)[:, None]  # (T, 1)
+    columns = np.concatenate([np.arange(context), position + np.arange(tokens)])  # (S + T,)
+    hidden = columns > seen_by
+    hidden[:, position:context] = True  # slots that are not filled
+    if window is not None:
+        hidden |= columns <= seen_by - window
+    return np.where(hidden, np.float32(MASKED), np.float32(0))[None, None]

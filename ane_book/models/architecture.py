@@ -1,0 +1,134 @@
+"""What an architecture is: the interface between its one file and everything that converts it.
+
+A file in this folder says of its models what `config.json` means and what of it is refused, which
+kinds of block there are and in which order, how a block is composed of `ane_book.models.layers`,
+what its parameters are called in `transformers` and in GGUF, and what is left for the host. All of
+it but the blocks themselves is data, so that nothing here imports torch until one is built.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ane_book.errors import UnsupportedModel
+from ane_book.host import Host
+import numpy as np
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["FULL", "GGUF", "Architecture", "Shape", "Tensor"]
+
+Shape = tuple[int, ...]
+
+FULL = "full"  # the kind of block of most models: attention to all tokens before
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a checkpoint, and how it becomes rows of a parameter of ours."""
+
+    name: str  # as in `transformers`; of a layer's, what follows the layer's number
+    shape: Shape  # (out, in) of a matrix
+    repeat: int = 1  # so many times in a row: one for all heads, of which ours has one each
+    plus: float = 0.0  # added to it: some norms multiply by 1 more than what is stored
+
+    def rows(self, array: np.ndarray) -> np.ndarray:
+        """Float32 (with the values of fp16, as `array`), `repeat` times as many rows."""
+        if self.plus:
+            array = (array + self.plus).astype(np.float16).astype(np.float32)
+        return np.tile(array, self.repeat) if self.repeat > 1 else array
+
+
+@dataclass(frozen=True)
+class GGUF:
+    """How llama.cpp's converter calls the same models; names without ".weight" or ".bias"."""
+
+    architecture: str  # general.architecture
+    outer: dict[str, str]  # of what is around the layers, to the names in `transformers`
+    layer: dict[str, str]  # what follows "blk.7." -> what follows "model.layers.7."
+
+
+class Architecture(ABC):
+    """One kind of model. Configurations are of the architecture's own type, with `architecture`,
+    its `model_type`, among their fields."""
+
+    model_type: str  # in config.json
+    gguf: GGUF | None = None  # None: llama.cpp has none of that name
+    layer_prefix = "model.layers"  # the names of tensors in layer 7 begin with this and ".7."
+
+    #: Fields of config.json of which this library has one value only; any other would be converted
+    #: without a word and then answer wrongly.
+    fixed: ClassVar[Mapping[str, Any]] = {}
+
+    # --- config.json
+
+    @abstractmethod
+    def config(self, fields: dict) -> BaseModel:
+        """Read a Hugging Face `config.json`.
+
+        Raises UnsupportedModel for what this library does not have; KeyError, ValidationError and
+        what arithmetic raises for a field that is missing or no use.
+        """
+
+    def refuse(self, fields: dict) -> None:
+        """Raise UnsupportedModel where a field is not what `fixed` says."""
+        for name, value in self.fixed.items():
+            if fields.get(name) is not None and fields[name] != value:
+                raise UnsupportedModel(
+                    f"config.json: {name} = {fields[name]!r} is not supported for "
+                    f"{self.model_type} models"
+                )
+
+    # --- blocks, and what the host gives them
+
+    @abstractmethod
+    def kinds(self, config) -> list[str]:
+        """The kind of block of every layer, in order."""
+
+    @abstractmethod
+    def block(self, config, kind: str = FULL) -> "nn.Module":
+        """A block in ANE form, composed of `ane_book.models.layers`."""
+
+    @abstractmethod
+    def host(self, config) -> Host:
+        """What the host computes."""
+
+    # --- tensors
+
+    @abstractmethod
+    def parameters(self, config, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+        """A block's parameters in the order in which they are stored, each with the tensors whose
+        rows it has."""
+
+    @abstractmethod
+    def outer(self, config) -> dict[str, Tensor]:
+        """The tensors around the layers by their part: `embedding` comes before them."""
+
+    def tensors(self, config) -> dict[str, Shape]:
+        """Every tensor by its `transformers` name, in the order of their use."""
+        embedding, *rest = self.outer(config).values()
+        shapes = {embedding.name: embedding.shape}
+        for i, kind in enumerate(self.kinds(config)):
+            for parts in self.parameters(config, kind).values():
+                shapes |= {f"{self.layer_prefix}.{i}.{part.name}": part.shape for part in parts}
+        return shapes | {tensor.name: tensor.shape for tensor in rest}
+
+    def repeats(self, config) -> frozenset[str]:
+        """Names under which checkpoints may hold what is in another of `tensors`."""
+        return frozenset()
+
+    # --- GGUF
+
+    def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
+        """The words of a `config.json`, where the metadata of a GGUF say it otherwise.
+
+        fields: what all architectures have in common. number(key, default) reads the metadata.
+        """
+        return fields
+
+    def rows_of_gguf(self, config, name: str, array: np.ndarray) -> np.ndarray:
+        """A tensor of a GGUF as `transformers` has the one of that name."""
+        return array

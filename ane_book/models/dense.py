@@ -1,0 +1,261 @@
+"""The dense decoder as most have it: norm, attention, residual, norm, SwiGLU, residual.
+
+Architectures say what differs from it, each in its own file.
+
+Letters: C hidden size, F feed-forward size, H query heads, K key/value heads, D head size, R
+rotated dimensions of it, L layers, V vocabulary; Q = H * D, KV = K * D.
+
+Reference: GQA, Ainslie et al. 2023 (arXiv 2305.13245).
+"""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from ane_book.errors import UnsupportedModel
+from ane_book.host import Host
+from ane_book.models.architecture import FULL, Architecture, Tensor
+from ane_book.rope import Rotary
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["NAMES", "OUTER", "WIDEST", "DecoderConfig", "Dense", "plain_rope"]
+
+# Bounds far beyond every model, so that a damaged file costs neither time nor memory.
+WIDEST = 1 << 20
+Width = Annotated[int, Field(gt=0, le=WIDEST)]
+Count = Annotated[int, Field(gt=0, le=1 << 31)]
+Real = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+#: GGUF's names of tensors -> those of `transformers`: around the layers, and in one.
+OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+class DecoderConfig(BaseModel):
+    """A dense decoder in numbers; architectures with numbers of their own add them.
+
+    The names are those of this book; `Dense.config` reads them from a `config.json`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    architecture: str  # `model_type` in config.json
+    hidden_size: Width  # C
+    intermediate_size: Width  # F
+    num_layers: Annotated[int, Field(gt=0, le=10_000)]  # L
+    num_heads: Width  # H, query heads
+    num_kv_heads: Width  # K, key/value heads; H / K = G queries share one
+    head_dim: Width  # D
+    vocab_size: Annotated[int, Field(gt=0, le=1 << 24)]  # V
+    rms_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    rope_theta: Real
+    rope_scaling: dict | None = None  # "rope_type" and what goes with it: see ane_book.rope
+    partial_rotary_factor: float = 1.0  # R / D
+    max_position: Count
+    sliding_window: Count | None = None  # tokens that one token sees, itself included
+    tied_embeddings: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> "DecoderConfig":
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"{self.num_heads} heads do not divide by {self.num_kv_heads} KV heads"
+            )
+        if self.rotary_dim % 2 or not 0 < self.rotary_dim <= self.head_dim:
+            raise ValueError(
+                f"{self.rotary_dim} of head_dim {self.head_dim} dimensions are rotated "
+                f"(partial_rotary_factor {self.partial_rotary_factor}); rotary embedding needs "
+                "pairs: an even number, up to all of them"
+            )
+        self.rotary.check()
+        return self
+
+    @property
+    def group(self) -> int:
+        """G: how many query heads share one key/value head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def rotary_dim(self) -> int:
+        """R: the first dimensions of a head, which are rotated; the others stay as they are."""
+        # Rounded down as in `transformers`, but 60/88 of 88 is 60 here, not 59.
+        return int(self.head_dim * self.partial_rotary_factor + 1e-6)
+
+    @property
+    def rotary(self) -> Rotary:
+        """The rotary embedding by itself, of blocks of the kind `FULL`."""
+        return Rotary(
+            head_dim=self.head_dim,
+            rotary_dim=self.rotary_dim,
+            theta=self.rope_theta,
+            scaling=self.rope_scaling or {},
+            max_position=self.max_position,
+        )
+
+    @property
+    def widths(self) -> tuple[int, int, int, int]:
+        """C, F, Q and KV: what the sides of a layer's matrices are."""
+        Q, KV = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return self.hidden_size, self.intermediate_size, Q, KV
+
+
+class Dense(Architecture):
+    """What dense decoders have in common."""
+
+    Config: type[DecoderConfig] = DecoderConfig
+    fixed: ClassVar = {
+        "hidden_act": "silu",
+        "mlp_bias": False,
+        "lm_head_bias": False,
+        "use_sliding_window": False,
+        "attention_bias": False,
+        "partial_rotary_factor": 1.0,
+    }
+    #: Ways to stretch the context, `rope_type` in config.json.
+    scalings: ClassVar = ("linear", "llama3", "longrope", "yarn")
+
+    # --- config.json
+
+    def config(self, fields: dict) -> DecoderConfig:
+        fields = plain_rope(fields)
+        self.refuse(fields)
+        return self.Config(**self.read(fields))
+
+    def read(self, fields: dict) -> dict:
+        """The fields of `Config`, of those of a `plain_rope` configuration."""
+        heads = fields["num_attention_heads"]
+        return {
+            "architecture": self.model_type,
+            "hidden_size": fields["hidden_size"],
+            "intermediate_size": fields["intermediate_size"],
+            "num_layers": fields["num_hidden_layers"],
+            "num_heads": heads,
+            "num_kv_heads": fields.get("num_key_value_heads") or heads,
+            "head_dim": fields.get("head_dim") or fields["hidden_size"] // heads,
+            "vocab_size": fields["vocab_size"],
+            "rms_norm_eps": fields["rms_norm_eps"],
+            "rope_theta": fields["rope_theta"],
+            "rope_scaling": self.read_scaling(fields),
+            "max_position": fields["max_position_embeddings"],
+            "tied_embeddings": bool(fields.get("tie_word_embeddings", False)),
+        }
+
+    def read_scaling(self, fields: dict) -> dict | None:
+        """The scaling of a `plain_rope` configuration; refuses a type that is not there."""
+        scaling = fields["rope_scaling"]
+        if scaling is None:
+            return None
+        kind = _rope_type(scaling)
+        kind = "longrope" if kind == "su" else kind  # as it was called in 2024
+        if kind not in self.scalings:
+            raise UnsupportedModel(
+                f"config.json: rope_scaling of type {kind!r} is not supported for "
+                f"{self.model_type} models; supported: default, {', '.join(self.scalings)}"
+            )
+        if kind in ("llama3", "longrope", "yarn"):  # at the top, as in Phi's files, it has priority
+            name = "original_max_position_embeddings"
+            original = fields.get(name) or scaling.get(name) or fields["max_position_embeddings"]
+            scaling = scaling | {name: original}
+        return {key: value for key, value in scaling.items() if key != "type"} | {"rope_type": kind}
+
+    # --- blocks, and what the host gives them
+
+    def kinds(self, config: DecoderConfig) -> list[str]:
+        return [FULL] * config.num_layers
+
+    def feeds(self, kind: str) -> tuple[str, str, str]:
+        """What a block of this kind takes of what the host computes: cos, sin and mask."""
+        return "rope_cos", "rope_sin", "mask"
+
+    def host(self, config: DecoderConfig) -> Host:
+        return Host(rotary={"rope": config.rotary}, masks={"mask": config.sliding_window})
+
+    def attention(self, config: DecoderConfig) -> "nn.Module":
+        from ane_book.models.layers import Attention, Rotate
+
+        return Attention(config, Rotate(config))
+
+    def block(self, config: DecoderConfig, kind: str = FULL) -> "nn.Module":
+        from ane_book.models.layers import Block, FeedForward, RMSNorm
+
+        return Block(
+            self.attention(config),
+            FeedForward(config),
+            before_attention=RMSNorm(config.hidden_size, config.rms_norm_eps),
+            before_feed_forward=RMSNorm(config.hidden_size, config.rms_norm_eps),
+        )
+
+    def final_norm(self, config: DecoderConfig) -> "nn.Module":
+        """What comes before the projection to the vocabulary; its one parameter is `weight`."""
+        from ane_book.models.layers import RMSNorm
+
+        return RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    # --- tensors
+
+    def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+        C, F, Q, KV = config.widths
+        return {
+            "before_attention.weight": (Tensor("input_layernorm.weight", (C,)),),
+            "attention.qkv.weight": (
+                Tensor("self_attn.q_proj.weight", (Q, C)),
+                Tensor("self_attn.k_proj.weight", (KV, C)),
+                Tensor("self_attn.v_proj.weight", (KV, C)),
+            ),
+            "attention.out.weight": (Tensor("self_attn.o_proj.weight", (C, Q)),),
+            "before_feed_forward.weight": (Tensor("post_attention_layernorm.weight", (C,)),),
+            "feed_forward.gate_up.weight": (
+                Tensor("mlp.gate_proj.weight", (F, C)),
+                Tensor("mlp.up_proj.weight", (F, C)),
+            ),
+            "feed_forward.down.weight": (Tensor("mlp.down_proj.weight", (C, F)),),
+        }
+
+    def outer(self, config: DecoderConfig) -> dict[str, Tensor]:
+        """`embedding`, `norm` and, unless it is tied, `head`."""
+        matrix = config.vocab_size, config.hidden_size
+        tensors = {
+            "embedding": Tensor("model.embed_tokens.weight", matrix),
+            "norm": Tensor("model.norm.weight", (config.hidden_size,)),
+        }
+        if not config.tied_embeddings:
+            tensors["head"] = Tensor("lm_head.weight", matrix)
+        return tensors
+
+    def repeats(self, config: DecoderConfig) -> frozenset[str]:
+        return frozenset({"lm_head.weight"} if config.tied_embeddings else ())
+
+
+def plain_rope(config: dict) -> dict:
+    """The same `config.json` with `rope_theta` and `partial_rotary_factor` at the top and
+    `rope_scaling` a dict or None.
+
+    transformers 5 writes `rope_parameters` = {rope_theta, rope_type, ...}, earlier ones the three;
+    those of models with several kinds of block, by the kind, are left as they are.
+    """
+    parameters = config.get("rope_parameters") or {}
+    if any(isinstance(value, dict) for value in parameters.values()):
+        return dict(config)
+    top = {"rope_theta", "partial_rotary_factor"}
+    scaling = config.get("rope_scaling") or {k: v for k, v in parameters.items() if k not in top}
+    result = {key: value for key, value in config.items() if key != "rope_parameters"}
+    result["rope_theta"] = config.get("rope_theta") or parameters.get("rope_theta") or 10000.0
+    if partial := config.get("partial_rotary_factor") or parameters.get("partial_rotary_factor"):
+        result["partial_rotary_factor"] = partial
+    result["rope_scaling"] = None if _rope_type(scaling) == "default" else scaling
+    return result
+
+
+def _rope_type(scaling: dict) -> str:
+    return scaling.get("rope_type") or scaling.get("type") or "default"

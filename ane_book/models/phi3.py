@@ -1,0 +1,34 @@
+"""Phi-3 and Phi-4-mini: Llama with fused projections, part of each head rotated, and a window.
+
+References: Phi-3 technical report (arXiv 2404.14219); `transformers`, modeling_phi3.py.
+"""
+
+from typing import ClassVar
+
+from ane_book.models.architecture import FULL, GGUF, Tensor
+from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense
+
+__all__ = ["Phi3"]
+
+FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+
+
+class Phi3(Dense):
+    """`model_type` "phi3", which Phi-3, Phi-3.5-mini, Phi-4 and Phi-4-mini have."""
+
+    model_type = "phi3"
+    gguf = GGUF("phi3", OUTER, NAMES | FUSED)
+    fixed: ClassVar = {k: v for k, v in Dense.fixed.items() if k != "partial_rotary_factor"}
+
+    def read(self, fields: dict) -> dict:
+        return super().read(fields) | {
+            "partial_rotary_factor": fields.get("partial_rotary_factor") or 1.0,
+            "sliding_window": fields.get("sliding_window") or None,
+        }
+
+    def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+        C, F, Q, KV = config.widths
+        return super().parameters(config, kind) | {
+            "attention.qkv.weight": (Tensor("self_attn.qkv_proj.weight", (Q + 2 * KV, C)),),
+            "feed_forward.gate_up.weight": (Tensor("mlp.gate_up_proj.weight", (2 * F, C)),),
+        }

@@ -1,0 +1,36 @@
+"""Qwen2 and Qwen2.5: Llama with biases on queries, keys and values.
+
+References: Qwen2.5 technical report (arXiv 2412.15115); `transformers`, modeling_qwen2.py.
+"""
+
+from typing import TYPE_CHECKING
+
+from ane_book.models.architecture import FULL, GGUF, Tensor
+from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Qwen2"]
+
+
+class Qwen2(Dense):
+    """`model_type` "qwen2"; its sliding window, which is off in every published model, is not."""
+
+    model_type = "qwen2"
+    gguf = GGUF("qwen2", OUTER, NAMES)
+    fixed = Dense.fixed | {"attention_bias": True}
+
+    def attention(self, config: DecoderConfig) -> "nn.Module":
+        from ane_book.models.layers import Attention, Rotate
+
+        return Attention(config, Rotate(config), bias=True)
+
+    def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+        _, _, Q, KV = config.widths
+        biases = (
+            Tensor("self_attn.q_proj.bias", (Q,)),
+            Tensor("self_attn.k_proj.bias", (KV,)),
+            Tensor("self_attn.v_proj.bias", (KV,)),
+        )
+        return super().parameters(config, kind) | {"attention.qkv.bias": biases}

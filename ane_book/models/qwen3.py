@@ -1,0 +1,38 @@
+"""Qwen3: Llama whose queries and keys are normed, head by head, before they are rotated.
+
+References: Qwen3 technical report (arXiv 2505.09388); `transformers`, modeling_qwen3.py.
+"""
+
+from typing import TYPE_CHECKING
+
+from ane_book.models.architecture import FULL, GGUF, Tensor
+from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Qwen3"]
+
+
+class Qwen3(Dense):
+    """`model_type` "qwen3", the dense models."""
+
+    model_type = "qwen3"
+    gguf = GGUF(
+        "qwen3",
+        OUTER,
+        NAMES | {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"},
+    )
+
+    def attention(self, config: DecoderConfig) -> "nn.Module":
+        from ane_book.models.layers import Attention, NormThenRotate
+
+        return Attention(config, NormThenRotate(config))
+
+    def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+        D = config.head_dim
+        norms = (
+            Tensor("self_attn.q_norm.weight", (D,), repeat=config.num_heads),
+            Tensor("self_attn.k_norm.weight", (D,), repeat=config.num_kv_heads),
+        )
+        return super().parameters(config, kind) | {"attention.prepare.weight": norms}
