@@ -27,7 +27,8 @@ import torch
 
 #: Where the tests lie in coremltools, and how their names begin in the records.
 FOLDERS = {"converters/mil/mil/ops/tests/": "", "converters/mil/frontend/torch/test/": "torch/"}
-SAMPLE = 5  # cases of each test, opset and precision that a sample keeps
+CASES = 5  # of each test of the front end, opset and precision that a full run keeps
+SAMPLE = 2  # of each test of an op and opset that a sample keeps
 SECONDS = 120  # of processor time: a case that takes longer hangs
 
 recording = None  # the file of --record, in the process that gets all reports
@@ -94,20 +95,21 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="a neural network, not an ML Program"))
     programs = [item for item in items if backend(item)[0] != "neuralnetwork"]
     if config.getoption("sample"):  # in single precision, whose tolerances are tight
-        items[:] = few([item for item in programs if backend(item)[:2] == ("mlprogram", "fp32")])
+        single = [item for item in programs if backend(item)[:2] == ("mlprogram", "fp32")]
+        items[:] = few(single, SAMPLE)
     else:  # the front end's are more than the ops', and each traces and converts a model
         front = {item for item in items if name(item.nodeid).startswith("torch/")}
-        kept = {*items} - front | {*few([item for item in programs if item in front])}
+        kept = {*items} - front | {*few([item for item in programs if item in front], CASES)}
         items[:] = [item for item in items if item in kept]
 
 
-def few(items):
-    """Up to SAMPLE cases of each test, opset and precision, and one of each op that these name.
+def few(items, most):
+    """Up to `most` cases of each test, opset and precision, and one of each op that these name.
 
     They are those of the least checksums.
     """
     found = set()
-    for key, size in ((group, SAMPLE), (named, 1)):
+    for key, size in ((group, most), (named, 1)):
         for _, cases in groupby(sorted(items, key=key), key):
             found |= set(sorted(cases, key=checksum)[:size])
     return [item for item in items if item in found]
@@ -192,9 +194,14 @@ def out_of_time(*_):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """What a case that passes proves."""
+    """What a case that passes proves; one that looks for torchvision in vain is skipped."""
     seed(pyfuncitem)
-    result = yield
+    try:
+        result = yield
+    except NameError as error:
+        if error.name != "torchvision":
+            raise
+        pytest.skip("needs torchvision, which is not installed")
     if case.predictions:
         names = pyfuncitem._fixtureinfo.argnames
         arguments = {name: pyfuncitem.funcargs[name] for name in names}

@@ -20,7 +20,7 @@ def build(command: list[str], folder: Path) -> Path:
     """The program that runs calls, made by this compiler."""
     program = folder / "calls"
     files = [Path(__file__).with_suffix(".c"), *[file for file in SOURCES if file.suffix == ".c"]]
-    subprocess.run([*command, *FLAGS, "-o", program, *files], check=True)
+    subprocess.run([command[0], *FLAGS, *command[1:], "-o", program, *files], check=True)
     return program
 
 

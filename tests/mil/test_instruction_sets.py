@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 HERE = shutil.which("cc")
 ARM = "aarch64-linux-gnu-gcc"
-SANITIZED = ["-fsanitize=undefined,address", "-fno-sanitize-recover=all", "-g"]
+SANITIZED = ["-fsanitize=undefined,address", "-fno-sanitize-recover=all", "-O1"]
 BUILDS = {
     "AVX-512": ("AVX512", [HERE, "-march=x86-64-v4"]),
     "AVX2": ("AVX2", [HERE, "-march=x86-64-v3"]),
