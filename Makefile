@@ -24,12 +24,15 @@ book: $(INSTALLED) ## run every chapter and render the book
 	$(BIN)/jupyter-book build book $(BOOK_FLAGS)
 	@echo "The book: $(CURDIR)/$(SITE)"
 
-# One thread a worker: the workers share the cores, and torch's threads would fight over them.
+# One thread a worker: the workers share the cores, and torch's threads would fight over them. Tests
+# of a file go to one worker, which makes what they share once; files are begun in order.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: book ## build the book, then test the library and the site
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST_FLAGS)
+	$(PYTEST) $(PYTEST_FLAGS)
 
 unit: $(INSTALLED) ## test the library alone: no book is built, no site is looked at
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup --ignore-glob 'tests/test_book*' $(PYTEST_FLAGS)
+	$(PYTEST) --ignore-glob 'tests/test_book*' $(PYTEST_FLAGS)
 
 conformance: $(INSTALLED) ## run coremltools' own tests on the executor (some 40 minutes)
 	$(BIN)/python tests/conformance/run.py --workers $(WORKERS)

@@ -44,19 +44,19 @@ def token_ids(session: Session, prompt: str | tuple[str, str]) -> list[int]:
     return ids[: CONTEXT - NEW_TOKENS]
 
 
-def greedy(session: Session, ids: list[int]) -> list[int]:
+def greedy(session: Session, ids: list[int], tokens: int = NEW_TOKENS) -> list[int]:
     session.reset()
     logits, found = session.prefill(ids), []
-    for _ in range(NEW_TOKENS):
+    for _ in range(tokens):
         found.append(int(logits.argmax()))
-        if len(found) < NEW_TOKENS:
+        if len(found) < tokens:
             logits = session.decode(found[-1])
     return found
 
 
-def reference_greedy(model, ids: list[int]) -> list[int]:
+def reference_greedy(model, ids: list[int], tokens: int = NEW_TOKENS) -> list[int]:
     cache, step, found = None, torch.tensor([ids]), []
-    for _ in range(NEW_TOKENS):
+    for _ in range(tokens):
         output = model(step, past_key_values=cache, use_cache=True)
         cache = output.past_key_values
         found.append(int(output.logits[0, -1].argmax()))

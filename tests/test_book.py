@@ -259,7 +259,6 @@ PICTURES = """
 
 @needs_site
 @needs_chromium
-@pytest.mark.xdist_group("browser")
 class TestInChromium:
     @pytest.mark.parametrize("page", [*PAGES, "genindex"])
     def test_page_reads_well_on_a_phone(self, browser, site_url, page):

@@ -340,21 +340,3 @@ class TestChoice:
         for name in SCHEMES:
             stem, dash, group = name.rpartition("-")
             assert name in said or (stem in said and dash + group in said), name
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("smollm2")
-def test_the_real_model_in_int8_says_the_same():
-    """SmolLM2, next tokens and logits along a prompt, against its own fp16 weights."""
-    from _common import bundle
-    from parity import PROMPTS, token_ids
-
-    plain, int8 = (Session(bundle(quant=quant)) for quant in ("none", "int8"))
-    ids = token_ids(plain, PROMPTS[0])
-    expected, found = (session.logits(ids).astype(np.float64) for session in (plain, int8))
-    cosine = (expected * found).sum(1)
-    cosine /= np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
-    assert np.median(cosine) >= 0.999
-    assert (expected.argmax(1) == found.argmax(1)).mean() >= 0.9
-    answers = [session.generate(PROMPTS[0], max_tokens=12).token_ids for session in (plain, int8)]
-    assert answers[0] == answers[1]

@@ -58,7 +58,7 @@ class TestStreams:
 
     @pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full"])
     def test_an_error_that_nobody_hears_is_still_one(self, stream):
-        assert shell(f'"$@" {stream}', "run", "nothing", "Hi").returncode == 2
+        assert shell(f'"$@" {stream}', "cache", "delete", "nothing").returncode == 2
 
     def test_a_reader_that_leaves_in_the_middle_of_an_answer(self, bundle):
         command = '{ "$@"; echo $? >&2; } | head -c 1'

@@ -169,7 +169,7 @@ def test_status_says_which_instructions(name, torch_has, by_torch):
     level, command = BUILDS[name]
     if HERE is None or "x86" not in _machine(HERE) or not {level, "AVX2"} <= {*_levels(), ""}:
         pytest.skip("no C compiler, or for another processor")
-    code = "from ane_book.mil import native; print(*native.status())"
+    code = "from ane_book.mil.kernels import native; print(*native.status())"
     found = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"CC": " ".join(command), "ATEN_CPU_CAPABILITY": torch_has},
