@@ -9,7 +9,6 @@ from _mutate import damage
 from _worker import agree, check_again, predict
 from ane_book.mil import MLProgram
 from ane_book.mil.kernels import native
-from ane_book.mil.run.compile import Compiler
 import numpy as np
 import pytest
 import torch
@@ -33,10 +32,8 @@ def test_damaged_packages_are_refused_or_run(corpus):
 def test_the_corpus_reaches_every_kernel(corpus):
     kinds, forms = set(), set()
     for path in corpus.iterdir():
-        for function in (program := MLProgram(path)).package.functions.values():
-            compiler = Compiler(function, lift=False, optimize=True, shared=program._shared)
-            compiler.compile()
-            kinds |= {operation.type for operation in compiler.fused.operations}
+        for function in (program := MLProgram(path)).functions:
+            kinds |= {step.kernel for step in program.function(function).plan.main.steps}
         weights = [w for w in program._shared.values() if isinstance(w, native.Weight)]
         forms |= {weight._keep[0].dtype for weight in weights}
     assert kinds >= {"attention", "rms_norm", "gated"}

@@ -8,6 +8,7 @@ from _package import block, const, op, run, typed, write
 from ane_book.mil import MLProgram
 from ane_book.mil.analysis.memory import predict
 from ane_book.mil.package.reader import Package
+from ane_book.mil.run.plan import Planner
 import numpy as np
 import pytest
 
@@ -77,3 +78,52 @@ def test_every_update_is_in_place(tmp_path):
     given = {"x": np.arange(4)[None]}
     np.testing.assert_array_equal(run(path, given)["y"], np.tile(2 * np.arange(4), (8, 1)))
     np.testing.assert_array_equal(run(path, given)["y"], run(path, given, optimize=False)["y"])
+
+
+def chained(count, shows=""):
+    """A state is read once, its rows are updated one after the other, and it is written once.
+
+    shows: what some op reads of it late: "before", "half", or nothing.
+    """
+    yield op("read_state", {"u0": STATE}, input="s")
+    for i in range(count):
+        at = {"begin": const([i, 0]), "end": const([i + 1, 4])}
+        yield op("slice_update", {f"u{i + 1}": STATE}, x=f"u{i}", update="x", **at)
+        yield op("reshape", {f"v{i + 1}": STATE}, x=f"u{i + 1}", shape=const([8, 4]))
+        yield op("mul", {f"m{i + 1}": STATE}, x=f"v{i + 1}", y=f"v{i + 1}")
+    late = {"before": "u0", "half": f"v{count // 2}"}.get(shows, f"m{count}")
+    yield op("write_state", {}, input="s", data=f"u{count}")
+    yield op("add", {"y": STATE}, x=late, y=f"m{count // 2}")
+
+
+@pytest.mark.parametrize("shows, in_place", [("", 6), ("before", 0), ("half", 3)])
+def test_updates_of_updates_are_in_place_where_nobody_sees_it(tmp_path, shows, in_place):
+    """As torch.export writes a cache; from one on that a later reader would see, they copy."""
+    inputs = {"x": ROW, "s": typed("fp32", 8, 4, kind="state")}
+    path = write(tmp_path / "p", chained(6, shows), ["y"], inputs)
+    program = MLProgram(path)
+    assert len(Planner(program._function, False, {}).in_place) == in_place
+    plain, states = program.plain(), [program.make_state(), program.make_state()]
+    for call in range(3):
+        given = {"x": np.arange(4, dtype=np.float32)[None] + call + 1}
+        found, expected = (
+            p.predict(given, s) for p, s in zip((program, plain), states, strict=True)
+        )
+        np.testing.assert_array_equal(found["y"], expected["y"])
+        np.testing.assert_array_equal(*[s.read_state("s") for s in states])
+
+
+def test_a_view_of_what_was_updated_in_place_is_no_output(tmp_path):
+    """The output keeps its numbers when the next call writes the state."""
+    steps = [
+        op("read_state", {"r": STATE}, input="s"),
+        op("slice_update", {"u": STATE}, x="r", update="x", begin=const([0, 0]), end=const([1, 4])),
+        op("write_state", {}, input="s", data="u"),
+        op("reshape", {"y": STATE}, x="u", shape=const([8, 4])),
+    ]
+    inputs = {"x": ROW, "s": typed("fp32", 8, 4, kind="state")}
+    program = MLProgram(write(tmp_path / "p", steps, ["y"], inputs))
+    state = program.make_state()
+    first = program.predict({"x": np.ones((1, 4))}, state)["y"]
+    program.predict({"x": np.full((1, 4), 2.0)}, state)
+    assert first[0].tolist() == [1, 1, 1, 1]

@@ -10,6 +10,7 @@ Letters: T query, P positions in the cache, H heads, G key-value heads, D head s
 """
 
 from _foreign import WAYS, agree, normal, package
+from _foreign_decoders import ChannelDecoder, Decoder
 from _foreign_llama import PROMPT, VOCABULARY, P, answer, causal, llama
 from ane_book.mil import MLProgram
 import coremltools as ct
@@ -18,31 +19,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 # --- ANEMLL -----------------------------------------------------------------------------------
-
-
-def normalize(x, norm):
-    """RMS norm over the last axis: [x, -x] has mean 0, so its layer norm is it."""
-    doubled = torch.cat([x, -x], dim=-1)
-    doubled = F.layer_norm(doubled, (2 * x.shape[-1],), eps=norm.variance_epsilon)
-    return doubled[..., : x.shape[-1]] * norm.weight
-
-
-def conv(x, linear):
-    """A linear layer on x (1, C, 1, T) as a 1x1 convolution."""
-    return F.conv2d(x, linear.weight[:, :, None, None])
-
-
-def softmax(x):
-    x = torch.exp(x - x.max(dim=-1, keepdim=True).values)
-    return x / x.sum(dim=-1, keepdim=True)
-
-
-def rotate(x, cos, sin):
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 class Embeddings(nn.Module):
@@ -69,54 +47,6 @@ class Head(nn.Module):
         return tuple(part(x).squeeze(2).transpose(1, 2) for part in self.parts)
 
 
-class Decoder(nn.Module):
-    """All layers; hidden_states (1, T, C), position_ids (T,), causal_mask, current_pos (1,)."""
-
-    def __init__(self, model):
-        super().__init__()
-        config = model.config
-        self.layers, self.norm = model.model.layers, model.model.norm
-        self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
-        self.size = config.head_dim
-        cos, sin = model.model.rotary_emb(torch.zeros(1, 1, 1), torch.arange(P)[None])
-        self.register_buffer("cos", cos[0])  # (P, D)
-        self.register_buffer("sin", sin[0])
-        shape = 2 * config.num_hidden_layers, self.groups, P, self.size
-        self.register_buffer("kv_cache_0", torch.zeros(shape))
-
-    def attend(self, x, layer, index, cos, sin, causal_mask, current_pos):
-        length = x.shape[-1]
-
-        def heads(y, count):  # (1, count * D, 1, T) -> (1, count, T, D)
-            return y.view(1, count, self.size, length).permute(0, 1, 3, 2)
-
-        query = rotate(heads(conv(x, layer.q_proj), self.heads), cos, sin)
-        key = rotate(heads(conv(x, layer.k_proj), self.groups), cos, sin)
-        value = heads(conv(x, layer.v_proj), self.groups)
-        end = current_pos + length
-        whole = []
-        for row, new in ((index, key), (len(self.layers) + index, value)):
-            self.kv_cache_0[row : row + 1, :, current_pos:end, :] = new
-            stored = self.kv_cache_0[row : row + 1].squeeze(0)  # (G, P, D)
-            repeat = self.heads // self.groups
-            whole.append(stored.unsqueeze(1).repeat(1, repeat, 1, 1).view(1, -1, P, self.size))
-        scores = torch.matmul(query, whole[0].transpose(-1, -2)) * self.size**-0.5 + causal_mask
-        y = torch.matmul(softmax(scores), whole[1])  # (1, H, T, D)
-        y = y.permute(0, 2, 1, 3).reshape(1, length, -1)
-        return layer.o_proj(y)
-
-    def forward(self, hidden_states, position_ids, causal_mask, current_pos):
-        cos, sin = self.cos[position_ids], self.sin[position_ids]
-        x, start = hidden_states, current_pos[0]
-        for index, layer in enumerate(self.layers):
-            h = normalize(x, layer.input_layernorm).permute(0, 2, 1).unsqueeze(2)
-            x = x + self.attend(h, layer.self_attn, index, cos, sin, causal_mask, start)
-            h = normalize(x, layer.post_attention_layernorm).permute(0, 2, 1).unsqueeze(2)
-            gated = F.silu(conv(h, layer.mlp.gate_proj)) * conv(h, layer.mlp.up_proj)
-            x = x + conv(gated, layer.mlp.down_proj).squeeze(2).permute(0, 2, 1)
-        return normalize(x, self.norm)
-
-
 T = 4  # tokens that `prefill` takes
 
 
@@ -125,7 +55,7 @@ def half_tensor(name: str, *shape) -> ct.TensorType:
 
 
 def convert_decoder(folder, length: int):
-    model = Decoder(llama())
+    model = Decoder(llama(), P)
     example = (
         torch.zeros(1, length, 64),
         torch.zeros(length, dtype=torch.int32),
@@ -234,54 +164,8 @@ def test_anemlls_functions_share_a_state(anemll, weights, precision, optimize):
 # --- 0seba ------------------------------------------------------------------------------------
 
 
-def channel_norm(x, norm):
-    """RMS norm over the channels of x (1, C, 1, T), by `split` of the doubled ones."""
-    doubled = torch.cat([x, -x], 1).permute(0, 2, 3, 1)  # (1, 1, T, 2 * C)
-    doubled = F.layer_norm(doubled, doubled.shape[-1:], eps=norm.variance_epsilon)
-    return doubled.permute(0, 3, 1, 2).chunk(2, 1)[0] * norm.weight[:, None, None]
-
-
-class ChannelDecoder(Decoder):
-    """All layers; hidden (1, C, 1, T) and the position (1,) of its first column."""
-
-    def __init__(self, model):
-        super().__init__(model)
-        del self.kv_cache_0
-        for name in ("key_cache", "value_cache"):
-            shape = len(self.layers), self.groups, P, self.size
-            self.register_buffer(name, torch.zeros(shape))
-
-    def attend(self, x, layer, index, cos, sin, mask, start):
-        end = start + x.shape[-1]
-        query, key, value = (
-            conv(x, linear).view(1, -1, self.size, x.shape[-1]).transpose(2, 3)  # (1, n, T, D)
-            for linear in (layer.q_proj, layer.k_proj, layer.v_proj)
-        )
-        self.key_cache[index : index + 1, :, start:end] = rotate(key, cos, sin)
-        self.value_cache[index : index + 1, :, start:end] = value
-        query = rotate(query, cos, sin) * self.size**-0.5
-        stored = self.key_cache[index : index + 1], self.value_cache[index : index + 1]
-        groups = zip(*(y.chunk(self.groups, 1) for y in (query, *stored)), strict=True)
-        found = [(q @ k.transpose(-1, -2) + mask).softmax(-1) @ v for q, k, v in groups]
-        y = torch.cat(found, 1).transpose(2, 3).reshape(1, -1, 1, x.shape[-1])
-        return conv(y, layer.o_proj)
-
-    def forward(self, hidden, position):
-        places = position + torch.arange(hidden.shape[-1], dtype=torch.int32)
-        cos, sin = self.cos[places], self.sin[places]
-        closed = torch.arange(P, dtype=torch.int32)[None] > places[:, None]  # (T, P)
-        mask, x = torch.where(closed, -40000.0, 0.0)[None, None], hidden
-        for index, layer in enumerate(self.layers):
-            h = channel_norm(x, layer.input_layernorm)
-            x = x + self.attend(h, layer.self_attn, index, cos, sin, mask, position[0])
-            h = channel_norm(x, layer.post_attention_layernorm)
-            gated = F.silu(conv(h, layer.mlp.gate_proj)) * conv(h, layer.mlp.up_proj)
-            x = x + conv(gated, layer.mlp.down_proj)
-        return channel_norm(x, self.norm)
-
-
 def test_a_decoder_group_by_group(tmp_path):
-    model, names = ChannelDecoder(llama()), ("key_cache", "value_cache")
+    model, names = ChannelDecoder(llama(), P), ("key_cache", "value_cache")
     cache = half_tensor(None, *model.key_cache.shape)
     path = package(
         model,

@@ -9,6 +9,7 @@ Letters: L layers, G key-value heads, P positions in the cache, D head size.
 """
 
 from _foreign import agree, exported, package
+from _foreign_decoders import SlotCache, StatefulLlama
 from _foreign_llama import PROMPT, P, answer, causal, llama
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
@@ -17,9 +18,6 @@ import coremltools as ct
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 #: Op types that four converters wrote for one model of 135 M weights (20 November 2026).
 SEEN = [
@@ -37,48 +35,10 @@ def test_every_op_that_converters_of_language_models_write():
     assert len(SEEN) == 45 and set(SEEN) <= {*OPS, "write_state"}  # which is no function
 
 
-class SliceCache:
-    """What `transformers` asks of a cache, over two buffers (L, 1, G, P, D)."""
-
-    is_compileable = False
-
-    def __init__(self, keys, values, seen: int):
-        self.keys, self.values, self.seen = keys, values, seen
-
-    def get_seq_length(self, layer: int = 0) -> int:
-        return self.seen
-
-    def update(self, key, value, layer: int):
-        end = self.seen + key.shape[2]
-        self.keys[layer, :, :, self.seen : end, :] = key
-        self.values[layer, :, :, self.seen : end, :] = value
-        return self.keys[layer, :, :, :end, :], self.values[layer, :, :, :end, :]
-
-
-class StatefulLlama(nn.Module):
-    def __init__(self, model, fused: bool):
-        super().__init__()
-        self.model = model
-        for layer in model.model.layers:  # with the default scale, attention stays one op
-            layer.self_attn.scaling = None if fused else layer.self_attn.head_dim**-0.5
-        config = model.config
-        shape = config.num_hidden_layers, 1, config.num_key_value_heads, P, config.head_dim
-        for name in ("keyCache", "valueCache"):
-            self.register_buffer(name, torch.zeros(shape))
-
-    def forward(self, inputIds, causalMask):
-        cache = SliceCache(
-            self.keyCache, self.valueCache, causalMask.shape[-1] - inputIds.shape[-1]
-        )
-        return self.model(
-            inputIds, attention_mask=causalMask, past_key_values=cache, use_cache=True
-        ).logits
-
-
 @pytest.mark.parametrize("fused", [False, True], ids=["transformers 5", "transformers 4"])
 def test_apples_recipe(fused, tmp_path):
     """`transformers` 5 passes a scale, which coremltools 9 spells out; version 4 passed none."""
-    model = StatefulLlama(llama(), fused)
+    model = StatefulLlama(llama(), P, fused)
     query, end = (ct.RangeDim(1, P, default=1) for _ in range(2))
     state = dict(shape=model.keyCache.shape, dtype=np.float16)
     path = package(
@@ -112,44 +72,9 @@ def test_apples_recipe(fused, tmp_path):
         program.predict(calls[0] | {"inputIds": calls[0]["inputIds"][0]}, program.make_state())
 
 
-class SlotCache(nn.Module):
-    """One token: ids (1, 1) at position (1,); the caches are (L, G, P, D)."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-        config = model.config
-        shape = config.num_hidden_layers, config.num_key_value_heads, P, config.head_dim
-        self.register_buffer("keys", torch.zeros(shape))
-        self.register_buffer("values", torch.zeros(shape))
-
-    def attend(self, attention, x, index, rotary, mask, position):
-        q, k, v = (
-            linear(x).view(1, 1, -1, attention.head_dim).transpose(1, 2)  # (1, n, 1, D)
-            for linear in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        q, k = apply_rotary_pos_emb(q, k, *rotary)
-        self.keys[index][:, position], self.values[index][:, position] = k[0], v[0]
-        repeat = q.shape[1] // k.shape[1]
-        k, v = (y[index][None].repeat_interleave(repeat, 1) for y in (self.keys, self.values))
-        y = F.scaled_dot_product_attention(q, k, v, mask)
-        return attention.o_proj(y.transpose(1, 2).flatten(2))
-
-    def forward(self, ids, position):
-        llama = self.model.model
-        x = llama.embed_tokens(ids)
-        rotary = llama.rotary_emb(x, position[None])
-        mask = torch.where(torch.arange(P)[None] > position[:, None], -40000.0, 0.0)  # (1, P)
-        for index, layer in enumerate(llama.layers):
-            h = layer.input_layernorm(x)
-            x = x + self.attend(layer.self_attn, h, index, rotary, mask, position)
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return self.model.lm_head(llama.norm(x))
-
-
 def test_an_exported_decoder(tmp_path):
     example = torch.zeros((1, 1), dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    path = exported(SlotCache(llama()), tmp_path / "exported.mlpackage", example)
+    path = exported(SlotCache(llama(), P), tmp_path / "exported.mlpackage", example)
     program, (tokens, logits) = MLProgram(path), answer()
     kinds = [operation.type for operation in program.operations]
     assert kinds.count("write_state") == 2 and {"pow", "rsqrt", "sin", "tile"} < {*kinds}

@@ -5,7 +5,6 @@ import sys
 
 from ane_book.mil import MLProgram
 from ane_book.mil.kernels import native
-from ane_book.mil.run.compile import Compiler
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
@@ -21,9 +20,7 @@ CLOSED = -32000.0  # what a mask adds to a slot that takes no part
 
 def groups(path) -> list[str]:
     """The kinds of groups in a program."""
-    program = MLProgram(path)
-    compiler = Compiler(program._function, lift=False, optimize=True, shared={})
-    return [o.type for o in compiler.fused.operations if id(o) in compiler.groups]
+    return [step.kernel for step in MLProgram(path).plan.main.steps if len(step.operations) > 1]
 
 
 def both(path, precision: str, inputs: dict) -> list[np.ndarray]:

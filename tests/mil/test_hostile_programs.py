@@ -227,7 +227,7 @@ class TestOps:
         def mistaken(*args):
             return nobody_defined_this  # noqa: F821
 
-        monkeypatch.setattr("ane_book.mil.kernels.fast.specialize", mistaken)
+        monkeypatch.setattr("ane_book.mil.run.plan.select", mistaken)
         with pytest.raises(NameError):
             run(package)
 

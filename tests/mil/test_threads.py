@@ -81,7 +81,7 @@ def test_their_number_changes_no_bit(set_threads):
     cache = [torch.randn(4, n, 32).half() for n in (64, 32, 64, 32)]
     attend = native_ops.attention(q.shape, (64, 32), 80, torch.float16)
     norm = native_ops.rms_norm(many.shape, torch.float16, 1, torch.randn(640), 1e-5)
-    gate = native_ops.gated(many.shape, torch.float16)
+    gate = native_ops.gated(torch.float16)
     calls = {
         "matvec": lambda: weight.channels_first(one),
         "matmat": lambda: weight.channels_first(many),

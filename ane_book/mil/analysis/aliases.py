@@ -95,7 +95,8 @@ def _touches(operation: Operation, *types: str) -> Iterator[Operation]:
 def in_place_writes(function: Function, origin: Mapping[str, str]) -> dict[str, str]:
     """The `slice_update` ops that may write their state in place: result's name -> state.
 
-    One qualifies when it updates what the state still holds and nobody can see the difference.
+    One qualifies when it updates what the state still holds, or will hold by updates before, and
+    nobody can see the difference.
     """
     found: dict[str, str] = {}
     content: dict[str, tuple[str, int]] = {}  # values of `read_state` -> state, writes before it
@@ -112,9 +113,32 @@ def in_place_writes(function: Function, origin: Mapping[str, str]) -> dict[str, 
         elif operation.type == "slice_update":
             state, version = content.get(_name(operation.inputs["x"][0]), ("", -1))
             if version == writes.get(state) and seen.unseen(position, state):
-                found[operation.outputs[0][0]] = state
+                (name, _), *_ = operation.outputs
+                found[name], content[name] = state, (state, version)
+                seen.write(state, origin[name])
         seen.make(operation)
     return found
+
+
+def _arrivals(block: Block) -> Iterator[tuple[str, tuple[str, int]]]:
+    """Values that go into a state, as they are or by updates: value -> state, where it is written.
+
+    The first of the ops that take a value there counts, which comes last.
+    """
+    arrives: dict[str, tuple[str, int]] = {}
+    shown = {*block.outputs}
+    for position, operation in reversed([*enumerate(block.operations)]):
+        results = [name for name, _ in operation.outputs]
+        if operation.type == "write_state":
+            name = _name(operation.inputs["data"][0])
+            arrives[name] = operation.inputs["input"][0], position
+        elif operation.type == "slice_update" and results and results[0] in arrives:
+            name = _name(operation.inputs["x"][0])
+            arrives[name] = arrives[results[0]]
+        else:
+            continue
+        if name not in shown:
+            yield name, arrives[name]
 
 
 class _Seen:
@@ -131,6 +155,7 @@ class _Seen:
                 self.touching[inner.inputs["input"][0]].append(position)
         for name in block.outputs:
             self.readers[name].append(len(block.operations))
+        self.arrives = dict(_arrivals(block))
         self.holders: dict[str, set[str]] = defaultdict(set)  # class -> states it may be by now
         for state in states:
             self.holders[origin[state]].add(state)
@@ -153,12 +178,13 @@ class _Seen:
     def unseen(self, position: int, state: str) -> bool:
         """Whether no one sees the `slice_update` at `position` write into the state's memory.
 
-        Its result goes into the state, before anything else touches that, and nowhere else; no
-        value that shares the memory as it was is an output, the update, or read afterwards.
+        Its result goes into the state, as it is or by further updates, before anything else touches
+        that; no value that shares the memory as it was is an output, the update, or read
+        afterwards.
         """
         operation, touching = self.operations[position], self.touching[state]
-        readers = self.readers.get(operation.outputs[0][0])
         following = touching[bisect(touching, position) :][:1]
-        taken = readers == following != [] and self.operations[readers[0]].type == "write_state"
+        arrives = self.arrives.get(operation.outputs[0][0])
+        taken = following != [] and arrives == (state, following[0])
         update = memory_of(operation.inputs["update"][0], self.origin)
         return taken and state not in self.holders[update] and self.last_of[state] <= position

@@ -1,25 +1,21 @@
-"""How much memory a function takes: predicted from the program, and what is really laid out.
+"""How much memory a function takes, predicted from the program; it takes no torch to say.
 
 Weights lie in a file that is mapped: pages of it come into memory as they are read and may leave it
-again. What a program needs beyond them is known before it runs: whatever the compiler decoded or
-laid out anew (found by looking at what the compiled code refers to, so it is what is there, not
-what a formula says), the states, and at any moment the values that some later op still reads.
+again. What a program needs beyond them is known before it runs: whatever was decoded or laid out
+anew (`run/footprint.py` looks at what is there), the states, and at any moment the values that some
+later op still reads.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-import gc
 from pathlib import Path
 import re
 import sys
-from types import FunctionType, ModuleType
 
 from ane_book.mil.analysis.aliases import in_place_writes, origins, uses
-from ane_book.mil.package.reader import Block, Function, Operation, Package, TensorType
-import numpy as np
-import torch
+from ane_book.mil.package.reader import Block, Function, Operation, TensorType
 
-__all__ = ["Memory", "measure", "peak_resident", "predict"]
+__all__ = ["Memory", "peak_resident", "predict"]
 
 #: Ops whose result is a view of their first tensor: no bytes of its own.
 FREE = {
@@ -47,20 +43,6 @@ class Memory:
     def total(self) -> int:
         """All of it, every page of the weights included; values as far as they are known."""
         return self.mapped + self.laid_out + self.states + (self.values or 0)
-
-
-def measure(function: Function, package: Package, scope: dict, lift: bool) -> Memory:
-    """The memory of a compiled function.
-
-    scope: globals of its code. lift: half precision runs as single.
-    """
-    files = [np.frombuffer(blob._map, np.uint8) for blob in package._blobs.values()]
-    ranges = [(file.ctypes.data, file.ctypes.data + file.nbytes) for file in files]
-    found = {storage.data_ptr(): storage.nbytes() for storage in _storages(scope)}
-    laid_out = sum(
-        size for start, size in found.items() if not any(a <= start < b for a, b in ranges)
-    )
-    return Memory(sum(file.nbytes for file in files), laid_out, *predict(function, lift))
 
 
 def predict(
@@ -91,22 +73,6 @@ def peak_resident() -> int | None:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac
-
-
-def _storages(scope: dict) -> Iterator[torch.UntypedStorage]:
-    """The memory of every tensor that the compiled code refers to, by whatever object."""
-    todo, seen = [scope], set()
-    while todo:
-        value = todo.pop()
-        if id(value) in seen or isinstance(value, ModuleType | type):
-            continue
-        seen.add(id(value))
-        if isinstance(value, torch.Tensor):
-            yield value.untyped_storage()
-        elif isinstance(value, FunctionType):  # not its globals, where everything is
-            todo += [value.__closure__, value.__defaults__, value.__kwdefaults__]
-        else:
-            todo += gc.get_referents(value)
 
 
 # --- values ---------------------------------------------------------------------------------------

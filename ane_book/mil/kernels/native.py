@@ -24,7 +24,7 @@ EXPANDED = 1 << 18  # weights in float32 at a time, for torch to multiply with
 KINDS = {torch.float32: 0, torch.float16: 1, torch.int8: 2, torch.uint8: 3}
 
 
-_P, _N, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_P, _N, _FLAG, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 SIGNATURES = {
     "matvec": (_P, _P, _P, _FLAG),
     "matmat": (_P, _P, _P, _N, _FLAG),
@@ -32,8 +32,8 @@ SIGNATURES = {
     "expand_activations": (_P, _P, _P, _N),
     "batch_matmul": (_P, _P, _P, _N, _N, _N, _N, _FLAG, _FLAG),
     "softmax": (_P, _P, _N, _N, _FLAG),
-    "layer_norm": (_P, _P, _P, _P, _N, _N, _N, ctypes.c_float, _FLAG),
-    "rms_norm": (_P, _P, _P, _N, _N, _N, ctypes.c_float, _FLAG, _FLAG),
+    "layer_norm": (_P, _P, _P, _P, _N, _N, _N, _REAL, _FLAG),
+    "rms_norm": (_P, _P, _P, _N, _N, _N, _REAL, _REAL, _FLAG, _FLAG, _FLAG),
     "gated": (_P, _P, _P, _N, _FLAG, _FLAG),
     "attention": (_P, _P, _P, _P, _P, _P, _FLAG),
 }

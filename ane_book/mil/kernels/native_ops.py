@@ -7,6 +7,7 @@ in float32 and rounded where the ops that a kernel stands for round. The C is in
 
 from collections.abc import Callable
 import ctypes
+from enum import IntEnum
 from math import prod
 
 from ane_book.mil.kernels.native import kernel
@@ -14,7 +15,22 @@ from ane_book.mil.kernels.threads import threads
 import torch
 from torch import Tensor
 
-__all__ = ["attention", "batch_matmul", "fixed", "gated", "layer_norm", "rms_norm", "softmax"]
+__all__ = [
+    "Rounding",
+    "attention",
+    "batch_matmul",
+    "fixed",
+    "gated",
+    "layer_norm",
+    "rms_norm",
+    "softmax",
+]
+
+
+class Rounding(IntEnum):
+    """Where half precision rounds in attention: `AS_ONE`, .. of attention.c."""
+
+    AS_ONE, AS_OPS, SPELLED_OUT = range(3)
 
 
 class _Attention(ctypes.Structure):
@@ -27,24 +43,33 @@ class _Attention(ctypes.Structure):
         ("slots", ctypes.c_int64 * 2),
         ("mask_rows", ctypes.c_int64),
         ("is_half", ctypes.c_int32),
+        ("rounding", ctypes.c_int32),
+        ("scale", ctypes.c_float),
     )
 
 
 def fixed(plain: Callable | None, run: Callable, dtype: torch.dtype, *shapes: tuple) -> Callable:
     """`run` for contiguous operands of these shapes and this dtype, `plain` for any others.
 
-    Without a plain form others raise ValueError: compiled code reads as far as the shapes say.
+    A size that is None may be any but 0. Without a plain form others raise ValueError: compiled
+    code reads as far as the shapes say.
     """
+    is_open = any(None in shape for shape in shapes)
 
     def call(*operands: Tensor) -> Tensor:
         for x, shape in zip(operands, shapes, strict=True):
-            if x.shape != shape or x.dtype != dtype:
+            if x.dtype != dtype or (x.shape != shape and not (is_open and _fits(x, shape))):
                 if plain is None:
                     raise ValueError(f"{x.dtype} {[*x.shape]} where the program says {[*shape]}")
                 return plain(*operands)
         return run(*[x.contiguous() for x in operands])
 
     return call
+
+
+def _fits(x: Tensor, shape: tuple[int | None, ...]) -> bool:
+    sizes = zip(x.shape, shape, strict=False)
+    return x.dim() == len(shape) and all(n == m or (m is None and n) for n, m in sizes)
 
 
 def softmax(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
@@ -89,53 +114,67 @@ def rms_norm(
     axis: int,
     weight: Tensor | None,
     epsilon: float,
+    rounding: Rounding = Rounding.AS_OPS,
+    added: float = 0.0,
 ) -> Callable[[Tensor], Tensor]:
-    """x / sqrt(mean of x^2 along `axis` + epsilon), times a weight of that axis' size."""
+    """x / sqrt(mean of x^2 along `axis` + added + epsilon), times a weight of that axis' size.
+
+    Axes before that one may be open. added: what an op of its own adds to the mean, in half
+    precision, before epsilon.
+    """
     function, half = kernel("rms_norm"), dtype == torch.float16
     factors = None if weight is None else weight.float().contiguous()
-    sizes = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]), epsilon, half)
+    size, inner = shape[axis], prod(shape[axis + 1 :])
+    more = (size, inner, added, epsilon, half, rounding)
 
     def run(x: Tensor) -> Tensor:
-        y = torch.empty(shape, dtype=dtype)
+        y = torch.empty(x.shape, dtype=dtype)
         pointer = None if factors is None else factors.data_ptr()
-        function(x.data_ptr(), y.data_ptr(), pointer, *sizes, threads())
+        outer = x.numel() // (size * inner)
+        function(x.data_ptr(), y.data_ptr(), pointer, outer, *more, threads())
         return y
 
     return run
 
 
-def gated(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
+def gated(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
     """silu(gate) * x, of gate and x of one shape."""
-    function, half, size = kernel("gated"), dtype == torch.float16, prod(shape)
+    function, half = kernel("gated"), dtype == torch.float16
 
     def run(gate: Tensor, x: Tensor) -> Tensor:
-        y = torch.empty(shape, dtype=dtype)
-        function(gate.data_ptr(), x.data_ptr(), y.data_ptr(), size, half, threads())
+        y = torch.empty(gate.shape, dtype=dtype)
+        pointers = gate.data_ptr(), x.data_ptr(), y.data_ptr()
+        function(*pointers, gate.numel(), half, threads())
         return y
 
     return run
 
 
 def attention(
-    q_shape: tuple[int, ...], slots: tuple[int, ...], mask_rows: int, dtype: torch.dtype
+    shape: tuple[int, int, int],
+    slots: tuple[int, ...],
+    mask_rows: int,
+    dtype: torch.dtype,
+    rounding: Rounding = Rounding.AS_OPS,
+    scale: float = 1.0,
 ) -> Callable[..., Tensor]:
-    """softmax(q K^T + mask) V of q (*B, M, D), the keys of each part, mask, the values of each.
+    """softmax(scale q K^T + mask) V of q, the mask or None, the keys and the values of each part.
 
-    slots: of the one or two parts, whose keys and values are (*B, N, D). mask_rows: M, or 1.
+    shape: of q and of the result, (B, M, D). slots: of the one or two parts, whose keys and values
+    are (B, N, D). mask_rows: of the mask (mask_rows, N), which take turns over the M rows.
     """
     function, half = kernel("attention"), dtype == torch.float16
-    *batch, rows, depth = q_shape
     counts = (ctypes.c_int64 * 2)(*slots)
-    record = _Attention(prod(batch), rows, depth, counts, mask_rows, half)
+    record = _Attention(*shape, counts, mask_rows, half, rounding, scale)
     address, parts = ctypes.addressof(record), len(slots)
     Pointers = ctypes.c_void_p * 2
 
-    def run(q: Tensor, mask: Tensor, *cache: Tensor, record: _Attention = record) -> Tensor:
-        out = torch.empty(q_shape, dtype=dtype)
+    def run(q: Tensor, mask: Tensor | None, *cache: Tensor, record=record) -> Tensor:
+        out = torch.empty(shape, dtype=dtype)
         keys = Pointers(*[x.data_ptr() for x in cache[:parts]])
         values = Pointers(*[x.data_ptr() for x in cache[parts:]])
-        pointers = (q.data_ptr(), keys, values, mask.data_ptr(), out.data_ptr())
-        function(address, *pointers, threads())
+        of_mask = None if mask is None else mask.data_ptr()
+        function(address, q.data_ptr(), keys, values, of_mask, out.data_ptr(), threads())
         return out
 
     return run

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ane_book.mil.analysis.constants import Constants, Expansion, Known
 from ane_book.mil.kernels import native
+from ane_book.mil.kernels.graph import Unfit
 from ane_book.mil.ops.conv import pointwise
 from ane_book.mil.package.reader import Operation
 import torch
@@ -23,24 +24,22 @@ __all__ = ["product"]
 FACTORS = {"conv": "weight", "linear": "weight", "matmul": "y"}
 
 
-def product(constants: Constants, operation: Operation) -> Callable[[Tensor], Tensor] | None:
-    """The op as a function of x alone, if it is a product with a constant weight and bias."""
-    if operation.type not in FACTORS:
-        return None
+def product(constants: Constants, operation: Operation) -> Callable[[Tensor], Tensor]:
+    """The op as a function of x alone; Unfit if it is no product with a constant weight."""
     given = [key for key in (FACTORS[operation.type], "bias") if key in operation.inputs]
     factor, *bias = [constants.find(operation.inputs[key][0]) for key in given]
-    if None in (factor, *bias) or not _is_product(constants, operation, factor):
-        return None
+    if None in (factor, *bias):
+        raise Unfit("its weight or bias is computed at run time")
+    if not _is_product(constants, operation, factor):
+        raise Unfit("it is no plain product of floats with a matrix")
     dtype = constants.dtype(operation.outputs[0][1])
     if native.available():
         weight = _weight(constants, factor, bias[0] if bias else None, dtype)
-        if weight is None:
-            return None
         return weight.channels_first if operation.type == "conv" else weight.channels_last
     if operation.type == "conv" and not bias and dtype == torch.float16:
         matrix = constants.tensor(factor).flatten(1)
         return lambda x: half_pointwise(x, matrix)
-    return None
+    raise Unfit(f"torch does it as it is: {native.status()[1]}")
 
 
 def half_pointwise(x: Tensor, weight: Tensor) -> Tensor:
@@ -84,13 +83,13 @@ def _is_product(constants: Constants, operation: Operation, factor: Known) -> bo
 
 def _weight(
     constants: Constants, factor: Known, bias: Known | None, dtype: torch.dtype
-) -> native.Weight | None:
+) -> native.Weight:
     """The weight as the compiled products take it, made once for all functions of the package."""
     key = ("weight", constants.identity(factor), constants.identity(bias), dtype)
     if key not in constants.shared:
         data, table = _compressed(constants, factor) or (_dense(constants, factor), None)
         if data.dtype not in native.KINDS or not native.pays(data.dtype, dtype):
-            return None
+            raise Unfit(f"no kernel for weights of {data.dtype} pays here")
         added = None if bias is None else constants.tensor(bias)
         _check(data, table, added)
         constants.shared[key] = native.Weight(data, dtype, table, added)

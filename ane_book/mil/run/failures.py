@@ -59,8 +59,9 @@ class Failures:
     variables: the local variable of each value.
     """
 
-    def __init__(self, function: Function, variables: dict[str, str]):
-        self.function, self.variables = function, variables
+    def __init__(self, function: Function):
+        self.function = function
+        self.variables: dict[str, str] = {}
         self.operations: dict[str, Operation] = {}  # by line, without its indentation
         self.sources: dict[str, str] = {}  # by the file name that a traceback gives
 
@@ -199,7 +200,7 @@ def _place(operation: Operation, block: Block) -> str:
                 name = f"op {operation.type!r} ({operation.name!r}"
                 return f"{name}, operation {position} of {count}{outer})"
             blocks += [(f" in a block of {found.name!r}", nested) for nested in found.blocks]
-    return f"ops that run as one {operation.type!r} ({operation.name!r})"  # see fuse.py
+    return f"ops that run as one {operation.type!r} ({operation.name!r})"  # see kernels/table.py
 
 
 def _shortened(text: str) -> str:

@@ -9,17 +9,22 @@ expand to half precision as declared.
 Taught in the chapters "Porting recipe" and "Inside an ML Program".
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
 from ane_book.errors import InvalidInput, InvalidPackage, InvalidType
-from ane_book.mil.analysis.memory import Memory, measure
+from ane_book.mil.analysis.constants import torch_dtype
+from ane_book.mil.analysis.memory import Memory
+from ane_book.mil.kernels.table import check_names
 from ane_book.mil.kernels.threads import torch_threads
 from ane_book.mil.package.description import Feature, by_name, features, random_inputs, to_array
 from ane_book.mil.package.reader import Function, Operation, Package, TensorType
 from ane_book.mil.package.validate import check_memory
-from ane_book.mil.run.compile import Compiled, Compiler, as_array, torch_dtype
+from ane_book.mil.run.compile import Compiled, as_array, compile_plan
+from ane_book.mil.run.footprint import measure
+from ane_book.mil.run.plan import Plan, Planner
 import numpy as np
 import torch
 
@@ -62,6 +67,7 @@ class MLProgram:
     function_name: which function of a multifunction package; the default one when None.
     precision: "fp16" as the program declares, or "fp32" as reference.
     optimize: False turns every shortcut off, for comparison.
+    without: names of entries of `mil/kernels/table.py` to leave out, such as "attention".
 
     Threads may share a program, each with a state of its own.
 
@@ -76,6 +82,7 @@ class MLProgram:
         precision: str = "fp16",
         *,
         optimize: bool = True,
+        without: Collection[str] = (),
         _shared: dict | None = None,
     ):
         if precision not in PRECISIONS:
@@ -83,7 +90,8 @@ class MLProgram:
                 f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}"
             )
         self.package = path if isinstance(path, Package) else Package(path)
-        self.precision, self._optimize = precision, optimize
+        self.precision, without = precision, check_names(without)
+        self._without = without if optimize else None
         self._shared = {} if _shared is None else _shared
         name = function_name or self.package.default_function
         if name not in self.package.functions:
@@ -101,17 +109,19 @@ class MLProgram:
 
     def function(self, name: str) -> "MLProgram":
         """Another function of the same package; weights in memory are shared."""
-        return MLProgram(
-            self.package, name, self.precision, optimize=self._optimize, _shared=self._shared
-        )
+        return self._like(name, self.precision, self._without)
 
     def plain(self, precision: str | None = None) -> "MLProgram":
         """The same function, op by op with every shortcut off; weights in memory are shared."""
+        return self._like(self.name, precision or self.precision, None)
+
+    def _like(self, name: str, precision: str, without: Collection[str] | None) -> "MLProgram":
         return MLProgram(
             self.package,
-            self.name,
-            precision or self.precision,
-            optimize=False,
+            name,
+            precision,
+            optimize=without is not None,
+            without=without or (),
             _shared=self._shared,
         )
 
@@ -146,10 +156,15 @@ class MLProgram:
         ]
 
     @cached_property
-    def compiled(self) -> Compiled:
-        """The generated straight-line code; made at the first use."""
+    def plan(self) -> Plan:
+        """What is done for the function, step by step; made at the first use."""
         with torch_threads(light=False):
-            return Compiler(self._function, self._lift, self._optimize, self._shared).compile()
+            return Planner(self._function, self._lift, self._shared, self._without).plan()
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """The plan as straight-line code."""
+        return compile_plan(self.plan)
 
     def make_state(self) -> State:
         """Fresh states, all zero; any function of the package with the same states may use them."""
@@ -174,7 +189,7 @@ class MLProgram:
     @property
     def memory(self) -> Memory:
         """Bytes that this function takes: weights, what was made of them, values, states."""
-        return measure(self._function, self.package, self.compiled.run.__globals__, self._lift)
+        return measure(self.plan, self.package, self._lift)
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
         """An array for every input, of its default shape; see `Feature.random`."""
@@ -200,46 +215,50 @@ class MLProgram:
             return [self.predict(one, state) for one in inputs]
         with torch.inference_mode(), torch_threads(light=False):
             tensors, states = self._tensors(inputs), self._states(state)
-            compiled = self.compiled
-            try:
-                with torch_threads(compiled.light), compiled.failures.explained():
-                    results = compiled.run(tensors, states)
+            with self._failing(tensors, states):
+                with torch_threads(self.plan.light), self.plan.failures.explained():
+                    results = self.compiled.run(tensors, states)
                 return {
                     name: self._result(name, value)
                     for name, value in zip(self._function.block.outputs, results, strict=True)
                 }
-            except InvalidPackage as error:
-                copies = {name: tensor.clone() for name, tensor in states.items()}
-                again = compiled.trace(tensors, copies)
-                compiled.failures.name_the_first(error, again, self._lift)
-                raise
 
     @torch.inference_mode()  # as a decorator it holds while this runs, not while the caller does
     def trace(
         self, inputs: Mapping[str, object], state: State | None = None
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Run op by op, yielding (name, array) of every value as an op makes it.
+        """Run step by step, yielding (name, array) of every value as a step makes it.
 
-        No ops are put together into one here, so that attention and norms are computed in more
-        steps than `predict` takes, with other roundings; single ops still have their faster forms
-        (`plain()` has none). After the last op come inputs and constants that are outputs as they
-        are. An array is a copy that nobody else holds: take of it what you need and let it go, and
-        the whole run takes no more memory than its live values and one copy. Left out are other
-        constants, and values inside the bodies of `cond` and `while_loop`.
+        The steps are those of `predict`: values inside a group of ops that runs as one are not
+        made (`plain()` makes them all). After the last step come inputs and constants that are
+        outputs as they are. An array is a copy that nobody else holds: take of it what you need
+        and let it go, and the whole run takes no more memory than its live values and one copy.
+        Left out are other constants, and values inside the bodies of `cond` and `while_loop`.
         """
         with torch_threads(light=False):
             tensors, states = self._tensors(inputs), self._states(state)
-            with self.compiled.failures.explained():
+            with self._failing(tensors, states), self.plan.failures.explained():
                 for name, tensor in self.compiled.trace(tensors, states):
                     if isinstance(tensor, torch.Tensor):
                         yield name, as_array(tensor.clone())
+
+    @contextmanager
+    def _failing(self, tensors: list[torch.Tensor], states: dict) -> Iterator[None]:
+        """Puts before a failure the first op that makes something else than it declares."""
+        try:
+            yield
+        except InvalidPackage as error:
+            copies = {name: tensor.clone() for name, tensor in states.items()}
+            again = self.plain().compiled.trace(tensors, copies)
+            self.plan.failures.name_the_first(error, again, self._lift)
+            raise
 
     @property
     def _lift(self) -> bool:
         return self.precision == "fp32"
 
     def _result(self, name: str, value) -> object:
-        self.compiled.failures.check_result(name, value, self.outputs[name], self._lift)
+        self.plan.failures.check_result(name, value, self.outputs[name], self._lift)
         if not isinstance(value, torch.Tensor):  # what `classify` gives
             return value
         value = value.reshape(1) if value.dim() == 0 else value

@@ -1,8 +1,9 @@
-/* Attention in one pass: softmax(q K^T + mask) V, with keys and values in up to two parts, the
+/* Attention in one pass: softmax(scale q K^T + mask) V, with keys and values in up to two parts, the
  * cache and the new rows. Slots that the mask closes to every row take no time while they are empty.
  *
- * In half precision each step rounds where the ops that it stands for round: scores, masked scores,
- * weights, the sum of each part, and their sum.
+ * In half precision each step rounds where the ops that it stands for round: scores, scaled scores,
+ * masked scores, weights (and what they are made of, where softmax is spelled out), the sum of each
+ * part, and their sum. Attention that is one op rounds its result alone.
  *
  * Letters: B key/value heads, M query rows that share one, D head size, N slots of both parts, A
  * slots that are read.
@@ -20,8 +21,9 @@
 
 typedef struct {
     int64_t heads, rows, depth, slots[2]; /* B, M, D, and N of each part, 0 for none */
-    int64_t mask_rows;                    /* M, or 1 for all */
-    int32_t is_half;
+    int64_t mask_rows;                    /* which take turns over the rows; 0 without a mask */
+    int32_t is_half, rounding;
+    float scale;
 } Attention;
 
 typedef struct {
@@ -74,7 +76,7 @@ static Slots find_slots(const Attention *a, const void *mask, const void *const 
     Slots s = {found, 0, 0};
     float *line = malloc(N * (sizeof(float) + 1));
     char *open = (char *)(line + N);
-    int every_row = line != NULL;
+    int every_row = line != NULL && a->mask_rows > 0;
     if (line) memset(open, 0, N);
     for (int64_t i = 0; i < a->mask_rows && every_row; i++) {
         char any = 0;
@@ -131,6 +133,29 @@ static Room make_room(const Attention *a, int64_t width)
     return (Room){all, scores, sums, added, added + N};
 }
 
+static void round_some(const Attention *a, float *line, int64_t width)
+{
+    if (a->is_half && a->rounding != AS_ONE) round_to_half(line, width);
+}
+
+/* n values to e^x / sum e^x, in place, rounded as by five ops. Returns the largest. */
+static float spelled_out(const Attention *a, float *line, int64_t n, int64_t width)
+{
+    float top = largest(line, n);
+    lanes parts = {0};
+    for (int64_t i = n; i < width; i++) line[i] = -INFINITY; /* whose weight is 0 */
+    for (int64_t i = 0; i < width; i += LANES) *(lanes *)(line + i) -= top;
+    round_some(a, line, width);
+    for (int64_t i = 0; i < width; i += LANES)
+        *(lanes *)(line + i) = exponential(load_single(line + i));
+    round_some(a, line, width);
+    for (int64_t i = 0; i < width; i += LANES) parts += load_single(line + i);
+    float total[LANES] = {sum(parts)};
+    round_some(a, total, LANES);
+    for (int64_t i = 0; i < width; i += LANES) *(lanes *)(line + i) /= total[0];
+    return top;
+}
+
 /* Scores (n, A) to weights, in place, with the rounding of add and softmax. Returns whether a slot
  * that was left out might have a say in some row. */
 static int weigh(const Attention *a, const Slots *s, const void *mask, int64_t row, int64_t n,
@@ -140,15 +165,23 @@ static int weigh(const Attention *a, const Slots *s, const void *mask, int64_t r
     int faint = 0;
     for (int64_t i = 0; i < n; i++) {
         float *line = room->scores + i * width;
-        if (i == 0 || a->mask_rows > 1)
-            widen((const char *)mask + (a->mask_rows > 1 ? row + i : 0) * N * size, a->is_half, N,
+        if (i == 0 ? a->mask_rows > 0 : a->mask_rows > 1)
+            widen((const char *)mask + (row + i) % a->mask_rows * N * size, a->is_half, N,
                   room->added, N);
-        if (a->is_half) round_to_half(line, width);
-        for (int64_t k = 0; k < s->count; k++) line[k] += room->added[s->open[k]];
-        if (a->is_half) round_to_half(line, width);
-        faint |= softmax_row(line, s->count) < CLOSED + FAINT;
-        if (a->is_half) round_to_half(line, width);
-        for (int64_t k = s->count; k < width; k++) line[k] = 0;
+        round_some(a, line, width);
+        if (a->scale != 1) {
+            for (int64_t k = 0; k < width; k += LANES) *(lanes *)(line + k) *= a->scale;
+            round_some(a, line, width);
+        }
+        for (int64_t k = 0; a->mask_rows && k < s->count; k++) line[k] += room->added[s->open[k]];
+        round_some(a, line, width);
+        int open = a->rounding != AS_ONE; /* a row that is not weighs nothing, as in torch */
+        for (int64_t k = 0; k < s->count && !open; k++) open = line[k] != -INFINITY;
+        float top = a->rounding == SPELLED_OUT ? spelled_out(a, line, s->count, width)
+                                               : softmax_row(line, s->count);
+        faint |= top < CLOSED + FAINT;
+        round_some(a, line, width);
+        for (int64_t k = open ? s->count : 0; k < width; k++) line[k] = 0;
     }
     return faint && s->count < N;
 }
@@ -197,7 +230,7 @@ static void gather(const Attention *a, const Slots *s, const void *const *keys,
 static void finish(const Attention *a, float *sums, int64_t n, char *out)
 {
     int64_t D = a->depth, padded = ROUND_UP(D, LANES), size = a->is_half ? 2 : 4;
-    if (a->is_half) round_to_half(sums, 2 * ROWS * padded);
+    round_some(a, sums, 2 * ROWS * padded);
     for (int64_t i = 0; i < n; i++) {
         float *old = sums + i * padded, *new = old + ROWS * padded;
         for (int64_t d = 0; d < D; d++) old[d] += new[d];
@@ -278,7 +311,7 @@ static int attend(Job *j, Slots slots, int threads)
     return j->failed ? -1 : j->faint;
 }
 
-/* q (B, M, D), keys and values (B, N, D) in two parts, mask (mask_rows, N) -> out (B, M, D).
+/* q (B, M, D), keys and values (B, N, D) in two parts, mask (mask_rows, N) or NULL -> out (B, M, D).
  * Returns 0, or -1 where there is no memory. */
 int attention(const Attention *a, const void *q, const void *const *keys,
               const void *const *values, const void *mask, void *out, int32_t threads)

@@ -73,6 +73,9 @@ static inline void round_to_half(float *p, int64_t n)
     for (int64_t i = 0; i < n; i += LANES) *(lanes *)(p + i) = nearest_half(load_single(p + i));
 }
 
+/* Where half precision rounds: the result alone, or where the usual ops do, or as many small ones. */
+enum { AS_ONE, AS_OPS, SPELLED_OUT };
+
 /* --- softmax --------------------------------------------------------------------------------- */
 
 /* e^x for x <= 0, to about 2 units in the last place; below -87, where float32 ends, 0. */
@@ -92,13 +95,13 @@ static inline lanes exponential(lanes x)
     return (lanes)((ints)(p * power) & ~(x < -87.0f)); /* the product is nan where x is */
 }
 
-/* n values to e^x / sum e^x, in place; there is room up to the next multiple of LANES. Returns the
- * largest of them, but for those that are nan. */
-static inline float softmax_row(float *line, int64_t n)
+/* The largest of n values but for those that are nan; there is room up to the next multiple of
+ * LANES. */
+static inline float largest(float *line, int64_t n)
 {
     int64_t width = ROUND_UP(n, LANES);
     for (int64_t i = n; i < width; i++) line[i] = line[0];
-    lanes tops = load_single(line), parts = {0};
+    lanes tops = load_single(line);
     for (int64_t i = LANES; i < width; i += LANES) {
         lanes v = load_single(line + i);
         ints above = v > tops;
@@ -106,6 +109,15 @@ static inline float softmax_row(float *line, int64_t n)
     }
     float top = tops[0];
     for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+    return top;
+}
+
+/* n values to e^x / sum e^x, in place; room and result are those of `largest`. */
+static inline float softmax_row(float *line, int64_t n)
+{
+    int64_t width = ROUND_UP(n, LANES);
+    float top = largest(line, n);
+    lanes parts = {0};
     for (int64_t i = n; i < width; i++) line[i] = -INFINITY; /* whose weight is 0 */
     for (int64_t i = 0; i < width; i += LANES)
         parts += *(lanes *)(line + i) = exponential(load_single(line + i) - top);

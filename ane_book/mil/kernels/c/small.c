@@ -91,10 +91,24 @@ typedef struct {
     void *y;
     const float *weight; /* (n), or NULL */
     int64_t n, inner;
-    float epsilon;
-    int32_t is_half;
+    float added, epsilon;
+    int32_t is_half, rounding;
     int failed;
 } Rms;
+
+static inline lanes rounded(const Rms *p, int mode, lanes v)
+{
+    return p->is_half && p->rounding >= mode ? nearest_half(v) : v;
+}
+
+/* What x is multiplied with: 1 / sqrt(squares / n + added + epsilon), of sums in each lane. */
+static inline lanes rms_scale(const Rms *p, lanes squares)
+{
+    lanes mean = rounded(p, SPELLED_OUT, squares / (float)p->n);
+    mean = rounded(p, SPELLED_OUT, mean + p->added) + p->epsilon;
+    for (int j = 0; j < LANES; j++) mean[j] = 1 / __builtin_sqrtf(mean[j]);
+    return rounded(p, SPELLED_OUT, mean);
+}
 
 /* One row of n values that lie side by side. */
 static void rms_row(const Rms *p, int64_t at, float *row)
@@ -102,10 +116,11 @@ static void rms_row(const Rms *p, int64_t at, float *row)
     lanes squares = {0}, *parts = (lanes *)row;
     int64_t n = p->n, width = ROUND_UP(n, LANES);
     widen((const char *)p->x + at, p->is_half, n, row, width);
-    for (int64_t k = 0; k < width / LANES; k++) squares += parts[k] * parts[k];
-    float scale = 1 / __builtin_sqrtf(sum(squares) / (float)n + p->epsilon);
+    for (int64_t k = 0; k < width / LANES; k++)
+        squares += rounded(p, SPELLED_OUT, parts[k] * parts[k]);
+    float scale = rms_scale(p, (lanes){0} + sum(squares))[0];
     for (int64_t k = 0; k < n; k++) row[k] *= scale;
-    if (p->is_half) round_to_half(row, width);
+    if (p->is_half && p->rounding >= AS_OPS) round_to_half(row, width);
     for (int64_t k = 0; p->weight && k < n; k++) row[k] *= p->weight[k];
     narrow(row, n, (char *)p->y + at, p->is_half);
 }
@@ -117,12 +132,11 @@ static void rms_columns(const Rms *p, int64_t at, int64_t count, float *block)
     int64_t n = p->n, step = p->inner * (p->is_half ? 2 : 4);
     for (int64_t k = 0; k < n; k++) {
         widen((const char *)p->x + at + k * step, p->is_half, count, block + k * LANES, LANES);
-        squares += column[k] * column[k];
+        squares += rounded(p, SPELLED_OUT, column[k] * column[k]);
     }
-    squares = squares / (float)n + p->epsilon;
-    for (int j = 0; j < LANES; j++) squares[j] = 1 / __builtin_sqrtf(squares[j]);
-    for (int64_t k = 0; k < n; k++) column[k] *= squares;
-    if (p->is_half) round_to_half(block, n * LANES);
+    lanes scale = rms_scale(p, squares);
+    for (int64_t k = 0; k < n; k++) column[k] *= scale;
+    if (p->is_half && p->rounding >= AS_OPS) round_to_half(block, n * LANES);
     for (int64_t k = 0; k < n; k++) {
         if (p->weight) column[k] *= p->weight[k];
         narrow(block + k * LANES, count, (char *)p->y + at + k * step, p->is_half);
@@ -149,12 +163,12 @@ static void some_rms(void *context, int64_t from, int64_t to)
     free(block);
 }
 
-/* x (outer, n, inner) -> y, divided by the root of the mean square over n, plus epsilon, then times
- * weight (n) or NULL; half is rounded before the weight and after it. */
+/* x (outer, n, inner) -> y, divided by the root of the mean square over n, plus what is added, plus
+ * epsilon, then times weight (n) or NULL. */
 int rms_norm(const void *x, void *y, const float *weight, int64_t outer, int64_t n, int64_t inner,
-             float epsilon, int32_t is_half, int32_t threads)
+             float added, float epsilon, int32_t is_half, int32_t rounding, int32_t threads)
 {
-    Rms p = {x, y, weight, n, inner, epsilon, is_half, 0};
+    Rms p = {x, y, weight, n, inner, added, epsilon, is_half, rounding, 0};
     int64_t groups = inner == 1 ? 1 : (inner + LANES - 1) / LANES;
     share(some_rms, &p, outer * groups, SOME / n + 1, threads);
     return p.failed;
