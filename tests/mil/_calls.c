@@ -6,11 +6,11 @@
 #include <string.h>
 
 typedef int Kernel(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-                   int64_t, float);
+                   int64_t, float, float);
 
 typedef struct {
     char name[24];
-    float epsilon; /* whole numbers and addresses come in registers of their own */
+    float reals[2]; /* whole numbers and addresses come in registers of their own */
     int64_t words[10];
 } Call;
 
@@ -43,7 +43,8 @@ int main(void)
         const int64_t *w = call->words;
         Kernel *kernel = find(call->name);
         if (!kernel) return 4;
-        if (kernel(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], call->epsilon))
+        if (kernel(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], call->reals[0],
+                   call->reals[1]))
             return 5;
     }
     if (fwrite(memory, 1, sizes[2], stdout) != (size_t)sizes[2]) return 6;

@@ -1,6 +1,6 @@
 """Calls of the compiled kernels, with what must come out, run by a program of their own.
 
-A call is (name, *arguments): whole numbers, at most one float, None, tensors, which become
+A call is (name, *arguments): whole numbers, at most two floats, None, tensors, which become
 addresses of their data, and tuples, which become addresses of structs of eight bytes a field. All
 lie in one piece of memory that goes to the program (`_calls.c`) and back.
 """
@@ -13,7 +13,7 @@ from ane_book.mil.kernels.library import FLAGS, SOURCES
 import torch
 from torch import Tensor
 
-CALL = struct.Struct("<24sf4x10q")
+CALL = struct.Struct("<24sff10q")
 
 
 def build(command: list[str], folder: Path) -> Path:
@@ -42,8 +42,8 @@ class _Memory:
         self.calls, self.addresses, self.places = calls, [], {}
         self.data = bytearray(CALL.size * len(calls))
         for i, (name, *arguments) in enumerate(calls):
-            floats = [a for a in arguments if isinstance(a, float)] or [0.0]
-            CALL.pack_into(self.data, CALL.size * i, name.encode(), *floats, *[0] * 10)
+            first, second, *_ = [*(a for a in arguments if isinstance(a, float)), 0.0, 0.0]
+            CALL.pack_into(self.data, CALL.size * i, name.encode(), first, second, *[0] * 10)
             words = [a for a in arguments if not isinstance(a, float)]
             self._write(CALL.size * i + CALL.size - 80, words)
 

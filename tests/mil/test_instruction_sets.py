@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 
 from _calls import build, run
 from ane_book.mil.kernels import native
+from ane_book.mil.kernels.native_ops import Rounding
 import pytest
 from test_native import make
 import torch
@@ -32,6 +34,7 @@ BUILDS = {
     "NEON, clang": (None, ["clang", "--target=aarch64-linux-gnu", "-static"]),
 }
 LEVELS = ["", "AVX2", "AVX512"]
+AS_ONE, AS_OPS, SPELLED_OUT = Rounding
 
 
 @pytest.fixture(scope="module", params=BUILDS)
@@ -57,6 +60,10 @@ def _machine(compiler: str) -> str:
 def _levels() -> list[str]:
     found = torch.backends.cpu.get_cpu_capability()
     return LEVELS[: LEVELS.index(found) + 1] if found in LEVELS else [""]
+
+
+def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype).double()
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:
@@ -110,25 +117,31 @@ def test_small_ops(program, dtype):
     calls = [
         ("softmax", x, y[0], 3 * 37, 21, half),
         ("gated", gate, x, y[1], x.numel(), half, 1),
-        ("rms_norm", x, y[2], weight, 3, 37, 21, 1e-3, half, 1),
+        ("rms_norm", x, y[2], weight, 3, 37, 21, 0.0, 1e-3, half, AS_OPS, 1),
         ("layer_norm", x, y[3], weight, bias, 3, 37, 21, 1e-3, half),
-        ("rms_norm", rows, y[4], weight, 3 * 21, 37, 1, 1e-3, half, 2),
+        ("rms_norm", rows, y[4], weight, 3 * 21, 37, 1, 1e-3, 0.0, half, SPELLED_OUT, 2),
         ("layer_norm", rows, y[5], weight, bias, 3 * 21, 37, 1, 1e-3, half),
         ("batch_matmul", left, right, sums[0], 2, 5, 41, 33, 0, half),
         ("batch_matmul", left, right.mT.contiguous(), sums[1], 2, 5, 41, 33, 1, half),
     ]
     rms = wide / (square + 1e-3).sqrt() * weight[:, None]
+    mean = _rounded(_rounded(wide**2, dtype).mean(1, keepdim=True), dtype)
+    root = _rounded(_rounded(mean + 1e-3, dtype).rsqrt(), dtype)
+    spelled_out = _rounded(wide * root, dtype) * weight[:, None]
     product = left.double() @ right.double()
     expected = [wide.softmax(-1), F.silu(gate.double()) * wide, rms, norm]
-    expected += [rms.mT.reshape(x.shape), norm.mT.reshape(x.shape), product, product]
+    expected += [spelled_out.mT.reshape(x.shape), norm.mT.reshape(x.shape), product, product]
     found = run(program, calls, [*y, *sums])
     for result, wanted, call in zip(found, expected, calls, strict=True):
         assert _close(result, wanted), call[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
-@pytest.mark.parametrize("rows, depth", [(3, 33), (3, 64), (20, 33), (13, 64)])
-def test_attention(program, dtype, rows, depth):
+@pytest.mark.parametrize("rows, depth, rounding, scale", [
+    (3, 33, AS_OPS, 1.0), (3, 64, SPELLED_OUT, 0.125), (20, 33, SPELLED_OUT, 0.5),
+    (13, 64, AS_ONE, 0.125), (13, 64, AS_OPS, 1.0),
+])  # fmt: skip
+def test_attention(program, dtype, rows, depth, rounding, scale):
     """An odd depth: rows of keys in half precision lie at odd places."""
     slots = (70, 13)
     q = torch.randn(2, rows, depth).to(dtype)
@@ -138,9 +151,18 @@ def test_attention(program, dtype, rows, depth):
     mask = torch.randn(rows, sum(slots)).to(dtype)
     mask[:, 30:60] = -40000
     out = torch.zeros_like(q)
-    shape = (2, rows, depth, *slots, rows, int(dtype == torch.float16))
+    flags = int(dtype == torch.float16) | rounding << 32
+    shape = (
+        2,
+        rows,
+        depth,
+        *slots,
+        rows,
+        flags,
+        *struct.unpack("<q", struct.pack("<fi", scale, 0)),
+    )
     call = ("attention", shape, q, tuple(keys), tuple(values), mask, out, 1)
-    scores = q.double() @ torch.cat(keys, 1).double().mT + mask.double()
+    scores = scale * (q.double() @ torch.cat(keys, 1).double().mT) + mask.double()
     expected = scores.softmax(-1) @ torch.cat(values, 1).double()
     exactness = 2**-6 if dtype == torch.float16 else 2**-14  # scores of some 20 in half precision
     (found,) = run(program, [call], [out])

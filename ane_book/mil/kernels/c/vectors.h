@@ -255,7 +255,7 @@ static inline void store_half(half *p, lanes v)
 static inline lanes nearest_half(lanes v)
 {
     const ints least = (ints){0} + (113 << 23); /* 2^-14, below which the last place stays */
-    ints power = (ints)v & 0x7f800000, above = power > least;
+    ints power = (ints)v & 0x7f800000, above = (power > least) & (power < 0x7f800000);
     power = (power & above) | (least & ~above);
     lanes large = (lanes)(power + (13 << 23 | 1 << 22)); /* 1.5 * 2^13 times the power of two */
     return (v + large - large) * 0x1p112f * 0x1p-112f; /* from 2^16 on infinite */
