@@ -127,7 +127,8 @@ def _arrivals(block: Block) -> Iterator[tuple[str, tuple[str, int]]]:
     """
     arrives: dict[str, tuple[str, int]] = {}
     shown = {*block.outputs}
-    for position, operation in reversed([*enumerate(block.operations)]):
+    for position in range(len(block.operations) - 1, -1, -1):
+        operation = block.operations[position]
         results = [name for name, _ in operation.outputs]
         if operation.type == "write_state":
             name = _name(operation.inputs["data"][0])
