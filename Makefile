@@ -15,7 +15,7 @@ BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance fuzz bench full-size notebooks lint clean distclean
+.PHONY: help book test unit conformance fuzz bench full-size notebooks schema lint clean distclean
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -51,6 +51,10 @@ notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/
 	@for page in $(NOTEBOOK_PAGES); do \
 	  $(BIN)/jupytext --quiet --to ipynb --update \
 	    --output notebooks/$$(basename $$page .md).ipynb $$page || exit 1; done
+
+schema: $(INSTALLED) ## write the schema of a bundle's manifest.json to research/
+	$(BIN)/python -c "import json; from ane_book.bundle import Manifest; \
+	  print(json.dumps(Manifest.model_json_schema(), indent=2))" > research/manifest.schema.json
 
 lint: $(INSTALLED) ## look for mistakes without running anything
 	$(BIN)/ruff check .

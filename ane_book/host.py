@@ -8,7 +8,7 @@ from typing import Annotated
 
 from ane_book.rope import Rotary
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 __all__ = ["MASKED", "Host", "causal_mask"]
 
@@ -34,6 +34,16 @@ class Host(BaseModel):
         description="Masks by name, each with how many tokens a token sees, itself included; "
         "null: all before it"
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> "Host":
+        for name, rotary in self.rotary.items():
+            if rotary.rotary_dim % 2 or rotary.rotary_dim > rotary.head_dim:
+                raise ValueError(
+                    f"{name}: {rotary.rotary_dim} of {rotary.head_dim} dimensions are rotated"
+                )
+            rotary.check()
+        return self
 
     def tables(self, positions: np.ndarray, context: int) -> dict[str, np.ndarray]:
         """The rotary tables of tokens at `positions` (T,), by their inputs' names."""

@@ -17,12 +17,15 @@ Dimensions: D head size, R rotated dimensions of it, T tokens.
 """
 
 import math
+from typing import Annotated
 
 import numpy as np
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-__all__ = ["Rotary"]
+__all__ = ["WIDEST", "Rotary"]
+
+WIDEST = 1 << 20  # a bound far beyond every model, so that a damaged file costs no memory
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -33,12 +36,12 @@ class Rotary:
     attention_scale: what scores are multiplied by; None is 1 / sqrt(D).
     """
 
-    head_dim: int  # D
-    rotary_dim: int  # R
-    theta: float
+    head_dim: Annotated[int, Field(gt=0, le=WIDEST)]  # D
+    rotary_dim: Annotated[int, Field(gt=0, le=WIDEST)]  # R
+    theta: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     scaling: dict
-    max_position: int
-    attention_scale: float | None = None
+    max_position: Annotated[int, Field(gt=0, le=1 << 31)]
+    attention_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     @property
     def kind(self) -> str | None:

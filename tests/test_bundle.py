@@ -13,8 +13,9 @@ import tracemalloc
 from _command import ane_book as command
 from _command import refused
 import ane_book
-from ane_book.bundle import Bundle
+from ane_book.bundle import Bundle, Manifest
 from ane_book.errors import AneBookError, InvalidBundle, InvalidInput
+from ane_book.mil.package.reader import Package
 from ane_book.runtime import Session
 import pytest
 
@@ -66,7 +67,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 def unlike_files(bundle: Bundle) -> list[str]:
     """Every file, but of the packages only those of the first and of the head."""
-    packages = (bundle.manifest.packages[0], bundle.manifest.head.packages[0])
+    packages = (bundle.manifest.packages[0].package, bundle.manifest.head[0].package)
     files = bundle.manifest.files
     kept = [name for name in files if ".mlpackage/" not in name or name.startswith(packages)]
     return [*kept, "manifest.json"]
@@ -111,14 +112,14 @@ def test_the_command_verifies(copy):
 
 
 FIELDS = [
-    ("embedding",), ("golden",), ("norms",), ("tokenizer", "file"), ("shards", 0, "package"),
-    ("head", "packages", 0),
+    ("embedding", "file"), ("golden",), ("between", "norms"), ("tokenizer", "file"),
+    ("packages", 0, "package"), ("packages", -1, "package"),
 ]  # fmt: skip
 
 
 def value_at(fields, path: tuple):
     for key in path:
-        fields = fields[key]
+        fields = fields[key] if fields else fields  # of whole layers nothing is between
     return fields
 
 
@@ -153,7 +154,10 @@ def test_no_field_leads_outside(tiny_bundle, tmp_path, path, prefix):
 @pytest.mark.parametrize("field", ["files", "sha256", "embedding"])
 def test_names_that_are_none(copy, name, field):
     fields = json.loads((copy / "manifest.json").read_text())
-    fields[field] = name if field == "embedding" else {name: fields[field]["embedding.npy"]}
+    if field == "embedding":
+        fields[field]["file"] = name
+    else:
+        fields[field] = {name: fields[field]["embedding.npy"]}
     (copy / "manifest.json").write_text(json.dumps(fields))
     with pytest.raises(InvalidBundle, match="is not a path below") as caught:
         Bundle.open(copy)
@@ -211,7 +215,7 @@ def damaged(text: str, rng: Random) -> bytes:
     if kind == 1:
         return ("[" * 100_000 if rng.random() < 0.5 else '{"a":' * 50_000).encode()
     if kind == 2:  # twice the same key, the second with another value
-        return text.replace("{", f'{{"config": {json.dumps(rng.choice(VALUES))}, ', 1).encode()
+        return text.replace("{", f'{{"host": {json.dumps(rng.choice(VALUES))}, ', 1).encode()
     for _ in range(rng.choice([1, 1, 2, 3])):
         *path, last = rng.choice([place for place in places(fields) if place])
         inner = fields
@@ -254,30 +258,36 @@ def test_wild_manifests_are_refused_in_one_sentence(copy):
     assert counts["refused"] > MANIFESTS * 0.7
 
 
+def functions(manifest: dict) -> list[dict]:
+    return [f for part in manifest["packages"] for f in part["functions"].values()]
+
+
+def logits(manifest: dict) -> dict:
+    return manifest["packages"][-1]["functions"]["decode"]["outputs"]["logits_0"]
+
+
+def wider(manifest: dict, slots: int) -> None:
+    """A context that no machine has, told alike wherever it is told."""
+    manifest["context"] = slots
+    for function in functions(manifest):
+        for name, type_ in function["inputs"].items():
+            if name == "mask":
+                type_["shape"][3] = slots + function["tokens"]
+        for type_ in function["states"].values():
+            type_["shape"][2] = slots
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m["config"].update(num_layers=10**12), "num_layers|layers"),
-        (lambda m: m["config"].update(num_layers=9999), "layers"),
-        (
-            lambda m: (
-                m["config"].update(num_layers=9999),
-                m["shards"][0].update(layers=[0, 9999]),
-            ),
-            "more than the files can hold|out of order",
-        ),
-        (lambda m: m["recipe"].update(context=10**12), "do not fit"),
-        (lambda m: m["recipe"].update(prefill=10**12), "do not fit"),
-        (
-            lambda m: (
-                m["config"].update(max_position=2**31),
-                m["recipe"].update(context=2**31, prefill=2**31),
-            ),
-            "takes .* GB, and .* of memory are here",
-        ),
-        (lambda m: m["config"].update(vocab_size=10**7), "files can hold"),
-        (lambda m: m["config"].update(hidden_size=2**20), "files can hold"),
-        (lambda m: m["head"].update(splits=[10**12, 257 - 10**12]), "splits"),
+        (lambda m: m.update(context=10**12), "do not fit|of memory are here"),
+        (lambda m: [f.update(tokens=10**12) for f in functions(m)[1::2]], "do not fit"),
+        (lambda m: wider(m, 2**33), "takes .* GB, and .* of memory are here"),
+        (lambda m: m["embedding"].update(shape=[10**7, 64]), "more than its file holds"),
+        (lambda m: m["embedding"].update(shape=[257, 2**40]), "more than its file holds"),
+        (lambda m: m["host"]["rotary"]["rope"].update(head_dim=10**12), "head_dim"),
+        (lambda m: m["host"]["rotary"]["rope"].update(rotary_dim=2**20), "dimensions are rotated"),
+        (lambda m: logits(m).update(shape=[1, 10**12, 1, 1]), "the head gives"),
         (lambda m: m["files"].update({"embedding.npy": 10**15}), "embedding.npy has .* bytes"),
     ],
 )
@@ -293,10 +303,37 @@ def test_numbers_are_held_to_the_files_before_memory_is_taken(copy, change, mess
     assert used < 16_000_000
 
 
-def test_an_older_version_says_how_to_make_it_new(copy):
-    rewrite(copy, lambda text: text.replace("ane-book bundle 2", "ane-book bundle 1"))
+@pytest.mark.parametrize("version", ["ane-book bundle 1", "ane-book bundle 2", "other"])
+def test_an_older_version_says_how_to_make_it_new(copy, version):
+    rewrite(copy, lambda text: text.replace("ane-book bundle 3", version))
     with pytest.raises(InvalidBundle, match=f"ane-book convert MODEL --out {copy} --force"):
         Bundle.open(copy)
+
+
+def test_a_newer_version_is_refused_by_name(copy):
+    rewrite(copy, lambda text: text.replace("ane-book bundle 3", "ane-book bundle 14"))
+    newer = "'ane-book bundle 14', of a newer ane-book; .*update it, .*convert MODEL"
+    with pytest.raises(InvalidBundle, match=newer):
+        Bundle.open(copy)
+
+
+def test_the_schema_in_the_documents_is_the_manifests():
+    """`make schema` writes it; a program in another language reads a bundle by it."""
+    file = Path(__file__).parents[1] / "research" / "manifest.schema.json"
+    assert json.loads(file.read_text()) == Manifest.model_json_schema()
+
+
+def test_a_manifest_says_what_its_packages_are(copy):
+    """Types as the packages declare them; every input is the host's, by name, or a cache."""
+    manifest = Bundle.open(copy).manifest
+    for part in manifest.packages:
+        package = Package(copy / part.package)
+        for name, function in part.functions.items():
+            for kind in ("inputs", "states", "outputs"):
+                declared = getattr(package.functions[name], kind)
+                assert {k: (t.dtype, t.shape) for k, t in declared.items()} == {
+                    k: (t.dtype, t.shape) for k, t in getattr(function, kind).items()
+                }
 
 
 # --- options of a bundle that is there

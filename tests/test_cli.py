@@ -123,7 +123,7 @@ class TestInspect:
         facts = json.loads(ane_book("inspect", bundle, "--json").stdout)
         manifest = json.loads((bundle / "manifest.json").read_text())
         assert facts["recipe"] == manifest["recipe"]
-        assert len(facts["packages"]) == len(manifest["shards"]) + 1
+        assert len(facts["packages"]) == len(manifest["packages"])
         for package in facts["packages"]:
             folder = Path(package["package"])
             stored = (folder / "Data/com.apple.CoreML/weights/weight.bin").stat().st_size

@@ -12,6 +12,7 @@ from _command import processes
 from _tiny import TINY
 import ane_book
 from ane_book.bundle import Bundle, Recipe
+from ane_book.conversion.plan import plan
 from ane_book.conversion.plan.shards import head_splits, layer_ranges, parse_bytes
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
 from ane_book.conversion.write.program import lower
@@ -105,7 +106,7 @@ def test_a_shard_for_every_layer(tiny_bundle):
 def test_argmax_output_gives_the_token_of_the_logits(tiny_bundle):
     _, bundle = tiny_bundle("llama", kv="state")
     _, chooser = tiny_bundle("llama", kv="state", argmax_output=True, head_rows=100)
-    assert chooser.manifest.head.splits == [85, 86, 86]
+    assert plan(chooser.config, chooser.recipe).splits == (85, 86, 86)
     whole, choosing = Session(bundle), Session(chooser)
     for tokens in (3, PREFILL + 2):
         assert choosing.prefill(prompt(tokens)) == whole.prefill(prompt(tokens)).argmax()
@@ -303,18 +304,26 @@ class TestBadBundles:
             Bundle.open(copy)
 
     def test_a_manifest_that_disagrees_with_its_packages(self, copy):
-        self.edit(copy, lambda m: m["recipe"].update(context=64))
-        with pytest.raises(InvalidBundle, match=r"has shape .* manifest.json says"):
+        def wider(manifest):
+            states = manifest["packages"][0]["functions"]["decode"]["states"]
+            states["keys"]["shape"][2] = 64
+
+        self.edit(copy, wider)
+        with pytest.raises(InvalidBundle, match=r"'keys' has type .* manifest.json says"):
             Session(copy)
 
     def test_another_cache_variant(self, copy):
-        self.edit(copy, lambda m: m["recipe"].update(kv="host"))
-        with pytest.raises(InvalidBundle, match="'keys'"):
+        def stateless(manifest):
+            for function in manifest["packages"][0]["functions"].values():
+                function["states"] = {}
+
+        self.edit(copy, stateless)
+        with pytest.raises(InvalidBundle, match="state 'keys' .* says none"):
             Session(copy)
 
     def test_layers_that_do_not_add_up(self, copy):
-        self.edit(copy, lambda m: m["shards"][0].update(layers=[0, 2]))
-        with pytest.raises(InvalidBundle, match="the shards hold layers"):
+        self.edit(copy, lambda m: m["packages"][0].update(layers=[1, 3]))
+        with pytest.raises(InvalidBundle, match="layers 1 to 3, is out of order"):
             Bundle.open(copy)
 
     def test_not_json(self, copy):

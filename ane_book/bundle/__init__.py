@@ -1,6 +1,7 @@
 """The bundle: a folder that holds a converted model and everything needed to run it.
 
-    manifest.json       what the model is, where it came from, how it was converted, every shape
+    manifest.json       what it is for, its programs as they are, what the host does; where it came
+                        from and how it was converted
     layers_00-30.mlpackage ...   shards: functions `decode` (T = 1) and `prefill` (T = 64)
     head.mlpackage      final norm and vocabulary projection, the same two functions; head_0,
                         head_1, ... where the shard limit cuts it
@@ -24,206 +25,27 @@ import hashlib
 import json
 import os
 from pathlib import Path
+import re
 import stat
-from typing import Annotated, Literal
 
+from ane_book import __version__
 from ane_book.bundle.arrays import map_array, read_arrays
-from ane_book.errors import InvalidBundle, UnsupportedModel
+from ane_book.bundle.manifest import FORMAT, Manifest, Recipe
+from ane_book.errors import InvalidBundle, UnsupportedModel, printable
 from ane_book.models import DecoderConfig, find
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializeAsAny,
-    ValidationError,
-    model_validator,
-)
+from pydantic import ValidationError
 
-__all__ = ["Bundle", "Manifest", "Recipe", "projections", "regular_files", "seal"]
+__all__ = ["Bundle", "Manifest", "Recipe", "regular_files", "seal"]
 
+VERSION = int(FORMAT.split()[-1])
 MAX_MANIFEST = 1 << 22  # bytes; a thousand layers in projections need less
-
-
-def _inside(name: str) -> str:
-    """The path of a file below the bundle's folder, and nothing else."""
-    odd = not name.isprintable() or "\\" in name or ":" in name  # a drive, elsewhere a folder
-    if odd or len(name) > 255 or {"", ".", ".."} & set(name.split("/")):
-        raise ValueError(f"{name[:80]!r} is not a path below the bundle's folder")
-    return name
-
-
-FileName = Annotated[str, AfterValidator(_inside)]
-Natural = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Recipe(_Record):
-    """How a model is converted: everything that shapes the graphs."""
-
-    kv: Literal["state", "host"] = "state"
-    context: Positive = 512  # S: slots of the cache
-    prefill: Positive = 64  # T of the function `prefill`
-    shard_bytes: Natural = 1_000_000_000  # limit for the weights of one shard
-    head_rows: Positive = 16384  # limit for one part of the vocabulary
-    argmax_output: bool = False
-    quant: str = "none"  # of the layers: a name of conversion.quantize.SCHEMES
-    quant_head: str = "none"
-    partition: Literal["layers", "whole", "projections"] = "layers"
-
-    @property
-    def functions(self) -> dict[str, int]:
-        """The functions of every package, and T, the tokens that a call of each takes."""
-        return {"decode": 1, "prefill": self.prefill}
-
-
-class Source(_Record):
-    kind: str  # "gguf", "safetensors" or "random"
-    files: list[str]
-    fingerprint: str  # sha256 of the files' bytes
-
-
-class Shard(_Record):
-    package: FileName
-    layers: tuple[Natural, Natural]  # [first, last)
-    projection: str | None = None  # the one that it holds, of `projections`; None: whole layers
-
-
-class Head(_Record):
-    """Parts of the vocabulary projection, in order. A package holds one or several in a row."""
-
-    splits: list[Positive]  # rows of the vocabulary in each part
-    packages: list[FileName]  # the package of each part
-
-    @property
-    def package(self) -> str:
-        """The first part's package; of most models it is that of all parts."""
-        return self.packages[0]
-
-
-def _read_config(fields):
-    """The configuration as its architecture has it."""
-    if not isinstance(fields, dict):
-        return fields
-    try:
-        return find(fields.get("architecture")).Config.model_validate(fields)
-    except UnsupportedModel as error:
-        raise ValueError(str(error)) from None
-
-
-class Tokenizer(_Record):
-    file: FileName = "tokenizer.json"
-    chat_template: str | None = None
-    eos_token_ids: list[int] = []
-    bos_token_id: int | None = None
-    bos_token: str | None = None
-    eos_token: str | None = None
-
-
-class Manifest(_Record):
-    """`manifest.json`, version 2; version 1 had no hashes."""
-
-    format: Literal["ane-book bundle 2"]
-    name: str
-    config: Annotated[SerializeAsAny[DecoderConfig], BeforeValidator(_read_config)]
-    recipe: Recipe
-    source: Source
-    shards: list[Shard]
-    head: Head
-    embedding: FileName = "embedding.npy"
-    golden: FileName = "golden.npz"
-    norms: FileName | None = None  # the host's share of the weights, in a bundle of projections
-    tokenizer: Tokenizer
-    files: dict[FileName, Natural]  # every file of the bundle but this one, with its size in bytes
-    sha256: dict[FileName, SHA256]  # of the same files
-    tools: dict[str, str]  # versions that made it
-    seal: str = ""  # of all fields above: see `seal`
-
-    @model_validator(mode="after")
-    def _check(self) -> "Manifest":
-        if self.sha256.keys() != self.files.keys():
-            raise ValueError("files and sha256 name different files")
-        used = [self.embedding, self.golden, self.tokenizer.file]
-        used += [self.norms] if self.norms else []
-        used += [f"{package}/Manifest.json" for package in self.packages]
-        for name in used:
-            if name not in self.files:
-                raise ValueError(f"{name!r} is used, but not among the files")
-        _check_numbers(self)
-        _check_parts(self)
-        return self
-
-    @property
-    def packages(self) -> list[str]:
-        """Every package, in the order of a token's way through them."""
-        return list(dict.fromkeys([shard.package for shard in self.shards] + self.head.packages))
-
-
-def projections(config: DecoderConfig) -> dict[str, tuple[int, int]]:
-    """The seven matrices of a layer in the order of their use: name -> (outputs, inputs)."""
-    C, F, D = config.hidden_size, config.intermediate_size, config.head_dim
-    Q, KV = config.num_heads * D, config.num_kv_heads * D
-    return {
-        "q": (Q, C), "k": (KV, C), "v": (KV, C), "o": (C, Q),
-        "gate": (F, C), "up": (F, C), "down": (C, F),
-    }  # fmt: skip
 
 
 def seal(fields: dict) -> str:
     """sha256 of what manifest.json says, the seal itself left out."""
     sealed = {name: value for name, value in fields.items() if name != "seal"}
     return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
-
-
-def _check_numbers(manifest: Manifest) -> None:
-    """Hold what asks for memory to the sizes of files; ValueError says what is out of bounds."""
-    config, recipe = manifest.config, manifest.recipe
-    if not 2 <= recipe.prefill <= recipe.context <= config.max_position:
-        raise ValueError(
-            f"a context of {recipe.context} and a prefill of {recipe.prefill} tokens do not fit "
-            f"the model's {config.max_position} positions"
-        )
-    least = 2 * config.hidden_size * (config.vocab_size + 2 * config.num_layers)  # fp16, 2 norms
-    if least > sum(manifest.files.values()):
-        raise ValueError(
-            f"{config.num_layers} layers of {config.hidden_size} and {config.vocab_size} tokens "
-            "are more than the files can hold"
-        )
-
-
-def _check_parts(manifest: Manifest) -> None:
-    """Every layer, or each of its projections, has its package, and so has every part of the head.
-
-    Raises ValueError.
-    """
-    config, head, cut = manifest.config, manifest.head, manifest.recipe.partition == "projections"
-    parts = list(projections(config)) if cut else [None]
-    layer = 0  # before which all layers are there
-    for i, shard in enumerate(manifest.shards):
-        first, last = shard.layers
-        part = parts[i % len(parts)]
-        if (
-            first != layer
-            or shard.projection != part
-            or (last != first + 1 if cut else last <= first)
-        ):
-            raise ValueError(f"the shards hold layers {first} to {last - 1} out of order")
-        layer = last if part == parts[-1] else layer
-    if layer != config.num_layers or len(manifest.shards) % len(parts):
-        raise ValueError(f"the shards hold layers 0 to {layer - 1} of {config.num_layers}")
-    if cut != (manifest.norms is not None):
-        raise ValueError("norms belong to a bundle in projections, and to no other")
-    if sum(head.splits) != config.vocab_size:
-        raise ValueError(f"head splits do not add up to the vocabulary of {config.vocab_size}")
-    if len(head.packages) != len(head.splits):
-        raise ValueError("not every part of the head has a package")
 
 
 def regular_files(folder: Path) -> dict[str, int]:
@@ -260,9 +82,18 @@ class Bundle:
         _ = bundle.embedding
         return bundle
 
-    @property
+    @cached_property
     def config(self) -> DecoderConfig:
-        return self.manifest.config
+        """The model in numbers, for people and for `conversion`; running a bundle needs none.
+
+        Raises InvalidBundle.
+        """
+        fields = self.manifest.model
+        try:
+            return find(fields.get("architecture")).Config.model_validate(fields)
+        except (UnsupportedModel, ValidationError) as error:
+            reason = str(error).replace("\n", " ")[:300]
+            raise InvalidBundle(f"{self.path / 'manifest.json'}: model: {reason}") from None
 
     @property
     def recipe(self) -> Recipe:
@@ -271,24 +102,26 @@ class Bundle:
     @cached_property
     def embedding(self) -> np.ndarray:
         """The embedding (V, C), float16, memory-mapped."""
-        shape = (self.config.vocab_size, self.config.hidden_size)
-        return map_array(self.path / self.manifest.embedding, shape, np.float16)
+        embedding = self.manifest.embedding
+        return map_array(self.path / embedding.file, embedding.shape, np.float16)
 
     def golden(self) -> dict[str, np.ndarray]:
         """The reference: `tokens` (T,), `logits` (V,) of the last, `argmax` (T,) of every one."""
-        T, V = (self.recipe.prefill,), (self.config.vocab_size,)
+        T = (self.manifest.packages[0].functions["prefill"].tokens,)
+        V = self.manifest.embedding.shape[:1]
         wanted = {"tokens": (T, np.int64), "logits": (V, np.float32), "argmax": (T, np.int64)}
         return read_arrays(self.path / self.manifest.golden, wanted)
 
     def norms(self) -> dict[str, np.ndarray]:
         """What the host multiplies with, in a bundle of projections, float16: `layers` (L, 2, C),
         `final` (C,) and, where there are norms of queries and keys, `qk` (L, 2, D)."""
-        config = self.config
-        L, C, D = config.num_layers, config.hidden_size, config.head_dim
+        manifest = self.manifest
+        C, D = manifest.embedding.shape[1], manifest.host.rotary["rope"].head_dim
+        L = len({part.layers for part in manifest.shards})
         wanted = {"layers": ((L, 2, C), np.float16), "final": ((C,), np.float16)}
-        if "attention.prepare.weight" in find(config.architecture).parameters(config):
+        if manifest.between.norm_after_rotation is not None:
             wanted["qk"] = ((L, 2, D), np.float16)
-        return read_arrays(self.path / self.manifest.norms, wanted)
+        return read_arrays(self.path / manifest.between.norms, wanted)
 
     def verify(self) -> None:
         """Read every file, and raise InvalidBundle with the names of those that have changed."""
@@ -338,10 +171,25 @@ def _read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = error.errors(include_url=False, include_context=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     place = place.encode("unicode_escape").decode()[:100] or "the file"
-    mend = "convert the model again"
     if place == "format":
-        mend = f"made by another version: `ane-book convert MODEL --out {folder} --force`"
-    raise InvalidBundle(f"{path}: {place}: {first['msg'][:300]}; {mend}")
+        _refuse_version(path, first.get("input"))
+    message = printable(first["msg"])[:300]
+    raise InvalidBundle(f"{path}: {place}: {message}; convert the model again")
+
+
+def _refuse_version(path: Path, found: object) -> None:
+    """Raise InvalidBundle for a bundle of another version; `found` is what its format says."""
+    match = re.fullmatch(r"ane-book bundle (\d{1,9})", found if isinstance(found, str) else "")
+    if match and int(match[1]) > VERSION:
+        raise InvalidBundle(
+            f"{path}: {found!r}, of a newer ane-book; this one ({__version__}) reads "
+            f"{FORMAT!r}: update it, or convert the model again with it: "
+            f"`ane-book convert MODEL --out {path.parent} --force`"
+        )
+    raise InvalidBundle(
+        f"{path}: format: {str(found)[:40]!r} is not {FORMAT!r}; made by another version: "
+        f"`ane-book convert MODEL --out {path.parent} --force`"
+    )

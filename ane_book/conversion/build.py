@@ -13,16 +13,17 @@ from pathlib import Path
 import platform
 import shutil
 
-from ane_book.bundle import (
-    Bundle,
-    Head,
+from ane_book.bundle import Bundle, regular_files, seal
+from ane_book.bundle.manifest import (
+    Between,
+    Embedding,
+    Function,
     Manifest,
+    Part,
     Recipe,
-    Shard,
     Source,
     Tokenizer,
-    regular_files,
-    seal,
+    Type,
 )
 from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.place import beside, exchange, is_full
@@ -32,6 +33,8 @@ from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
 from ane_book.conversion.write.projections import cut_layer, host_weights, write_projection
 from ane_book.errors import InvalidWeights, OutOfSpace
+from ane_book.mil.package.reader import Function as Declared
+from ane_book.mil.package.reader import Package
 from ane_book.models import DecoderConfig, decoder, find
 from ane_book.models.architecture import Tensor as Named
 from ane_book.weights import TokenizerFiles, WeightSource
@@ -246,32 +249,43 @@ class BundleBuilder:
     def tokenizer(self) -> TokenizerFiles:
         return self.source.tokenizer()
 
+    def _part(self, program: Program) -> Part:
+        """The package as it was written."""
+        package = Package(self.partial / program.package)
+        return Part(
+            package=program.package,
+            part="head" if program.parts else "layers",
+            functions={
+                name: described(package.functions[name], T)
+                for name, T in self.recipe.functions.items()
+            },
+            layers=None if program.parts else (program.layers.start, program.layers.stop),
+            projection=program.projection,
+        )
+
+    def _between(self) -> Between | None:
+        """What is the host's, where each matrix is a program."""
+        if self.recipe.partition != "projections":
+            return None
+        config, architecture = self.config, find(self.config.architecture)
+        return Between(
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            norm_epsilon=config.rms_norm_eps,
+            norm_after_rotation=architecture.norm_after_rotation,
+        )
+
     def _write_manifest(self, path: Path) -> None:
-        tokenizer, hashes = self.tokenizer, self.journal.hashes()
-        sizes = regular_files(self.partial)
+        hashes, sizes = self.journal.hashes(), regular_files(self.partial)
+        tokenizer, config = self.tokenizer, self.config
         manifest = Manifest(
-            format="ane-book bundle 2",
             name=self.name,
-            config=self.config,
-            recipe=self.recipe,
-            source=Source(
-                kind=self.source.kind,
-                files=[file.name for file in self.source.files],
-                fingerprint=self.source.fingerprint(),
-            ),
-            shards=[
-                Shard(
-                    package=p.package,
-                    layers=(p.layers.start, p.layers.stop),
-                    projection=p.projection,
-                )
-                for p in self.plan.shards
-            ],
-            head=Head(
-                splits=list(self.plan.splits),
-                packages=[program.package for program in self.plan.head for _ in program.parts],
-            ),
-            norms="norms.npz" if self.recipe.partition == "projections" else None,
+            task="text-generation",
+            packages=[self._part(program) for program in self.plan.programs],
+            embedding=Embedding(shape=(config.vocab_size, config.hidden_size)),
+            context=self.recipe.context,
+            host=find(config.architecture).host(config),
+            between=self._between(),
             tokenizer=Tokenizer(
                 chat_template=tokenizer.chat_template,
                 eos_token_ids=tokenizer.eos_token_ids,
@@ -279,10 +293,29 @@ class BundleBuilder:
                 bos_token=tokenizer.bos_token,
                 eos_token=tokenizer.eos_token,
             ),
-            files={name: sizes[name] for name in hashes},
-            sha256=hashes,
+            model=config.model_dump(),
+            recipe=self.recipe,
+            source=Source(
+                kind=self.source.kind,
+                files=[file.name for file in self.source.files],
+                fingerprint=self.source.fingerprint(),
+            ),
             tools={name: version(name) for name in ("coremltools", "torch", "numpy")}
             | {"python": platform.python_version()},
+            files={name: sizes[name] for name in hashes},
+            sha256=hashes,
         )
         fields = manifest.model_dump(mode="json")
         path.write_text(json.dumps(fields | {"seal": seal(fields)}, indent=2) + "\n")
+
+
+def described(function: Declared, tokens: int) -> Function:
+    """A function of a package as the manifest has it."""
+    kinds = {
+        kind: {
+            name: Type(dtype=type_.dtype, shape=type_.shape)
+            for name, type_ in getattr(function, kind).items()
+        }
+        for kind in ("inputs", "states", "outputs")
+    }
+    return Function(tokens=tokens, **kinds)

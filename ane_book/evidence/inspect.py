@@ -59,11 +59,12 @@ def inspect_bundle(bundle: Bundle) -> dict:
     return {
         "bundle": str(bundle.path),
         "name": manifest.name,
-        "config": manifest.config.model_dump(),
+        "task": manifest.task,
+        "config": bundle.config.model_dump(),
         "recipe": manifest.recipe.model_dump(),
         "source": manifest.source.model_dump(),
         "files": manifest.files,
-        "packages": [inspect_package(bundle.path / name) for name in manifest.packages],
+        "packages": [inspect_package(bundle.path / part.package) for part in manifest.packages],
     }
 
 

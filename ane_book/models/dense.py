@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.architecture import FULL, Architecture, Tensor
-from ane_book.rope import Rotary
+from ane_book.rope import WIDEST, Rotary
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["NAMES", "OUTER", "WIDEST", "DecoderConfig", "Dense", "plain_rope"]
+__all__ = ["NAMES", "OUTER", "DecoderConfig", "Dense", "plain_rope"]
 
 # Bounds far beyond every model, so that a damaged file costs neither time nor memory.
-WIDEST = 1 << 20
 Width = Annotated[int, Field(gt=0, le=WIDEST)]
 Count = Annotated[int, Field(gt=0, le=1 << 31)]
 Real = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -122,6 +121,8 @@ class Dense(Architecture):
         "attention_bias": False,
         "partial_rotary_factor": 1.0,
     }
+    #: Of queries and keys; None: they have no norms.
+    norm_after_rotation: bool | None = None
     #: Ways to stretch the context, `rope_type` in config.json.
     scalings: ClassVar = ("linear", "llama3", "longrope", "yarn")
 

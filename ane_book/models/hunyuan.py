@@ -33,6 +33,7 @@ class HunYuan(Dense):
     """`model_type` "hunyuan_v1_dense"."""
 
     model_type = "hunyuan_v1_dense"
+    norm_after_rotation = True
     gguf = GGUF("hunyuan-dense", OUTER, NAMES | NORMS)
     Config = Config
 

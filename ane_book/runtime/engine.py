@@ -1,4 +1,4 @@
-"""The calls that a session makes: shards in order, then the head.
+"""The calls that a session makes, as the manifest has them: layers in order, then the head.
 
 Of a bundle in projections, what stands for a shard is a layer of `ane_book.runtime.projections`.
 
@@ -9,103 +9,66 @@ Letters: C hidden size, D head size, K key/value heads, T tokens of a call, S sl
 V vocabulary; n layers of a shard.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from math import prod
 from typing import Any
 
-from ane_book.bundle import Bundle, Manifest, projections
-from ane_book.bundle import Shard as ShardRecord
+from ane_book.bundle import Bundle
+from ane_book.bundle.manifest import Manifest, Part
 from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.host import MASKED, causal_mask
-from ane_book.models import DecoderConfig
 from ane_book.runtime.backends import Backend, LoadedFunction
 from ane_book.runtime.projections import HostLayer, rms_norm
 import numpy as np
 
 __all__ = ["Engine"]
 
-Shapes = dict[str, tuple[int, ...]]
 
-
-def cache_shape(manifest: Manifest, shard: ShardRecord) -> tuple[int, int, int, int]:
-    """(n, K, S, D) of a shard's keys, and of its values."""
-    config, (first, last) = manifest.config, shard.layers
-    return last - first, config.num_kv_heads, manifest.recipe.context, config.head_dim
-
-
-def shard_types(manifest: Manifest, shard: ShardRecord) -> Callable[[int], dict[str, Shapes]]:
-    """What a shard's function of T tokens takes, keeps and gives, by the contract of the bundle."""
-    config, recipe = manifest.config, manifest.recipe
-    if shard.projection is not None:
-        outputs, inputs = projections(config)[shard.projection]
-        return lambda T: {
-            "inputs": {"hidden": (1, inputs, 1, T)},
-            "states": {},
-            "outputs": {"out": (1, outputs, 1, T)},
-        }
-    C, D, S = config.hidden_size, config.head_dim, recipe.context
-    n, K, _, _ = slots = cache_shape(manifest, shard)
-    cache = {"keys": slots, "values": slots}
-
-    def types(T: int) -> dict[str, Shapes]:
-        inputs = {
-            "hidden": (1, C, 1, T),
-            "rope_cos": (1, 1, T, D),
-            "rope_sin": (1, 1, T, D),
-            "mask": (1, 1, T, S + T),
-        }
-        outputs = {"hidden_out": (1, C, 1, T)}
-        if recipe.kv == "state":
-            return {"inputs": inputs | {"position": (1,)}, "states": cache, "outputs": outputs}
-        rows = {"new_keys": (n, K, T, D), "new_values": (n, K, T, D)}
-        return {"inputs": inputs | cache, "states": {}, "outputs": outputs | rows}
-
-    return types
-
-
-def head_types(manifest: Manifest, package: str) -> Callable[[int], dict[str, Shapes]]:
-    """The same for a package of the head."""
-    parts = enumerate(zip(manifest.head.packages, manifest.head.splits, strict=True))
-    splits = {i: rows for i, (name, rows) in parts if name == package}
-
-    def types(T: int) -> dict[str, Shapes]:
-        outputs: Shapes = {f"logits_{i}": (1, rows, 1, T) for i, rows in splits.items()}
-        if manifest.recipe.argmax_output:
-            outputs = {"token": (1, T)}
-        inputs = {"hidden": (1, manifest.config.hidden_size, 1, T)}
-        return {"inputs": inputs, "states": {}, "outputs": outputs}
-
-    return types
-
-
-def _load(
-    bundle: Bundle, backend: Backend, package: str, types: Callable[[int], dict[str, Shapes]]
-) -> dict[str, LoadedFunction]:
-    """Both functions of a package, held to the shapes that the manifest promises."""
+def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:
+    """The functions of a package, held to the types that the manifest promises."""
     functions = {}
-    for name, width in bundle.recipe.functions.items():
-        where = f"{bundle.path / package}, function {name!r}"
+    for name, declared in part.functions.items():
+        where = f"{bundle.path / part.package}, function {name!r}"
         try:
-            functions[name] = backend.load(bundle.path / package, name)
+            functions[name] = backend.load(bundle.path / part.package, name)
         except (InvalidInput, InvalidPackage, UnsupportedOp) as error:
             mend = f"`ane-book inspect --verify {bundle.path}` says what has changed"
             raise InvalidBundle(f"{where}: {error}; {mend}") from None
-        for part, wanted in types(width).items():
-            found = {key: t.shape for key, t in getattr(functions[name], part).items()}
+        for kind in ("inputs", "states", "outputs"):
+            wanted = {k: (t.dtype, t.shape) for k, t in getattr(declared, kind).items()}
+            found = {k: (t.dtype, t.shape) for k, t in getattr(functions[name], kind).items()}
             for key in sorted(wanted.keys() | found.keys()):
                 if wanted.get(key) != found.get(key):
                     raise InvalidBundle(
-                        f"{where}: {part[:-1]} {key!r} has shape {found.get(key, 'none')}, "
-                        f"manifest.json says {wanted.get(key, 'none')}; convert the model again"
+                        f"{where}: {kind[:-1]} {key!r} has type {_said(found.get(key))}, "
+                        f"manifest.json says {_said(wanted.get(key))}; convert the model again"
                     )
     return functions
 
 
+def _said(type_: tuple[str, tuple[int, ...]] | None) -> str:
+    return "none" if type_ is None else f"{type_[0]} {type_[1]}"
+
+
+def _caches(part: Part) -> dict[str, tuple[int, ...]]:
+    """Shapes (n, K, S, D) of the caches that the host keeps for a package: see the manifest."""
+    function = part.functions["decode"]
+    return {n: t.shape for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
+
+
 def _check_memory(manifest: Manifest) -> None:
     """Refuse a cache, masks and rotary tables that this machine cannot hold, before any is made."""
-    config, S, T = manifest.config, manifest.recipe.context, manifest.recipe.prefill
-    row = config.num_layers * config.num_kv_heads * config.head_dim
-    needed = 2 * 2 * S * row + 4 * T * (S + T) + 2 * 8 * S * config.head_dim
+    S, host = manifest.context, manifest.host
+    T = manifest.packages[0].functions["prefill"].tokens
+    needed = 4 * T * (S + T) * len(host.masks)
+    needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
+    for part in manifest.packages:
+        states = part.functions["decode"].states.values()
+        needed += 2 * sum(map(prod, [*_caches(part).values(), *(t.shape for t in states)]))
+    if between := manifest.between:
+        layers = len({part.layers for part in manifest.shards})
+        needed += 2 * 2 * S * between.kv_heads * host.rotary["rope"].head_dim * layers
     limit = memory_bytes()
     if limit is not None and needed > limit:
         raise InvalidBundle(
@@ -114,122 +77,126 @@ def _check_memory(manifest: Manifest) -> None:
         )
 
 
-class _Call:
-    """The inputs that all shards share in one function, T tokens wide."""
+class _Mask:
+    """A mask (1, 1, T, S + T) that follows the position."""
 
-    def __init__(self, tokens: int, context: int, config: DecoderConfig, dtype: np.dtype):
-        self.tokens = tokens
-        self._hidden = np.zeros((1, config.hidden_size, 1, tokens), dtype)
-        self._mask = causal_mask(0, tokens, context).astype(dtype)  # (1, 1, T, S+T)
-        self._position = np.zeros(1, np.int32)
-        window = config.sliding_window
+    def __init__(self, tokens: int, context: int, window: int | None, dtype: np.dtype):
+        self.array = causal_mask(0, tokens, context).astype(dtype)
+        self._tokens, self._context = tokens, context
         self._window = window if window and window < context + tokens else None
-        self._visible = 0  # slots that the mask lets through
+        self._visible = 0  # slots that it lets through
+
+    def move(self, position: int) -> None:
+        """As it is for a call whose first token goes to slot `position`."""
+        if self._window:
+            own = self._tokens, self._context, self._window
+            self.array[:] = causal_mask(position, *own)
+            return
+        low, high = sorted((self._visible, position))
+        self.array[..., low:high] = 0.0 if position > self._visible else MASKED
+        self._visible = position
+
+
+class _Call:
+    """What the host gives to one function, T tokens wide."""
+
+    def __init__(self, tokens: int, manifest: Manifest, dtype: np.dtype):
+        self.tokens = tokens
+        self._scale = np.float32(manifest.host.embedding_scale)
+        self._hidden = np.zeros((1, manifest.embedding.shape[1], 1, tokens), dtype)
+        self._masks = {
+            name: _Mask(tokens, manifest.context, window, dtype)
+            for name, window in manifest.host.masks.items()
+        }
+        self._position = np.zeros(1, np.int32)
 
     def inputs(
         self, rows: np.ndarray, position: int, tables: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """The inputs for embedding rows (n, C), n <= T, that go to slots `position` and after.
+        """The values for embedding rows (n, C), n <= T, that go to slots `position` and after.
 
         Rows beyond n are padding: their output is ignored, and what they write to the cache is
         masked until a real token overwrites it.
         """
-        self._hidden[0, :, 0, : len(rows)] = rows.T  # (n, C) -> (C, n)
+        self._hidden[0, :, 0, : len(rows)] = rows.T * self._scale  # (n, C) -> (C, n)
         self._hidden[..., len(rows) :] = 0
-        if self._window:
-            context = self._mask.shape[3] - self.tokens
-            self._mask[:] = causal_mask(position, self.tokens, context, self._window)
-        else:
-            low, high = sorted((self._visible, position))
-            self._mask[..., low:high] = 0.0 if position > self._visible else MASKED
-            self._visible = position
         self._position[0] = position
+        for mask in self._masks.values():
+            mask.move(position)
         window = slice(position, position + self.tokens)
         return {
             "hidden": self._hidden,
-            "mask": self._mask,
             "position": self._position,
+            **{name: mask.array for name, mask in self._masks.items()},
             **{name: table[:, :, window] for name, table in tables.items()},
         }
 
 
 class _Shard:
-    """A range of layers with its part of the cache, kept in the program's states or by the host."""
+    """A package of layers with its part of the cache, in the program's states or the host's."""
 
-    def __init__(self, functions: dict[str, LoadedFunction], shape: tuple[int, ...] | None, dtype):
-        self._functions = functions
-        self._shape, self._dtype = shape, dtype  # (n, K, S, D) of the host's cache, or None
+    def __init__(self, part: Part, functions: dict[str, LoadedFunction], dtype: np.dtype):
+        self._functions, self._shapes, self._dtype = functions, _caches(part), dtype
+        self._given = set(part.functions["decode"].inputs) - set(self._shapes)
+        self._stateful = bool(part.functions["decode"].states)
         self.clear()
 
     def clear(self) -> None:
         """An empty cache."""
-        self._state: Any = None
-        self._cache: dict[str, np.ndarray] = {}
-        if self._shape is None:
-            self._state = self._functions["decode"].make_state()
-        else:
-            self._cache = {key: np.zeros(self._shape, self._dtype) for key in ("keys", "values")}
+        self._state: Any = self._functions["decode"].make_state() if self._stateful else None
+        self._cache = {name: np.zeros(shape, self._dtype) for name, shape in self._shapes.items()}
 
-    def run(self, function: str, inputs: dict, tokens: int) -> np.ndarray:
+    def run(self, function: str, values: dict, tokens: int) -> np.ndarray:
         """The hidden state after these layers, (1, C, 1, T); the cache grows by `tokens` rows."""
-        if self._shape is None:
-            return self._functions[function].predict(inputs, self._state)["hidden_out"]
-        at = inputs["position"][0]
-        inputs = {name: value for name, value in inputs.items() if name != "position"}
-        outputs = self._functions[function].predict(inputs | self._cache)
-        for key, cache in self._cache.items():
-            cache[:, :, at : at + tokens] = outputs[f"new_{key}"][:, :, :tokens]
+        inputs = {name: values[name] for name in self._given}
+        outputs = self._functions[function].predict(inputs | self._cache, self._state)
+        at = values["position"][0]
+        for name, cache in self._cache.items():
+            cache[:, :, at : at + tokens] = outputs[f"new_{name}"][:, :, :tokens]
         return outputs["hidden_out"]
 
 
 class Engine:
     """The functions of a bundle's packages, loaded, with their caches and input arrays.
 
-    Raises InvalidBundle when a package lacks the functions or shapes that the manifest says.
+    Raises InvalidBundle when a package is not what the manifest says.
     """
 
     def __init__(self, bundle: Bundle, backend: Backend):
         manifest = bundle.manifest
         _check_memory(manifest)
-        self.config, recipe = manifest.config, manifest.recipe
-        self.context, self.argmax_output = recipe.context, recipe.argmax_output
+        self.context, self.argmax_output = manifest.context, manifest.argmax_output
+        self.vocabulary = manifest.embedding.shape[0]
         self._dtype = backend.dtype
         self._embedding = np.asarray(bundle.embedding)  # (V, C), still mapped, less overhead
+        self._between = manifest.between
         self._norm: np.ndarray | None = None  # of the head (C,), where it is the host's
         self._shards: list[_Shard | HostLayer] = []
-        if manifest.norms is not None:
+        if self._between is not None:
             self._load_layers(bundle, backend)
-        for shard in manifest.shards if manifest.norms is None else ():
-            functions = _load(bundle, backend, shard.package, shard_types(manifest, shard))
-            cache = cache_shape(manifest, shard) if recipe.kv == "host" else None
-            self._shards.append(_Shard(functions, cache, backend.dtype))
-        self._head = [
-            _load(bundle, backend, package, head_types(manifest, package))
-            for package in dict.fromkeys(manifest.head.packages)
-        ]
-        tables = self.config.rotary.tables(np.arange(self.context))  # 2 x (1, 1, S, D)
-        self._tables = {
-            f"rope_{name}": table.astype(backend.dtype)
-            for name, table in zip(("cos", "sin"), tables, strict=True)
-        }
+        for part in manifest.shards if self._between is None else ():
+            functions = load_part(bundle, backend, part)
+            self._shards.append(_Shard(part, functions, backend.dtype))
+        self._head = [load_part(bundle, backend, part) for part in manifest.head]
+        tables = manifest.host.tables(np.arange(self.context), self.context)  # (1, 1, S, D) each
+        self._tables = {name: table.astype(backend.dtype) for name, table in tables.items()}
         self._calls = {
-            name: _Call(width, self.context, self.config, backend.dtype)
-            for name, width in recipe.functions.items()
+            name: _Call(function.tokens, manifest, backend.dtype)
+            for name, function in manifest.packages[0].functions.items()
         }
-        self._outputs = [f"logits_{i}" for i in range(len(manifest.head.splits))]
+        self._outputs = [f"logits_{i}" for i in range(len(manifest.splits))]
 
     def _load_layers(self, bundle: Bundle, backend: Backend) -> None:
         """The layers of a bundle in projections, and the norm of its head."""
-        manifest, layers = bundle.manifest, range(self.config.num_layers)
         norms = {name: array.astype(np.float32) for name, array in bundle.norms().items()}
         self._norm = norms["final"]
-        programs: list[dict[str, dict]] = [{} for _ in layers]
-        for shard in manifest.shards:
-            functions = _load(bundle, backend, shard.package, shard_types(manifest, shard))
-            programs[shard.layers[0]][shard.projection] = functions
-        for i in layers:
+        programs: dict[int, dict[str, dict]] = {}
+        for part in bundle.manifest.shards:
+            functions = load_part(bundle, backend, part)
+            programs.setdefault(part.layers[0], {})[part.projection] = functions
+        for i, layer in sorted(programs.items()):
             qk_norms = norms["qk"][i] if "qk" in norms else None
-            own = programs[i], self.config, self.context, norms["layers"][i], qk_norms
+            own = layer, bundle.manifest, norms["layers"][i], qk_norms
             self._shards.append(HostLayer(*own, backend.dtype))
 
     def clear(self) -> None:
@@ -255,16 +222,16 @@ class Engine:
         """Run one chunk through all shards: the last hidden state (1, C, 1, T)."""
         function = "decode" if len(ids) == 1 else "prefill"
         rows = self._embedding[ids]  # (n, C)
-        inputs = self._calls[function].inputs(rows, position, self._tables)
+        values = self._calls[function].inputs(rows, position, self._tables)
         for shard in self._shards:
-            inputs["hidden"] = shard.run(function, inputs, len(ids))
-        return inputs["hidden"]
+            values["hidden"] = shard.run(function, values, len(ids))
+        return values["hidden"]
 
     def head(self, hidden: np.ndarray) -> np.ndarray | list[int]:
         """Logits (T, V) float32, or token ids, of a hidden state (1, C, 1, T)."""
         function = "decode" if hidden.shape[3] == 1 else "prefill"
         if self._norm is not None:
-            weight, eps = self._norm[:, None, None], self.config.rms_norm_eps
+            weight, eps = self._norm[:, None, None], self._between.norm_epsilon
             hidden = rms_norm(hidden, weight, 1, eps).astype(self._dtype)
         hidden, outputs = np.ascontiguousarray(hidden), {}
         for functions in self._head:

@@ -8,7 +8,7 @@ Letters: C hidden size, D head size, R rotated dimensions, H query heads, K key/
 G = H / K, T tokens of a call, S slots of the cache, P of them filled.
 """
 
-from ane_book.models import DecoderConfig
+from ane_book.bundle.manifest import Manifest
 from ane_book.runtime.backends import LoadedFunction
 import numpy as np
 
@@ -31,15 +31,15 @@ class HostLayer:
     def __init__(
         self,
         programs: dict[str, dict[str, LoadedFunction]],
-        config: DecoderConfig,
-        context: int,
+        manifest: Manifest,
         norms: np.ndarray,
         qk_norms: np.ndarray | None,
         dtype: np.dtype,
     ):
-        self._programs, self._config, self._dtype = programs, config, dtype
+        self._programs, self._between, self._dtype = programs, manifest.between, dtype
         self._norms, self._qk_norms = norms[..., None], qk_norms  # (2, C, 1)
-        self._shape = (config.num_kv_heads, context, config.head_dim)
+        self._eps, self._rotary = manifest.between.norm_epsilon, manifest.host.rotary["rope"]
+        self._shape = (manifest.between.kv_heads, manifest.context, self._rotary.head_dim)
         self.clear()
 
     def clear(self) -> None:
@@ -55,10 +55,10 @@ class HostLayer:
             return self._programs[name][function].predict({"hidden": hidden})["out"][0, :, 0]
 
         hidden = inputs["hidden"][0, :, 0].astype(np.float32)  # (1, C, 1, T) -> (C, T)
-        x = rms_norm(hidden, self._norms[0], 0, self._config.rms_norm_eps)
+        x = rms_norm(hidden, self._norms[0], 0, self._eps)
         q, k, v = (self._heads(call(name, x)) for name in "qkv")
         hidden = hidden + call("o", self._attend(q, k, v, inputs, tokens))
-        x = rms_norm(hidden, self._norms[1], 0, self._config.rms_norm_eps)
+        x = rms_norm(hidden, self._norms[1], 0, self._eps)
         gate, up = (call(name, x).astype(np.float32) for name in ("gate", "up"))
         with np.errstate(over="ignore"):  # exp of a large number: its share is 0
             gated = gate / (1 + np.exp(-gate)) * up
@@ -66,7 +66,7 @@ class HostLayer:
 
     def _heads(self, x: np.ndarray) -> np.ndarray:
         """(heads * D, T) -> (heads, T, D) float32."""
-        rows = x.reshape(-1, self._config.head_dim, x.shape[1])
+        rows = x.reshape(-1, self._rotary.head_dim, x.shape[1])
         return rows.transpose(0, 2, 1).astype(np.float32)
 
     def _attend(
@@ -95,10 +95,10 @@ class HostLayer:
         """Queries (which = 0) or keys (1), (heads, T, D), ready for attention."""
         weight = 1.0 if self._qk_norms is None else self._qk_norms[which]
         # A rotation keeps the mean square, so where the norm comes after it, only its weight does.
-        late = self._config.architecture == "hunyuan_v1_dense"
+        late = self._between.norm_after_rotation
         if self._qk_norms is not None:
-            x = rms_norm(x, 1.0 if late else weight, 2, self._config.rms_norm_eps)
-        half = self._config.rotary_dim // 2
+            x = rms_norm(x, 1.0 if late else weight, 2, self._eps)
+        half = self._rotary.rotary_dim // 2
         swapped = np.concatenate([x[..., half : 2 * half], x[..., :half], x[..., 2 * half :]], 2)
         y = x * inputs["rope_cos"][0] + swapped * inputs["rope_sin"][0]
         return y * weight if late else y

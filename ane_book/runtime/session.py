@@ -130,7 +130,7 @@ class Session:
             raise InvalidInput(
                 f"{self.bundle.path}: converted with argmax_output, it returns tokens, not logits"
             )
-        rows = np.empty((len(token_ids), self._engine.config.vocab_size), dtype=np.float32)
+        rows = np.empty((len(token_ids), self._engine.vocabulary), dtype=np.float32)
         done = 0
         with alone(self._cache):
             for hidden, count in self._forward(token_ids):
@@ -148,7 +148,7 @@ class Session:
 
     def _checked(self, token_ids: Sequence[int]) -> np.ndarray:
         ids = np.asarray(token_ids)
-        vocabulary = self._engine.config.vocab_size
+        vocabulary = self._engine.vocabulary
         if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
             raise InvalidInput("token ids must be a list of at least one whole number")
         if ids.min() < 0 or ids.max() >= vocabulary:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.models import find, find_gguf
-from ane_book.models.dense import WIDEST
+from ane_book.rope import WIDEST
 from ane_book.weights import (
     Shape,
     TokenizerFiles,

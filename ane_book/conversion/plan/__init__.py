@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ane_book import models
-from ane_book.bundle import Recipe, projections
+from ane_book.bundle import Recipe
 from ane_book.conversion.plan import limits
 from ane_book.conversion.plan.shards import (
     blob_bytes,
@@ -28,6 +28,7 @@ from ane_book.conversion.plan.shards import (
     head_splits,
     layer_blobs,
     layer_ranges,
+    projections,
 )
 from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme, loss_of, scheme_warning
 from ane_book.errors import InvalidInput

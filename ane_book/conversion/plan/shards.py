@@ -21,6 +21,7 @@ __all__ = [
     "layer_blobs",
     "layer_ranges",
     "parse_bytes",
+    "projections",
 ]
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -96,3 +97,12 @@ def even_ranges(count: int, most: int) -> list[range]:
     parts = -(-count // most)
     cuts = [count * i // parts for i in range(parts + 1)]
     return [range(first, last) for first, last in pairwise(cuts)]
+
+
+def projections(config: DecoderConfig) -> dict[str, tuple[int, int]]:
+    """The seven matrices of a layer in the order of their use: name -> (outputs, inputs)."""
+    C, F, Q, KV = config.widths
+    return {
+        "q": (Q, C), "k": (KV, C), "v": (KV, C), "o": (C, Q),
+        "gate": (F, C), "up": (F, C), "down": (C, F),
+    }  # fmt: skip

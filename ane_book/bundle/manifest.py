@@ -1,0 +1,264 @@
+"""`manifest.json`: what a bundle is for, its programs as they are, and what the host does.
+
+It is enough to run a bundle, in any language, and knows no architecture. Text generation:
+
+1.  A token's row of `embedding`, times `host.embedding_scale`, is a column of `hidden`
+    (1, C, 1, T); a call of n < T tokens has columns beyond them, whose results are ignored.
+2.  Every package of the part "layers" is called in order, by its function of T tokens. Of its
+    inputs, `hidden` is the hidden state, `position` (1,) the slot of the first token, a rotary
+    table or a mask what `host` says, and any other one a cache (n, K, S, D), zeros at first. The
+    result `hidden_out` is the hidden state for the next package; the rows `new_x` (n, K, T, D) go
+    into the cache `x` at `position`. States are kept from call to call, zeros at first.
+3.  Where logits are wanted, the packages of the part "head" are called with the hidden state. The
+    parts `logits_0`, `logits_1`, ... (1, V_i, 1, T) in a row are the logits; or `token` (1, T) is
+    the likeliest token.
+
+Letters: C hidden size, T tokens of a call, S slots of the cache (`context`), n layers of a package,
+K key/value heads, D head size, V vocabulary.
+"""
+
+from math import prod
+from typing import Annotated, Literal
+
+from ane_book.host import Host
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+__all__ = ["Function", "Manifest", "Part", "Recipe", "Source", "Tokenizer", "Type"]
+
+FORMAT = "ane-book bundle 3"
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # of a layer, where each is a program
+
+
+def _inside(name: str) -> str:
+    """The path of a file below the bundle's folder, and nothing else."""
+    odd = not name.isprintable() or "\\" in name or ":" in name  # a drive, elsewhere a folder
+    if odd or len(name) > 255 or {"", ".", ".."} & set(name.split("/")):
+        raise ValueError(f"{name[:80]!r} is not a path below the bundle's folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_inside)]
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Recipe(_Record):
+    """How a model is converted: everything that shapes the graphs."""
+
+    kv: Literal["state", "host"] = "state"
+    context: Positive = 512  # S: slots of the cache
+    prefill: Positive = 64  # T of the function `prefill`
+    shard_bytes: Natural = 1_000_000_000  # limit for the weights of one shard
+    head_rows: Positive = 16384  # limit for one part of the vocabulary
+    argmax_output: bool = False
+    quant: str = "none"  # of the layers: a name of conversion.quantize.SCHEMES
+    quant_head: str = "none"
+    partition: Literal["layers", "whole", "projections"] = "layers"
+
+    @property
+    def functions(self) -> dict[str, int]:
+        """The functions of every package, and T, the tokens that a call of each takes."""
+        return {"decode": 1, "prefill": self.prefill}
+
+
+class Source(_Record):
+    """Where the weights came from."""
+
+    kind: str = Field(description='"gguf", "safetensors" or "random"')
+    files: list[str]
+    fingerprint: str = Field(description="sha256 of the files' bytes")
+
+
+class Type(_Record):
+    """A tensor that goes in or out of a function, or stays as its state."""
+
+    dtype: Literal["fp16", "fp32", "int32"]
+    shape: tuple[Positive, ...]
+
+
+class Function(_Record):
+    """A function of a package, as the package declares it."""
+
+    tokens: Positive = Field(description="T")
+    inputs: dict[str, Type]
+    states: dict[str, Type]
+    outputs: dict[str, Type]
+
+
+class Part(_Record):
+    """A package, and its part in the whole."""
+
+    package: FileName
+    part: Literal["layers", "head"]
+    functions: dict[str, Function]
+    layers: tuple[Natural, Natural] | None = Field(None, description="[first, last), of layers")
+    projection: str | None = Field(None, description="The one matrix that it holds of a layer")
+
+
+class Embedding(_Record):
+    """A file of numpy's format (.npy): float16 (V, C)."""
+
+    file: FileName = "embedding.npy"
+    shape: tuple[Positive, Positive]
+
+
+class Tokenizer(_Record):
+    """What turns text into token ids and back."""
+
+    file: FileName = "tokenizer.json"
+    chat_template: str | None = Field(None, description="Jinja")
+    eos_token_ids: list[int] = Field([], description="An answer ends at any of them")
+    bos_token_id: int | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
+
+
+class Between(_Record):
+    """What the host does between the programs of a bundle that has one for each matrix."""
+
+    norms: FileName = "norms.npz"
+    heads: Positive
+    kv_heads: Positive
+    norm_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    norm_after_rotation: bool | None = Field(
+        None, description="Of queries and keys; null: they have no norms"
+    )
+
+
+class Manifest(_Record):
+    """`manifest.json`, version 3."""
+
+    format: Literal["ane-book bundle 3"] = FORMAT
+    name: str
+    task: Literal["text-generation"]
+    packages: list[Part] = Field(min_length=1, description="In the order of a token's way")
+    embedding: Embedding
+    context: Positive = Field(description="S, slots of the cache: prompt and answer together")
+    host: Host
+    between: Between | None = Field(None, description="Where each matrix is a program")
+    tokenizer: Tokenizer
+    golden: FileName = Field("golden.npz", description="Token ids, and what PyTorch says of them")
+    model: dict = Field(description="For the record: the model in numbers; running needs none")
+    recipe: Recipe = Field(description="For the record: how it was converted")
+    source: Source = Field(description="For the record: what it was converted from")
+    tools: dict[str, str] = Field(description="For the record: versions of what converted it")
+    files: dict[FileName, Natural] = Field(description="Every file but this one, with its bytes")
+    sha256: dict[FileName, SHA256] = Field(description="Of the same files")
+    seal: str = Field("", description="sha256 of all fields above as JSON with sorted keys")
+
+    @model_validator(mode="after")
+    def _check(self) -> "Manifest":
+        if self.sha256.keys() != self.files.keys():
+            raise ValueError("files and sha256 name different files")
+        used = [self.embedding.file, self.golden, self.tokenizer.file]
+        used += [self.between.norms] if self.between else []
+        used += [f"{part.package}/Manifest.json" for part in self.packages]
+        for name in used:
+            if name not in self.files:
+                raise ValueError(f"{name!r} is used, but not among the files")
+        if 2 * prod(self.embedding.shape) > self.files[self.embedding.file]:
+            raise ValueError(f"an embedding of {self.embedding.shape} is more than its file holds")
+        _check_packages(self)
+        return self
+
+    @property
+    def shards(self) -> list[Part]:
+        """The packages of the layers."""
+        return [part for part in self.packages if part.part == "layers"]
+
+    @property
+    def head(self) -> list[Part]:
+        """The packages of the head."""
+        return [part for part in self.packages if part.part == "head"]
+
+    @property
+    def splits(self) -> list[int]:
+        """Rows of each part of the vocabulary; [] where the head gives the token."""
+        parts = {}
+        for part in self.head:
+            outputs = next(iter(part.functions.values())).outputs
+            parts |= {name: type_.shape[1] for name, type_ in outputs.items() if name != "token"}
+        return [parts[f"logits_{i}"] for i in range(len(parts))]
+
+    @property
+    def argmax_output(self) -> bool:
+        """Whether the head gives the likeliest token instead of logits."""
+        return not self.splits
+
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def _check_packages(manifest: Manifest) -> None:
+    """Hold every function to the contract that the head of this file states; raises ValueError."""
+    functions = {name: f.tokens for name, f in manifest.packages[0].functions.items()}
+    if functions.get("decode") != 1 or not 2 <= functions.get("prefill", 0) <= manifest.context:
+        raise ValueError(
+            f"a context of {manifest.context} and functions of {functions} tokens do not fit"
+        )
+    _check_order(manifest)
+    for part in manifest.packages:
+        if {name: f.tokens for name, f in part.functions.items()} != functions:
+            raise ValueError(f"{part.package} has other functions than the first package")
+        wanted = _head_types if part.part == "head" else _layer_types
+        for name, function in part.functions.items():
+            for kind, types in wanted(manifest, part, function).items():
+                found = {key: type_.shape for key, type_ in getattr(function, kind).items()}
+                if found != types:
+                    raise ValueError(
+                        f"{part.package}, {name!r}: {kind} {found} do not fit; expected: {types}"
+                    )
+    tokens = [name for part in manifest.head for name in part.functions["decode"].outputs]
+    logits = [f"logits_{i}" for i in range(len(tokens))]
+    V = manifest.embedding.shape[0]
+    if tokens != ["token"] and (tokens != logits or sum(manifest.splits) != V):
+        raise ValueError(f"the head gives {tokens}, {manifest.splits} rows of a vocabulary of {V}")
+
+
+def _check_order(manifest: Manifest) -> None:
+    """Nothing is left out, and layers come in order; raises ValueError."""
+    packages = {part.package for part in manifest.packages}
+    if left := {name.split("/")[0] for name in manifest.files if "/" in name} - packages:
+        raise ValueError(f"{min(left)} is among the files, but is no part of the model")
+    each = MATRICES if manifest.between else (None,)
+    layer = 0
+    for i, part in enumerate(manifest.shards):
+        first, last = part.layers or (None, None)
+        wanted = each[i % len(each)]
+        if first != layer or part.projection != wanted or last <= first:
+            raise ValueError(f"{part.package}, layers {first} to {last}, is out of order")
+        layer = last if wanted == each[-1] else layer
+    if len(manifest.shards) % len(each):
+        raise ValueError("a layer lacks some of its matrices")
+
+
+def _layer_types(manifest: Manifest, part: Part, function: Function) -> dict[str, Shapes]:
+    """Inputs and outputs as they have to be, for the names that are there."""
+    C, T, S = manifest.embedding.shape[1], function.tokens, manifest.context
+    if part.projection:
+        return {}  # any matrix
+    host = {"hidden": (1, C, 1, T), "position": (1,)}
+    host |= dict.fromkeys(manifest.host.masks, (1, 1, T, S + T))
+    for name, rotary in manifest.host.rotary.items():
+        host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
+    inputs, outputs = {"hidden": host["hidden"]}, {"hidden_out": host["hidden"]}
+    for name, type_ in function.inputs.items():
+        if name in host:
+            inputs[name] = host[name]
+        else:  # a cache
+            n, K, _, D = (*type_.shape, 0, 0, 0, 0)[:4]
+            inputs[name], outputs[f"new_{name}"] = (n, K, S, D), (n, K, T, D)
+    return {"inputs": inputs, "outputs": outputs}
+
+
+def _head_types(manifest: Manifest, part: Part, function: Function) -> dict[str, Shapes]:
+    """The same of a package of the head."""
+    T, outputs = function.tokens, {}
+    for name, type_ in function.outputs.items():
+        outputs[name] = (1, T) if name == "token" else (1, (*type_.shape, 0, 0)[1], 1, T)
+    return {"inputs": {"hidden": (1, manifest.embedding.shape[1], 1, T)}, "outputs": outputs}
