@@ -38,6 +38,23 @@ TINY = {
         "head_dim": 32,
         "rope_parameters": ALPHA | {"alpha": 1000.0},
     },
+    "gemma3_text": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 24,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 21,
+        "query_pre_attn_scalar": 20,
+    },
+    "granite": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "embedding_multiplier": 12.0,
+        "attention_multiplier": 0.07,
+        "residual_multiplier": 0.22,
+        "logits_scaling": 0.7,
+    },
+    "olmo2": {"num_attention_heads": 4, "num_key_value_heads": 2},
 }
 
 #: One layer, one KV head, heads of 96: as no model is.
@@ -68,6 +85,17 @@ SCALED = {
         "original_max_position_embeddings": 32,
     },
     "hunyuan_v1_dense": ALPHA | {"alpha": 50.0},
+    "gemma3_text": {
+        "full_attention": {"rope_theta": 1000000.0, "rope_type": "linear", "factor": 2.0},
+        "sliding_attention": {"rope_theta": 5000.0, "rope_type": "default"},
+    },
+    "granite": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
+    "olmo2": {
+        "rope_theta": 10000.0,
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
 }
 
 
@@ -82,11 +110,17 @@ def longrope(pairs: int, partial: float = 0.75) -> dict:
     }
 
 
+def kinds(family: str, changes: dict) -> dict:
+    """The kinds of the last layers, where a family has several."""
+    types = TINY[family].get("layer_types")
+    return {"layer_types": types[-changes["num_hidden_layers"] :]} if types else {}
+
+
 def odd(family: str) -> dict:
     """The changes that make a tiny model odd; Phi's runs beyond its original context of 32."""
     if family == "phi3":
         return ODD | {"rope_parameters": longrope(36), "original_max_position_embeddings": 32}
-    return ODD | {"rope_parameters": SCALED[family]}
+    return ODD | {"rope_parameters": SCALED[family]} | kinds(family, ODD)
 
 
 #: Four query heads to a KV head, a tied head, another prime vocabulary, another share rotated.
@@ -108,7 +142,7 @@ def grouped(family: str) -> dict:
             "rope_parameters": longrope(4, partial=0.5),
             "original_max_position_embeddings": 112,
         }
-    return GROUPED
+    return GROUPED | kinds(family, GROUPED)
 
 
 VARIANTS = {"usual": lambda family: {}, "odd": odd, "grouped": grouped}
@@ -139,6 +173,8 @@ def tiny_model(family: str, **changes):
             elif "embed" not in name:
                 value.mul_(3.0)  # logits far enough apart to tell a wrong token from a right one
             value.copy_(value.half().float())
+            if value.dim() == 1:  # coarser, so that what is 1 more is in fp16 too
+                value.copy_((value * 1024).round() / 1024)
     return model
 
 

@@ -55,7 +55,7 @@ def logits(
     shape = (config.num_layers, config.num_kv_heads, context, config.head_dim)
     keys, values, found, at = torch.zeros(shape), torch.zeros(shape), [], 0
     for tokens in chunks:
-        rows = model.get_input_embeddings()(torch.tensor(ids[at : at + tokens]))  # (T, C)
+        rows = model.get_input_embeddings().weight[ids[at : at + tokens]]  # (T, C)
         tables = host.tables(np.arange(at, at + tokens), context)
         for name, window in host.masks.items():
             mask = causal_mask(at, tokens, context, window)
@@ -228,6 +228,7 @@ def test_a_mistral_that_names_no_window_has_that_of_transformers(stated, window)
     assert type(tiny_model("mistral").config)().sliding_window == 4096
 
 
+GEMMA = {"sliding_window": 8, "query_pre_attn_scalar": 16}
 LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0] * 12}
 
 
@@ -235,7 +236,7 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0
     ("family", "changes", "error", "message"),
     [
         ("gpt2", {}, UnsupportedModel,
-         "'gpt2' is not one .* supported: hunyuan_v1_dense, llama, mistral,"),
+         "'gpt2' is not one .* supported: gemma3_text, granite, hunyuan_v1_dense, "),
         ("phi3", {"rope_scaling": LONG | {"short_factor": [1.0] * 16}}, InvalidWeights,
          "short_factor has 16 numbers, but 24 rotated dimensions make 12 pairs"),
         ("phi3", {"rope_scaling": LONG | {"long_factor": [1.0] * 11}}, InvalidWeights,
@@ -270,6 +271,15 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0
         ("hunyuan_v1_dense", {"rope_scaling": LONG, "head_dim": 24},
          InvalidWeights, "the norm after it undoes that"),
         ("qwen2", {"use_sliding_window": True}, UnsupportedModel, "use_sliding_window = True"),
+        ("gemma3_text", GEMMA | {"attn_logit_softcapping": 50.0}, UnsupportedModel,
+         "attn_logit_softcapping = 50.0 is not supported for gemma3_text models"),
+        ("gemma3_text", GEMMA | {"layer_types": ["full_attention"]}, UnsupportedModel,
+         "layer_types = .'full_attention'. of 3 layers"),
+        ("gemma3_text", GEMMA | {"sliding_window": None}, InvalidWeights, "sliding_window: "),
+        ("gemma3_text", GEMMA | {"query_pre_attn_scalar": 0}, InvalidWeights, "no use"),
+        ("granite", {"mlp_bias": True}, UnsupportedModel, "mlp_bias = True"),
+        ("granite", {"logits_scaling": 0.0}, InvalidWeights, "logits_scaling: "),
+        ("olmo2", {"attention_bias": True}, UnsupportedModel, "attention_bias = True"),
     ],
 )  # fmt: skip
 def test_a_configuration_that_will_not_do(family, changes, error, message):

@@ -28,7 +28,6 @@ from pathlib import Path
 import re
 import stat
 
-from ane_book import __version__
 from ane_book.bundle.arrays import map_array, read_arrays
 from ane_book.bundle.manifest import FORMAT, Manifest, Recipe
 from ane_book.errors import InvalidBundle, UnsupportedModel, printable
@@ -185,9 +184,8 @@ def _refuse_version(path: Path, found: object) -> None:
     match = re.fullmatch(r"ane-book bundle (\d{1,9})", found if isinstance(found, str) else "")
     if match and int(match[1]) > VERSION:
         raise InvalidBundle(
-            f"{path}: {found!r}, of a newer ane-book; this one ({__version__}) reads "
-            f"{FORMAT!r}: update it, or convert the model again with it: "
-            f"`ane-book convert MODEL --out {path.parent} --force`"
+            f"{path}: {found!r}, of a newer ane-book; this one reads {FORMAT!r}: update it, or "
+            f"convert the model again with it: `ane-book convert MODEL --out {path.parent} --force`"
         )
     raise InvalidBundle(
         f"{path}: format: {str(found)[:40]!r} is not {FORMAT!r}; made by another version: "

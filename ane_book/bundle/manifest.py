@@ -226,6 +226,8 @@ def _check_order(manifest: Manifest) -> None:
     if left := {name.split("/")[0] for name in manifest.files if "/" in name} - packages:
         raise ValueError(f"{min(left)} is among the files, but is no part of the model")
     each = MATRICES if manifest.between else (None,)
+    if manifest.between and "rope" not in manifest.host.rotary:
+        raise ValueError("between matrices the rotary table is `rope`, and the host has none")
     layer = 0
     for i, part in enumerate(manifest.shards):
         first, last = part.layers or (None, None)

@@ -13,9 +13,12 @@ Adding one is a file here, its line in `ARCHITECTURES`, and a row in the parity 
 from ane_book.errors import UnsupportedModel
 from ane_book.models.architecture import Architecture
 from ane_book.models.dense import DecoderConfig
+from ane_book.models.gemma3 import Gemma3
+from ane_book.models.granite import Granite
 from ane_book.models.hunyuan import HunYuan
 from ane_book.models.llama import Llama
 from ane_book.models.mistral import Mistral
+from ane_book.models.olmo2 import Olmo2
 from ane_book.models.phi3 import Phi3
 from ane_book.models.qwen2 import Qwen2
 from ane_book.models.qwen3 import Qwen3
@@ -25,7 +28,17 @@ __all__ = ["ARCHITECTURES", "DecoderConfig", "find", "find_gguf", "read_config"]
 #: `model_type` -> architecture.
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture
-    for architecture in (HunYuan(), Llama(), Mistral(), Phi3(), Qwen2(), Qwen3())
+    for architecture in (
+        Gemma3(),
+        Granite(),
+        HunYuan(),
+        Llama(),
+        Mistral(),
+        Olmo2(),
+        Phi3(),
+        Qwen2(),
+        Qwen3(),
+    )
 }
 
 

@@ -121,6 +121,8 @@ class Dense(Architecture):
         "attention_bias": False,
         "partial_rotary_factor": 1.0,
     }
+    #: Whether `runtime.projections`, which knows the block below alone, can run it.
+    in_projections = True
     #: Of queries and keys; None: they have no norms.
     norm_after_rotation: bool | None = None
     #: Ways to stretch the context, `rope_type` in config.json.

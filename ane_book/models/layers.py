@@ -25,9 +25,13 @@ __all__ = [
     "Block",
     "FeedForward",
     "NormThenRotate",
+    "NormedProjection",
     "RMSNorm",
     "Rotate",
     "RotateThenNorm",
+    "Scale",
+    "ScaledRMSNorm",
+    "gelu_tanh",
     "projection",
     "rms_normalize",
     "rotate",
@@ -65,6 +69,44 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return rms_normalize(x, 1, self.eps) * self.weight
+
+
+class ScaledRMSNorm(RMSNorm):
+    """The same times a number, which stays apart from the weight: their product is not in fp16."""
+
+    def __init__(self, channels: int, eps: float, scale: float):
+        super().__init__(channels, eps)
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+class Scale(nn.Module):
+    """x times a number."""
+
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+class NormedProjection(nn.Conv2d):
+    """A projection in parts, the first of which are RMS normed, each over all of its rows."""
+
+    def __init__(self, inputs: int, normed: tuple[int, ...], rest: int, eps: float):
+        super().__init__(inputs, sum(normed) + rest, kernel_size=1, bias=False)
+        self.eps, self.parts = eps, [*normed, rest]
+        self.norms = nn.ParameterList(torch.ones(1, rows, 1, 1) for rows in normed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(1, inputs, 1, T) -> (1, rows of all parts, 1, T)."""
+        *parts, rest = super().forward(x).split(self.parts, dim=1)
+        pairs = zip(parts, self.norms, strict=True)
+        normed = [rms_normalize(part, 1, self.eps) * weight for part, weight in pairs]
+        return torch.cat([*normed, rest], dim=1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, dims: int) -> Tensor:
@@ -120,13 +162,20 @@ class Attention(nn.Module):
     graph serves both cache variants, and no copy of the cache is ever made.
 
     prepare: what makes queries and keys, (1, H+K, T, D), ready for attention, with the tables.
+    qkv: what makes (1, (H+2K)*D, 1, T) of x; by default a projection.
     """
 
-    def __init__(self, config: DecoderConfig, prepare: nn.Module, bias: bool = False):
+    def __init__(
+        self,
+        config: DecoderConfig,
+        prepare: nn.Module,
+        qkv: nn.Module | None = None,
+        bias: bool = False,
+    ):
         super().__init__()
         self.heads, self.kv_heads, self.dim = config.num_heads, config.num_kv_heads, config.head_dim
         C, _, Q, KV = config.widths
-        self.qkv = projection(C, Q + 2 * KV, bias)
+        self.qkv = qkv or projection(C, Q + 2 * KV, bias)
         self.prepare = prepare
         self.out = projection(Q, C)
 
@@ -148,6 +197,11 @@ class Attention(nn.Module):
         y = old @ values + new @ new_values  # (1, K, G*T, D)
         y = y.view(1, H, T, D).transpose(2, 3).reshape(1, H * D, 1, T)
         return self.out(y), new_keys, new_values
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its approximation with tanh."""
+    return F.gelu(x, approximate="tanh")
 
 
 class FeedForward(nn.Module):

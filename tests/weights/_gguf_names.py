@@ -1,12 +1,15 @@
-"""How llama.cpp's converter names tensors, and orders the rows of "llama"."""
+"""How llama.cpp's converter names tensors, and what it does to some of them."""
 
 import gguf
 import numpy as np
 
 ARCHITECTURES = {
+    "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "granite": gguf.MODEL_ARCH.GRANITE,
     "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
     "llama": gguf.MODEL_ARCH.LLAMA,
     "mistral": gguf.MODEL_ARCH.LLAMA,
+    "olmo2": gguf.MODEL_ARCH.OLMO2,
     "phi3": gguf.MODEL_ARCH.PHI3,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,

@@ -15,6 +15,7 @@ import torch
 def numbers_of(config, family: str) -> dict:
     """The entries by which a GGUF says how large its model is."""
     rope, D = config.rope_parameters, getattr(config, "head_dim", None) or 16
+    rope = rope.get("full_attention", rope)
     base = rope["rope_theta"]
     if alpha := rope.get("alpha"):  # which llama.cpp knows as the base that comes of it
         base *= alpha ** (D / (D - 2))
@@ -35,7 +36,14 @@ def numbers_of(config, family: str) -> dict:
             "rope.scaling.original_context_length": config.original_max_position_embeddings,
             "attention.sliding_window": config.sliding_window or 0,
         }
-    if config.model_type == "mistral":
+    if config.model_type == "granite":
+        numbers |= {
+            "embedding_scale": config.embedding_multiplier,
+            "attention.scale": config.attention_multiplier,
+            "residual_scale": config.residual_multiplier,
+            "logit_scale": config.logits_scaling,
+        }
+    if config.model_type in ("gemma3_text", "mistral"):
         numbers["attention.sliding_window"] = config.sliding_window
     return {f"{family}.{key}": value for key, value in numbers.items()}
 
@@ -78,7 +86,9 @@ def write_gguf(
             continue
         array = np.asarray(array, np.float32)
         projection = name.split(".")[-2]
-        if config.model_type in ("llama", "mistral") and projection in heads:
+        if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
+            array = array + 1
+        if config.model_type in ("granite", "llama", "mistral") and projection in heads:
             array = permute(array, heads[projection])
         target = stored if array.ndim == 2 else Type.F32
         raw = (types or {}).get(name)

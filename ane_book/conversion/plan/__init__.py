@@ -202,7 +202,13 @@ def _shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[P
 
 
 def _projections(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
-    parameters = find(config.architecture).parameters(config)
+    architecture = find(config.architecture)
+    if not architecture.in_projections:
+        raise InvalidInput(
+            f"a program for each matrix of {config.architecture} models is not supported; "
+            'take partition "layers"'
+        )
+    parameters = architecture.parameters(config)
     for layer in range(config.num_layers):
         for name, (outputs, inputs) in projections(config).items():
             blobs = blob_bytes((outputs, inputs, 1, 1), scheme)

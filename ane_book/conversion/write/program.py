@@ -81,6 +81,8 @@ def lower(
 
     _randomize(module)
     traced = torch.jit.trace(module.eval(), tuple(inputs.values()), check_trace=False)
+    passes = ct.PassPipeline()
+    passes.remove_passes({"common::fuse_conv_scale"})  # it changes weights, which here are open
     model = ct.convert(
         traced,
         inputs=[ct.TensorType(n, x.shape, dtype=np.float16) for n, x in inputs.items()],
@@ -88,6 +90,7 @@ def lower(
         minimum_deployment_target=ct.target.iOS18,
         compute_units=ct.ComputeUnit.CPU_AND_NE,
         skip_model_load=True,
+        pass_pipeline=passes,
     )
     spec = model.get_spec()
     block = spec.mlProgram.functions["main"].block_specializations[OPSET]
@@ -333,17 +336,15 @@ def _manifest() -> Iterator[tuple[str, object]]:
     """The package's manifest; identifiers are fixed, so that equal models are equal bytes."""
     items = {"model.mlmodel": "CoreML Model Specification", "weights": "CoreML Model Weights"}
     ids = {name: str(uuid.uuid5(uuid.NAMESPACE_URL, f"ane-book/{name}")) for name in items}
+    entries = {
+        ids[name]: {
+            "author": "com.apple.CoreML",
+            "description": text,
+            "name": name,
+            "path": f"com.apple.CoreML/{name}",
+        }
+        for name, text in items.items()
+    }
     yield "fileFormatVersion", "1.0.0"
-    yield (
-        "itemInfoEntries",
-        {
-            ids[name]: {
-                "author": "com.apple.CoreML",
-                "description": text,
-                "name": name,
-                "path": f"com.apple.CoreML/{name}",
-            }
-            for name, text in items.items()
-        },
-    )
+    yield "itemInfoEntries", entries
     yield "rootModelIdentifier", ids["model.mlmodel"]

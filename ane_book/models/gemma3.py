@@ -1,0 +1,144 @@
+"""Gemma 3, its text: five layers that see a window, then one that sees all; norms on both sides.
+
+What differs from most: the embedding is multiplied by sqrt(C); norms multiply by 1 + weight, stand
+before and after attention and feed-forward, and on queries and keys; sliding layers have rotary
+embedding of a smaller base; the feed-forward's gate is GELU.
+
+References: Gemma 3 technical report (arXiv 2503.19786); `transformers`, modeling_gemma3.py;
+llama.cpp, convert_hf_to_gguf.py, which stores norms as 1 + weight.
+"""
+
+from dataclasses import replace
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+from ane_book.errors import UnsupportedModel
+from ane_book.host import Host
+from ane_book.models.architecture import FULL, GGUF, Tensor
+from ane_book.models.dense import NAMES, OUTER, Count, DecoderConfig, Dense, Real
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Gemma3"]
+
+SLIDING = "sliding"
+NORMS = {
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+
+class Config(DecoderConfig):
+    """A Gemma 3 in numbers."""
+
+    sliding_window: Count
+    rope_local_theta: Real  # of sliding layers
+    attention_scale: Real
+    layer_types: tuple[str, ...]  # FULL or SLIDING, of every layer
+
+
+class Gemma3(Dense):
+    """`model_type` "gemma3_text": Gemma 3 1B and 270M, and the text model of the larger ones."""
+
+    model_type = "gemma3_text"
+    gguf = GGUF("gemma3", OUTER, NAMES | NORMS)
+    Config = Config
+    in_projections = False
+    fixed: ClassVar = {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False,
+        "attn_logit_softcapping": 0,  # None, mostly
+        "final_logit_softcapping": 0,
+        "use_bidirectional_attention": False,
+    }
+
+    def config(self, fields: dict) -> Config:
+        by_kind = fields.get("rope_parameters") or {}  # as transformers 5 writes them
+        if "sliding_attention" in by_kind:
+            local = by_kind["sliding_attention"]["rope_theta"]
+            full = by_kind["full_attention"]
+            fields = fields | {"rope_parameters": full, "rope_local_base_freq": local}
+        return super().config(fields)
+
+    def read(self, fields: dict) -> dict:
+        L, pattern = fields["num_hidden_layers"], fields.get("sliding_window_pattern") or 6
+        types = fields.get("layer_types") or [
+            "sliding_attention" if (i + 1) % pattern else "full_attention"
+            for i in range(min(L, 10_000))
+        ]
+        if len(types) != L or set(types) - {"sliding_attention", "full_attention"}:
+            raise UnsupportedModel(f"config.json: layer_types = {types} of {L} layers")
+        return super().read(fields) | {
+            "sliding_window": fields["sliding_window"],
+            "rope_local_theta": fields.get("rope_local_base_freq") or 10000.0,
+            "attention_scale": fields["query_pre_attn_scalar"] ** -0.5,
+            "layer_types": [name.removesuffix("_attention") for name in types],
+            "tied_embeddings": fields.get("tie_word_embeddings", True),
+        }
+
+    def kinds(self, config: Config) -> list[str]:
+        return list(config.layer_types)
+
+    def feeds(self, kind: str) -> tuple[str, str, str]:
+        if kind == SLIDING:
+            return "rope_local_cos", "rope_local_sin", "mask_local"
+        return super().feeds(kind)
+
+    def host(self, config: Config) -> Host:
+        full = replace(config.rotary, attention_scale=config.attention_scale)
+        local = replace(full, theta=config.rope_local_theta, scaling={})
+        return Host(
+            embedding_scale=math.sqrt(config.hidden_size),
+            rotary={"rope": full, "rope_local": local},
+            masks={"mask": None, "mask_local": config.sliding_window},
+        )
+
+    def block(self, config: Config, kind: str = FULL) -> "nn.Module":
+        from ane_book.models import layers
+
+        def norm() -> "nn.Module":
+            return layers.RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+        return layers.Block(
+            layers.Attention(config, layers.NormThenRotate(config)),
+            layers.FeedForward(config, layers.gelu_tanh),
+            before_attention=norm(),
+            after_attention=norm(),
+            before_feed_forward=norm(),
+            after_feed_forward=norm(),
+        )
+
+    def parameters(self, config: Config, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+        C, D = config.hidden_size, config.head_dim
+
+        def norm(name: str, size: int = C, repeat: int = 1) -> Tensor:
+            return Tensor(f"{name}.weight", (size,), repeat, plus=1.0)
+
+        return super().parameters(config, kind) | {
+            "before_attention.weight": (norm("input_layernorm"),),
+            "after_attention.weight": (norm("post_attention_layernorm"),),
+            "before_feed_forward.weight": (norm("pre_feedforward_layernorm"),),
+            "after_feed_forward.weight": (norm("post_feedforward_layernorm"),),
+            "attention.prepare.weight": (
+                norm("self_attn.q_norm", D, config.num_heads),
+                norm("self_attn.k_norm", D, config.num_kv_heads),
+            ),
+        }
+
+    def outer(self, config: Config) -> dict[str, Tensor]:
+        norm = Tensor("model.norm.weight", (config.hidden_size,), plus=1.0)
+        return super().outer(config) | {"norm": norm}
+
+    def from_gguf(self, fields: dict, number) -> dict:
+        D, L = fields["head_dim"], fields["num_hidden_layers"]
+        large = L == 62  # the 27B, whose scale is another: llama.cpp tells it by its layers
+        scalar = fields["hidden_size"] // fields["num_attention_heads"] if large else D
+        return fields | {"query_pre_attn_scalar": scalar}
+
+    def rows_of_gguf(self, config: Config, name: str, array: np.ndarray) -> np.ndarray:
+        return array - np.float32(1.0) if name.endswith("norm.weight") else array

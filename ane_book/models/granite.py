@@ -1,0 +1,77 @@
+"""Granite 3, the dense models: Llama with four multipliers.
+
+The embedding, attention's scores, what a layer adds to the hidden state, and the logits are each
+multiplied by a number of `config.json`.
+
+References: Granite 3.0 (IBM, 2024); `transformers`, modeling_granite.py; llama.cpp,
+convert_hf_to_gguf.py.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ane_book.host import Host
+from ane_book.models.architecture import FULL, GGUF
+from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense, Real
+from ane_book.models.llama import Llama
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Granite"]
+
+#: Field of config.json -> metadata of a GGUF.
+MULTIPLIERS = {
+    "embedding_multiplier": "embedding_scale",
+    "attention_multiplier": "attention.scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+
+
+class Config(DecoderConfig):
+    """A Granite in numbers."""
+
+    embedding_multiplier: Real
+    attention_multiplier: Real  # instead of 1 / sqrt(D)
+    residual_multiplier: Real  # of what attention and feed-forward add
+    logits_scaling: Real  # logits are divided by it
+
+
+class Granite(Dense):
+    """`model_type` "granite"."""
+
+    model_type = "granite"
+    gguf = GGUF("granite", OUTER, NAMES)
+    Config = Config
+    in_projections = False
+
+    def read(self, fields: dict) -> dict:
+        return super().read(fields) | {name: fields.get(name, 1.0) for name in MULTIPLIERS}
+
+    def host(self, config: Config) -> Host:
+        rotary = replace(config.rotary, attention_scale=config.attention_multiplier)
+        return Host(
+            embedding_scale=config.embedding_multiplier,
+            rotary={"rope": rotary},
+            masks={"mask": None},
+        )
+
+    def block(self, config: Config, kind: str = FULL) -> "nn.Module":
+        from ane_book.models.layers import Scale
+
+        block = super().block(config, kind)
+        block.after_attention = block.after_feed_forward = Scale(config.residual_multiplier)
+        return block
+
+    def final_norm(self, config: Config) -> "nn.Module":
+        from ane_book.models.layers import ScaledRMSNorm
+
+        scale = 1 / config.logits_scaling
+        return ScaledRMSNorm(config.hidden_size, config.rms_norm_eps, scale)
+
+    def from_gguf(self, fields: dict, number) -> dict:
+        found = {field: number(key, 0) for field, key in MULTIPLIERS.items()}
+        return fields | {field: value for field, value in found.items() if value}
+
+    rows_of_gguf = Llama.rows_of_gguf  # llama.cpp converts it as a Llama, q and k permuted

@@ -1,0 +1,57 @@
+"""OLMo 2: norms after attention and feed-forward, and over all queries and all keys at once.
+
+References: 2 OLMo 2 Furious (arXiv 2501.00656); `transformers`, modeling_olmo2.py; llama.cpp,
+convert_hf_to_gguf.py.
+"""
+
+from typing import TYPE_CHECKING
+
+from ane_book.models.architecture import FULL, GGUF, Tensor
+from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Olmo2"]
+
+NORMS = {
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+BEFORE = ("attn_norm", "ffn_norm")  # which it has not
+
+
+class Olmo2(Dense):
+    """`model_type` "olmo2"."""
+
+    model_type = "olmo2"
+    in_projections = False
+    gguf = GGUF("olmo2", OUTER, {k: v for k, v in (NAMES | NORMS).items() if k not in BEFORE})
+
+    def block(self, config: DecoderConfig, kind: str = FULL) -> "nn.Module":
+        from ane_book.models import layers
+
+        C, _, Q, KV = config.widths
+        qkv = layers.NormedProjection(C, (Q, KV), KV, config.rms_norm_eps)
+        return layers.Block(
+            layers.Attention(config, layers.Rotate(config), qkv=qkv),
+            layers.FeedForward(config),
+            after_attention=layers.RMSNorm(C, config.rms_norm_eps),
+            after_feed_forward=layers.RMSNorm(C, config.rms_norm_eps),
+        )
+
+    def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+        C, _, Q, KV = config.widths
+        parts = super().parameters(config, kind)
+        return {
+            "attention.qkv.weight": parts["attention.qkv.weight"],
+            "attention.qkv.norms.0": (Tensor("self_attn.q_norm.weight", (Q,)),),
+            "attention.qkv.norms.1": (Tensor("self_attn.k_norm.weight", (KV,)),),
+            "attention.out.weight": parts["attention.out.weight"],
+            "after_attention.weight": (Tensor("post_attention_layernorm.weight", (C,)),),
+            "feed_forward.gate_up.weight": parts["feed_forward.gate_up.weight"],
+            "feed_forward.down.weight": parts["feed_forward.down.weight"],
+            "after_feed_forward.weight": (Tensor("post_feedforward_layernorm.weight", (C,)),),
+        }
