@@ -173,6 +173,9 @@ def chat(
 def inspect_command(
     path: Annotated[Path, typer.Argument(help="A package, .mlmodelc, or bundle's folder.")],
     run: Annotated[bool, typer.Option("--run", help="Execute the package as well.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show which kernel each op got, and why not others.")
+    ] = False,
     inputs: options.Inputs = None,
     function: options.FunctionName = None,
     precision: options.Precision = "fp16",
@@ -185,31 +188,41 @@ def inspect_command(
 ) -> None:
     """Show what a package or a bundle holds.
 
-    With --run, also what a package computes and needs.
+    With --run, also what a package computes and needs; with --plan, how.
     """
-    from ane_book.bundle import Bundle
     from ane_book.evidence.inspect import inspect_path, report
 
-    if not run and (inputs or function or out):
+    if not run and (inputs or out or (function and not plan)):
         raise typer.BadParameter("--inputs, --function and --out go with --run")
-    if verify and not (path / "manifest.json").exists():
-        raise InvalidInput(
-            f"--verify takes the folder of a bundle, and {path} has no manifest.json"
-        )
-    if verify:
-        Bundle.open(path).verify()
-    facts = inspect_path(path)
-    if verify:
-        facts["verified"] = len(facts["files"])
+    verified = _verify(path) if verify else {}
+    facts, texts = inspect_path(path) | verified, []
     if run:
         from ane_book.evidence.execute import execute, execution_report
 
         facts["run"] = execute(path, function, inputs, precision, seed, out)
+        texts.append(execution_report(facts["run"]))
+    if plan:
+        from ane_book.evidence.planned import plan_report, planned
+
+        facts["plan"] = planned(path, function, precision)
+        texts.append(plan_report(facts["plan"]))
     if as_json:
         print(json.dumps(facts, indent=2))
     else:
-        parts = [report(facts), *([execution_report(facts["run"])] if run else [])]
-        print(printable("\n\n".join(parts)))
+        print(printable("\n\n".join([report(facts), *texts])))
+
+
+def _verify(path: Path) -> dict[str, int]:
+    """How many files of a bundle are as they were written; raises where one is not."""
+    from ane_book.bundle import Bundle
+
+    if not (path / "manifest.json").exists():
+        raise InvalidInput(
+            f"--verify takes the folder of a bundle, and {path} has no manifest.json"
+        )
+    bundle = Bundle.open(path)
+    bundle.verify()
+    return {"verified": len(bundle.manifest.files)}
 
 
 @app.command()

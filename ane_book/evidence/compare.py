@@ -134,7 +134,8 @@ def diff(
 ) -> Difference:
     """Run A and B on the same inputs and compare what they give; B is the reference.
 
-    a, b: an `MLProgram`, run op by op from zero states; a torch module, called with the inputs as
+    a, b: an `MLProgram`, traced from zero states as it runs: values inside a group of ops that runs
+    as one are compared of `plain()` programs only; a torch module, called with the inputs as
     tensors, by name where `forward` has these names and else in their order; a function from the
     inputs to a dict of arrays; or that dict. Values of two programs match when name, op and shape
     do (`_cast_fp16` at a name's end left aside); outputs match by name, else by their order.
@@ -175,7 +176,7 @@ class _Side:
 
 def _side(side, inputs: Mapping[str, object]) -> _Side:
     if isinstance(side, MLProgram):
-        return _program(side.plain(), inputs)
+        return _program(side, inputs)
     if isinstance(side, torch.nn.Module):
         side = _call(side, inputs)
     elif not isinstance(side, Mapping):
@@ -185,11 +186,12 @@ def _side(side, inputs: Mapping[str, object]) -> _Side:
 
 
 def _program(program: MLProgram, inputs: Mapping[str, object]) -> _Side:
-    operations = {name: o for o in program.operations for name, _ in o.outputs}
+    steps = [step for step in program.plan.main.steps if step.results]
+    operations = {name: step.operation for step in steps for name in step.results}
     names = {
-        name: (operation.type, type_.shape)
-        for operation in operations.values()
-        for name, type_ in operation.outputs
+        name: (step.operations[-1].type, type_.shape)
+        for step in steps
+        for name, type_ in step.operation.outputs
     }
     outputs = []
     for name, type_ in program.outputs.items():

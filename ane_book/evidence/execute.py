@@ -21,7 +21,7 @@ from ane_book.mil.analysis.memory import Memory, peak_resident, predict
 from ane_book.mil.package.description import by_name, load_inputs
 import numpy as np
 
-__all__ = ["compare_packages", "execute", "execution_report"]
+__all__ = ["compare_packages", "execute", "execution_report", "open_program"]
 
 
 #: Findings of a kind that the report shows.
@@ -43,7 +43,7 @@ def execute(
     `Memory` in bytes, and by how much the process grew at its peak. Raises InvalidInput.
     """
     before, started = peak_resident(), time.perf_counter()
-    program = _open(path, function, precision)
+    program = open_program(path, function, precision)
     memory = program.memory if isinstance(program, MLProgram) else None  # which compiles
     seconds = {"load": time.perf_counter() - started}
     arrays = _arrays(program, inputs, seed)
@@ -122,8 +122,8 @@ def compare_packages(
     seed: int = 0,
 ) -> tuple[str, bool]:
     """`diff` of two packages in one precision, or of one in both: its report, whether equal."""
-    ours = _open(a, function, precision if b else "fp16")
-    theirs = _open(b, function, precision) if b else ours
+    ours = open_program(a, function, precision if b else "fp16")
+    theirs = open_program(b, function, precision) if b else ours
     if isinstance(ours, Pipeline) or isinstance(theirs, Pipeline):
         raise InvalidInput("diff goes op by op through one program, and a pipeline is several")
     theirs = theirs if b else ours.plain("fp32")
@@ -137,7 +137,8 @@ def compare_packages(
     return f"{table(sides)}\n\n{difference}", difference.equal
 
 
-def _open(path: Path, function: str | None, precision: str) -> MLProgram | Pipeline:
+def open_program(path: Path, function: str | None, precision: str) -> MLProgram | Pipeline:
+    """What a package holds, ready to run; InvalidInput for a bundle, with what to name instead."""
     if is_bundle(path):
         packages = sorted(folder.name for folder in path.glob("*.mlpackage"))
         raise InvalidInput(f"{path} is a bundle: run one of its packages, {', '.join(packages)}")

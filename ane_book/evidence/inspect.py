@@ -8,10 +8,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ane_book.bundle import Bundle
 from ane_book.errors import InvalidPackage, printable
 
-if TYPE_CHECKING:  # `ane_book.mil` imports torch, a second that a table does not need
+if TYPE_CHECKING:  # what a package needs takes no pydantic, and a bundle no protobuf
+    from ane_book.bundle import Bundle
     from ane_book.mil.package.container import Container
     from ane_book.mil.package.reader import Function, Package
 
@@ -33,6 +33,8 @@ def inspect_path(path: str | Path) -> dict:
     """
     path = Path(path)
     if is_bundle(path):
+        from ane_book.bundle import Bundle
+
         return inspect_bundle(Bundle.open(path))
     refuse_weights(path)
     return inspect_package(path)
@@ -53,7 +55,7 @@ def is_bundle(path: Path) -> bool:
     return path.is_dir() and any(file.name == "manifest.json" for file in path.iterdir())
 
 
-def inspect_bundle(bundle: Bundle) -> dict:
+def inspect_bundle(bundle: "Bundle") -> dict:
     """What the manifest says, and the facts of every package."""
     manifest = bundle.manifest
     return {

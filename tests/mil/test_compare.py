@@ -97,8 +97,11 @@ class TestPrograms:
 
     def test_one_program_in_both_precisions(self, converted):
         half = converted("FLOAT16")
-        found = diff(half, half.plain("fp32"), {"x": X})
+        found = diff(half.plain(), half.plain("fp32"), {"x": X})
         assert found.equal and found.first is None and found.compared == found.values > 5
+        steps = [step.operation.type for step in half.plan.main.steps]
+        found = diff(half, half.plain("fp32"), {"x": X})
+        assert found.equal and found.compared == found.values == len(steps)
         large = diff(half, half.plain("fp32"), {"x": 400 * X})
         assert large.first.op == "mul" and large.first.error == inf
         assert large.first.elements[0] == inf and large.first.elements[1] > 65_504
@@ -147,7 +150,7 @@ class TestPrograms:
     def test_it_holds_no_values(self, converted, watched):
         most = watched(executor, "as_array")
         half = converted("FLOAT16")
-        diff(half, half.plain("fp32"), {"x": X})
+        diff(half.plain(), half.plain("fp32"), {"x": X})
         assert 2 <= most() <= 4  # of 20: two at hand, two that are just being made
 
 

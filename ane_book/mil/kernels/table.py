@@ -129,12 +129,10 @@ def _choose(
     for kernel in KERNELS:
         fitting = [p for p in kernel.patterns if operation.type in p.types]
         for pattern in fitting:
-            if kernel.name in without:
-                found = _Attempt(kernel, (operation,), False, "it is switched off")
-            elif kernel.compiled and not native.available():
-                found = _Attempt(kernel, (operation,), False, native.status()[1])
-            else:
-                found = _fit(graph, kernel, pattern, operation, taken)
+            off = "it is switched off" if kernel.name in without else None
+            if kernel.compiled and not native.available():
+                off = native.status()[1]
+            found = _fit(graph, kernel, pattern, operation, taken, off)
             if isinstance(found, Chosen):
                 return found
             attempts.append(found)
@@ -142,15 +140,25 @@ def _choose(
 
 
 def _fit(
-    graph: Graph, kernel: Kernel, pattern: Pattern, operation: Operation, taken: set[int]
+    graph: Graph,
+    kernel: Kernel,
+    pattern: Pattern,
+    operation: Operation,
+    taken: set[int],
+    off: str | None,
 ) -> Chosen | _Attempt:
-    """A kernel in the place of the ops that end in this one; or how far it came, and why not."""
+    """A kernel in the place of the ops that end in this one; or how far it came, and why not.
+
+    off: why it is not to be had at all.
+    """
     attempt = None
     try:
         for match in find(graph, pattern, operation):
             if any(id(o) in taken for o in match.operations):
                 continue
             try:
+                if off:
+                    raise Unfit(off)
                 operands, run = kernel.prepare(match)
                 return Chosen(kernel.name, match.operations, operands, run, match.result)
             except Unfit as error:

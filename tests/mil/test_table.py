@@ -1,0 +1,121 @@
+"""The table of kernels: what an op got and why not others, each switched off by its name."""
+
+import json
+import subprocess
+import sys
+
+from _package import X, const, op, typed, write
+from ane_book.errors import InvalidInput, InvalidPackage
+from ane_book.evidence.planned import plan_report, planned
+from ane_book.mil import MLProgram
+from ane_book.mil.kernels import native
+from ane_book.mil.kernels.table import KERNELS
+import numpy as np
+import pytest
+
+NAMES = list(dict.fromkeys(kernel.name for kernel in KERNELS))
+SQUARE = typed("fp32", 3, 3)
+
+#: A gate, a softmax over the first axis, a product with a constant and one that is computed.
+OPERATIONS = [
+    op("linear", {"a": SQUARE}, x="x", weight=const(np.eye(3, dtype=np.float32))),
+    op("silu", {"b": SQUARE}, x="a"),
+    op("mul", {"c": SQUARE}, x="b", y="a"),
+    op("softmax", {"d": SQUARE}, x="c", axis=const(0)),
+    op("transpose", {"e": SQUARE}, x="d", perm=const([1, 0])),
+    op("matmul", {"y": SQUARE}, x="e", y="c", transpose_x=const(True)),
+]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "p", OPERATIONS, ["y"], {"x": SQUARE})
+
+
+def kernels(program: MLProgram) -> list[str]:
+    return [step.kernel for step in program.plan.main.steps]
+
+
+@pytest.mark.skipif(not native.available(), reason=native.status()[1])
+class TestWithACompiler:
+    def test_what_each_op_got_and_why_not_others(self, path):
+        facts = json.loads(json.dumps(planned(path)))
+        (steps,) = facts["functions"].values()
+        assert [(step["name"], step["ops"], step["kernel"]) for step in steps] == [
+            ("a", ["linear"], "product"),
+            ("c", ["silu", "mul"], "gated"),
+            ("d", ["softmax"], ""),
+            ("e", ["transpose"], "transpose"),
+            ("y", ["matmul"], ""),
+        ]
+        assert steps[2]["refused"]["softmax"] == "it goes over another axis than the last"
+        assert steps[4]["refused"] == {
+            "product": "its weight or bias is computed at run time",
+            "small_product": "x is transposed, or broadcast",
+        }
+        text = plan_report(facts)
+        assert "p, main: 6 ops in 5 steps\n" in text
+        assert "  1  gated      silu mul\n" in text
+        assert "  1  softmax  not softmax:        it goes over another axis than the last" in text
+
+    @pytest.mark.parametrize("name", ["gated", "product", "transpose"])
+    def test_each_is_switched_off_by_its_name(self, path, name):
+        x = {"x": np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)}
+        whole, less = MLProgram(path), MLProgram(path, without=[name])
+        assert name in kernels(whole) and name not in kernels(less)
+        assert sum(len(step.operations) for step in less.plan.main.steps) == len(OPERATIONS)
+        np.testing.assert_allclose(less.predict(x)["y"], whole.predict(x)["y"], rtol=1e-5)
+        refused = {n: why for r in less.plan.selection.refused.values() for n, why in r.items()}
+        assert refused[name] == "it is switched off"
+        assert kernels(less.function("main")) == kernels(less)
+
+
+def test_all_of_them_off_is_the_plain_program(path):
+    assert set(kernels(MLProgram(path, without=NAMES))) == {""}
+    assert set(kernels(MLProgram(path).plain())) == {""}
+
+
+def test_a_name_that_is_none(path):
+    with pytest.raises(InvalidInput, match="no such kernel; there are attention, rms_norm,"):
+        MLProgram(path, without=["attentoin"])
+
+
+def test_the_trace_is_what_runs(path):
+    """Values inside a group are not made; the last of them are those of `predict`."""
+    program = MLProgram(path)
+    given = {"x": np.ones((3, 3), np.float32)}
+    traced = dict(program.trace(given))
+    assert list(traced) == [name for step in program.plan.main.steps for name in step.results]
+    np.testing.assert_array_equal(traced["y"], program.predict(given)["y"])
+    assert list(dict(program.plain().trace(given))) == list("abcdey")
+
+
+def test_running_and_tracing_name_the_same_op(tmp_path):
+    """The first op that makes something else than it declares, not the one that cannot take it."""
+    steps = [
+        op("add", {"a": X}, x="x", y=const(np.ones((4, 2, 3), np.float32))),
+        op("relu", {"b": X}, x="a"),
+        op("reshape", {"y": X}, x="b", shape=const([2, 3])),
+    ]
+    program = MLProgram(write(tmp_path / "p", steps, ["y"]))
+    given = {"x": np.ones((2, 3))}
+    for call in (program.predict, lambda given: list(program.trace(given))):
+        with pytest.raises(InvalidPackage) as caught:
+            call(given)
+        assert str(caught.value).startswith(
+            "function 'main', op 'add' ('a', operation 0 of 3) makes"
+        )
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_what_a_package_holds_takes_no_torch(path, option):
+    code = (
+        "import sys, ane_book.__main__ as entry\n"
+        f"sys.argv = ['ane-book', 'inspect', {str(path)!r}, *{option}]\n"
+        "slow = {'torch', 'coremltools', 'transformers'}\n"
+        "try: entry.main()\n"
+        "finally: print('slow:', sorted(slow & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.endswith("slow: []\n"), done.stdout + done.stderr
+    assert "softmax" in done.stdout
