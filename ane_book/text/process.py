@@ -20,7 +20,7 @@ import weakref
 
 from ane_book.errors import BackendUnavailable, InvalidInput
 
-__all__ = ["TextProcess"]
+__all__ = ["TextProcess", "check_text"]
 
 SECONDS = 20.0  # of processor time for a call; 262,144 tokens load, or a million characters, in 2
 MEMORY = 2 << 30  # bytes of address space; 262,144 tokens with 520,000 merges take 0.4
@@ -63,9 +63,12 @@ class TextProcess:
         """`ane_book.text.chat.render`."""
         return self._call("render", template=template, messages=messages, **tokens)
 
-    def encode(self, text: str, special: bool) -> list[int]:
-        """Token ids; `special`: with those that the tokenizer puts around a text."""
-        return self._call("encode", text=text, special=special)
+    def encode(self, text: str, special: bool, most: int | None = None) -> list[int]:
+        """Token ids; `special`: with those that the tokenizer puts around a text.
+
+        most: cut the text, not what is put around it, until there are no more tokens than this.
+        """
+        return self._call("encode", text=text, special=special, most=most)
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """The text of each sequence of token ids; special tokens give none."""
@@ -128,6 +131,16 @@ class TextProcess:
             ) from None
         self._owner = os.getpid()
         self._stop = weakref.finalize(self, _stop, self._process, self._owner)
+
+
+def check_text(text: str, what: str) -> None:
+    """Raise InvalidInput, where it is called `what`, for a text that no file could hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"{what} is not valid text at character {error.start}: {error.reason}"
+        ) from None
 
 
 def _stop(process: subprocess.Popen, owner: int) -> None:

@@ -41,7 +41,11 @@ class Text:
             raise InvalidInput(f"the model's chat template gives {len(text):,} characters")
         return text
 
-    def encode(self, text: str, special: bool) -> list[int]:
+    def encode(self, text: str, special: bool, most: int | None) -> list[int]:
+        if most is None:
+            self._tokenizer.no_truncation()
+        else:
+            self._tokenizer.enable_truncation(most)
         return self._tokenizer.encode(text, add_special_tokens=special).ids
 
     def decode(self, sequences: list[list[int]]) -> list[str]:

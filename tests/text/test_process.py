@@ -56,6 +56,20 @@ class TestSame:
         words.load(tmp_path / "tokenizer.json")
         assert words.encode(TEXT, True) == whole
 
+    def test_a_text_is_cut_between_what_is_put_around_it(self, words, tmp_path):
+        around = {"type": "TemplateProcessing", "pair": [], "special_tokens": {
+            "<|end|>": {"id": "<|end|>", "ids": [256], "tokens": ["<|end|>"]}},
+            "single": [{"SpecialToken": {"id": "<|end|>", "type_id": 0}},
+                       {"Sequence": {"id": "A", "type_id": 0}},
+                       {"SpecialToken": {"id": "<|end|>", "type_id": 0}}]}  # fmt: skip
+        words.load(saved(tmp_path, post_processor=around))
+        whole = words.encode(TEXT, True)
+        assert whole[0] == whole[-1] == 256 and len(whole) > 50
+        assert words.encode(TEXT, True, most=20) == [*whole[:19], 256]
+        assert words.encode(TEXT, True, most=2) == [256, 256]
+        assert words.encode(TEXT, True, most=len(whole)) == whole
+        assert words.encode(TEXT, True) == whole  # no setting is left behind
+
     def test_threads_get_their_own_answers(self, words, tmp_path):
         words.load(saved(tmp_path))
         wrong = []
