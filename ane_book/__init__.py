@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
     from ane_book.bundle import Bundle
     from ane_book.mil import MLProgram
-    from ane_book.runtime import Session
+    from ane_book.runtime import Embedder, Session
 
-__all__ = ["Bundle", "MLProgram", "Session", "convert", "load", "reference_models"]
+__all__ = ["Bundle", "Embedder", "MLProgram", "Session", "convert", "load", "reference_models"]
 __version__ = "0.1.0"
 
 #: Where the public names live; each is imported at first use, since torch alone takes a second.
 _HOMES = {
     "Bundle": "ane_book.bundle",
+    "Embedder": "ane_book.runtime",
     "MLProgram": "ane_book.mil",
     "Session": "ane_book.runtime",
     "convert": "ane_book.conversion",
@@ -43,15 +44,17 @@ def load(
     precision: str = "fp16",
     backend: str | None = None,
     **recipe,
-) -> "Session":
-    """A session over a bundle's folder or a reference model, which is converted at first use.
+) -> "Session | Embedder":
+    """A bundle's folder, or a reference model, which is converted at first use, ready to be used.
+
+    It is a `Session` for a model that generates text, and an `Embedder` for one that makes vectors.
 
     precision: "fp16" or, with the executor, "fp32". backend: "mil", "coreml" or None for the best
     that runs here. recipe: what `convert` takes (kv, context, prefill, source, progress, ...); a
     bundle is held to it.
     """
     from ane_book.bundle import Bundle
-    from ane_book.runtime import Session, choose_backend
+    from ane_book.runtime import Embedder, Session, choose_backend
 
     if backend is None or isinstance(backend, str):
         backend = choose_backend(backend, precision)  # refused before a conversion, not after it
@@ -68,7 +71,8 @@ def load(
         from ane_book.conversion import convert
 
         bundle = convert(str(model), **recipe)
-    return Session(bundle, precision, backend)
+    kind = Embedder if bundle.manifest.task == "embedding" else Session
+    return kind(bundle, precision, backend)
 
 
 def __getattr__(name: str):

@@ -38,7 +38,7 @@ def lowered_once():
 
     That takes most of a tiny model's conversion; quantisation, limits and caches do not change it.
     """
-    from ane_book.conversion.write import decoder, program
+    from ane_book.conversion.write import decoder, encoder, program
 
     made = {}
 
@@ -51,6 +51,7 @@ def lowered_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decoder, "lower", lower)
+        patch.setattr(encoder, "lower", lower)
         yield
 
 

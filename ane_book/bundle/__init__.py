@@ -5,7 +5,7 @@
     layers_00-30.mlpackage ...   shards: functions `decode` (T = 1) and `prefill` (T = 64)
     head.mlpackage      final norm and vocabulary projection, the same two functions; head_0,
                         head_1, ... where the shard limit cuts it
-    embedding.npy       float16 (V, C), memory-mapped by the host
+    embedding.npy       float16 (V, C), memory-mapped by the host; an encoder has positions.npy, too
     tokenizer.json      as Hugging Face `tokenizers` reads it
     golden.npz          reference: token ids, last logits and argmax of every position, from PyTorch
                         with the weights in fp16, whatever `quant` makes of them in the packages
@@ -30,15 +30,29 @@ import stat
 
 from ane_book.bundle.arrays import map_array, read_arrays
 from ane_book.bundle.manifest import FORMAT, Manifest, Recipe
-from ane_book.errors import InvalidBundle, UnsupportedModel, printable
+from ane_book.errors import InvalidBundle, InvalidInput, UnsupportedModel, printable
 from ane_book.models import DecoderConfig, find
 import numpy as np
 from pydantic import ValidationError
 
-__all__ = ["Bundle", "Manifest", "Recipe", "regular_files", "seal"]
+__all__ = ["Bundle", "Manifest", "Recipe", "check_task", "regular_files", "seal"]
 
 VERSION = int(FORMAT.split()[-1])
 MAX_MANIFEST = 1 << 22  # bytes; a thousand layers in projections need less
+
+
+#: What bundles are for: what that is, and the command that does it.
+TASKS = {
+    "text-generation": ("generates text", "run {model} PROMPT"),
+    "embedding": ("makes vectors of texts", "embed --model {model} TEXT"),
+}
+
+
+def check_task(model: object, found: str, wanted: str) -> None:
+    """Raise InvalidInput where a model is for another task than the one that is wanted."""
+    if found != wanted:
+        does, command = TASKS[found]
+        raise InvalidInput(f"{model} {does}: `ane-book {command.format(model=model)}`")
 
 
 def seal(fields: dict) -> str:
@@ -78,7 +92,7 @@ class Bundle:
         path = Path(path)
         bundle = cls(path, _read_manifest(path))
         bundle._check_files()
-        _ = bundle.embedding
+        _ = bundle.embedding, bundle.manifest.vectors and bundle.positions
         return bundle
 
     @cached_property
@@ -104,10 +118,21 @@ class Bundle:
         embedding = self.manifest.embedding
         return map_array(self.path / embedding.file, embedding.shape, np.float16)
 
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """An encoder's rows by place in a text, (context, C), float16, memory-mapped."""
+        positions = self.manifest.vectors.positions
+        return map_array(self.path / positions.file, positions.shape, np.float16)
+
     def golden(self) -> dict[str, np.ndarray]:
-        """The reference: `tokens` (T,), `logits` (V,) of the last, `argmax` (T,) of every one."""
-        T = (self.manifest.packages[0].functions["prefill"].tokens,)
-        V = self.manifest.embedding.shape[:1]
+        """The reference: `tokens` (T,), `logits` (V,) of the last, `argmax` (T,) of every one; of
+        an encoder `tokens` (T,) and their `vector` (C,)."""
+        V, C = self.manifest.embedding.shape
+        if self.manifest.task == "embedding":
+            T = (self.recipe.prefill,)
+            wanted = {"tokens": (T, np.int64), "vector": ((C,), np.float32)}
+            return read_arrays(self.path / self.manifest.golden, wanted)
+        T, V = (self.manifest.functions["prefill"],), (V,)
         wanted = {"tokens": (T, np.int64), "logits": (V, np.float32), "argmax": (T, np.int64)}
         return read_arrays(self.path / self.manifest.golden, wanted)
 

@@ -13,6 +13,16 @@ It is enough to run a bundle, in any language, and knows no architecture. Text g
     parts `logits_0`, `logits_1`, ... (1, V_i, 1, T) in a row are the logits; or `token` (1, T) is
     the likeliest token.
 
+Embedding, that is texts to vectors:
+
+1.  A token's row of `embedding`, plus the row of `vectors.positions` for its place in its text, is
+    a column of `hidden` (1, C, 1, T). Texts may share a call, side by side. `mask` (1, 1, T, T) is
+    0 where row and column are tokens of one text, and -40,000 elsewhere; columns beyond the texts
+    see each other alone.
+2.  Every package is called in order, by the same function of T tokens; `hidden_out` is the hidden
+    state for the next one.
+3.  The mean of a text's columns, or the first of them, divided by its length, is the text's vector.
+
 Letters: C hidden size, T tokens of a call, S slots of the cache (`context`), n layers of a package,
 K key/value heads, D head size, V vocabulary.
 """
@@ -101,10 +111,17 @@ class Part(_Record):
 
 
 class Embedding(_Record):
-    """A file of numpy's format (.npy): float16 (V, C)."""
+    """A table of rows (C,), float16, in a file of numpy's format (.npy)."""
 
     file: FileName = "embedding.npy"
     shape: tuple[Positive, Positive]
+
+
+class Vectors(_Record):
+    """How the host makes vectors of texts."""
+
+    positions: Embedding = Field(description="Rows by a token's place in its text")
+    pooling: Literal["mean", "cls"] = Field(description='"cls": of the first token')
 
 
 class Tokenizer(_Record):
@@ -135,12 +152,15 @@ class Manifest(_Record):
 
     format: Literal["ane-book bundle 3"] = FORMAT
     name: str
-    task: Literal["text-generation"]
+    task: Literal["text-generation", "embedding"]
     packages: list[Part] = Field(min_length=1, description="In the order of a token's way")
     embedding: Embedding
-    context: Positive = Field(description="S, slots of the cache: prompt and answer together")
+    context: Positive = Field(
+        description="S, slots of the cache: prompt and answer together; the most tokens of a text"
+    )
     host: Host
     between: Between | None = Field(None, description="Where each matrix is a program")
+    vectors: Vectors | None = Field(None, description="Of the task embedding")
     tokenizer: Tokenizer
     golden: FileName = Field("golden.npz", description="Token ids, and what PyTorch says of them")
     model: dict = Field(description="For the record: the model in numbers; running needs none")
@@ -155,16 +175,23 @@ class Manifest(_Record):
     def _check(self) -> "Manifest":
         if self.sha256.keys() != self.files.keys():
             raise ValueError("files and sha256 name different files")
-        used = [self.embedding.file, self.golden, self.tokenizer.file]
+        tables = [self.embedding, *([self.vectors.positions] if self.vectors else [])]
+        used = [self.golden, self.tokenizer.file, *(table.file for table in tables)]
         used += [self.between.norms] if self.between else []
         used += [f"{part.package}/Manifest.json" for part in self.packages]
         for name in used:
             if name not in self.files:
                 raise ValueError(f"{name!r} is used, but not among the files")
-        if 2 * prod(self.embedding.shape) > self.files[self.embedding.file]:
-            raise ValueError(f"an embedding of {self.embedding.shape} is more than its file holds")
+        for table in tables:
+            if 2 * prod(table.shape) > self.files[table.file]:
+                raise ValueError(f"{table.file}: {table.shape} is more than its file holds")
         _check_packages(self)
         return self
+
+    @property
+    def functions(self) -> dict[str, int]:
+        """The functions of every package, and T, the tokens that a call of each takes."""
+        return {name: f.tokens for name, f in self.packages[0].functions.items()}
 
     @property
     def shards(self) -> list[Part]:
@@ -196,8 +223,13 @@ Shapes = dict[str, tuple[int, ...]]
 
 def _check_packages(manifest: Manifest) -> None:
     """Hold every function to the contract that the head of this file states; raises ValueError."""
-    functions = {name: f.tokens for name, f in manifest.packages[0].functions.items()}
-    if functions.get("decode") != 1 or not 2 <= functions.get("prefill", 0) <= manifest.context:
+    functions, texts = manifest.functions, manifest.task == "embedding"
+    if texts:
+        fit = max(functions.values(), default=0) == manifest.context
+    else:
+        fit = functions.get("decode") == 1
+        fit = fit and 2 <= functions.get("prefill", 0) <= manifest.context
+    if not fit:
         raise ValueError(
             f"a context of {manifest.context} and functions of {functions} tokens do not fit"
         )
@@ -205,7 +237,8 @@ def _check_packages(manifest: Manifest) -> None:
     for part in manifest.packages:
         if {name: f.tokens for name, f in part.functions.items()} != functions:
             raise ValueError(f"{part.package} has other functions than the first package")
-        wanted = _head_types if part.part == "head" else _layer_types
+        layer_types = _encoder_types if texts else _layer_types
+        wanted = _head_types if part.part == "head" else layer_types
         for name, function in part.functions.items():
             for kind, types in wanted(manifest, part, function).items():
                 found = {key: type_.shape for key, type_ in getattr(function, kind).items()}
@@ -213,6 +246,22 @@ def _check_packages(manifest: Manifest) -> None:
                     raise ValueError(
                         f"{part.package}, {name!r}: {kind} {found} do not fit; expected: {types}"
                     )
+    _check_vectors(manifest) if texts else _check_head(manifest)
+
+
+def _check_vectors(manifest: Manifest) -> None:
+    """An encoder has what makes vectors, and nothing of a decoder; raises ValueError."""
+    shape = manifest.context, manifest.embedding.shape[1]
+    if manifest.vectors is None or manifest.vectors.positions.shape != shape:
+        raise ValueError(f"the task embedding needs vectors, with positions of {shape}")
+    if manifest.head or manifest.between or manifest.host.masks or manifest.host.rotary:
+        raise ValueError("the task embedding has no head, matrices, masks or rotary tables")
+
+
+def _check_head(manifest: Manifest) -> None:
+    """The head gives logits of the whole vocabulary, or a token; raises ValueError."""
+    if manifest.vectors:
+        raise ValueError("vectors belong to the task embedding")
     tokens = [name for part in manifest.head for name in part.functions["decode"].outputs]
     logits = [f"logits_{i}" for i in range(len(tokens))]
     V = manifest.embedding.shape[0]
@@ -256,6 +305,14 @@ def _layer_types(manifest: Manifest, part: Part, function: Function) -> dict[str
             n, K, _, D = (*type_.shape, 0, 0, 0, 0)[:4]
             inputs[name], outputs[f"new_{name}"] = (n, K, S, D), (n, K, T, D)
     return {"inputs": inputs, "outputs": outputs}
+
+
+def _encoder_types(manifest: Manifest, part: Part, function: Function) -> dict[str, Shapes]:
+    """The same of a package of an encoder."""
+    T = function.tokens
+    hidden = 1, manifest.embedding.shape[1], 1, T
+    inputs = {"hidden": hidden, "mask": (1, 1, T, T)}
+    return {"inputs": inputs, "states": {}, "outputs": {"hidden_out": hidden}}
 
 
 def _head_types(manifest: Manifest, part: Part, function: Function) -> dict[str, Shapes]:

@@ -8,19 +8,21 @@ from importlib.util import find_spec
 import json
 from pathlib import Path
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from ane_book import __version__
 from ane_book.cli import options
+from ane_book.cli.load import given, load
 from ane_book.cli.talk import answer, converse
 from ane_book.errors import InvalidInput, printable
 from ane_book.progress import progress_bar
 import typer
 
-if TYPE_CHECKING:  # everything heavy is imported by the command that needs it
-    from ane_book.runtime import Session
-
 __all__ = ["app"]
+
+# Everything heavy is imported by the command that needs it.
+
+TEXT = "text-generation"
 
 app = typer.Typer(
     help="Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
@@ -82,7 +84,7 @@ def convert(
     """Convert a model to a bundle, and print the bundle's folder."""
     import ane_book
 
-    recipe = _given(
+    recipe = given(
         kv=kv, context=context, prefill=prefill, shard_limit=shard_limit,
         partition=partition, quant=quant, quant_head=quant_head,
     )  # fmt: skip
@@ -110,7 +112,7 @@ def plan(
     config = planning.find_config(model)
     recipe = make_recipe(
         config,
-        **_given(shard_limit=shard_limit, quant=quant, quant_head=quant_head, partition=partition),
+        **given(shard_limit=shard_limit, quant=quant, quant_head=quant_head, partition=partition),
     )
     print(table(planning.plan(config, recipe).facts()))
 
@@ -134,7 +136,7 @@ def run(
     """Answer one prompt; a reference model is converted on first use."""
     if prompt == "-":
         prompt = sys.stdin.read()
-    session = _load(model, precision, backend, kv=kv, context=context, quant=quant)
+    session = load(model, TEXT, precision, backend, kv=kv, context=context, quant=quant)
     how = {
         "system": system, "max_tokens": max_tokens, "temperature": temperature,
         "top_k": top_k, "top_p": top_p, "seed": seed,
@@ -161,12 +163,31 @@ def chat(
 
     /reset begins anew, /quit or end of input ends, Ctrl-C stops an answer.
     """
-    session = _load(model, precision, backend, kv=kv, context=context, quant=quant)
+    session = load(model, TEXT, precision, backend, kv=kv, context=context, quant=quant)
     how = {
         "system": system, "max_tokens": max_tokens, "temperature": temperature,
         "top_k": top_k, "top_p": top_p, "seed": seed,
     }  # fmt: skip
     converse(session, how)
+
+
+@app.command()
+def embed(
+    texts: Annotated[list[str], typer.Argument(help="Texts; - stands for the lines of stdin.")],
+    model: options.Encoder = "all-minilm-l6-v2",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON for each: text and embedding.")
+    ] = False,
+    precision: options.Precision = "fp16",
+    context: options.TextLength = None,
+    quant: options.Quant = None,
+    backend: options.BackendName = "auto",
+) -> None:
+    """Make vectors of texts; print the cosine of each to the first."""
+    from ane_book.cli.vectors import print_vectors
+
+    embedder = load(model, "embedding", precision, backend, context=context, quant=quant)
+    print_vectors(embedder, texts, as_json)
 
 
 @app.command("inspect")
@@ -304,22 +325,3 @@ def doctor() -> None:
         checks.append(("compiled kernels", *native.status()))
     words = {True: "yes", False: "no", None: ""}
     print(table([(check, words[ok], detail) for check, ok, detail in checks]))
-
-
-def _given(**options) -> dict:
-    """The options that were given."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _load(model: str, precision: str, backend: str, **recipe: str | int | None) -> "Session":
-    import ane_book
-
-    named = None if backend == "auto" else backend
-    with progress_bar() as progress:
-        return ane_book.load(
-            model,
-            precision=precision,
-            backend=named,
-            progress=progress,
-            **_given(**recipe),
-        )

@@ -57,6 +57,14 @@ Weights = Annotated[str, typer.Argument(help=f"{WEIGHTS}.", autocompletion=_name
 Model = Annotated[
     str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=_names)
 ]
+Encoder = Annotated[
+    str,
+    typer.Option(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=_names),
+]
+TextLength = Annotated[
+    int | None,
+    typer.Option(min=3, help="Most tokens of a text.  [default: what the model was made for]"),
+]
 System = Annotated[str | None, typer.Option(help='System prompt; "" is an empty one.')]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
 Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")]

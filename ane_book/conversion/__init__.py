@@ -10,18 +10,21 @@ import warnings
 
 from ane_book.bundle import Bundle, Recipe, cache
 from ane_book.conversion.build import BundleBuilder, Progress
+from ane_book.conversion.encoder import EncoderBuilder
 from ane_book.conversion.place import check_ours, check_place, is_empty, recover, telling
 from ane_book.conversion.place.key import code_key
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
-from ane_book.models import read_config
+from ane_book.models import find, read_config
 from ane_book.models.reference import find_reference, reference_models
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
 from ane_book.weights.random import RandomSource
 
 __all__ = ["convert", "reference_models"]
+
+BUILDERS = {"text-generation": BundleBuilder, "embedding": EncoderBuilder}
 
 
 def convert(
@@ -86,7 +89,8 @@ def _convert(
     if bundle is None:
         name, weights = _open(model, source)
         config = read_config(weights.config())
-        builder = BundleBuilder(name, weights, config, make_recipe(config, **options), progress)
+        kind = BUILDERS[find(config.architecture).task]
+        builder = kind(name, weights, config, make_recipe(config, **options), progress)
         bundle = _build(builder, out, force)
         if key:
             with telling(bundle.path):

@@ -24,6 +24,7 @@ from ane_book.bundle.manifest import (
     Source,
     Tokenizer,
     Type,
+    Vectors,
 )
 from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.place import beside, exchange, is_full
@@ -49,6 +50,9 @@ Progress = Callable[[str, int, int], None]  # description, steps done, steps in 
 class BundleBuilder:
     """Builds one bundle in the folder `partial`, which then takes the place of `target`."""
 
+    golden_pass = GoldenPass
+    vectors: Vectors | None = None  # of an encoder
+
     def __init__(
         self,
         name: str,
@@ -63,13 +67,18 @@ class BundleBuilder:
         self.steps = config.num_layers + 3  # embedding, lowering, layers, head
         self.done = 0
 
+    @property
+    def functions(self) -> dict[str, int]:
+        """The functions of every package, and T, the tokens that a call of each takes."""
+        return self.recipe.functions
+
     def build(self, target: Path, key: str) -> Bundle:
         """Build the bundle, or finish one that was interrupted; `key` names source and recipe.
 
         Raises OutOfSpace before anything is done, or when the disk fills up in the middle.
         """
         self.partial = beside(target, "partial")
-        self.golden = GoldenPass(self.config, self.recipe, self.partial, self._read)
+        self.golden = self.golden_pass(self.config, self.recipe, self.partial, self._read)
         try:
             with Journal(self.partial, key) as self.journal:
                 self._build()
@@ -128,7 +137,11 @@ class BundleBuilder:
 
     def _half(self, name: str) -> np.ndarray:
         """A tensor rounded to fp16, the dtype of the package."""
-        half = self.source.tensor(name).astype(np.float16)
+        return self._rounded(name, self.source.tensor(name))
+
+    def _rounded(self, name: str, tensor: np.ndarray) -> np.ndarray:
+        """In fp16, if that can hold it; `name` is for the error."""
+        half = tensor.astype(np.float16)
         if not np.isfinite(half).all():
             raise InvalidWeights(
                 f"tensor {name} has values that are not finite in fp16 (beyond 65,504, inf or NaN)"
@@ -161,7 +174,7 @@ class BundleBuilder:
         if cut:
             self._whole("norms.npz", self._write_norms)
         done = [self._is_done(*group) for group in groups]
-        pieces = {} if cut or all(done) else lower_blocks(self.config, self.recipe)
+        pieces = {} if cut or all(done) else self._lower()
         self._advance("lowering")
         for (layers, programs), exist in zip(groups, done, strict=True):
             if exist:
@@ -170,6 +183,9 @@ class BundleBuilder:
                 self._write_projections(layers, programs)
             else:
                 self._write_shard(layers, programs[0], pieces)
+
+    def _lower(self) -> dict:
+        return lower_blocks(self.config, self.recipe)
 
     def _has(self, program: Program) -> bool:
         return (self.partial / program.package).exists()
@@ -256,8 +272,7 @@ class BundleBuilder:
             package=program.package,
             part="head" if program.parts else "layers",
             functions={
-                name: described(package.functions[name], T)
-                for name, T in self.recipe.functions.items()
+                name: described(package.functions[name], T) for name, T in self.functions.items()
             },
             layers=None if program.parts else (program.layers.start, program.layers.stop),
             projection=program.projection,
@@ -280,12 +295,13 @@ class BundleBuilder:
         tokenizer, config = self.tokenizer, self.config
         manifest = Manifest(
             name=self.name,
-            task="text-generation",
+            task=find(config.architecture).task,
             packages=[self._part(program) for program in self.plan.programs],
             embedding=Embedding(shape=(config.vocab_size, config.hidden_size)),
             context=self.recipe.context,
             host=find(config.architecture).host(config),
             between=self._between(),
+            vectors=self.vectors,
             tokenizer=Tokenizer(
                 chat_template=tokenizer.chat_template,
                 eos_token_ids=tokenizer.eos_token_ids,

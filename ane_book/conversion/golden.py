@@ -8,6 +8,7 @@ Letters: C hidden size, T golden tokens, S slots of the cache, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 from ane_book.bundle import Recipe
@@ -15,7 +16,7 @@ from ane_book.host import Host, causal_mask
 from ane_book.models import DecoderConfig, decoder, find
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["GoldenPass"]
 
@@ -44,22 +45,26 @@ class GoldenPass:
 
     def layers(self, layers: range) -> Iterator[dict[str, Tensor]]:
         """The state dict of each layer, run as it goes by; then the hidden state is on disk."""
-        hidden, feeds = self._hidden(layers.start), self._feeds()
-        architecture = find(self.config.architecture)
+        hidden, architecture = self._hidden(layers.start), find(self.config.architecture)
         kinds = architecture.kinds(self.config)
         with torch.device("meta"):  # no memory for parameters that are given
             blocks = {kind: architecture.block(self.config, kind) for kind in set(kinds)}
         for layer in layers:
-            block, own = blocks[kinds[layer]], architecture.feeds(kinds[layer])
+            block = blocks[kinds[layer]]
             state = decoder.block_weights(self.config, layer, self.read)
             block.load_state_dict(state, assign=True)
             with torch.inference_mode():
-                hidden = block(hidden, *(feeds[name] for name in own), *self._cache)[0]
+                hidden = self._step(block, hidden, kinds[layer])
             yield state
         final = self.file(layers.stop)
         unfinished = final.with_name(f"unfinished_{final.name}")
         np.save(unfinished, hidden.numpy())
         unfinished.rename(final)
+
+    def _step(self, block: nn.Module, hidden: Tensor, kind: str) -> Tensor:
+        """The hidden state (1, C, 1, T) after a block of this kind."""
+        feeds = find(self.config.architecture).feeds(kind)
+        return block(hidden, *(self._feeds[name] for name in feeds), *self._cache)[0]
 
     def file(self, layer: int) -> Path:
         """Where the hidden state before a layer waits."""
@@ -76,6 +81,7 @@ class GoldenPass:
     def _host(self) -> Host:
         return find(self.config.architecture).host(self.config)
 
+    @cached_property
     def _feeds(self) -> dict[str, Tensor]:
         """The host's tables and masks of a first call, masks with a row for each of G * T."""
         T, S, host = self.recipe.prefill, self.recipe.context, self._host

@@ -7,7 +7,7 @@ from ane_book.bundle import Bundle, Recipe
 from ane_book.conversion.plan.shards import parse_bytes
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
-from ane_book.models import DecoderConfig
+from ane_book.models import DecoderConfig, find
 
 __all__ = ["hold_to", "make_recipe"]
 
@@ -30,6 +30,8 @@ def make_recipe(
     The model's configuration bounds the context. In projections the cache is always the host's.
     """
     _one_of("kv", kv), _one_of("partition", partition)
+    if config is not None and find(config.architecture).task == "embedding":
+        _refuse_generation(kv, prefill, argmax_output, quant_head, partition)
     context = _context(config, context)
     prefill = prefill or min(64, context)
     if not 2 <= prefill <= context:
@@ -60,12 +62,25 @@ def _one_of(field: str, value: str) -> None:
         raise InvalidInput(f"{field} must be one of {known}, not {value!r}")
 
 
+def _refuse_generation(kv, prefill, argmax_output, quant_head, partition) -> None:
+    """Refuse what an encoder has no use for."""
+    given = {
+        "kv": kv != "state",
+        "prefill": prefill is not None,
+        "argmax_output": argmax_output,
+        "quant_head": quant_head is not None,
+        "partition": partition == "projections",
+    }
+    for option in (option for option, wanted in given.items() if wanted):
+        raise InvalidInput(f"{option} goes with models that generate text, and this one does not")
+
+
 def _context(config: DecoderConfig | None, wanted: int | None) -> int:
     """The context that was asked for, or 512 tokens, or as many as the model can take if fewer."""
     if config is None:
         return 512 if wanted is None else wanted
     if wanted is None:
-        return min(512, config.max_position)
+        return getattr(config, "max_tokens", min(512, config.max_position))
     if wanted > config.max_position:
         raise InvalidInput(
             f"context {wanted} is beyond the model's {config.max_position} positions"

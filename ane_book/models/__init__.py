@@ -12,6 +12,7 @@ Adding one is a file here, its line in `ARCHITECTURES`, and a row in the parity 
 
 from ane_book.errors import UnsupportedModel
 from ane_book.models.architecture import Architecture
+from ane_book.models.bert import Bert
 from ane_book.models.dense import DecoderConfig
 from ane_book.models.gemma3 import Gemma3
 from ane_book.models.granite import Granite
@@ -29,6 +30,7 @@ __all__ = ["ARCHITECTURES", "DecoderConfig", "find", "find_gguf", "read_config"]
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture
     for architecture in (
+        Bert(),
         Gemma3(),
         Granite(),
         HunYuan(),

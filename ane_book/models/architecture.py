@@ -33,12 +33,14 @@ class Tensor:
     name: str  # as in `transformers`; of a layer's, what follows the layer's number
     shape: Shape  # (out, in) of a matrix
     repeat: int = 1  # so many times in a row: one for all heads, of which ours has one each
+    times: float = 1.0  # multiplied with: a scale that the block then need not have
     plus: float = 0.0  # added to it: some norms multiply by 1 more than what is stored
 
     def rows(self, array: np.ndarray) -> np.ndarray:
         """Float32 (with the values of fp16, as `array`), `repeat` times as many rows."""
-        if self.plus:
-            array = (array + self.plus).astype(np.float16).astype(np.float32)
+        if (self.times, self.plus) != (1.0, 0.0):
+            array = array * np.float32(self.times) + self.plus
+            array = array.astype(np.float16).astype(np.float32)
         return np.tile(array, self.repeat) if self.repeat > 1 else array
 
 
@@ -56,6 +58,7 @@ class Architecture(ABC):
     its `model_type`, among their fields."""
 
     model_type: str  # in config.json
+    task = "text-generation"  # what its bundles are for: see `ane_book.bundle`
     gguf: GGUF | None = None  # None: llama.cpp has none of that name
     layer_prefix = "model.layers"  # the names of tensors in layer 7 begin with this and ".7."
 
@@ -91,6 +94,13 @@ class Architecture(ABC):
     @abstractmethod
     def block(self, config, kind: str = FULL) -> "nn.Module":
         """A block in ANE form, composed of `ane_book.models.layers`."""
+
+    def first(self, config) -> "nn.Module | None":
+        """What the first program does before its first layer, to (1, C, 1, T); mostly nothing.
+
+        Its parameters are among `outer`, as "first.weight" and the like.
+        """
+        return None
 
     @abstractmethod
     def host(self, config) -> Host:

@@ -12,7 +12,7 @@ from pathlib import Path
 import tomllib
 
 from ane_book.errors import UnknownModel
-from ane_book.models import read_config
+from ane_book.models import find, read_config
 from ane_book.weights.hub import Reference
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -55,6 +55,11 @@ class ReferenceModel(Reference):
 
     def __post_init__(self):
         read_config(self.config)
+
+    @property
+    def task(self) -> str:
+        """What it is for, as `Bundle.manifest` has it."""
+        return find(self.config["model_type"]).task
 
     @property
     def size(self) -> str:

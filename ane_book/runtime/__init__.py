@@ -2,12 +2,14 @@
 
 from ane_book.runtime.answer import Result, Stream
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend, choose_backend
+from ane_book.runtime.embedder import Embedder
 from ane_book.runtime.sampling import Sampler
 from ane_book.runtime.session import Session
 
 __all__ = [
     "Backend",
     "CoreMLBackend",
+    "Embedder",
     "MILBackend",
     "Result",
     "Sampler",

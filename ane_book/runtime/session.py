@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
-from ane_book.bundle import Bundle
+from ane_book.bundle import Bundle, check_task
 from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
 from ane_book.runtime.answer import Clock, Result, Stream, alone
 from ane_book.runtime.backends import Backend, choose_backend
@@ -22,11 +22,11 @@ from ane_book.runtime.engine import Engine
 from ane_book.runtime.sampling import Sampler
 from ane_book.runtime.streaming import TextStream
 from ane_book.text.chat import Messages, as_messages
-from ane_book.text.process import TextProcess
+from ane_book.text.process import TextProcess, check_text
 import numpy as np
 from tokenizers import Tokenizer
 
-__all__ = ["Session"]
+__all__ = ["Session", "load_tokenizer"]
 
 
 class Session:
@@ -51,18 +51,14 @@ class Session:
         backend: Backend | str | None = None,
     ):
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+        check_task(self.bundle.path, self.bundle.manifest.task, "text-generation")
         self._words = TextProcess()  # it starts while the packages are opened
         if backend is None or isinstance(backend, str):
             backend = choose_backend(backend, precision)
         self.backend = backend
         self._engine = Engine(self.bundle, backend)
         self._text = self.bundle.manifest.tokenizer
-        try:
-            self._words.load(self._tokenizer_file)
-        except InvalidInput as error:
-            raise InvalidBundle(
-                f"{self._tokenizer_file}: {error}; convert the model again"
-            ) from None
+        load_tokenizer(self._words, self._tokenizer_file)
         self._tokens: list[int] = []  # what the cache holds
         self._cache = Lock()  # of whoever changes these
 
@@ -182,12 +178,7 @@ class Session:
         return self._ids(prompt, special=True)
 
     def _ids(self, text: str, special: bool) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidInput(
-                f"the prompt is not valid text at character {error.start}: {error.reason}"
-            ) from None
+        check_text(text, "the prompt")
         return self._words.encode(text, special)
 
     def generate(
@@ -311,6 +302,14 @@ class Session:
         """Append tokens; the one that comes after them."""
         output = self._append(token_ids)
         return output if self._engine.argmax_output else sampler(output)
+
+
+def load_tokenizer(words: TextProcess, file: Path) -> None:
+    """Have the process take a bundle's tokenizer; raises InvalidBundle."""
+    try:
+        words.load(file)
+    except InvalidInput as error:
+        raise InvalidBundle(f"{file}: {error}; convert the model again") from None
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -157,14 +157,15 @@ def read_text(path: Path) -> str:
         raise InvalidWeights(f"{path}: cannot be read: {error}") from None
 
 
-def read_json(path: Path) -> dict:
-    """The object in a JSON file; raises InvalidWeights."""
+def read_json(path: Path, kind: type = dict):
+    """The object, or what else is of this kind, in a JSON file; raises InvalidWeights."""
     try:
         value = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise InvalidWeights(f"{path}: not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InvalidWeights(f"{path}: holds a {type(value).__name__}, not an object")
+    if not isinstance(value, kind):
+        wanted = "an object" if kind is dict else f"a {kind.__name__}"
+        raise InvalidWeights(f"{path}: holds a {type(value).__name__}, not {wanted}")
     return value
 
 

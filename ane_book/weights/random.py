@@ -57,7 +57,7 @@ class RandomSource(WeightSource):
         generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
         array = generator.standard_normal(shape, dtype=np.float32)
         array *= np.float32(SPREAD)
-        if name.endswith("norm.weight"):
+        if name.lower().endswith("norm.weight"):
             array += np.float32(1.0)
         return array
 

@@ -5,6 +5,7 @@
                          files (shards) holds which tensor
     tokenizer.json       with tokenizer_config.json, chat_template.jinja, generation_config.json:
                          how to talk to it
+    modules.json         of an encoder: how texts become vectors (`ane_book.weights.sentences`)
 
 The package `safetensors` maps the files and checks their headers; torch decodes bfloat16, which
 numpy does not have. Reference: https://huggingface.co/docs/safetensors.
@@ -28,6 +29,7 @@ from ane_book.weights import (
     read_json,
     read_text,
 )
+from ane_book.weights.sentences import sentence_files, sentence_settings
 from ane_book.weights.tokenizer import with_stops
 import numpy as np
 from pydantic import ValidationError
@@ -56,8 +58,13 @@ class SafetensorsSource(WeightSource):
         self._config = plain_rope(read_json(place), str(place))
         config = read_config(self._config, str(place))
         architecture = find(config.architecture)
+        sentences = []
+        if architecture.task == "embedding":
+            sentences = sentence_files(self._folder)
+            self._config["sentence_transformers"] = sentence_settings(self._folder)
+            config = read_config(self._config, str(place))
         shards = _shards(path)
-        self.files = [place, *shards, *self._tokenizer_paths()]
+        self.files = [place, *shards, *self._tokenizer_paths(), *sentences]
         self._open = {shard: _open(shard) for shard in shards}
         self._where = self._locate(architecture.repeats(config))
         self._shapes = architecture.tensors(config)

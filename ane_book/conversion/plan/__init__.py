@@ -16,6 +16,7 @@ Taught in chapter 4.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from ane_book import models
@@ -25,6 +26,7 @@ from ane_book.conversion.plan.shards import (
     blob_bytes,
     even_ranges,
     file_bytes,
+    first_blobs,
     head_splits,
     layer_blobs,
     layer_ranges,
@@ -82,7 +84,9 @@ class Plan:
 
     @property
     def embedding_bytes(self) -> int:
-        return 2 * self.config.vocab_size * self.config.hidden_size
+        outer = find(self.config.architecture).outer(self.config)
+        tables = [outer[name] for name in ("embedding", "positions") if name in outer]
+        return sum(2 * prod(tensor.shape) for tensor in tables)
 
     @property
     def cache_bytes(self) -> int:
@@ -100,8 +104,8 @@ class Plan:
         rows of one program of it, and a part about to be stored.
         """
         config = self.config
-        part = 8 * max(self.splits) * config.hidden_size
-        rows = max(sum(self.splits[i] for i in program.parts) for program in self.head)
+        part = 8 * max(self.splits, default=0) * config.hidden_size
+        rows = max((sum(self.splits[i] for i in program.parts) for program in self.head), default=0)
         head = self.embedding_bytes + 4 * rows * config.hidden_size + part
         kinds = set(find(config.architecture).kinds(config))
         layer = 6 * max(sum(layer_blobs(config, SCHEMES["none"], kind)) for kind in kinds)
@@ -117,25 +121,33 @@ class Plan:
     def facts(self) -> list[tuple[str, str]]:
         """The plan as lines: a heading, once, and a text."""
         config, recipe, calls = self.config, self.recipe, len(self.programs)
-        low, high = min(self.splits), max(self.splits)
-        rows = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        head = f"{len(self.splits)} parts of {rows} rows"
-        if len(self.head) > 1:
-            head += f" in {len(self.head)} programs, the largest"
-        largest = max(program.bytes for program in self.head)
         return [
             ("model", f"{config.architecture}, {config.num_layers} layers"),
             ("recipe", f"{recipe.partition}, quant {recipe.quant}, head {recipe.quant_head}"),
             ("quality", _quality(recipe)),
             *_listed("shards", list(self._shown())),
-            ("head", f"{head}: {_size(largest)}"),
+            *_listed("head", list(self._heads())),
             ("embedding", f"{_size(self.embedding_bytes)}, fp16, kept by the host"),
-            ("cache", f"{_size(self.cache_bytes)}, for a context of {recipe.context}"),
+            *_listed("cache", list(self._cache())),
             ("programs", f"{calls}, {_size(self.weight_bytes)} of weights in all"),
-            ("per token", f"{calls} dispatches in decode"),
+            ("per token", f"{calls} dispatches in decode")
+            if self.head
+            else ("per call", f"{calls} dispatches, up to {recipe.context} tokens"),
             ("to convert", f"about {self.memory_bytes / 1e9:.1f} GB of memory"),
             *_listed("limits", list(self.notes())),
         ]
+
+    def _heads(self) -> Iterator[str]:
+        if self.head:
+            low, high = min(self.splits), max(self.splits)
+            rows = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            several = f" in {len(self.head)} programs, the largest" if len(self.head) > 1 else ""
+            largest = max(program.bytes for program in self.head)
+            yield f"{len(self.splits)} parts of {rows} rows{several}: {_size(largest)}"
+
+    def _cache(self) -> Iterator[str]:
+        if self.head:
+            yield f"{_size(self.cache_bytes)}, for a context of {self.recipe.context}"
 
     def _shown(self) -> Iterator[str]:
         """The shards in words; of projections those of one layer, since all layers are equal."""
@@ -171,11 +183,12 @@ class Plan:
     @property
     def _longest(self) -> int:
         """The longest axis of a weight, fused as in the program."""
-        sizes = dict(projections(self.config))
-        axes = [axis for shape in sizes.values() for axis in shape]
-        if self.recipe.partition != "projections":
-            axes += [2 * sizes["gate"][0], sum(sizes[name][0] for name in "qkv")]
-        return max(*axes, *self.splits)
+        if self.recipe.partition == "projections":
+            shapes = list(projections(self.config).values())
+        else:
+            parameters = find(self.config.architecture).parameters(self.config).values()
+            shapes = [(sum(p.shape[0] for p in parts), *parts[0].shape[1:]) for parts in parameters]
+        return max([axis for shape in shapes for axis in shape] + list(self.splits))
 
 
 def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
@@ -187,7 +200,9 @@ def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
     scheme, head_scheme = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
     cut = _projections if recipe.partition == "projections" else _shards
     shards = tuple(cut(config, recipe, scheme))
-    splits, head = _head(config, recipe, head_scheme)
+    splits, head = (), []
+    if find(config.architecture).task == "text-generation":
+        splits, head = _head(config, recipe, head_scheme)
     return Plan(config, recipe, shards, tuple(head), splits)
 
 
@@ -198,7 +213,9 @@ def _shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[P
     blobs = {kind: layer_blobs(config, scheme, kind) for kind in set(kinds)}
     for layers in everything if whole else layer_ranges(config, recipe.shard_bytes, scheme):
         name = f"layers_{layers.start:02d}-{layers.stop:02d}.mlpackage"
-        yield Program(name, file_bytes(b for i in layers for b in blobs[kinds[i]]), layers)
+        first = [] if layers.start else first_blobs(config)
+        size = file_bytes(first + [blob for i in layers for blob in blobs[kinds[i]]])
+        yield Program(name, size, layers)
 
 
 def _projections(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:

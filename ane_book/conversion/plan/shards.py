@@ -17,6 +17,7 @@ __all__ = [
     "blob_bytes",
     "even_ranges",
     "file_bytes",
+    "first_blobs",
     "head_splits",
     "layer_blobs",
     "layer_ranges",
@@ -68,6 +69,13 @@ def layer_blobs(config: DecoderConfig, scheme: Scheme, kind: str = FULL) -> list
     return sizes
 
 
+def first_blobs(config: DecoderConfig) -> list[int]:
+    """The same of what the first program has before its layers."""
+    outer = find(config.architecture).outer(config).items()
+    shapes = [tensor.shape for name, tensor in outer if name.startswith("first.")]
+    return [blob for shape in shapes for blob in blob_bytes(shape, SCHEMES["none"])]
+
+
 def layer_ranges(
     config: DecoderConfig, limit: int, scheme: Scheme = SCHEMES["none"]
 ) -> list[range]:
@@ -75,15 +83,15 @@ def layer_ranges(
 
     Raises InvalidInput when not even one layer fits.
     """
-    kinds = set(find(config.architecture).kinds(config))
+    kinds, first = set(find(config.architecture).kinds(config)), first_blobs(config)
     blobs = max((layer_blobs(config, scheme, kind) for kind in kinds), key=file_bytes)
-    one = file_bytes(blobs)
+    one = file_bytes(first + blobs)
     if one > limit:
         raise InvalidInput(
             f"one layer has {one / 1e6:.1f} MB of weights, more than the shard limit of "
             f"{limit / 1e6:.1f} MB; raise the limit"
         )
-    more = file_bytes(blobs * 2) - one
+    more = file_bytes(first + blobs * 2) - one
     return even_ranges(config.num_layers, 1 + (limit - one) // more)
 
 

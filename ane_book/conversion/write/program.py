@@ -17,6 +17,7 @@ from pathlib import Path
 import uuid
 
 from ane_book.conversion.quantize import SCHEMES, Scheme, encode
+from ane_book.conversion.write.norms import join_norms, sharpen_epsilon
 from ane_book.mil.package.reader import Constant, Package
 from ane_book.progress import silent_coremltools
 import numpy as np
@@ -95,8 +96,8 @@ def lower(
     spec = model.get_spec()
     block = spec.mlProgram.functions["main"].block_specializations[OPSET]
     parameters = _find_parameters(module, Package.from_spec(spec, model.weights_dir))
-    operations = list(block.operations)
-    _sharpen_epsilon(operations, norm_epsilon)
+    operations = join_norms(list(block.operations))
+    sharpen_epsilon(operations, norm_epsilon)
     return Piece(operations, tuple(inputs), tuple(block.outputs), parameters)
 
 
@@ -126,20 +127,6 @@ def _find_parameters(module: nn.Module, package: Package) -> dict[str, str]:
         lost = sorted(set(by_bytes.values()) ^ set(found.values()))
         raise RuntimeError(f"lowering did not keep these parameters as they are: {lost}")
     return found
-
-
-def _sharpen_epsilon(operations: list, epsilon: float) -> None:
-    """Give every layer_norm its eps in single precision (iOS 17 lets its dtype differ from x's)."""
-    wanted = {
-        operation.inputs["epsilon"].arguments[0].name
-        for operation in operations
-        if operation.type == "layer_norm"
-    }
-    for operation in operations:
-        if operation.outputs and operation.outputs[0].name in wanted:
-            value = _helper().create_scalar_value(np.float32(epsilon))
-            operation.attributes["val"].CopyFrom(value)
-            operation.outputs[0].type.CopyFrom(value.type)
 
 
 def _helper():

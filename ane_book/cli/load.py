@@ -1,0 +1,44 @@
+"""What a command opens: a model that is for the command's task."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ane_book.progress import progress_bar
+
+if TYPE_CHECKING:
+    from ane_book.runtime import Embedder, Session
+
+__all__ = ["given", "load"]
+
+
+def given(**options) -> dict:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def load(
+    model: str, task: str, precision: str, backend: str, **recipe: str | int | None
+) -> "Session | Embedder":
+    """The model, on a backend; InvalidInput, before it is converted, if it is for another task."""
+    import ane_book
+    from ane_book.bundle import check_task
+    from ane_book.runtime import choose_backend
+
+    chosen = choose_backend(None if backend == "auto" else backend, precision)
+    check_task(model, _task_of(model), task)
+    with progress_bar() as progress:
+        return ane_book.load(
+            model, precision=precision, backend=chosen, progress=progress, **given(**recipe)
+        )
+
+
+def _task_of(model: str) -> str:
+    """What a bundle, or what `convert` takes, is for."""
+    if Path(model, "manifest.json").exists():
+        from ane_book.bundle import Bundle
+
+        return Bundle.open(model).manifest.task
+    from ane_book.conversion.plan import find_config
+    from ane_book.models import find
+
+    return find(find_config(model).architecture).task

@@ -1,0 +1,52 @@
+"""What coremltools makes of a norm, put right: one op, with its eps as it was meant.
+
+A layer norm over channels that is written out becomes a `layer_norm`, but its weight and bias
+become a `batch_norm` after it, whose own eps of 1e-5 shrinks the weight by 5e-6. Here the two are
+one `layer_norm` with gamma and beta, the form of Apple's own models for the Neural Engine.
+
+Reference: coremltools 9.0, the passes `fuse_layernorm_or_instancenorm` and
+`fuse_elementwise_to_batchnorm`.
+"""
+
+import numpy as np
+
+__all__ = ["join_norms", "sharpen_epsilon"]
+
+
+def join_norms(operations: list) -> list:
+    """The ops (MIL_pb2.Operation), each layer_norm joined by the batch_norm that scales it."""
+    makers = {output.name: o for o in operations for output in o.outputs}
+    norms = []
+    for operation in operations:
+        if operation.type != "batch_norm":
+            continue
+        norm = makers[operation.inputs["x"].arguments[0].name]
+        if norm.type == "layer_norm":
+            norms.append(norm)
+            operation.type = norm.type
+            for key in ("mean", "variance"):  # 0 and 1: it was made of a product and a sum
+                del operation.inputs[key]
+            for key in ("x", "axes", "epsilon"):
+                operation.inputs[key].CopyFrom(norm.inputs[key])
+    kept = [o for o in operations if not any(o is norm for norm in norms)]
+    used = {name for o in kept for key in o.inputs for name in _operands(o, key)}
+    return [o for o in kept if o.type != "const" or o.outputs[0].name in used]
+
+
+def sharpen_epsilon(operations: list, epsilon: float) -> None:
+    """Give every layer_norm its eps in single precision (iOS 17 lets its dtype differ from x's)."""
+    from coremltools.converters.mil.backend.mil import helper
+
+    wanted = {
+        name for o in operations if o.type == "layer_norm" for name in _operands(o, "epsilon")
+    }
+    for operation in operations:
+        if operation.outputs and operation.outputs[0].name in wanted:
+            value = helper.create_scalar_value(np.float32(epsilon))
+            operation.attributes["val"].CopyFrom(value)
+            operation.outputs[0].type.CopyFrom(value.type)
+
+
+def _operands(operation, key: str) -> list[str]:
+    """The names of the values that an op takes as `key`."""
+    return [b.name for b in operation.inputs[key].arguments] if key in operation.inputs else []

@@ -1,0 +1,154 @@
+"""BERT: an encoder, in which every token sees every other, and norms come after the sums.
+
+The host adds up three rows for each token, of its word, its position and its type; the first
+program norms the sum. There is no cache: a call takes the tokens of one text or of several, and a
+mask says which see each other. What comes out is a vector a token.
+
+Letters: C hidden size, F feed-forward size, H heads, P positions, V vocabulary.
+
+References: Devlin et al. 2018 (arXiv 1810.04805); `transformers`, modeling_bert.py.
+"""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from ane_book.errors import UnsupportedModel
+from ane_book.host import Host
+from ane_book.models.architecture import FULL, Architecture, Tensor
+from ane_book.models.dense import WIDEST
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Bert", "BertConfig"]
+
+Width = Annotated[int, Field(gt=0, le=WIDEST)]
+Length = Annotated[int, Field(gt=0, le=1 << 14)]  # a mask has its square
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+
+#: Parameters of a block -> the modules of `transformers` whose rows they have.
+MODULES = {
+    "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "out": ("attention.output.dense",),
+    "attention_norm": ("attention.output.LayerNorm",),
+    "up": ("intermediate.dense",),
+    "down": ("output.dense",),
+    "output_norm": ("output.LayerNorm",),
+}
+
+
+class BertConfig(BaseModel):
+    """A BERT encoder in numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    architecture: str
+    hidden_size: Width  # C
+    intermediate_size: Width  # F
+    num_layers: Annotated[int, Field(gt=0, le=10_000)]
+    num_heads: Width  # H
+    vocab_size: Annotated[int, Field(gt=0, le=1 << 24)]  # V
+    max_position: Length  # P
+    token_types: Width
+    layer_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    activation: str
+    pooling: Literal["mean", "cls"] = "mean"  # how the vectors of tokens become one
+    max_tokens: Length  # of a text; what is beyond is cut off
+
+    @model_validator(mode="after")
+    def _check(self) -> "BertConfig":
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"{self.hidden_size} channels do not divide by {self.num_heads} heads")
+        if self.max_tokens > self.max_position:
+            raise ValueError(
+                f"texts of {self.max_tokens} tokens do not fit {self.max_position} positions"
+            )
+        return self
+
+
+class Bert(Architecture):
+    """`model_type` "bert": BERT, MiniLM, BGE, E5, GTE and other sentence encoders."""
+
+    model_type = "bert"
+    task = "embedding"
+    layer_prefix = "encoder.layer"
+    Config = BertConfig
+    fixed: ClassVar = {
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+    }
+
+    def config(self, fields: dict) -> BertConfig:
+        self.refuse(fields)
+        if (activation := fields.get("hidden_act", "gelu")) not in ACTIVATIONS:
+            raise UnsupportedModel(
+                f"config.json: hidden_act = {activation!r} is not supported for bert models; "
+                f"supported: {', '.join(ACTIVATIONS)}"
+            )
+        sentences = fields.get("sentence_transformers", {})
+        return BertConfig(
+            architecture=self.model_type,
+            hidden_size=fields["hidden_size"],
+            intermediate_size=fields["intermediate_size"],
+            num_layers=fields["num_hidden_layers"],
+            num_heads=fields["num_attention_heads"],
+            vocab_size=fields["vocab_size"],
+            max_position=fields["max_position_embeddings"],
+            token_types=fields.get("type_vocab_size", 2),
+            layer_norm_eps=fields.get("layer_norm_eps", 1e-12),
+            activation=activation,
+            pooling=sentences.get("pooling", "mean"),
+            max_tokens=sentences.get("max_seq_length", min(512, fields["max_position_embeddings"])),
+        )
+
+    def kinds(self, config: BertConfig) -> list[str]:
+        return [FULL] * config.num_layers
+
+    def block(self, config: BertConfig, kind: str = FULL) -> "nn.Module":
+        from ane_book.models.encoder import EncoderBlock
+
+        return EncoderBlock(
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_heads,
+            config.activation,
+            config.layer_norm_eps,
+        )
+
+    def first(self, config: BertConfig) -> "nn.Module":
+        from ane_book.models.encoder import LayerNorm
+
+        return LayerNorm(config.hidden_size, config.layer_norm_eps)
+
+    def host(self, config: BertConfig) -> Host:
+        return Host(rotary={}, masks={})
+
+    def parameters(self, config: BertConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+        C, F = config.hidden_size, config.intermediate_size
+        shapes = {"qkv": (C, C), "out": (C, C), "up": (F, C), "down": (C, F)}
+        scale = (C // config.num_heads) ** -0.5  # of the scores, which the queries carry
+        times = {"attention.self.query": scale}
+        found = {}
+        for part, modules in MODULES.items():
+            shape = shapes.get(part, (C,))
+            for name, size in (("weight", shape), ("bias", shape[:1])):
+                found[f"{part}.{name}"] = tuple(
+                    Tensor(f"{module}.{name}", size, times=times.get(module, 1.0))
+                    for module in modules
+                )
+        return found
+
+    def outer(self, config: BertConfig) -> dict[str, Tensor]:
+        C = config.hidden_size
+        return {
+            "embedding": Tensor("embeddings.word_embeddings.weight", (config.vocab_size, C)),
+            "positions": Tensor("embeddings.position_embeddings.weight", (config.max_position, C)),
+            "types": Tensor("embeddings.token_type_embeddings.weight", (config.token_types, C)),
+            "first.weight": Tensor("embeddings.LayerNorm.weight", (C,)),
+            "first.bias": Tensor("embeddings.LayerNorm.bias", (C,)),
+        }
+
+    def repeats(self, config: BertConfig) -> frozenset[str]:
+        """What no sentence vector needs: the numbers 0, 1, ..., and a layer for the first token."""
+        return frozenset(["embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"])

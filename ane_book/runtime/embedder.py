@@ -1,0 +1,170 @@
+"""Texts to vectors: an encoder's bundle at work.
+
+A call of a program takes a fixed number of tokens, T. Texts share it: as many as fit go in side by
+side, and the mask lets a token see those of its own text alone. So the device sees few shapes, all
+with batch 1, and little padding, however long the texts are. A score under a mask of -40,000 counts
+for e^-40,000, which is 0: the texts beside it change nothing in a text's vector but the last bits,
+which depend on the order of a sum.
+
+Letters: C hidden size, T tokens of a call, n texts.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from threading import Lock
+
+from ane_book.bundle import Bundle, check_task
+from ane_book.device import memory_bytes
+from ane_book.errors import InvalidBundle, InvalidInput, InvalidType
+from ane_book.host import MASKED
+from ane_book.runtime.backends import Backend, choose_backend
+from ane_book.runtime.engine import load_part
+from ane_book.runtime.session import load_tokenizer
+from ane_book.text.process import TextProcess, check_text
+import numpy as np
+
+__all__ = ["Embedder", "pack", "text_mask"]
+
+
+class Embedder:
+    """Sentence vectors from a bundle.
+
+    bundle: a `Bundle`, or its folder. precision, backend: as a `Session` takes them.
+    Threads may share one; they take turns.
+
+    Raises InvalidBundle, InvalidPackage, InvalidInput or BackendUnavailable.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle | str | Path,
+        precision: str = "fp16",
+        backend: Backend | str | None = None,
+    ):
+        self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+        check_task(self.bundle.path, self.bundle.manifest.task, "embedding")
+        self._words = TextProcess()  # it starts while the packages are opened
+        if backend is None or isinstance(backend, str):
+            backend = choose_backend(backend, precision)
+        self.backend = backend
+        self._turn = Lock()
+        manifest = self.bundle.manifest
+        self.max_tokens, self.size = manifest.context, manifest.embedding.shape[1]
+        _check_memory(self.bundle)
+        self._packages = [load_part(self.bundle, backend, part) for part in manifest.packages]
+        self._widths = dict(sorted(manifest.functions.items(), key=lambda item: item[1]))
+        self._embedding = np.asarray(self.bundle.embedding)  # (V, C), still mapped
+        self._positions = self.bundle.positions.astype(np.float32)  # (max_tokens, C)
+        self._pooling = manifest.vectors.pooling
+        load_tokenizer(self._words, self.bundle.path / manifest.tokenizer.file)
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """A vector for each text, float32 (n, C), each of length 1.
+
+        Their products are their cosines: `vectors @ vectors.T`. A vector is made of those of its
+        text's tokens, as the model was trained for: their mean, or the first. A text is cut to
+        `max_tokens` tokens, those put around it included, as sentence-transformers does. An empty
+        text has a vector; a list of none gives (0, C).
+
+        Raises InvalidType (a TypeError too) for what is no list of str, and InvalidInput for a str
+        that is no valid text.
+        """
+        texts = _checked(texts)
+        return self.vectors([self.encode(text, f"text {i}") for i, text in enumerate(texts)])
+
+    def encode(self, text: str, what: str = "the text") -> list[int]:
+        """A text's token ids, at most `max_tokens`; `what` is its name in an error."""
+        check_text(text, what)
+        return self._words.encode(text, special=True, most=self.max_tokens)
+
+    def vectors(self, token_ids: Sequence[Sequence[int]]) -> np.ndarray:
+        """What `embed` gives, of token ids: 1 to `max_tokens` for each text."""
+        ids = [self._valid(row, i) for i, row in enumerate(token_ids)]
+        found = np.empty((len(ids), self.size), np.float32)
+        for call in pack([len(row) for row in ids], self.max_tokens):
+            with self._turn:
+                rows = self._run([ids[i] for i in call])
+            for i, row in zip(call, rows, strict=True):
+                vector = row[0] if self._pooling == "cls" else row.mean(axis=0)
+                length = np.linalg.norm(vector)
+                if not 0 < length < np.inf:
+                    raise InvalidBundle(
+                        f"{self.bundle.path}: text {i}, or one that shared its call, leaves the "
+                        f'range of fp16 (a vector of length {length}); take precision "fp32"'
+                    )
+                found[i] = vector / length
+        return found
+
+    def _valid(self, row: Sequence[int], i: int) -> np.ndarray:
+        """Token ids of a text as an array, held to the vocabulary and to the longest call."""
+        ids = np.asarray(row)
+        if not ids.size:
+            raise InvalidInput(f"text {i} has no tokens")
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise InvalidInput(f"text {i}: token ids are whole numbers in a row")
+        if ids.size > self.max_tokens:
+            raise InvalidInput(f"text {i} has {ids.size} tokens, more than {self.max_tokens}")
+        vocabulary = len(self._embedding)
+        wrong = ids[(ids < 0) | (ids >= vocabulary)]
+        if wrong.size:
+            raise InvalidInput(f"token id {wrong[0]} is outside the vocabulary of {vocabulary}")
+        return ids
+
+    def _run(self, texts: list[np.ndarray]) -> list[np.ndarray]:
+        """The vectors of the tokens, (tokens, C) float32 of each text, in one call."""
+        lengths = [len(ids) for ids in texts]
+        function, T = next((f, T) for f, T in self._widths.items() if sum(lengths) <= T)
+        rows = [self._embedding[ids].astype(np.float32) for ids in texts]
+        hidden = np.zeros((1, self.size, 1, T), self.backend.dtype)
+        positions = np.concatenate([self._positions[:n] for n in lengths])
+        hidden[0, :, 0, : sum(lengths)] = (np.concatenate(rows) + positions).T
+        mask = text_mask(lengths, T).astype(self.backend.dtype)
+        for functions in self._packages:
+            outputs = functions[function].predict({"hidden": hidden, "mask": mask})
+            hidden = outputs["hidden_out"]
+        columns = hidden[0, :, 0].T.astype(np.float32)  # (T, C)
+        return np.split(columns[: sum(lengths)], np.cumsum(lengths)[:-1])
+
+
+def _check_memory(bundle: Bundle) -> None:
+    """Refuse a mask that this machine cannot hold, before any is made."""
+    limit, T = memory_bytes(), bundle.manifest.context
+    if limit is not None and limit < 8 * T * T:
+        raise InvalidBundle(
+            f"{bundle.path}: texts of {T:,} tokens take a mask of {8 * T * T / 1e9:,.1f} GB, and "
+            f"{limit / 1e9:,.1f} GB of memory are here; convert it with a shorter context"
+        )
+
+
+def _checked(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise InvalidType(f"embed takes a list of str, not {type(texts).__name__}: embed([text])")
+    texts = list(texts)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InvalidType(f"text {i} is {type(text).__name__}, not str")
+    return texts
+
+
+def pack(lengths: Sequence[int], most: int) -> list[list[int]]:
+    """The texts, by number, that share a call of at most `most` tokens; none is longer than that.
+
+    The longest come first, each where it leaves the least room (best fit decreasing).
+    """
+    calls: list[list[int]] = []
+    by_room: list[list[list[int]]] = [[] for _ in range(most + 1)]
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        room = next((room for room in range(lengths[i], most) if by_room[room]), most)
+        if room == most:
+            calls.append([])
+            by_room[most].append(calls[-1])
+        call = by_room[room].pop()
+        call.append(i)
+        by_room[room - lengths[i]].append(call)
+    return calls
+
+
+def text_mask(lengths: Sequence[int], tokens: int) -> np.ndarray:
+    """The additive mask (1, 1, T, T) float32 of texts side by side; padding sees padding."""
+    text = np.repeat(np.arange(len(lengths) + 1), [*lengths, tokens - sum(lengths)])  # (T,)
+    return np.where(text[:, None] == text, np.float32(0), np.float32(MASKED))[None, None]

@@ -1,0 +1,322 @@
+"""Encoders' bundles, from conversion to vectors: the numbers of `transformers`; what is refused.
+
+The real model is in test_minilm.py; the blocks by themselves are in test_bert.py.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+import json
+from pathlib import Path
+import shutil
+
+from _command import ane_book as command
+from _command import refused
+from _encoders import CLS, SEP, SIZES, expected_vectors, tiny_bert, write_encoder
+import ane_book
+from ane_book.conversion.encoder import EncoderBuilder
+from ane_book.conversion.recipe import make_recipe
+from ane_book.errors import InvalidBundle, InvalidInput, InvalidWeights, UnsupportedModel
+from ane_book.models import read_config
+from ane_book.runtime import Embedder, Session
+from ane_book.weights.random import RandomSource
+import numpy as np
+from numpy.lib.format import open_memmap
+import pytest
+
+TEXTS = ["A stone.", "", "Two stones, or three?", "x", "é ü 🙂 \x00 \n\t", "A long one. " * 30]
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory):
+    """`encoder(size, pooling, **recipe)` -> (transformers model, bundle), converted once."""
+    made = {}
+
+    def make(size: str = "usual", pooling: str = "mean_tokens", **recipe):
+        key = size, pooling, *sorted(recipe.items())
+        if key not in made:
+            model = tiny_bert(size)
+            folder = write_encoder(model, tmp_path_factory.mktemp(size), pooling)
+            out = tmp_path_factory.mktemp("bundles") / size
+            made[key] = model, ane_book.convert(str(folder), out=out, **recipe)
+        return made[key]
+
+    return make
+
+
+def cosines(a, b) -> np.ndarray:
+    return (np.asarray(a, np.float64) * np.asarray(b, np.float64)).sum(axis=1)
+
+
+class TestVectors:
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize("precision", ["fp32", "fp16"])
+    def test_are_those_of_transformers(self, encoder, size, precision):
+        model, bundle = encoder(size)
+        embedder = Embedder(bundle, precision)
+        found = embedder.embed(TEXTS)
+        assert (found.dtype, found.shape) == (np.float32, (6, model.config.hidden_size))
+        expected = expected_vectors(model, [embedder.encode(text) for text in TEXTS])
+        assert cosines(found, expected).min() > (0.99999 if precision == "fp32" else 0.9999)
+        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+
+    def test_of_the_first_token_where_the_model_says_so(self, encoder):
+        model, bundle = encoder("usual", "cls_token")
+        embedder = Embedder(bundle, "fp32")
+        expected = expected_vectors(model, [embedder.encode(text) for text in TEXTS], "cls_token")
+        assert cosines(embedder.embed(TEXTS), expected).min() > 0.99999
+
+    @pytest.mark.parametrize("recipe", [{"shard_limit": "0.1MB"}, {"quant": "int8"}], ids=str)
+    def test_of_a_bundle_cut_or_quantised(self, encoder, recipe):
+        model, bundle = encoder("usual", **recipe)
+        embedder = Embedder(bundle, "fp32")
+        assert len(bundle.manifest.packages) == (3 if "shard_limit" in recipe else 1)
+        expected = expected_vectors(model, [embedder.encode(text) for text in TEXTS])
+        assert cosines(embedder.embed(TEXTS), expected).min() > 0.999
+
+    def test_do_not_depend_on_what_is_beside_them(self, encoder):
+        embedder = Embedder(encoder()[1], "fp32")
+        alone = np.concatenate([embedder.embed([text]) for text in TEXTS])
+        np.testing.assert_allclose(embedder.embed(TEXTS[::-1])[::-1], alone, atol=1e-5)
+        np.testing.assert_allclose(embedder.embed(TEXTS * 50)[::6], alone[[0] * 50], atol=1e-5)
+
+    def test_of_none_are_none(self, encoder):
+        assert Embedder(encoder()[1]).embed([]).shape == (0, 64)
+        assert Embedder(encoder()[1]).embed(iter(["a", "b"])).shape == (2, 64)
+
+    def test_threads_take_turns(self, encoder):
+        embedder = Embedder(encoder()[1], "fp32")
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda text: embedder.embed([text]), TEXTS * 5))
+        np.testing.assert_allclose(np.concatenate(found[:6]), embedder.embed(TEXTS), atol=1e-5)
+        for row, again in zip(found[:6] * 4, found[6:], strict=True):
+            np.testing.assert_array_equal(row, again)
+
+    def test_of_random_weights(self, tmp_path):
+        fields = {
+            "model_type": "bert", "hidden_size": 64, "intermediate_size": 64, "vocab_size": 300,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64,
+        }  # fmt: skip
+        source = RandomSource(fields)
+        config = read_config(source.config())
+        builder = EncoderBuilder("random", source, config, make_recipe(config))
+        embedder = Embedder(builder.build(tmp_path / "b", "key"), "fp32")
+        golden = embedder.bundle.golden()  # what PyTorch says of the same weights
+        found = embedder.vectors([golden["tokens"]])
+        assert cosines(found, golden["vector"][None]) > 0.999999
+        with pytest.raises(InvalidInput, match="text 1 has no tokens"):  # nothing is put around it
+            embedder.embed(["a", ""])
+
+
+class TestTokens:
+    def test_a_long_text_keeps_what_is_put_around_it(self, encoder):
+        embedder = Embedder(encoder()[1])
+        assert embedder.max_tokens == 40  # max_seq_length, not the 7 of tokenizer.json
+        whole = embedder.encode("abc" * 100)
+        assert len(whole) == 40 and (whole[0], whole[-1]) == (CLS, SEP)
+        assert whole[:-1] == embedder.encode("abc" * 13)[:39]
+        assert embedder.encode("") == [CLS, SEP]
+
+    def test_the_longest_text_has_a_call_and_a_short_one_a_short_call(self, encoder):
+        functions = encoder()[1].manifest.packages[0].functions
+        assert [function.tokens for function in functions.values()] == [32, 40]
+
+    @pytest.mark.parametrize(
+        ("ids", "message"),
+        [
+            ([[1, 2], []], "text 1 has no tokens"),
+            ([[1] * 41], "text 0 has 41 tokens, more than 40"),
+            ([[1, 257]], "token id 257 is outside the vocabulary of 257"),
+            ([[-1]], "token id -1 is outside"),
+            ([[0.5]], "text 0: token ids are whole numbers"),
+        ],
+    )
+    def test_that_no_text_has(self, encoder, ids, message):
+        with pytest.raises(InvalidInput, match=message):
+            Embedder(encoder()[1]).vectors(ids)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("texts", "message"),
+        [
+            ("one", r"a list of str, not str: embed\(\[text\]\)"),
+            (b"one", "a list of str, not bytes"),
+            (None, "a list of str, not NoneType"),
+            (["a", None], "text 1 is NoneType, not str"),
+            ([3], "text 0 is int, not str"),
+        ],
+    )
+    def test_what_is_no_list_of_texts(self, encoder, texts, message):
+        with pytest.raises(TypeError, match=message) as caught:
+            Embedder(encoder()[1]).embed(texts)
+        assert isinstance(caught.value, InvalidInput)
+
+    def test_half_a_character(self, encoder):
+        with pytest.raises(InvalidInput, match="text 1 is not valid text at character 2"):
+            Embedder(encoder()[1]).embed(["ok", "ab\ud83d"])
+
+    def test_an_encoder_where_a_decoder_belongs_and_the_other_way_round(self, encoder, tiny_bundle):
+        bundle, decoder = encoder()[1], tiny_bundle("llama", kv="state")[1]
+        with pytest.raises(InvalidInput, match=r"makes vectors of texts.*ane-book embed"):
+            Session(bundle)
+        with pytest.raises(InvalidInput, match=r"generates text.*ane-book run"):
+            Embedder(decoder)
+        assert isinstance(ane_book.load(bundle.path), Embedder)
+        assert isinstance(ane_book.load(decoder.path), Session)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            (
+                {"position_embedding_type": "relative_key"},
+                "position_embedding_type = 'relative_key'",
+            ),
+            ({"is_decoder": True}, "is_decoder = True is not supported for bert models"),
+            ({"add_cross_attention": True}, "add_cross_attention = True"),
+            ({"hidden_act": "silu"}, "hidden_act = 'silu' is not .* gelu, gelu_new"),
+        ],
+        ids=str,
+    )
+    def test_models_that_would_answer_wrongly(self, tmp_path, changes, message):
+        folder = edited(write_encoder(tiny_bert("odd"), tmp_path / "m"), **changes)
+        with pytest.raises(UnsupportedModel, match=message):
+            ane_book.convert(str(folder), out=tmp_path / "b")
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"num_attention_heads": 5}, "96 channels do not divide by 5 heads"),
+            ({"max_position_embeddings": 30}, "texts of 40 tokens do not fit 30 positions"),
+            ({"vocab_size": 300}, r"word_embeddings.weight has shape \(263, 96\)"),
+            ({"num_hidden_layers": 2}, "encoder.layer.1.attention.self.query.weight is missing"),
+        ],
+        ids=str,
+    )
+    def test_a_configuration_that_is_not_the_weights(self, tmp_path, changes, message):
+        folder = edited(write_encoder(tiny_bert("odd"), tmp_path / "m"), **changes)
+        with pytest.raises(InvalidWeights, match=message):
+            ane_book.convert(str(folder), out=tmp_path / "b")
+
+    @pytest.mark.parametrize(
+        "option", [{"kv": "host"}, {"prefill": 8}, {"argmax_output": True}, {"quant_head": "int8"},
+                   {"partition": "projections"}], ids=str,
+    )  # fmt: skip
+    def test_options_of_text_generation(self, tmp_path, option):
+        folder = write_encoder(tiny_bert("odd"), tmp_path / "m")
+        (name,) = option
+        with pytest.raises(InvalidInput, match=f"{name}.* goes with models that generate text"):
+            ane_book.convert(str(folder), out=tmp_path / "b", **option)
+
+    def test_a_context_beyond_the_positions(self, tmp_path):
+        folder = write_encoder(tiny_bert("odd"), tmp_path / "m")
+        with pytest.raises(InvalidInput, match="context 49 is beyond the model's 48 positions"):
+            ane_book.convert(str(folder), out=tmp_path / "b", context=49)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"vectors": None}, r"needs vectors, with positions of \(40, 64\)"),
+            ({"context": 39}, "a context of 39 and functions of .*40.* tokens do not fit"),
+            ({"task": "text-generation"}, "functions of .* tokens do not fit"),
+            ({"vectors.positions.shape": [40, 80]}, "positions.npy: .* more than its file"),
+            ({"vectors.positions.shape": [39, 64]}, r"with positions of \(40, 64\)"),
+            ({"vectors.pooling": "max"}, "vectors.pooling: Input should be 'mean' or 'cls'"),
+            ({"host.masks": {"mask": None}}, "the task embedding has no head, matrices, masks"),
+            ({"packages.0.functions.encode_32.tokens": 33}, "'encode_32': inputs .* do not fit"),
+            ({"packages.0.functions.encode_32.inputs.mask.shape": [1, 1, 1, 32]},
+             "'encode_32': inputs .* do not fit"),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_a_manifest_that_contradicts_itself(self, encoder, tmp_path, changes, message):
+        copy = Path(shutil.copytree(encoder()[1].path, tmp_path / "b"))
+        fields = json.loads((copy / "manifest.json").read_text())
+        for place, value in changes.items():
+            *path, last = place.split(".")
+            record = fields
+            for key in path:
+                record = record[int(key) if isinstance(record, list) else key]
+            record[last] = value
+        (copy / "manifest.json").write_text(json.dumps(fields))
+        with pytest.raises(InvalidBundle, match=message):
+            Embedder(copy)
+
+    def test_texts_whose_mask_no_memory_holds(self, encoder, tmp_path):
+        copy, T = Path(shutil.copytree(encoder()[1].path, tmp_path / "b")), 1_000_000
+        fields = json.loads((copy / "manifest.json").read_text())
+        table = open_memmap(copy / "positions.npy", "w+", np.float16, (T, 64))
+        del table  # a file with a hole
+        fields["files"]["positions.npy"] = (copy / "positions.npy").stat().st_size
+        fields["context"] = fields["vectors"]["positions"]["shape"][0] = T
+        longest = fields["packages"][0]["functions"]["encode_40"]
+        longest["tokens"] = T
+        hidden = {"dtype": "fp16", "shape": [1, 64, 1, T]}
+        longest["inputs"] = {"hidden": hidden, "mask": {"dtype": "fp16", "shape": [1, 1, T, T]}}
+        longest["outputs"] = {"hidden_out": hidden}
+        (copy / "manifest.json").write_text(json.dumps(fields))
+        with pytest.raises(InvalidBundle, match="a mask of 8,000.0 GB"):
+            Embedder(copy)
+
+    def test_a_model_that_leaves_half_precision(self, tmp_path):
+        model = tiny_bert("odd")
+        for name, value in model.named_parameters():
+            if "dense.weight" in name:
+                value.mul_(3000)
+        folder = write_encoder(model, tmp_path / "m")
+        bundle = ane_book.convert(str(folder), out=tmp_path / "b")
+        with pytest.raises(InvalidBundle, match=r"a vector of length nan\).*fp32"):
+            Embedder(bundle).embed(TEXTS)
+        embedder = Embedder(bundle, "fp32")
+        expected = expected_vectors(model, [embedder.encode(text) for text in TEXTS])
+        assert cosines(embedder.embed(TEXTS), expected).min() > 0.999
+
+    def test_a_table_of_other_numbers(self, encoder, tmp_path):
+        copy = Path(shutil.copytree(encoder()[1].path, tmp_path / "b"))
+        size = (copy / "positions.npy").stat().st_size
+        (copy / "positions.npy").write_bytes(b"x" * size)
+        with pytest.raises(InvalidBundle, match="positions.npy is damaged"):
+            Embedder(copy)
+
+
+def edited(folder: Path, **changes) -> Path:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return folder
+
+
+class TestCommand:
+    def test_cosines_to_the_first_text(self, encoder):
+        model = "--model", encoder()[1].path
+        done = command("embed", *model, "Hi", "you", "Hi", "--precision", "fp32")
+        lines = done.stdout.splitlines()
+        assert done.returncode == 0 and len(lines) == 3
+        assert [line.split("  ", 1)[1] for line in lines] == ["Hi", "you", "Hi"]
+        vectors = Embedder(encoder()[1], "fp32").embed(["Hi", "you"])
+        expected = [1, float(vectors[0] @ vectors[1]), 1]
+        assert [float(line.split()[0]) for line in lines] == pytest.approx(expected, abs=6e-4)
+        assert "64 numbers" in done.stderr
+
+    def test_lines_of_stdin_as_json(self, encoder):
+        bundle = encoder()[1]
+        options = "--model", bundle.path, "--json", "--precision", "fp32"
+        done = command("embed", *options, "-", input="Hi\n\né you")
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [row["text"] for row in rows] == ["Hi", "", "é you"]
+        expected = Embedder(bundle, "fp32").embed(["Hi", "", "é you"])
+        found = np.array([row["embedding"] for row in rows], np.float32)
+        np.testing.assert_array_equal(found, expected)  # as printed: every bit
+        assert command("embed", *options, "-").stdout == ""
+
+    def test_the_wrong_kind_of_model_is_told_the_right_command(self, encoder, tiny, tiny_bundle):
+        bundle, (_, folder) = encoder()[1].path, tiny("llama")
+        for model in (bundle, "all-minilm-l6-v2"):
+            for words in (("run", model, "Hi"), ("chat", model)):
+                assert f"`ane-book embed --model {model} TEXT`" in refused(*words)
+        for model in (tiny_bundle("llama", kv="state")[1].path, folder, "smollm2-135m-instruct"):
+            assert f"`ane-book run {model} PROMPT`" in refused("embed", "--model", model, "Hi")
+
+    def test_plan_and_inspect_know_encoders(self, encoder):
+        bundle = encoder()[1].path
+        done = command("inspect", bundle, "--verify")
+        assert done.returncode == 0 and "bert, 3 layers" in done.stdout
+        done = command("plan", "all-minilm-l6-v2")
+        assert done.returncode == 0 and "bert, 6 layers" in done.stdout
