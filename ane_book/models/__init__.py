@@ -3,6 +3,7 @@
     architecture.py   the interface: what a file has to say
     dense.py          the decoder that most of them are, but for a few lines
     layers.py         the layers, in the form that the Neural Engine likes (torch)
+    encoder.py        those of encoders (torch)
     decoder.py        what comes around the blocks: head, weights, the whole decoder (torch)
     reference.py      the reference models
 

@@ -108,13 +108,8 @@ class Bert(Architecture):
     def block(self, config: BertConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.encoder import EncoderBlock
 
-        return EncoderBlock(
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_heads,
-            config.activation,
-            config.layer_norm_eps,
-        )
+        C, F, H = config.hidden_size, config.intermediate_size, config.num_heads
+        return EncoderBlock(C, F, H, config.activation, config.layer_norm_eps)
 
     def first(self, config: BertConfig) -> "nn.Module":
         from ane_book.models.encoder import LayerNorm
