@@ -13,7 +13,7 @@ from _tiny import TINY
 import ane_book
 from ane_book.bundle import Bundle, Recipe
 from ane_book.conversion.plan import plan
-from ane_book.conversion.plan.shards import head_splits, layer_ranges, parse_bytes
+from ane_book.conversion.plan.shards import head_splits, layer_ranges
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
 from ane_book.conversion.write.program import lower
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage
@@ -21,6 +21,7 @@ from ane_book.host import causal_mask
 from ane_book.mil import MLProgram
 from ane_book.models import DecoderConfig, read_config
 from ane_book.models.decoder import Decoder, block_weights
+from ane_book.options import parse_bytes
 from ane_book.runtime import Session
 import numpy as np
 import pytest

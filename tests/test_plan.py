@@ -201,7 +201,9 @@ class TestRefusals:
             plan(find_config(QWEN), make_recipe(argmax_output=True, **options))
 
     def test_no_rows_in_a_part(self):
-        with pytest.raises(InvalidInput, match="at least one row, not 0"):
+        with pytest.raises(
+            InvalidInput, match="head_rows must be greater than or equal to 1, not 0"
+        ):
             plan(find_config(QWEN), make_recipe(head_rows=0))
 
     def test_another_partition(self):

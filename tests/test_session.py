@@ -175,7 +175,7 @@ class TestAnswers:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"max_tokens": 0}, "max_tokens must be at least 1"),
+            ({"max_tokens": 0}, "max_tokens must be greater than or equal to 1, not 0"),
             ({"temperature": -1}, "temperature must be"),
             ({"system": "Be brief"}, "no chat template"),
         ],

@@ -29,9 +29,10 @@ import re
 import stat
 
 from ane_book.bundle.arrays import map_array, read_arrays
-from ane_book.bundle.manifest import FORMAT, Manifest, Recipe
+from ane_book.bundle.manifest import FORMAT, Manifest
 from ane_book.errors import InvalidBundle, InvalidInput, UnsupportedModel, printable
 from ane_book.models import DecoderConfig, find
+from ane_book.options import Recipe
 import numpy as np
 from pydantic import ValidationError
 

@@ -31,9 +31,10 @@ from math import prod
 from typing import Annotated, Literal
 
 from ane_book.host import Host
+from ane_book.options import Recipe
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Function", "Manifest", "Part", "Recipe", "Source", "Tokenizer", "Type"]
+__all__ = ["Function", "Manifest", "Part", "Source", "Tokenizer", "Type"]
 
 FORMAT = "ane-book bundle 3"
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # of a layer, where each is a program
@@ -55,25 +56,6 @@ SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Recipe(_Record):
-    """How a model is converted: everything that shapes the graphs."""
-
-    kv: Literal["state", "host"] = "state"
-    context: Positive = 512  # S: slots of the cache
-    prefill: Positive = 64  # T of the function `prefill`
-    shard_bytes: Natural = 1_000_000_000  # limit for the weights of one shard
-    head_rows: Positive = 16384  # limit for one part of the vocabulary
-    argmax_output: bool = False
-    quant: str = "none"  # of the layers: a name of conversion.quantize.SCHEMES
-    quant_head: str = "none"
-    partition: Literal["layers", "whole", "projections"] = "layers"
-
-    @property
-    def functions(self) -> dict[str, int]:
-        """The functions of every package, and T, the tokens that a call of each takes."""
-        return {"decode": 1, "prefill": self.prefill}
 
 
 class Source(_Record):

@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 
 from ane_book import __version__
 from ane_book.cli import options
-from ane_book.cli.load import given, load
+from ane_book.cli.load import load
 from ane_book.cli.talk import answer, converse
 from ane_book.errors import InvalidInput, printable
+from ane_book.options import Recipe, Sampling
 from ane_book.progress import progress_bar
 import typer
 
@@ -61,132 +62,96 @@ def models() -> None:
 
 
 @app.command()
+@options.takes(
+    Recipe, "kv", "context", "quant", "quant_head", "prefill", "shard_limit", "partition",
+    "argmax_output",
+)  # fmt: skip
 def convert(
     model: options.Weights,
+    recipe: dict,
     source: Annotated[
         Path | None, typer.Option(help="A reference model's weights; random: made up.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the bundle; by default one in the cache.")
     ] = None,
-    kv: options.KV = None,
-    context: options.Context = None,
-    quant: options.Quant = None,
-    quant_head: options.QuantHead = None,
-    prefill: options.Prefill = None,
-    shard_limit: options.ShardLimit = None,
-    partition: options.Partition = None,
-    argmax_output: Annotated[
-        bool, typer.Option("--argmax-output", help="Return the likeliest token, not logits.")
-    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Convert again if it exists.")] = False,
 ) -> None:
     """Convert a model to a bundle, and print the bundle's folder."""
     import ane_book
 
-    recipe = given(
-        kv=kv, context=context, prefill=prefill, shard_limit=shard_limit,
-        partition=partition, quant=quant, quant_head=quant_head,
-    )  # fmt: skip
     with progress_bar() as progress:
-        bundle = ane_book.convert(
-            model, out=out, source=source, argmax_output=argmax_output, force=force,
-            progress=progress, **recipe,
-        )  # fmt: skip
+        where = {"out": out, "source": source, "force": force, "progress": progress}
+        bundle = ane_book.convert(model, **where, **recipe)
     print(bundle.path)
 
 
 @app.command()
-def plan(
-    model: options.Weights,
-    shard_limit: options.ShardLimit = None,
-    quant: options.Quant = None,
-    quant_head: options.QuantHead = None,
-    partition: options.Partition = None,
-) -> None:
+@options.takes(Recipe, "shard_limit", "quant", "quant_head", "partition")
+def plan(model: options.Weights, recipe: dict) -> None:
     """Show how a model would be cut, without its weights."""
     from ane_book.conversion import plan as planning
     from ane_book.conversion.recipe import make_recipe
     from ane_book.evidence.inspect import table
 
     config = planning.find_config(model)
-    recipe = make_recipe(
-        config,
-        **given(shard_limit=shard_limit, quant=quant, quant_head=quant_head, partition=partition),
-    )
-    print(table(planning.plan(config, recipe).facts()))
+    print(table(planning.plan(config, make_recipe(config, **recipe)).facts()))
+
+
+SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed")
 
 
 @app.command()
+@options.takes(Recipe, "kv", "context", "quant")
+@options.takes(Sampling, *SAMPLING)
 def run(
     model: options.Model,
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
-    system: options.System = None,
-    max_tokens: options.MaxTokens = 256,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    seed: options.Seed = None,
+    recipe: dict,
+    sampling: dict,
     precision: options.Precision = "fp16",
-    kv: options.KV = None,
-    context: options.Context = None,
-    quant: options.Quant = None,
     backend: options.BackendName = "auto",
 ) -> None:
     """Answer one prompt; a reference model is converted on first use."""
     if prompt == "-":
         prompt = sys.stdin.read()
-    session = load(model, TEXT, precision, backend, kv=kv, context=context, quant=quant)
-    how = {
-        "system": system, "max_tokens": max_tokens, "temperature": temperature,
-        "top_k": top_k, "top_p": top_p, "seed": seed,
-    }  # fmt: skip
-    answer(session, prompt, how)
+    answer(load(model, TEXT, precision, backend, **recipe), prompt, sampling)
 
 
 @app.command()
+@options.takes(Recipe, "kv", "context", "quant")
+@options.takes(Sampling, *SAMPLING)
 def chat(
     model: options.Model,
-    system: options.System = None,
-    max_tokens: options.MaxTokens = 256,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    seed: options.Seed = None,
+    recipe: dict,
+    sampling: dict,
     precision: options.Precision = "fp16",
-    kv: options.KV = None,
-    context: options.Context = None,
-    quant: options.Quant = None,
     backend: options.BackendName = "auto",
 ) -> None:
     """Talk with a model, line by line.
 
     /reset begins anew, /quit or end of input ends, Ctrl-C stops an answer.
     """
-    session = load(model, TEXT, precision, backend, kv=kv, context=context, quant=quant)
-    how = {
-        "system": system, "max_tokens": max_tokens, "temperature": temperature,
-        "top_k": top_k, "top_p": top_p, "seed": seed,
-    }  # fmt: skip
-    converse(session, how)
+    converse(load(model, TEXT, precision, backend, **recipe), sampling)
 
 
 @app.command()
+@options.takes(Recipe, "quant")
 def embed(
     texts: Annotated[list[str], typer.Argument(help="Texts; - stands for the lines of stdin.")],
+    recipe: dict,
     model: options.Encoder = "all-minilm-l6-v2",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each: text and embedding.")
     ] = False,
     precision: options.Precision = "fp16",
     context: options.TextLength = None,
-    quant: options.Quant = None,
     backend: options.BackendName = "auto",
 ) -> None:
     """Make vectors of texts; print the cosine of each to the first."""
     from ane_book.cli.vectors import print_vectors
 
-    embedder = load(model, "embedding", precision, backend, context=context, quant=quant)
+    embedder = load(model, "embedding", precision, backend, context=context, **recipe)
     print_vectors(embedder, texts, as_json)
 
 
@@ -302,7 +267,7 @@ def cache_command(
     if action == "delete":
         removed = cache.delete(names or [entry.path.name for entry in cache.entries()])
     elif limit is not None:
-        from ane_book.conversion.plan.shards import parse_bytes
+        from ane_book.options import parse_bytes
 
         removed = cache.evict(parse_bytes(limit))
     else:

@@ -1,8 +1,15 @@
-"""The options of the command line, each with its type, its bounds and its line of help."""
+"""The options of the command line: made of the records of `ane_book.options`, and a few more."""
 
+from collections.abc import Callable
+from functools import wraps
+import inspect
 from pathlib import Path
-from typing import Annotated, Literal
+from types import UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin
 
+from ane_book.options import Recipe, Sampling
+from annotated_types import Ge
+from pydantic.fields import FieldInfo
 import typer
 
 WEIGHTS = "A reference model's name, a .gguf file, or a folder with config.json and safetensors"
@@ -14,45 +21,6 @@ def _names(incomplete: str) -> list[str]:
     return [name for name in known if name.startswith(incomplete)]
 
 
-# What shapes a conversion has no default here: `ane_book.convert` has it, and a bundle its own.
-KV = Annotated[
-    Literal["state", "host"] | None,
-    typer.Option(help="Who keeps the KV cache: Core ML states, or the host.  [default: state]"),
-]
-Context = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Most tokens of prompt and answer together.  [default: 512, or fewer where "
-        "the model takes fewer]",
-    ),
-]
-Quant = Annotated[
-    str | None,
-    typer.Option(
-        help="How weights are stored, with what that cost SmolLM2-135M in perplexity: none, int8 "
-        "(+0.7 %), lut8 (+0.3 %), lut6 (+6.7 %), int8-tensor (+9.5 %), int4 (+46 %, for a Mac's "
-        "GPU) or lut4 (+925 %: nonsense; larger models may bear it); a lut also with -g1, -g8, "
-        "-g32 or -tensor, the output channels of a palette.  [default: none]"
-    ),
-]
-QuantHead = Annotated[str | None, typer.Option(help="The head's.  [default: as --quant]")]
-Prefill = Annotated[
-    int | None, typer.Option(min=2, help="Tokens that a prefill call takes.  [default: 64]")
-]
-ShardLimit = Annotated[
-    str | None,
-    typer.Option(
-        "--shard-limit", "--limit", help="Most weight bytes of a program.  [default: 1GB]"
-    ),
-]
-Partition = Annotated[
-    Literal["layers", "whole", "projections"] | None,
-    typer.Option(
-        help="A program for as many layers as the limit allows, for all of them, or for each "
-        "matrix, with the rest on the host.  [default: layers]"
-    ),
-]
 Weights = Annotated[str, typer.Argument(help=f"{WEIGHTS}.", autocompletion=_names)]
 Model = Annotated[
     str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=_names)
@@ -65,12 +33,6 @@ TextLength = Annotated[
     int | None,
     typer.Option(min=3, help="Most tokens of a text.  [default: what the model was made for]"),
 ]
-System = Annotated[str | None, typer.Option(help='System prompt; "" is an empty one.')]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
-Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")]
-TopK = Annotated[int | None, typer.Option(min=1, help="Draw among the K likeliest tokens.")]
-TopP = Annotated[float | None, typer.Option(help="Draw among the likeliest, up to P in sum.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="The same seed draws the same tokens.")]
 Precision = Annotated[
     Literal["fp16", "fp32"], typer.Option(help="fp16 as on the device, fp32 as reference.")
 ]
@@ -85,3 +47,65 @@ BackendName = Annotated[
     Literal["auto", "mil", "coreml"],
     typer.Option(help="mil runs anywhere, coreml on a Mac; auto takes coreml where it can run."),
 ]
+
+
+#: Fields whose flags are not their names alone, or whose text the terminal does not take as it is.
+FLAGS = {
+    "shard_limit": ("--shard-limit", "--limit"),
+    "argmax_output": ("--argmax-output",),
+}
+TYPED = {"shard_limit": str}  # "1GB"
+
+
+def takes(record: type[Recipe] | type[Sampling], *names: str) -> Callable[[Callable], Callable]:
+    """Give a command these fields of a record as options, with their bounds and descriptions.
+
+    The command gets those that were given, as a dict, in the argument `recipe` or `sampling`.
+    """
+    argument = record.__name__.lower()
+
+    def decorate(command: Callable) -> Callable:
+        @wraps(command)
+        def gather(**arguments):
+            given = {name: arguments.pop(name) for name in names}
+            given = {name: value for name, value in given.items() if value is not None}
+            return command(**arguments, **{argument: given})
+
+        signature = inspect.signature(command, eval_str=True)
+        own = [p for name, p in signature.parameters.items() if name != argument]
+        added = [_parameter(record, name) for name in names]
+        gather.__signature__ = signature.replace(parameters=[*own, *added])
+        gather.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
+        return gather
+
+    return decorate
+
+
+def _parameter(record: type[Recipe] | type[Sampling], name: str) -> inspect.Parameter:
+    """A field as typer takes it: None, and so not given, by default."""
+    field = record.model_fields[name]
+    unsaid = field.default is None or field.default is False
+    default = "" if unsaid else f"  [default: {_said(field.default)}]"
+    help_text = f"{field.description}{default}"
+    option = typer.Option(*FLAGS.get(name, ()), help=help_text, **_bounds(name, field))
+    kind = TYPED.get(name) or _kind(field.annotation)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=None, annotation=Annotated[kind | None, option])
+
+
+def _kind(annotation):
+    """A field's type without its bounds, and without None."""
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+    if get_origin(annotation) in (Union, UnionType) and len(kinds) == 1:
+        return _kind(kinds[0])
+    return _kind(kinds[0]) if get_origin(annotation) is Annotated else annotation
+
+
+def _bounds(name: str, field: FieldInfo) -> dict[str, int]:
+    least = [b.ge for b in field.metadata if isinstance(b, Ge) and name not in TYPED]
+    return {"min": least[0]} if least else {}
+
+
+def _said(default: object) -> str:
+    """A default as one types it."""
+    return "1GB" if default == 1_000_000_000 else str(default)

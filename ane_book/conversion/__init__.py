@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 import warnings
 
-from ane_book.bundle import Bundle, Recipe, cache
+from ane_book.bundle import Bundle, cache
 from ane_book.conversion.build import BundleBuilder, Progress
 from ane_book.conversion.encoder import EncoderBuilder
 from ane_book.conversion.place import check_ours, check_place, is_empty, recover, telling
@@ -18,6 +18,7 @@ from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
 from ane_book.models import find, read_config
 from ane_book.models.reference import find_reference, reference_models
+from ane_book.options import Recipe
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
 from ane_book.weights.random import RandomSource
@@ -32,41 +33,25 @@ def convert(
     out: str | Path | None = None,
     source: str | Path | None = None,
     *,
-    kv: str = "state",
-    context: int | None = None,
-    prefill: int | None = None,
-    shard_limit: str | int = "1GB",
-    head_rows: int = 16384,
-    argmax_output: bool = False,
-    quant: str = "none",
-    quant_head: str | None = None,
-    partition: str = "layers",
     force: bool = False,
     progress: Progress = lambda description, done, total: None,
+    **recipe,
 ) -> Bundle:
     """Convert a model to a bundle of Core ML packages, or find it in the cache.
 
     model: a reference model's name, a `.gguf` file, or a folder with config.json and safetensors.
     out: the bundle's folder, which must be new, empty or a bundle's; by default one in the cache.
-    source: weights of a reference model; "random" ones are made up. kv: "state" keeps the cache in
-    Core ML's states, "host" passes it in and out. context: slots of the cache (S), by default 512,
-    or the model's positions if fewer. prefill: tokens of a prompt's chunk (T), by default 64.
-    shard_limit: bytes of weights in one package. head_rows: rows in a part of the vocabulary.
-    argmax_output: return the likeliest token's id. quant, quant_head: how weights of projections
-    and of the head are stored, a name in `conversion.quantize`, where a scheme that is known to
-    break models warns (SchemeWarning). partition: "layers", "whole" or
-    "projections". force: convert again, and replace what is there.
+    source: weights of a reference model; "random" ones are made up. force: convert again, and
+    replace what is there. recipe: fields of `ane_book.options.Recipe` (kv, context, prefill,
+    shard_limit, head_rows, argmax_output, quant, quant_head, partition); a quantisation that is
+    known to break models warns (SchemeWarning).
 
     Raises UnknownModel, InvalidInput, OutOfSpace, WeightsNotFound, InvalidWeights and others.
     """
-    options = {
-        "kv": kv, "context": context, "prefill": prefill, "shard_limit": shard_limit,
-        "head_rows": head_rows, "argmax_output": argmax_output, "quant": quant,
-        "quant_head": quant_head, "partition": partition,
-    }  # fmt: skip
-    if warning := scheme_warning(quant, quant_head):
+    chosen = make_recipe(**recipe)  # what no model can follow is told before weights are looked for
+    if warning := scheme_warning(chosen.quant, chosen.quant_head):
         warnings.warn(warning, SchemeWarning, stacklevel=2)
-    return _convert(model, None if out is None else Path(out), source, options, force, progress)
+    return _convert(model, None if out is None else Path(out), source, recipe, force, progress)
 
 
 def _convert(
@@ -78,7 +63,6 @@ def _convert(
     progress: Progress,
 ) -> Bundle:
     """`convert`, whose options shape the recipe."""
-    make_recipe(**options)  # what no model can follow is told before weights are looked for
     if out is not None:
         with telling(out):
             check_place(out)

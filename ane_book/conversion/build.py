@@ -20,7 +20,6 @@ from ane_book.bundle.manifest import (
     Function,
     Manifest,
     Part,
-    Recipe,
     Source,
     Tokenizer,
     Type,
@@ -38,6 +37,7 @@ from ane_book.mil.package.reader import Function as Declared
 from ane_book.mil.package.reader import Package
 from ane_book.models import DecoderConfig, decoder, find
 from ane_book.models.architecture import Tensor as Named
+from ane_book.options import Recipe
 from ane_book.weights import TokenizerFiles, WeightSource
 import numpy as np
 from torch import Tensor

@@ -1,91 +1,58 @@
-"""The options of a conversion, as people give them, made a recipe."""
+"""The options of a conversion made a recipe that fits the model."""
 
-import inspect
-from typing import get_args
-
-from ane_book.bundle import Bundle, Recipe
-from ane_book.conversion.plan.shards import parse_bytes
+from ane_book.bundle import Bundle
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
+from ane_book.options import Recipe, checked
 
 __all__ = ["hold_to", "make_recipe"]
 
 
-def make_recipe(
-    config: DecoderConfig | None = None,
-    *,
-    kv: str = "state",
-    context: int | None = None,
-    prefill: int | None = None,
-    shard_limit: str | int = "1GB",
-    head_rows: int = 16384,
-    argmax_output: bool = False,
-    quant: str = "none",
-    quant_head: str | None = None,
-    partition: str = "layers",
-) -> Recipe:
-    """The options of `convert` as a recipe; raises InvalidInput for a value that it does not take.
+def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
+    """The options of `convert`, fields of `Recipe`, fitted to a model.
 
-    The model's configuration bounds the context. In projections the cache is always the host's.
+    The model's configuration bounds the context, and the context a prompt's chunk. Raises
+    InvalidInput for a value that an option does not take, TypeError for what is no option.
     """
-    _one_of("kv", kv), _one_of("partition", partition)
     if config is not None and find(config.architecture).task == "embedding":
-        _refuse_generation(kv, prefill, argmax_output, quant_head, partition)
-    context = _context(config, context)
-    prefill = prefill or min(64, context)
-    if not 2 <= prefill <= context:
+        _refuse_generation(options)
+    recipe = checked(Recipe, options)
+    find_scheme(recipe.quant), find_scheme(recipe.quant_head)
+    context, prefill = _context(config, recipe), recipe.prefill
+    if prefill > context:
+        if "prefill" in recipe.model_fields_set or context < 2:
+            raise InvalidInput(
+                f"prefill must be between 2 and the context of {context} tokens, not {prefill}"
+            )
+        prefill = context
+    return recipe.model_copy(update={"context": context, "prefill": prefill})
+
+
+def _context(config: DecoderConfig | None, recipe: Recipe) -> int:
+    """The context that was asked for, or else what the model was made for, or can take."""
+    if config is None:
+        return recipe.context
+    if "context" not in recipe.model_fields_set:
+        return getattr(config, "max_tokens", min(recipe.context, config.max_position))
+    if recipe.context > config.max_position:
         raise InvalidInput(
-            f"prefill must be between 2 and the context of {context} tokens, not {prefill}"
+            f"context {recipe.context} is beyond the model's {config.max_position} positions"
         )
-    if head_rows < 1:
-        raise InvalidInput(f"a part of the vocabulary needs at least one row, not {head_rows}")
-    find_scheme(quant), find_scheme(quant_head or quant)
-    return Recipe(
-        kv="host" if partition == "projections" else kv,
-        context=context,
-        prefill=prefill,
-        shard_bytes=parse_bytes(shard_limit),
-        head_rows=head_rows,
-        argmax_output=argmax_output,
-        quant=quant,
-        quant_head=quant_head or quant,
-        partition=partition,
-    )
+    return recipe.context
 
 
-def _one_of(field: str, value: str) -> None:
-    """Refuse what the recipe's field does not know."""
-    names = get_args(Recipe.model_fields[field].annotation)
-    if value not in names:
-        known = ", ".join(f'"{name}"' for name in names)
-        raise InvalidInput(f"{field} must be one of {known}, not {value!r}")
-
-
-def _refuse_generation(kv, prefill, argmax_output, quant_head, partition) -> None:
+def _refuse_generation(options: dict) -> None:
     """Refuse what an encoder has no use for."""
     given = {
-        "kv": kv != "state",
-        "prefill": prefill is not None,
-        "argmax_output": argmax_output,
-        "quant_head": quant_head is not None,
-        "partition": partition == "projections",
+        "kv": options.get("kv", "state") != "state",
+        "prefill": options.get("prefill") is not None,
+        "argmax_output": bool(options.get("argmax_output")),
+        "quant_head": options.get("quant_head") is not None,
+        "partition": options.get("partition") == "projections",
     }
     for option in (option for option, wanted in given.items() if wanted):
         raise InvalidInput(f"{option} goes with models that generate text, and this one does not")
-
-
-def _context(config: DecoderConfig | None, wanted: int | None) -> int:
-    """The context that was asked for, or 512 tokens, or as many as the model can take if fewer."""
-    if config is None:
-        return 512 if wanted is None else wanted
-    if wanted is None:
-        return getattr(config, "max_tokens", min(512, config.max_position))
-    if wanted > config.max_position:
-        raise InvalidInput(
-            f"context {wanted} is beyond the model's {config.max_position} positions"
-        )
-    return wanted
 
 
 def hold_to(bundle: Bundle, options: dict) -> None:
@@ -93,16 +60,11 @@ def hold_to(bundle: Bundle, options: dict) -> None:
 
     Raises InvalidInput; TypeError for what is no option.
     """
-    known = inspect.signature(make_recipe).parameters.keys() - {"config"}
-    for option in options.keys() - known - {"progress"}:
-        if option in ("out", "source", "force"):
-            raise InvalidInput(f"{option} goes with a model's name, and {bundle.path} is a bundle")
-        raise TypeError(f"no option {option!r}; there are: {', '.join(sorted(known))}")
-    names = {"shard_bytes": "shard_limit"}  # fields that the options call otherwise
-    made = {names.get(field, field): value for field, value in bundle.recipe}
-    wanted = {name: value for name, value in options.items() if name in known and value is not None}
-    for field, value in make_recipe(**made | wanted):
-        name = names.get(field, field)
+    for option in options.keys() & {"out", "source", "force"}:
+        raise InvalidInput(f"{option} goes with a model's name, and {bundle.path} is a bundle")
+    given = {n: v for n, v in options.items() if n != "progress" and v is not None}
+    made = dict(bundle.recipe)
+    for name, value in make_recipe(**made | given):
         if made[name] != value:
             raise InvalidInput(
                 f"{bundle.path} was converted with {name} = {made[name]!r}, not {value!r}; "

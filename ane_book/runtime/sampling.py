@@ -7,10 +7,11 @@ References: nucleus sampling, Holtzman et al. 2019 (arXiv 1904.09751).
 Letters: V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 import math
 
-from ane_book.errors import AneBookError, InvalidInput
+from ane_book.errors import AneBookError
+from ane_book.options import Sampling, checked
 import numpy as np
 
 __all__ = ["Sampler", "filter_logits"]
@@ -70,19 +71,8 @@ class Sampler:
     seed: int | None = None
 
     def __post_init__(self):
-        finite = _is_number(self.temperature, 0, math.inf)
-        self._check("temperature", "a finite number >= 0", finite)
-        whole = self.top_k is None or (_is_integer(self.top_k) and self.top_k >= 1)
-        self._check("top_k", "a whole number >= 1", whole)
-        share = self.top_p is None or (_is_number(self.top_p, 0, 1) and self.top_p > 0)
-        self._check("top_p", "a number > 0 and <= 1", share)
-        seeded = self.seed is None or (_is_integer(self.seed) and self.seed >= 0)
-        self._check("seed", "a whole number >= 0", seeded)
+        checked(Sampling, asdict(self))
         self._random = np.random.default_rng(self.seed)
-
-    def _check(self, name: str, wanted: str, fine: bool) -> None:
-        if not fine:
-            raise InvalidInput(f"{name} must be {wanted}, not {getattr(self, name)!r}")
 
     @property
     def greedy(self) -> bool:
@@ -105,12 +95,3 @@ class Sampler:
         cumulative = np.cumsum(_softmax(kept), dtype=np.float64)
         drawn = self._random.random() * cumulative[-1]
         return int(np.searchsorted(cumulative, drawn, side="right"))
-
-
-def _is_integer(value) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def _is_number(value, low: float, high: float) -> bool:
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    return bool(number and math.isfinite(value) and low <= value <= high)

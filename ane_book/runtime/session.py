@@ -16,6 +16,7 @@ from threading import Lock
 
 from ane_book.bundle import Bundle, check_task
 from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
+from ane_book.options import Sampling, checked
 from ane_book.runtime.answer import Clock, Result, Stream, alone
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.engine import Engine
@@ -181,73 +182,34 @@ class Session:
         check_text(text, "the prompt")
         return self._words.encode(text, special)
 
-    def generate(
-        self,
-        prompt: str | Messages,
-        *,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        system: str | None = None,
-        stop: str | Sequence[str] = (),
-        reuse_cache: bool = False,
-    ) -> Result:
+    def generate(self, prompt: str | Messages, **sampling) -> Result:
         """Answer a prompt or a conversation; arguments and errors are those of `stream`."""
-        stream = self.stream(
-            prompt,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            system=system,
-            stop=stop,
-            reuse_cache=reuse_cache,
-        )
+        stream = self.stream(prompt, **sampling)
         with closing(stream):
             for _ in stream:
                 pass
         return stream.result
 
-    def stream(
-        self,
-        prompt: str | Messages,
-        *,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        system: str | None = None,
-        stop: str | Sequence[str] = (),
-        reuse_cache: bool = False,
-    ) -> Stream:
+    def stream(self, prompt: str | Messages, **sampling) -> Stream:
         """Answer a prompt or a conversation, piece by piece.
 
-        max_tokens: the most to generate; what the context leaves may be less.
-        temperature, top_k, top_p, seed: as in `ane_book.runtime.sampling`; 0 is greedy.
-        system: a system prompt to put in front; "" is an empty one, None is none.
-        stop: one or more strings that end the answer, left out of it.
-        reuse_cache: keep the cache's tokens that the prompt begins with, as a growing chat does;
-        chunks then fall differently, so fp16 may round differently.
+        sampling: fields of `ane_book.options.Sampling` (max_tokens, temperature, top_k, top_p,
+        seed, system, stop, reuse_cache). With reuse_cache chunks fall differently, so fp16 may
+        round differently.
 
         Raises PromptTooLong or InvalidInput at once, before any token is run.
         """
-        sampler = Sampler(temperature, top_k, top_p, seed)
+        how = checked(Sampling, sampling)
+        sampler = Sampler(how.temperature, how.top_k, how.top_p, how.seed)
         if self._engine.argmax_output and not sampler.greedy:
             raise InvalidInput(
                 f"{self.bundle.path}: converted with argmax_output, it returns the likeliest token "
                 "only; use temperature 0, or convert without argmax_output"
             )
-        if max_tokens < 1:
-            raise InvalidInput(f"max_tokens must be at least 1, not {max_tokens}")
-        ids = self.encode(prompt, system)
-        most = min(max_tokens, self._room(ids))
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        text = TextStream(self._words, tuple(filter(None, stops)))
-        return Stream(self._answer(ids, most, sampler, text, reuse_cache))
+        ids = self.encode(prompt, how.system)
+        most = min(how.max_tokens, self._room(ids))
+        text = TextStream(self._words, tuple(filter(None, how.stop)))
+        return Stream(self._answer(ids, most, sampler, text, how.reuse_cache))
 
     def _room(self, ids: list[int]) -> int:
         """How many tokens the context leaves for an answer to this prompt."""

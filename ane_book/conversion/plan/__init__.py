@@ -211,7 +211,7 @@ def _shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[P
     everything = [range(config.num_layers)]
     kinds = find(config.architecture).kinds(config)
     blobs = {kind: layer_blobs(config, scheme, kind) for kind in set(kinds)}
-    for layers in everything if whole else layer_ranges(config, recipe.shard_bytes, scheme):
+    for layers in everything if whole else layer_ranges(config, recipe.shard_limit, scheme):
         name = f"layers_{layers.start:02d}-{layers.stop:02d}.mlpackage"
         first = [] if layers.start else first_blobs(config)
         size = file_bytes(first + [blob for i in layers for blob in blobs[kinds[i]]])
@@ -232,10 +232,10 @@ def _projections(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Itera
             if "attention.qkv.bias" in parameters and name in "qkv":
                 blobs += blob_bytes((outputs,), SCHEMES["none"])
             size = file_bytes(blobs)
-            if size > recipe.shard_bytes:
+            if size > recipe.shard_limit:
                 raise InvalidInput(
                     f"projection {name} has {size / 1e6:.1f} MB of weights, more than the shard "
-                    f"limit of {recipe.shard_bytes / 1e6:.1f} MB; raise the limit"
+                    f"limit of {recipe.shard_limit / 1e6:.1f} MB; raise the limit"
                 )
             package = f"layer_{layer:02d}_{name}.mlpackage"
             yield Program(package, size, range(layer, layer + 1), name)
@@ -245,7 +245,7 @@ def _head(
     config: DecoderConfig, recipe: Recipe, scheme: Scheme
 ) -> tuple[tuple[int, ...], list[Program]]:
     """Rows of each part of the vocabulary, and the programs that hold them."""
-    C, limit = config.hidden_size, recipe.shard_bytes
+    C, limit = config.hidden_size, recipe.shard_limit
     own = recipe.partition == "projections"  # a program for every part, the norm on the host
     norm = [] if own else blob_bytes((C,), SCHEMES["none"])
 

@@ -5,7 +5,6 @@ All sizes are those of the weight file, `weight.bin`, as it will be written: `qu
 
 from collections.abc import Iterable
 from itertools import pairwise
-import re
 
 from ane_book.conversion.quantize import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
@@ -21,20 +20,10 @@ __all__ = [
     "head_splits",
     "layer_blobs",
     "layer_ranges",
-    "parse_bytes",
     "projections",
 ]
 
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 ALIGNMENT = 64
-
-
-def parse_bytes(text: str | int) -> int:
-    """Bytes from "250MB", "1GB" or a number; units are powers of ten."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?B?)\s*", str(text).upper())
-    if not match or match[2] not in UNITS:
-        raise InvalidInput(f"{text!r} is not a size; write it like 250MB or 1GB")
-    return int(float(match[1]) * UNITS[match[2]])
 
 
 def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:

@@ -1,0 +1,127 @@
+"""The options of the library, each said once.
+
+The fields of `Recipe` shape a conversion, those of `Sampling` an answer. `ane_book.convert`, `load`
+and `Session` take them by name, a bundle's manifest keeps its recipe, and the command line is made
+from them: types, bounds, defaults, and the descriptions as help.
+"""
+
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+from ane_book.errors import InvalidInput
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+__all__ = ["Bytes", "Recipe", "Sampling", "checked", "parse_bytes"]
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes from "250MB", "1GB" or a number; units are powers of ten."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?B?)\s*", str(text).upper())
+    if not match or match[2] not in UNITS:
+        raise InvalidInput(f"{text!r} is not a size; write it like 250MB or 1GB")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def _plain(value: Any) -> Any:
+    """Python's own number of one of numpy's."""
+    return value.item() if hasattr(value, "item") else value
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Whole = Annotated[int, BeforeValidator(_plain), Field(strict=True)]
+Real = Annotated[float, BeforeValidator(_plain), Field(strict=True, allow_inf_nan=False)]
+Texts = Annotated[
+    tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
+]
+
+
+class Recipe(BaseModel):
+    """How a model is converted: everything that shapes the graphs. What is None is not given."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kv: Literal["state", "host"] = Field(
+        "state", description="Who keeps the KV cache: Core ML states, or the host."
+    )
+    context: Whole = Field(
+        512,
+        ge=1,
+        description="Most tokens of prompt and answer together; fewer where the model takes fewer.",
+    )
+    prefill: Whole = Field(
+        64, ge=2, description="Tokens that a prefill call takes; at most the context."
+    )
+    shard_limit: Bytes = Field(1_000_000_000, ge=0, description="Most weight bytes of a program.")
+    head_rows: Whole = Field(16384, ge=1, description="Most rows in a part of the vocabulary.")
+    argmax_output: bool = Field(False, description="Return the likeliest token, not logits.")
+    quant: str = Field(
+        "none",
+        description="How weights are stored, with what that cost SmolLM2-135M in perplexity: "
+        "none, int8 (+0.7 %), lut8 (+0.3 %), lut6 (+6.7 %), int8-tensor (+9.5 %), int4 (+46 %, "
+        "for a Mac's GPU) or lut4 (+925 %: nonsense; larger models may bear it); a lut also with "
+        "-g1, -g8, -g32 or -tensor, the output channels of a palette.",
+    )
+    quant_head: str | None = Field(None, description="The head's; by default as quant.")
+    partition: Literal["layers", "whole", "projections"] = Field(
+        "layers",
+        description="A program for as many layers as the limit allows, for all of them, or for "
+        "each matrix, with the rest on the host.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        given = {name: value for name, value in given.items() if value is not None}
+        given.setdefault("quant_head", given.get("quant", "none"))
+        if given.get("partition") == "projections":  # the cache is the host's, too
+            given["kv"] = "host"
+        return given
+
+    @property
+    def functions(self) -> dict[str, int]:
+        """The functions of every package, and T, the tokens that a call of each takes."""
+        return {"decode": 1, "prefill": self.prefill}
+
+
+class Sampling(BaseModel):
+    """How an answer is made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_tokens: Whole = Field(
+        256, ge=1, description="Most tokens of an answer; what the context leaves may be less."
+    )
+    temperature: Real = Field(0.0, ge=0, description="0 always takes the likeliest token.")
+    top_k: Whole | None = Field(None, ge=1, description="Draw among the K likeliest tokens.")
+    top_p: Real | None = Field(
+        None, gt=0, le=1, description="Draw among the likeliest, up to P in sum."
+    )
+    seed: Whole | None = Field(None, ge=0, description="The same seed draws the same tokens.")
+    system: str | None = Field(None, description='System prompt; "" is an empty one.')
+    stop: Texts = Field((), description="Strings that end the answer, left out of it.")
+    reuse_cache: bool = Field(
+        False, description="Keep the cache's tokens that the prompt begins with, as a chat does."
+    )
+
+
+Record = TypeVar("Record", Recipe, Sampling)
+
+
+def checked(record: type[Record], options: dict) -> Record:
+    """The record with these options; InvalidInput for a value, TypeError for a name, that is none.
+
+    The one error names the option, what it must be, and what it was.
+    """
+    if unknown := options.keys() - record.model_fields.keys():
+        known = ", ".join(sorted(record.model_fields))
+        raise TypeError(f"no option {min(unknown)!r}; there are: {known}")
+    try:
+        return record(**options)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    wanted = first["msg"].replace("Input should be", "must be", 1)
+    raise InvalidInput(f"{first['loc'][0]} {wanted}, not {first['input']!r}") from None
