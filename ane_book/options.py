@@ -24,12 +24,19 @@ def parse_bytes(text: str | int) -> int:
     return int(float(match[1]) * UNITS[match[2]])
 
 
+def _bytes(text: Any) -> int:
+    try:
+        return parse_bytes(text)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from None
+
+
 def _plain(value: Any) -> Any:
     """Python's own number of one of numpy's."""
     return value.item() if hasattr(value, "item") else value
 
 
-Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Bytes = Annotated[int, BeforeValidator(_bytes)]
 Whole = Annotated[int, BeforeValidator(_plain), Field(strict=True)]
 Real = Annotated[float, BeforeValidator(_plain), Field(strict=True, allow_inf_nan=False)]
 Texts = Annotated[
@@ -123,5 +130,8 @@ def checked(record: type[Record], options: dict) -> Record:
         return record(**options)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    wanted = first["msg"].replace("Input should be", "must be", 1)
-    raise InvalidInput(f"{first['loc'][0]} {wanted}, not {first['input']!r}") from None
+    name, message = first["loc"][0], first["msg"]
+    if message.startswith("Value error, "):
+        raise InvalidInput(f"{name}: {message.removeprefix('Value error, ')}")
+    wanted = message.replace("Input should be", "must be", 1)
+    raise InvalidInput(f"{name} {wanted}, not {first['input']!r}")

@@ -32,7 +32,12 @@ WIDEST = 1 << 20  # a bound far beyond every model, so that a damaged file costs
 class Rotary:
     """What a model does to the first R of a head's D dimensions.
 
-    scaling: {} or "rope_type" with the fields of that type, as `config.json` names them.
+    Pair i, dimensions i and i + R/2, turns by position * theta^(-2i/R). The table `cos` of a
+    position is s * cos of the angle for both of a pair, `sin` is -s * sin for the first and s * sin
+    for the second, with s the root of attention's scale; beyond R, cos is s and sin 0.
+
+    scaling: {} or "rope_type" with the fields of that type, as `config.json` and `transformers`
+    have them.
     attention_scale: what scores are multiplied by; None is 1 / sqrt(D).
     """
 

@@ -13,7 +13,8 @@ import ane_book
 from ane_book.bundle import Bundle
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
-from ane_book.errors import InvalidBundle
+from ane_book.errors import InvalidBundle, InvalidInput
+from ane_book.models import find, read_config
 from ane_book.runtime import Session
 from ane_book.runtime.backends import MILBackend
 import numpy as np
@@ -51,7 +52,14 @@ class TestPartitions:
             logits = session.decode(found[-1])
         return found
 
-    @pytest.mark.parametrize("family", TINY)
+    @pytest.mark.parametrize("family", [name for name in TINY if not find(name).in_projections])
+    def test_a_block_of_another_kind_is_not_cut(self, tiny, tmp_path, family):
+        """Told before a weight is read: the host knows one kind of block alone."""
+        config = read_config(tiny(family)[0].config.to_dict())
+        with pytest.raises(InvalidInput, match=f"of {family} models is not supported; take part"):
+            plan(config, make_recipe(config, **CUT))
+
+    @pytest.mark.parametrize("family", [name for name in TINY if find(name).in_projections])
     def test_projections_give_the_tokens_of_layers(self, tiny_bundle, family):
         """fp32: 20 greedy tokens, and the logits of all to within the order of a sum."""
         _, layers = tiny_bundle(family, kv="state")

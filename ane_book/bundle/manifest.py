@@ -1,30 +1,7 @@
 """`manifest.json`: what a bundle is for, its programs as they are, and what the host does.
 
-It is enough to run a bundle, in any language, and knows no architecture. Text generation:
-
-1.  A token's row of `embedding`, times `host.embedding_scale`, is a column of `hidden`
-    (1, C, 1, T); a call of n < T tokens has columns beyond them, whose results are ignored.
-2.  Every package of the part "layers" is called in order, by its function of T tokens. Of its
-    inputs, `hidden` is the hidden state, `position` (1,) the slot of the first token, a rotary
-    table or a mask what `host` says, and any other one a cache (n, K, S, D), zeros at first. The
-    result `hidden_out` is the hidden state for the next package; the rows `new_x` (n, K, T, D) go
-    into the cache `x` at `position`. States are kept from call to call, zeros at first.
-3.  Where logits are wanted, the packages of the part "head" are called with the hidden state. The
-    parts `logits_0`, `logits_1`, ... (1, V_i, 1, T) in a row are the logits; or `token` (1, T) is
-    the likeliest token.
-
-Embedding, that is texts to vectors:
-
-1.  A token's row of `embedding`, plus the row of `vectors.positions` for its place in its text, is
-    a column of `hidden` (1, C, 1, T). Texts may share a call, side by side. `mask` (1, 1, T, T) is
-    0 where row and column are tokens of one text, and -40,000 elsewhere; columns beyond the texts
-    see each other alone.
-2.  Every package is called in order, by the same function of T tokens; `hidden_out` is the hidden
-    state for the next one.
-3.  The mean of a text's columns, or the first of them, divided by its length, is the text's vector.
-
-Letters: C hidden size, T tokens of a call, S slots of the cache (`context`), n layers of a package,
-K key/value heads, D head size, V vocabulary.
+`Manifest` says how to read it; its JSON schema, for programs in other languages, is
+`research/manifest.schema.json`.
 """
 
 from math import prod
@@ -130,7 +107,38 @@ class Between(_Record):
 
 
 class Manifest(_Record):
-    """`manifest.json`, version 3."""
+    """What a bundle holds, version 3.
+
+    It is enough to run a bundle, in any language, and knows no architecture. Text generation:
+
+    1.  A token's row of `embedding`, times `host.embedding_scale`, is a column of `hidden`
+        (1, C, 1, T); a call of n < T tokens has columns beyond them, whose results are ignored.
+    2.  Every package of the part "layers" is called in order, by its function of T tokens. Of its
+        inputs, `hidden` is the hidden state, `position` (1,) the slot of the first token, a rotary
+        table or a mask what `host` says, and any other one a cache (n, K, S, D), zeros at first.
+        The result `hidden_out` is the hidden state for the next package; the rows `new_x` (n, K, T,
+        D) go into the cache `x` at `position`. States are kept from call to call, zeros at first.
+    3.  Where logits are wanted, the packages of the part "head" are called with the hidden state.
+        The parts `logits_0`, `logits_1`, ... (1, V_i, 1, T) in a row are the logits; or `token` (1,
+        T) is the likeliest token.
+
+    Where `between` is not null, each package of the layers has one matrix alone, and norms, rotary
+    embedding, attention, SwiGLU and the cache are the host's: `ane_book.runtime.projections`.
+
+    Embedding, that is texts to vectors:
+
+    1.  A token's row of `embedding`, plus the row of `vectors.positions` for its place in its
+        text, is a column of `hidden` (1, C, 1, T). Texts may share a call, side by side. `mask`
+        (1, 1, T, T) is 0 where row and column are tokens of one text, and -40,000 elsewhere;
+        columns beyond the texts see each other alone.
+    2.  Every package is called in order, by the same function of T tokens; `hidden_out` is the
+        hidden state for the next one.
+    3.  The mean of a text's columns, or the first of them, divided by its length, is the text's
+        vector.
+
+    Letters: C hidden size, T tokens of a call, S slots of the cache (`context`), n layers of a
+    package, K key/value heads, D head size, V vocabulary.
+    """
 
     format: Literal["ane-book bundle 3"] = FORMAT
     name: str
