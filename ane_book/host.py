@@ -6,7 +6,7 @@ no architecture.
 
 from typing import Annotated
 
-from ane_book.rope import Rotary
+from ane_book.rope import Factor, Rotary
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -26,8 +26,8 @@ class Host(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    embedding_scale: float = Field(
-        1.0, allow_inf_nan=False, description="What a token's row of the embedding is multiplied by"
+    embedding_scale: Factor = Field(
+        1.0, description="What a token's row of the embedding is multiplied by"
     )
     rotary: dict[str, Rotary] = Field(description="Rotary tables by name")
     masks: dict[str, Window | None] = Field(

@@ -23,9 +23,12 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-__all__ = ["WIDEST", "Rotary"]
+__all__ = ["WIDEST", "Factor", "Rotary"]
 
 WIDEST = 1 << 20  # a bound far beyond every model, so that a damaged file costs no memory
+
+#: What something is multiplied or divided by: fp16 has it and its inverse.
+Factor = Annotated[float, Field(ge=2**-14, le=2**14)]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -46,7 +49,7 @@ class Rotary:
     theta: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     scaling: dict
     max_position: Annotated[int, Field(gt=0, le=1 << 31)]
-    attention_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    attention_scale: Factor | None = None
 
     @property
     def kind(self) -> str | None:

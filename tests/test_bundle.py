@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from random import Random
+import re
 import shutil
 import sys
 import tracemalloc
@@ -262,8 +263,18 @@ def functions(manifest: dict) -> list[dict]:
     return [f for part in manifest["packages"] for f in part["functions"].values()]
 
 
+def outputs(manifest: dict) -> dict:
+    return manifest["packages"][-1]["functions"]["decode"]["outputs"]
+
+
 def logits(manifest: dict) -> dict:
-    return manifest["packages"][-1]["functions"]["decode"]["outputs"]["logits_0"]
+    return outputs(manifest)["logits_0"]
+
+
+def first(manifest: dict) -> dict:
+    """A cache, or the input of a matrix."""
+    function = manifest["packages"][0]["functions"]["decode"]
+    return next(iter((function["states"] or function["inputs"]).values()))
 
 
 def wider(manifest: dict, slots: int) -> None:
@@ -283,11 +294,16 @@ def wider(manifest: dict, slots: int) -> None:
         (lambda m: m.update(context=10**12), "do not fit|of memory are here"),
         (lambda m: [f.update(tokens=10**12) for f in functions(m)[1::2]], "do not fit"),
         (lambda m: wider(m, 2**33), "takes .* GB, and .* of memory are here"),
+        (lambda m: first(m).update(shape=[10**400, 1, 128, 16]), "shape.0: .*less than"),
         (lambda m: m["embedding"].update(shape=[10**7, 64]), "more than its file holds"),
         (lambda m: m["embedding"].update(shape=[257, 2**40]), "more than its file holds"),
         (lambda m: m["host"]["rotary"]["rope"].update(head_dim=10**12), "head_dim"),
         (lambda m: m["host"]["rotary"]["rope"].update(rotary_dim=2**20), "dimensions are rotated"),
-        (lambda m: logits(m).update(shape=[1, 10**12, 1, 1]), "the head gives"),
+        (lambda m: m["host"]["rotary"]["rope"].update(attention_scale=1e12), "attention_scale"),
+        (lambda m: m["host"].update(embedding_scale=1e308), "embedding_scale"),
+        (lambda m: m["host"].update(embedding_scale=-1.0), "embedding_scale"),
+        (lambda m: logits(m).update(shape=[1, 10**9, 1, 1]), "the head gives"),
+        (lambda m: outputs(m).update(logits_0x=logits(m)), "the head gives .*'logits_0x'"),
         (lambda m: m["files"].update({"embedding.npy": 10**15}), "embedding.npy has .* bytes"),
     ],
 )
@@ -301,6 +317,14 @@ def test_numbers_are_held_to_the_files_before_memory_is_taken(copy, change, mess
     used = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert used < 16_000_000
+
+
+@pytest.mark.parametrize("factor", ["inf", "1e308"])
+def test_what_is_for_the_record_is_refused_cleanly(copy, factor):
+    """Running needs no model's numbers; whoever asks for them gets them or one error."""
+    rewrite(copy, lambda text: re.sub('("partial_rotary_factor": ?)1.0', rf'\g<1>"{factor}"', text))
+    with pytest.raises(InvalidBundle, match="model: .*partial_rotary_factor"):
+        _ = Bundle.open(copy).config
 
 
 @pytest.mark.parametrize("version", ["ane-book bundle 1", "ane-book bundle 2", "other"])

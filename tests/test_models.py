@@ -228,7 +228,16 @@ def test_a_mistral_that_names_no_window_has_that_of_transformers(stated, window)
     assert type(tiny_model("mistral").config)().sliding_window == 4096
 
 
+def test_a_gemma_that_names_no_theta_has_those_of_transformers():
+    config = tiny_model("gemma3_text").config.to_dict() | {"rope_parameters": None}
+    read = read_config(config)
+    theirs = type(tiny_model("gemma3_text").config)().rope_parameters
+    assert read.rope_theta == theirs["full_attention"]["rope_theta"]
+    assert read.rope_local_theta == theirs["sliding_attention"]["rope_theta"]
+
+
 GEMMA = {"sliding_window": 8, "query_pre_attn_scalar": 16}
+BY_KIND = {"full_attention": {}, "sliding_attention": {"rope_type": "linear", "factor": 2.0}}
 LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0] * 12}
 
 
@@ -274,11 +283,29 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0
         ("gemma3_text", GEMMA | {"attn_logit_softcapping": 50.0}, UnsupportedModel,
          "attn_logit_softcapping = 50.0 is not supported for gemma3_text models"),
         ("gemma3_text", GEMMA | {"layer_types": ["full_attention"]}, UnsupportedModel,
-         "layer_types = .'full_attention'. of 3 layers"),
+         "layer_types = .'full_attention'. of 3 layers; every layer needs one of full_att"),
+        ("gemma3_text", GEMMA | {"layer_types": ["a\nb"] * 10**5}, UnsupportedModel,
+         r"layer_types = .'a.nb', .{1,200} of 3 layers"),
+        ("gemma3_text", GEMMA | {"layer_types": 3}, UnsupportedModel, "layer_types = 3 of 3"),
+        ("gemma3_text", GEMMA | {"rope_parameters": BY_KIND | {"full_attention": "x"}},
+         InvalidWeights, "rope_parameters: full_attention is not an object"),
+        ("gemma3_text", GEMMA | {"rope_parameters": {"full_attention": {}}}, InvalidWeights,
+         "rope_parameters: sliding_attention is not an object"),
+        ("gemma3_text", GEMMA | {"rope_parameters": BY_KIND}, UnsupportedModel,
+         "of type 'linear' are not supported for the sliding_attention"),
+        ("gemma3_text", GEMMA | {"query_pre_attn_scalar": 5e-324}, InvalidWeights,
+         "attention_scale: .*less than or equal to 16384"),
         ("gemma3_text", GEMMA | {"sliding_window": None}, InvalidWeights, "sliding_window: "),
         ("gemma3_text", GEMMA | {"query_pre_attn_scalar": 0}, InvalidWeights, "no use"),
         ("granite", {"mlp_bias": True}, UnsupportedModel, "mlp_bias = True"),
         ("granite", {"logits_scaling": 0.0}, InvalidWeights, "logits_scaling: "),
+        ("granite", {"logits_scaling": 5e-324}, InvalidWeights, "logits_scaling: .*greater"),
+        ("granite", {"attention_multiplier": 1e308}, InvalidWeights, "attention_multiplier: "),
+        ("granite", {"residual_multiplier": 1e308}, InvalidWeights, "residual_multiplier: .*less"),
+        ("granite", {"embedding_multiplier": 1e308}, InvalidWeights, "embedding_multiplier: "),
+        ("llama", {"rms_norm_eps": 1e308}, InvalidWeights, "rms_norm_eps: .*less than or equal"),
+        ("llama", {"rope_theta": 0}, InvalidWeights, "rope_theta: .*greater than 0"),
+        ("llama", {"tie_word_embeddings": "maybe"}, InvalidWeights, "tied_embeddings: .*boolean"),
         ("olmo2", {"attention_bias": True}, UnsupportedModel, "attention_bias = True"),
     ],
 )  # fmt: skip

@@ -28,6 +28,7 @@ def _inside(name: str) -> str:
 FileName = Annotated[str, AfterValidator(_inside)]
 Natural = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
+Extent = Annotated[int, Field(ge=1, le=1 << 40)]
 SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -47,7 +48,7 @@ class Type(_Record):
     """A tensor that goes in or out of a function, or stays as its state."""
 
     dtype: Literal["fp16", "fp32", "int32"]
-    shape: tuple[Positive, ...]
+    shape: tuple[Extent, ...]
 
 
 class Function(_Record):
@@ -198,9 +199,9 @@ class Manifest(_Record):
         """Rows of each part of the vocabulary; [] where the head gives the token."""
         parts = {}
         for part in self.head:
-            outputs = next(iter(part.functions.values())).outputs
+            outputs = part.functions["decode"].outputs
             parts |= {name: type_.shape[1] for name, type_ in outputs.items() if name != "token"}
-        return [parts[f"logits_{i}"] for i in range(len(parts))]
+        return list(parts.values())
 
     @property
     def argmax_output(self) -> bool:

@@ -94,7 +94,8 @@ def _build(builder: BundleBuilder, out: Path | None, force: bool) -> Bundle:
                 return _existing(target, builder.source, builder.recipe)
             except InvalidBundle as error:
                 if out:
-                    raise InvalidBundle(f"{error}, with force=True (--force)") from None
+                    said = "" if "--force" in str(error) else ", with force=True (--force)"
+                    raise InvalidBundle(f"{error}{said}") from None
         if out:  # in the cache everything is ours
             check_ours(target)
         return builder.build(target, key)

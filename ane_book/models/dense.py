@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["NAMES", "OUTER", "DecoderConfig", "Dense", "plain_rope"]
+__all__ = ["NAMES", "OUTER", "DecoderConfig", "Dense", "plain_rope", "rope_type"]
 
 # Bounds far beyond every model, so that a damaged file costs neither time nor memory.
 Width = Annotated[int, Field(gt=0, le=WIDEST)]
@@ -57,10 +57,10 @@ class DecoderConfig(BaseModel):
     num_kv_heads: Width  # K, key/value heads; H / K = G queries share one
     head_dim: Width  # D
     vocab_size: Annotated[int, Field(gt=0, le=1 << 24)]  # V
-    rms_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    rms_norm_eps: Annotated[float, Field(ge=0, le=1)]
     rope_theta: Real
     rope_scaling: dict | None = None  # "rope_type" and what goes with it: see ane_book.rope
-    partial_rotary_factor: float = 1.0  # R / D
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=WIDEST)] = 1.0  # R / D
     max_position: Count
     sliding_window: Count | None = None  # tokens that one token sees, itself included
     tied_embeddings: bool = False
@@ -125,6 +125,7 @@ class Dense(Architecture):
     in_projections = True
     #: Of queries and keys; None: they have no norms.
     norm_after_rotation: bool | None = None
+    rope_theta = 10000.0  # where config.json names none
     #: Ways to stretch the context, `rope_type` in config.json.
     scalings: ClassVar = ("linear", "llama3", "longrope", "yarn")
 
@@ -137,7 +138,7 @@ class Dense(Architecture):
 
     def read(self, fields: dict) -> dict:
         """The fields of `Config`, of those of a `plain_rope` configuration."""
-        heads = fields["num_attention_heads"]
+        heads, theta = fields["num_attention_heads"], fields.get("rope_theta")
         return {
             "architecture": self.model_type,
             "hidden_size": fields["hidden_size"],
@@ -148,10 +149,10 @@ class Dense(Architecture):
             "head_dim": fields.get("head_dim") or fields["hidden_size"] // heads,
             "vocab_size": fields["vocab_size"],
             "rms_norm_eps": fields["rms_norm_eps"],
-            "rope_theta": fields["rope_theta"],
+            "rope_theta": self.rope_theta if theta is None else theta,
             "rope_scaling": self.read_scaling(fields),
             "max_position": fields["max_position_embeddings"],
-            "tied_embeddings": bool(fields.get("tie_word_embeddings", False)),
+            "tied_embeddings": fields.get("tie_word_embeddings") or False,
         }
 
     def read_scaling(self, fields: dict) -> dict | None:
@@ -159,7 +160,7 @@ class Dense(Architecture):
         scaling = fields["rope_scaling"]
         if scaling is None:
             return None
-        kind = _rope_type(scaling)
+        kind = rope_type(scaling)
         kind = "longrope" if kind == "su" else kind  # as it was called in 2024
         if kind not in self.scalings:
             raise UnsupportedModel(
@@ -241,8 +242,8 @@ class Dense(Architecture):
 
 
 def plain_rope(config: dict) -> dict:
-    """The same `config.json` with `rope_theta` and `partial_rotary_factor` at the top and
-    `rope_scaling` a dict or None.
+    """The same `config.json` with `rope_theta` and `partial_rotary_factor` at the top, where they
+    are named, and `rope_scaling` a dict or None.
 
     transformers 5 writes `rope_parameters` = {rope_theta, rope_type, ...}, earlier ones the three;
     those of models with several kinds of block, by the kind, are left as they are.
@@ -253,12 +254,13 @@ def plain_rope(config: dict) -> dict:
     top = {"rope_theta", "partial_rotary_factor"}
     scaling = config.get("rope_scaling") or {k: v for k, v in parameters.items() if k not in top}
     result = {key: value for key, value in config.items() if key != "rope_parameters"}
-    result["rope_theta"] = config.get("rope_theta") or parameters.get("rope_theta") or 10000.0
+    theta = config.get("rope_theta")
+    result["rope_theta"] = parameters.get("rope_theta") if theta is None else theta
     if partial := config.get("partial_rotary_factor") or parameters.get("partial_rotary_factor"):
         result["partial_rotary_factor"] = partial
-    result["rope_scaling"] = None if _rope_type(scaling) == "default" else scaling
+    result["rope_scaling"] = None if rope_type(scaling) == "default" else scaling
     return result
 
 
-def _rope_type(scaling: dict) -> str:
+def rope_type(scaling: dict) -> str:
     return scaling.get("rope_type") or scaling.get("type") or "default"

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, ClassVar
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.architecture import FULL, GGUF, Tensor
-from ane_book.models.dense import NAMES, OUTER, Count, DecoderConfig, Dense, Real
+from ane_book.models.dense import NAMES, OUTER, Count, DecoderConfig, Dense, Real, rope_type
+from ane_book.rope import Factor
 import numpy as np
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Gemma3"]
 
 SLIDING = "sliding"
+KINDS = ("full_attention", "sliding_attention")  # in config.json
 NORMS = {
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
@@ -38,7 +40,7 @@ class Config(DecoderConfig):
 
     sliding_window: Count
     rope_local_theta: Real  # of sliding layers
-    attention_scale: Real
+    attention_scale: Factor
     layer_types: tuple[str, ...]  # FULL or SLIDING, of every layer
 
 
@@ -49,6 +51,7 @@ class Gemma3(Dense):
     gguf = GGUF("gemma3", OUTER, NAMES | NORMS)
     Config = Config
     in_projections = False
+    rope_theta = 1000000.0
     fixed: ClassVar = {
         "hidden_activation": "gelu_pytorch_tanh",
         "attention_bias": False,
@@ -59,10 +62,18 @@ class Gemma3(Dense):
 
     def config(self, fields: dict) -> Config:
         by_kind = fields.get("rope_parameters") or {}  # as transformers 5 writes them
-        if "sliding_attention" in by_kind:
-            local = by_kind["sliding_attention"]["rope_theta"]
-            full = by_kind["full_attention"]
-            fields = fields | {"rope_parameters": full, "rope_local_base_freq": local}
+        if by_kind.keys() & set(KINDS):
+            for kind in KINDS:
+                if not isinstance(by_kind.get(kind), dict):
+                    raise TypeError(f"rope_parameters: {kind} is not an object")
+            full, local = (by_kind[kind] for kind in KINDS)
+            if rope_type(local) != "default":
+                raise UnsupportedModel(
+                    f"config.json: rope_parameters of type {rope_type(local)!r} are not supported "
+                    f"for the sliding_attention of {self.model_type} models"
+                )
+            theta = local.get("rope_theta")
+            fields = fields | {"rope_parameters": full, "rope_local_base_freq": theta}
         return super().config(fields)
 
     def read(self, fields: dict) -> dict:
@@ -71,11 +82,15 @@ class Gemma3(Dense):
             "sliding_attention" if (i + 1) % pattern else "full_attention"
             for i in range(min(L, 10_000))
         ]
-        if len(types) != L or set(types) - {"sliding_attention", "full_attention"}:
-            raise UnsupportedModel(f"config.json: layer_types = {types} of {L} layers")
+        if not isinstance(types, list) or len(types) != L or any(t not in KINDS for t in types):
+            raise UnsupportedModel(
+                f"config.json: layer_types = {types!r:.200} of {L!r} layers; every layer needs one "
+                f"of {', '.join(KINDS)}"
+            )
+        local = fields.get("rope_local_base_freq")
         return super().read(fields) | {
             "sliding_window": fields["sliding_window"],
-            "rope_local_theta": fields.get("rope_local_base_freq") or 10000.0,
+            "rope_local_theta": 10000.0 if local is None else local,
             "attention_scale": fields["query_pre_attn_scalar"] ** -0.5,
             "layer_types": [name.removesuffix("_attention") for name in types],
             "tied_embeddings": fields.get("tie_word_embeddings", True),

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from ane_book.host import Host
 from ane_book.models.architecture import FULL, GGUF
-from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense, Real
+from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense
 from ane_book.models.llama import Llama
+from ane_book.rope import Factor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,10 +33,10 @@ MULTIPLIERS = {
 class Config(DecoderConfig):
     """A Granite in numbers."""
 
-    embedding_multiplier: Real
-    attention_multiplier: Real  # instead of 1 / sqrt(D)
-    residual_multiplier: Real  # of what attention and feed-forward add
-    logits_scaling: Real  # logits are divided by it
+    embedding_multiplier: Factor
+    attention_multiplier: Factor  # instead of 1 / sqrt(D)
+    residual_multiplier: Factor  # of what attention and feed-forward add
+    logits_scaling: Factor  # logits are divided by it
 
 
 class Granite(Dense):
