@@ -15,7 +15,8 @@ typedef struct {
 } Call;
 
 #define KERNELS(X)                                                                                \
-    X(matvec) X(matmat) X(softmax) X(layer_norm) X(rms_norm) X(gated) X(batch_matmul) X(attention)
+    X(matvec) X(matmat) X(softmax) X(layer_norm) X(rms_norm) X(gated) X(batch_matmul) X(attention) \
+    X(rotary)
 
 #define DECLARE(name) int name();
 KERNELS(DECLARE)

@@ -212,6 +212,59 @@ class TestNorm:
             assert (np.abs(plain).max() == 0) == (form == "root" and dtype == "fp16")
 
 
+class TestRotary:
+    @staticmethod
+    def body(axis, sliced, negated):
+        def turn(x, cos, sin):
+            shape, size = [*x.shape], x.shape[axis] // 2
+            if sliced:
+                end, begin = [*shape], [0] * len(shape)
+                end[axis] = begin[axis] = size
+                first = mb.slice_by_index(x=x, begin=[0] * len(shape), end=end)
+                second = mb.slice_by_index(x=x, begin=begin, end=shape)
+            else:
+                first, second = mb.split(x=x, num_splits=2, axis=axis)
+            if negated:
+                second = mb.mul(x=second, y=number(x, np.float32(-1)))
+            crossed = mb.mul(x=mb.concat(values=[second, first], axis=axis), y=sin)
+            return mb.add(x=mb.mul(x=cos, y=x), y=crossed)
+
+        return turn
+
+    @pytest.mark.parametrize("dtype", NUMBERS)
+    @pytest.mark.parametrize("axis, sliced, negated", [
+        (-1, False, True), (-1, True, True), (-2, False, True), (-1, False, False),
+        (3, True, False), (2, True, True),
+    ])  # fmt: skip
+    @pytest.mark.parametrize("tokens", [1, 5])
+    def test_is_that_of_its_ops(self, tmp_path, dtype, axis, sliced, negated, tokens):
+        last = (40, tokens) if axis in (2, -2) else (tokens, 40)
+        specs = {"x": ((1, 3, *last), dtype), "cos": (last, dtype), "sin": ((1, *last), dtype)}
+        specs["cos"] = specs["sin"]
+        path = build(specs, self.body(axis, sliced, negated), tmp_path / "r.mlpackage")
+        assert groups(path) == ["rotary"]
+        inputs = numbers(specs)
+        inputs["x"].flat[:3] = [0, np.inf, np.nan]
+        fused, plain = both(path, dtype, inputs)
+        np.testing.assert_array_equal(np.isfinite(fused), np.isfinite(plain))
+        np.testing.assert_allclose(fused, plain, rtol=0 if dtype == "fp16" else 1e-6, atol=1e-6)
+
+    def test_tables_for_each_head_are_ops(self, tmp_path):
+        """And so is what trades places that are no halves."""
+        shape = (1, 3, 5, 40)
+        specs = {name: (shape, "fp16") for name in ("x", "cos", "sin")}
+        path = build(specs, self.body(-1, False, True), tmp_path / "r.mlpackage")
+        fused, plain = both(path, "fp16", numbers(specs))
+        np.testing.assert_array_equal(fused, plain)
+
+        def other(x, cos, sin):
+            parts = mb.split(x=x, split_sizes=[10, 30], axis=-1)
+            crossed = mb.mul(x=mb.concat(values=parts[::-1], axis=-1), y=sin)
+            return mb.add(x=mb.mul(x=x, y=cos), y=crossed)
+
+        assert groups(build(specs, other, tmp_path / "o.mlpackage")) == []
+
+
 def test_sizes_that_a_program_leaves_open(tmp_path):
     """Attention, norm and gate look at the sizes of each call."""
     from _foreign import package as convert

@@ -34,6 +34,7 @@ SIGNATURES = {
     "softmax": (_P, _P, _N, _N, _FLAG),
     "layer_norm": (_P, _P, _P, _P, _N, _N, _N, _REAL, _FLAG),
     "rms_norm": (_P, _P, _P, _N, _N, _N, _REAL, _REAL, _FLAG, _FLAG, _FLAG),
+    "rotary": (_P, _P, _P, _P, _N, _N, _N, _FLAG, _FLAG, _FLAG),
     "gated": (_P, _P, _P, _N, _FLAG, _FLAG),
     "attention": (_P, _P, _P, _P, _P, _P, _FLAG),
 }

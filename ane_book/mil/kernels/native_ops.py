@@ -23,6 +23,7 @@ __all__ = [
     "gated",
     "layer_norm",
     "rms_norm",
+    "rotary",
     "softmax",
 ]
 
@@ -145,6 +146,25 @@ def gated(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
         y = torch.empty(gate.shape, dtype=dtype)
         pointers = gate.data_ptr(), x.data_ptr(), y.data_ptr()
         function(*pointers, gate.numel(), half, threads())
+        return y
+
+    return run
+
+
+def rotary(
+    axis: int, negated: bool, dtype: torch.dtype
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """x cos + [b, a] sin, of x whose halves along `axis`, -1 or -2, are a and b; or [-b, a].
+
+    The tables have the shape of x's last axes.
+    """
+    function, half = kernel("rotary"), dtype == torch.float16
+
+    def run(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        y = torch.empty(x.shape, dtype=dtype)
+        pointers = x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr()
+        length = x.shape[-1] // 2 if axis == -1 else x.shape[-2] // 2 * x.shape[-1]
+        function(*pointers, x.numel(), cos.numel(), length, negated, half, threads())
         return y
 
     return run

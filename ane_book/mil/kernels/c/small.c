@@ -208,6 +208,50 @@ int gated(const void *gate, const void *x, void *y, int64_t n, int32_t is_half, 
     return 0;
 }
 
+typedef struct {
+    const char *x, *cos, *sin;
+    char *y;
+    int64_t block, run;
+    int32_t negated, is_half;
+} Rotary;
+
+static void some_rotated(void *context, int64_t from, int64_t to)
+{
+    const Rotary *p = context;
+    int64_t size = p->is_half ? 2 : 4;
+    for (int64_t r = from; r < to; r++) {
+        int64_t at = r * p->run, other = (r ^ 1) * p->run;
+        float sign = p->negated && r % 2 == 0 ? -1 : 1;
+        for (int64_t i = 0; i < p->run; i += LANES) {
+            int64_t n = MIN(LANES, p->run - i), table = ((at + i) % p->block) * size;
+            float x[LANES], across[LANES], cos[LANES], sin[LANES];
+            widen(p->x + (at + i) * size, p->is_half, n, x, LANES);
+            widen(p->x + (other + i) * size, p->is_half, n, across, LANES);
+            widen(p->cos + table, p->is_half, n, cos, LANES);
+            widen(p->sin + table, p->is_half, n, sin, LANES);
+            *(lanes *)x *= load_single(cos);
+            *(lanes *)across *= sign * load_single(sin);
+            if (p->is_half) {
+                round_to_half(x, LANES);
+                round_to_half(across, LANES);
+            }
+            *(lanes *)x += load_single(across);
+            narrow(x, n, p->y + (at + i) * size, p->is_half);
+        }
+    }
+}
+
+/* x (n) -> y: runs of values trade places two by two, and are turned: x cos + other sin, where the
+ * first of two is negated if so said. The tables are `block` values that take turns; half is rounded
+ * at each step. */
+int rotary(const void *x, const void *cos, const void *sin, void *y, int64_t n, int64_t block,
+           int64_t run, int32_t negated, int32_t is_half, int32_t threads)
+{
+    Rotary p = {x, cos, sin, y, block, run, negated, is_half};
+    share(some_rotated, &p, n / run, SOME / run + 1, threads);
+    return 0;
+}
+
 /* n values in a row, in place: zero mean and unit variance, times gamma plus beta. */
 static void norm_row(float *row, int64_t n, const float *gamma, const float *beta, float epsilon)
 {
