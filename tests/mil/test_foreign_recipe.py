@@ -13,6 +13,7 @@ from _foreign_decoders import SlotCache, StatefulLlama
 from _foreign_llama import PROMPT, P, answer, causal, llama
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
+from ane_book.mil.kernels import native
 from ane_book.mil.ops import OPS
 import coremltools as ct
 import numpy as np
@@ -56,6 +57,10 @@ def test_apples_recipe(fused, tmp_path):
     )
     attention = {o.type for o in MLProgram(path).operations} & {"scaled_dot_product_attention"}
     assert bool(attention) == fused
+    kernels = {step.kernel for step in MLProgram(path).plan.main.steps}
+    assert kernels >= {"size", "expand"}
+    if native.available():
+        assert kernels >= {"attention", "rms_norm_spelled_out", "rotary", "gated"}
     tokens, logits = answer()
     chunks = [range(4), range(4, 5), *(range(i, i + 1) for i in range(5, len(tokens) - 1))]
     calls, expected = [], []

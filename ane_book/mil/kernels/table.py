@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ane_book.errors import InvalidInput
 from ane_book.mil.analysis.constants import Constants
-from ane_book.mil.kernels import attention, native, norms, rotary, single
+from ane_book.mil.kernels import attention, native, norms, rotary, single, sizes
 from ane_book.mil.kernels.graph import Graph, Match, Unfit
 from ane_book.mil.kernels.pattern import Op as Pattern
 from ane_book.mil.kernels.pattern import find, op
@@ -47,6 +47,8 @@ KERNELS = (
     Kernel("rms_norm_spelled_out", norms.SPELLED_OUT, norms.prepare_root, ("rsqrt",)),
     Kernel("rotary", rotary.ROTARY, rotary.prepare, ("concat",)),
     Kernel("gated", norms.GATED, norms.prepare_gate, ("silu",)),
+    Kernel("size", sizes.SIZE, sizes.prepare, ("gather",), compiled=False),
+    Kernel("expand", sizes.EXPANDED, sizes.prepare_expanded, ("tile",), compiled=False),
     _single("product", "conv linear matmul", single.prepare_product, compiled=False),
     _single("softmax", "softmax", single.prepare_small),
     _single("layer_norm", "layer_norm", single.prepare_small),
