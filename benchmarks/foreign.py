@@ -152,7 +152,7 @@ def forms(folder: Path) -> dict[str, tuple[int, Callable[[], MLProgram]]]:
 class Runner:
     """A form in one precision, with a state that some tokens have filled."""
 
-    def __init__(self, program: MLProgram, tokens: int, precision: str, without: tuple = ()):
+    def __init__(self, program: MLProgram, tokens: int, precision: str):
         self.program = MLProgram(program.package, program.name, precision)
         self.inputs = inputs_of(program, tokens)
         self.state = self.program.make_state()
