@@ -8,7 +8,7 @@ from _tiny import COMMON, TINY, VARIANTS, longrope, odd, tiny_model, write_check
 import ane_book
 from ane_book.conversion import _open
 from ane_book.conversion.recipe import make_recipe
-from ane_book.errors import AneBookError, InvalidWeights, UnsupportedModel
+from ane_book.errors import AneBookError, InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.host import causal_mask
 from ane_book.models import find, read_config
 from ane_book.models.decoder import Decoder, Head, Winner
@@ -316,6 +316,11 @@ def test_a_configuration_that_will_not_do(family, changes, error, message):
     with pytest.raises(error, match=message) as caught:
         RandomSource(config | changes)
     assert str(caught.value).startswith("the configuration: ") and "\n" not in str(caught.value)
+
+
+def test_a_context_of_one_token_is_refused_as_what_it_is():
+    with pytest.raises(InvalidInput, match="^a context needs at least 2 tokens, not 1$"):
+        make_recipe(read_config(tiny_model("llama").config.to_dict()), context=1)
 
 
 @pytest.mark.parametrize("name", ane_book.reference_models())

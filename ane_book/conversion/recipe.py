@@ -21,7 +21,9 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
     find_scheme(recipe.quant), find_scheme(recipe.quant_head)
     context, prefill = _context(config, recipe), recipe.prefill
     if prefill > context:
-        if "prefill" in recipe.model_fields_set or context < 2:
+        if context < 2:
+            raise InvalidInput(f"a context needs at least 2 tokens, not {context}")
+        if "prefill" in recipe.model_fields_set:
             raise InvalidInput(
                 f"prefill must be between 2 and the context of {context} tokens, not {prefill}"
             )

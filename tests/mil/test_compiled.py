@@ -153,6 +153,13 @@ def test_what_does_not_parse_is_refused_with_line_and_column(old, new, place, ma
     assert f"model.mil, {place}" in str(caught.value)
 
 
+def test_what_is_no_text_is_refused_with_its_path(tmp_path):
+    path = folder(tmp_path, "")
+    (path / "model.mil").write_bytes(b"program\x80")
+    with pytest.raises(InvalidPackage, match=f"^{path}/model.mil: no text in UTF-8"):
+        MLProgram(path)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -52,7 +52,7 @@ def read_compiled(folder: Path, path: Path, part: str = "", depth: int = 0):
         try:
             text = read_file(file, MAX_TEXT).decode()
         except UnicodeDecodeError as error:
-            raise InvalidPackage(f"{what}{TEXT}: no text in UTF-8 ({error})") from None
+            raise InvalidPackage(f"{path / part / TEXT}: no text in UTF-8 ({error})") from None
         model.mlProgram.CopyFrom(read_text(text, f"{path / part / TEXT}", part))
         _complete(model)
     elif kind == PIPELINE and not depth:
