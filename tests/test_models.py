@@ -307,6 +307,7 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0
         ("llama", {"rope_theta": 0}, InvalidWeights, "rope_theta: .*greater than 0"),
         ("llama", {"tie_word_embeddings": "maybe"}, InvalidWeights, "tied_embeddings: .*boolean"),
         ("olmo2", {"attention_bias": True}, UnsupportedModel, "attention_bias = True"),
+        ("bert", {"sentence_transformers": "x"}, InvalidWeights, "sentence_transformers is not an"),
     ],
 )  # fmt: skip
 def test_a_configuration_that_will_not_do(family, changes, error, message):

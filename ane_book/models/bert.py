@@ -87,6 +87,8 @@ class Bert(Architecture):
                 f"supported: {', '.join(ACTIVATIONS)}"
             )
         sentences = fields.get("sentence_transformers", {})
+        if not isinstance(sentences, dict):
+            raise TypeError("sentence_transformers is not an object")
         return BertConfig(
             architecture=self.model_type,
             hidden_size=fields["hidden_size"],
