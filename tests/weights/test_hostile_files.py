@@ -188,7 +188,7 @@ def test_a_link_within_the_cache_of_the_hub_is_followed(tmp_path, folder):
         ({"max_position_embeddings": 2**62}, "max_position: Input should be less than"),
         ({"num_key_value_heads": 10**9}, "num_kv_heads: Input should be less than"),
         ({"model_type": "\x1b[31m" + "x" * 10_000}, r"model_type '\x1b[31mxxx"),
-        ({"model_type": ["llama"]}, r"config.json: model_type ['llama'] is not one this library converts"),
+        ({"model_type": ["llama"]}, "config.json: model_type ['llama'] is not one"),
     ],
     ids=lambda value: ascii(value)[:40],
 )  # fmt: skip
