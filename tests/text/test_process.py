@@ -24,7 +24,7 @@ LOOP = "{% for a in range(99999) %}"
 
 @pytest.fixture
 def words(monkeypatch):
-    monkeypatch.setattr(process, "SECONDS", 0.5)
+    monkeypatch.setattr(process, "SECONDS", 1)
     monkeypatch.setattr(process, "MEMORY", 1 << 30)
     return TextProcess()
 
@@ -100,8 +100,8 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("template", "message"),
         [
-            (f"{LOOP}{LOOP}{{% endfor %}}{{% endfor %}}", "template took more than 0.5 s"),
-            ("{{ 9 ** (9 ** 9) }}", "template took more than 0.5 s"),
+            (f"{LOOP}{LOOP}{{% endfor %}}{{% endfor %}}", "template took more than 1 s"),
+            ("{{ 9 ** (9 ** 9) }}", "template took more than 1 s"),
             ("{{ 'a' * 10 ** 10 }}", "MemoryError"),
             ("{{ messages[0].content * 10 ** 7 }}", "template gives 90,000,000 characters"),
             ("{{ 'a\nb' | indent(10 ** 10) }}", "MemoryError"),
@@ -182,7 +182,7 @@ class TestProcess:
         assert answers == [ids] * 20
 
     def test_a_fork_while_another_thread_waits_for_an_answer(self, words):
-        asking = threading.Thread(target=words.render, args=("{{ 'a' * 10 ** 7 }}" * 3, MESSAGES))
+        asking = threading.Thread(target=words.render, args=("{{ 'a' * 10 ** 6 }}" * 3, MESSAGES))
         asking.start()
         while not words._lock.locked():
             pass
