@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 
 from ane_book.mil.analysis.aliases import origins, uses
 from ane_book.mil.analysis.constants import Constants
+from ane_book.mil.ops.tensor_transformation import slice_of
 from ane_book.mil.package.reader import Block, Constant, Function, Operation, TensorType
 import torch
 
-__all__ = ["Graph", "Match", "Unfit", "split_sizes"]
+__all__ = ["Graph", "Match", "Unfit", "is_halved", "is_stretch", "split_sizes"]
 
 FLOATS = ("fp16", "fp32")
 
@@ -116,3 +117,24 @@ def split_sizes(match: Match, name: str) -> list[int] | None:
     said = graph.value(operation, "split_sizes", halves)
     fits = said == declared and len(declared) == 2 == graph.value(operation, "num_splits", 2)
     return declared if fits else None
+
+
+def is_halved(match: Match, name: str, shape: tuple[int, ...], axis: int) -> bool:
+    """Whether an op, `split`, cuts a value of this shape into its halves along `axis`."""
+    axis %= len(shape)
+    along = match.get(name, "axis") in (axis, axis - len(shape))
+    return along and split_sizes(match, name) == [shape[axis] // 2] * 2
+
+
+def is_stretch(
+    match: Match, name: str, shape: tuple[int, ...], axis: int, begin: int, size: int
+) -> bool:
+    """Whether an op, `slice_by_index`, takes of a value of this shape what `narrow` would."""
+    operation, graph = match.named[name], match.graph
+    given = {key: graph.value(operation, key) for key in operation.inputs if key != "x"}
+    if None in given.values():
+        return False
+    whole = torch.empty(shape, device="meta")
+    part, wanted = slice_of(whole, **given), whole.narrow(axis, begin, size)
+    places = [(t.shape, t.stride(), t.storage_offset()) for t in (part, wanted)]
+    return places[0] == places[1]

@@ -8,11 +8,10 @@ follow. Rounding stays where the ops round.
 from collections.abc import Callable
 
 from ane_book.mil.kernels import native_ops
-from ane_book.mil.kernels.graph import Match, Unfit, split_sizes
+from ane_book.mil.kernels.graph import Match, Unfit, is_halved, is_stretch
 from ane_book.mil.kernels.native_ops import Rounding
 from ane_book.mil.kernels.pattern import Const, Named, either, op
-from ane_book.mil.ops import OPS
-from ane_book.mil.ops.tensor_transformation import slice_of
+from ane_book.mil.kernels.plainly import plainly
 import torch
 
 __all__ = ["GATED", "NORM_OF_PAIR", "SPELLED_OUT", "prepare_gate", "prepare_pair", "prepare_root"]
@@ -70,20 +69,13 @@ def prepare_pair(match: Match) -> tuple[list, Callable]:
 
 def _is_first_half(match: Match, x: tuple[int, ...], axis: int) -> bool:
     """Whether the first half along `axis` is taken of what has the shape of [x, -x]."""
-    half, graph = match.named["half"], match.graph
+    half = match.named["half"]
     doubled = tuple(n * 2 if i == axis else n for i, n in enumerate(x))
-    if graph.shape(half.inputs["x"][0]) != doubled:
+    if match.graph.shape(half.inputs["x"][0]) != doubled:
         return False
     if half.type == "split":
-        along = graph.value(half, "axis") in (axis, axis - len(x))
-        return along and split_sizes(match, "half") == [x[axis]] * 2
-    given = {key: graph.value(half, key) for key in half.inputs if key != "x"}
-    if None in given.values():
-        return False
-    whole = torch.empty(doubled, device="meta")
-    part, wanted = slice_of(whole, **given), whole.narrow(axis, 0, x[axis])
-    places = [(t.shape, t.stride(), t.storage_offset()) for t in (part, wanted)]
-    return places[0] == places[1]
+        return is_halved(match, "half", doubled, axis)
+    return is_stretch(match, "half", doubled, axis, 0, x[axis])
 
 
 def prepare_root(match: Match) -> tuple[list, Callable]:
@@ -128,12 +120,9 @@ def prepare_gate(match: Match) -> tuple[list, Callable]:
     if types[0] != types[1] or types[0].dtype not in ("fp16", "fp32"):
         raise Unfit(f"a gate of {types[0]} and a value of {types[1]}")
     dtype, shape = match.graph.constants.dtype(types[0]), types[0].shape
-
-    def plain(gate: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return OPS["mul"].function(OPS["silu"].function(gate), x)
-
-    run = native_ops.gated(dtype)
-    same = native_ops.fixed(plain, run, dtype, shape, shape)
+    operands = [match["gate"], match["x"]]
+    plain = plainly(match, operands)
+    same = native_ops.fixed(plain, native_ops.gated(dtype), dtype, shape, shape)
     if None not in shape:
-        return [match["gate"], match["x"]], same
-    return [match["gate"], match["x"]], lambda g, x: (same if g.shape == x.shape else plain)(g, x)
+        return operands, same
+    return operands, lambda g, x: (same if g.shape == x.shape else plain)(g, x)

@@ -7,10 +7,9 @@ precision rounds where the ops round.
 from collections.abc import Callable
 
 from ane_book.mil.kernels import native_ops
-from ane_book.mil.kernels.graph import Match, Unfit, split_sizes
+from ane_book.mil.kernels.graph import Match, Unfit, is_halved, is_stretch
 from ane_book.mil.kernels.pattern import either, op
 from ane_book.mil.kernels.plainly import plainly
-from ane_book.mil.ops.tensor_transformation import slice_of
 import torch
 from torch import Tensor
 
@@ -49,22 +48,14 @@ def prepare(match: Match) -> tuple[list, Callable]:
 
 def _are_halves(match: Match, shape: tuple[int, ...], axis: int) -> bool:
     """Whether the parts of x, of this shape, are its halves along `axis`."""
-    size = shape[axis] // 2
     if "split" in match.named:
-        along = match.get("split", "axis") in (axis, axis + len(shape))
         sliced = {"first", "second"} & match.named.keys()
-        return along and not sliced and split_sizes(match, "split") == [size] * 2
-    whole = torch.empty(shape, device="meta")
-    for begin, name in ((0, "first"), (size, "second")):
-        operation = match.named[name]
-        given = {k: match.graph.value(operation, k) for k in operation.inputs if k != "x"}
-        if None in given.values():
-            return False
-        part, wanted = slice_of(whole, **given), whole.narrow(axis, begin, size)
-        places = [(t.shape, t.stride(), t.storage_offset()) for t in (part, wanted)]
-        if places[0] != places[1]:
-            return False
-    return True
+        return not sliced and is_halved(match, "split", shape, axis)
+    size = shape[axis] // 2
+    return all(
+        is_stretch(match, name, shape, axis, begin, size)
+        for begin, name in ((0, "first"), (size, "second"))
+    )
 
 
 def _looking(

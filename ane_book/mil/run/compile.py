@@ -7,6 +7,7 @@ The trace is the same lines, and gives every value as it is made.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from types import FunctionType
 
 from ane_book.errors import InvalidPackage
@@ -28,9 +29,13 @@ class Compiled:
     """A function ready to run on lists of tensors and a dict of states."""
 
     run: Callable  # (inputs, states) -> outputs
-    trace: Callable  # (inputs, states) -> generator of (name, tensor)
     source: str
     plan: Plan
+
+    @cached_property
+    def trace(self) -> Callable:
+        """(inputs, states) -> generator of (name, tensor); generated when first asked for."""
+        return _Source(self.plan).load(trace=True)[0]
 
     @property
     def failures(self) -> Failures:
@@ -38,10 +43,8 @@ class Compiled:
 
 
 def compile_plan(plan: Plan) -> Compiled:
-    """Generate and load the source of a plan, without and with a trace."""
-    run, source = _Source(plan).load(trace=False)
-    trace, _ = _Source(plan).load(trace=True)
-    return Compiled(run, trace, source, plan)
+    """Generate and load the source of a plan."""
+    return Compiled(*_Source(plan).load(trace=False), plan)
 
 
 class _Source:
