@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.architecture import FULL, Architecture, Tensor
-from ane_book.models.dense import WIDEST
+from ane_book.models.dense import Layers, Vocabulary, Width
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Bert", "BertConfig"]
 
-Width = Annotated[int, Field(gt=0, le=WIDEST)]
 Length = Annotated[int, Field(gt=0, le=1 << 14)]  # a mask has its square
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
@@ -45,9 +44,9 @@ class BertConfig(BaseModel):
     architecture: str
     hidden_size: Width  # C
     intermediate_size: Width  # F
-    num_layers: Annotated[int, Field(gt=0, le=10_000)]
+    num_layers: Layers
     num_heads: Width  # H
-    vocab_size: Annotated[int, Field(gt=0, le=1 << 24)]  # V
+    vocab_size: Vocabulary  # V
     max_position: Length  # P
     token_types: Width
     layer_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -19,10 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["NAMES", "OUTER", "DecoderConfig", "Dense", "plain_rope", "rope_type"]
+__all__ = ["NAMES", "OUTER", "DecoderConfig", "Dense", "head_norms", "plain_rope", "rope_type"]
 
 # Bounds far beyond every model, so that a damaged file costs neither time nor memory.
 Width = Annotated[int, Field(gt=0, le=WIDEST)]
+Layers = Annotated[int, Field(gt=0, le=10_000)]
+Vocabulary = Annotated[int, Field(gt=0, le=1 << 24)]
 Count = Annotated[int, Field(gt=0, le=1 << 31)]
 Real = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -52,11 +54,11 @@ class DecoderConfig(BaseModel):
     architecture: str  # `model_type` in config.json
     hidden_size: Width  # C
     intermediate_size: Width  # F
-    num_layers: Annotated[int, Field(gt=0, le=10_000)]  # L
+    num_layers: Layers  # L
     num_heads: Width  # H, query heads
     num_kv_heads: Width  # K, key/value heads; H / K = G queries share one
     head_dim: Width  # D
-    vocab_size: Annotated[int, Field(gt=0, le=1 << 24)]  # V
+    vocab_size: Vocabulary  # V
     rms_norm_eps: Annotated[float, Field(ge=0, le=1)]
     rope_theta: Real
     rope_scaling: dict | None = None  # "rope_type" and what goes with it: see ane_book.rope
@@ -239,6 +241,17 @@ class Dense(Architecture):
 
     def repeats(self, config: DecoderConfig) -> frozenset[str]:
         return frozenset({"lm_head.weight"} if config.tied_embeddings else ())
+
+
+def head_norms(config: DecoderConfig, q: str, k: str, plus: float = 0.0) -> dict:
+    """The parameter of norms of queries and keys head by head, each of which has one weight for all
+    its heads, under the names q and k."""
+    D = config.head_dim
+    norms = (
+        Tensor(f"{q}.weight", (D,), config.num_heads, plus=plus),
+        Tensor(f"{k}.weight", (D,), config.num_kv_heads, plus=plus),
+    )
+    return {"attention.prepare.weight": norms}
 
 
 def plain_rope(config: dict) -> dict:

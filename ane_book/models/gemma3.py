@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, ClassVar
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.architecture import FULL, GGUF, Tensor
-from ane_book.models.dense import NAMES, OUTER, Count, DecoderConfig, Dense, Real, rope_type
+from ane_book.models.dense import (
+    NAMES,
+    OUTER,
+    Count,
+    DecoderConfig,
+    Dense,
+    Real,
+    head_norms,
+    rope_type,
+)
 from ane_book.rope import Factor
 import numpy as np
 
@@ -129,20 +138,15 @@ class Gemma3(Dense):
         )
 
     def parameters(self, config: Config, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
-        C, D = config.hidden_size, config.head_dim
-
-        def norm(name: str, size: int = C, repeat: int = 1) -> Tensor:
-            return Tensor(f"{name}.weight", (size,), repeat, plus=1.0)
+        def norm(name: str) -> Tensor:
+            return Tensor(f"{name}.weight", (config.hidden_size,), plus=1.0)
 
         return super().parameters(config, kind) | {
             "before_attention.weight": (norm("input_layernorm"),),
             "after_attention.weight": (norm("post_attention_layernorm"),),
             "before_feed_forward.weight": (norm("pre_feedforward_layernorm"),),
             "after_feed_forward.weight": (norm("post_feedforward_layernorm"),),
-            "attention.prepare.weight": (
-                norm("self_attn.q_norm", D, config.num_heads),
-                norm("self_attn.k_norm", D, config.num_kv_heads),
-            ),
+            **head_norms(config, "self_attn.q_norm", "self_attn.k_norm", plus=1.0),
         }
 
     def outer(self, config: Config) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
 from ane_book.models.architecture import FULL, GGUF, Tensor
-from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense
+from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense, head_norms
 from pydantic import model_validator
 
 if TYPE_CHECKING:
@@ -55,9 +55,5 @@ class HunYuan(Dense):
         return Attention(config, RotateThenNorm(config))
 
     def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
-        D = config.head_dim
-        norms = (
-            Tensor("self_attn.query_layernorm.weight", (D,), repeat=config.num_heads),
-            Tensor("self_attn.key_layernorm.weight", (D,), repeat=config.num_kv_heads),
-        )
-        return super().parameters(config, kind) | {"attention.prepare.weight": norms}
+        norms = head_norms(config, "self_attn.query_layernorm", "self_attn.key_layernorm")
+        return super().parameters(config, kind) | norms

@@ -6,7 +6,7 @@ References: Qwen3 technical report (arXiv 2505.09388); `transformers`, modeling_
 from typing import TYPE_CHECKING
 
 from ane_book.models.architecture import FULL, GGUF, Tensor
-from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense
+from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense, head_norms
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,9 +31,5 @@ class Qwen3(Dense):
         return Attention(config, NormThenRotate(config))
 
     def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
-        D = config.head_dim
-        norms = (
-            Tensor("self_attn.q_norm.weight", (D,), repeat=config.num_heads),
-            Tensor("self_attn.k_norm.weight", (D,), repeat=config.num_kv_heads),
-        )
-        return super().parameters(config, kind) | {"attention.prepare.weight": norms}
+        norms = head_norms(config, "self_attn.q_norm", "self_attn.k_norm")
+        return super().parameters(config, kind) | norms
