@@ -56,8 +56,7 @@ def load(
     from ane_book.bundle import Bundle
     from ane_book.runtime import Embedder, Session, choose_backend
 
-    if backend is None or isinstance(backend, str):
-        backend = choose_backend(backend, precision)  # refused before a conversion, not after it
+    backend = choose_backend(backend, precision)  # refused before a conversion, not after it
     if os.path.exists(os.path.join(model, "manifest.json")):
         from ane_book.bundle.cache import mark_used
 

@@ -164,36 +164,28 @@ class TestRefused:
         assert isinstance(ane_book.load(decoder.path), Session)
 
     @pytest.mark.parametrize(
-        ("changes", "message"),
+        ("error", "changes", "message"),
         [
-            (
-                {"position_embedding_type": "relative_key"},
-                "position_embedding_type = 'relative_key'",
-            ),
-            ({"is_decoder": True}, "is_decoder = True is not supported for bert models"),
-            ({"add_cross_attention": True}, "add_cross_attention = True"),
-            ({"hidden_act": "silu"}, "hidden_act = 'silu' is not .* gelu, gelu_new"),
+            (UnsupportedModel, {"position_embedding_type": "relative_key"},
+             "position_embedding_type = 'relative_key'"),
+            (UnsupportedModel, {"is_decoder": True},
+             "is_decoder = True is not supported for bert models"),
+            (UnsupportedModel, {"add_cross_attention": True}, "add_cross_attention = True"),
+            (UnsupportedModel, {"hidden_act": "silu"},
+             "hidden_act = 'silu' is not .* gelu, gelu_new"),
+            (InvalidWeights, {"num_attention_heads": 5}, "96 channels do not divide by 5 heads"),
+            (InvalidWeights, {"max_position_embeddings": 30},
+             "texts of 40 tokens do not fit 30 positions"),
+            (InvalidWeights, {"vocab_size": 300}, r"word_embeddings.weight has shape \(263, 96\)"),
+            (InvalidWeights, {"num_hidden_layers": 2},
+             "encoder.layer.1.attention.self.query.weight is missing"),
         ],
         ids=str,
-    )
-    def test_models_that_would_answer_wrongly(self, tmp_path, changes, message):
+    )  # fmt: skip
+    def test_a_configuration_that_will_not_do(self, tmp_path, error, changes, message):
+        """What would answer wrongly, and what is not that of the weights."""
         folder = edited(write_encoder(tiny_bert("odd"), tmp_path / "m"), **changes)
-        with pytest.raises(UnsupportedModel, match=message):
-            ane_book.convert(str(folder), out=tmp_path / "b")
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"num_attention_heads": 5}, "96 channels do not divide by 5 heads"),
-            ({"max_position_embeddings": 30}, "texts of 40 tokens do not fit 30 positions"),
-            ({"vocab_size": 300}, r"word_embeddings.weight has shape \(263, 96\)"),
-            ({"num_hidden_layers": 2}, "encoder.layer.1.attention.self.query.weight is missing"),
-        ],
-        ids=str,
-    )
-    def test_a_configuration_that_is_not_the_weights(self, tmp_path, changes, message):
-        folder = edited(write_encoder(tiny_bert("odd"), tmp_path / "m"), **changes)
-        with pytest.raises(InvalidWeights, match=message):
+        with pytest.raises(error, match=message):
             ane_book.convert(str(folder), out=tmp_path / "b")
 
     @pytest.mark.parametrize(

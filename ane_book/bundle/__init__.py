@@ -36,7 +36,7 @@ from ane_book.options import Recipe
 import numpy as np
 from pydantic import ValidationError
 
-__all__ = ["Bundle", "Manifest", "Recipe", "check_task", "regular_files", "seal"]
+__all__ = ["Bundle", "Manifest", "Recipe", "check_task", "opened", "regular_files", "seal"]
 
 VERSION = int(FORMAT.split()[-1])
 MAX_MANIFEST = 1 << 22  # bytes; a thousand layers in projections need less
@@ -54,6 +54,13 @@ def check_task(model: object, found: str, wanted: str) -> None:
     if found != wanted:
         does, command = TASKS[found]
         raise InvalidInput(f"{model} {does}: `ane-book {command.format(model=model)}`")
+
+
+def opened(bundle: "Bundle | str | Path", task: str) -> "Bundle":
+    """The bundle, or the one in a folder; raises InvalidInput if it is for another task."""
+    bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+    check_task(bundle.path, bundle.manifest.task, task)
+    return bundle
 
 
 def seal(fields: dict) -> str:

@@ -3,17 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ane_book.cli.options import given
 from ane_book.progress import progress_bar
 
 if TYPE_CHECKING:
     from ane_book.runtime import Embedder, Session
 
-__all__ = ["given", "load"]
-
-
-def given(**options) -> dict:
-    """The options that were given."""
-    return {name: value for name, value in options.items() if value is not None}
+__all__ = ["load"]
 
 
 def load(

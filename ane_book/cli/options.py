@@ -57,6 +57,11 @@ FLAGS = {
 TYPED = {"shard_limit": str}  # "1GB"
 
 
+def given(**options) -> dict:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def takes(record: type[Recipe] | type[Sampling], *names: str) -> Callable[[Callable], Callable]:
     """Give a command these fields of a record as options, with their bounds and descriptions.
 
@@ -67,9 +72,8 @@ def takes(record: type[Recipe] | type[Sampling], *names: str) -> Callable[[Calla
     def decorate(command: Callable) -> Callable:
         @wraps(command)
         def gather(**arguments):
-            given = {name: arguments.pop(name) for name in names}
-            given = {name: value for name, value in given.items() if value is not None}
-            return command(**arguments, **{argument: given})
+            chosen = given(**{name: arguments.pop(name) for name in names})
+            return command(**arguments, **{argument: chosen})
 
         signature = inspect.signature(command, eval_str=True)
         own = [p for name, p in signature.parameters.items() if name != argument]

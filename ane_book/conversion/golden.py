@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from ane_book.bundle import Recipe
 from ane_book.host import Host, causal_mask
 from ane_book.models import DecoderConfig, decoder, find
+from ane_book.options import Recipe
 import numpy as np
 import torch
 from torch import Tensor, nn

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 import shutil
 import tempfile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ane_book import device
 from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
@@ -53,6 +53,7 @@ class LoadedFunction(Protocol):
         ...
 
 
+@runtime_checkable
 class Backend(Protocol):
     """Loads functions of packages.
 
@@ -180,12 +181,15 @@ class _CoreMLFunction:
         return self._model.make_state()
 
 
-def choose_backend(name: str | None = None, precision: str = "fp16") -> Backend:
+def choose_backend(name: Backend | str | None = None, precision: str = "fp16") -> Backend:
     """The backend "mil" or "coreml"; None takes Core ML where it can run, else the executor.
 
-    precision="fp32" is the executor's alone. Raises InvalidInput for another name or precision, and
-    BackendUnavailable when Core ML is asked for by name and cannot run.
+    A backend object is taken as it is, with a precision of its own. precision="fp32" is the
+    executor's alone. Raises InvalidInput for another name or precision, and BackendUnavailable when
+    Core ML is asked for by name and cannot run.
     """
+    if isinstance(name, Backend):
+        return name
     if name not in (None, "mil", "coreml"):
         raise InvalidInput(f'backend must be "mil" or "coreml", not {name!r}')
     if name == "coreml" and precision != "fp16":

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 
-from ane_book.bundle import Bundle, check_task
+from ane_book.bundle import Bundle, opened
 from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType
 from ane_book.host import MASKED
@@ -41,12 +41,9 @@ class Embedder:
         precision: str = "fp16",
         backend: Backend | str | None = None,
     ):
-        self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-        check_task(self.bundle.path, self.bundle.manifest.task, "embedding")
+        self.bundle = opened(bundle, "embedding")
         self._words = TextProcess()  # it starts while the packages are opened
-        if backend is None or isinstance(backend, str):
-            backend = choose_backend(backend, precision)
-        self.backend = backend
+        self.backend = backend = choose_backend(backend, precision)
         self._turn = Lock()
         manifest = self.bundle.manifest
         self.max_tokens, self.size = manifest.context, manifest.embedding.shape[1]

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
-from ane_book.bundle import Bundle, check_task
+from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
 from ane_book.options import Sampling, checked
 from ane_book.runtime.answer import Clock, Result, Stream, alone
@@ -51,12 +51,9 @@ class Session:
         precision: str = "fp16",
         backend: Backend | str | None = None,
     ):
-        self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-        check_task(self.bundle.path, self.bundle.manifest.task, "text-generation")
+        self.bundle = opened(bundle, "text-generation")
         self._words = TextProcess()  # it starts while the packages are opened
-        if backend is None or isinstance(backend, str):
-            backend = choose_backend(backend, precision)
-        self.backend = backend
+        self.backend = backend = choose_backend(backend, precision)
         self._engine = Engine(self.bundle, backend)
         self._text = self.bundle.manifest.tokenizer
         load_tokenizer(self._words, self._tokenizer_file)

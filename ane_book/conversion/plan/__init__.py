@@ -20,7 +20,6 @@ from math import prod
 from pathlib import Path
 
 from ane_book import models
-from ane_book.bundle import Recipe
 from ane_book.conversion.plan import limits
 from ane_book.conversion.plan.shards import (
     blob_bytes,
@@ -36,6 +35,7 @@ from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme, loss_of, 
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.reference import find_reference, reference_models
+from ane_book.options import Recipe
 from ane_book.weights import open_source, read_config, read_json
 
 __all__ = ["Plan", "Program", "find_config", "plan"]

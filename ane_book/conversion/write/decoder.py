@@ -12,12 +12,12 @@ Letters are those of `ane_book.models.layers`; n is the number of layers in a sh
 from collections.abc import Iterable
 from pathlib import Path
 
-from ane_book.bundle import Recipe
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Piece, lower
 from ane_book.conversion.write.projections import add_convolution
 from ane_book.models import DecoderConfig, find
 from ane_book.models.decoder import Winner
+from ane_book.options import Recipe
 import numpy as np
 import torch
 from torch import Tensor

@@ -7,11 +7,11 @@ one 1x1 convolution, out (1, outputs, 1, T). Nothing is traced: a convolution is
 from collections.abc import Callable
 from pathlib import Path
 
-from ane_book.bundle import Recipe
 from ane_book.conversion.plan.shards import projections
 from ane_book.conversion.quantize import Scheme
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Stored
 from ane_book.models import DecoderConfig, find
+from ane_book.options import Recipe
 import numpy as np
 from torch import Tensor
 
