@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import time
 
 from _common import bundle, record, reference_model
+from ane_book.evidence import roofs
 from ane_book.runtime import Session
 import numpy as np
 import torch
@@ -101,17 +102,6 @@ def measure(runner) -> tuple[float, float]:
     return decode, PREFILL / (time.perf_counter() - start)
 
 
-def bandwidth() -> float:
-    """GB/s of reading 1 GB of float32 once, the floor under every decode step."""
-    data = torch.ones(1 << 28)
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        data.sum()
-        seconds.append(time.perf_counter() - start)
-    return data.nbytes / 1e9 / median(seconds)
-
-
 def main() -> None:
     with ExitStack() as stack:
         runners = {
@@ -132,7 +122,7 @@ def main() -> None:
             for _ in range(ROUNDS):
                 for name, runner in runners.items():
                     rates[name].append(measure(runner))
-        read = bandwidth()
+        read = roofs.measure().bandwidth_bytes_s / 1e9
     medians = {n: [float(median(v)) for v in np.array(r).T] for n, r in rates.items()}
     report(medians, {name: runner.bytes for name, runner in runners.items()}, read)
 
