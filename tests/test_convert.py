@@ -20,7 +20,7 @@ from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage
 from ane_book.host import causal_mask
 from ane_book.mil import MLProgram
 from ane_book.models import DecoderConfig, read_config
-from ane_book.models.decoder import Decoder, block_weights
+from ane_book.models.base.decoder import Decoder, block_weights
 from ane_book.options import parse_bytes
 from ane_book.runtime import Session
 import numpy as np

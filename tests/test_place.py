@@ -258,7 +258,7 @@ class TestKeys:
         monkeypatch.setattr(key, "version", lambda n: "0.0" if n == name else true(n))
         assert key.code_key.__wrapped__() != before
 
-    @pytest.mark.parametrize("name", ["mil/package/reader.py", "models/layers.py"])
+    @pytest.mark.parametrize("name", ["mil/package/reader.py", "models/base/layers.py"])
     def test_sources_count(self, library, monkeypatch, name):
         monkeypatch.setattr(key, "LIBRARY", library)
         before = key.code_key.__wrapped__()

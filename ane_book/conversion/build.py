@@ -35,8 +35,9 @@ from ane_book.conversion.write.projections import cut_layer, host_weights, write
 from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.mil.package.reader import Function as Declared
 from ane_book.mil.package.reader import Package
-from ane_book.models import DecoderConfig, decoder, find
-from ane_book.models.architecture import Tensor as Named
+from ane_book.models import DecoderConfig, find
+from ane_book.models.base import decoder
+from ane_book.models.base.architecture import Tensor as Named
 from ane_book.options import Recipe
 from ane_book.weights import TokenizerFiles, WeightSource
 import numpy as np

@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 
 from ane_book.host import Host, causal_mask
-from ane_book.models import DecoderConfig, decoder, find
+from ane_book.models import DecoderConfig, find
+from ane_book.models.base import decoder
 from ane_book.options import Recipe
 import numpy as np
 import torch

@@ -1,20 +1,21 @@
 """Models: one file an architecture, of the layers that they share.
 
-    architecture.py   the interface: what a file has to say
-    dense.py          the decoder that most of them are, but for a few lines
-    layers.py         the layers, in the form that the Neural Engine likes (torch)
-    encoder.py        those of encoders (torch)
-    decoder.py        what comes around the blocks: head, weights, the whole decoder (torch)
-    reference.py      the reference models
+    base/         what they share
+      architecture.py   the interface: what a file has to say
+      dense.py          the decoder that most of them are, but for a few lines
+      layers.py         the layers, in the form that the Neural Engine likes (torch)
+      encoder.py        those of encoders (torch)
+      decoder.py        what comes around the blocks: head, weights, the whole decoder (torch)
+    reference/    the reference models
 
 Adding one is a file here, its line in `ARCHITECTURES`, and a row in the parity tests
 (`tests/_tiny.py`).
 """
 
 from ane_book.errors import UnsupportedModel
-from ane_book.models.architecture import Architecture
+from ane_book.models.base.architecture import Architecture
+from ane_book.models.base.dense import DecoderConfig
 from ane_book.models.bert import Bert
-from ane_book.models.dense import DecoderConfig
 from ane_book.models.gemma3 import Gemma3
 from ane_book.models.granite import Granite
 from ane_book.models.hunyuan import HunYuan

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.architecture import FULL, Architecture, Tensor
-from ane_book.models.dense import Layers, Vocabulary, Width
+from ane_book.models.base.architecture import FULL, Architecture, Tensor
+from ane_book.models.base.dense import Layers, Vocabulary, Width
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ class Bert(Architecture):
         return [FULL] * config.num_layers
 
     def block(self, config: BertConfig, kind: str = FULL) -> "nn.Module":
-        from ane_book.models.encoder import EncoderBlock
+        from ane_book.models.base.encoder import EncoderBlock
 
         C, F, H = config.hidden_size, config.intermediate_size, config.num_heads
         return EncoderBlock(C, F, H, config.activation, config.layer_norm_eps)
 
     def first(self, config: BertConfig) -> "nn.Module":
-        from ane_book.models.encoder import LayerNorm
+        from ane_book.models.base.encoder import LayerNorm
 
         return LayerNorm(config.hidden_size, config.layer_norm_eps)
 

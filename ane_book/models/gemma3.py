@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.architecture import FULL, GGUF, Tensor
-from ane_book.models.dense import (
+from ane_book.models.base.architecture import FULL, GGUF, Tensor
+from ane_book.models.base.dense import (
     NAMES,
     OUTER,
     Count,
@@ -123,7 +123,7 @@ class Gemma3(Dense):
         )
 
     def block(self, config: Config, kind: str = FULL) -> "nn.Module":
-        from ane_book.models import layers
+        from ane_book.models.base import layers
 
         def norm() -> "nn.Module":
             return layers.RMSNorm(config.hidden_size, config.rms_norm_eps)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ane_book.host import Host
-from ane_book.models.architecture import FULL, GGUF
-from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense
+from ane_book.models.base.architecture import FULL, GGUF
+from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense
 from ane_book.models.llama import Llama
 from ane_book.rope import Factor
 
@@ -59,14 +59,14 @@ class Granite(Dense):
         )
 
     def block(self, config: Config, kind: str = FULL) -> "nn.Module":
-        from ane_book.models.layers import Scale
+        from ane_book.models.base.layers import Scale
 
         block = super().block(config, kind)
         block.after_attention = block.after_feed_forward = Scale(config.residual_multiplier)
         return block
 
     def final_norm(self, config: Config) -> "nn.Module":
-        from ane_book.models.layers import ScaledRMSNorm
+        from ane_book.models.base.layers import ScaledRMSNorm
 
         scale = 1 / config.logits_scaling
         return ScaledRMSNorm(config.hidden_size, config.rms_norm_eps, scale)

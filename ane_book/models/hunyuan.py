@@ -7,8 +7,8 @@ its scaling "dynamic" as the larger base that comes of it.
 from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
-from ane_book.models.architecture import FULL, GGUF, Tensor
-from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense, head_norms
+from ane_book.models.base.architecture import FULL, GGUF, Tensor
+from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense, head_norms
 from pydantic import model_validator
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class HunYuan(Dense):
         return {k: v for k, v in scaling.items() if k != "type"} | {"rope_type": "dynamic"}
 
     def attention(self, config: DecoderConfig) -> "nn.Module":
-        from ane_book.models.layers import Attention, RotateThenNorm
+        from ane_book.models.base.layers import Attention, RotateThenNorm
 
         return Attention(config, RotateThenNorm(config))
 

@@ -4,8 +4,8 @@ References: Llama 2, Touvron et al. 2023 (arXiv 2307.09288); `transformers`, mod
 llama.cpp, convert_hf_to_gguf.py.
 """
 
-from ane_book.models.architecture import GGUF
-from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense
+from ane_book.models.base.architecture import GGUF
+from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense
 import numpy as np
 
 __all__ = ["Llama"]

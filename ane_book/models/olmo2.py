@@ -6,8 +6,8 @@ convert_hf_to_gguf.py.
 
 from typing import TYPE_CHECKING
 
-from ane_book.models.architecture import FULL, GGUF, Tensor
-from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense
+from ane_book.models.base.architecture import FULL, GGUF, Tensor
+from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +31,7 @@ class Olmo2(Dense):
     gguf = GGUF("olmo2", OUTER, {k: v for k, v in (NAMES | NORMS).items() if k not in BEFORE})
 
     def block(self, config: DecoderConfig, kind: str = FULL) -> "nn.Module":
-        from ane_book.models import layers
+        from ane_book.models.base import layers
 
         C, _, Q, KV = config.widths
         qkv = layers.NormedProjection(C, (Q, KV), KV, config.rms_norm_eps)

@@ -5,8 +5,8 @@ References: Qwen2.5 technical report (arXiv 2412.15115); `transformers`, modelin
 
 from typing import TYPE_CHECKING
 
-from ane_book.models.architecture import FULL, GGUF, Tensor
-from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense
+from ane_book.models.base.architecture import FULL, GGUF, Tensor
+from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,7 +22,7 @@ class Qwen2(Dense):
     fixed = Dense.fixed | {"attention_bias": True}
 
     def attention(self, config: DecoderConfig) -> "nn.Module":
-        from ane_book.models.layers import Attention, Rotate
+        from ane_book.models.base.layers import Attention, Rotate
 
         return Attention(config, Rotate(config), bias=True)
 

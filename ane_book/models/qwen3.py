@@ -5,8 +5,8 @@ References: Qwen3 technical report (arXiv 2505.09388); `transformers`, modeling_
 
 from typing import TYPE_CHECKING
 
-from ane_book.models.architecture import FULL, GGUF, Tensor
-from ane_book.models.dense import NAMES, OUTER, DecoderConfig, Dense, head_norms
+from ane_book.models.base.architecture import FULL, GGUF, Tensor
+from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense, head_norms
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +26,7 @@ class Qwen3(Dense):
     )
 
     def attention(self, config: DecoderConfig) -> "nn.Module":
-        from ane_book.models.layers import Attention, NormThenRotate
+        from ane_book.models.base.layers import Attention, NormThenRotate
 
         return Attention(config, NormThenRotate(config))
 

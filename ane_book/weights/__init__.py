@@ -25,8 +25,8 @@ from pathlib import Path
 
 from ane_book import models
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
-from ane_book.models.architecture import Shape
-from ane_book.models.dense import plain_rope as plain
+from ane_book.models.base.architecture import Shape
+from ane_book.models.base.dense import plain_rope as plain
 import numpy as np
 from pydantic import BaseModel, ValidationError
 from pydantic.dataclasses import dataclass
@@ -211,7 +211,7 @@ def check_tensors(found: Mapping[str, Shape], expected: Mapping[str, Shape], pla
 
 
 def plain_rope(config: dict, place: str) -> dict:
-    """`ane_book.models.dense.plain_rope`: all sources have the rotary embedding in that one way."""
+    """`plain_rope` of models/base/dense: all sources have the rotary embedding in that one way."""
     for field in ("rope_parameters", "rope_scaling"):
         if not isinstance(config.get(field), dict | None):
             raise InvalidWeights(f"{place}: {field} is {config[field]!r}, not an object")

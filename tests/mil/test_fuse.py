@@ -252,7 +252,7 @@ def test_long_attention_runs_in_a_thread_with_a_small_stack():
     """Rows of the mask are as long as the cache: none of them may lie on the stack."""
     code = """
 import threading, torch
-from ane_book.mil.kernels import native_ops
+from ane_book.mil.kernels.native import ops as native_ops
 slots = 65536
 attend = native_ops.attention((1, 2, 8), (slots,), 1, torch.float16)
 q, mask = torch.randn(1, 2, 8).half(), torch.zeros(1, slots).half()

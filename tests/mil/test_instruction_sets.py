@@ -14,7 +14,7 @@ import sys
 
 from _calls import build, run
 from ane_book.mil.kernels import native
-from ane_book.mil.kernels.native_ops import Rounding
+from ane_book.mil.kernels.native.ops import Rounding
 import pytest
 from test_native import make
 import torch

@@ -11,7 +11,7 @@ import tempfile
 
 from ane_book import device
 from ane_book.errors import InvalidInput
-from ane_book.mil.kernels import library
+from ane_book.mil.kernels.native import library
 import pytest
 
 FUNCTION = "#include <stdint.h>\nint32_t answer(void) { return 42; }\n"
@@ -199,7 +199,7 @@ class TestWithoutACache:
             Path(folder, "answer.c").write_text(FUNCTION)
             code = f"""
 import os
-from ane_book.mil.kernels import library
+from ane_book.mil.kernels.native import library
 library.SOURCES = [library.Path({folder!r}, "answer.c")]
 os.chdir("/"), os.setgroups([]), os.setgid({OTHER}), os.setuid({OTHER})
 found, said = library.load(["answer"])

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native, native_ops
+from ane_book.mil.kernels import native
+from ane_book.mil.kernels.native import ops as native_ops
 import numpy as np
 import pytest
 import torch

@@ -8,8 +8,9 @@ import sys
 import threading
 
 from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native, native_ops
-from ane_book.mil.kernels.threads import threads, torch_threads
+from ane_book.mil.kernels import native
+from ane_book.mil.kernels.native import ops as native_ops
+from ane_book.mil.kernels.native.threads import threads, torch_threads
 import pytest
 from test_native import make, needs_compiler
 import torch

@@ -10,7 +10,7 @@ from ane_book.conversion.quantize import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
 from ane_book.mil.package.weight_file import HEADER, RECORD, stored_bytes
 from ane_book.models import DecoderConfig, find
-from ane_book.models.architecture import FULL
+from ane_book.models.base.architecture import FULL
 
 __all__ = [
     "blob_bytes",

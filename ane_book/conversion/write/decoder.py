@@ -6,7 +6,7 @@ kv="state" the frame reads the states once and writes the new rows of all layers
 `slice_update` a state; with kv="host" keys and values come in as inputs, and the new rows go out
 for the host to append.
 
-Letters are those of `ane_book.models.layers`; n is the number of layers in a shard.
+Letters are those of `ane_book.models.base.layers`; n is the number of layers in a shard.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Piece, lower
 from ane_book.conversion.write.projections import add_convolution
 from ane_book.models import DecoderConfig, find
-from ane_book.models.decoder import Winner
+from ane_book.models.base.decoder import Winner
 from ane_book.options import Recipe
 import numpy as np
 import torch

@@ -3,7 +3,7 @@
 Every shard has a function for each length of a call, over one weight file: static shapes are what
 the Neural Engine takes, and a few of them keep padding low.
 
-Letters are those of `ane_book.models.encoder`.
+Letters are those of `ane_book.models.base.encoder`.
 """
 
 from collections.abc import Iterable

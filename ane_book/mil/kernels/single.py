@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-from ane_book.mil.kernels import native_ops
 from ane_book.mil.kernels.graph import Match, Unfit
+from ane_book.mil.kernels.native import ops as native_ops
 from ane_book.mil.kernels.products import product
 from ane_book.mil.ops import OPS
 import torch

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from ane_book.errors import InvalidInput
 from ane_book.mil.analysis.constants import Constants
-from ane_book.mil.kernels import attention, native, norms, rotary, single, sizes
+from ane_book.mil.kernels import native, single
 from ane_book.mil.kernels.graph import Graph, Match, Unfit
+from ane_book.mil.kernels.groups import attention, norms, rotary, sizes
 from ane_book.mil.kernels.pattern import Op as Pattern
 from ane_book.mil.kernels.pattern import find, op
 from ane_book.mil.package.reader import Function, Operation

@@ -16,7 +16,7 @@ import inspect
 import pkgutil
 from typing import Literal, get_args, get_origin
 
-from ane_book.mil.package.signatures import NEEDED
+from ane_book.mil.package.validation.signatures import NEEDED
 
 __all__ = ["OPS", "Op", "op"]
 
@@ -55,7 +55,9 @@ def op(name: str | None = None, *, static: tuple[str, ...] = ()) -> Callable:
         parameters = inspect.signature(function).parameters
         needed = {k for k, p in parameters.items() if p.default is p.empty} - {"_out"}
         if needed != NEEDED.get(mil_name):
-            raise ValueError(f"op {mil_name} needs {needed}, not as mil/package/signatures.py says")
+            raise ValueError(
+                f"op {mil_name} needs {needed}, not as mil/package/validation/signatures.py says"
+            )
         known = frozenset(static), frozenset(parameters)
         words = {k: p.annotation for k, p in parameters.items()}
         choices = {k: get_args(w) for k, w in words.items() if get_origin(w) is Literal}

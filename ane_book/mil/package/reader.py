@@ -14,7 +14,7 @@ from pathlib import Path
 from ane_book.errors import InvalidPackage
 from ane_book.mil.package.container import Container, open_container, refuse
 from ane_book.mil.package.files import inside, proto
-from ane_book.mil.package.validate import validate
+from ane_book.mil.package.validation.validate import validate
 from ane_book.mil.package.values import Constant, TensorType, decode, read_type
 from ane_book.mil.package.weight_file import BlobFile, stored_bytes
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from ane_book.errors import InvalidInput, InvalidPackage, InvalidType
 from ane_book.mil.analysis.constants import torch_dtype
 from ane_book.mil.analysis.memory import Memory
+from ane_book.mil.kernels.native.threads import torch_threads
 from ane_book.mil.kernels.table import check_names
-from ane_book.mil.kernels.threads import torch_threads
 from ane_book.mil.package.description import Feature, by_name, features, random_inputs, to_array
 from ane_book.mil.package.reader import Function, Operation, Package, TensorType
-from ane_book.mil.package.validate import check_memory
+from ane_book.mil.package.validation.validate import check_memory
 from ane_book.mil.run.compile import Compiled, as_array, compile_plan
 from ane_book.mil.run.footprint import measure
 from ane_book.mil.run.plan import Plan, Planner

@@ -1,7 +1,7 @@
 """What an architecture is: the interface between its one file and everything that converts it.
 
-A file in this folder says of its models what `config.json` means and what of it is refused, which
-kinds of block there are and in which order, how a block is composed of `ane_book.models.layers`,
+A file in `ane_book/models` says of its models what `config.json` means and what of it is refused,
+which kinds of block there are and in which order, how a block is composed of `layers.py`,
 what its parameters are called in `transformers` and in GGUF, and what is left for the host. All of
 it but the blocks themselves is data, so that nothing here imports torch until one is built.
 """
@@ -93,7 +93,7 @@ class Architecture(ABC):
 
     @abstractmethod
     def block(self, config, kind: str = FULL) -> "nn.Module":
-        """A block in ANE form, composed of `ane_book.models.layers`."""
+        """A block in ANE form, composed of `ane_book.models.base.layers`."""
 
     def first(self, config) -> "nn.Module | None":
         """What the first program does before its first layer, to (1, C, 1, T); mostly nothing.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.architecture import FULL, Architecture, Tensor
+from ane_book.models.base.architecture import FULL, Architecture, Tensor
 from ane_book.rope import WIDEST, Rotary
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -188,12 +188,12 @@ class Dense(Architecture):
         return Host(rotary={"rope": config.rotary}, masks={"mask": config.sliding_window})
 
     def attention(self, config: DecoderConfig) -> "nn.Module":
-        from ane_book.models.layers import Attention, Rotate
+        from ane_book.models.base.layers import Attention, Rotate
 
         return Attention(config, Rotate(config))
 
     def block(self, config: DecoderConfig, kind: str = FULL) -> "nn.Module":
-        from ane_book.models.layers import Block, FeedForward, RMSNorm
+        from ane_book.models.base.layers import Block, FeedForward, RMSNorm
 
         return Block(
             self.attention(config),
@@ -204,7 +204,7 @@ class Dense(Architecture):
 
     def final_norm(self, config: DecoderConfig) -> "nn.Module":
         """What comes before the projection to the vocabulary; its one parameter is `weight`."""
-        from ane_book.models.layers import RMSNorm
+        from ane_book.models.base.layers import RMSNorm
 
         return RMSNorm(config.hidden_size, config.rms_norm_eps)
 

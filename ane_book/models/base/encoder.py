@@ -8,7 +8,7 @@ Reference: Apple, "Deploying Transformers on the Apple Neural Engine" (2022): Co
 
 from functools import partial
 
-from ane_book.models.layers import projection
+from ane_book.models.base.layers import projection
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F

@@ -4,13 +4,13 @@ Conversion lowers an architecture's block and `Head`, tests hold `Decoder` to `t
 chapters call it directly. Embedding lookup, rotary tables and the mask are the host's work
 (`ane_book.host`), so none of them is here.
 
-Letters are those of `ane_book.models.layers`.
+Letters are those of `ane_book.models.base.layers`.
 """
 
 from collections.abc import Callable
 
 from ane_book.models import DecoderConfig, find
-from ane_book.models.layers import projection
+from ane_book.models.base.layers import projection
 import numpy as np
 import torch
 from torch import Tensor, nn

@@ -12,8 +12,8 @@ import ctypes
 from functools import cache
 import sys
 
-from ane_book.mil.kernels.library import load
-from ane_book.mil.kernels.threads import threads
+from ane_book.mil.kernels.native.library import load
+from ane_book.mil.kernels.native.threads import threads
 import torch
 from torch import Tensor
 

@@ -16,9 +16,9 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from ane_book.mil.kernels import native_ops
 from ane_book.mil.kernels.graph import Graph, Match, Unfit, split_sizes
-from ane_book.mil.kernels.native_ops import Rounding
+from ane_book.mil.kernels.native import ops as native_ops
+from ane_book.mil.kernels.native.ops import Rounding
 from ane_book.mil.kernels.pattern import Axis, Const, Named, Via, either, op
 from ane_book.mil.kernels.pattern import Op as Pattern
 from ane_book.mil.kernels.plainly import plainly

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 
 __all__ = ["Published", "ReferenceModel", "Suggested", "find_reference", "reference_models"]
 
-MODELS = Path(__file__).with_name("reference")
+MODELS = Path(__file__).parent
 STRICT = ConfigDict(extra="forbid")
 
 

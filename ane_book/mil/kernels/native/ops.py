@@ -11,7 +11,7 @@ from enum import IntEnum
 from math import prod
 
 from ane_book.mil.kernels.native import kernel
-from ane_book.mil.kernels.threads import threads
+from ane_book.mil.kernels.native.threads import threads
 import torch
 from torch import Tensor
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from ane_book.device import memory_bytes
 from ane_book.errors import InvalidPackage
-from ane_book.mil.package.declared import WEIGHTS, check_compressed, check_parameters
-from ane_book.mil.package.signatures import NEEDED
+from ane_book.mil.package.validation.declared import WEIGHTS, check_compressed, check_parameters
+from ane_book.mil.package.validation.signatures import NEEDED
 from ane_book.mil.package.values import Constant, TensorType
 from ane_book.mil.package.weight_file import SUB_BYTE
 

@@ -6,8 +6,8 @@ precision rounds where the ops round.
 
 from collections.abc import Callable
 
-from ane_book.mil.kernels import native_ops
 from ane_book.mil.kernels.graph import Match, Unfit, is_halved, is_stretch
+from ane_book.mil.kernels.native import ops as native_ops
 from ane_book.mil.kernels.pattern import either, op
 from ane_book.mil.kernels.plainly import plainly
 import torch
