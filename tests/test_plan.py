@@ -140,7 +140,7 @@ class TestNotes:
         said = self.notes(model, **options)
         everything = (*limits.WEIGHTS, *limits.AXIS, limits.SMALL, limits.LOADED, limits.CALLS)
         for limit in everything:
-            line = f"{limit.says} ({limit.grade}: {limit.source})"
+            line = f"{limit.statement} ({limit.evidence})"
             assert (line in said) == (limit in touched), limit
 
     def test_the_quality_that_was_measured(self):
@@ -154,7 +154,7 @@ class TestNotes:
 
     def test_the_warning_of_a_scheme(self):
         assert "lut4 broke SmolLM2-135M" in self.notes(QWEN, quant="lut4")
-        assert "coremltools issue 2510" in self.notes(QWEN, quant="int4", shard_limit="150MB")
+        assert "apple/coremltools#2510" in self.notes(QWEN, quant="int4", shard_limit="150MB")
 
 
 class TestConfiguration:

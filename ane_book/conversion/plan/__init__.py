@@ -175,7 +175,7 @@ class Plan:
         for limit in limits.AXIS:
             if self._longest > limit.value:
                 yield limit.note(f"an axis of {self._longest:,}")
-        if len(self.programs) > limits.CALLS.value:
+        if len(self.programs) > limits.MANY:
             yield limits.CALLS.note(f"{len(self.programs)} dispatches a token")
         if warning := scheme_warning(self.recipe.quant, self.recipe.quant_head):
             yield warning

@@ -14,6 +14,7 @@ group, B blocks of input channels, P = 2^bits entries of a palette, n = b * C we
 from dataclasses import dataclass
 from typing import Literal
 
+from ane_book import claims
 from ane_book.conversion.quantize.kmeans import centres, middles
 from ane_book.errors import InvalidInput
 import numpy as np
@@ -61,9 +62,9 @@ def _parts(channels: int, size: int) -> int:
     return channels // size if size and channels % size == 0 else 1
 
 
-#: What the Neural Engine takes, as far as anyone has said (research/quantization.md): a scale for
-#: each output channel or for all, and palettes for groups of output channels or for all. "int4",
-#: a scale for each 32 input channels, is what a Mac's GPU takes; on the engine it is not supported.
+#: Scales for each output channel or for all, palettes for groups of output channels or for all, and
+#: "int4", with a scale for each 32 input channels, which is made for a Mac's GPU. What each means
+#: for the Neural Engine is in `ane_book.claims` (scale-per-block, palette-slow, integers-on-cpu).
 SCHEMES = {
     "none": Scheme("plain", 16),
     "int8": Scheme("linear", 8, 1),
@@ -118,11 +119,7 @@ def scheme_warning(quant: str | None, head: str | None = None) -> str:
     quant, said = quant or "none", []
     names = dict.fromkeys((quant, head or quant))
     if any(find_scheme(name).block for name in names):
-        said.append(
-            "int4 with a scale for each block is made for a Mac's GPU: on the Neural Engine it is "
-            "not supported, and Core ML moves such layers to the CPU or GPU without a word "
-            "(coremltools issue 2510)."
-        )
+        said.append(f"{claims.find('scale-per-block').note('int4')}.")
     together = _together(quant, head)
     losses = {name: LOSSES.get(name, 0.0) for name in names}
     if together in LOSSES:

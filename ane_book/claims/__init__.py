@@ -1,0 +1,180 @@
+"""What is said about Apple's Neural Engine: every claim once, with its grade and its evidence.
+
+    from ane_book import claims
+
+    claim = claims.find("axis-most")
+    claim.value, claim.unit      # 65536, "elements"
+    claim.grade                  # "conflicting": sources disagree, and both sides are kept
+    claim.support, claim.against # who says so, who says otherwise; each with an address
+    claim.note("an axis of 70,000")
+
+The claims stand in `claims.toml`; planner, rules, tables and pages take them from here, so that no
+figure about the engine is written down twice. None was measured by this project.
+
+No torch, no pydantic: a rule that reads a graph starts in milliseconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+import re
+import tomllib
+from typing import Any, Literal, get_args
+
+from ane_book.errors import InvalidInput
+
+__all__ = ["GRADES", "Claim", "Evidence", "Grade", "find", "load"]
+
+Grade = Literal["apple", "measured", "community", "conflicting"]
+GRADES: tuple[str, ...] = get_args(Grade)
+
+#: `owner/repository@commit path`, `owner/repository#number`, or an address.
+FILE = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{7,40}) (\S+)")
+THREAD = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
+ADDRESS = re.compile(r"https://\S+")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Where something is said, and what."""
+
+    source: str
+    says: str
+
+    @property
+    def url(self) -> str:
+        """Where to read it."""
+        if file := FILE.fullmatch(self.source):
+            repository, commit, path = file.groups()
+            return f"https://github.com/{repository}/blob/{commit}/{path}"
+        if thread := THREAD.fullmatch(self.source):
+            return f"https://github.com/{thread[1]}/issues/{thread[2]}"  # also of a pull request
+        return self.source
+
+    @property
+    def name(self) -> str:
+        """The source without its commit and path: `owner/repository`, `owner/repository#1`."""
+        file = FILE.fullmatch(self.source)
+        return file[1] if file else self.source.removeprefix("https://")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One thing that is said about the engine.
+
+    value: a number in `unit`, a pair (from, to), or names. chip, os: where it was seen, "" where
+    the source does not say or it holds for all. support, against: never both empty of `support`.
+    """
+
+    id: str
+    statement: str
+    grade: Grade
+    support: tuple[Evidence, ...]
+    against: tuple[Evidence, ...] = ()
+    value: float | tuple[float, float] | tuple[str, ...] | None = None
+    unit: str = ""
+    chip: str = ""
+    os: str = ""
+
+    @property
+    def sources(self) -> str:
+        """Who says so, each once."""
+        return ", ".join(dict.fromkeys(evidence.name for evidence in self.support))
+
+    @property
+    def evidence(self) -> str:
+        """Grade and sources, for and against, on one line."""
+        others = ", ".join(dict.fromkeys(evidence.name for evidence in self.against))
+        return f"{self.grade}: {self.sources}" + (f"; against: {others}" if others else "")
+
+    def note(self, where: str) -> str:
+        """One line: what touches the claim, what it says, and its evidence."""
+        return f"{where}: {self.statement} ({self.evidence})"
+
+
+REGISTRY = Path(__file__).with_name("claims.toml")
+
+
+@cache
+def load(path: str | Path = REGISTRY) -> Mapping[str, Claim]:
+    """The claims of a file by id, in its order.
+
+    Raises InvalidInput, with the claim and the reason, for a file that is none: an unknown grade
+    or key, a claim without a source, a source in no known form, conflict without two sides.
+    """
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # no such file; neither UTF-8 nor TOML
+        raise InvalidInput(f"{path}: no file of claims ({error})") from None
+    return {name: _claim(name, table, f"{path}, claim {name!r}") for name, table in tables.items()}
+
+
+def find(name: str) -> Claim:
+    """The claim of this id; InvalidInput, with those that are nearest, where there is none."""
+    known = load()
+    if name not in known:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, known) or known
+        raise InvalidInput(f"no claim is called {name!r}; there are {', '.join(near)}")
+    return known[name]
+
+
+def _claim(name: str, table: Any, where: str) -> Claim:
+    if not isinstance(table, dict):
+        raise InvalidInput(f"{where}: a table is wanted, not {table!r}")
+    given = {"support" if key == "for" else key: value for key, value in table.items()}
+    unknown = given.keys() - {field.name for field in fields(Claim)} | given.keys() & {"id"}
+    if unknown:
+        raise InvalidInput(f"{where}: unknown key {min(unknown)!r}")
+    for key in ("statement", "grade", "unit", "chip", "os"):
+        if not isinstance(given.setdefault(key, ""), str):
+            raise InvalidInput(f"{where}: {key} is text, not {given[key]!r}")
+    if not given["statement"]:
+        raise InvalidInput(f"{where}: it states nothing")
+    if given["grade"] not in GRADES:
+        raise InvalidInput(f"{where}: grade {given['grade']!r} is none of {', '.join(GRADES)}")
+    given["support"] = _evidence(given.get("support", []), where)
+    given["against"] = _evidence(given.get("against", []), where)
+    if not given["support"]:
+        raise InvalidInput(f"{where}: no source is given for it")
+    if given["grade"] == "conflicting" and not given["against"]:
+        raise InvalidInput(f"{where}: it is conflicting, and nothing stands against it")
+    given["value"] = _value(given.get("value"), given["unit"], where)
+    return Claim(name, **given)
+
+
+def _evidence(items: Any, where: str) -> tuple[Evidence, ...]:
+    found = []
+    for item in items if isinstance(items, list) else [items]:
+        if not isinstance(item, dict) or item.keys() != {"source", "says"}:
+            raise InvalidInput(f"{where}: evidence is a source and what it says, not {item!r}")
+        source, says = item["source"], item["says"]
+        if not isinstance(source, str) or not any(
+            form.fullmatch(source) for form in (FILE, THREAD, ADDRESS)
+        ):
+            raise InvalidInput(
+                f"{where}: source {source!r} is no `owner/repository@commit path`, no "
+                "`owner/repository#number` and no address"
+            )
+        if not isinstance(says, str) or not says:
+            raise InvalidInput(f"{where}: what does {source!r} say?")
+        found.append(Evidence(source, says))
+    return tuple(found)
+
+
+def _value(value: Any, unit: str, where: str) -> Any:
+    """A number, a pair of numbers that rise, names, or None."""
+    if value is None:
+        return None
+    items = value if isinstance(value, list) else [value]
+    numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in items)
+    names = isinstance(value, list) and all(isinstance(item, str) for item in items)
+    pair = not isinstance(value, list) or (numbers and len(items) == 2 and items[0] < items[1])
+    if not unit or not items or not (names or (numbers and pair)):
+        raise InvalidInput(
+            f"{where}: value {value!r} in {unit or 'no unit'} is no number, pair or list of names "
+            "with a unit"
+        )
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,111 @@
+"""The registry of claims about the Neural Engine: whole, graded, sourced; a broken file is told."""
+
+import ast
+from pathlib import Path
+
+from ane_book import claims
+from ane_book.conversion.plan import limits
+from ane_book.conversion.quantize import scheme_warning
+from ane_book.errors import InvalidInput
+import pytest
+
+SOUND = """
+[axis]
+statement = "an axis over 8 is refused"
+value = 8
+unit = "elements"
+grade = "conflicting"
+for = [{ source = "owner/name@0123456 docs/a.md", says = "refused" }]
+against = [{ source = "owner/name#12", says = "taken" }]
+"""
+
+
+class TestRegistry:
+    def test_every_claim_has_grade_source_and_both_sides_where_they_disagree(self):
+        known = claims.load()
+        assert len(known) > 50
+        assert {claim.grade for claim in known.values()} == set(claims.GRADES)
+        for claim in known.values():
+            assert claim.support and (claim.grade != "conflicting" or claim.against), claim.id
+
+    def test_a_claim_that_sources_contradict_is_said_to_be_conflicting(self):
+        """ "measured" and "apple" may have a word against them; they may not hide a refusal."""
+        assert claims.find("program-small").grade == "conflicting"
+        assert claims.find("scale-per-block").against[0].says.startswith("the row above it")
+
+    def test_addresses_lead_to_what_is_cited(self):
+        file, thread = claims.find("axis-most").support[:2]
+        assert file.url == (
+            "https://github.com/sbryngelson/ANEForge/blob/a7e784b/docs/developer/op-quirks.md"
+        )
+        assert thread.url == "https://github.com/maderix/ANE/issues/26"
+        for claim in claims.load().values():
+            for evidence in (*claim.support, *claim.against):
+                assert evidence.url.startswith("https://"), evidence
+
+    def test_note_has_both_sides(self):
+        note = claims.find("axis-most").note("an axis of 70,000")
+        assert note.startswith("an axis of 70,000: an axis over 65,536 is refused")
+        assert "(conflicting: sbryngelson/ANEForge" in note
+        assert note.endswith("against: videlalvaro/ane-book)")
+
+    def test_unknown_names_are_told_with_the_nearest(self):
+        with pytest.raises(InvalidInput, match=r"'axis-mots'; there are axis-most"):
+            claims.find("axis-mots")
+
+    def test_what_the_planner_and_the_schemes_say_comes_from_it(self):
+        assert limits.SMALL is claims.find("program-small")
+        assert claims.find("scale-per-block").statement in scheme_warning("int4")
+
+
+class TestFile:
+    def load(self, tmp_path: Path, text: str):
+        path = tmp_path / "rules.toml"
+        path.write_text(text)
+        return claims.load(path)
+
+    def test_a_sound_one(self, tmp_path):
+        claim = self.load(tmp_path, SOUND)["axis"]
+        assert (claim.value, claim.unit, claim.support[0].name) == (8, "elements", "owner/name")
+
+    @pytest.mark.parametrize(
+        ("old", "new", "said"),
+        [
+            ('"conflicting"', '"certain"', "grade 'certain' is none of apple, measured, community"),
+            ("owner/name@0123456 docs/a.md", "somebody", "source 'somebody' is no"),
+            ("owner/name@0123456 docs/a.md", "owner/name@main a.md", "is no `owner/repository@c"),
+            ("against = ", "# ", "conflicting, and nothing stands against it"),
+            ("for = ", "# ", "no source is given"),
+            ('says = "refused"', 'says = ""', "what does 'owner/name@0123456 docs/a.md' say"),
+            (', says = "refused"', "", "evidence is a source and what it says"),
+            ("value = 8", "value = [8, 4]", "no number, pair"),
+            ("value = 8", "value = true", "no number, pair"),
+            ('unit = "elements"', "", "no unit"),
+            ('statement = "an axis over 8 is refused"', "", "states nothing"),
+            ('unit = "elements"', "unit = 3", "unit is text"),
+            ("value = 8", "valeu = 8", "unknown key 'valeu'"),
+            ("value = 8", "value = 8\nid = 'b'", "unknown key 'id'"),
+            ("[axis]", "[axis]\n[axis]", "no file of claims"),
+            ("[axis]", "axis = 3\n[other]", "a table is wanted"),
+            ("[axis]", "[axis", "no file of claims"),
+        ],
+    )
+    def test_a_broken_one_says_what_and_where(self, tmp_path, old, new, said):
+        assert old in SOUND
+        with pytest.raises(InvalidInput, match="rules.toml") as failed:
+            self.load(tmp_path, SOUND.replace(old, new, 1))
+        assert said in str(failed.value)
+
+    def test_none_at_all(self, tmp_path):
+        with pytest.raises(InvalidInput, match="no file of claims"):
+            claims.load(tmp_path / "none.toml")
+
+
+def test_a_claim_is_asked_for_by_a_name_that_there_is():
+    """Every `find("...")` and `claims.find("...")` of the library names a claim."""
+    root, asked = Path(claims.__file__).parents[1], set()
+    for path in root.glob("**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "claims.find":
+                asked |= {a.value for a in node.args if isinstance(a, ast.Constant)}
+    assert asked and asked <= claims.load().keys()
