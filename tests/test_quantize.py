@@ -10,7 +10,8 @@ from ane_book.conversion.quantize import SCHEMES, encode, palettize, quantize
 from ane_book.conversion.write.program import PackageWriter
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
-from ane_book.mil.package.reader import Constant, Package
+from ane_book.mil.package.reader import Package
+from ane_book.mil.package.values import Constant
 from ane_book.runtime import Session
 import coremltools as ct
 from coremltools.optimize import coreml as cto

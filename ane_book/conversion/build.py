@@ -33,7 +33,7 @@ from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
 from ane_book.conversion.write.projections import cut_layer, host_weights, write_projection
 from ane_book.errors import InvalidWeights, OutOfSpace
-from ane_book.mil.package.reader import Function as Declared
+from ane_book.mil.package.function import Function as Declared
 from ane_book.mil.package.reader import Package
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder

@@ -18,7 +18,7 @@ from math import inf, log10, nan, sqrt
 
 from ane_book.errors import InvalidInput
 from ane_book.mil.analysis.aliases import uses
-from ane_book.mil.package.reader import Operation
+from ane_book.mil.package.function import Operation
 from ane_book.mil.run.compile import as_array
 from ane_book.mil.run.program import MLProgram
 import numpy as np

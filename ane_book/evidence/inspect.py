@@ -13,7 +13,8 @@ from ane_book.errors import InvalidPackage, printable
 if TYPE_CHECKING:  # what a package needs takes no pydantic, and a bundle no protobuf
     from ane_book.bundle import Bundle
     from ane_book.mil.package.container import Container
-    from ane_book.mil.package.reader import Function, Package
+    from ane_book.mil.package.function import Function
+    from ane_book.mil.package.reader import Package
 
 __all__ = [
     "inspect_bundle",

@@ -2,6 +2,7 @@
 
     base/         what they share
       architecture.py   the interface: what a file has to say
+      config.py         a dense decoder in numbers
       dense.py          the decoder that most of them are, but for a few lines
       layers.py         the layers, in the form that the Neural Engine likes (torch)
       encoder.py        those of encoders (torch)
@@ -14,7 +15,7 @@ Adding one is a file here, its line in `ARCHITECTURES`, and a row in the parity 
 
 from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import Architecture
-from ane_book.models.base.dense import DecoderConfig
+from ane_book.models.base.config import DecoderConfig
 from ane_book.models.bert import Bert
 from ane_book.models.gemma3 import Gemma3
 from ane_book.models.granite import Granite

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.base.architecture import FULL, Architecture, Tensor
-from ane_book.models.base.dense import Layers, Vocabulary, Width
+from ane_book.models.base.config import Layers, Vocabulary, Width
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:

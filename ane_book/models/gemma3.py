@@ -15,16 +15,8 @@ from typing import TYPE_CHECKING, ClassVar
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.base.architecture import FULL, GGUF, Tensor
-from ane_book.models.base.dense import (
-    NAMES,
-    OUTER,
-    Count,
-    DecoderConfig,
-    Dense,
-    Real,
-    head_norms,
-    rope_type,
-)
+from ane_book.models.base.config import Count, DecoderConfig, Real
+from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms, rope_type
 from ane_book.rope import Factor
 import numpy as np
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ane_book.host import Host
 from ane_book.models.base.architecture import FULL, GGUF
-from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense
+from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.dense import NAMES, OUTER, Dense
 from ane_book.models.llama import Llama
 from ane_book.rope import Factor
 

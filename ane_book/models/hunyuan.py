@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import FULL, GGUF, Tensor
-from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense, head_norms
+from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms
 from pydantic import model_validator
 
 if TYPE_CHECKING:

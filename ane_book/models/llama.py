@@ -5,7 +5,8 @@ llama.cpp, convert_hf_to_gguf.py.
 """
 
 from ane_book.models.base.architecture import GGUF
-from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense
+from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.dense import NAMES, OUTER, Dense
 import numpy as np
 
 __all__ = ["Llama"]

@@ -7,7 +7,8 @@ convert_hf_to_gguf.py.
 from typing import TYPE_CHECKING
 
 from ane_book.models.base.architecture import FULL, GGUF, Tensor
-from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense
+from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.dense import NAMES, OUTER, Dense
 
 if TYPE_CHECKING:
     from torch import nn

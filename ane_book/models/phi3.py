@@ -6,7 +6,8 @@ References: Phi-3 technical report (arXiv 2404.14219); `transformers`, modeling_
 from typing import ClassVar
 
 from ane_book.models.base.architecture import FULL, GGUF, Tensor
-from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense
+from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.dense import NAMES, OUTER, Dense
 
 __all__ = ["Phi3"]
 

@@ -6,7 +6,8 @@ References: Qwen2.5 technical report (arXiv 2412.15115); `transformers`, modelin
 from typing import TYPE_CHECKING
 
 from ane_book.models.base.architecture import FULL, GGUF, Tensor
-from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense
+from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.dense import NAMES, OUTER, Dense
 
 if TYPE_CHECKING:
     from torch import nn

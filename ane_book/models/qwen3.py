@@ -6,7 +6,8 @@ References: Qwen3 technical report (arXiv 2505.09388); `transformers`, modeling_
 from typing import TYPE_CHECKING
 
 from ane_book.models.base.architecture import FULL, GGUF, Tensor
-from ane_book.models.base.dense import NAMES, OUTER, DecoderConfig, Dense, head_norms
+from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms
 
 if TYPE_CHECKING:
     from torch import nn

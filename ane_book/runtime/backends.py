@@ -30,7 +30,9 @@ from ane_book.progress import silent_coremltools
 import numpy as np
 
 if TYPE_CHECKING:  # `ane_book.mil` imports torch: a second that listing models does not need
-    from ane_book.mil.package.reader import Function, Package, TensorType
+    from ane_book.mil.package.function import Function
+    from ane_book.mil.package.reader import Package
+    from ane_book.mil.package.values import TensorType
 
 __all__ = ["Backend", "CoreMLBackend", "LoadedFunction", "MILBackend", "choose_backend"]
 

@@ -10,7 +10,7 @@ import time
 
 from ane_book.errors import InvalidPackage
 from ane_book.mil import MLProgram
-from ane_book.mil.package.reader import proto
+from ane_book.mil.package.files import proto
 import numpy as np
 import pytest
 

@@ -23,7 +23,7 @@ from _package import (
 )
 from ane_book.errors import AneBookError
 from ane_book.evidence.inspect import inspect_package
-from ane_book.mil.package.reader import proto
+from ane_book.mil.package.files import proto
 import numpy as np
 import pytest
 

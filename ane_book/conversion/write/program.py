@@ -18,7 +18,8 @@ import uuid
 
 from ane_book.conversion.quantize import SCHEMES, Scheme, encode
 from ane_book.conversion.write.norms import join_norms, sharpen_epsilon
-from ane_book.mil.package.reader import Constant, Package
+from ane_book.mil.package.reader import Package
+from ane_book.mil.package.values import Constant
 from ane_book.progress import silent_coremltools
 import numpy as np
 import torch

@@ -12,7 +12,8 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from ane_book.mil.package.reader import Block, Constant, Function, Operation
+from ane_book.mil.package.function import Block, Function, Operation
+from ane_book.mil.package.values import Constant
 
 __all__ = ["INLINE", "in_place_writes", "memory_of", "origins", "uses"]
 

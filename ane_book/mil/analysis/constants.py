@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from ane_book.mil.ops import OPS
-from ane_book.mil.package.reader import Constant, Function, Operation, TensorType
+from ane_book.mil.package.function import Function, Operation
+from ane_book.mil.package.values import Constant, TensorType
 import torch
 
 __all__ = ["Constants", "Expansion", "Known", "torch_dtype"]

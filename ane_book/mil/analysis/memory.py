@@ -13,7 +13,8 @@ import re
 import sys
 
 from ane_book.mil.analysis.aliases import in_place_writes, origins, uses
-from ane_book.mil.package.reader import Block, Function, Operation, TensorType
+from ane_book.mil.package.function import Block, Function, Operation
+from ane_book.mil.package.values import TensorType
 
 __all__ = ["Memory", "peak_resident", "predict"]
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from ane_book.mil.analysis.aliases import origins, uses
 from ane_book.mil.analysis.constants import Constants
 from ane_book.mil.ops.tensor_transformation import slice_of
-from ane_book.mil.package.reader import Block, Constant, Function, Operation, TensorType
+from ane_book.mil.package.function import Block, Function, Operation
+from ane_book.mil.package.values import Constant, TensorType
 import torch
 
 __all__ = ["Graph", "Match", "Unfit", "is_halved", "is_stretch", "split_sizes"]

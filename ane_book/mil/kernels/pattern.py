@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from ane_book.mil.analysis.aliases import memory_of, uses
 from ane_book.mil.kernels.graph import Graph, Match, Unfit
-from ane_book.mil.package.reader import Constant, Operation
+from ane_book.mil.package.function import Operation
+from ane_book.mil.package.values import Constant
 
 __all__ = ["Axis", "Const", "Named", "Op", "Via", "either", "find", "op"]
 

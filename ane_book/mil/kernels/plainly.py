@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ane_book.mil.kernels.graph import Match
 from ane_book.mil.ops import OPS
-from ane_book.mil.package.reader import Operation
+from ane_book.mil.package.function import Operation
 from torch import Tensor
 
 __all__ = ["plainly"]

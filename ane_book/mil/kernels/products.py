@@ -14,7 +14,7 @@ from ane_book.mil.analysis.constants import Constants, Expansion, Known
 from ane_book.mil.kernels import native
 from ane_book.mil.kernels.graph import Unfit
 from ane_book.mil.ops.conv import pointwise
-from ane_book.mil.package.reader import Operation
+from ane_book.mil.package.function import Operation
 import torch
 from torch import Tensor
 

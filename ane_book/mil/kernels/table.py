@@ -19,7 +19,7 @@ from ane_book.mil.kernels.graph import Graph, Match, Unfit
 from ane_book.mil.kernels.groups import attention, norms, rotary, sizes
 from ane_book.mil.kernels.pattern import Op as Pattern
 from ane_book.mil.kernels.pattern import find, op
-from ane_book.mil.package.reader import Function, Operation
+from ane_book.mil.package.function import Function, Operation
 
 __all__ = ["KERNELS", "Chosen", "Kernel", "Selection", "check_names", "select"]
 

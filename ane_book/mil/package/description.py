@@ -18,7 +18,8 @@ import re
 import warnings
 
 from ane_book.errors import InvalidInput, InvalidType
-from ane_book.mil.package.reader import Package, TensorType
+from ane_book.mil.package.reader import Package
+from ane_book.mil.package.values import TensorType
 import numpy as np
 import torch
 

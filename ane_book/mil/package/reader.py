@@ -6,63 +6,18 @@ comes out are small records that the executor compiles and that `ane-book inspec
 Format: `mlmodel/format/Model.proto` and `MIL.proto` of apple/coremltools.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from ane_book.errors import InvalidPackage
 from ane_book.mil.package.container import Container, open_container, refuse
-from ane_book.mil.package.files import inside, proto
+from ane_book.mil.package.files import inside
+from ane_book.mil.package.function import Block, Function, Operation
 from ane_book.mil.package.validation.validate import validate
 from ane_book.mil.package.values import Constant, TensorType, decode, read_type
 from ane_book.mil.package.weight_file import BlobFile, stored_bytes
 
-__all__ = ["Block", "Constant", "Function", "Operation", "Package", "TensorType", "proto"]
-
-
-@dataclass
-class Operation:
-    """One op: inputs are names of values or constants, in order; outputs have declared types."""
-
-    type: str
-    name: str
-    inputs: dict[str, list]  # each list holds str (a value's name) or Constant
-    outputs: list[tuple[str, TensorType]]
-    blocks: list["Block"]
-
-
-@dataclass
-class Block:
-    inputs: list[tuple[str, TensorType]]
-    operations: list[Operation]
-    outputs: list[str]
-
-
-@dataclass
-class Function:
-    name: str
-    opset: str
-    inputs: dict[str, TensorType]
-    states: dict[str, TensorType]
-    block: Block
-
-    @property
-    def outputs(self) -> dict[str, TensorType]:
-        """The declared type of each output."""
-        types = dict(self.inputs) | self.states
-        for operation in self.block.operations:
-            types.update(operation.outputs)
-        return {name: types[name] for name in self.block.outputs}
-
-    def operations(self) -> Iterator[Operation]:
-        """Every op, those of nested blocks included."""
-        stack = [self.block]
-        while stack:
-            block = stack.pop()
-            for operation in block.operations:
-                yield operation
-                stack.extend(operation.blocks)
+__all__ = ["Package"]
 
 
 class Package:

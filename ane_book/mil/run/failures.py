@@ -14,7 +14,8 @@ from types import FrameType, TracebackType
 
 from ane_book.errors import AneBookError, InvalidInput, InvalidPackage
 from ane_book.mil.analysis.constants import torch_dtype
-from ane_book.mil.package.reader import Block, Constant, Function, Operation, TensorType
+from ane_book.mil.package.function import Block, Function, Operation
+from ane_book.mil.package.values import Constant, TensorType
 import torch
 
 __all__ = ["MAX_TURNS", "Failures", "turns"]

@@ -16,7 +16,8 @@ from ane_book.mil.analysis.constants import Constants
 from ane_book.mil.kernels import native
 from ane_book.mil.kernels.table import Chosen, Selection, select
 from ane_book.mil.ops import OPS, Op
-from ane_book.mil.package.reader import Block, Constant, Function, Operation
+from ane_book.mil.package.function import Block, Function, Operation
+from ane_book.mil.package.values import Constant
 from ane_book.mil.run.failures import Failures
 
 __all__ = ["Argument", "Name", "Plan", "Planner", "Result", "Step", "Steps"]

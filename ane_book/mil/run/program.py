@@ -20,8 +20,10 @@ from ane_book.mil.analysis.memory import Memory
 from ane_book.mil.kernels.native.threads import torch_threads
 from ane_book.mil.kernels.table import check_names
 from ane_book.mil.package.description import Feature, by_name, features, random_inputs, to_array
-from ane_book.mil.package.reader import Function, Operation, Package, TensorType
+from ane_book.mil.package.function import Function, Operation
+from ane_book.mil.package.reader import Package
 from ane_book.mil.package.validation.validate import check_memory
+from ane_book.mil.package.values import TensorType
 from ane_book.mil.run.compile import Compiled, as_array, compile_plan
 from ane_book.mil.run.footprint import measure
 from ane_book.mil.run.plan import Plan, Planner

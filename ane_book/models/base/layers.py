@@ -15,7 +15,7 @@ S).
 
 from collections.abc import Callable
 
-from ane_book.models.base.dense import DecoderConfig
+from ane_book.models.base.config import DecoderConfig
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F

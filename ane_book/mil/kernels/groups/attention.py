@@ -23,7 +23,7 @@ from ane_book.mil.kernels.pattern import Axis, Const, Named, Via, either, op
 from ane_book.mil.kernels.pattern import Op as Pattern
 from ane_book.mil.kernels.plainly import plainly
 from ane_book.mil.ops import OPS
-from ane_book.mil.package.reader import Operation
+from ane_book.mil.package.function import Operation
 import torch
 from torch import Tensor
 

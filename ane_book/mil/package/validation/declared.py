@@ -16,7 +16,7 @@ from ane_book.errors import InvalidPackage
 from ane_book.mil.package.values import Constant, TensorType
 
 if TYPE_CHECKING:  # the reader imports this module
-    from ane_book.mil.package.reader import Operation
+    from ane_book.mil.package.function import Operation
 
 __all__ = ["check_compressed", "check_parameters"]
 

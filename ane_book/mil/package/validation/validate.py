@@ -18,7 +18,7 @@ from ane_book.mil.package.values import Constant, TensorType
 from ane_book.mil.package.weight_file import SUB_BYTE
 
 if TYPE_CHECKING:  # the reader imports this module
-    from ane_book.mil.package.reader import Block, Function, Operation
+    from ane_book.mil.package.function import Block, Function, Operation
 
 __all__ = ["check_memory", "validate"]
 

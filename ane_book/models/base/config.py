@@ -1,0 +1,89 @@
+"""A dense decoder in numbers, and the bounds of the numbers of any model.
+
+Letters: C hidden size, F feed-forward size, H query heads, K key/value heads, D head size, R
+rotated dimensions of it, L layers, V vocabulary; Q = H * D, KV = K * D.
+
+Reference: GQA, Ainslie et al. 2023 (arXiv 2305.13245).
+"""
+
+from typing import Annotated
+
+from ane_book.rope import WIDEST, Rotary
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = ["DecoderConfig", "Layers", "Vocabulary", "Width"]
+
+# Bounds far beyond every model, so that a damaged file costs neither time nor memory.
+Width = Annotated[int, Field(gt=0, le=WIDEST)]
+Layers = Annotated[int, Field(gt=0, le=10_000)]
+Vocabulary = Annotated[int, Field(gt=0, le=1 << 24)]
+Count = Annotated[int, Field(gt=0, le=1 << 31)]
+Real = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class DecoderConfig(BaseModel):
+    """A dense decoder in numbers; architectures with numbers of their own add them.
+
+    The names are those of this book; `Dense.config` reads them from a `config.json`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    architecture: str  # `model_type` in config.json
+    hidden_size: Width  # C
+    intermediate_size: Width  # F
+    num_layers: Layers  # L
+    num_heads: Width  # H, query heads
+    num_kv_heads: Width  # K, key/value heads; H / K = G queries share one
+    head_dim: Width  # D
+    vocab_size: Vocabulary  # V
+    rms_norm_eps: Annotated[float, Field(ge=0, le=1)]
+    rope_theta: Real
+    rope_scaling: dict | None = None  # "rope_type" and what goes with it: see ane_book.rope
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=WIDEST)] = 1.0  # R / D
+    max_position: Count
+    sliding_window: Count | None = None  # tokens that one token sees, itself included
+    tied_embeddings: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> "DecoderConfig":
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"{self.num_heads} heads do not divide by {self.num_kv_heads} KV heads"
+            )
+        if self.rotary_dim % 2 or not 0 < self.rotary_dim <= self.head_dim:
+            raise ValueError(
+                f"{self.rotary_dim} of head_dim {self.head_dim} dimensions are rotated "
+                f"(partial_rotary_factor {self.partial_rotary_factor}); rotary embedding needs "
+                "pairs: an even number, up to all of them"
+            )
+        self.rotary.check()
+        return self
+
+    @property
+    def group(self) -> int:
+        """G: how many query heads share one key/value head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def rotary_dim(self) -> int:
+        """R: the first dimensions of a head, which are rotated; the others stay as they are."""
+        # Rounded down as in `transformers`, but 60/88 of 88 is 60 here, not 59.
+        return int(self.head_dim * self.partial_rotary_factor + 1e-6)
+
+    @property
+    def rotary(self) -> Rotary:
+        """The rotary embedding by itself, of blocks of the kind `FULL`."""
+        return Rotary(
+            head_dim=self.head_dim,
+            rotary_dim=self.rotary_dim,
+            theta=self.rope_theta,
+            scaling=self.rope_scaling or {},
+            max_position=self.max_position,
+        )
+
+    @property
+    def widths(self) -> tuple[int, int, int, int]:
+        """C, F, Q and KV: what the sides of a layer's matrices are."""
+        Q, KV = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return self.hidden_size, self.intermediate_size, Q, KV
