@@ -34,7 +34,7 @@ _HOMES = {
     "MLProgram": "ane_book.mil",
     "Session": "ane_book.runtime",
     "convert": "ane_book.conversion",
-    "reference_models": "ane_book.models.reference",
+    "reference_models": "ane_book.reference",
 }
 
 

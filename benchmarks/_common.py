@@ -6,7 +6,7 @@ import platform
 
 import ane_book
 from ane_book import device
-from ane_book.models.reference import find_reference
+from ane_book.reference import find_reference
 from ane_book.weights import open_source
 from ane_book.weights.hub import wheel_file
 import torch

@@ -13,7 +13,7 @@ import time
 
 from _common import record
 import ane_book
-from ane_book.models.reference import find_reference
+from ane_book.reference import find_reference
 from ane_book.runtime import Embedder
 from ane_book.weights.hub import wheel_file
 import numpy as np

@@ -13,7 +13,7 @@ from ane_book.host import causal_mask
 from ane_book.models import find, read_config
 from ane_book.models.base.decoder import Decoder, Head, Winner
 from ane_book.models.base.layers import rms_normalize
-from ane_book.models.reference import MODELS, ReferenceModel
+from ane_book.reference import MODELS, ReferenceModel
 from ane_book.runtime import Session
 from ane_book.weights.random import RandomSource
 import numpy as np

@@ -38,7 +38,7 @@ FLOORS = [
     "mil.kernels",
     "mil.run",
     "mil",
-    "models.reference coreml",
+    "reference coreml",
     "conversion",
     "runtime",
     "evidence cli.talk figures",

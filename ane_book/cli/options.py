@@ -17,7 +17,7 @@ WEIGHTS = "A reference model's name, a .gguf file, or a folder with config.json 
 
 def _names(incomplete: str) -> list[str]:
     """The reference models that a word may become; a shell completes files by itself."""
-    known = sorted(file.stem for file in Path(__file__).parents[1].glob("models/reference/*.toml"))
+    known = sorted(file.stem for file in Path(__file__).parents[1].glob("reference/*.toml"))
     return [name for name in known if name.startswith(incomplete)]
 
 

@@ -17,8 +17,8 @@ from ane_book.conversion.quantize import scheme_warning
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
 from ane_book.models import find, read_config
-from ane_book.models.reference import find_reference, reference_models
 from ane_book.options import Recipe
+from ane_book.reference import find_reference, reference_models
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
 from ane_book.weights.random import RandomSource

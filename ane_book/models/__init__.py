@@ -7,7 +7,6 @@
       layers.py         the layers, in the form that the Neural Engine likes (torch)
       encoder.py        those of encoders (torch)
       decoder.py        what comes around the blocks: head, weights, the whole decoder (torch)
-    reference/    the reference models
 
 Adding one is a file here, its line in `ARCHITECTURES`, and a row in the parity tests
 (`tests/_tiny.py`).

@@ -34,8 +34,8 @@ from ane_book.conversion.plan.shards import (
 from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme, loss_of, scheme_warning
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
-from ane_book.models.reference import find_reference, reference_models
 from ane_book.options import Recipe
+from ane_book.reference import find_reference, reference_models
 from ane_book.weights import open_source, read_config, read_json
 
 __all__ = ["Plan", "Program", "find_config", "plan"]

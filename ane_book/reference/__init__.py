@@ -1,6 +1,6 @@
 """The reference models: what the chapters convert, where the weights are, what is known of each.
 
-They are data, `ane_book/models/reference/*.toml`, checked when they are read: fields by their
+They are data, `ane_book/reference/*.toml`, checked when they are read: fields by their
 types, `config` by the library's own reading of a `config.json`; `recipe` by a test. A `config` has
 the model's true shapes, so that `RandomSource` makes it at full size without a file.
 """
