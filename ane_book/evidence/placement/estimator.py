@@ -1,0 +1,219 @@
+"""What the segmenter believes an op costs on each backend, in ms, as a range.
+
+Its estimator has a decision tree for some types of op and a roofline for all others
+(`EstimatorMILDecisionTree`; the features it computes stand in the `[CostModelFeature]` lines of
+its log). A leaf of a tree is a rate, and the op takes its operations divided by that rate. The
+trees are not published, but their leaves show in the estimates: `costs.json` holds trees grown
+from half of the published graphs by `research/experiments/fit_segmenter.py`.
+
+An op like those that were seen gets the rate of its leaf. One between two leaves gets both, and
+one far larger, such as a product with a weight of 30 MB, gets its leaf and the roofline: a range.
+
+Sources: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6@b5625d5 notes/coreml_dispatch.md, 2.4,
+and data/03_compile/opdispatch/aotcost (features, roofline, chips).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+import json
+from math import prod
+from pathlib import Path
+
+from ane_book.errors import InvalidInput
+from ane_book.evidence.placement.graph import Op, bytes_of, elements
+
+__all__ = ["Estimator", "Range", "Roof", "Work", "features", "work"]
+
+Range = tuple[float, float]  # least and most ms
+MARGIN = 2.0  # a size up to so many times what was seen is taken to be like it
+
+
+@dataclass(frozen=True)
+class Work:
+    """flops: operations as the segmenter counts them; bytes: values and constants, each once."""
+
+    flops: float
+    bytes: float
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / self.bytes if self.bytes else 0.0
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What a backend reaches at most: GFLOP/s and GiB/s."""
+
+    gflops: float
+    gibs: float
+
+    def ms(self, work: Work) -> float:
+        return 1e3 * max(work.flops / (self.gflops * 1e9), work.bytes / (self.gibs * 2**30))
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """GFLOP/s by backend; one that is absent is left to the roofline."""
+
+    rates: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Node:
+    """Which side an op goes by a feature of it: `below` up to `low`, `above` from `high` on.
+
+    Nobody saw an op between the two; it may go either way.
+    """
+
+    feature: str
+    low: float
+    high: float
+    below: "Node | Leaf"
+    above: "Node | Leaf"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The rates of a type of op; bytes: what the largest one moved that was seen."""
+
+    root: Node | Leaf
+    bytes: float
+
+    def leaves(self, op: Op) -> list[Leaf]:
+        """Every leaf that may hold for an op."""
+        todo, found, given = [self.root], [], features(op)
+        while todo:
+            node = todo.pop()
+            if isinstance(node, Leaf):
+                found.append(node)
+                continue
+            value = given[node.feature]
+            todo += [node.below] * (value < node.high) + [node.above] * (value > node.low)
+        return found
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """The estimates of one chip; roofs: by backend, trees: by type of op."""
+
+    chip: str
+    roofs: dict[str, Roof]
+    trees: dict[str, Tree]
+
+    @classmethod
+    def of(cls, chip: str) -> "Estimator":
+        """The estimator of a chip; raises InvalidInput, with those that are known, for others."""
+        facts = _facts()
+        if chip not in facts["chips"]:
+            known = ", ".join(sorted(facts["chips"]))
+            raise InvalidInput(
+                f"no estimates are published for the chip {chip!r}; there are some for {known}"
+            )
+        return cls.made_of(chip, facts)
+
+    @classmethod
+    def made_of(cls, chip: str, facts: dict) -> "Estimator":
+        """The estimator of a chip from what `costs.json` says."""
+        roofs = {backend: Roof(**roof) for backend, roof in facts["chips"][chip]["roofs"].items()}
+        trees = {
+            type_: Tree(_node(tree["root"]), tree["bytes"])
+            for type_, tree in facts["trees"].items()
+        }
+        return cls(chip, roofs, trees)
+
+    def times(self, op: Op) -> dict[str, Range]:
+        """ms by backend; which of them take the op is the business of `support`."""
+        needed, tree = work(op), self.trees.get(op.type)
+        leaves = tree.leaves(op) if tree else []
+        outside = not tree or needed.bytes > MARGIN * tree.bytes
+        return {backend: self._range(backend, needed, leaves, outside) for backend in self.roofs}
+
+    def _range(self, backend: str, needed: Work, leaves: list[Leaf], outside: bool) -> Range:
+        roof = self.roofs[backend].ms(needed)
+        found = [
+            needed.flops / (leaf.rates[backend] * 1e6) if backend in leaf.rates else roof
+            for leaf in leaves
+        ]
+        if outside:
+            found.append(roof)
+        return min(found), max(found)
+
+
+@cache
+def _facts() -> dict:
+    return json.loads(Path(__file__).with_name("costs.json").read_text())
+
+
+def _node(facts: dict) -> Node | Leaf:
+    if "gflops" in facts:
+        return Leaf(facts["gflops"])
+    below, above = _node(facts["below"]), _node(facts["above"])
+    return Node(facts["feature"], facts["low"], facts["high"], below, above)
+
+
+def features(op: Op) -> dict[str, float]:
+    """What the rate of an op may depend on, as the segmenter's own features are named and made."""
+    needed, weight = work(op), op.operand("weight")
+    return {
+        "intensity": needed.intensity,
+        "channels": float(weight.shape[0] or 1) if weight and weight.shape else 0.0,
+        "operations": needed.flops,
+        "bytes": needed.bytes,
+    }
+
+
+# --- work -----------------------------------------------------------------------------------------
+
+
+def work(op: Op) -> Work:
+    """The operations and bytes of an op, counted as the segmenter does it."""
+    moved = sum(bytes_of(type_) for _, type_ in op.operands) + sum(map(bytes_of, op.outputs))
+    count = FLOPS.get(op.type)
+    return Work(count(op) if count else _elementwise(op), moved)
+
+
+def _elementwise(op: Op) -> float:
+    """Two for each number that is read: the rule for every type without one of its own."""
+    return 2.0 * sum(elements(type_) for _, type_ in op.operands if type_.shape)
+
+
+def _conv(op: Op) -> float:
+    """Two for each product; a dilated kernel counts as spread over the larger field."""
+    weight = op.operand("weight")
+    if weight is None or len(weight.shape) < 3:
+        return _elementwise(op)
+    per_output = prod(weight.shape[1:])  # (O, I / groups, kernel)
+    return 2.0 * elements(op.outputs[0]) * per_output / prod(op.attributes.get("dilations", [1]))
+
+
+def _conv_transpose(op: Op) -> float:
+    weight = op.operand("weight")
+    if weight is None or len(weight.shape) < 3:
+        return _elementwise(op)
+    groups = op.attributes.get("groups", 1)
+    per_output = weight.shape[0] * prod(weight.shape[2:]) / groups  # (I, O / groups, kernel)
+    return 2.0 * elements(op.outputs[0]) * per_output
+
+
+def _linear(op: Op) -> float:
+    """As the segmenter counts it: as many rows as columns, whatever the weight has."""
+    x = op.operand("x")
+    return 2.0 * elements(x) * (x.shape[-1] or 1) if x is not None and x.shape else 0.0
+
+
+def _matmul(op: Op) -> float:
+    x = op.operand("x")
+    if x is None or not x.shape:
+        return _elementwise(op)
+    depth = x.shape[-2 if op.attributes.get("transpose_x") and len(x.shape) > 1 else -1]
+    return 2.0 * elements(op.outputs[0]) * (depth or 1)
+
+
+FLOPS: dict[str, Callable[[Op], float]] = {
+    "conv": _conv,
+    "conv_transpose": _conv_transpose,
+    "linear": _linear,
+    "matmul": _matmul,
+}

@@ -1,0 +1,143 @@
+"""A function of an ML Program as the list of ops that Core ML places.
+
+Constants are not placed: a `const` and a `constexpr_*` belong to the op that reads them, and count
+with the bytes that they take in the file. No weight is read.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+
+from ane_book.mil.package.function import Function, Operation
+from ane_book.mil.package.values import Constant, TensorType
+
+__all__ = ["BYTES", "Op", "bytes_of", "elements", "read_ops"]
+
+SMALL = 64  # elements: constants up to this size are read as attributes, such as axes and pads
+
+#: Bytes of one element in memory; what is packed in less is not computed with as such.
+BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "int16": 2, "uint16": 2, "int32": 4,
+         "uint32": 4, "int64": 8, "uint64": 8}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op as placement sees it.
+
+    inputs: the types of the values that it computes with, by argument; sources: their names.
+    constants: the types of its constants, by argument; attributes: the values of the small ones.
+    weight_bytes: what its constants take in the file. depth: 0, or more in a block of another op.
+    """
+
+    type: str
+    name: str
+    inputs: dict[str, tuple[TensorType, ...]]
+    outputs: tuple[TensorType, ...]
+    constants: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
+    attributes: dict[str, object] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    weight_bytes: int = 0
+    compressed: frozenset[str] = frozenset()  # types of the `constexpr_*` that make its constants
+    depth: int = 0
+
+    @property
+    def values(self) -> list[TensorType]:
+        """The types of all values that the op reads or writes."""
+        return [t for types in self.inputs.values() for t in types] + list(self.outputs)
+
+    @property
+    def operands(self) -> list[tuple[str, TensorType]]:
+        """Argument and type of everything that it reads, computed values before constants."""
+        both = (*self.inputs.items(), *self.constants.items())
+        return [(key, type_) for key, types in both for type_ in types]
+
+    @property
+    def flexible(self) -> bool:
+        """Whether a size is known only when the op runs."""
+        return any(None in type_.shape for type_ in self.values)
+
+    def operand(self, *names: str) -> TensorType | None:
+        """The type of the first of these arguments that the op has, computed or constant."""
+        for name in names:
+            types = self.inputs.get(name) or self.constants.get(name)
+            if types:
+                return types[0]
+        return None
+
+
+def elements(type_: TensorType) -> int:
+    """How many numbers a value holds; a flexible size counts as 1."""
+    return prod(size for size in type_.shape if size is not None)
+
+
+def bytes_of(type_: TensorType) -> int:
+    """Bytes of a value in memory."""
+    return elements(type_) * BYTES.get(type_.dtype, 1)
+
+
+def read_ops(function: Function) -> list[Op]:
+    """The ops of a function in the order of the file, those of nested blocks behind their op."""
+    reader = _Reader(function)
+    return list(reader.block(function.block, 0))
+
+
+class _Reader:
+    """What is known of a function's values while its ops are read in order."""
+
+    def __init__(self, function: Function):
+        self.types: dict[str, TensorType] = dict(function.inputs) | function.states
+        self.known: dict[str, tuple[TensorType, Constant | None, int, str]] = {}
+
+    def block(self, block, depth: int) -> Iterator[Op]:
+        self.types.update(block.inputs)
+        for operation in block.operations:
+            if operation.type == "const" or operation.type.startswith("constexpr_"):
+                self._constant(operation)
+                continue
+            yield self._op(operation, depth)
+            self.types.update(operation.outputs)
+            for nested in operation.blocks:
+                yield from self.block(nested, depth + 1)
+
+    def _constant(self, operation: Operation) -> None:
+        """Remember a constant by name: type, value where it is plain, bytes, how it is packed."""
+        found = [self._found(item) for items in operation.inputs.values() for item in items]
+        stored = sum(bytes_ for _, _, bytes_, _ in found)
+        value, how = (found[0][1], "") if operation.type == "const" else (None, operation.type)
+        for name, type_ in operation.outputs:
+            self.known[name] = (type_, value, stored, how)
+
+    def _found(self, item: str | Constant) -> tuple[TensorType, Constant | None, int, str]:
+        if isinstance(item, Constant):
+            return item.type, item, item.stored_bytes, ""
+        return self.known[item]
+
+    def _op(self, operation: Operation, depth: int) -> Op:
+        inputs, constants, attributes, sources = {}, {}, {}, []
+        weight, compressed = 0, set()
+        for key, items in operation.inputs.items():
+            for item in items:
+                if isinstance(item, str) and item not in self.known:
+                    inputs.setdefault(key, []).append(self.types[item])
+                    sources.append(item)
+                    continue
+                type_, value, stored, how = self._found(item)
+                constants.setdefault(key, []).append(type_)
+                weight += stored
+                compressed |= {how} - {""}
+                if value is not None and not value.blob and elements(type_) <= SMALL:
+                    attributes[key] = value.value
+        return Op(
+            operation.type,
+            operation.name,
+            {key: tuple(types) for key, types in inputs.items()},
+            tuple(type_ for _, type_ in operation.outputs),
+            {key: tuple(types) for key, types in constants.items()},
+            attributes,
+            tuple(sources),
+            tuple(name for name, _ in operation.outputs),
+            weight,
+            frozenset(compressed),
+            depth,
+        )

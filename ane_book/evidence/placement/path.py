@@ -1,0 +1,118 @@
+"""Which backend each op gets: the shortest path of the segmenter in Core ML's E5 compiler.
+
+Every op has an estimated time on each backend that takes it. In the order of the file the ops form
+a chain, and the choice of least total time wins, where
+
+    a segment that begins on the ANE            0.125 ms
+    two ops in a row on different backends      0.125 ms
+    a last op on the ANE, whose result leaves   0.125 ms
+    the inputs of the graph                     nothing
+
+Source: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6@5cb462b notes/coreml_dispatch.md, M4,
+macOS 27.0.1: the constants stand in the `analytics.mil` that Core ML writes, as 0x1p-3 ms, and are
+the same in all of its 482 graphs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+__all__ = ["ANE", "BACKENDS", "MS", "Path", "cost", "segments", "shortest"]
+
+ANE = "ane"
+BACKENDS = ("ane", "bnns", "classic_cpu")
+MS = 0.125  # to begin a segment on the ANE, to change the backend, to leave the ANE at the end
+TIE = 1e-6  # ms: two totals that differ by less are equal
+
+Estimates = Sequence[Mapping[str, float]]  # for each op, ms by backend; a backend that is absent
+# does not take the op
+
+
+@dataclass(frozen=True)
+class Path:
+    """The choice of least time.
+
+    cost: ms in all. backends: one for each op. choices: for each op every backend that some choice
+    of the same cost has, so that a set of two is a tie.
+    """
+
+    cost: float
+    backends: tuple[str, ...]
+    choices: tuple[frozenset[str], ...]
+
+    @property
+    def tied(self) -> list[int]:
+        """The ops that lie on the ANE or not at the same cost."""
+        return [i for i, found in enumerate(self.choices) if ANE in found and len(found) > 1]
+
+
+def _step(before: str | None, backend: str) -> float:
+    """ms that an op on `backend` costs beside its own time."""
+    if before == backend:
+        return 0.0
+    return (MS if backend == ANE else 0.0) + (MS if before is not None else 0.0)
+
+
+def _end(backend: str) -> float:
+    return MS if backend == ANE else 0.0
+
+
+def cost(estimates: Estimates, backends: Sequence[str]) -> float:
+    """ms of a choice of backends, one for each op."""
+    total, before = 0.0, None
+    for times, backend in zip(estimates, backends, strict=True):
+        total += times[backend] + _step(before, backend)
+        before = backend
+    return total + (_end(before) if before else 0.0)
+
+
+def shortest(estimates: Estimates) -> Path:
+    """The choice of least time; of equals, the one that stays longest on the backend it is on.
+
+    Raises ValueError for an op that no backend takes.
+    """
+    if not estimates:
+        return Path(0.0, (), ())
+    if not all(estimates):
+        raise ValueError(f"op {[*map(bool, estimates)].index(False)} has no backend")
+    ahead = _ahead(estimates)
+    backends, before = [], None
+    for times, rest in zip(estimates, ahead, strict=True):
+        totals = {b: _step(before, b) + times[b] + rest[b] for b in times}
+        least = min(totals.values())
+        equal = [b for b in totals if totals[b] <= least + TIE]
+        before = before if before in equal else min(equal, key=BACKENDS.index)
+        backends.append(before)
+    total = cost(estimates, backends)
+    return Path(total, tuple(backends), _choices(estimates, ahead, total))
+
+
+def _ahead(estimates: Estimates) -> list[dict[str, float]]:
+    """For each op and backend, the least ms of everything that comes after it."""
+    ahead = [{backend: _end(backend) for backend in estimates[-1]}]
+    for times, after in zip(estimates[-2::-1], estimates[:0:-1], strict=True):
+        rest = ahead[-1]
+        ahead.append({b: min(_step(b, a) + after[a] + rest[a] for a in after) for b in times})
+    return ahead[::-1]
+
+
+def _choices(
+    estimates: Estimates, ahead: list[dict[str, float]], total: float
+) -> tuple[frozenset[str], ...]:
+    """For each op the backends that lie on a choice of the least cost."""
+    found, behind = [], {None: 0.0}
+    for times, rest in zip(estimates, ahead, strict=True):
+        here = {b: times[b] + min(behind[p] + _step(p, b) for p in behind) for b in times}
+        found.append(frozenset(b for b in times if here[b] + rest[b] <= total + TIE))
+        behind = here
+    return tuple(found)
+
+
+def segments(backends: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Runs of one device: ("ane" or "cpu", first op, end), in order."""
+    runs, start = [], 0
+    for device, run in groupby(ANE if backend == ANE else "cpu" for backend in backends):
+        end = start + len([*run])
+        runs.append((device, start, end))
+        start = end
+    return runs

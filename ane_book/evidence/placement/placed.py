@@ -1,0 +1,158 @@
+"""Where Core ML would run each op of a program: support, estimates and path, put together.
+
+Two things are not known: what the ANE takes where sources are silent or conflict, and what an op of
+a size that nobody measured costs. Each op therefore has two readings, the best and the worst for
+the ANE, and the path is found for both. Where they agree that is the prediction; where not, it
+depends, and the report says on what.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ane_book.errors import InvalidInput
+from ane_book.evidence.placement.estimator import Estimator, Range, work
+from ane_book.evidence.placement.graph import Op, read_ops
+from ane_book.evidence.placement.path import ANE, segments, shortest
+from ane_book.evidence.placement.path import Path as Route
+from ane_book.evidence.placement.support import Support, support
+from ane_book.mil.package.function import Function
+from ane_book.mil.package.reader import Package
+
+__all__ = ["Placed", "Placement", "Reading", "find_functions", "place", "place_ops"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An op, whether the ANE takes it, and its estimated ms by backend, from least to most."""
+
+    op: Op
+    support: Support
+    times: dict[str, Range]
+    work: float  # floating point operations
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of what is not known, and the path that follows."""
+
+    route: Route
+    placed: Sequence[Placed]
+
+    @cached_property
+    def on_ane(self) -> list[bool]:
+        return [backend == ANE for backend in self.route.backends]
+
+    @cached_property
+    def segments(self) -> list[tuple[str, int, int]]:
+        """Runs of ops on one device: ("ane" or "cpu", first, end)."""
+        return segments(self.route.backends)
+
+    def share(self, weight) -> float:
+        """The part that lies on the ANE, of ops weighted by `weight`, 0 to 1."""
+        total = sum(map(weight, self.placed))
+        here = sum(weight(p) for p, on in zip(self.placed, self.on_ane, strict=True) if on)
+        return here / total if total else 0.0
+
+    @property
+    def facts(self) -> dict:
+        return {
+            "milliseconds": self.route.cost,
+            "ops_on_ane": sum(self.on_ane),
+            "partitions_on_ane": sum(device == ANE for device, _, _ in self.segments),
+            "segments": [
+                {"device": device, "first": self.placed[a].op.name, "ops": b - a}
+                for device, a, b in self.segments
+            ],
+            "share_of_ops": self.share(lambda placed: 1),
+            "share_of_weight_bytes": self.share(lambda placed: placed.op.weight_bytes),
+            "share_of_operations": self.share(lambda placed: placed.work),
+        }
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What is predicted of one function of a package.
+
+    best, worst: the two readings of what is not known, by what they give the ANE.
+    """
+
+    package: str
+    function: str
+    chip: str
+    placed: tuple[Placed, ...]
+    best: Reading
+    worst: Reading
+
+    @property
+    def devices(self) -> list[str]:
+        """For each op "ANE", "CPU", or "depends" where the two readings differ."""
+        both = zip(self.best.on_ane, self.worst.on_ane, strict=True)
+        return ["depends" if a != b else "ANE" if a else "CPU" for a, b in both]
+
+    @property
+    def verdict(self) -> str:
+        """Where most of the arithmetic runs: "ANE", "CPU" or "depends"."""
+        work = [_weight(placed) for placed in self.placed]
+        total = sum(work)
+        for word in ("ANE", "CPU"):
+            sure = sum(w for w, device in zip(work, self.devices, strict=True) if device == word)
+            if 2 * sure > total:
+                return word
+        return "depends"
+
+
+def _weight(placed: Placed) -> float:
+    """What an op counts in the verdict: its operations, or a little where it computes nothing."""
+    return placed.work or 1.0
+
+
+def place(
+    package: str | Path | Package, chip: str = "m4", function: str | None = None
+) -> Placement:
+    """Predict where Core ML runs the ops of a function; None: the package's default.
+
+    Raises InvalidPackage, and InvalidInput for a chip or a function that is not known.
+    """
+    opened = package if isinstance(package, Package) else Package(package)
+    (chosen,) = find_functions(opened, function or opened.default_function)
+    estimator = Estimator.of(chip)
+    return place_ops(read_ops(chosen), estimator, str(opened.path), chosen.name)
+
+
+def find_functions(package: Package, name: str | None = None) -> list[Function]:
+    """The function of this name, or all of them; raises InvalidInput where there is none."""
+    if name is None:
+        return list(package.functions.values())
+    if name not in package.functions:
+        known = ", ".join(sorted(package.functions))
+        raise InvalidInput(f"{package.path} has no function {name!r}; it has {known}")
+    return [package.functions[name]]
+
+
+def place_ops(
+    ops: Sequence[Op], estimator: Estimator, package: str = "", function: str = "main"
+) -> Placement:
+    """Predict where ops run that stand in this order."""
+    chip = estimator.chip
+    placed = tuple(Placed(op, support(op, chip), estimator.times(op), work(op).flops) for op in ops)
+    best, worst = (reading(placed, best) for best in (True, False))
+    return Placement(package, function, chip, placed, best, worst)
+
+
+def reading(placed: Sequence[Placed], best: bool, also: frozenset[int] = frozenset()) -> Reading:
+    """The path where what is not known favours the ANE, or does not.
+
+    also: ops that the ANE is taken to run although it does not, to see what that would change.
+    """
+    estimates = []
+    for index, each in enumerate(placed):
+        taken = each.support.ane is True or (best and each.support.ane is None) or index in also
+        times = {
+            backend: (low if best == (backend == ANE) else high)
+            for backend, (low, high) in each.times.items()
+            if taken or backend != ANE
+        }
+        estimates.append(times)
+    return Reading(shortest(estimates), placed)

@@ -1,0 +1,133 @@
+"""Graphs of which Core ML's segmenter published its estimates and its choices.
+
+A file of them is JSON: `ops`, each with its types and its ms by backend, and `graphs`, each with
+the numbers of its ops in order and the backend chosen for each, a letter an op. The one there is:
+`research/measurements/segmenter_estimates.json`, which names its source.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+import json
+from pathlib import Path
+import re
+
+from ane_book.evidence.placement.estimator import Estimator
+from ane_book.evidence.placement.graph import Op
+from ane_book.evidence.placement.path import ANE, shortest
+from ane_book.evidence.placement.placed import place_ops
+from ane_book.mil.package.values import TensorType
+
+__all__ = ["Graph", "judge", "read_graphs"]
+
+LETTERS = {"a": ANE, "b": "bnns", "c": "classic_cpu"}
+TYPE = re.compile(r"(\w+)\[([\d,?]*)\]")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """estimates: for each op, ms on the backends that take it. selected: the backend it got."""
+
+    name: str
+    ops: Sequence[Op]
+    estimates: Sequence[Mapping[str, float]]
+    selected: Sequence[str]
+
+    @property
+    def on_ane(self) -> list[bool]:
+        return [backend == ANE for backend in self.selected]
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the graph is of the half that the estimator is fitted on, by its name's hash.
+
+        A graph of one op and the same op in its context have one name, and lie in one half.
+        """
+        return sha256(self.name.split("/")[-1].encode()).digest()[0] % 2 == 0
+
+
+def read_graphs(path: Path) -> list[Graph]:
+    """The graphs of a file, in its order."""
+    facts = json.loads(path.read_text())
+    ops = [_op(index, entry) for index, entry in enumerate(facts["ops"])]
+    return [
+        Graph(
+            name,
+            [ops[i] for i in graph["ops"]],
+            [facts["ops"][i]["ms"] for i in graph["ops"]],
+            [LETTERS[letter] for letter in graph["selected"]],
+        )
+        for name, graph in facts["graphs"].items()
+    ]
+
+
+def judge(graphs: Iterable[Graph], estimator: Estimator) -> dict[str, int]:
+    """How a placement predicted from types and shapes alone meets what was published.
+
+    Graphs and ops, each: all, exact (the same device; of a graph, for every op), equal (another,
+    at the same cost by the published estimates), depends (the tool does not say), missed.
+    """
+    counts = Counter({f"{of} {what}": 0 for of in ("graphs", "ops") for what in WAYS})
+    for graph in graphs:
+        found = _ways(graph, estimator)
+        counts.update(f"ops {way}" for way in found)
+        counts[f"graphs {max(found, key=WAYS.index)}"] += 1
+        counts["ops all"] += len(found)
+        counts["graphs all"] += 1
+    return dict(counts)
+
+
+WAYS = ("all", "exact", "equal", "depends", "missed")  # from good to bad
+
+
+def _ways(graph: Graph, estimator: Estimator) -> list[str]:
+    """For each op how the prediction meets the published choice."""
+    choices = shortest(graph.estimates).choices
+    found = []
+    for device, chosen, equal in zip(
+        place_ops(graph.ops, estimator).devices, graph.on_ane, choices, strict=True
+    ):
+        if device == "depends":
+            found.append("depends")
+        elif (device == "ANE") == chosen:
+            found.append("exact")
+        else:
+            found.append("equal" if len({backend == ANE for backend in equal}) > 1 else "missed")
+    return found
+
+
+def _op(index: int, entry: dict) -> Op:
+    """An op of the file; its inputs have the names that MIL gives to those of its type."""
+    values = [_type(text) for text in entry["in"]]
+    names = [
+        n for n in ARGUMENTS.get(entry["op"], ("x", "y")) if n not in entry.get("constants", {})
+    ]
+    inputs = {names[i] if i < len(names) else f"x{i}": (type_,) for i, type_ in enumerate(values)}
+    constants = {name: (_type(text),) for name, text in entry.get("constants", {}).items()}
+    return Op(
+        entry["op"],
+        f"{entry['op']}_{index}",
+        inputs,
+        tuple(map(_type, entry["out"])),
+        constants,
+        entry.get("attributes", {}),
+    )
+
+
+#: Names of the inputs of ops where placement asks for one by name, in the order of the source.
+ARGUMENTS = {
+    "conv": ("x", "weight"),
+    "linear": ("x",),
+    "gather": ("x", "indices"),
+    "matmul": ("x", "y"),
+    "slice_by_size": ("x", "begin"),
+}
+
+
+def _type(text: str) -> TensorType:
+    found = TYPE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no type such as fp16[1,64]")
+    sizes = found[2].split(",") if found[2] else []
+    return TensorType(found[1], tuple(None if size == "?" else int(size) for size in sizes))

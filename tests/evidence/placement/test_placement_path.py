@@ -1,0 +1,75 @@
+"""The segmenter's path: by hand, against every choice there is, and on what was published."""
+
+from itertools import product
+from random import Random
+
+from _segmenter import GRAPHS
+from ane_book.evidence.placement.path import ANE, MS, cost, segments, shortest
+import pytest
+
+CLOSE = 2e-5  # ms: the estimates come with six digits
+
+
+def test_a_graph_must_save_a_quarter_of_a_millisecond():
+    """0.125 ms to begin on the ANE and 0.125 to leave it."""
+    just, short = ({"ane": 0.0, "bnns": 2 * MS + by} for by in (0.001, -0.001))
+    assert shortest([just]).backends == ("ane",)
+    assert shortest([short]).backends == ("bnns",)
+    assert shortest([just]).cost == pytest.approx(2 * MS)
+
+
+def test_an_island_must_save_three_eighths():
+    """0.125 to begin, and 0.125 for each of the two changes of backend."""
+    cpu = {"bnns": 0.1}
+    for by, device in ((0.001, "ane"), (-0.001, "bnns")):
+        island = {"ane": 0.0, "bnns": 3 * MS + by}
+        assert shortest([cpu, island, cpu]).backends == ("bnns", device, "bnns")
+
+
+def test_the_path_is_the_least_of_all_choices():
+    random = Random(7)
+    for _ in range(200):
+        estimates = [
+            {b: random.choice([0.0, 0.1, 0.2, 0.4]) for b in random.choice(TAKES)}
+            for _ in range(random.randint(1, 7))
+        ]
+        choices = [*product(*estimates)]
+        least = min(cost(estimates, choice) for choice in choices)
+        found = shortest(estimates)
+        assert found.cost == pytest.approx(least)
+        assert cost(estimates, found.backends) == pytest.approx(least)
+        best = [choice for choice in choices if cost(estimates, choice) < least + 1e-9]
+        assert [*found.choices] == [frozenset(backends) for backends in zip(*best, strict=True)]
+
+
+TAKES = [("ane", "bnns"), ("bnns",), ("ane", "bnns", "classic_cpu"), ("bnns", "classic_cpu")]
+
+
+def test_an_op_that_nothing_takes_is_told():
+    with pytest.raises(ValueError, match="op 1 has no backend"):
+        shortest([{"bnns": 1.0}, {}])
+    assert shortest([]).cost == 0
+
+
+def test_segments_are_runs_of_one_device():
+    assert segments(["bnns", "classic_cpu", ANE, ANE, "bnns"]) == [
+        ("cpu", 0, 2),
+        ("ane", 2, 4),
+        ("cpu", 4, 5),
+    ]
+
+
+def test_published_estimates_give_the_published_choices():
+    """The source counts 440 exact, 41 of equal cost and 1 other of 482; this is what was stored."""
+    ways = {"exact": [], "equal": [], "other": []}
+    for graph in GRAPHS:
+        found = shortest(graph.estimates)
+        if [backend == ANE for backend in found.backends] == graph.on_ane:
+            ways["exact"].append(graph.name)
+        elif cost(graph.estimates, graph.selected) - found.cost < CLOSE:
+            ways["equal"].append(graph.name)
+        else:
+            ways["other"].append(graph.name)
+    assert ways["other"] == ["ctx/band_part"], "the one of which the source says so"
+    assert len(GRAPHS) >= 400
+    assert len(ways["exact"]) >= 0.9 * len(GRAPHS)
