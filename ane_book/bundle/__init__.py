@@ -7,8 +7,10 @@
                         head_1, ... where the shard limit cuts it
     embedding.npy       float16 (V, C), memory-mapped by the host; an encoder has positions.npy, too
     tokenizer.json      as Hugging Face `tokenizers` reads it
-    golden.npz          reference: token ids, last logits and argmax of every position, from PyTorch
-                        with the weights in fp16, whatever `quant` makes of them in the packages
+    golden.npz          reference: token ids, hidden state after every shard, last logits and argmax
+                        of every position, from PyTorch with the weights in fp16, whatever `quant`
+                        makes of them in the packages
+    evidence.json       what has been found out about it since, in four levels
 
 Cut into projections, it has a package for every matrix instead (layer_00_q.mlpackage, ...), and
 norms.npz for the host, which does all between them.
@@ -134,14 +136,18 @@ class Bundle:
 
     def golden(self) -> dict[str, np.ndarray]:
         """The reference: `tokens` (T,), `logits` (V,) of the last, `argmax` (T,) of every one; of
-        an encoder `tokens` (T,) and their `vector` (C,)."""
+        an encoder `tokens` (T,) and their `vector` (C,). `hidden` (n + 1, C, T) is the hidden state
+        before the first program of layers and after each of the n; of the last one of a layer,
+        where each matrix is a program."""
         V, C = self.manifest.embedding.shape
-        if self.manifest.task == "embedding":
-            T = (self.recipe.prefill,)
-            wanted = {"tokens": (T, np.int64), "vector": ((C,), np.float32)}
-            return read_arrays(self.path / self.manifest.golden, wanted)
-        T, V = (self.manifest.functions["prefill"],), (V,)
-        wanted = {"tokens": (T, np.int64), "logits": (V, np.float32), "argmax": (T, np.int64)}
+        encoder = self.manifest.task == "embedding"
+        T = self.recipe.prefill if encoder else self.manifest.functions["prefill"]
+        stages = len({part.layers for part in self.manifest.shards})
+        wanted = {"tokens": ((T,), np.int64), "hidden": ((stages + 1, C, T), np.float32)}
+        if encoder:
+            wanted |= {"vector": ((C,), np.float32)}
+        else:
+            wanted |= {"logits": ((V,), np.float32), "argmax": ((T,), np.int64)}
         return read_arrays(self.path / self.manifest.golden, wanted)
 
     def norms(self) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ stopped. Weights are read one layer at a time, and the head's one package at a t
 numbers (`ane_book.conversion.golden`) come from the same pass.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from importlib.metadata import version
 import json
@@ -79,7 +79,7 @@ class BundleBuilder:
         Raises OutOfSpace before anything is done, or when the disk fills up in the middle.
         """
         self.partial = beside(target, "partial")
-        self.golden = self.golden_pass(self.config, self.recipe, self.partial, self._read)
+        self.golden = self.golden_pass(self.config, self.recipe, self.partial, self.read)
         try:
             with Journal(self.partial, key) as self.journal:
                 self._build()
@@ -96,7 +96,7 @@ class BundleBuilder:
     def _build(self) -> None:
         self._check_space()
         self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json, "utf-8"))
-        self._whole("embedding.npy", self._write_embedding)
+        self._whole("embedding.npy", self.write_embedding)
         self._advance("embedding")
         self._write_layers()
         self._write_head()
@@ -149,7 +149,7 @@ class BundleBuilder:
             )
         return half
 
-    def _read(self, name: str) -> np.ndarray:
+    def read(self, name: str) -> np.ndarray:
         """The same numbers in float32."""
         return self._half(name).astype(np.float32)
 
@@ -157,7 +157,7 @@ class BundleBuilder:
     def _outer(self) -> dict[str, Named]:
         return find(self.config.architecture).outer(self.config)
 
-    def _write_embedding(self, path: Path) -> None:
+    def write_embedding(self, path: Path) -> None:
         with path.open("wb") as file:
             np.save(file, self._half(self._outer["embedding"].name))
 
@@ -175,7 +175,7 @@ class BundleBuilder:
         if cut:
             self._whole("norms.npz", self._write_norms)
         done = [self._is_done(*group) for group in groups]
-        pieces = {} if cut or all(done) else self._lower()
+        pieces = {} if cut or all(done) else self.lower()
         self._advance("lowering")
         for (layers, programs), exist in zip(groups, done, strict=True):
             if exist:
@@ -185,7 +185,7 @@ class BundleBuilder:
             else:
                 self._write_shard(layers, programs[0], pieces)
 
-    def _lower(self) -> dict:
+    def lower(self) -> dict:
         return lower_blocks(self.config, self.recipe)
 
     def _has(self, program: Program) -> bool:
@@ -204,10 +204,11 @@ class BundleBuilder:
 
     def _write_shard(self, layers: range, program: Program, pieces: dict) -> None:
         weights = self._states(layers)
-        self._whole(
-            program.package,
-            lambda path: write_shard(path, self.config, self.recipe, pieces, layers, weights),
-        )
+        self._whole(program.package, lambda path: self.shard(path, pieces, layers, weights))
+
+    def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
+        """Write the package of some layers; `weights` yields the state dict of each."""
+        write_shard(path, self.config, self.recipe, pieces, layers, weights)
 
     def _write_projections(self, layers: range, programs: list[Program]) -> None:
         """Every matrix of one layer, a package each."""
@@ -225,7 +226,7 @@ class BundleBuilder:
 
     def _write_norms(self, path: Path) -> None:
         with path.open("wb") as file:
-            np.savez(file, **host_weights(self.config, self._read))
+            np.savez(file, **host_weights(self.config, self.read))
 
     # --- head ---------------------------------------------------------------------------------
 
@@ -235,24 +236,24 @@ class BundleBuilder:
             return
         for program in programs:
             splits = {i: self.plan.splits[i] for i in program.parts}
-            weights = self._head_weights(splits)
+            weights = self.head_weights(splits)
             self.golden.head(tuple(splits.values()), weights)
-            self._whole(program.package, lambda path, s=splits, w=weights: self._head(path, s, w))
+            self._whole(program.package, lambda path, s=splits, w=weights: self.head(path, s, w))
         self._whole("golden.npz", self.golden.write)
 
-    def _head_weights(self, splits: dict[int, int]) -> dict[str, Tensor]:
+    def head_weights(self, splits: dict[int, int]) -> dict[str, Tensor]:
         """The state dict of a `Head` with these parts of the vocabulary."""
         first = sum(self.plan.splits[: min(splits)])
         rows = slice(first, first + sum(splits.values()))
 
         def read(name: str) -> np.ndarray:
             if name == self._outer["norm"].name:
-                return self._read(name)
+                return self.read(name)
             return self._vocabulary[rows].astype(np.float32)
 
         return decoder.head_weights(self.config, tuple(splits.values()), read)
 
-    def _head(self, path: Path, splits: dict[int, int], weights: dict[str, Tensor]) -> None:
+    def head(self, path: Path, splits: dict[int, int], weights: dict[str, Tensor]) -> None:
         if self.recipe.partition != "projections":
             write_head(path, self.config, self.recipe, splits, weights)
             return

