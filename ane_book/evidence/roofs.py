@@ -16,7 +16,7 @@ from time import perf_counter
 
 from ane_book.errors import InvalidInput
 from ane_book.mil.kernels import native
-from ane_book.mil.kernels.threads import threads
+from ane_book.mil.kernels.native.threads import threads
 import torch
 
 __all__ = ["Roofs", "measure"]
