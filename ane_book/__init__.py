@@ -43,6 +43,7 @@ def load(
     *,
     precision: str = "fp16",
     backend: str | None = None,
+    force: bool = False,
     **recipe,
 ) -> "Session | Embedder":
     """A bundle's folder, or a reference model, which is converted at first use, ready to be used.
@@ -50,8 +51,8 @@ def load(
     It is a `Session` for a model that generates text, and an `Embedder` for one that makes vectors.
 
     precision: "fp16" or, with the executor, "fp32". backend: "mil", "coreml" or None for the best
-    that runs here. recipe: what `convert` takes (kv, context, prefill, source, progress, ...); a
-    bundle is held to it.
+    that runs here. force: run a bundle that failed parity by its own evidence, too. recipe: what
+    `convert` takes (kv, context, prefill, source, progress, ...); a bundle is held to it.
     """
     from ane_book.bundle import Bundle
     from ane_book.runtime import Embedder, Session, choose_backend
@@ -71,7 +72,7 @@ def load(
 
         bundle = convert(str(model), **recipe)
     kind = Embedder if bundle.manifest.task == "embedding" else Session
-    return kind(bundle, precision, backend)
+    return kind(bundle, precision, backend, force)
 
 
 def __getattr__(name: str):

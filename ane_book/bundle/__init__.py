@@ -31,6 +31,7 @@ import re
 import stat
 
 from ane_book.bundle.arrays import map_array, read_arrays
+from ane_book.bundle.evidence import Evidence, Level, read_evidence, write_evidence
 from ane_book.bundle.manifest import FORMAT, Manifest
 from ane_book.errors import InvalidBundle, InvalidInput, UnsupportedModel, printable
 from ane_book.models import DecoderConfig, find
@@ -58,10 +59,20 @@ def check_task(model: object, found: str, wanted: str) -> None:
         raise InvalidInput(f"{model} {does}: `ane-book {command.format(model=model)}`")
 
 
-def opened(bundle: "Bundle | str | Path", task: str) -> "Bundle":
-    """The bundle, or the one in a folder; raises InvalidInput if it is for another task."""
+def opened(bundle: "Bundle | str | Path", task: str, force: bool = False) -> "Bundle":
+    """The bundle, or the one in a folder, to be used.
+
+    Raises InvalidInput if it is for another task, and InvalidBundle, unless forced, if its own
+    evidence says that it is not the model that it was made of.
+    """
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     check_task(bundle.path, bundle.manifest.task, task)
+    parity = bundle.evidence.levels["L1"]
+    if parity.status == "failed" and not force:
+        raise InvalidBundle(
+            f"{bundle.path}: failed L1 parity on {parity.date}: {parity.reason}; convert the model "
+            "again, or run it as it is with force=True (--force)"
+        )
     return bundle
 
 
@@ -149,6 +160,17 @@ class Bundle:
         else:
             wanted |= {"logits": ((V,), np.float32), "argmax": ((T,), np.int64)}
         return read_arrays(self.path / self.manifest.golden, wanted)
+
+    @property
+    def evidence(self) -> Evidence:
+        """What evidence.json says now; raises InvalidBundle where it is damaged."""
+        return read_evidence(self.path, self.manifest.seal)
+
+    def record(self, name: str, level: Level) -> None:
+        """Put one level ("L0" to "L3") into evidence.json; the others stay as they are."""
+        known = self.evidence
+        levels = known.levels | {name: level}
+        write_evidence(self.path, known.model_copy(update={"levels": levels}))
 
     def norms(self) -> dict[str, np.ndarray]:
         """What the host multiplies with, in a bundle of projections, float16: `layers` (L, 2, C),

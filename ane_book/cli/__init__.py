@@ -111,11 +111,12 @@ def run(
     sampling: dict,
     precision: options.Precision = "fp16",
     backend: options.BackendName = "auto",
+    force: options.Force = False,
 ) -> None:
     """Answer one prompt; a reference model is converted on first use."""
     if prompt == "-":
         prompt = sys.stdin.read()
-    answer(load(model, TEXT, precision, backend, **recipe), prompt, sampling)
+    answer(load(model, TEXT, precision, backend, force, **recipe), prompt, sampling)
 
 
 @app.command()
@@ -127,12 +128,13 @@ def chat(
     sampling: dict,
     precision: options.Precision = "fp16",
     backend: options.BackendName = "auto",
+    force: options.Force = False,
 ) -> None:
     """Talk with a model, line by line.
 
     /reset begins anew, /quit or end of input ends, Ctrl-C stops an answer.
     """
-    converse(load(model, TEXT, precision, backend, **recipe), sampling)
+    converse(load(model, TEXT, precision, backend, force, **recipe), sampling)
 
 
 @app.command()
@@ -147,11 +149,12 @@ def embed(
     precision: options.Precision = "fp16",
     context: options.TextLength = None,
     backend: options.BackendName = "auto",
+    force: options.Force = False,
 ) -> None:
     """Make vectors of texts; print the cosine of each to the first."""
     from ane_book.cli.vectors import print_vectors
 
-    embedder = load(model, "embedding", precision, backend, context=context, **recipe)
+    embedder = load(model, "embedding", precision, backend, force, context=context, **recipe)
     print_vectors(embedder, texts, as_json)
 
 

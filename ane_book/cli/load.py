@@ -13,7 +13,7 @@ __all__ = ["load"]
 
 
 def load(
-    model: str, task: str, precision: str, backend: str, **recipe: str | int | None
+    model: str, task: str, precision: str, backend: str, force: bool, **recipe: str | int | None
 ) -> "Session | Embedder":
     """The model, on a backend; InvalidInput, before it is converted, if it is for another task."""
     import ane_book
@@ -23,9 +23,8 @@ def load(
     chosen = choose_backend(None if backend == "auto" else backend, precision)
     check_task(model, _task_of(model), task)
     with progress_bar() as progress:
-        return ane_book.load(
-            model, precision=precision, backend=chosen, progress=progress, **given(**recipe)
-        )
+        how = {"precision": precision, "backend": chosen, "force": force, "progress": progress}
+        return ane_book.load(model, **how, **given(**recipe))
 
 
 def _task_of(model: str) -> str:

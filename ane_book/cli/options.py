@@ -43,6 +43,10 @@ Inputs = Annotated[
     Path | None, typer.Option(help="A .npz file with an array for every input; else random ones.")
 ]
 InputSeed = Annotated[int, typer.Option(min=0, help="Seed of random inputs.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Run a bundle that failed parity by its own evidence, too."),
+]
 BackendName = Annotated[
     Literal["auto", "mil", "coreml"],
     typer.Option(help="mil runs anywhere, coreml on a Mac; auto takes coreml where it can run."),

@@ -16,7 +16,7 @@ from ane_book.conversion.write.projections import cut_layer, write_projection
 from ane_book.errors import InvalidInput, WeightsNotFound
 from ane_book.models import read_config
 from ane_book.models.base.decoder import block_weights
-from ane_book.models.reference import reference_models
+from ane_book.reference import reference_models
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
 from ane_book.weights.random import RandomSource

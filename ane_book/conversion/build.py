@@ -14,6 +14,7 @@ import platform
 import shutil
 
 from ane_book.bundle import Bundle, regular_files, seal
+from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import (
     Between,
     Embedding,
@@ -104,6 +105,8 @@ class BundleBuilder:
         for leftover in self.partial.glob("hidden_*.npy"):
             leftover.unlink()
         self._whole("manifest.json", self._write_manifest)
+        written = json.loads((self.partial / "manifest.json").read_bytes())["seal"]
+        write_evidence(self.partial, unmeasured(written))
         self.journal.remove()
 
     def _check_space(self) -> None:

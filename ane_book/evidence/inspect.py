@@ -67,6 +67,7 @@ def inspect_bundle(bundle: "Bundle") -> dict:
         "recipe": manifest.recipe.model_dump(),
         "source": manifest.source.model_dump(),
         "files": manifest.files,
+        "evidence": bundle.evidence.model_dump(mode="json")["levels"],
         "packages": [inspect_package(bundle.path / part.package) for part in manifest.packages],
     }
 
@@ -144,7 +145,17 @@ def report(facts: dict) -> str:
     ]
     if "verified" in facts:
         head.append(("verified", f"all {facts['verified']} files are as they were written"))
-    return "\n\n".join([table(head), *map(_package_report, facts["packages"])])
+    parts = [table(head), f"evidence\n{table(_levels(facts['evidence']), indent=2)}"]
+    return "\n\n".join([*parts, *map(_package_report, facts["packages"])])
+
+
+def _levels(evidence: dict[str, dict]) -> list[tuple[str, ...]]:
+    from ane_book.bundle.evidence import LEVELS
+
+    return [
+        (f"{name} {LEVELS[name]}", level["status"], level["date"] or "", level["reason"])
+        for name, level in evidence.items()
+    ]
 
 
 def _package_report(facts: dict) -> str:

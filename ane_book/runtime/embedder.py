@@ -29,7 +29,8 @@ __all__ = ["Embedder", "pack", "text_mask"]
 class Embedder:
     """Sentence vectors from a bundle.
 
-    bundle: a `Bundle`, or its folder. precision, backend: as a `Session` takes them.
+    bundle: a `Bundle`, or its folder. precision, backend, force: as a `Session` takes
+    them.
     Threads may share one; they take turns.
 
     Raises InvalidBundle, InvalidPackage, InvalidInput or BackendUnavailable.
@@ -40,8 +41,9 @@ class Embedder:
         bundle: Bundle | str | Path,
         precision: str = "fp16",
         backend: Backend | str | None = None,
+        force: bool = False,
     ):
-        self.bundle = opened(bundle, "embedding")
+        self.bundle = opened(bundle, "embedding", force)
         self._words = TextProcess()  # it starts while the packages are opened
         self.backend = backend = choose_backend(backend, precision)
         self._turn = Lock()

@@ -37,6 +37,7 @@ class Session:
     precision: "fp16" as the packages declare; "fp32" is the executor's reference.
     backend: "mil", "coreml", a `Backend` of your own, or None for Core ML where it can run and the
     executor elsewhere. A backend object brings its own precision.
+    force: open a bundle that failed parity by its evidence.json, too.
 
     One call or stream at a time: a second one, of another thread or between two pieces of a stream,
     raises SessionBusy. Sessions of one bundle may run at the same time, each in its own thread.
@@ -50,8 +51,9 @@ class Session:
         bundle: Bundle | str | Path,
         precision: str = "fp16",
         backend: Backend | str | None = None,
+        force: bool = False,
     ):
-        self.bundle = opened(bundle, "text-generation")
+        self.bundle = opened(bundle, "text-generation", force)
         self._words = TextProcess()  # it starts while the packages are opened
         self.backend = backend = choose_backend(backend, precision)
         self._engine = Engine(self.bundle, backend)

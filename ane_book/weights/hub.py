@@ -51,9 +51,7 @@ class _NotHere(Exception):
     """The reason why one place does not have the weights."""
 
 
-def find_weights(
-    reference: Reference, path: str | Path | None = None, online: bool = True
-) -> Path:
+def find_weights(reference: Reference, path: str | Path | None = None, online: bool = True) -> Path:
     """The file or folder for `open_source`, downloading it when that is what it takes.
 
     A path that is given is the only place tried. Otherwise the cache of the hub, the hub (unless

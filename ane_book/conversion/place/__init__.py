@@ -19,6 +19,7 @@ from ane_book.errors import InvalidInput, OutOfSpace
 __all__ = ["beside", "check_ours", "check_place", "exchange", "is_empty", "is_full", "recover",
            "telling"]  # fmt: skip
 
+UNLISTED = {"manifest.json", "evidence.json"}  # of a bundle's own files, those it does not list
 IGNORED = {".DS_Store", "Thumbs.db", "desktop.ini"}  # what systems leave in folders by themselves
 ELSEWHERE = "choose another folder"
 
@@ -81,7 +82,7 @@ def _listed(folder: Path) -> set[str] | None:
     try:
         fields = json.loads(file.read_bytes() if stat.S_ISREG(file.lstat().st_mode) else "")
         ours = fields["format"].startswith("ane-book bundle ")
-        return {*fields["files"], "manifest.json"} if ours else None
+        return {*fields["files"], *UNLISTED} if ours else None
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 

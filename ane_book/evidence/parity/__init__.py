@@ -17,9 +17,11 @@ from math import isfinite, nan
 from pathlib import Path
 
 from ane_book.bundle import Bundle
+from ane_book.bundle.evidence import Level
 from ane_book.conversion.again import source_of
 from ane_book.evidence.compare import Gap, percent
 from ane_book.evidence.inspect import table
+from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import first_op, golden_again
 from ane_book.evidence.parity.walk import Stage, packages, walk
 from ane_book.models import find
@@ -68,6 +70,10 @@ class Parity:
             "op": self.first and f"{self.first.op} {self.first.name}",
         }
         return {name: _finite(value) for name, value in figures.items() if value is not None}
+
+    def level(self) -> Level:
+        """The same as evidence.json keeps it."""
+        return level(self.passed, self.reason, self.figures())
 
     def __str__(self) -> str:
         rows = [("package", "function", "precision", "cosine", "error", "max abs", "same token")]

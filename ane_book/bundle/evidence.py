@@ -1,0 +1,116 @@
+"""`evidence.json`: what is known of a bundle, in four levels, each by itself.
+
+    L0  laws       what the rules read off its graphs say of the Neural Engine
+    L1  parity     whether its programs are the model, on any machine
+    L2  residency  where a Mac runs it, and that it stays right there
+    L3  quality    what the whole model loses: perplexity, agreement, divergence
+
+A level is passed, failed or unmeasured. They are never merged into one mark: a bundle that no Mac
+has run is not half proven.
+"""
+
+import datetime
+import json
+import os
+from pathlib import Path
+import stat
+from typing import Annotated, Literal
+
+from ane_book.errors import InvalidBundle, printable
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+__all__ = ["LEVELS", "Evidence", "Level", "read_evidence", "unmeasured", "write_evidence"]
+
+FORMAT = "ane-book evidence 1"
+MAX_BYTES = 1 << 20
+MEASURED_BY = {
+    "L0": "ane-book check BUNDLE",
+    "L1": "ane-book check BUNDLE --parity",
+    "L2": "ane-book residency BUNDLE, on a Mac",
+    "L3": "ane_book.evidence.quality",
+}
+LEVELS = {"L0": "laws", "L1": "parity", "L2": "residency", "L3": "quality"}
+
+Name = Literal["L0", "L1", "L2", "L3"]
+Words = Annotated[str, Field(min_length=1, max_length=2000)]
+Figure = bool | int | float | Words | None
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Level(_Record):
+    """One level: what was found, by what, when and where."""
+
+    status: Literal["passed", "failed", "unmeasured"]
+    reason: Words = Field(description="One sentence: why it is so, or why nobody knows")
+    figures: dict[Words, Figure | list[Figure]] = {}
+    tools: dict[Words, Words] = Field({}, description="Versions of what measured it")
+    machine: dict[Words, Words] = Field({}, description="Chip and system that it holds for")
+    date: datetime.date | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "Level":
+        measured = self.status != "unmeasured"
+        if measured and not (self.date and self.tools):
+            raise ValueError(f"what is {self.status} has a date and the tools that say so")
+        if not measured and self.figures:
+            raise ValueError("what is unmeasured has no figures")
+        return self
+
+
+class Evidence(_Record):
+    """All four levels of one bundle."""
+
+    format: Literal["ane-book evidence 1"] = FORMAT
+    bundle: str = Field(description="The seal of the bundle that it is of: see the manifest")
+    levels: dict[Name, Level] = Field(min_length=4)
+
+
+def unmeasured(seal: str, why: str = "nobody has measured it") -> Evidence:
+    """What is known of a bundle at first; `why` begins the reason of every level."""
+    levels = {
+        name: Level(status="unmeasured", reason=f"{why}: {command}")
+        for name, command in MEASURED_BY.items()
+    }
+    return Evidence(bundle=seal, levels=levels)
+
+
+def read_evidence(folder: Path, seal: str) -> Evidence:
+    """The evidence in a bundle's folder, or none yet: a bundle that is written anew begins anew.
+
+    Raises InvalidBundle for a file that is damaged, or of a newer version.
+    """
+    path = folder / "evidence.json"
+    if not path.exists() and not path.is_symlink():
+        return unmeasured(seal)
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            raise InvalidBundle(f"{path}: not a regular file of at most {MAX_BYTES:,} bytes")
+        found = Evidence.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InvalidBundle(f"{path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        said = printable(f"{place}: {first['msg']}")[:300]
+        raise InvalidBundle(
+            f"{path}: {said}; delete it, or update ane-book if a newer one wrote it"
+        ) from None
+    return found if found.bundle == seal else unmeasured(seal, "measured of another conversion")
+
+
+def write_evidence(folder: Path, evidence: Evidence) -> None:
+    """Write evidence.json, whole or not at all."""
+    path = folder / "evidence.json"
+    unfinished = path.with_name("evidence.json.part")
+    try:
+        text = json.dumps(evidence.model_dump(mode="json", exclude_defaults=True), indent=2)
+        fields = {"format": FORMAT} | json.loads(text)
+        unfinished.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise InvalidBundle(f"{path}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,108 @@
+"""evidence.json: four levels, each by itself, and what a bundle that failed one is good for."""
+
+import json
+
+from _command import ane_book as command
+from _command import refused
+from _plant import change_weight, copied, exchange
+import ane_book
+from ane_book.bundle import Bundle
+from ane_book.bundle.evidence import Level
+from ane_book.errors import InvalidBundle
+from ane_book.evidence.levels import level
+from ane_book.evidence.parity import check_parity
+from ane_book.runtime import Session
+import pytest
+
+
+@pytest.fixture
+def copy(tiny_bundle, tmp_path):
+    return copied(tiny_bundle("llama", kv="state", shard_limit=100_000)[1], tmp_path)
+
+
+def test_conversion_measures_nothing_and_says_so(copy):
+    found = json.loads((copy / "evidence.json").read_text())
+    assert list(found["levels"]) == ["L0", "L1", "L2", "L3"]
+    assert {level["status"] for level in found["levels"].values()} == {"unmeasured"}
+    assert found["bundle"] == Bundle.open(copy).manifest.seal
+    assert "ane-book check BUNDLE --parity" in found["levels"]["L1"]["reason"]
+
+
+def test_a_level_is_recorded_and_the_others_stay(copy):
+    bundle = Bundle.open(copy)
+    bundle.record("L1", check_parity(bundle).level())
+    bundle.record("L3", level(False, "twice the perplexity", {"perplexity": 40.0}))
+    levels = Bundle.open(copy).evidence.levels
+    assert [level.status for level in levels.values()] == [
+        "unmeasured", "passed", "unmeasured", "failed",
+    ]  # fmt: skip
+    assert levels["L1"].figures["agreement"] == 1.0 and levels["L1"].tools["coremltools"]
+    assert not (copy / "evidence.json.part").exists()
+    text = command("inspect", copy).stdout
+    assert "L1 parity     passed" in text and "L3 quality    failed" in text
+
+
+def test_a_bundle_that_failed_parity_is_refused_unless_forced(copy):
+    change_weight(
+        copy / "layers_01-02.mlpackage",
+        "attention_qkv_weight_to_fp16",
+        exchange(slice(0, 16), slice(16, 32)),
+    )
+    bundle = Bundle.open(copy)
+    bundle.record("L1", check_parity(bundle).level())
+    for use in (Session, ane_book.load):
+        with pytest.raises(InvalidBundle, match=r"failed L1 parity on .*layers_01-02.*--force"):
+            use(copy)
+    assert "failed L1 parity" in refused("run", copy, "Hello", "--max-tokens", "2")
+    assert len(ane_book.load(copy, force=True).generate("Hello", max_tokens=2).token_ids) == 2
+    done = command("run", copy, "Hello", "--max-tokens", "2", "--force")
+    assert done.returncode == 0, done.stderr
+
+
+def test_evidence_of_another_conversion_counts_for_nothing(copy):
+    bundle = Bundle.open(copy)
+    bundle.record("L1", level(False, "wrong", {}))
+    file = copy / "evidence.json"
+    file.write_text(file.read_text().replace(bundle.manifest.seal, "0" * 64))
+    assert Bundle.open(copy).evidence.levels["L1"].status == "unmeasured"
+    assert Session(copy).context == 32
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda f: f.update(format="ane-book evidence 2"), "format: .*a newer one"),
+        (lambda f: f["levels"].pop("L2"), "levels"),
+        (lambda f: f["levels"]["L1"].update(status="passed"), "date and the tools"),
+        (lambda f: f["levels"]["L1"].update(figures={"x": 1}), "unmeasured has no figures"),
+        (lambda f: f["levels"]["L1"].update(status="great"), "status"),
+        (lambda f: f.update(user="somebody"), "user"),
+    ],
+)
+def test_a_damaged_file_is_told(copy, change, said):
+    file = copy / "evidence.json"
+    fields = json.loads(file.read_text())
+    change(fields)
+    file.write_text(json.dumps(fields))
+    with pytest.raises(InvalidBundle, match=rf"evidence.json: .*{said}"):
+        _ = Bundle.open(copy).evidence
+
+
+def test_a_file_that_is_no_json_or_no_file_is_told(copy):
+    (copy / "evidence.json").write_text("{")
+    with pytest.raises(InvalidBundle, match=r"evidence.json: .*delete it"):
+        Session(copy)
+    (copy / "evidence.json").unlink()
+    (copy / "evidence.json").mkdir()
+    with pytest.raises(InvalidBundle, match="not a regular file"):
+        Session(copy)
+
+
+def test_a_bundle_with_its_evidence_is_still_only_a_bundle(copy, tiny):
+    """A conversion may replace it: nothing of somebody else's would be lost."""
+    bundle = Bundle.open(copy)
+    bundle.record("L1", Level(status="unmeasured", reason="not yet"))
+    again = ane_book.convert(
+        str(tiny("llama")[1]), out=copy, context=32, prefill=8, kv="host", force=True
+    )
+    assert again.evidence.levels["L1"].reason.startswith("nobody has measured")
