@@ -75,6 +75,12 @@ def test_all_of_them_off_is_the_plain_program(path):
     assert set(kernels(MLProgram(path).plain())) == {""}
 
 
+def test_one_name_is_a_name(path):
+    assert kernels(MLProgram(path, without="attention")) == kernels(
+        MLProgram(path, without=["attention"])
+    )
+
+
 def test_a_name_that_is_none(path):
     with pytest.raises(InvalidInput, match="no such kernel; there are attention, rms_norm,"):
         MLProgram(path, without=["attentoin"])

@@ -100,6 +100,7 @@ class _Attempt:
 def check_names(names: Collection[str]) -> frozenset[str]:
     """Names of entries that are to be left out; raises InvalidInput for one that is none."""
     known = list(dict.fromkeys(kernel.name for kernel in KERNELS))
+    names = [names] if isinstance(names, str) else names
     for name in names:
         if name not in known:
             raise InvalidInput(f"without={name!r}: no such kernel; there are {', '.join(known)}")
