@@ -87,15 +87,25 @@ def convert(
 
 
 @app.command()
-@options.takes(Recipe, "shard_limit", "quant", "quant_head", "partition")
-def plan(model: options.Weights, recipe: dict) -> None:
+@options.takes(Recipe, "shard_limit", "quant", "quant_head", "partition", "context")
+def plan(
+    model: options.Weights,
+    recipe: dict,
+    chip: Annotated[
+        str | None,
+        typer.Option(help="Predict the speed of decode on its Neural Engine: m4-max, ..."),
+    ] = None,
+) -> None:
     """Show how a model would be cut, without its weights."""
     from ane_book.conversion import plan as planning
     from ane_book.conversion.recipe import make_recipe
+    from ane_book.evidence import cost
     from ane_book.evidence.inspect import table
 
     config = planning.find_config(model)
-    print(table(planning.plan(config, make_recipe(config, **recipe)).facts()))
+    planned = planning.plan(config, make_recipe(config, **recipe))
+    predicted = [] if chip is None else cost.predict(cost.work_of(planned), chip).facts()
+    print(table(planned.facts() + predicted))
 
 
 SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed")

@@ -1,0 +1,32 @@
+"""What a token costs on a Neural Engine: predicted from a plan, without a Mac.
+
+    from ane_book.evidence import cost
+
+    estimate = cost.predict(cost.Work(packed_bytes=0, plain_bytes=1_792_900_000,
+                                      cache_bytes=33_600_000, programs=9), "m4-max")
+    estimate.tokens_s        # an interval: the model knows no bare numbers
+    estimate.terms           # what it rests on, with grade and evidence
+
+A token takes the time to read the weights, to read the cache's slots, and what every program takes
+beside; where placement knows that a program is in several stretches, what each of those takes.
+
+`model` has the formula, `chips` its data, `published` the figures that others measured, `fit` holds
+one against the other, and `page` is the planner of the book.
+
+Taught in chapter 10.
+"""
+
+from ane_book.evidence.cost.chips import chips, find_chip, parameter
+from ane_book.evidence.cost.model import Estimate, Interval, Term, Work, predict, work_of
+
+__all__ = [
+    "Estimate",
+    "Interval",
+    "Term",
+    "Work",
+    "chips",
+    "find_chip",
+    "parameter",
+    "predict",
+    "work_of",
+]

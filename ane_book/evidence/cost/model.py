@@ -1,0 +1,179 @@
+"""The time of a token: bytes read over bandwidth, slots, programs; each an interval.
+
+    t = plain / B + packed * k / B + cache / A + programs * d (+ segments * s)
+
+plain: bytes of weights in fp16 or in 8 bits with scales; packed: of those in fewer bits or with
+palettes, which take k times as long as their bytes. B: the chip's read bandwidth for weights. A:
+for keys and values, which come the slower way of activations; the graph reads every slot that it
+was made for, filled or not. d: what a program takes beside.
+
+Every parameter is a range with its evidence (`chips`). An answer is the range between all low and
+all high ends: it says what is known, not what is likely.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ane_book.claims import Claim
+from ane_book.conversion.plan import Plan
+from ane_book.conversion.quantize import Scheme, find_scheme
+from ane_book.errors import InvalidInput
+from ane_book.evidence.cost.chips import find_chip, parameter
+
+__all__ = ["Estimate", "Interval", "Term", "Work", "predict", "work_of"]
+
+PER_MS = 1e6  # bytes a millisecond of 1 GB/s
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A quantity between two ends, both included."""
+
+    low: float
+    high: float
+
+    def __add__(self, other: "Interval") -> "Interval":
+        return Interval(self.low + other.low, self.high + other.high)
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def text(self, digits: int = 1) -> str:
+        """Both ends with the same digits after the point; one where they are equal."""
+        low, high = f"{self.low:,.{digits}f}", f"{self.high:,.{digits}f}"
+        return low if low == high else f"{low} to {high}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one token asks of an engine.
+
+    plain_bytes, packed_bytes: weights, by how they are stored. cache_bytes: keys and values of all
+    slots of the graph. programs: calls. segments: stretches of a program on the engine beyond its
+    first, where placement knows them. slots: that `cache_bytes` are of, to be told.
+    """
+
+    plain_bytes: int
+    packed_bytes: int
+    cache_bytes: int
+    programs: int
+    segments: int = 0
+    slots: int = 0
+
+
+@dataclass(frozen=True)
+class Term:
+    """One part of a token's time, in ms, and the claims that it rests on."""
+
+    what: str
+    ms: Interval
+    rests_on: tuple[Claim, ...]
+
+    @property
+    def evidence(self) -> str:
+        return "; ".join(claim.evidence for claim in self.rests_on)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The predicted time of a token on a chip."""
+
+    chip: Claim
+    terms: tuple[Term, ...]
+
+    @property
+    def ms(self) -> Interval:
+        return sum((term.ms for term in self.terms), Interval(0.0, 0.0))
+
+    @property
+    def tokens_s(self) -> Interval:
+        ms = self.ms
+        return Interval(1e3 / ms.high, 1e3 / ms.low)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The prediction as lines of a plan: a heading, once, and a text."""
+        told = f"{self.tokens_s.text()} tokens/s, {self.ms.text()} ms a token"
+        rests = [f"{term.what}: {term.ms.text()} ms ({term.evidence})" for term in self.terms]
+        return [
+            ("predicted", f"{told} of decode on the engine of an {self.chip.chip}"),
+            *((("rests on" if i == 0 else ""), text) for i, text in enumerate(rests)),
+        ]
+
+
+def predict(work: Work, chip: str | Claim) -> Estimate:
+    """What a token takes on a chip; InvalidInput, with those that are known, for another chip."""
+    chip = find_chip(chip) if isinstance(chip, str) else chip
+    return Estimate(chip, tuple(_terms(work, chip)))
+
+
+def _terms(work: Work, chip: Claim) -> Iterator[Term]:
+    if work.plain_bytes:
+        what = f"weights, {_size(work.plain_bytes)} at {_range(chip)}"
+        yield Term(what, _read(work.plain_bytes, chip), (chip,))
+    if work.packed_bytes:
+        packed = parameter("packed")
+        least, most = packed.value
+        ms = _read(work.packed_bytes, chip)
+        what = f"packed weights, {_size(work.packed_bytes)} at {_range(chip)}, {_range(packed)}"
+        yield Term(what, Interval(ms.low * least, ms.high * most), (chip, packed))
+    if work.cache_bytes:
+        cache = parameter("cache")
+        what = f"cache of {work.slots:,} slots, {_size(work.cache_bytes)} at {_range(cache)}"
+        yield Term(what, _read(work.cache_bytes, cache), (cache,))
+    for count, name in ((work.programs, "program"), (work.segments, "segment")):
+        if count:
+            claim = parameter(name)
+            what = f"{count} {name}{'s' * (count > 1)} at {_range(claim)}"
+            yield Term(what, Interval(*(count * end for end in claim.value)), (claim,))
+
+
+def _read(nbytes: int, rate: Claim) -> Interval:
+    """Milliseconds to read so much at a rate in GB/s."""
+    low, high = rate.value
+    return Interval(nbytes / (high * PER_MS), nbytes / (low * PER_MS))
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.1f} MB"
+
+
+def _range(claim: Claim) -> str:
+    low, high = claim.value
+    return f"{low:g} to {high:g} {claim.unit}"
+
+
+def work_of(plan: Plan) -> Work:
+    """What a token of decode asks of an engine, by a plan.
+
+    Raises InvalidInput for a model that generates no text, and for weights in a form of which no
+    figure on the engine is known.
+    """
+    if not plan.head:
+        raise InvalidInput(
+            f"a prediction is of decode, and {plan.config.architecture} generates no text; "
+            "leave the chip out"
+        )
+    recipe, sizes = plan.recipe, {"plain": 0, "packed": 0}
+    for quant, programs in ((recipe.quant, plan.shards), (recipe.quant_head, plan.head)):
+        sizes[_form(quant, find_scheme(quant))] += sum(program.bytes for program in programs)
+    on_host = recipe.partition == "projections"  # attention, and so the cache
+    return Work(
+        sizes["plain"],
+        sizes["packed"],
+        0 if on_host else plan.cache_bytes,
+        len(plan.programs),
+        slots=0 if on_host else recipe.context,
+    )
+
+
+def _form(quant: str, scheme: Scheme) -> str:
+    if scheme.block:
+        raise InvalidInput(
+            f"quant {quant!r} has scales along the input channels, which mostly run on the CPU or "
+            "GPU: there is nothing to predict from; take another, or leave the chip out"
+        )
+    return (
+        "plain"
+        if scheme.form == "plain" or (scheme.form, scheme.bits) == ("linear", 8)
+        else ("packed")
+    )

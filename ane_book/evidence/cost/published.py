@@ -1,0 +1,83 @@
+"""Figures that others measured on a Neural Engine: research/measurements/published.json.
+
+Each has its source, its grade, and whether it was checked against the source. Those of decode say
+too what a token asked of the engine, and, where a figure is of no use to the model, why.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+import json
+from pathlib import Path
+from typing import Any
+
+from ane_book.errors import InvalidInput
+from ane_book.evidence.cost.chips import chips
+from ane_book.evidence.cost.model import Work
+
+__all__ = ["Figure", "decode_figures", "read_rows"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A published time of a token of decode.
+
+    ms: as published, or from tokens a second. chip: its key in `chips()`, None where no bandwidth
+    of it is published. path: "coreml", "coreai" or "private", the interface. work: None where the
+    bytes are not published. series: of which it is a point. left_out: why the model is not held
+    against it, "" where it is. cannot_be: why it is not what it claims, by its source.
+    """
+
+    id: str
+    model: str
+    chip: str | None
+    ms: float
+    work: Work | None
+    slots: int
+    programs: int
+    path: str
+    series: str = ""
+    left_out: str = ""
+    cannot_be: str = ""
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of the file; InvalidInput where it holds none."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{path}: no file of published measurements ({error})") from None
+
+
+def decode_figures(rows: list[dict[str, Any]]) -> list[Figure]:
+    """Those of the rows that time a token of decode."""
+    return list(_figures(rows))
+
+
+def _figures(rows: list[dict[str, Any]]) -> Iterator[Figure]:
+    keys = {claim.chip: key for key, claim in chips().items()}
+    for row in rows:
+        if "decode" not in row:
+            continue
+        decode, value = row["decode"], row["value"]
+        yield Figure(
+            row["id"],
+            row["model"],
+            keys.get(row["chip"]),
+            1e3 / value if row["unit"] == "tok/s" else value,
+            _work(decode),
+            decode["slots"],
+            decode["programs"],
+            decode["path"],
+            decode.get("series", ""),
+            row.get("left_out", ""),
+            row.get("cannot_be", ""),
+        )
+
+
+def _work(decode: dict[str, Any]) -> Work | None:
+    if decode["weight_bytes"] is None or decode["form"] == "block":
+        return None
+    packed = decode["packed_bytes"]
+    cache = decode["slots"] * decode["slot_bytes"]
+    plain = decode["weight_bytes"] - packed
+    return Work(plain, packed, cache, decode["programs"], slots=decode["slots"])

@@ -1,0 +1,166 @@
+"""The time of a token: the formula, its data, and what a plan asks of an engine."""
+
+import json
+
+from _command import ane_book as command
+from _command import refused
+from ane_book import claims
+from ane_book.conversion.plan import find_config, plan
+from ane_book.conversion.recipe import make_recipe
+from ane_book.errors import InvalidInput
+from ane_book.evidence.cost import (
+    Interval,
+    Work,
+    chips,
+    find_chip,
+    parameter,
+    predict,
+    work_of,
+)
+from ane_book.evidence.cost.chips import DATA
+import pytest
+
+QWEN = "qwen2.5-0.5b-instruct"
+
+
+def ends(name: str) -> tuple[float, float]:
+    return parameter(name).value
+
+
+class TestFormula:
+    """Each term by itself, by hand; then their sum."""
+
+    LOW, HIGH = find_chip("m4-max").value
+
+    def only(self, **work) -> Interval:
+        return predict(Work(**{"plain_bytes": 0, "packed_bytes": 0, "cache_bytes": 0,
+                               "programs": 0} | work), "m4-max").ms  # fmt: skip
+
+    def test_weights_are_read_at_the_chips_bandwidth(self):
+        found = self.only(plain_bytes=1_000_000_000)
+        assert (found.low, found.high) == pytest.approx((1e3 / self.HIGH, 1e3 / self.LOW))
+
+    def test_packed_weights_take_longer_than_their_bytes(self):
+        least, most = ends("packed")
+        found = self.only(packed_bytes=1_000_000_000)
+        assert found.low == pytest.approx(least * 1e3 / self.HIGH)
+        assert found.high == pytest.approx(most * 1e3 / self.LOW)
+
+    def test_the_cache_is_read_as_activations_are(self):
+        slow, fast = ends("cache")
+        found = self.only(cache_bytes=100_000_000)
+        assert (found.low, found.high) == pytest.approx((100 / fast, 100 / slow))
+
+    @pytest.mark.parametrize(("name", "field"), [("program", "programs"), ("segment", "segments")])
+    def test_every_call_and_every_stretch_costs(self, name, field):
+        low, high = ends(name)
+        found = self.only(**{field: 7})
+        assert (found.low, found.high) == pytest.approx((7 * low, 7 * high))
+
+    def test_the_sum_and_its_speed(self):
+        estimate = predict(Work(10**9, 10**8, 10**7, 5, segments=2, slots=512), "m4-max")
+        assert len(estimate.terms) == 5
+        assert estimate.ms.low == pytest.approx(sum(term.ms.low for term in estimate.terms))
+        assert estimate.ms.high == pytest.approx(sum(term.ms.high for term in estimate.terms))
+        speed = estimate.tokens_s
+        assert speed.low == pytest.approx(1e3 / estimate.ms.high) and speed.low < speed.high
+        assert speed.high == pytest.approx(1e3 / estimate.ms.low)
+
+    def test_no_term_is_a_bare_number(self):
+        estimate = predict(Work(10**9, 10**9, 10**8, 4, segments=1), "m4-max")
+        for term in estimate.terms:
+            assert term.ms.low < term.ms.high
+            assert term.rests_on and term.evidence.startswith(claims.GRADES)
+
+
+class TestChips:
+    def test_every_chip_has_a_range_with_a_source(self):
+        assert len(chips()) >= 15
+        for key, chip in chips().items():
+            low, high = chip.value
+            assert 0 < low < high and chip.unit == "GB/s" and chip.support
+            assert key == chip.chip.lower().replace(" ", "-")
+            assert f"{low:.1f} to {high:.1f}" in chip.statement
+
+    def test_every_parameter_is_a_range_with_a_source(self):
+        for name in claims.load(DATA / "parameters.toml"):
+            low, high = ends(name)
+            assert f"{low:g}" in parameter(name).statement.replace(".0", "")
+            assert low < high
+
+    @pytest.mark.parametrize("written", ["m4-max", "M4 Max", " M4-MAX"])
+    def test_as_people_write_it(self, written):
+        assert find_chip(written).chip == "M4 Max"
+
+    def test_one_that_is_not_known(self):
+        with pytest.raises(InvalidInput, match=r"chip 'a19-pro'; known are m1, .*m4-max.* m6$"):
+            find_chip("a19-pro")
+
+
+def work(model: str = QWEN, **recipe) -> Work:
+    config = find_config(model)
+    return work_of(plan(config, make_recipe(config, **recipe)))
+
+
+class TestWork:
+    """What a plan asks: the very bytes that it announces."""
+
+    def test_of_half_precision(self):
+        planned = plan(find_config(QWEN), make_recipe())
+        found = work_of(planned)
+        assert (found.plain_bytes, found.packed_bytes) == (planned.weight_bytes, 0)
+        assert (found.cache_bytes, found.slots) == (planned.cache_bytes, 512)
+        assert found.programs == len(planned.programs)
+
+    def test_of_a_head_in_another_form(self):
+        planned = plan(find_config(QWEN), make_recipe(quant="lut4", quant_head="int8"))
+        found = work_of(planned)
+        assert found.packed_bytes == sum(program.bytes for program in planned.shards)
+        assert found.plain_bytes == sum(program.bytes for program in planned.head)
+
+    def test_the_cache_grows_with_the_context(self):
+        assert work(context=2048).cache_bytes == 4 * work().cache_bytes
+
+    def test_projections_leave_the_cache_to_the_host(self):
+        found = work(partition="projections")
+        assert (found.cache_bytes, found.slots) == (0, 0) and found.programs > 150
+
+    def test_what_cannot_be_predicted(self):
+        with pytest.raises(InvalidInput, match="'int4' has scales along the input channels"):
+            work(quant="int4")
+        with pytest.raises(InvalidInput, match="bert generates no text; leave the chip out"):
+            work("all-minilm-l6-v2")
+
+
+class TestCommand:
+    def test_a_chip_adds_its_prediction(self):
+        without = command("plan", QWEN, "--quant", "int8")
+        done = command("plan", QWEN, "--quant", "int8", "--chip", "M4 Max")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(without.stdout.rstrip("\n"))
+        estimate = predict(work(quant="int8"), "m4-max")
+        added = done.stdout[len(without.stdout.rstrip("\n")) :]
+        assert f"{estimate.tokens_s.text()} tokens/s, {estimate.ms.text()} ms a token" in added
+        for term in estimate.terms:
+            assert f"{term.what}: {term.ms.text()} ms ({term.evidence})" in added
+
+    def test_the_context_is_in_the_plan_and_in_the_prediction(self):
+        done = command("plan", QWEN, "--context", "2048", "--chip", "m4-max")
+        assert "for a context of 2048" in done.stdout and "cache of 2,048 slots" in done.stdout
+
+    def test_a_chip_that_is_not_known(self):
+        message = refused("plan", QWEN, "--chip", "m9")
+        assert "chip 'm9'; known are m1," in message and "m4-max" in message
+
+    def test_a_model_without_decode(self):
+        assert "generates no text" in refused("plan", "all-minilm-l6-v2", "--chip", "m4")
+
+
+def test_the_wheel_carries_the_data():
+    import tomllib
+
+    from ane_book.evidence import cost
+
+    root = DATA.parents[3]
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert json.dumps(declared["package-data"][cost.__name__]).count("data/*.toml") == 1
