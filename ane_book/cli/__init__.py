@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from ane_book import __version__
 from ane_book.cli import options
 from ane_book.cli.load import load
+from ane_book.cli.place import place_command
 from ane_book.cli.talk import answer, converse
 from ane_book.errors import InvalidInput, printable
 from ane_book.options import Recipe, Sampling
@@ -247,6 +248,9 @@ def diff(
     text, equal = compare_packages(a, b, function, inputs, precision, tolerance, seed)
     print(printable(text))
     raise typer.Exit(0 if equal else 1)
+
+
+app.command("place")(place_command)
 
 
 @app.command("save")

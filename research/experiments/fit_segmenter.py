@@ -17,7 +17,7 @@ from math import log, log2
 from pathlib import Path
 
 from ane_book.evidence.placement import estimator
-from ane_book.evidence.placement.estimator import Estimator, Roof, features, work
+from ane_book.evidence.placement.estimator import Estimator, Roof, Work, features, work
 from ane_book.evidence.placement.graph import Op
 from ane_book.evidence.placement.published import Graph, judge, read_graphs
 
@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ESTIMATES = ROOT / "research/measurements/segmenter_estimates.json"
 COSTS = Path(estimator.__file__).with_name("costs.json")
 SAME = 0.005  # rates that differ by less are one: estimates come with six digits
+LIKE = 0.03  # of the roofline: parameters that the source does not list show in the bytes
 TINY = 1e-5  # ms: less teaches nothing; scalar constants, which nobody wrote down, show in it
 
 #: What is stated in the source's log, not fitted: GFLOP/s and GiB/s of each backend.
@@ -54,13 +55,23 @@ def samples(graphs: Iterable[Graph]) -> dict[str, list[Sample]]:
 
 
 def rates(op: Op, times: dict[str, float]) -> dict[str, float]:
-    """GFLOP/s by backend, but for those where the roofline gives the time that was seen."""
+    """GFLOP/s by backend."""
     needed = work(op)
-    return {
-        backend: needed.flops / (ms * 1e6)
-        for backend, ms in times.items()
-        if needed.flops and abs(ROOFS[backend].ms(needed) - ms) > SAME * ms
-    }
+    return {backend: needed.flops / (ms * 1e6) for backend, ms in times.items() if needed.flops}
+
+
+def by_roofline(found: list[Sample], backend: str) -> bool:
+    """Whether the roofline gives every time of a type on a backend, so that it has no rate."""
+    roof = ROOFS[backend]
+    return all(
+        abs(log(given["operations"] / (given_rates[backend] * 1e6) / roof.ms(asked(given)))) < LIKE
+        for given, given_rates in found
+        if backend in given_rates
+    )
+
+
+def asked(given: dict[str, float]) -> Work:
+    return Work(given["operations"], given["bytes"])
 
 
 def alike(a: dict[str, float], b: dict[str, float]) -> bool:
@@ -122,6 +133,10 @@ def fit(graphs: Iterable[Graph]) -> dict:
     trees = {}
     for type_, found in sorted(samples(graphs).items()):
         most = max(given["bytes"] for given, _ in found)
+        plain = {backend for backend in ROOFS if by_roofline(found, backend)}
+        found = [
+            (given, {k: v for k, v in times.items() if k not in plain}) for given, times in found
+        ]
         trees[type_] = {"bytes": most, "root": grow(found, groups(found))}
     return {"chips": CHIPS, "trees": trees}
 

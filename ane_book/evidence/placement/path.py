@@ -3,25 +3,28 @@
 Every op has an estimated time on each backend that takes it. In the order of the file the ops form
 a chain, and the choice of least total time wins, where
 
-    a segment that begins on the ANE            0.125 ms
-    two ops in a row on different backends      0.125 ms
-    a last op on the ANE, whose result leaves   0.125 ms
+    a segment that begins on the ANE            0.125 ms   LAUNCH
+    two ops in a row on different backends      0.125 ms   SWITCH
+    a last op on the ANE, whose result leaves   0.125 ms   OUTPUT
     the inputs of the graph                     nothing
 
-Source: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6@5cb462b notes/coreml_dispatch.md, M4,
-macOS 27.0.1: the constants stand in the `analytics.mil` that Core ML writes, as 0x1p-3 ms, and are
-the same in all of its 482 graphs.
+Source: the claims segment-launch, segment-switch and segment-output. The first two stand in the
+`analytics.mil` that Core ML writes, the same in all of 482 graphs on an M4 with macOS 27.0.1.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-__all__ = ["ANE", "BACKENDS", "MS", "Path", "cost", "segments", "shortest"]
+from ane_book import claims
+
+__all__ = ["ANE", "BACKENDS", "LAUNCH", "OUTPUT", "SWITCH", "Path", "cost", "segments", "shortest"]
 
 ANE = "ane"
 BACKENDS = ("ane", "bnns", "classic_cpu")
-MS = 0.125  # to begin a segment on the ANE, to change the backend, to leave the ANE at the end
+LAUNCH, SWITCH, OUTPUT = (
+    claims.find(name).value for name in ("segment-launch", "segment-switch", "segment-output")
+)
 TIE = 1e-6  # ms: two totals that differ by less are equal
 
 Estimates = Sequence[Mapping[str, float]]  # for each op, ms by backend; a backend that is absent
@@ -50,11 +53,11 @@ def _step(before: str | None, backend: str) -> float:
     """ms that an op on `backend` costs beside its own time."""
     if before == backend:
         return 0.0
-    return (MS if backend == ANE else 0.0) + (MS if before is not None else 0.0)
+    return (LAUNCH if backend == ANE else 0.0) + (SWITCH if before is not None else 0.0)
 
 
 def _end(backend: str) -> float:
-    return MS if backend == ANE else 0.0
+    return OUTPUT if backend == ANE else 0.0
 
 
 def cost(estimates: Estimates, backends: Sequence[str]) -> float:

@@ -6,6 +6,7 @@ the ANE, and the path is found for both. Where they agree that is the prediction
 depends, and the report says on what.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,15 @@ from ane_book.mil.package.reader import Package
 
 __all__ = ["Placed", "Placement", "Reading", "find_functions", "place", "place_ops"]
 
+#: Ops that move numbers and compute none: they count for nothing in the share of arithmetic.
+MOVES = frozenset([
+    "batch_to_space", "cast", "concat", "depth_to_space", "expand_dims", "fill_like", "gather",
+    "gather_along_axis", "gather_nd", "identity", "pad", "pixel_shuffle", "pixel_unshuffle",
+    "read_state", "reshape", "reverse", "scatter", "scatter_along_axis", "scatter_nd",
+    "slice_by_index", "slice_by_size", "slice_update", "space_to_batch", "space_to_depth", "split",
+    "squeeze", "stack", "tile", "transpose", "write_state", "coreml_update_state",
+])  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -30,7 +40,7 @@ class Placed:
     op: Op
     support: Support
     times: dict[str, Range]
-    work: float  # floating point operations
+    work: float  # floating point operations; 0 of an op that only moves numbers
 
 
 @dataclass(frozen=True)
@@ -56,18 +66,33 @@ class Reading:
         return here / total if total else 0.0
 
     @property
+    def work(self) -> float:
+        """The part of the arithmetic that lies on the ANE, 0 to 1."""
+        return self.share(lambda placed: placed.work)
+
+    @property
+    def weights(self) -> float:
+        """The part of the weight bytes that lies on the ANE, 0 to 1."""
+        return self.share(lambda placed: placed.op.weight_bytes)
+
+    @property
+    def partitions(self) -> int:
+        """Segments on the ANE."""
+        return sum(device == ANE for device, _, _ in self.segments)
+
+    @property
     def facts(self) -> dict:
         return {
             "milliseconds": self.route.cost,
             "ops_on_ane": sum(self.on_ane),
-            "partitions_on_ane": sum(device == ANE for device, _, _ in self.segments),
+            "partitions_on_ane": self.partitions,
             "segments": [
                 {"device": device, "first": self.placed[a].op.name, "ops": b - a}
                 for device, a, b in self.segments
             ],
             "share_of_ops": self.share(lambda placed: 1),
-            "share_of_weight_bytes": self.share(lambda placed: placed.op.weight_bytes),
-            "share_of_operations": self.share(lambda placed: placed.work),
+            "share_of_weight_bytes": self.weights,
+            "share_of_operations": self.work,
         }
 
 
@@ -93,19 +118,45 @@ class Placement:
 
     @property
     def verdict(self) -> str:
-        """Where most of the arithmetic runs: "ANE", "CPU" or "depends"."""
-        work = [_weight(placed) for placed in self.placed]
-        total = sum(work)
-        for word in ("ANE", "CPU"):
-            sure = sum(w for w, device in zip(work, self.devices, strict=True) if device == word)
-            if 2 * sure > total:
-                return word
-        return "depends"
+        """Where most of the arithmetic runs by both readings: "ANE", "CPU", or "depends"."""
+        words = {"ANE" if each.work > 0.5 else "CPU" for each in (self.best, self.worst)}
+        return words.pop() if len(words) == 1 else "depends"
 
+    @property
+    def open(self) -> dict[str, int]:
+        """What the readings differ in, and for how many ops."""
+        counts = Counter(p.support.reason for p in self.placed if p.support.ane is None)
+        ranged = sum(any(low < high for low, high in p.times.values()) for p in self.placed)
+        if ranged:
+            counts["the estimate of an op of this size or shape was never seen"] = ranged
+        return dict(counts.most_common())
 
-def _weight(placed: Placed) -> float:
-    """What an op counts in the verdict: its operations, or a little where it computes nothing."""
-    return placed.work or 1.0
+    @property
+    def facts(self) -> dict:
+        """Everything, as plain JSON values."""
+        return {
+            "package": self.package,
+            "function": self.function,
+            "chip": self.chip,
+            "verdict": self.verdict,
+            "best": self.best.facts,
+            "worst": self.worst.facts,
+            "open": self.open,
+            "ops": [
+                {
+                    "name": each.op.name,
+                    "type": each.op.type,
+                    "device": device,
+                    "ane_takes_it": each.support.word,
+                    "reason": each.support.reason,
+                    "claim": each.support.claim,
+                    "milliseconds": {b: [*times] for b, times in each.times.items()},
+                    "operations": each.work,
+                    "weight_bytes": each.op.weight_bytes,
+                }
+                for each, device in zip(self.placed, self.devices, strict=True)
+            ],
+        }
 
 
 def place(
@@ -136,9 +187,14 @@ def place_ops(
 ) -> Placement:
     """Predict where ops run that stand in this order."""
     chip = estimator.chip
-    placed = tuple(Placed(op, support(op, chip), estimator.times(op), work(op).flops) for op in ops)
+    placed = tuple(Placed(op, support(op, chip), estimator.times(op), arithmetic(op)) for op in ops)
     best, worst = (reading(placed, best) for best in (True, False))
     return Placement(package, function, chip, placed, best, worst)
+
+
+def arithmetic(op: Op) -> float:
+    """Floating point operations, as the segmenter counts them."""
+    return 0.0 if op.type in MOVES else work(op).flops
 
 
 def reading(placed: Sequence[Placed], best: bool, also: frozenset[int] = frozenset()) -> Reading:

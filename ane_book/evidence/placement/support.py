@@ -1,9 +1,10 @@
-"""Whether the ANE takes an op: yes, no or unknown, with the reason and where it was read.
+"""Whether the ANE takes an op: yes, no or unknown, with the reason and the claim that it rests on.
 
-What the segmenter allows, which is not yet where it places an op: see `path`. An op, a dtype or a
+This is what the segmenter allows, not yet where it places an op: see `path`. An op, a dtype or a
 size that no source speaks of is unknown, and stays so.
 
-Sources: `support.toml`, by name.
+Source of what is taken: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6@5cb462b
+data/03_compile/opdispatch/ana, M4, macOS 27.0.1. Limits and refusals: the registry of claims.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,9 @@ from functools import cache
 from pathlib import Path
 import tomllib
 
+from ane_book import claims
 from ane_book.evidence.placement.graph import Op
+from ane_book.mil.package.values import TensorType
 
 __all__ = ["Support", "support", "table"]
 
@@ -22,11 +25,11 @@ REFUSED, WIDE = frozenset(["int32", "uint32", "int64", "uint64", "fp64"]), "fp32
 
 @dataclass(frozen=True)
 class Support:
-    """ane: True, False, or None where it is not known. source: a name in `support.toml`."""
+    """ane: True, False, or None where it is not known. claim: the id of what says so, or ""."""
 
     ane: bool | None
-    reason: str
-    source: str
+    reason: str = ""
+    claim: str = ""
 
     @property
     def word(self) -> str:
@@ -41,141 +44,138 @@ def table() -> dict:
 
 def support(op: Op, chip: str = "m4") -> Support:
     """Whether the ANE of a chip takes an op, by the first rule that speaks of it."""
-    for rule in (_by_chip, _by_name, _by_dtype, _by_shape, _by_form):
-        found = rule(op, chip)
+    for rule in (_by_name, _by_dtype, _by_shape, _by_form):
+        found = rule(op)
         if found:
             return found
-    known = table()["taken"]
-    if op.type in known["ops"]:
-        return Support(True, "", known["source"])
-    return Support(None, f"no source speaks of {op.type}", "")
+    if op.type in table()["chips"].get(chip, {}).get("refused", ()):
+        return Support(False, f"the {chip.upper()} does not take {op.type}", "topk")
+    if op.type in table()["taken"]:
+        return Support(True)
+    return Support(None, f"no source speaks of {op.type}")
 
 
-def _no(reason: str, source: str = "m6-study") -> Support:
-    return Support(False, reason, source)
+def _most(claim: str) -> int:
+    return claims.find(claim).value
 
 
-def _unknown(reason: str, source: str = "") -> Support:
-    return Support(None, reason, source)
-
-
-def _by_chip(op: Op, chip: str) -> Support | None:
-    differs = table()["chips"].get(chip, {})
-    if op.type in differs.get("refused", ()):
-        return _no(f"{op.type} is not taken on the {chip.upper()}", differs["source"])
+def _by_name(op: Op) -> Support | None:
+    if op.type in claims.find("ops-refused").value:
+        return Support(False, f"no ANE takes {op.type}", "ops-refused")
+    if op.type in ("argsort", "reduce_argmax", "reduce_argmin"):
+        return Support(False, f"{op.type} gives whole numbers", "argmax-integer")
+    if op.type in table()["states"]:
+        return Support(None, "reports on states conflict", "state-writes")
     return None
 
 
-def _by_name(op: Op, chip: str) -> Support | None:
-    refused, conflicting = table()["refused"], table()["conflicting"]
-    if op.type in refused["ops"]:
-        return _no(f"{op.type} runs on the CPU alone", refused["source"])
-    if op.type in conflicting["ops"]:
-        return _unknown("reports on states conflict", f"{conflicting['for']}, "
-                        f"{conflicting['against']}")  # fmt: skip
-    return None
-
-
-def _by_dtype(op: Op, chip: str) -> Support | None:
-    """Wide integers are refused; so is arithmetic in single precision, by Apple's rules."""
+def _by_dtype(op: Op) -> Support | None:
     found = {type_.dtype for type_ in op.values}
     refused = sorted(found & REFUSED)
     if refused:
-        return _no(f"{refused[0]} values")
+        return Support(False, f"{refused[0]} values", "int32-ops")
     if WIDE in found and op.type != "cast":
-        return _no("single precision", "apple-rules")
+        return Support(False, "single precision", "fp32-ops")
     return None
 
 
-def _by_shape(op: Op, chip: str) -> Support | None:
-    limits = table()["limits"]
+def _by_shape(op: Op) -> Support | None:
     if op.flexible:
-        return _unknown("a size is known only at run time")
-    for type_ in op.values:
-        if len(type_.shape) > limits["rank"]:
-            return _no(f"{len(type_.shape)} axes, at most {limits['rank']}")
-        if max(type_.shape, default=1) > limits["axis"]:
-            return _no(f"an axis of {max(type_.shape):,}, at most {limits['axis']:,}")
+        return Support(None, "a size is known only at run time", "flexible-cpu")
+    axes = max((len(type_.shape) for type_ in op.values), default=0)
+    if axes > _most("rank-most"):
+        return Support(False, f"{axes} axes, at most {_most('rank-most')}", "rank-most")
+    longest = max((size for type_ in op.values for size in type_.shape), default=0)
+    if longest > _most("axis-most"):
+        return Support(
+            False, f"an axis of {longest:,}, at most {_most('axis-most'):,}", "axis-most"
+        )
     return None
 
 
-def _by_form(op: Op, chip: str) -> Support | None:
+def _by_form(op: Op) -> Support | None:
     rule = FORMS.get(op.type)
-    return rule(op, table()["limits"]) if rule else None
+    return rule(op) if rule else None
 
 
 # --- forms of single ops --------------------------------------------------------------------------
 
 
-def _conv(op: Op, limits: dict) -> Support | None:
+def _conv(op: Op) -> Support | None:
     weight = op.operand("weight")
     if weight is None or len(weight.shape) != 4:
         return None
     height, width = weight.shape[2:]
-    square = height == width == limits["kernel_square"]
-    if width > limits["kernel_width"] and not square:
-        return _no(f"a kernel {width} wide, at most {limits['kernel_width']}")
-    if height > limits["kernel_height"]:
-        return _no(f"a kernel {height} high, at most {limits['kernel_height']}")
-    if height > limits["kernel_square"] and width > 1:
-        return _unknown(f"no source speaks of a kernel {height} x {width}")
+    square = height == width == _most("conv-square")
+    if width > _most("conv-width") and not square:
+        wide = f"a kernel {width} wide, at most {_most('conv-width')}"
+        return Support(False, wide, "conv-width")
+    if height > _most("conv-height"):
+        high = f"a kernel {height} high, at most {_most('conv-height')}"
+        return Support(False, high, "conv-height")
+    if height > _most("conv-square") and width > 1:
+        return Support(None, f"no source speaks of a kernel of {height} x {width}")
     return None
 
 
-def _max_pool(op: Op, limits: dict) -> Support | None:
-    kernel = op.attributes.get("kernel_sizes", [])
-    if kernel and kernel[-1] > limits["max_pool_width"]:
-        return _no(f"a max pool {kernel[-1]} wide, at most {limits['max_pool_width']}")
-    if any(size > limits["max_pool_width"] + 1 for size in kernel):
-        return _unknown(f"no source speaks of a max pool {max(kernel)} high")
+def _max_pool(op: Op) -> Support | None:
+    kernel, most = op.attributes.get("kernel_sizes", []), _most("max-pool")
+    if kernel and kernel[-1] > most:
+        return Support(False, f"a max pool {kernel[-1]} wide, at most {most}", "max-pool")
+    if max(kernel, default=0) > most + 1:  # 9 x 1 is taken
+        return Support(None, f"no source speaks of a max pool {max(kernel)} high")
     return None
 
 
-def _avg_pool(op: Op, limits: dict) -> Support | None:
-    kernel = op.attributes.get("kernel_sizes", [])
-    if any(size > limits["avg_pool"] for size in kernel):
-        return _unknown(f"no source speaks of an average pool of {max(kernel)}")
+def _avg_pool(op: Op) -> Support | None:
+    longest = max(op.attributes.get("kernel_sizes", [0]))
+    if longest > 14:  # the largest that was tried
+        return Support(None, f"no source speaks of an average pool over {longest}")
     return None
 
 
-def _matmul(op: Op, limits: dict) -> Support | None:
-    x = op.operand("x")
+def _depth(op: Op) -> int:
+    """Terms of each sum of a product."""
+    x: TensorType | None = op.operand("x")
     if x is None or not x.shape:
-        return None
-    depth = x.shape[-2 if op.attributes.get("transpose_x") and len(x.shape) > 1 else -1]
-    if depth > limits["depth"]:
-        return _no(f"a product over {depth:,} terms, at most {limits['depth']:,}")
+        return 1
+    turned = op.attributes.get("transpose_x") and len(x.shape) > 1
+    return x.shape[-2 if turned else -1]
+
+
+def _matmul(op: Op) -> Support | None:
+    depth, most = _depth(op), _most("matmul-depth")
+    if depth > most:
+        return Support(False, f"sums of {depth:,} terms, at most {most:,}", "matmul-depth")
     return None
 
 
-def _constant(argument: str, what: str) -> Callable[[Op, dict], Support | None]:
-    """The rule that an argument must be known before the program runs."""
-
-    def rule(op: Op, limits: dict) -> Support | None:
-        return _no(f"{what} computed at run time") if argument in op.inputs else None
-
-    return rule
+def _linear(op: Op) -> Support | None:
+    refused = _matmul(op)
+    return refused and Support(None, f"{refused.reason} in a matmul", refused.claim)
 
 
-def _linear(op: Op, limits: dict) -> Support | None:
-    x = op.operand("x")
-    if x is not None and x.shape and x.shape[-1] > limits["depth"]:
-        return _unknown(f"a product over {x.shape[-1]:,} terms; of a matmul it is refused")
+def _gather(op: Op) -> Support | None:
+    if "indices" in op.inputs:
+        return Support(False, "indices computed at run time", "gather-computed")
     return None
 
 
-def _slice(op: Op, limits: dict) -> Support | None:
+def _slice(op: Op) -> Support | None:
     computed = [key for key in ("begin", "end", "stride") if key in op.inputs]
-    return _unknown(f"{computed[0]} computed at run time") if computed else None
+    if not computed:
+        return None
+    known = False if op.type == "slice_by_size" else None  # of slice_by_index nobody says
+    return Support(known, f"{computed[0]} computed at run time", "slice-dynamic")
 
 
-FORMS: dict[str, Callable[[Op, dict], Support | None]] = {
+FORMS: dict[str, Callable[[Op], Support | None]] = {
     "avg_pool": _avg_pool,
     "conv": _conv,
-    "gather": _constant("indices", "indices"),
+    "gather": _gather,
     "linear": _linear,
     "matmul": _matmul,
     "max_pool": _max_pool,
     "slice_by_index": _slice,
-    "slice_by_size": _constant("begin", "begin"),
+    "slice_by_size": _slice,
 }

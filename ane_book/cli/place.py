@@ -1,0 +1,162 @@
+"""`ane-book place`: where Core ML would run a package, as text of 80 columns or as JSON."""
+
+from collections.abc import Iterator
+import json
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated
+
+from ane_book.cli import options
+from ane_book.errors import printable
+import typer
+
+if TYPE_CHECKING:
+    from ane_book.evidence.placement import Placement
+    from ane_book.evidence.placement.actual import Plan
+
+__all__ = ["place_command"]
+
+SHOWN = 4  # edits and open questions that a summary shows
+WIDTH = 80
+
+
+def place_command(
+    path: Annotated[Path, typer.Argument(help="A package, .mlmodelc, or bundle's folder.")],
+    chip: Annotated[str, typer.Option(help="m2, m4 or m6: those with published estimates.")] = "m4",
+    function: options.FunctionName = None,
+    ops: Annotated[bool, typer.Option("--ops", help="Show every op.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Predict which ops Core ML runs on the Neural Engine.
+
+    By the rule of its planner and what that is known to believe; on a Mac also what it plans.
+    """
+    from ane_book.evidence.placement.actual import read_plan
+    from ane_book.evidence.placement.edits import edits
+
+    placements = [*_placements(path, chip, function)]
+    plans = [read_plan(each.package, each.function) for each in placements]
+    if as_json:
+        facts = [
+            each.facts | {"edits": [e.facts for e in edits(each)], "actual": plan.facts(each)}
+            for each, plan in zip(placements, plans, strict=True)
+        ]
+        print(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
+        return
+    parts = [_overview(placements)] if len(placements) > 1 else []
+    if len(placements) == 1 or ops:
+        for each, plan in zip(placements, plans, strict=True):
+            parts.append(_summary(each, plan) + (_ops(each, plan) if ops else ""))
+    else:
+        parts.append(f"--function NAME or --ops shows each.  {plans[0].line(placements[0])}")
+    print(printable("\n\n".join(parts)))
+
+
+def _placements(path: Path, chip: str, function: str | None) -> "Iterator[Placement]":
+    """The default function of a package, or every function of every package of a bundle."""
+    from ane_book.evidence.inspect import is_bundle, refuse_weights
+    from ane_book.evidence.placement import place
+    from ane_book.evidence.placement.placed import find_functions
+    from ane_book.mil.package.reader import Package
+
+    if not is_bundle(path):
+        refuse_weights(path)
+        yield place(path, chip, function)
+        return
+    from ane_book.bundle import Bundle
+
+    bundle = Bundle.open(path)
+    for part in bundle.manifest.packages:
+        package = Package(bundle.path / part.package)
+        for each in find_functions(package, function):
+            yield place(package, chip, each.name)
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _span(low: float, high: float, form: str = "{:,.0f}") -> str:
+    low, high = form.format(low), form.format(high)
+    return low if low == high else f"{low} to {high}"
+
+
+def _percent(low: float, high: float) -> str:
+    return _span(100 * low, 100 * high, "{:.3g}") + " %"
+
+
+def _overview(placements: "list[Placement]") -> str:
+    """A line for each program."""
+    from ane_book.evidence.inspect import table
+
+    rows = [
+        (Path(p.package).name, p.function, p.verdict,
+         _percent(*sorted((p.worst.work, p.best.work))), f"{len(p.placed):,} ops")
+        for p in placements
+    ]  # fmt: skip
+    title = f"arithmetic on the ANE of an {placements[0].chip.upper()}, predicted"
+    return f"{title}\n{table(rows, indent=2)}"
+
+
+def _summary(placement: "Placement", plan: "Plan") -> str:
+    from ane_book.evidence.placement.edits import edits
+
+    best, worst, devices = placement.best, placement.worst, placement.devices
+    counts = ", ".join(
+        f"{devices.count(word):,} {label}"
+        for word, label in (("ANE", "on the ANE"), ("CPU", "on the CPU"), ("depends", "depend"))
+        if word in devices
+    )
+    rows = [
+        ("ops", f"{len(devices):,}: {counts}" if devices else "none"),
+        ("arithmetic", f"{_percent(worst.work, best.work)} on the ANE"),
+        ("weight bytes", f"{_percent(worst.weights, best.weights)} on the ANE"),
+        ("segments", f"{_span(*sorted((len(worst.segments), len(best.segments))))}, on the ANE "
+                     f"{_span(*sorted((worst.partitions, best.partitions)))}"),
+        ("planner's ms", f"{_span(*sorted((best.route.cost, worst.route.cost)), '{:.3g}')}, "
+                         "what it believes, not a measurement"),
+    ]  # fmt: skip
+    name = f"{Path(placement.package).name}, {placement.function}"
+    parts = [f"{name}: {placement.verdict} (chip {placement.chip})"]
+    parts += [f"  {label:<14}{text}" for label, text in rows]
+    refused: dict[str, int] = {}
+    for each in placement.placed:
+        if each.support.ane is False:
+            refused[each.support.reason] = refused.get(each.support.reason, 0) + 1
+    parts += _listed("not taken", refused) + _listed("not known", placement.open)
+    if found := edits(placement):
+        parts.append("would change it")
+        for edit in found[:SHOWN]:
+            many = f"{len(edit.ops):,} ops, " if edit.ops else ""
+            gain = f"({many}{_percent(edit.before, edit.after)} of the arithmetic)"
+            parts += _wrapped(f"{edit.what} {gain}")
+    return "\n".join([*parts, plan.line(placement)])
+
+
+def _listed(title: str, counts: dict[str, int]) -> list[str]:
+    from ane_book.evidence.inspect import table
+
+    rows = [(f"{count:,}", reason) for reason, count in [*counts.items()][:SHOWN]]
+    return [title, table(rows, indent=2)] if rows else []
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def _ops(placement: "Placement", plan: "Plan") -> str:
+    """A line for each op: device, what was planned, estimates in microseconds, name, reason."""
+    from ane_book.evidence.inspect import table
+
+    planned = plan.devices(placement)
+    rows = [("device", "planned", "ANE us", "CPU us", "op", "name", "")]
+    for each, device, found in zip(placement.placed, placement.devices, planned, strict=True):
+        cpu = [times for backend, times in each.times.items() if backend != "ane"]
+        least = (min(low for low, _ in cpu), min(high for _, high in cpu))
+        ane = "-" if each.support.ane is False else _micro(*each.times["ane"])
+        rows.append((device, found or "-", ane, _micro(*least), each.op.type,
+                     each.op.name, each.support.reason))  # fmt: skip
+    return f"\n{table(rows, indent=2)}"
+
+
+def _micro(low: float, high: float) -> str:
+    return _span(1e3 * low, 1e3 * high, "{:.3g}")

@@ -1,0 +1,93 @@
+"""What would change a placement: the smallest edits of a graph, each tried on the same path.
+
+Ops that the ANE refuses for one reason are taken as one edit: the path is found again as if the
+ANE took them. Where that moves work to the ANE, the edit is worth telling. A program that saves
+less than a launch and an output cost is too small by itself; then it is told how many of it are
+not.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import ceil, inf
+
+from ane_book.evidence.placement.path import ANE, LAUNCH, OUTPUT
+from ane_book.evidence.placement.placed import Placed, Placement, reading
+
+__all__ = ["Edit", "edits"]
+
+NOTHING = 0.02  # of all arithmetic: less moved is no change
+
+#: What to do, by the claim that an op is refused by.
+ADVICE = {
+    "argmax-integer": "return the scores, and take the largest on the host",
+    "axis-most": "split the axis, and join the parts on the host",
+    "conv-height": "split the kernel into shorter ones whose results are added",
+    "conv-square": "split the kernel into smaller ones whose results are added",
+    "conv-width": "split the kernel into narrower ones whose results are added",
+    "flexible-cpu": "give the input a fixed shape, one function for each size",
+    "fp32-ops": "convert in half precision",
+    "gather-computed": "look the rows up on the host, and give them as an input",
+    "int32-ops": "compute indices on the host, and give the result in half precision",
+    "matmul-depth": "split the sum into parts that are added",
+    "max-pool": "pool twice with smaller windows",
+    "ops-refused": "replace the op, or do it on the host",
+    "rank-most": "join axes before the op",
+    "slice-dynamic": "slice at constant positions, or give the slice as an input",
+    "state-writes": "keep the cache on the host: read-only input, new rows as output",
+    "topk": "return the scores, and choose on the host",
+}
+
+
+@dataclass(frozen=True)
+class Edit:
+    """An edit and what it does: the part of the arithmetic on the ANE, before and after."""
+
+    what: str
+    ops: tuple[str, ...]
+    before: float
+    after: float
+
+    @property
+    def facts(self) -> dict:
+        return {"what": self.what, "ops": [*self.ops], "before": self.before, "after": self.after}
+
+
+def edits(placement: Placement) -> list[Edit]:
+    """The edits that move work to the ANE, the one of fewest ops first."""
+    worst = placement.worst.work
+    if worst > 1 - NOTHING:
+        return []
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for index, each in enumerate(placement.placed):
+        if each.support.ane is not True:
+            groups[each.support.reason, each.support.claim].append(index)
+    found = []
+    for (reason, claim), indices in groups.items():
+        after = reading(placement.placed, best=False, also=frozenset(indices)).work
+        if after > worst + NOTHING:
+            names = tuple(placement.placed[i].op.name for i in indices)
+            advice = ADVICE.get(claim, "look at these ops on a Mac")
+            found.append(Edit(f"{reason}: {advice}", names, worst, after))
+    found.sort(key=lambda edit: len(edit.ops))
+    return found or _larger(placement, worst)
+
+
+def _larger(placement: Placement, before: float) -> list[Edit]:
+    """How many programs like this one, merged, would save what a segment costs."""
+    saved = sum(map(_saved, placement.placed))
+    if not 0 < saved < LAUNCH + OUTPUT:
+        return []
+    times = ceil((LAUNCH + OUTPUT) / saved)
+    what = (
+        f"too little work: the ANE saves {saved:.3g} ms, and a segment costs {LAUNCH + OUTPUT}; "
+        f"{times:,} times as much in one program (merged, or more positions a call) would pay"
+    )
+    return [Edit(what, (), before, 1.0)]
+
+
+def _saved(placed: Placed) -> float:
+    """ms that the ANE saves on an op, at the least."""
+    if placed.support.ane is not True:
+        return 0.0
+    cpu = min((low for backend, (low, _) in placed.times.items() if backend != ANE), default=inf)
+    return cpu - placed.times[ANE][1]

@@ -1,0 +1,147 @@
+"""Whole packages: verdict, shares, what is open, what would change it; and as JSON."""
+
+import json
+
+from _command import ane_book as command
+from _networks import convolutions, half, save
+from _segmenter import GRAPHS
+from ane_book.errors import InvalidInput
+from ane_book.evidence.placement import place
+from ane_book.evidence.placement.edits import edits
+from ane_book.mil import save as write
+from coremltools.converters.mil import Builder as mb
+import pytest
+
+X = (1, 64, 32, 32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Four convolutions, which go to the ANE, and two, which do not."""
+    folder = tmp_path_factory.mktemp("placement")
+    save(folder / "four.mlpackage", convolutions(4), X)
+    save(folder / "two.mlpackage", convolutions(2), X)
+    return folder
+
+
+def test_two_convolutions_stay_and_four_go(folder):
+    """The source's own example: a 3x3 convolution of 64 channels saves 0.095 ms, and 0.25 pays."""
+    four, two = (place(folder / f"{name}.mlpackage") for name in ("four", "two"))
+    assert (four.verdict, two.verdict) == ("ANE", "CPU")
+    assert four.best.work == four.worst.work == four.best.weights == 1.0
+    assert four.best.partitions == 1
+    assert not four.open and not edits(four)
+
+
+def test_a_package_reads_as_the_graph_that_was_published(folder):
+    """The convolutions around every op of the published graphs are these: same types, same ms."""
+    published = next(graph for graph in GRAPHS if graph.name == "ctx/relu")
+    conv = next(placed for placed in place(folder / "four.mlpackage").placed)
+    assert [str(t) for t in conv.op.values] == [str(t) for t in published.ops[0].values]
+    for backend, (low, high) in conv.times.items():
+        assert low == high == pytest.approx(published.estimates[0][backend], rel=1e-3)
+
+
+def test_what_is_too_small_is_told_how_much_more_would_pay(folder):
+    (edit,) = edits(place(folder / "two.mlpackage"))
+    assert "2 times as much in one program" in edit.what
+    assert (edit.before, edit.after) == (0.0, 1.0)
+
+
+def test_an_op_that_no_ane_takes_draws_a_small_network_to_the_cpu(tmp_path):
+    """And the edit that mends it is named, with the op."""
+    before, after = convolutions(2), convolutions(2)
+
+    def network(x):
+        return after(mb.cumsum(x=before(x), axis=3))
+
+    placement = place(save(tmp_path / "cut.mlpackage", network, X))
+    assert placement.verdict == "CPU"
+    (edit,) = edits(placement)
+    assert "cumsum" in edit.what and len(edit.ops) == 1
+    assert edit.after == pytest.approx(1.0)
+
+
+def test_an_argmax_at_the_end_is_left_behind(tmp_path):
+    network = convolutions(6)
+    path = save(tmp_path / "argmax.mlpackage", lambda x: mb.reduce_argmax(x=network(x), axis=1), X)
+    placement = place(path)
+    assert placement.verdict == "ANE"
+    assert placement.devices[-1] == "CPU"
+    assert placement.placed[-1].support.claim == "argmax-integer"
+
+
+def test_a_product_larger_than_any_that_was_seen_is_a_range(tmp_path):
+    """A head of 29 million weights at one position: by one reading it pays, by the other not."""
+    path = save(
+        tmp_path / "head.mlpackage", lambda x: mb.conv(x=x, weight=half(50_000, 576, 1, 1)),
+        (1, 576, 1, 1),
+    )  # fmt: skip
+    placement = place(path)
+    assert placement.verdict == "depends"
+    assert [placement.best.on_ane, placement.worst.on_ane] == [[True], [False]]
+    low, high = placement.placed[0].times["ane"]
+    assert low < high
+    assert any("never seen" in what for what in placement.open)
+
+
+def test_what_an_unknown_op_costs_is_open_and_so_is_its_place(tmp_path):
+    """A cache in a state: reports on it conflict, and both readings are told."""
+
+    def network(x, cache):
+        old = mb.read_state(input=cache)
+        new = mb.coreml_update_state(state=cache, value=mb.add(x=old, y=x))
+        return mb.relu(x=new)
+
+    path = save(tmp_path / "state.mlpackage", network, (1, 32, 1, 32), states=[(1, 32, 1, 32)])
+    placement = place(path)
+    assert placement.open["reports on states conflict"] >= 2
+
+
+def test_a_compiled_model_is_placed_as_its_package(folder):
+    write(folder / "four.mlpackage", folder / "four.mlmodelc")
+    facts = [place(folder / f"four.{kind}").facts for kind in ("mlpackage", "mlmodelc")]
+    for each in facts:
+        del each["package"]
+    assert facts[0] == facts[1]
+
+
+def test_a_chip_or_function_that_is_not_known(folder):
+    with pytest.raises(InvalidInput, match="no estimates .* 'm9'; there are some for m2, m4, m6"):
+        place(folder / "two.mlpackage", "m9")
+    with pytest.raises(InvalidInput, match="no function 'decode'; it has main"):
+        place(folder / "two.mlpackage", function="decode")
+
+
+def test_the_command(folder):
+    result = command("place", folder / "two.mlpackage")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("two.mlpackage, main: CPU (chip m4)\n")
+    assert "actual: unmeasured (needs a Mac)" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    result = command("place", folder / "four.mlpackage", "--ops")
+    assert result.stdout.count("  conv  ") == 4
+
+
+def test_the_command_in_json(folder):
+    facts = json.loads(command("place", folder / "four.mlpackage", "--json").stdout)
+    assert facts["verdict"] == "ANE"
+    assert [op["type"] for op in facts["ops"]] == ["conv", "relu"] * 4
+    assert facts["worst"]["share_of_operations"] == 1.0
+    assert facts["actual"] == {"measured": False, "reason": "needs a Mac"}
+    assert facts["edits"] == []
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("two.mlpackage", "--chip", "m3"), "there are some for m2, m4, m6"),
+        (("two.mlpackage", "--function", "decode"), "it has main"),
+        (("none.mlpackage",), "no such package"),
+    ],
+)
+def test_the_command_refuses_in_one_line(folder, arguments, message):
+    name, *options = arguments
+    result = command("place", folder / name, *options)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr and result.stderr.count("\n") == 1
