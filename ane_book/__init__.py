@@ -50,9 +50,10 @@ def load(
 
     It is a `Session` for a model that generates text, and an `Embedder` for one that makes vectors.
 
-    precision: "fp16" or, with the executor, "fp32". backend: "mil", "coreml" or None for the best
-    that runs here. force: run a bundle that failed parity by its own evidence, too. recipe: what
-    `convert` takes (kv, context, prefill, source, progress, ...); a bundle is held to it.
+    precision: "fp16" or, with the executor, "fp32" or "ane" (`MLProgram`). backend: "mil", "coreml"
+    or None for the best that runs here. force: run a bundle that failed parity by its own evidence,
+    too. recipe: what `convert` takes (kv, context, prefill, source, progress, ...); a bundle is
+    held to it.
     """
     from ane_book.bundle import Bundle
     from ane_book.runtime import Embedder, Session, choose_backend

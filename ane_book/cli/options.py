@@ -34,7 +34,11 @@ TextLength = Annotated[
     typer.Option(min=3, help="Most tokens of a text.  [default: what the model was made for]"),
 ]
 Precision = Annotated[
-    Literal["fp16", "fp32"], typer.Option(help="fp16 as on the device, fp32 as reference.")
+    Literal["fp16", "fp32", "ane"],
+    typer.Option(
+        help="fp16 as packages declare, fp32 as reference; ane: what is published of the engine's "
+        "arithmetic, experimental."
+    ),
 ]
 FunctionName = Annotated[
     str | None, typer.Option(help="Function of the package.  [default: the package's own default]")

@@ -122,7 +122,8 @@ def compare_packages(
     seed: int = 0,
 ) -> tuple[str, bool]:
     """`diff` of two packages in one precision, or of one in both: its report, whether equal."""
-    ours = open_program(a, function, precision if b else "fp16")
+    alone = "ane" if precision == "ane" else "fp16"
+    ours = open_program(a, function, precision if b else alone)
     theirs = open_program(b, function, precision) if b else ours
     if isinstance(ours, Pipeline) or isinstance(theirs, Pipeline):
         raise InvalidInput("diff goes op by op through one program, and a pipeline is several")

@@ -76,10 +76,10 @@ class MILBackend:
     name = "mil"
 
     def __init__(self, precision: str = "fp16"):
-        if precision not in ("fp16", "fp32"):
-            raise InvalidInput(f'precision must be "fp16" or "fp32", not {precision!r}')
+        if precision not in ("fp16", "fp32", "ane"):
+            raise InvalidInput(f'precision must be "fp16", "fp32" or "ane", not {precision!r}')
         self.precision = precision
-        self.dtype = np.dtype(np.float16 if precision == "fp16" else np.float32)
+        self.dtype = np.dtype(np.float32 if precision == "fp32" else np.float16)
         self._programs: dict[Path, Any] = {}
 
     def load(self, package: Path, function: str) -> LoadedFunction:

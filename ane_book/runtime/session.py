@@ -34,7 +34,8 @@ class Session:
     """A conversation's worth of state over a bundle.
 
     bundle: a `Bundle`, or its folder.
-    precision: "fp16" as the packages declare; "fp32" is the executor's reference.
+    precision: "fp16" as the packages declare; the executor's are "fp32", the reference, and "ane"
+        (experimental: `MLProgram`).
     backend: "mil", "coreml", a `Backend` of your own, or None for Core ML where it can run and the
     executor elsewhere. A backend object brings its own precision.
     force: open a bundle that failed parity by its evidence.json, too.

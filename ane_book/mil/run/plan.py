@@ -18,6 +18,7 @@ from ane_book.mil.kernels.table import Chosen, Selection, select
 from ane_book.mil.ops import OPS, Op
 from ane_book.mil.package.function import Block, Function, Operation
 from ane_book.mil.package.values import Constant
+from ane_book.mil.run.engine import as_engine
 from ane_book.mil.run.failures import Failures
 
 __all__ = ["Argument", "Name", "Plan", "Planner", "Result", "Step", "Steps"]
@@ -125,12 +126,18 @@ class Planner:
     """Plans one function. `shared` keeps decoded weights for all functions of a package.
 
     without: entries of the table that are left out; None for all of them, and every shortcut off.
+    engine: with the arithmetic of `engine.py`.
     """
 
     def __init__(
-        self, function: Function, lift: bool, shared: dict, without: Collection[str] | None = ()
+        self,
+        function: Function,
+        lift: bool,
+        shared: dict,
+        without: Collection[str] | None = (),
+        engine: bool = False,
     ):
-        self.function, self.without = function, without
+        self.function, self.without, self.engine = function, without, engine
         self.failures = Failures(function)
         self.constants = Constants(function, lift, shared, self.failures.preparing)
         self.origin = origins(function)
@@ -207,6 +214,8 @@ class Planner:
             step.blocks = [self.block(block, nested=True) for block in operation.blocks]
         else:
             step.function = self.op(operation, position).function
+            if self.engine:
+                step.function = as_engine(operation, step.function)
             step.arguments = self.arguments(operation)
         return step
 

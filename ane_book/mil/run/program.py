@@ -32,7 +32,7 @@ import torch
 
 __all__ = ["MLProgram", "State"]
 
-PRECISIONS = ("fp16", "fp32")
+PRECISIONS = ("fp16", "fp32", "ane")
 
 
 class State:
@@ -67,7 +67,8 @@ class MLProgram:
 
     path: a `.mlpackage`, or a compiled model, `.mlmodelc`.
     function_name: which function of a multifunction package; the default one when None.
-    precision: "fp16" as the program declares, or "fp32" as reference.
+    precision: "fp16" as the program declares, or "fp32" as reference; "ane", experimental, is half
+        precision with what is published of the engine's arithmetic (`engine.py`), op by op.
     optimize: False turns every shortcut off, for comparison.
     without: names of entries of `mil/kernels/table.py` to leave out, such as "attention".
 
@@ -93,7 +94,7 @@ class MLProgram:
             )
         self.package = path if isinstance(path, Package) else Package(path)
         self.precision, without = precision, check_names(without)
-        self._without = without if optimize else None
+        self._without = without if optimize and precision != "ane" else None
         self._shared = {} if _shared is None else _shared
         name = function_name or self.package.default_function
         if name not in self.package.functions:
@@ -161,7 +162,8 @@ class MLProgram:
     def plan(self) -> Plan:
         """What is done for the function, step by step; made at the first use."""
         with torch_threads(light=False):
-            return Planner(self._function, self._lift, self._shared, self._without).plan()
+            engine = self.precision == "ane"
+            return Planner(self._function, self._lift, self._shared, self._without, engine).plan()
 
     @cached_property
     def compiled(self) -> Compiled:
