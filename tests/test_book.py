@@ -9,10 +9,10 @@ from functools import cache, partial
 import http.server
 from pathlib import Path
 import re
-import shutil
 import threading
 from urllib.parse import unquote, urlsplit
 
+from _chromium import PHONE, chromium, needs_chromium
 from bs4 import BeautifulSoup
 import jupytext
 import nbformat
@@ -27,29 +27,10 @@ PAGES = [TOC["root"]] + [c["file"] for part in TOC["parts"] for c in part["chapt
 HEADERS = {page: (ROOT / "book" / f"{page}.md").read_text()[:500] for page in PAGES}
 NOTEBOOK_PAGES = [page for page in PAGES if "\nkernelspec:" in HEADERS[page]]
 
-PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
-CHROMIUM_FLAGS = [
-    "--headless=new",
-    "--no-sandbox",  # root has no sandbox
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    # Nothing of its own on the network: a closed one would fill the log with failures.
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-quic",
-    "--disable-sync",
-]
-
 each_page = pytest.mark.parametrize("page", PAGES)
 each_notebook = pytest.mark.parametrize("page", NOTEBOOK_PAGES)
 needs_site = pytest.mark.skipif(
     not (SITE / "index.html").exists(), reason="no site in _build/html: run `make book` first"
-)
-needs_chromium = pytest.mark.skipif(
-    shutil.which("chromedriver") is None,
-    reason="no chromedriver: install Chromium with its driver "
-    "(Debian: apt-get install chromium chromium-driver; macOS: brew install chromedriver)",
 )
 
 
@@ -208,17 +189,8 @@ def site_url():
 
 @pytest.fixture(scope="module")
 def browser():
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    for flag in CHROMIUM_FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
-    yield driver
-    driver.quit()
+    with chromium() as driver:
+        yield driver
 
 
 def visit(browser, url: str) -> None:

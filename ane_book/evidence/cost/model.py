@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from ane_book.claims import Claim
 from ane_book.conversion.plan import Plan
-from ane_book.conversion.quantize import Scheme, find_scheme
+from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.evidence.cost.chips import find_chip, parameter
 
-__all__ = ["Estimate", "Interval", "Term", "Work", "predict", "work_of"]
+__all__ = ["Estimate", "Interval", "Term", "Work", "form_of", "predict", "work_of"]
 
 PER_MS = 1e6  # bytes a millisecond of 1 GB/s
 
@@ -155,7 +155,7 @@ def work_of(plan: Plan) -> Work:
         )
     recipe, sizes = plan.recipe, {"plain": 0, "packed": 0}
     for quant, programs in ((recipe.quant, plan.shards), (recipe.quant_head, plan.head)):
-        sizes[_form(quant, find_scheme(quant))] += sum(program.bytes for program in programs)
+        sizes[form_of(quant)] += sum(program.bytes for program in programs)
     on_host = recipe.partition == "projections"  # attention, and so the cache
     return Work(
         sizes["plain"],
@@ -166,14 +166,13 @@ def work_of(plan: Plan) -> Work:
     )
 
 
-def _form(quant: str, scheme: Scheme) -> str:
+def form_of(quant: str) -> str:
+    """Whether a scheme's weights are "plain" or "packed"; InvalidInput where no figure is known."""
+    scheme = find_scheme(quant)
     if scheme.block:
         raise InvalidInput(
             f"quant {quant!r} has scales along the input channels, which mostly run on the CPU or "
             "GPU: there is nothing to predict from; take another, or leave the chip out"
         )
-    return (
-        "plain"
-        if scheme.form == "plain" or (scheme.form, scheme.bits) == ("linear", 8)
-        else ("packed")
-    )
+    whole = scheme.form == "plain" or (scheme.form, scheme.bits) == ("linear", 8)
+    return "plain" if whole else "packed"

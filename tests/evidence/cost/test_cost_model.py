@@ -1,6 +1,6 @@
 """The time of a token: the formula, its data, and what a plan asks of an engine."""
 
-import json
+import tomllib
 
 from _command import ane_book as command
 from _command import refused
@@ -8,11 +8,13 @@ from ane_book import claims
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
+from ane_book.evidence import cost
 from ane_book.evidence.cost import (
     Interval,
     Work,
     chips,
     find_chip,
+    page,
     parameter,
     predict,
     work_of,
@@ -157,10 +159,7 @@ class TestCommand:
 
 
 def test_the_wheel_carries_the_data():
-    import tomllib
-
-    from ane_book.evidence import cost
-
-    root = DATA.parents[3]
-    declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert json.dumps(declared["package-data"][cost.__name__]).count("data/*.toml") == 1
+    declared = tomllib.loads((DATA.parents[3] / "pyproject.toml").read_text())["tool"]
+    files = declared["setuptools"]["package-data"]
+    assert files[cost.__name__] == ["data/*.toml"]
+    assert files[page.__name__] == [f"{page.SCRIPT.stem}.*"] == [f"{page.STYLE.stem}.*"]
