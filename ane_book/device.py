@@ -77,9 +77,7 @@ CAN_PREDICT, CAN_PREDICT_REASON = _can_predict()
 def chip() -> str:
     """The processor's name as its maker gives it, such as "Apple M4 Max"."""
     if sys.platform == "darwin":
-        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-        return found or platform.machine()
+        return _sysctl("machdep.cpu.brand_string") or platform.machine()
     if sys.platform == "linux":
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -168,7 +166,30 @@ def _installed(package: str, purpose: str) -> Check:
     return package, version is not None, version or f"not installed; needed to {purpose}"
 
 
-def _system() -> str:
+@cache
+def neural_engine() -> tuple[bool, str]:
+    """Whether Core ML has an engine to plan on here, and why not.
+
+    A virtual machine has none, and Core ML may hang for half an hour looking for it: GitHub's
+    runners are such (soniqo/speech-swift, pull request 286).
+    """
+    if not CAN_PREDICT:
+        return False, CAN_PREDICT_REASON
+    if platform.machine() != "arm64":
+        return False, "a Mac with an Intel processor has no Neural Engine"
+    if _sysctl("kern.hv_vmm_present") == "1":
+        return False, "a virtual machine has no Neural Engine"
+    return True, "present on Apple silicon; where an op ran is Core ML's choice"
+
+
+def _sysctl(name: str) -> str:
+    """A value of macOS' kernel, "" where it has none of that name."""
+    command = ["sysctl", "-n", name]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def system() -> str:
+    """Operating system, processor family and Python."""
     version = macos_version()
     name = f"macOS {version[0]}.{version[1]}" if version else platform.platform(terse=True)
     return f"{name}, {platform.machine()}, Python {platform.python_version()}"
@@ -177,19 +198,12 @@ def _system() -> str:
 def describe() -> list[Check]:
     """Every check as (what, whether it is there or None for a plain fact, detail)."""
     memory = memory_bytes()
-    apple_silicon = macos_version() is not None and platform.machine() == "arm64"
     return [
-        ("system", None, _system()),
+        ("system", None, system()),
         ("chip", None, f"{chip()}, {cores()} cores"),
         ("memory", None, f"{memory / 1e9:.1f} GB" if memory else "not known on this system"),
         ("Core ML predictions", CAN_PREDICT, CAN_PREDICT_REASON),
-        (
-            "Neural Engine",
-            apple_silicon and CAN_PREDICT,
-            "present on Apple silicon; where an op ran is Core ML's choice"
-            if apple_silicon
-            else "needs a Mac with Apple silicon; programs run on the CPU through this library",
-        ),
+        ("Neural Engine", *neural_engine()),
         _installed("coremltools", "convert models"),
         _installed("torch", "convert and to run off a Mac"),
     ]

@@ -167,8 +167,13 @@ class Bundle:
         return read_evidence(self.path, self.manifest.seal)
 
     def record(self, name: str, level: Level) -> None:
-        """Put one level ("L0" to "L3") into evidence.json; the others stay as they are."""
+        """Put one level ("L0" to "L3") into evidence.json; the others stay as they are.
+
+        What was measured, on a Mac for one, is not lost to what cannot be measured here.
+        """
         known = self.evidence
+        if level.status == "unmeasured" != known.levels[name].status:
+            return
         levels = known.levels | {name: level}
         write_evidence(self.path, known.model_copy(update={"levels": levels}))
 

@@ -14,6 +14,7 @@ from ane_book import __version__
 from ane_book.cli import options
 from ane_book.cli.load import load
 from ane_book.cli.place import place_command
+from ane_book.cli.residency import residency_command
 from ane_book.cli.talk import answer, converse
 from ane_book.errors import InvalidInput, printable
 from ane_book.options import Recipe, Sampling
@@ -251,6 +252,7 @@ def diff(
 
 
 app.command("place")(place_command)
+app.command("residency")(residency_command)
 
 
 @app.command("save")

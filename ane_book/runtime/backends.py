@@ -96,13 +96,16 @@ class MILBackend:
 class CoreMLBackend:
     """Core ML on a Mac, through coremltools. Raises BackendUnavailable elsewhere, with the reason.
 
-    compute_units: "ALL", "CPU_AND_NE", "CPU_AND_GPU" or "CPU_ONLY"; Core ML may use fewer.
+    compute_units: "ALL", "CPU_AND_NE", "CPU_AND_GPU" or "CPU_ONLY"; Core ML may use fewer. None:
+    the engine where there is one, else the GPU.
     """
 
     name = "coreml"
     dtype = np.dtype(np.float16)
 
-    def __init__(self, compute_units: str = "CPU_AND_NE"):
+    def __init__(self, compute_units: str | None = None):
+        if compute_units is None:  # asked for an engine it lacks, Core ML may hang
+            compute_units = "CPU_AND_NE" if device.neural_engine()[0] else "CPU_AND_GPU"
         if compute_units not in COMPUTE_UNITS:
             raise InvalidInput(
                 f"compute_units must be one of {', '.join(COMPUTE_UNITS)}, not {compute_units!r}"

@@ -36,6 +36,8 @@ def test_a_level_is_recorded_and_the_others_stay(copy):
     assert [level.status for level in levels.values()] == [
         "unmeasured", "passed", "unmeasured", "failed",
     ]  # fmt: skip
+    bundle.record("L1", Level(status="unmeasured", reason="not on this machine"))
+    assert bundle.evidence.levels["L1"] == levels["L1"], "nothing measured is lost"
     assert levels["L1"].figures["agreement"] == 1.0 and levels["L1"].tools["coremltools"]
     assert not (copy / "evidence.json.part").exists()
     text = command("inspect", copy).stdout

@@ -1,0 +1,62 @@
+"""`ane-book residency`: where this Mac runs a package or a bundle, function by function."""
+
+from collections.abc import Iterator
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from ane_book.cli import options
+from ane_book.errors import printable
+from ane_book.progress import progress_bar
+import typer
+
+if TYPE_CHECKING:
+    from ane_book.evidence.residency import Residency
+
+__all__ = ["residency_command"]
+
+UNMEASURED = 3  # the exit code where nobody can say
+
+
+def residency_command(
+    path: Annotated[Path, typer.Argument(help="A package, .mlmodelc, or bundle's folder.")],
+    function: options.FunctionName = None,
+    units: Annotated[
+        Literal["CPU_AND_NE", "ALL"], typer.Option(help="What Core ML may use, and is judged.")
+    ] = "CPU_AND_NE",
+    soak: Annotated[int, typer.Option(min=1, help="Predictions in a row at the end.")] = 500,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for a function; compilers may need minutes.")
+    ] = 1800,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Ask this Mac whether its Neural Engine runs a package, and whether it stays right there.
+
+    A bundle keeps the answer in its evidence.json. Exit code 0: every function is resident; 1: one
+    is not; 3: unmeasured, since this is no Mac with an engine.
+    """
+    from ane_book.evidence.inspect import is_bundle, refuse_weights
+    from ane_book.evidence.residency import bundle_level, measure_each
+
+    if not is_bundle(path):
+        refuse_weights(path)
+    found, how = {}, {"units": units, "soak": soak, "timeout": timeout}
+    with progress_bar() as progress:
+        for key, one in measure_each(path, function, progress, **how):
+            found[key] = one
+    if is_bundle(path) and function is None:
+        from ane_book.bundle import Bundle
+
+        Bundle.open(path).record("L2", bundle_level(found))
+    if as_json:
+        print(json.dumps({key: one.facts() for key, one in found.items()}, indent=2))
+    else:
+        print(printable("\n".join(_lines(found))))
+    verdicts = {one.verdict for one in found.values()}
+    raise typer.Exit(UNMEASURED if "unmeasured" in verdicts else int(verdicts != {"resident"}))
+
+
+def _lines(found: "dict[str, Residency]") -> Iterator[str]:
+    for key, one in found.items():
+        yield f"{key}: {one.verdict}: {one.reason}"
+        yield from (f"  compiler: {line}" for line in one.said)

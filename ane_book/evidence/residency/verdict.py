@@ -1,0 +1,216 @@
+"""What a child's account comes to: one word, and one sentence that says why.
+
+    resident    most of the estimated time is planned on the engine, the numbers are right, results
+                or speed are not the CPU's or the GPU's, and a soak neither leaked nor drifted
+    elsewhere   Core ML plans most of it on the CPU or the GPU, and says so
+    silent      planned on the engine, but results to the bit and speed are another unit's
+    refused     the compiler said no, whatever the exit status
+    numbers     NaN, or too far from what the executor makes of the same package (L1)
+    crashed     the process died, or could not do what it was asked
+    hung        it was not done in its time
+    memory      it took more memory than it may
+    leaking     it holds more with every prediction
+    drifting    the same prediction gives other numbers in the end
+    unmeasured  nobody asked a Mac with an engine
+
+Exit status alone says nothing: compilers exit 0 while everything runs on the GPU (coreai-models
+#205), and a plan alone is a plan (NVMAI #7).
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+import re
+import signal
+
+from ane_book.evidence.residency.child import Outcome
+from ane_book.evidence.residency.plan import PlannedOp, by_device, outside, share
+import numpy as np
+
+__all__ = ["COSINE", "RESIDENT", "Residency", "judge"]
+
+RESIDENT = 0.9  # share of the estimated time that has to be planned on the engine
+COSINE = 0.97  # of every output, to the executor's
+ALIKE = 0.15  # two units' times are the same, within this share
+LEAK = 32 << 20  # bytes that a process may grow by while it is soaked, after its first fifth
+
+#: What compilers and frameworks print when the engine's compiler gives up: words, and where seen.
+MESSAGES = {
+    r"ANECCompile\(\) FAILED": "coremltools #2247, #2325",
+    r"ANECCompil\w* (failed|error)": "coreai-models #138",
+    r"MILCompilerForANE error": "coremltools #2325",
+    r"Failed to build the model execution plan": "videlalvaro/ane-book, journal",
+    r"Program Inference error": "stable-diffusion-webui #13933",
+    r"You will not be able to run predict\(\)": "coremltools, models/model.py",
+    r"status\s*=\s*0x1d": "CoreML-LLM docs",
+}
+
+
+@dataclass(frozen=True)
+class Residency:
+    """What was found of one function. figures: as evidence.json keeps them; ops: the plan."""
+
+    verdict: str
+    reason: str
+    figures: dict = field(default_factory=dict)
+    ops: list[PlannedOp] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def resident(self) -> bool:
+        return self.verdict == "resident"
+
+    def facts(self) -> dict:
+        """The same as plain JSON values."""
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "figures": self.figures,
+            "ops": [op.fields() for op in self.ops],
+            "said": self.said,
+        }
+
+
+def judge(outcome: Outcome, folder: Path, units: str, expected: dict[str, np.ndarray]) -> Residency:
+    """The verdict on a child that was asked for `units`; expected: what the executor gives."""
+    ops = [PlannedOp(**op) for event in outcome.find("plan") for op in event["ops"]]
+    said = messages(outcome.said)
+    facts = figures(outcome, ops)
+
+    def found(verdict: str, reason: str) -> Residency:
+        return Residency(verdict, reason, facts, ops, said)
+
+    for check in (_ended, _refused, _numbers, _elsewhere, _silent, _soaked):
+        result = check(outcome, folder, units, expected, ops, said)
+        if result:
+            return found(*result)
+    planned = share(ops)
+    return found(
+        "resident",
+        f"{planned:.0%} of the estimated time is planned on the ANE, and numbers, speed and a soak "
+        f"of {facts.get('soaked', 0)} predictions agree with that",
+    )
+
+
+def messages(text: str) -> list[str]:
+    """The lines in which a compiler gives up."""
+    lines = [line.strip()[:300] for line in text.splitlines()]
+    return [line for line in lines if any(re.search(known, line) for known in MESSAGES)][:20]
+
+
+def figures(outcome: Outcome, ops: list[PlannedOp]) -> dict:
+    """Numbers for a record: shares by device, seconds by units, memory."""
+    found: dict = {"seconds": round(outcome.seconds, 2), "peak_bytes": outcome.peak}
+    for device, entry in by_device(ops).items():
+        found |= {f"{device}_ops": entry["ops"], f"{device}_cost": round(entry["cost"], 4)}
+    for step, names in (("loaded", ("cold", "warm")), ("predicted", ("first", "median"))):
+        for event in outcome.find(step):
+            found |= {f"{event['units']}_{name}": event[name] for name in names if name in event}
+    for event in outcome.find("soak"):
+        found["soaked"] = event["done"]
+    return found
+
+
+def _ended(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
+    if outcome.ended == "timeout":
+        return "hung", f"not done after {outcome.seconds:.0f} s, while {outcome.reached}"
+    if outcome.ended == "memory":
+        return "memory", f"took {outcome.peak / 1e9:.1f} GB, while {outcome.reached}"
+    if outcome.code < 0:
+        name = signal.Signals(-outcome.code).name
+        return "crashed", f"ended by {name}, while {outcome.reached}"
+    if outcome.code and not said:
+        last = next((line for line in reversed(outcome.said.splitlines()) if line.strip()), "")
+        return (
+            "crashed",
+            f"exit status {outcome.code}, while {outcome.reached}: {last.strip()[:200]}",
+        )
+    if not outcome.code and not said and not list(outcome.find("done")):
+        return "crashed", f"ended with status 0, but not done: while {outcome.reached}"
+    return None
+
+
+def _refused(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
+    if not said:
+        return None
+    status = f"exit status {outcome.code}"
+    return "refused", f"the compiler gave up ({status}), while {outcome.reached}: {said[0][:200]}"
+
+
+def _numbers(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
+    for name in (f"{units}.npz", "soak.npz"):
+        found = _load(folder / name)
+        for output, wanted in expected.items():
+            if output not in found or found[output].size != wanted.size:
+                return "numbers", f"{output!r} is missing, or of another size, on {units}"
+            a, b = (np.asarray(x, np.float64).ravel() for x in (found[output], wanted))
+            bad = ~np.isfinite(a)
+            if bad.any() and np.isfinite(b).all():
+                return (
+                    "numbers",
+                    f"{output!r} has {bad.sum():,} values that are no numbers ({units})",
+                )
+            cosine = _cosine(a, b)
+            if not cosine >= COSINE:
+                if name == "soak.npz":
+                    continue
+                text = f"cosine {cosine:.3f} to the executor's, at least {COSINE} expected"
+                return "numbers", f"{output!r} on {units}: {text}"
+    return None
+
+
+def _elsewhere(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
+    planned = share(ops)
+    if planned is None:
+        return "elsewhere", "Core ML's plan says of no op where it runs"
+    if planned >= RESIDENT:
+        return None
+    dear = "; ".join(outside(ops))
+    return "elsewhere", f"{planned:.0%} of the estimated time is planned on the ANE: {dear}"
+
+
+def _silent(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
+    """Other arithmetic rounds otherwise, and another engine takes another time."""
+    times = {event["units"]: event["median"] for event in outcome.find("predicted")}
+    mine = _load(folder / f"{units}.npz")
+    for other, seconds in times.items():
+        alike = abs(seconds - times[units]) <= ALIKE * seconds
+        theirs = _load(folder / f"{other}.npz")
+        same = all(np.array_equal(mine[name], theirs.get(name)) for name in mine)
+        if other != units and alike and same:
+            speed = f"{times[units] * 1e3:.3g} ms against {seconds * 1e3:.3g} ms"
+            return (
+                "silent",
+                f"planned on the ANE, but results to the bit and speed ({speed}) are "
+                f"those of {other}",
+            )
+    return None
+
+
+def _soaked(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
+    events = list(outcome.find("soak"))
+    held = [event["resident"] for event in events if event.get("resident")]
+    late = held[len(held) // 5 :]
+    if len(late) > 1 and late[-1] - late[0] > LEAK:
+        grown, calls = late[-1] - late[0], events[-1]["done"] - events[len(held) // 5]["done"]
+        return "leaking", f"{grown / 1e6:.0f} MB more after {calls} predictions"
+    first, last = _load(folder / f"{units}.npz"), _load(folder / "soak.npz")
+    for name in first:
+        a, b = (np.asarray(x[name], np.float64).ravel() for x in (last, first))
+        if not _cosine(a, b) >= COSINE:
+            return "drifting", f"{name!r} is another after {events[-1]['done']} equal predictions"
+    return None
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """1 where both are zero; of whole numbers it is 1 where they are equal."""
+    keep = np.isfinite(a) & np.isfinite(b)
+    a, b = a[keep], b[keep]
+    length = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum() / length) if length else float(np.array_equal(a, b))
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    if not path.exists():
+        return {}
+    with np.load(path) as file:
+        return dict(file)
