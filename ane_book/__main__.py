@@ -1,8 +1,8 @@
 """The command `ane-book`, and `python -m ane_book`: what a process owes to whoever started it.
 
-Exit codes: 0; 1 where `diff` finds a difference; 2 for what the user can mend, with one line that
-says what; 130 for Ctrl-C and 141 where the reader of the output has left (`| head`), both without a
-word, as a shell says of `cat`.
+Exit codes: 0; 1 where `diff` finds a difference, or `check` a broken law; 2 for what the user can
+mend, with one line that says what; 130 for Ctrl-C and 141 where the reader of the output has left
+(`| head`), both without a word, as a shell says of `cat`.
 
 Everything else is imported inside, so that Ctrl-C is quiet from the first moment.
 """

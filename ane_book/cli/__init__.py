@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from ane_book import __version__
 from ane_book.cli import options
+from ane_book.cli.check import check
 from ane_book.cli.load import load
 from ane_book.cli.place import place_command
 from ane_book.cli.residency import residency_command
@@ -253,6 +254,7 @@ def diff(
 
 app.command("place")(place_command)
 app.command("residency")(residency_command)
+app.command()(check)
 
 
 @app.command("save")

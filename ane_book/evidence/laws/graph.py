@@ -1,0 +1,173 @@
+"""One function of a package as the rules look at it: ops in order, who makes and who reads a value.
+
+Only what the program declares is held: types, small constants, the forms of compressed weights. No
+weight is expanded, and torch is not needed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ane_book.mil.package.function import Block, Function, Operation
+from ane_book.mil.package.reader import Package
+from ane_book.mil.package.values import Constant, TensorType
+
+__all__ = ["FLOATS", "VIEWS", "Graph", "Seen", "sizes"]
+
+FLOATS = frozenset(["fp16", "fp32", "fp64", "bf16"])
+
+#: Ops that give the same numbers another shape.
+VIEWS = frozenset(["reshape", "transpose", "squeeze", "expand_dims", "reshape_like"])
+
+#: The ops that carry weights: input of the weight, and the axis of its output and input channels.
+WEIGHTED = {
+    "conv": ("weight", 0, 1),
+    "conv_transpose": ("weight", 1, 0),
+    "linear": ("weight", 0, 1),
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a rule found: the op, or None for a whole function, and what of it breaks the rule.
+
+    severity: where it is milder or graver here than the rule is in general.
+    """
+
+    text: str
+    operation: Operation | None = None
+    severity: str | None = None
+
+
+@dataclass(frozen=True)
+class Weight:
+    """The constant operand of a product: its type, where its channels are, how it is stored."""
+
+    type: TensorType
+    outputs: int  # axis of the output channels
+    inputs: int
+    compressed: Operation | None  # the `constexpr_*` op that makes it
+
+    @property
+    def depth(self) -> int:
+        """Terms of each sum, as far as they are channels."""
+        return self.type.shape[self.inputs]
+
+
+class Graph:
+    """One function, with what its ops need to be looked at.
+
+    operations: in program order, those of nested blocks after the op that has them; without
+    constants. outputs: of the function. features: what the description says of inputs, by name
+    (FeatureTypes.proto).
+    """
+
+    def __init__(self, package: Package, function: Function):
+        self.package, self.function = package, function
+        self.types: dict[str, TensorType] = {**function.inputs, **function.states}
+        self.makers: dict[str, Operation] = {}
+        self.readers: dict[str, list[Operation]] = {}
+        self.operations: list[Operation] = []
+        for operation in _in_order(function.block, self.types):
+            self._add(operation)
+        self.places = {id(operation): n for n, operation in enumerate(self.operations, 1)}
+        self.outputs = {name: self.types[name] for name in function.block.outputs}
+        self.features = {f.name: f.type for f in self._described("input")}
+
+    def _add(self, operation: Operation) -> None:
+        for name, type_ in operation.outputs:
+            self.types[name], self.makers[name] = type_, operation
+        for items in operation.inputs.values():
+            for item in items:
+                if isinstance(item, str):
+                    self.readers.setdefault(item, []).append(operation)
+        if not _constant(operation):
+            self.operations.append(operation)
+
+    def _described(self, part: str) -> list:
+        """The features of this function; a package of several has a description of each."""
+        description, name = self.package.description, self.function.name
+        own = [each for each in description.functions if each.name == name]
+        of_all = [description] if name == self.package.default_function else []
+        return [feature for each in (own or of_all)[:1] for feature in getattr(each, part)]
+
+    def item(self, operation: Operation, key: str) -> str | Constant | None:
+        """The one value of an input; None where it is not given."""
+        items = operation.inputs.get(key)
+        return items[0] if items else None
+
+    def maker(self, item: str | Constant | None) -> Operation | None:
+        return self.makers.get(item) if isinstance(item, str) else None
+
+    def type(self, item: str | Constant | None) -> TensorType | None:
+        return item.type if isinstance(item, Constant) else self.types.get(item)
+
+    def constant(self, item: str | Constant | None) -> Constant | None:
+        """The constant that an input is, stored as it is; None for computed and compressed ones."""
+        maker = self.maker(item)
+        if maker is not None and maker.type == "const":
+            item = maker.inputs["val"][0]
+        return item if isinstance(item, Constant) else None
+
+    def fixed(self, item: str | Constant | None) -> bool:
+        """Whether an input is known before the program runs."""
+        maker = self.maker(item)
+        return isinstance(item, Constant) or (maker is not None and _constant(maker))
+
+    def value(self, operation: Operation, key: str, default=None):
+        """A small constant input as plain Python; `default` where it is not given or computed."""
+        constant = self.constant(self.item(operation, key))
+        return default if constant is None else constant.value
+
+    def computed(self, operation: Operation) -> list[str]:
+        """The inputs of an op that are computed or given at run time."""
+        items = (item for items in operation.inputs.values() for item in items)
+        return [item for item in items if isinstance(item, str) and not self.fixed(item)]
+
+    def weight(self, operation: Operation) -> Weight | None:
+        """The weight of a product with a constant; None for every other op."""
+        if operation.type == "matmul":
+            key, across = "y", bool(self.value(operation, "transpose_y", False))
+            outputs, inputs = (-2, -1) if across else (-1, -2)
+        elif operation.type in WEIGHTED:
+            key, outputs, inputs = WEIGHTED[operation.type]
+        else:
+            return None
+        item = self.item(operation, key)
+        type_ = self.type(item)
+        if not self.fixed(item) or type_ is None or len(type_.shape) < 2:
+            return None
+        maker = self.maker(item)
+        compressed = maker if maker is not None and maker.type != "const" else None
+        rank = len(type_.shape)
+        return Weight(type_, outputs % rank, inputs % rank, compressed)
+
+    def constants(self) -> Iterator[tuple[Operation, Constant]]:
+        """Every stored constant, with the op that has it, those of compressed weights included."""
+        for operation in _in_order(self.function.block, {}):
+            for items in operation.inputs.values():
+                for item in items:
+                    if isinstance(item, Constant):
+                        yield operation, item
+
+    def compressed(self) -> Iterator[Operation]:
+        """The `constexpr_*` ops."""
+        for operation in _in_order(self.function.block, {}):
+            if operation.type.startswith("constexpr_"):
+                yield operation
+
+
+def _constant(operation: Operation) -> bool:
+    return operation.type == "const" or operation.type.startswith("constexpr_")
+
+
+def _in_order(block: Block, types: dict[str, TensorType]) -> Iterator[Operation]:
+    types.update(block.inputs)
+    for operation in block.operations:
+        yield operation
+        for nested in operation.blocks:
+            yield from _in_order(nested, types)
+
+
+def sizes(shape: tuple[int | None, ...]) -> str:
+    """(1, 3, None) -> "1 x 3 x ?"."""
+    return " x ".join("?" if size is None else f"{size:,}" for size in shape)

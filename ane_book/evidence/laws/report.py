@@ -1,0 +1,167 @@
+"""What was found, folded, and the forms that it is told in: text, JSON, SARIF, annotations.
+
+SARIF: OASIS, "Static Analysis Results Interchange Format", version 2.1.0. Annotations: GitHub,
+"Workflow commands for GitHub Actions".
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import fill
+from urllib.parse import quote
+
+from ane_book.errors import printable
+from ane_book.evidence.laws.graph import Seen
+from ane_book.evidence.laws.rule import SEVERITIES, Finding, Place, Rule, Severity
+
+__all__ = ["Report"]
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+LISTED = 100  # places of a finding that SARIF is given
+
+
+@dataclass
+class Report:
+    """The findings of one check.
+
+    path: what was checked. packages: how many. Equal findings are one, with all their places.
+    """
+
+    path: str
+    packages: int = 0
+    _found: dict[tuple, Finding] = field(default_factory=dict, repr=False)
+
+    def add(self, rule: Rule, seen: Seen, place: Place) -> None:
+        severity = seen.severity or rule.severity
+        key = (rule.id, severity, place.op, seen.text)
+        self._found.setdefault(key, Finding(rule, severity, seen.text)).places.append(place)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The gravest first, then in the order of packages and ops."""
+        return sorted(self._found.values(), key=lambda found: SEVERITIES.index(found.severity))
+
+    def count(self, severity: Severity) -> int:
+        return sum(found.severity == severity for found in self._found.values())
+
+    def fails(self, level: Severity) -> bool:
+        """Whether there is a finding as grave as that, or graver."""
+        return any(self.count(each) for each in SEVERITIES[: SEVERITIES.index(level) + 1])
+
+    def facts(self) -> dict:
+        """As plain JSON values."""
+        return {
+            "checked": self.path,
+            "packages": self.packages,
+            **{f"{severity}s": self.count(severity) for severity in SEVERITIES},
+            "findings": [found.facts() for found in self.findings],
+        }
+
+    def text(self, width: int = 100) -> str:
+        """For reading."""
+        groups: dict[tuple[str, str], list[Finding]] = {}
+        for found in self.findings:
+            groups.setdefault((found.severity, found.rule.id), []).append(found)
+        blocks = [_block(group, width, self.packages > 1) for group in groups.values()]
+        return "\n\n".join([*blocks, self.summary])
+
+    @property
+    def summary(self) -> str:
+        counts = [
+            f"{n} {severity}{'s' * (n != 1)}"
+            for severity in SEVERITIES
+            if (n := self.count(severity))
+        ]
+        packages = f"{self.packages:,} package{'s' * (self.packages != 1)}"
+        return f"{', '.join(counts) or 'nothing found'} in {packages}"
+
+    def annotations(self) -> Iterator[str]:
+        """A line for each finding, as GitHub shows beside a change."""
+        words = {"error": "error", "warning": "warning", "note": "notice"}
+        for found in self.findings:
+            file, line = _source(found.places[0])
+            at = f"file={_property(file)}" + (f",line={line}" if line else "")
+            title = _property(f"{found.rule.id} ({found.rule.claim.grade})")
+            claim = found.rule.claim
+            text = f"{found.where}: {found.seen}. {claim.statement}. Instead: {found.rule.instead}."
+            yield f"::{words[found.severity]} {at},title={title}::{_message(text)}"
+
+    def sarif(self) -> dict:
+        """A SARIF 2.1.0 log, for GitHub's code scanning and other readers."""
+        rules = list({found.rule.id: found.rule for found in self.findings}.values())
+        index = {rule.id: number for number, rule in enumerate(rules)}
+        driver = {
+            "name": "ane-book",
+            "rules": [_sarif_rule(rule) for rule in rules],
+        }
+        results = [
+            {
+                "ruleId": found.rule.id,
+                "ruleIndex": index[found.rule.id],
+                "level": found.severity,
+                "message": {"text": f"{found.seen}: {found.rule.claim.statement}"},
+                "locations": [_location(place) for place in found.places[:LISTED]],
+                "occurrenceCount": len(found.places),
+            }
+            for found in self.findings
+        ]
+        run = {"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}
+        return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _block(group: list[Finding], width: int, named: bool) -> str:
+    """The findings of a rule in paragraphs: the law and who says so, each finding, what to do."""
+    rule = group[0].rule
+    on = ", ".join(filter(None, (rule.claim.chip, rule.claim.os)))
+    evidence = rule.claim.evidence + (f"; seen on {on}" if on else "")
+    law = f"{group[0].severity} {rule.id}: {rule.claim.statement} ({evidence})"
+    paragraphs = [fill(law, width, subsequent_indent="    ", break_long_words=False)]
+    for found in group:
+        package = f"{found.places[0].package}: " if named else ""
+        text = printable(f"{package}{found.where}: {found.seen}".replace("\n", " "))
+        paragraphs.append(_indented(text, width))
+    return "\n".join([*paragraphs, _indented(f"instead: {rule.instead}", width)])
+
+
+def _indented(text: str, width: int) -> str:
+    indent = {"initial_indent": "  ", "subsequent_indent": "    ", "break_long_words": False}
+    return fill(text, width, **indent)
+
+
+def _source(place: Place) -> tuple[str, int]:
+    """The file that a place is shown in, and the line: of the torch source, else the package."""
+    file, _, line = place.line.rpartition(":")
+    return (file, int(line)) if file and line.isdecimal() else (place.package, 0)
+
+
+def _property(text: str) -> str:
+    return _message(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _message(text: str) -> str:
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _sarif_rule(rule: Rule) -> dict:
+    claim = rule.claim
+    return {
+        "id": rule.id,
+        "shortDescription": {"text": claim.statement},
+        "fullDescription": {"text": f"{claim.statement} ({claim.evidence})"},
+        "help": {"text": f"Looks at: {rule.looks_at}. Instead: {rule.instead}."},
+        "helpUri": claim.support[0].url,
+        "defaultConfiguration": {"level": rule.severity},
+        "properties": {"grade": claim.grade, "chip": claim.chip, "os": claim.os},
+    }
+
+
+def _location(place: Place) -> dict:
+    file, line = _source(place)
+    physical: dict = {"artifactLocation": {"uri": quote(Path(file).as_posix())}}
+    if line:
+        physical["region"] = {"startLine": line}
+    location: dict = {"physicalLocation": physical}
+    if place.function:
+        name = f"{place.function}/{place.name}" if place.name else place.function
+        location["logicalLocations"] = [{"fullyQualifiedName": name, "kind": "function"}]
+    return location

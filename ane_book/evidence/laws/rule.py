@@ -1,0 +1,139 @@
+"""What a rule is and what it finds; the file that says how grave each is and what to do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+import tomllib
+from typing import Any, Literal, get_args
+
+from ane_book import claims
+from ane_book.errors import InvalidInput
+
+__all__ = ["SEVERITIES", "Finding", "Place", "Rule", "Severity", "load"]
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[str, ...] = get_args(Severity)  # from the gravest
+
+RULES_FILE = Path(__file__).with_name("rules.toml")
+KEYS = frozenset(["severity", "looks_at", "instead", "leaves"])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A law that can be read off a graph: a claim, and what a reader of a finding wants to know.
+
+    looks_at: what of a package. instead: what to do. leaves: whether what it finds runs elsewhere.
+    """
+
+    claim: claims.Claim
+    severity: Severity
+    looks_at: str
+    instead: str
+    leaves: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.claim.id
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something was found.
+
+    package: as given. function: "" for a whole package. number: of the op among `of`, from 1, 0
+    for a whole function. line: "file.py:12" of the torch source, "" where nothing says.
+    """
+
+    package: str
+    function: str = ""
+    number: int = 0
+    of: int = 0
+    op: str = ""
+    name: str = ""
+    line: str = ""
+
+    def __str__(self) -> str:
+        if not self.function:
+            return "the package"
+        if not self.number:
+            return self.function
+        line = f" ({self.line})" if self.line else ""
+        return f"{self.function}, op {self.number:,} of {self.of:,}, {self.op} {self.name!r}{line}"
+
+
+@dataclass
+class Finding:
+    """A rule that is broken, in every place that breaks it in the same way.
+
+    seen: what of it, in words. places: the first is the one to look at.
+    """
+
+    rule: Rule
+    severity: Severity
+    seen: str
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def where(self) -> str:
+        """The first place, and how many more there are."""
+        more = len(self.places)
+        packages = len({place.package for place in self.places})
+        several = f", x {more:,}" if more > 1 else ""
+        return f"{self.places[0]}{several}" + (f" in {packages} packages" if packages > 1 else "")
+
+    def facts(self) -> dict:
+        """As plain JSON values."""
+        claim = self.rule.claim
+        return {
+            "rule": self.rule.id,
+            "severity": self.severity,
+            "seen": self.seen,
+            "law": claim.statement,
+            "grade": claim.grade,
+            "instead": self.rule.instead,
+            "for": [evidence.source for evidence in claim.support],
+            "against": [evidence.source for evidence in claim.against],
+            "count": len(self.places),
+            "places": [vars(place) for place in self.places],
+        }
+
+
+@cache
+def load(path: str | Path = RULES_FILE) -> Mapping[str, Rule]:
+    """The rules of a file by name.
+
+    A file of one's own may leave rules out, and set a severity of its own; what it does not say of
+    a rule is as the library has it. Raises InvalidInput for a rule that no claim is behind, for
+    an unknown severity or key, and for what is no such file.
+    """
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path}: no file of rules ({error})") from None
+    known = {} if path == RULES_FILE else load()
+    return {
+        name: _rule(name, table, known, f"{path}, rule {name!r}") for name, table in tables.items()
+    }
+
+
+def _rule(name: str, table: Any, known: Mapping[str, Rule], where: str) -> Rule:
+    if known and name not in known:
+        raise InvalidInput(f"{where}: there is no such rule; there are {', '.join(known)}")
+    if not isinstance(table, dict):
+        raise InvalidInput(f"{where}: a table is wanted, not {table!r}")
+    if unknown := table.keys() - KEYS:
+        raise InvalidInput(
+            f"{where}: unknown key {min(unknown)!r}; keys are {', '.join(sorted(KEYS))}"
+        )
+    if table.get("severity", "note") not in SEVERITIES:
+        raise InvalidInput(
+            f"{where}: severity {table['severity']!r} is none of {', '.join(SEVERITIES)}; a "
+            "rule that is not wanted is left out"
+        )
+    if known:
+        base = known[name]
+        table = {key: getattr(base, key) for key in KEYS} | table
+    if missing := {"severity", "looks_at", "instead"} - table.keys():
+        raise InvalidInput(f"{where}: {min(missing)} is missing")
+    return Rule(claims.find(name), **table)

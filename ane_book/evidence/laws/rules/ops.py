@@ -1,0 +1,123 @@
+"""Rules on ops and the types they compute in: what the engine does not take, or takes at a cost."""
+
+from collections.abc import Iterator
+
+from ane_book import claims
+from ane_book.evidence.laws.graph import Graph, Seen
+from ane_book.mil.package.function import Operation
+
+__all__ = ["INDEXED", "RULES"]
+
+#: Ops that read at positions, and the input that says which.
+INDEXED = {
+    "gather": "indices", "gather_along_axis": "indices", "gather_nd": "indices",
+    "slice_by_index": "begin", "slice_by_size": "begin", "slice_update": "begin",
+    "scatter": "indices", "scatter_along_axis": "indices", "scatter_nd": "indices",
+}  # fmt: skip
+GATHERS = ("gather", "gather_along_axis", "gather_nd")
+ARGS = ("reduce_argmax", "reduce_argmin", "argsort")
+RECURRENT = ("lstm", "gru", "rnn")  # they hold the weights of a model
+
+#: Ops whose integers are the business of a rule of their own, or of nobody: states, control flow.
+APART = frozenset(["topk", "shape", "read_state", "write_state", "cond", "while_loop", *ARGS])
+
+
+def fp32_ops(graph: Graph, _) -> Iterator[Seen]:
+    for operation in graph.operations:
+        wide = any(type_.dtype == "fp32" for _, type_ in operation.outputs)
+        if wide and operation.type != "cast" and graph.computed(operation):
+            weighs = None if graph.weight(operation) else "warning"
+            yield Seen(f"a {operation.type} in single precision", operation, weighs)
+
+
+def int32_ops(graph: Graph, _) -> Iterator[Seen]:
+    apart = APART | {*claims.find("ops-refused").value, *GATHERS}
+    for operation in graph.operations:
+        if operation.type in apart or _index_arithmetic(graph, operation):
+            continue
+        names = graph.computed(operation)
+        into = any(type_.dtype == "int32" for _, type_ in operation.outputs)
+        of = any(graph.types[n].dtype == "int32" for n in names if n in graph.types)
+        positions = operation.type in INDEXED and not into
+        if names and (into or of) and not positions:
+            yield Seen(f"a {operation.type} of int32", operation)
+
+
+def _index_arithmetic(graph: Graph, operation: Operation) -> bool:
+    """Whether all that comes of an op says where another one reads or writes."""
+    todo, seen = [name for name, _ in operation.outputs], set()
+    found = False
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in graph.outputs or graph.types[name].dtype in ("fp16", "fp32"):
+            return False
+        for reader in graph.readers.get(name, ()):
+            places = [k for k, items in reader.inputs.items() if name in items]
+            if reader.type in INDEXED and "x" not in places:
+                found = True
+            else:
+                todo += [made for made, _ in reader.outputs]
+    return found
+
+
+def ops_refused(graph: Graph, names: tuple[str, ...]) -> Iterator[Seen]:
+    for operation in graph.operations:
+        if operation.type in names and graph.computed(operation):
+            graver = "error" if operation.type in RECURRENT else None
+            yield Seen(operation.type, operation, graver)
+
+
+def gather_computed(graph: Graph, _) -> Iterator[Seen]:
+    for operation in graph.operations:
+        if operation.type in GATHERS:
+            indices = graph.item(operation, "indices")
+            if not graph.fixed(indices):
+                given = "given" if _given(graph, indices) else "computed"
+                yield Seen(f"a {operation.type} by {given} indices", operation)
+
+
+def _given(graph: Graph, name: str) -> bool:
+    """Whether a value is an input, but for its type."""
+    maker = graph.maker(name)
+    return maker is None or (maker.type == "cast" and _given(graph, maker.inputs["x"][0]))
+
+
+def slice_dynamic(graph: Graph, _) -> Iterator[Seen]:
+    for operation in graph.operations:
+        if operation.type in ("slice_by_size", "slice_by_index"):
+            keys = [k for k in ("begin", "end", "size") if operation.inputs.get(k)]
+            if not all(graph.fixed(graph.item(operation, key)) for key in keys):
+                yield Seen(f"a {operation.type} from a computed position", operation)
+
+
+def argmax_integer(graph: Graph, _) -> Iterator[Seen]:
+    for operation in graph.operations:
+        if operation.type in ARGS and operation.outputs[0][1].dtype not in ("fp16", "fp32"):
+            yield Seen(f"{operation.type} to {operation.outputs[0][1].dtype}", operation)
+
+
+def topk(graph: Graph, _) -> Iterator[Seen]:
+    for operation in graph.operations:
+        if operation.type == "topk":
+            yield Seen(f"topk with k = {graph.value(operation, 'k', 1)}", operation)
+
+
+def activations(graph: Graph, names: tuple[str, ...]) -> Iterator[Seen]:
+    for operation in graph.operations:
+        if operation.type in names:
+            yield Seen(operation.type, operation)
+
+
+def fused_attention(graph: Graph, _) -> Iterator[Seen]:
+    for operation in graph.operations:
+        if operation.type == "scaled_dot_product_attention":
+            yield Seen("scaled_dot_product_attention", operation)
+
+
+RULES = (
+    fp32_ops, int32_ops, ops_refused, gather_computed, slice_dynamic, argmax_integer, topk,
+    activations, fused_attention,
+)  # fmt: skip

@@ -1,0 +1,36 @@
+"""How often data has to leave the engine and come back, by the ops that other rules have found."""
+
+from collections.abc import Iterator, Mapping
+
+from ane_book.evidence.laws.graph import Graph, Seen
+from ane_book.mil.package.function import Operation
+
+__all__ = ["cuts"]
+
+SEVERAL = 3  # stretches on the engine; an op in the middle makes two, which its own rule has told
+
+
+def cuts(graph: Graph, leaving: Mapping[int, Operation]) -> Iterator[Seen]:
+    """Whether some way through the graph has three stretches or more on the engine.
+
+    leaving: the ops that run elsewhere, by `id`. On every way from an input to an output it is
+    counted how often the engine begins; the op that begins the last stretch is the place.
+    """
+    begun: dict[
+        str, tuple[int, bool]
+    ] = {}  # value -> stretches so far, whether it is on the engine
+    worst, place = 0, None
+    for operation in graph.operations:
+        before = [begun[name] for name in graph.computed(operation) if name in begun]
+        stretches = max((count for count, _ in before), default=0)
+        on_engine = any(on for count, on in before if count == stretches)
+        here = id(operation) not in leaving
+        if here and not on_engine:
+            stretches += 1
+            if stretches > worst:
+                worst, place = stretches, operation
+        for name, _ in operation.outputs:
+            begun[name] = stretches, here
+    if worst >= SEVERAL:
+        kinds = sorted({operation.type for operation in leaving.values()})
+        yield Seen(f"{worst} stretches on the engine, cut by {', '.join(kinds)}", place)

@@ -1,0 +1,140 @@
+"""Rules on shapes: layout, alignment, rank, axes, the sizes of kernels."""
+
+from collections.abc import Iterator
+
+from ane_book import claims
+from ane_book.evidence.laws.graph import FLOATS, Graph, Seen, sizes
+from ane_book.mil.package.function import Operation
+from ane_book.mil.package.values import TensorType
+
+__all__ = ["RULES"]
+
+ITEM = {"fp16": 2, "fp32": 4, "fp64": 8, "bf16": 2}  # bytes
+
+
+def layout_channels(graph: Graph, _) -> Iterator[Seen]:
+    for operation in graph.operations:
+        weight = graph.weight(operation)
+        if weight and operation.type in ("linear", "matmul"):
+            yield Seen(f"a {operation.type} with a weight of {sizes(weight.type.shape)}", operation)
+
+
+def last_axis_padding(graph: Graph, alignment: int) -> Iterator[Seen]:
+    for operation, name, type_ in _visible(graph):
+        if _upright(type_):
+            times = alignment // ITEM[type_.dtype]
+            text = f"{_named(name)}{type_}, which takes {times} times its memory"
+            yield Seen(text, operation)
+
+
+def last_axis_short(graph: Graph, least: int) -> Iterator[Seen]:
+    narrow: dict[int, list[str]] = {}
+    for operation, name, type_ in _visible(graph):
+        if operation is None and len(type_.shape) > 1 and not _upright(type_):
+            size = type_.shape[-1] or least
+            narrow.setdefault(size, []).append(repr(name))
+    for size, names in narrow.items():
+        if size < least:
+            yield Seen(f"{size} in {', '.join(names)}")
+
+
+def _visible(graph: Graph) -> Iterator[tuple[Operation | None, str, TensorType]]:
+    """Inputs and outputs of the function, and what its convolutions make: (op, name, type)."""
+    function = graph.function
+    for name, type_ in (function.inputs | graph.outputs).items():
+        if type_.kind == "tensor" and type_.dtype in FLOATS:
+            yield None, name, type_
+    for operation in graph.operations:
+        if operation.type == "conv" and operation.outputs[0][0] not in graph.outputs:
+            yield operation, "", operation.outputs[0][1]
+
+
+def _named(name: str) -> str:
+    return f"{name!r} is " if name else "the result is "
+
+
+def _upright(type_: TensorType) -> bool:
+    """Whether positions stand in the last axis but one, and the last has one element."""
+    shape = type_.shape
+    return len(shape) > 2 and shape[-1] == 1 and (shape[-2] or 2) > 1
+
+
+def rank_most(graph: Graph, most: int) -> Iterator[Seen]:
+    for operation in graph.operations:
+        for _, type_ in operation.outputs:
+            if len(type_.shape) > most:
+                yield Seen(f"{len(type_.shape)} axes, {sizes(type_.shape)}", operation)
+                break
+
+
+def axis_most(graph: Graph, most: int) -> Iterator[Seen]:
+    for operation in graph.operations:
+        longest = _longest(graph, operation)
+        if longest > most:
+            yield Seen(f"an axis of {longest:,}", operation)
+
+
+def axis_habit(graph: Graph, most: int) -> Iterator[Seen]:
+    for operation in graph.operations:
+        longest = _longest(graph, operation)
+        if graph.weight(operation) and most < longest <= claims.find("axis-most").value:
+            yield Seen(f"an axis of {longest:,}", operation)
+
+
+def _longest(graph: Graph, operation: Operation) -> int:
+    """The longest axis of what an op makes, or of its output channels."""
+    shapes = [type_.shape for _, type_ in operation.outputs if type_.dtype in FLOATS]
+    weight = graph.weight(operation)
+    axes = [weight.type.shape[weight.outputs]] if weight else []
+    return max([size or 1 for shape in shapes for size in shape] + axes, default=1)
+
+
+def matmul_depth(graph: Graph, most: int) -> Iterator[Seen]:
+    for operation in graph.operations:
+        weight = graph.weight(operation)
+        depth = weight.depth if weight else 0
+        if operation.type == "matmul" and not weight:
+            shape = graph.type(graph.item(operation, "x")).shape
+            depth = shape[-2 if graph.value(operation, "transpose_x", False) else -1] or 0
+        if depth > most:
+            yield Seen(f"sums of {depth:,} terms", operation)
+
+
+def conv_width(graph: Graph, most: int) -> Iterator[Seen]:
+    for operation, height, width in _kernels(graph):
+        if width > most and not height == width == most + 1:
+            yield Seen(f"a kernel of {height} x {width}", operation)
+
+
+def conv_height(graph: Graph, most: int) -> Iterator[Seen]:
+    for operation, height, width in _kernels(graph):
+        if height > most:
+            yield Seen(f"a kernel of {height} x {width}", operation)
+
+
+def conv_square(graph: Graph, most: int) -> Iterator[Seen]:
+    for operation, height, width in _kernels(graph):
+        if height == width == most:
+            yield Seen(f"a kernel of {height} x {width}", operation)
+
+
+def _kernels(graph: Graph) -> Iterator[tuple[Operation, int, int]]:
+    """Convolutions with the height and width of their kernels; of one axis, that is the width."""
+    for operation in graph.operations:
+        if operation.type in ("conv", "conv_transpose"):
+            shape = graph.type(graph.item(operation, "weight")).shape
+            kernel = (1, 1, *(size or 1 for size in shape[2:]))
+            yield operation, kernel[-2], kernel[-1]
+
+
+def max_pool(graph: Graph, most: int) -> Iterator[Seen]:
+    for operation in graph.operations:
+        kernel = graph.value(operation, "kernel_sizes", [1])
+        if operation.type == "max_pool" and kernel[-1] > most:
+            yield Seen(f"windows of {sizes(tuple(kernel))}", operation)
+
+
+RULES = (
+    layout_channels, last_axis_padding, last_axis_short, rank_most, axis_most, axis_habit,
+    matmul_depth, conv_width, conv_height, conv_square, max_pool,
+)  # fmt: skip

@@ -1,0 +1,136 @@
+"""Rules on states and flexible shapes, and on how many positions a call has."""
+
+from collections.abc import Iterator
+
+from ane_book.evidence.laws.graph import VIEWS, Graph, Seen
+from ane_book.mil.package.function import Operation
+
+__all__ = ["RULES"]
+
+
+def state_width(graph: Graph, of: int) -> Iterator[Seen]:
+    for name, type_ in graph.function.states.items():
+        if type_.shape and type_.shape[-1] % of:
+            yield Seen(f"state {name!r} is {type_}")
+
+
+def state_count(graph: Graph, most: int) -> Iterator[Seen]:
+    states = graph.function.states
+    if len(states) > most:
+        yield Seen(f"{len(states)} states: {', '.join(states)}")
+
+
+def state_dtype(graph: Graph, _) -> Iterator[Seen]:
+    for name, type_ in graph.function.states.items():
+        if type_.dtype != "fp16":
+            yield Seen(f"state {name!r} is {type_}")
+
+
+def state_view(graph: Graph, _) -> Iterator[Seen]:
+    for operation in graph.operations:
+        if operation.type == "write_state":
+            view = _view_between(graph, operation.inputs.get("data", [None])[0])
+            if view is not None:
+                name = operation.inputs["input"][0]
+                yield Seen(f"a {view.type} on the way to state {name!r}", view)
+
+
+def _view_between(graph: Graph, name) -> Operation | None:
+    """The first reshape or transpose from a written value back to where its state is read."""
+    found = None
+    while (maker := graph.maker(name)) is not None:
+        if maker.type == "read_state":
+            return found
+        if maker.type in VIEWS:
+            found = maker
+        elif maker.type != "slice_update":
+            return None
+        name = graph.item(maker, "x")
+    return None
+
+
+def _ranges(type_) -> list[tuple[int, int]]:
+    """(lowest, highest) of each size of a feature; highest is negative where there is none."""
+    if type_.WhichOneof("Type") == "imageType":
+        sizes = type_.imageType.imageSizeRange
+        found = (
+            [sizes.heightRange, sizes.widthRange]
+            if type_.imageType.HasField("imageSizeRange")
+            else []
+        )
+    else:
+        found = type_.multiArrayType.shapeRange.sizeRanges
+    return [(size.lowerBound, size.upperBound) for size in found]
+
+
+def _ranged(graph: Graph) -> list[str]:
+    """The inputs with a size of some range."""
+    features = graph.features.items()
+    return [name for name, t in features if any(low != high for low, high in _ranges(t))]
+
+
+def _endless(graph: Graph) -> list[str]:
+    """Those of them whose range has no end."""
+    features = graph.features.items()
+    return [name for name, t in features if any(high < 0 for _, high in _ranges(t))]
+
+
+def _enumerated(graph: Graph) -> int:
+    """How many shapes the input with the most of them lists."""
+    counts = [
+        len(t.multiArrayType.enumeratedShapes.shapes) + len(t.imageType.enumeratedSizes.sizes)
+        for t in graph.features.values()
+    ]
+    return max(counts, default=0)
+
+
+def range_unbounded(graph: Graph, _) -> Iterator[Seen]:
+    for name in _endless(graph):
+        yield Seen(f"a size of input {name!r} may be any")
+
+
+def enumerated_most(graph: Graph, most: int) -> Iterator[Seen]:
+    if _enumerated(graph) > most:
+        yield Seen(f"{_enumerated(graph)} shapes")
+
+
+def state_enumerated(graph: Graph, _) -> Iterator[Seen]:
+    if graph.function.states and _enumerated(graph):
+        yield Seen(f"{_enumerated(graph)} shapes beside states")
+
+
+def state_flexible(graph: Graph, _) -> Iterator[Seen]:
+    if graph.function.states and _ranged(graph):
+        yield Seen(f"a range of sizes of {', '.join(map(repr, _ranged(graph)))} beside states")
+
+
+def flexible_cpu(graph: Graph, _) -> Iterator[Seen]:
+    if graph.function.states or _endless(graph):
+        return
+    if _ranged(graph):
+        yield Seen(f"a range of sizes of {', '.join(map(repr, _ranged(graph)))}")
+    elif _enumerated(graph) > 1:
+        yield Seen(f"{_enumerated(graph)} shapes")
+
+
+def short_query(graph: Graph, positions: tuple[int, int]) -> Iterator[Seen]:
+    caches = [name for name in graph.function.inputs if "key" in name or "cache" in name]
+    if not graph.function.states and not caches:
+        return
+    for name, type_ in graph.function.inputs.items():
+        shape = type_.shape
+        if len(shape) == 4 and shape[0] == shape[2] == 1 and type_.dtype == "fp16":
+            count = shape[3]  # (1, C, 1, T)
+        elif len(shape) == 2 and type_.dtype == "int32":
+            count = shape[1]  # ids (1, T)
+        else:
+            continue
+        if count in positions:
+            yield Seen(f"{count} position{'s' * (count > 1)} a call, input {name!r}")
+        return
+
+
+RULES = (
+    state_width, state_count, state_dtype, state_view, range_unbounded, enumerated_most,
+    state_enumerated, state_flexible, flexible_cpu, short_query,
+)  # fmt: skip

@@ -1,0 +1,141 @@
+"""Rules on weights: forms of compression, constants that are no numbers, bytes of a program."""
+
+from collections.abc import Iterator
+
+from ane_book import claims
+from ane_book.evidence.laws.graph import Graph, Seen, sizes
+from ane_book.mil.package.function import Operation
+from ane_book.mil.package.reader import Package
+from ane_book.mil.package.values import Constant
+import numpy as np
+
+__all__ = ["PACKAGE_RULES", "RULES", "weight_bytes"]
+
+PALETTES = ("constexpr_lut_to_dense", "constexpr_lut_to_sparse")
+
+#: dtype -> how its bits are looked at, and those that are all set in infinity and NaN.
+EXPONENTS = {
+    "fp16": (np.uint16, 0x7C00), "bf16": (np.uint16, 0x7F80),
+    "fp32": (np.uint32, 0x7F800000), "fp64": (np.uint64, 0x7FF0000000000000),
+}  # fmt: skip
+PIECE = 1 << 20  # elements looked at together; so many stay in the processor's cache
+
+
+def scale_per_block(graph: Graph, _) -> Iterator[Seen]:
+    for operation in graph.operations:
+        weight = graph.weight(operation)
+        if weight is None or weight.compressed is None:
+            continue
+        scale = graph.type(graph.item(weight.compressed, "scale"))
+        if weight.compressed.type != "constexpr_blockwise_shift_scale" or scale is None:
+            continue
+        along = [axis for axis, size in enumerate(scale.shape) if size != 1]
+        if any(axis != weight.outputs for axis in along):
+            dtype = graph.type(graph.item(weight.compressed, "data")).dtype
+            blocks = sizes(scale.shape)
+            text = f"{dtype}, scales {blocks} for a weight of {sizes(weight.type.shape)}"
+            yield Seen(text, operation)
+
+
+def palette_slow(graph: Graph, _) -> Iterator[Seen]:
+    for operation, lut in _palettes(graph):
+        if lut[-2] == 16 and lut[-1] == 1:
+            yield Seen(f"palettes of 16, {_shape(operation)}", operation)
+
+
+def palette_vector(graph: Graph, _) -> Iterator[Seen]:
+    for operation, lut in _palettes(graph):
+        if lut[-1] > 1:
+            yield Seen(f"palettes of {lut[-1]} numbers an entry, {_shape(operation)}", operation)
+
+
+def palette_state(graph: Graph, _) -> Iterator[Seen]:
+    if graph.function.states and any(lut[-2] == 16 for _, lut in _palettes(graph)):
+        states = len(graph.function.states)
+        yield Seen(f"4-bit palettes beside {states} state{'s' * (states > 1)}")
+
+
+def palette_scale(graph: Graph, _) -> Iterator[Seen]:
+    for operation in graph.compressed():
+        inner = graph.maker(graph.item(operation, "data"))
+        scaled = operation.type == "constexpr_blockwise_shift_scale"
+        if scaled and inner is not None and inner.type in PALETTES:
+            yield Seen(f"a scale upon palettes, {_shape(operation)}", operation)
+
+
+def _palettes(graph: Graph) -> Iterator[tuple[Operation, tuple[int, ...]]]:
+    """Palettes of weights, with the shape of their tables: (..., entries, numbers of an entry)."""
+    for operation in graph.compressed():
+        lut = graph.type(graph.item(operation, "lut"))
+        if lut is None:
+            continue
+        old = operation.type == "constexpr_lut_to_dense" and len(lut.shape) == 1  # iOS 16
+        yield operation, (*lut.shape, 1) if old else lut.shape
+
+
+def _shape(operation: Operation) -> str:
+    return sizes(operation.outputs[-1][1].shape)
+
+
+def non_finite(graph: Graph, _) -> Iterator[Seen]:
+    looked: set[tuple[str, int]] = set()
+    for operation, constant in graph.constants():
+        if constant.blob in looked:
+            continue
+        looked.add(constant.blob or (operation.name, id(constant)))
+        if constant.type.dtype in EXPONENTS and (kind := _wrong(constant)):
+            yield Seen(f"a constant {constant.type} holds {kind}", operation)
+
+
+def _wrong(constant: Constant) -> str:
+    """ "infinity or NaN", what half precision makes infinite, or nothing."""
+    integer, mask = EXPONENTS[constant.type.dtype]
+    array = np.ascontiguousarray(constant.array()).reshape(-1)
+    for start in range(0, array.size, PIECE):
+        piece = array[start : start + PIECE]
+        if ((piece.view(integer) & integer(mask)) == mask).any():
+            return "infinity or NaN"
+        if constant.type.dtype in ("fp32", "fp64"):
+            largest = float(np.abs(piece).max(initial=0))
+            if largest >= 65_520:  # what rounds to 65,504 is below
+                return f"{largest:.2g}, which half precision makes infinite"
+    return ""
+
+
+# --- of a package
+
+
+def weight_bytes(package: Package) -> int:
+    """Bytes of weights in the file of a package; what functions share counts once."""
+    return sum(constant.stored_bytes for _, constant in package.weights)
+
+
+def program_250mb(package: Package, most: int) -> Iterator[Seen]:
+    yield from _between(package, most, "program-1gb")
+
+
+def program_1gb(package: Package, most: int) -> Iterator[Seen]:
+    yield from _between(package, most, "program-2gb")
+
+
+def program_2gb(package: Package, most: int) -> Iterator[Seen]:
+    yield from _between(package, most, None)
+
+
+def _between(package: Package, low: int, other: str | None) -> Iterator[Seen]:
+    """Weights of more than `low` bytes, and no more than the next claim is about."""
+    size = weight_bytes(package)
+    if size > low and (other is None or size <= claims.find(other).value):
+        yield Seen(f"{size / 1e6:,.1f} MB of weights")
+
+
+def program_small(package: Package, least: int) -> Iterator[Seen]:
+    size = weight_bytes(package)
+    if size < least:
+        yield Seen(f"{size / 1e6:,.1f} MB of weights")
+
+
+RULES = (
+    scale_per_block, palette_slow, palette_vector, palette_state, palette_scale, non_finite,
+)  # fmt: skip
+PACKAGE_RULES = (program_250mb, program_1gb, program_2gb, program_small)

@@ -1,0 +1,116 @@
+"""`ane-book check`: exit codes, forms of output, and bad input, from a terminal's side."""
+
+import json
+import os
+import subprocess
+import sys
+
+from _broken import BROKEN, sound
+from ane_book.cli import app
+import pytest
+from typer.testing import CliRunner
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    """A folder with a sound package, one with a warning and one with an error."""
+    folder = tmp_path_factory.mktemp("packages")
+    by_rule = {broken.rule: broken for broken in BROKEN}
+    sound().save(str(folder / "sound.mlpackage"))
+    by_rule["max-pool"].make().save(str(folder / "warning.mlpackage"))
+    by_rule["conv-width"].make().save(str(folder / "error.mlpackage"))
+    return folder
+
+
+def run(*arguments, **environment):
+    arguments = ["check", *map(str, arguments)]
+    return CliRunner().invoke(app, arguments, env={"GITHUB_ACTIONS": "", **environment})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code"),
+    [
+        ("sound", ["--fail-on", "note"], 0),
+        ("warning", [], 0),
+        ("warning", ["--fail-on", "warning"], 1),
+        ("error", [], 1),
+        ("error", ["--fail-on", "never"], 0),
+    ],
+)
+def test_exit_code(packages, name, options, code):
+    assert run(packages / f"{name}.mlpackage", *options).exit_code == code
+
+
+def test_a_folder_with_a_line_of_progress(packages):
+    result = run(packages)
+    assert "error.mlpackage: main, op 1 of 1, conv" in result.stdout
+    assert result.stdout.endswith("1 error, 1 warning, 1 note in 3 packages\n")
+    assert "checked warning.mlpackage (3 of 3)" in result.stderr
+
+
+def test_json_is_all_of_the_output(packages):
+    result = run(packages, "--json", GITHUB_ACTIONS="true")
+    facts = json.loads(result.stdout)
+    assert facts["packages"] == 3 and facts["errors"] == 1
+    assert "::error file=error.mlpackage" in result.stderr
+
+
+def test_sarif_is_written(packages, tmp_path):
+    assert run(packages, "--sarif", tmp_path / "out.sarif").exit_code == 1
+    log = json.loads((tmp_path / "out.sarif").read_text())
+    assert [r["level"] for r in log["runs"][0]["results"]] == ["error", "warning", "note", "note"][
+        : len(log["runs"][0]["results"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "github", "annotated"),
+    [
+        ([], "", False),
+        ([], "true", True),
+        (["--github"], "", True),
+        (["--no-github"], "true", False),
+    ],
+)
+def test_annotations(packages, options, github, annotated):
+    result = run(packages / "error.mlpackage", *options, GITHUB_ACTIONS=github)
+    assert ("::error file=" in result.stdout) == annotated
+
+
+def test_own_rules(packages, tmp_path):
+    (tmp_path / "own.toml").write_text('[max-pool]\nseverity = "error"\n')
+    result = run(packages, "--rules", tmp_path / "own.toml")
+    assert result.exit_code == 1 and result.stdout.endswith("1 error in 3 packages\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("model.mlpackage", None, "no such package"),
+        ("README.md", "text", "the model file is damaged"),
+        ("rules.toml", '[max-pool]\ngrade = "certain"', "unknown key 'grade'"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(packages, tmp_path, name, content, said):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    words = [tmp_path / name]
+    if name == "rules.toml":
+        words = [packages / "sound.mlpackage", "--rules", tmp_path / name]
+    command = [sys.executable, "-m", "ane_book", "check", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 2 and done.stdout == ""
+    assert (
+        done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and said in done.stderr
+    )
+
+
+def test_neither_torch_nor_coremltools_is_imported(packages):
+    """What makes a check of a small package a matter of moments."""
+    code = (
+        "import sys; from ane_book.evidence import laws; laws.check(sys.argv[1]).text();"
+        "print({'torch', 'coremltools', 'pydantic'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, str(packages / "error.mlpackage")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    assert done.stdout == "set()\n"

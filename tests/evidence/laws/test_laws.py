@@ -1,0 +1,346 @@
+"""Every law is found where it is broken, by exactly its rule; sound packages break none."""
+
+import json
+from pathlib import Path
+import shutil
+import struct
+
+from _broken import BROKEN, X, model, pointwise, sound
+from ane_book import claims
+from ane_book.errors import InvalidInput, InvalidPackage
+from ane_book.evidence import laws
+from ane_book.evidence.laws import OF_FUNCTIONS, OF_PACKAGES
+from ane_book.mil.package.container import save
+from ane_book.mil.package.files import proto
+from coremltools.converters.mil import Builder as mb
+import numpy as np
+import pytest
+
+#: Every package here but the sound one is small, which is a finding of its own.
+SMALL = "program-small"
+MODEL = Path("Data/com.apple.CoreML/model.mlmodel")
+WEIGHTS = Path("Data/com.apple.CoreML/weights/weight.bin")
+
+
+def found(report) -> dict[str, str]:
+    return {finding.rule.id: finding.seen for finding in report.findings}
+
+
+class TestLaws:
+    def test_there_are_forty(self):
+        assert len(BROKEN) >= 40
+
+    @pytest.mark.parametrize("broken", BROKEN, ids=lambda b: f"{b.rule}: {b.said}"[:60])
+    def test_a_broken_one_is_found_by_exactly_its_rule(self, broken):
+        seen = found(laws.check(broken.make()))
+        assert broken.said in seen.pop(broken.rule, f"not found, but {seen}")
+        assert seen.keys() == broken.others | {SMALL}
+
+    def test_a_sound_package_has_none(self):
+        report = laws.check(sound())
+        assert report.findings == [] and report.summary == "nothing found in 1 package"
+
+    def test_every_rule_is_a_claim_with_a_check_and_a_package_that_breaks_it(self):
+        rules = laws.load()
+        assert rules.keys() == OF_FUNCTIONS.keys() | OF_PACKAGES.keys() | {
+            "partitions",
+            "loaded-3gb",
+        }
+        assert all(rule.claim is claims.find(name) for name, rule in rules.items())
+        planted = {broken.rule for broken in BROKEN}
+        assert rules.keys() - planted == {*OF_PACKAGES, "loaded-3gb"}  # tested by size, below
+
+    def test_thresholds_are_those_of_the_registry(self):
+        """A kernel of 15 is taken and one of 16 is not, because the claim says 15."""
+
+        def width(kernel):
+            @model(((1, 4, 64, 64), X[1]))
+            def made(x):
+                return mb.conv(x=x, weight=np.ones((4, 4, 3, kernel), np.float16), pad_type="same")
+
+            return found(laws.check(made))
+
+        limit = claims.find("conv-width").value
+        assert "conv-width" not in width(limit)
+        assert "conv-width" in width(limit + 1)
+
+
+#: Heads as wide as SmolLM2's: a state's last axis is one.
+WIDE = (("head_dim", 64),)
+
+
+class TestBundles:
+    @pytest.mark.parametrize("recipe", [{}, {"kv": "host"}, {"quant": "int8"}], ids=str)
+    def test_ours_have_no_error(self, tiny_bundle, recipe):
+        _, bundle = tiny_bundle("llama", WIDE, **recipe)
+        report = laws.check(bundle.path)
+        assert report.packages == 2
+        assert report.count("error") == 0, report.text()
+
+    def test_the_form_that_leaves_the_engine_is_one(self, tiny_bundle):
+        _, bundle = tiny_bundle("llama", WIDE, quant="int4")
+        assert laws.check(bundle.path).count("error") > 0
+
+    def test_equal_findings_of_layers_functions_and_packages_are_one(self, tiny_bundle):
+        _, bundle = tiny_bundle("llama", WIDE)
+        (silu,) = [f for f in laws.check(bundle.path).findings if f.rule.id == "activations"]
+        layers, functions = bundle.config.num_layers, 2
+        assert len(silu.places) == layers * functions
+        assert silu.where.startswith("decode, op ") and silu.where.endswith(
+            f", x {len(silu.places)}"
+        )
+
+
+# --- sizes
+
+
+def sized(folder: Path, blobs: int) -> Path:
+    """A package with so many weights of 537 MB, in a file that takes no room on the disk."""
+    width = 1 << 14
+
+    @model(((1, 4, 1, 64), X[1]))
+    def made(x):
+        for _ in range(blobs):
+            x = mb.conv(x=x, weight=np.ones((4, 4, 1, 1), np.float16))
+        return x
+
+    made.save(str(folder))
+    spec = proto("Model_pb2").Model()
+    spec.ParseFromString((folder / MODEL).read_bytes())
+    records, end = b"", 64
+    size = 2 * width * width
+    (block,) = spec.mlProgram.functions["main"].block_specializations.values()
+    for operation in block.operations:
+        for output in operation.outputs:
+            _widen(output.type, width)
+        value = operation.attributes["val"] if operation.type == "const" else None
+        if value and len(value.type.tensorType.dimensions) == 4:
+            _widen(value.type, width)
+            value.blobFileValue.fileName = "@model_path/weights/weight.bin"
+            value.blobFileValue.offset = end + len(records)
+            start = 4096 + len(records) // 64 * size
+            records += struct.pack("<IIQQQ32x", 0xDEADBEEF, 1, size, start, 0)
+    for given in spec.mlProgram.functions["main"].inputs:
+        _widen(given.type, width)
+    (folder / MODEL).write_bytes(spec.SerializeToString())
+    (folder / WEIGHTS).parent.mkdir(exist_ok=True)
+    with (folder / WEIGHTS).open("wb") as file:
+        file.write(struct.pack("<II56x", blobs, 2) + records)
+        file.truncate(4096 + blobs * size)
+    return folder
+
+
+def _widen(type_, width: int) -> None:
+    sizes = [dimension.constant.size for dimension in type_.tensorType.dimensions]
+    for dimension in type_.tensorType.dimensions if len(sizes) == 4 else ():
+        if dimension.constant.size == 4:
+            dimension.constant.size = width
+
+
+SIZES = {name: rule for name, rule in laws.load().items() if name in (*OF_PACKAGES, "loaded-3gb")}
+
+
+class TestSizes:
+    @pytest.mark.parametrize(
+        ("blobs", "rule", "said"),
+        [
+            (1, "program-250mb", "536.9 MB of weights"),
+            (2, "program-1gb", "1,073.7 MB of weights"),
+            (4, "program-2gb", "2,147.5 MB of weights"),
+        ],
+    )
+    def test_each_is_found_by_the_largest_that_it_passes(self, tmp_path, blobs, rule, said):
+        package = sized(tmp_path / "large.mlpackage", blobs)
+        assert found(laws.check(package, SIZES)) == {rule: said}
+
+    def test_all_programs_of_a_bundle_together(self, tmp_path):
+        for name in ("a", "b"):
+            sized(tmp_path / f"{name}.mlpackage", 3)
+        assert "loaded-3gb" not in found(laws.check(tmp_path, SIZES))  # a folder is no bundle
+        (tmp_path / "manifest.json").write_text("{}")
+        assert found(laws.check(tmp_path, SIZES))["loaded-3gb"] == "3.2 GB of weights in all"
+
+
+# --- what is checked
+
+
+class TestSources:
+    def test_a_package_a_compiled_model_and_one_in_memory_say_the_same(self, tmp_path):
+        made = next(broken for broken in BROKEN if broken.rule == "max-pool").make()
+        made.save(str(tmp_path / "a.mlpackage"))
+        save(tmp_path / "a.mlpackage", tmp_path / "a.mlmodelc")
+        shutil.copytree(tmp_path / "a.mlpackage", tmp_path / "renamed")
+        for name in ("a.mlpackage", "a.mlmodelc", "renamed"):
+            assert found(laws.check(tmp_path / name)) == found(laws.check(made)), name
+
+    def test_a_folder_is_all_its_packages_and_says_how_far_it_is(self, tmp_path):
+        steps = []
+        for number, broken in enumerate(BROKEN[:3]):
+            broken.make().save(str(tmp_path / "inner" / f"{number}.mlpackage"))
+        report = laws.check(tmp_path, progress=lambda *step: steps.append(step))
+        assert report.packages == 3
+        assert steps == [(f"checked {i}.mlpackage", i + 1, 3) for i in range(3)]
+        assert report.findings[0].places[0].package == "inner/2.mlpackage"  # the only warning
+
+    @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # theirs
+    def test_the_line_of_the_torch_source(self):
+        """coremltools knows it of a model that it has just converted from torch.export."""
+        import coremltools as ct
+        import torch
+
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return torch.cumsum(x, dim=1)  # the line
+
+        exported = torch.export.export(Net(), (torch.ones(1, 8),)).run_decompositions({})
+        made = ct.convert(exported, minimum_deployment_target=ct.target.iOS18, skip_model_load=True)
+        (finding,) = [f for f in laws.check(made).findings if f.rule.id == "ops-refused"]
+        file, line = finding.places[0].line.rsplit(":", 1)
+        assert Path(file) == Path(__file__)
+        assert Path(__file__).read_text().splitlines()[int(line) - 1].endswith("# the line")
+
+    @pytest.mark.parametrize(
+        ("name", "content", "said"),
+        [
+            ("README.md", "# no package", "damaged"),
+            ("weights.gguf", "GGUF", "a .gguf file holds weights"),
+        ],
+    )
+    def test_what_is_no_package_is_told(self, tmp_path, name, content, said):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(InvalidPackage, match=said):
+            laws.check(tmp_path / name)
+
+    def test_an_empty_folder_and_none(self, tmp_path):
+        with pytest.raises(InvalidPackage, match="no .mlpackage"):
+            laws.check(tmp_path)
+        with pytest.raises(InvalidPackage, match="no such package"):
+            laws.check(tmp_path / "none.mlpackage")
+
+
+class TestRulesFile:
+    def load(self, tmp_path, text):
+        (tmp_path / "own.toml").write_text(text)
+        return laws.load(tmp_path / "own.toml")
+
+    def test_chooses_rules_and_their_severity(self, tmp_path):
+        rules = self.load(tmp_path, '[max-pool]\nseverity = "error"\n')
+        made = next(broken for broken in BROKEN if broken.rule == "max-pool").make()
+        report = laws.check(made, rules)
+        assert [(f.rule.id, f.severity) for f in report.findings] == [("max-pool", "error")]
+        assert rules["max-pool"].instead == laws.load()["max-pool"].instead
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ('[max-pool]\nseverity = "grave"', "severity 'grave' is none of error, warning, note"),
+            ('[max-pool]\ngrade = "certain"', "unknown key 'grade'"),
+            ("[max-poole]", "no such rule; there are layout-channels"),
+            ("max-pool = 3", "a table is wanted"),
+            ("[max-pool", "no file of rules"),
+        ],
+    )
+    def test_a_broken_one_is_told(self, tmp_path, text, said):
+        with pytest.raises(InvalidInput, match="own.toml") as failed:
+            self.load(tmp_path, text)
+        assert said in str(failed.value)
+
+
+# --- forms
+
+NET = next(broken for broken in BROKEN if broken.rule == "partitions")
+
+
+class TestReport:
+    def test_text_has_law_evidence_place_and_advice(self):
+        text = laws.check(NET.make()).text()
+        assert "warning ops-refused: the engine does not take this op (measured: 751K/" in text
+        assert "  main, op 2 of 5, cumsum 'cumsum_0', x 2: cumsum\n" in text
+        assert "\n  instead: do it on the host" in text
+        assert text.endswith("2 warnings, 1 note in 1 package")
+
+    def test_json(self):
+        facts = json.loads(json.dumps(laws.check(NET.make()).facts()))
+        assert (facts["errors"], facts["warnings"], facts["notes"]) == (0, 2, 1)
+        refused = facts["findings"][0]
+        assert refused["rule"] == "ops-refused" and refused["count"] == 2
+        assert refused["grade"] == "measured" and refused["for"][0].startswith("751K/")
+        assert refused["places"][1]["number"] == 4
+
+    def test_annotations_are_one_line_each_and_escaped(self):
+        lines = list(laws.check(NET.make()).annotations())
+        assert len(lines) == 3
+        assert lines[0].startswith(
+            "::warning file=the model,title=ops-refused (measured)::main, op 2 of 5, cumsum"
+        )
+        assert not any("\n" in line for line in lines)
+
+    def test_fails_at_a_level_and_below(self):
+        report = laws.check(NET.make())
+        assert [report.fails(level) for level in ("error", "warning", "note")] == [
+            False,
+            True,
+            True,
+        ]
+
+    def test_a_name_that_a_terminal_would_obey_is_spelled_out(self):
+        @model(X)
+        def made(x):
+            return mb.cumsum(x=pointwise(x), axis=1, name="red")
+
+        spec = made.get_spec()
+        (block,) = spec.mlProgram.functions["main"].block_specializations.values()
+        block.operations[-1].outputs[0].name = block.outputs[0] = "\x1b[31mred\n::error::x"
+        import coremltools as ct
+
+        edited = ct.models.MLModel(spec, weights_dir=made.weights_dir, skip_model_load=True)
+        report = laws.check(edited)
+        assert "\x1b" not in report.text()
+        assert not any("\n" in line or "\x1b" in line for line in report.annotations())
+
+
+#: What the published schema of SARIF 2.1.0 requires of each object that is written here, and the
+#: values it allows (docs.oasis-open.org/sarif/sarif/v2.1.0, appendix and sections named).
+REQUIRED = {
+    "log": {"version", "runs"},  # 3.13
+    "run": {"tool"},  # 3.14
+    "tool": {"driver"},  # 3.18
+    "driver": {"name"},  # 3.19
+    "rule": {"id"},  # 3.49
+    "result": {"message"},  # 3.27
+}
+
+
+class TestSarif:
+    def test_has_what_the_schema_requires(self):
+        log = laws.check(NET.make()).sarif()
+        assert log.keys() >= REQUIRED["log"] and log["version"] == "2.1.0"
+        (run,) = log["runs"]
+        assert run.keys() >= REQUIRED["run"] and run["tool"].keys() >= REQUIRED["tool"]
+        driver = run["tool"]["driver"]
+        assert driver.keys() >= REQUIRED["driver"]
+        assert len({rule["id"] for rule in driver["rules"]}) == len(driver["rules"]) == 3
+        for rule in driver["rules"]:
+            assert rule["defaultConfiguration"]["level"] in ("none", "note", "warning", "error")
+            assert rule["helpUri"].startswith("https://") and rule["help"]["text"]
+        for result in run["results"]:
+            assert result.keys() >= REQUIRED["result"] and result["message"]["text"]
+            assert result["level"] in ("none", "note", "warning", "error")
+            assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+            assert result["occurrenceCount"] >= 1
+            for location in result["locations"]:
+                assert location["physicalLocation"]["artifactLocation"]["uri"]
+                region = location["physicalLocation"].get("region", {"startLine": 1})
+                assert region["startLine"] >= 1
+
+    def test_names_each_op(self):
+        results = laws.check(NET.make()).sarif()["runs"][0]["results"]
+        names = [x["logicalLocations"][0]["fullyQualifiedName"] for x in results[0]["locations"]]
+        assert names == ["main/cumsum_0", "main/cumsum_1"]
+
+    def test_a_path_is_a_uri(self, tmp_path):
+        made = next(broken for broken in BROKEN if broken.rule == "max-pool").make()
+        made.save(str(tmp_path / "50 % net.mlpackage"))
+        (result, _) = laws.check(tmp_path).sarif()["runs"][0]["results"]
+        uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        assert uri == "50%20%25%20net.mlpackage"
