@@ -38,7 +38,7 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Read packages, without running them, for what is known to go wrong on the Neural Engine.
+    """Hold packages against the laws of the engine, without running them.
 
     Exit code 0: nothing as grave as --fail-on was found; 1: something was.
     """
