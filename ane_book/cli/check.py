@@ -38,7 +38,7 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Hold packages against the laws of the engine, without running them.
+    """Hold packages against the laws of the engine.
 
     Exit code 0: nothing as grave as --fail-on was found; 1: something was.
     """
