@@ -5,7 +5,7 @@ from pathlib import Path
 
 from _command import ane_book, refused
 from ane_book.errors import InvalidInput
-from ane_book.evidence.execute import compare_packages, execute, execution_report
+from ane_book.evidence.inspect.execute import compare_packages, execute, execution_report
 from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb

@@ -199,12 +199,12 @@ def inspect_command(
     verified = _verify(path) if verify else {}
     facts, texts = inspect_path(path) | verified, []
     if run:
-        from ane_book.evidence.execute import execute, execution_report
+        from ane_book.evidence.inspect.execute import execute, execution_report
 
         facts["run"] = execute(path, function, inputs, precision, seed, out)
         texts.append(execution_report(facts["run"]))
     if plan:
-        from ane_book.evidence.planned import plan_report, planned
+        from ane_book.evidence.inspect.planned import plan_report, planned
 
         facts["plan"] = planned(path, function, precision)
         texts.append(plan_report(facts["plan"]))
@@ -245,7 +245,7 @@ def diff(
 
     Exit code 0: every output is equal within the tolerance; 1: it is not.
     """
-    from ane_book.evidence.execute import compare_packages
+    from ane_book.evidence.inspect.execute import compare_packages
 
     text, equal = compare_packages(a, b, function, inputs, precision, tolerance, seed)
     print(printable(text))

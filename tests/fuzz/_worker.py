@@ -25,8 +25,8 @@ import warnings
 
 from _mutate import damage
 from ane_book.errors import AneBookError
-from ane_book.evidence.execute import compare_packages, execute, execution_report
 from ane_book.evidence.inspect import inspect_package
+from ane_book.evidence.inspect.execute import compare_packages, execute, execution_report
 from ane_book.mil import MLProgram
 from ane_book.mil.package.reader import Package
 from ane_book.mil.run import failures

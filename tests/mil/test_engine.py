@@ -2,7 +2,7 @@
 
 from ane_book.claims import find
 from ane_book.cli import app
-from ane_book.evidence.execute import compare_packages
+from ane_book.evidence.inspect.execute import compare_packages
 from ane_book.mil import MLProgram
 from ane_book.mil.run.engine import SUMS
 import coremltools as ct

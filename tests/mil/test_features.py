@@ -4,7 +4,7 @@ from functools import cache
 import warnings
 
 from ane_book.errors import InvalidInput, InvalidType
-from ane_book.evidence import numerics
+from ane_book.evidence.compare import numerics
 from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb

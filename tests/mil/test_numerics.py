@@ -1,6 +1,6 @@
 """Overflow, NaN and lost bits of half precision, each at the op where it starts."""
 
-from ane_book.evidence.numerics import report
+from ane_book.evidence.compare.numerics import report
 from ane_book.mil import MLProgram
 from ane_book.mil.run import program as executor
 import coremltools as ct

@@ -4,7 +4,7 @@ from _foreign import package, quiet
 from ane_book.cli import app
 import ane_book.coreml
 from ane_book.errors import InvalidInput, InvalidPackage
-from ane_book.evidence.execute import compare_packages
+from ane_book.evidence.inspect.execute import compare_packages
 from ane_book.mil import MLProgram, Pipeline, open_model, save
 from ane_book.mil.package.container import open_container
 from ane_book.mil.package.files import proto

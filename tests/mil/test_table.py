@@ -6,7 +6,7 @@ import sys
 
 from _package import X, const, op, typed, write
 from ane_book.errors import InvalidInput, InvalidPackage
-from ane_book.evidence.planned import plan_report, planned
+from ane_book.evidence.inspect.planned import plan_report, planned
 from ane_book.mil import MLProgram
 from ane_book.mil.kernels import native
 from ane_book.mil.kernels.table import KERNELS

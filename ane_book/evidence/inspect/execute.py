@@ -13,8 +13,7 @@ import time
 from zipfile import ZipFile
 
 from ane_book.errors import InvalidInput
-from ane_book.evidence import numerics
-from ane_book.evidence.compare import TOLERANCE, diff
+from ane_book.evidence.compare import TOLERANCE, diff, numerics
 from ane_book.evidence.inspect import is_bundle, refuse_weights, table
 from ane_book.mil import MLProgram, Pipeline, State, open_model
 from ane_book.mil.analysis.memory import Memory, peak_resident, predict

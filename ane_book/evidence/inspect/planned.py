@@ -3,8 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
-from ane_book.evidence.execute import open_program
 from ane_book.evidence.inspect import table
+from ane_book.evidence.inspect.execute import open_program
 from ane_book.mil import MLProgram
 from ane_book.mil.kernels import native
 from ane_book.mil.kernels.table import KERNELS
