@@ -1,14 +1,18 @@
-"""`ane-book check`: the laws of the Neural Engine, held against packages."""
+"""`ane-book check`: packages against the laws of the Neural Engine, a bundle against PyTorch."""
 
 import json
 import os
 from pathlib import Path
 import sys
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from ane_book.errors import printable
+from ane_book.errors import InvalidBundle, printable
 from ane_book.progress import progress_bar
 import typer
+
+if TYPE_CHECKING:
+    from ane_book.evidence.laws import Report
+    from ane_book.evidence.parity import Parity
 
 __all__ = ["check"]
 
@@ -26,21 +30,28 @@ def check(
     ] = "error",
     rules: Annotated[
         Path | None,
-        typer.Option(
-            help="A TOML file: a table for each rule to look for, severities of your own."
-        ),
+        typer.Option(help="A TOML file: a table for each rule to look for, with its severity."),
+    ] = None,
+    parity: Annotated[
+        bool, typer.Option("--parity", help="Run a bundle too, and hold it to PyTorch's numbers.")
+    ] = False,
+    source: Annotated[
+        str | None, typer.Option(help="With --parity: the weights that it was made of.")
     ] = None,
     github: Annotated[
         bool | None,
         typer.Option(
             "--github/--no-github",
-            help="Print GitHub's annotations too.  [default: where GITHUB_ACTIONS is true]",
+            help="Print GitHub's annotations.  [default: where GITHUB_ACTIONS is true]",
         ),
     ] = None,
 ) -> None:
     """Hold packages against the laws of the engine.
 
-    Exit code 0: nothing as grave as --fail-on was found; 1: something was.
+    A bundle keeps what was found in its evidence.json: the laws as L0, parity as L1.
+
+    Exit code 0: nothing as grave as --fail-on was found, and parity where it was asked for; 1: not
+    so.
     """
     from ane_book.evidence import laws
 
@@ -50,8 +61,55 @@ def check(
         report = laws.check(package, chosen, progress if several else None)
     if sarif:
         sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report.facts(), indent=2) if as_json else report.text())
+    held = _parity(package, source) if parity or source else None
+    if chosen is None:
+        _record(package, report, held)
+    print(_json(report, held) if as_json else _text(report, held))
     if (os.environ.get("GITHUB_ACTIONS") == "true") if github is None else github:
-        for line in report.annotations():
-            print(printable(line), file=sys.stderr if as_json else sys.stdout)
-    raise typer.Exit(1 if fail_on != "never" and report.fails(fail_on) else 0)
+        lines = [*report.annotations(), *_annotation(package, held)]
+        print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
+    failed = fail_on != "never" and report.fails(fail_on)
+    raise typer.Exit(1 if failed or (held and not held.passed) else 0)
+
+
+def _parity(path: Path, source: str | None) -> "Parity":
+    from ane_book.evidence.parity import check_parity
+
+    return check_parity(path, source)
+
+
+def _record(path: Path, report: "Report", held: "Parity | None") -> None:
+    """Keep the levels in the evidence of a bundle; one that cannot be written is as it was."""
+    from ane_book.evidence.inspect import is_bundle
+
+    if not is_bundle(path):
+        return
+    from ane_book.bundle import Bundle
+
+    try:
+        bundle = Bundle.open(path)
+        bundle.record("L0", report.level())
+        if held is not None:
+            bundle.record("L1", held.level())
+    except InvalidBundle as error:
+        print(f"not kept in evidence.json: {error}", file=sys.stderr)
+
+
+def _text(report: "Report", held: "Parity | None") -> str:
+    return report.text() if held is None else f"{report.text()}\n\n{printable(str(held))}"
+
+
+def _json(report: "Report", held: "Parity | None") -> str:
+    facts = report.facts()
+    if held is not None:
+        facts["parity"] = {"passed": held.passed, "reason": held.reason, **held.figures()}
+    return json.dumps(facts, indent=2)
+
+
+def _annotation(path: Path, held: "Parity | None") -> list[str]:
+    """A bundle that is not its model, as GitHub shows it."""
+    from ane_book.evidence.laws.report import annotation
+
+    if held is None or held.passed:
+        return []
+    return [annotation("error", str(path / (held.package or "")), 0, "parity", held.reason)]

@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import fill
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ane_book.errors import printable
 from ane_book.evidence.laws.graph import Seen
 from ane_book.evidence.laws.rule import SEVERITIES, Finding, Place, Rule, Severity
 
-__all__ = ["Report"]
+if TYPE_CHECKING:  # pydantic, which a package takes no time for
+    from ane_book.bundle.evidence import Level
+
+__all__ = ["Report", "annotation"]
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LISTED = 100  # places of a finding that SARIF is given
@@ -48,6 +52,16 @@ class Report:
         """Whether there is a finding as grave as that, or graver."""
         return any(self.count(each) for each in SEVERITIES[: SEVERITIES.index(level) + 1])
 
+    def level(self) -> "Level":
+        """What a bundle's evidence keeps of it (L0): passed where there is no error."""
+        from ane_book.evidence.levels import level
+
+        figures = {f"{severity}s": self.count(severity) for severity in SEVERITIES}
+        broken = [found.rule.id for found in self.findings if found.severity == "error"]
+        figures["rules"] = list(dict.fromkeys(found.rule.id for found in self.findings))
+        reason = f"{self.summary}{': ' if broken else ''}{', '.join(dict.fromkeys(broken))}"
+        return level(not broken, reason, figures)
+
     def facts(self) -> dict:
         """As plain JSON values."""
         return {
@@ -77,14 +91,12 @@ class Report:
 
     def annotations(self) -> Iterator[str]:
         """A line for each finding, as GitHub shows beside a change."""
-        words = {"error": "error", "warning": "warning", "note": "notice"}
         for found in self.findings:
-            file, line = _source(found.places[0])
-            at = f"file={_property(file)}" + (f",line={line}" if line else "")
-            title = _property(f"{found.rule.id} ({found.rule.claim.grade})")
+            file, line = self._source(found.places[0])
             claim = found.rule.claim
             text = f"{found.where}: {found.seen}. {claim.statement}. Instead: {found.rule.instead}."
-            yield f"::{words[found.severity]} {at},title={title}::{_message(text)}"
+            title = f"{found.rule.id} ({claim.grade})"
+            yield annotation(found.severity, file, line, title, text)
 
     def sarif(self) -> dict:
         """A SARIF 2.1.0 log, for GitHub's code scanning and other readers."""
@@ -100,13 +112,39 @@ class Report:
                 "ruleIndex": index[found.rule.id],
                 "level": found.severity,
                 "message": {"text": f"{found.seen}: {found.rule.claim.statement}"},
-                "locations": [_location(place) for place in found.places[:LISTED]],
+                "locations": [self._location(place) for place in found.places[:LISTED]],
                 "occurrenceCount": len(found.places),
             }
             for found in self.findings
         ]
         run = {"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}
         return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+    def _source(self, place: Place) -> tuple[str, int]:
+        """File and line that a place is shown at: of the torch source, else the package and 0."""
+        file, _, line = place.line.rpartition(":")
+        if file and line.isdecimal():
+            return file, int(line)
+        within = self.path != place.package and Path(self.path).is_dir()
+        return (str(Path(self.path) / place.package) if within else place.package), 0
+
+    def _location(self, place: Place) -> dict:
+        file, line = self._source(place)
+        physical: dict = {"artifactLocation": {"uri": quote(Path(file).as_posix())}}
+        if line:
+            physical["region"] = {"startLine": line}
+        location: dict = {"physicalLocation": physical}
+        if place.function:
+            name = f"{place.function}/{place.name}" if place.name else place.function
+            location["logicalLocations"] = [{"fullyQualifiedName": name, "kind": "function"}]
+        return location
+
+
+def annotation(severity: Severity, file: str, line: int, title: str, text: str) -> str:
+    """One line that GitHub shows beside a file; line 0: beside the whole of it."""
+    word = "notice" if severity == "note" else severity
+    at = f"file={_property(file)}" + (f",line={line}" if line else "")
+    return f"::{word} {at},title={_property(title)}::{_message(text)}"
 
 
 def _block(group: list[Finding], width: int, named: bool) -> str:
@@ -128,12 +166,6 @@ def _indented(text: str, width: int) -> str:
     return fill(text, width, **indent)
 
 
-def _source(place: Place) -> tuple[str, int]:
-    """The file that a place is shown in, and the line: of the torch source, else the package."""
-    file, _, line = place.line.rpartition(":")
-    return (file, int(line)) if file and line.isdecimal() else (place.package, 0)
-
-
 def _property(text: str) -> str:
     return _message(text).replace(":", "%3A").replace(",", "%2C")
 
@@ -153,15 +185,3 @@ def _sarif_rule(rule: Rule) -> dict:
         "defaultConfiguration": {"level": rule.severity},
         "properties": {"grade": claim.grade, "chip": claim.chip, "os": claim.os},
     }
-
-
-def _location(place: Place) -> dict:
-    file, line = _source(place)
-    physical: dict = {"artifactLocation": {"uri": quote(Path(file).as_posix())}}
-    if line:
-        physical["region"] = {"startLine": line}
-    location: dict = {"physicalLocation": physical}
-    if place.function:
-        name = f"{place.function}/{place.name}" if place.name else place.function
-        location["logicalLocations"] = [{"fullyQualifiedName": name, "kind": "function"}]
-    return location

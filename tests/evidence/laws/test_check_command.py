@@ -52,7 +52,7 @@ def test_json_is_all_of_the_output(packages):
     result = run(packages, "--json", GITHUB_ACTIONS="true")
     facts = json.loads(result.stdout)
     assert facts["packages"] == 3 and facts["errors"] == 1
-    assert "::error file=error.mlpackage" in result.stderr
+    assert f"::error file={packages}/error.mlpackage" in result.stderr
 
 
 def test_sarif_is_written(packages, tmp_path):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 import shutil
 import struct
+from urllib.parse import quote
 
 from _broken import BROKEN, X, model, pointwise, sound
 from ane_book import claims
@@ -343,4 +344,4 @@ class TestSarif:
         made.save(str(tmp_path / "50 % net.mlpackage"))
         (result, _) = laws.check(tmp_path).sarif()["runs"][0]["results"]
         uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
-        assert uri == "50%20%25%20net.mlpackage"
+        assert uri == quote(f"{tmp_path}/50 % net.mlpackage")

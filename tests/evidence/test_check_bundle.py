@@ -1,0 +1,63 @@
+"""`ane-book check` of a bundle: both levels kept in its evidence, faults in numbers told."""
+
+import json
+import shutil
+
+from _plant import change_weight, copied, flip
+from ane_book.bundle import Bundle
+from ane_book.cli import app
+import pytest
+from typer.testing import CliRunner
+
+WIDE = (("head_dim", 64),)
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_bundle, tmp_path_factory):
+    _, made = tiny_bundle("llama", WIDE)
+    folder = tmp_path_factory.mktemp("checked") / "bundle"
+    return Bundle.open(shutil.copytree(made.path, folder))
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["check", *map(str, arguments), "--no-github"])
+
+
+def test_laws_are_kept_as_l0(bundle):
+    assert Bundle.open(bundle.path).evidence.levels["L0"].status == "unmeasured"
+    assert run(bundle.path).exit_code == 0
+    kept = Bundle.open(bundle.path).evidence.levels["L0"]
+    assert kept.status == "passed" and kept.figures["errors"] == 0
+    assert "activations" in kept.figures["rules"]
+
+
+def test_rules_of_ones_own_are_not_kept(bundle, tmp_path):
+    before = (bundle.path / "evidence.json").read_bytes()
+    (tmp_path / "own.toml").write_text('[activations]\nseverity = "error"\n')
+    assert run(bundle.path, "--rules", tmp_path / "own.toml").exit_code == 1
+    assert (bundle.path / "evidence.json").read_bytes() == before
+
+
+def test_parity_is_kept_as_l1(bundle):
+    result = run(bundle.path, "--parity", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["parity"]["passed"] is True
+    assert Bundle.open(bundle.path).evidence.levels["L1"].status == "passed"
+
+
+def test_a_flipped_weight_is_an_annotation_and_code_1(bundle, tmp_path):
+    folder = copied(bundle, tmp_path)
+    (package,) = folder.glob("layers*.mlpackage")
+    change_weight(package, "attention_out_weight_to_fp16", flip)
+    result = CliRunner().invoke(app, ["check", str(folder), "--parity", "--github"])
+    assert result.exit_code == 1
+    assert "L1 parity failed: layers_00-03.mlpackage" in result.stdout
+    assert f"::error file={package},title=parity::layers_00-03.mlpackage, " in result.stdout
+    assert Bundle.open(folder).evidence.levels["L1"].status == "failed"
+
+
+def test_a_bundle_that_cannot_be_opened_is_checked_and_not_recorded(bundle, tmp_path):
+    folder = copied(bundle, tmp_path)
+    (folder / "golden.npz").unlink()
+    result = run(folder)
+    assert result.exit_code == 0 and "not kept in evidence.json: " in result.stderr
