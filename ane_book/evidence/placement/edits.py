@@ -32,6 +32,7 @@ ADVICE = {
     "max-pool": "pool twice with smaller windows",
     "ops-refused": "replace the op, or do it on the host",
     "rank-most": "join axes before the op",
+    "scale-per-block": "quantise with one scale for each output channel",
     "slice-dynamic": "slice at constant positions, or give the slice as an input",
     "state-writes": "keep the cache on the host: read-only input, new rows as output",
     "topk": "return the scores, and choose on the host",

@@ -11,8 +11,9 @@ from math import prod
 from ane_book.mil.package.function import Function, Operation
 from ane_book.mil.package.values import Constant, TensorType
 
-__all__ = ["BYTES", "Op", "bytes_of", "elements", "read_ops"]
+__all__ = ["BLOCKS", "BYTES", "Op", "bytes_of", "elements", "read_ops"]
 
+BLOCKS = "blocks"  # a constant whose scales change along its input channels
 SMALL = 64  # elements: constants up to this size are read as attributes, such as axes and pads
 
 #: Bytes of one element in memory; what is packed in less is not computed with as such.
@@ -38,7 +39,7 @@ class Op:
     sources: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     weight_bytes: int = 0
-    compressed: frozenset[str] = frozenset()  # types of the `constexpr_*` that make its constants
+    compressed: frozenset[str] = frozenset()  # types of the `constexpr_*` behind it, or BLOCKS
     depth: int = 0
 
     @property
@@ -104,9 +105,17 @@ class _Reader:
         """Remember a constant by name: type, value where it is plain, bytes, how it is packed."""
         found = [self._found(item) for items in operation.inputs.values() for item in items]
         stored = sum(bytes_ for _, _, bytes_, _ in found)
-        value, how = (found[0][1], "") if operation.type == "const" else (None, operation.type)
+        plain = operation.type == "const"
+        value, how = (found[0][1], "") if plain else (None, self._packing(operation))
         for name, type_ in operation.outputs:
             self.known[name] = (type_, value, stored, how)
+
+    def _packing(self, operation: Operation) -> str:
+        """The type of a compressed constant, or BLOCKS where scales change along its input."""
+        for item in operation.inputs.get("scale", ()):
+            if max(self._found(item)[0].shape[1:], default=1) > 1:
+                return BLOCKS
+        return operation.type
 
     def _found(self, item: str | Constant) -> tuple[TensorType, Constant | None, int, str]:
         if isinstance(item, Constant):

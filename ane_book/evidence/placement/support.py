@@ -14,7 +14,7 @@ from pathlib import Path
 import tomllib
 
 from ane_book import claims
-from ane_book.evidence.placement.graph import Op
+from ane_book.evidence.placement.graph import BLOCKS, Op
 from ane_book.mil.package.values import TensorType
 
 __all__ = ["Support", "support", "table"]
@@ -64,6 +64,8 @@ def _by_name(op: Op) -> Support | None:
         return Support(False, f"no ANE takes {op.type}", "ops-refused")
     if op.type in ("argsort", "reduce_argmax", "reduce_argmin"):
         return Support(False, f"{op.type} gives whole numbers", "argmax-integer")
+    if BLOCKS in op.compressed:
+        return Support(None, "a weight with scales along its input", "scale-per-block")
     if op.type in table()["states"]:
         return Support(None, "reports on states conflict", "state-writes")
     return None

@@ -1,42 +1,24 @@
 """Small networks made with coremltools' builder, as packages."""
 
 from collections.abc import Callable
-from pathlib import Path
 
-import coremltools as ct
+from _segmenter import script
 from coremltools.converters.mil import Builder as mb
-from coremltools.converters.mil.mil import types
 import numpy as np
 
-__all__ = ["convolutions", "half", "save"]
+__all__ = ["convolutions", "half", "reports", "save"]
 
-TARGET = ct.target.macOS15
+reports = script("placement_reports")
+
+
+def save(path, network: Callable, *shapes: tuple[int, ...], states=()):
+    """Write a network of fp16 inputs and states as a package."""
+    return reports.write_package(path, network, shapes, states)
 
 
 def half(*shape: int) -> np.ndarray:
     """A weight; all its values are equal, since nobody looks at them."""
     return np.full(shape, 0.01, np.float16)
-
-
-def save(
-    path: Path, network: Callable, *shapes: tuple[int, ...], dtype=types.fp16, states=()
-) -> Path:
-    """Write a network of inputs x0, x1, ... as a package; states: shapes of fp16 states."""
-    specs = [mb.TensorSpec(shape, dtype) for shape in shapes]
-    specs += [mb.StateTensorSpec(shape, types.fp16) for shape in states]
-    names = [f"x{i}" for i in range(len(specs))]
-    scope = {"network": network, "mb": mb}
-    exec(f"def call({', '.join(names)}): return network({', '.join(names)})", scope)
-    program = mb.program(input_specs=specs, opset_version=TARGET)(scope["call"])
-    model = ct.convert(
-        program,
-        convert_to="mlprogram",
-        minimum_deployment_target=TARGET,
-        pass_pipeline=ct.PassPipeline.EMPTY,
-        skip_model_load=True,
-    )
-    model.save(str(path))
-    return path
 
 
 def convolutions(count: int, channels: int = 64, kernel: int = 3) -> Callable:
