@@ -1,6 +1,5 @@
 """`ane-book place`: where Core ML would run a package, as text of 80 columns or as JSON."""
 
-from collections.abc import Iterator
 import json
 from pathlib import Path
 from textwrap import wrap
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
 from ane_book.errors import printable
+from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ WIDTH = 80
 
 
 def place_command(
-    path: Annotated[Path, typer.Argument(help="A package, .mlmodelc, or bundle's folder.")],
+    path: Annotated[
+        Path, typer.Argument(help="A .mlpackage or .mlmodelc, a bundle, or a folder of them.")
+    ],
     chip: Annotated[str, typer.Option(help="m2, m4 or m6: those with published estimates.")] = "m4",
     function: options.FunctionName = None,
     ops: Annotated[bool, typer.Option("--ops", help="Show every op.")] = False,
@@ -34,7 +36,7 @@ def place_command(
     from ane_book.evidence.placement.actual import read_plan
     from ane_book.evidence.placement.edits import edits
 
-    placements = [*_placements(path, chip, function)]
+    placements = _placements(path, chip, function)
     plans = [read_plan(each.package, each.function) for each in placements]
     if as_json:
         facts = [
@@ -52,24 +54,25 @@ def place_command(
     print(printable("\n\n".join(parts)))
 
 
-def _placements(path: Path, chip: str, function: str | None) -> "Iterator[Placement]":
-    """The default function of a package, or every function of every package of a bundle."""
-    from ane_book.evidence.inspect import is_bundle, refuse_weights
+def _placements(path: Path, chip: str, function: str | None) -> "list[Placement]":
+    """The default function of one package, or every function of all that lie in a folder."""
+    from ane_book.evidence.inspect import refuse_weights
+    from ane_book.evidence.laws import packages_of
     from ane_book.evidence.placement import place
     from ane_book.evidence.placement.placed import find_functions
     from ane_book.mil.package.reader import Package
 
-    if not is_bundle(path):
-        refuse_weights(path)
-        yield place(path, chip, function)
-        return
-    from ane_book.bundle import Bundle
-
-    bundle = Bundle.open(path)
-    for part in bundle.manifest.packages:
-        package = Package(bundle.path / part.package)
-        for each in find_functions(package, function):
-            yield place(package, chip, each.name)
+    refuse_weights(path)
+    found = packages_of(path)
+    if len(found) == 1:
+        return [place(found[0], chip, function)]
+    placements = []
+    with progress_bar() as progress:
+        for done, each in enumerate(found):
+            progress(each.name, done, len(found))
+            package = Package(each)
+            placements += [place(package, chip, f.name) for f in find_functions(package, function)]
+    return placements
 
 
 # --- text -----------------------------------------------------------------------------------------

@@ -1,49 +1,52 @@
 """What Core ML itself plans, on a Mac: `MLComputePlan`, held beside a prediction.
 
-Off a Mac nothing can be read, and that is what is said. Asking for a plan compiles for the ANE,
-which took 212 to 229 s and 11.7 GB for one 16 x 16 convolution (751K's study of the M6,
-`notes/coreml_dispatch.md`); it is done in this process and has no time limit.
+    python -m ane_book.evidence.placement.actual REQUEST.json     # the child, which asks
 
-Reference: coremltools `models/compute_plan.py`.
+A child process asks, with the means of `residency`: asking for a plan compiles for the ANE, which
+took 212 to 229 s and 11.7 GB for one 16 x 16 convolution (751K's study of the M6,
+`notes/coreml_dispatch.md`). Off a Mac nothing can be asked, and that is what is said.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+import json
+import os
 from pathlib import Path
+import sys
 import tempfile
-from typing import TYPE_CHECKING, Protocol
 
 from ane_book import device
 from ane_book.evidence.placement.placed import Placement
+import numpy as np
 
-if TYPE_CHECKING:
-    from coremltools.models.compute_plan import MLComputePlan
+__all__ = ["Plan", "ask", "read_plan"]
 
-__all__ = ["Plan", "from_compute_plan", "read_plan"]
-
-#: coremltools' classes of devices, and what they are called here.
-DEVICES = {
-    "MLNeuralEngineComputeDevice": "ANE",
-    "MLCPUComputeDevice": "CPU",
-    "MLGPUComputeDevice": "GPU",
-}
-
-
-class Operation(Protocol):
-    """What is read of an op in `MLModelStructureProgram`."""
-
-    operator_name: str
-    outputs: list
-    blocks: list
+COMMAND = (sys.executable, "-m", "ane_book.evidence.placement.actual")
+UNITS = "CPU_AND_NE"  # as in the graphs whose estimates are published
+TIMEOUT = 1800.0  # seconds
+MEMORY = 0.8  # of the machine's, for the child alone; Apple's compiler service is beside it
 
 
 @dataclass(frozen=True)
 class Plan:
-    """preferred: the device by the name of an op's first output; reason: why there is none."""
+    """Core ML's choice of device by the name of an op's first output.
+
+    preferred: "ANE", "CPU" or "GPU". costs: shares of the estimated time. reason: why there is no
+    plan.
+    """
 
     preferred: dict[str, str] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)  # shares of the estimated cost
+    costs: dict[str, float] = field(default_factory=dict)
     reason: str = ""
+
+    @classmethod
+    def of(cls, ops: Iterable[dict]) -> "Plan":
+        """A plan from the fields of `residency.plan.PlannedOp`; constants have no device."""
+        planned = [op for op in ops if op["preferred"] is not None]
+        return cls(
+            {op["name"]: op["preferred"].upper() for op in planned},
+            {op["name"]: op["cost"] for op in planned if op["cost"] is not None},
+        )
 
     def devices(self, placement: Placement) -> list[str]:
         """The planned device of each op, "" where Core ML names none."""
@@ -51,12 +54,13 @@ class Plan:
 
     def agreement(self, placement: Placement) -> tuple[int, int]:
         """Ops planned as predicted, and all that are planned and predicted for sure."""
-        both = [
+        pairs = zip(self.devices(placement), placement.devices, strict=True)
+        same = [
             (planned == "ANE") == (predicted == "ANE")
-            for planned, predicted in zip(self.devices(placement), placement.devices, strict=True)
+            for planned, predicted in pairs
             if planned and predicted != "depends"
         ]
-        return sum(both), len(both)
+        return sum(same), len(same)
 
     def line(self, placement: Placement) -> str:
         """One line for a report."""
@@ -64,9 +68,8 @@ class Plan:
             return f"actual: unmeasured ({self.reason})"
         same, of = self.agreement(placement)
         planned = [found for found in self.devices(placement) if found]
-        on_ane = planned.count("ANE")
         return (
-            f"actual: {on_ane:,} of {len(planned):,} ops planned on the ANE; "
+            f"actual: {planned.count('ANE'):,} of {len(planned):,} ops planned on the ANE; "
             f"{same:,} of {of:,} as predicted"
         )
 
@@ -80,51 +83,50 @@ class Plan:
             "as_predicted": same,
             "compared": of,
             "devices": self.preferred,
-            "cost": self.weights,
+            "costs": self.costs,
         }
 
 
 def read_plan(package: str | Path, function: str) -> Plan:
-    """The plan of a function for CPU and Neural Engine; off a Mac one that says why not."""
+    """Core ML's plan of a function for CPU and Neural Engine, or why there is none."""
     if device.macos_version() is None:
         return Plan(reason="needs a Mac")
-    if not device.CAN_PREDICT:
-        return Plan(reason=device.CAN_PREDICT_REASON)
-    import coremltools as ct
-    from coremltools.models.compute_plan import MLComputePlan
+    from ane_book.evidence.residency import why_not  # which imports torch
 
-    path = Path(package)
-    with tempfile.TemporaryDirectory() as folder:
-        compiled = path
-        if path.suffix != ".mlmodelc":
-            compiled = Path(folder, f"{path.stem}.mlmodelc")
-            ct.models.utils.compile_model(str(path), str(compiled))
-        plan = MLComputePlan.load_from_path(str(compiled), ct.ComputeUnit.CPU_AND_NE)
-        return from_compute_plan(plan, function)
+    reason = why_not()
+    return Plan(reason=reason) if reason else ask(package, function)
 
 
-def from_compute_plan(plan: "MLComputePlan", function: str) -> Plan:
-    """What coremltools' plan says of one function."""
-    program = plan.model_structure.program
-    if program is None or function not in program.functions:
-        return Plan(reason=f"Core ML's plan has no program with the function {function!r}")
-    preferred, weights = {}, {}
-    for operation in _operations(program.functions[function].block):
-        usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
-        cost = plan.get_estimated_cost_for_mlprogram_operation(operation)
-        name = operation.outputs[0].name if operation.outputs else operation.operator_name
-        if usage is not None:
-            kind = type(usage.preferred_compute_device).__name__
-            preferred[name] = DEVICES.get(kind, kind)
-        if cost is not None:
-            weights[name] = cost.weight
-    return Plan(preferred, weights)
+def ask(
+    package: str | Path, function: str, command: Sequence[str] = COMMAND, timeout: float = TIMEOUT
+) -> Plan:
+    """What a child finds out; it may crash, hang or take all memory, and only it is ended."""
+    from ane_book.evidence.residency.child import run
+
+    with tempfile.TemporaryDirectory(prefix="ane-book-") as name:
+        folder = Path(name)
+        np.savez(folder / "inputs.npz")
+        request = folder / "request.json"
+        request.write_text(json.dumps({"package": str(package), "function": function}))
+        memory = int(MEMORY * (device.memory_bytes() or 16 << 30))
+        outcome = run([*command, str(request)], folder, timeout, memory)
+    for event in outcome.find("plan"):
+        return Plan.of(event["ops"])
+    how = {"exit": f"exit code {outcome.code}", "timeout": "out of time", "memory": "out of memory"}
+    return Plan(reason=f"Core ML did not answer: {how[outcome.ended]} at {outcome.reached}")
 
 
-def _operations(block) -> Iterator[Operation]:
-    """Every op of a block but its constants, those of nested blocks behind their op."""
-    for operation in block.operations:
-        if operation.operator_name.split(".")[-1] != "const":
-            yield operation
-        for nested in operation.blocks:
-            yield from _operations(nested)
+def main() -> None:
+    """The child: compile, ask, and write what was said."""
+    from ane_book.evidence.residency.probe import Probe
+
+    request = json.loads(Path(sys.argv[1]).read_text())
+    probe = Probe(request, Path(os.environ["ANE_BOOK_FOLDER"]))
+    probe.tell("started", "compiling")
+    compiled = probe.compile()
+    probe.tell("compiled", f"the plan for {UNITS}")
+    probe.tell("plan", "the end", ops=[op.fields() for op in probe.plan(compiled, UNITS)])
+
+
+if __name__ == "__main__":
+    main()

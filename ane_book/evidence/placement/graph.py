@@ -5,10 +5,10 @@ with the bytes that they take in the file. No weight is read.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
-from ane_book.mil.package.function import Function, Operation
+from ane_book.mil.package.function import Block, Function, Operation
 from ane_book.mil.package.values import Constant, TensorType
 
 __all__ = ["BLOCKS", "BYTES", "Op", "bytes_of", "elements", "read_ops"]
@@ -41,11 +41,13 @@ class Op:
     weight_bytes: int = 0
     compressed: frozenset[str] = frozenset()  # types of the `constexpr_*` behind it, or BLOCKS
     depth: int = 0
+    unread: frozenset[int] = frozenset()  # outputs that nobody reads, such as a topk's indices
 
     @property
     def values(self) -> list[TensorType]:
-        """The types of all values that the op reads or writes."""
-        return [t for types in self.inputs.values() for t in types] + list(self.outputs)
+        """The types of the values that the op reads, and of those that others read of it."""
+        written = [t for i, t in enumerate(self.outputs) if i not in self.unread]
+        return [t for types in self.inputs.values() for t in types] + written
 
     @property
     def operands(self) -> list[tuple[str, TensorType]]:
@@ -79,8 +81,18 @@ def bytes_of(type_: TensorType) -> int:
 
 def read_ops(function: Function) -> list[Op]:
     """The ops of a function in the order of the file, those of nested blocks behind their op."""
-    reader = _Reader(function)
-    return list(reader.block(function.block, 0))
+    ops = list(_Reader(function).block(function.block, 0))
+    read = {name for op in ops for name in op.sources} | _returned(function.block)
+    return [
+        replace(op, unread=frozenset(i for i, name in enumerate(op.results) if name not in read))
+        for op in ops
+    ]
+
+
+def _returned(block: Block) -> set[str]:
+    """The values that a block, or a block in it, gives back."""
+    nested = (inner for operation in block.operations for inner in operation.blocks)
+    return {*block.outputs}.union(*map(_returned, nested))
 
 
 class _Reader:

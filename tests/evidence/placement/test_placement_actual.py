@@ -5,11 +5,15 @@ data/03_compile/opdispatch/plan_ctx_cpune.tsv (M4, macOS 27.0.1): type, name, pr
 devices that take the op, share of the estimated cost.
 """
 
+import json
+import sys
 from types import SimpleNamespace
+from unittest.mock import patch
 
-from _networks import convolutions, half, save
+from _networks import half, save
 from ane_book import device
 from ane_book.evidence.placement import actual, place
+from ane_book.evidence.residency.probe import Probe
 from coremltools.converters.mil import Builder as mb
 from coremltools.models import compute_device, compute_plan
 import pytest
@@ -82,21 +86,28 @@ def placement(tmp_path):
     return place(save(tmp_path / "band_part.mlpackage", network, (1, 128, 128)))
 
 
-def test_a_recorded_plan_beside_the_prediction(placement):
+def recorded(tmp_path, lines: str = BAND_PART) -> list[dict]:
+    """The ops that the child's probe reads off a plan."""
+    (tmp_path / "inputs.npz").write_bytes(EMPTY)
+    probe = Probe({"package": "x.mlpackage", "function": "main"}, tmp_path)
+    load = SimpleNamespace(load_from_path=lambda path, compute_units: Recorded(lines))
+    with probe.events, patch.object(compute_plan, "MLComputePlan", load):
+        return [op.fields() for op in probe.plan("x.mlmodelc", actual.UNITS)]
+
+
+EMPTY = b"PK\x05\x06" + bytes(18)  # a .npz without arrays
+
+
+def test_a_recorded_plan_beside_the_prediction(placement, tmp_path):
     """The one graph of the source whose choice is not the shortest path: four ops stay behind."""
-    plan = actual.from_compute_plan(Recorded(BAND_PART), "main")
-    assert [*plan.preferred.values()] == plan.devices(placement)
+    plan = actual.Plan.of(recorded(tmp_path))
     assert plan.devices(placement) == ["ANE"] * 4 + ["CPU"] + ["ANE"] * 4
     assert placement.devices == ["ANE"] * 4 + ["CPU"] * 5
     assert plan.agreement(placement) == (5, 9)
-    assert plan.line(placement) == ("actual: 8 of 9 ops planned on the ANE; 5 of 9 as predicted")
+    assert plan.line(placement) == "actual: 8 of 9 ops planned on the ANE; 5 of 9 as predicted"
     facts = plan.facts(placement)
-    assert facts["measured"] and facts["cost"]["band_part_0"] == 0.033
-
-
-def test_a_plan_without_the_function_says_so():
-    plan = actual.from_compute_plan(Recorded(BAND_PART), "decode")
-    assert "no program with the function 'decode'" in plan.reason
+    assert facts["measured"] and facts["costs"]["band_part_0"] == 0.033
+    assert "weight_0" not in plan.preferred, "a constant has no device"
 
 
 def test_off_a_mac_one_line_says_why(placement, monkeypatch):
@@ -106,17 +117,24 @@ def test_off_a_mac_one_line_says_why(placement, monkeypatch):
     assert plan.facts(placement) == {"measured": False, "reason": "needs a Mac"}
 
 
-def test_on_a_mac_the_package_is_compiled_and_asked(tmp_path, monkeypatch):
-    """Everything but the two calls into Core ML runs: which they get is what is looked at."""
-    import coremltools as ct
+def test_a_child_tells_the_plan(placement, tmp_path):
+    """The parent's side, with a child that writes what was recorded."""
+    events = tmp_path / "told.jsonl"
+    events.write_text(json.dumps({"step": "plan", "ops": recorded(tmp_path)}) + "\n")
+    tell = f"import os, shutil; shutil.copy({str(events)!r}, os.environ['ANE_BOOK_FOLDER'] + NAME)"
+    tell = tell.replace("NAME", "'/events.jsonl'")
+    plan = actual.ask(placement.package, "main", [sys.executable, "-c", tell])
+    assert plan.agreement(placement) == (5, 9)
 
-    package, asked = save(tmp_path / "net.mlpackage", convolutions(1), (1, 64, 8, 8)), []
-    monkeypatch.setattr(device, "macos_version", lambda: (27, 0))
-    monkeypatch.setattr(device, "CAN_PREDICT", True)
-    monkeypatch.setattr(ct.models.utils, "compile_model", lambda *paths: asked.append(paths))
-    load = SimpleNamespace(load_from_path=lambda *given: asked.append(given) or Recorded(BAND_PART))
-    monkeypatch.setattr(compute_plan, "MLComputePlan", load)
-    assert actual.read_plan(package, "main").preferred["band_part_0"] == "CPU"
-    (source, target), (opened, units) = asked
-    assert (source, target) == (str(package), opened)
-    assert opened.endswith("net.mlmodelc") and units == ct.ComputeUnit.CPU_AND_NE
+
+@pytest.mark.parametrize(
+    "script, reason",
+    [
+        ("import os; os.abort()", "exit code -6 at its start"),
+        ("import time; time.sleep(60)", "out of time at its start"),
+        ("", "exit code 0 at its start"),
+    ],
+)
+def test_a_child_that_crashes_hangs_or_says_nothing(placement, script, reason):
+    plan = actual.ask(placement.package, "main", [sys.executable, "-c", script], timeout=2.0)
+    assert plan.reason == f"Core ML did not answer: {reason}"
