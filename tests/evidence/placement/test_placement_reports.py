@@ -26,7 +26,9 @@ def test_a_report_is_met_as_the_file_says(name):
 
 def test_every_report_has_a_graph_and_the_other_way_round():
     assert KNOWN.keys() == reports.GRAPHS.keys()
-    assert all("@" in r["source"] or "#" in r["source"] or "//" in r["source"] for r in KNOWN.values())
+    assert all(
+        "@" in r["source"] or "#" in r["source"] or "//" in r["source"] for r in KNOWN.values()
+    )
 
 
 def test_nothing_that_is_predicted_for_sure_is_wrong_but_for_one_cause():
