@@ -21,10 +21,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ane_book.bundle import Bundle
+    from ane_book.conversion.plan import Plan
     from ane_book.mil import MLProgram
     from ane_book.runtime import Embedder, Session
 
-__all__ = ["Bundle", "Embedder", "MLProgram", "Session", "convert", "load", "reference_models"]
+__all__ = [
+    "Bundle",
+    "Embedder",
+    "MLProgram",
+    "Session",
+    "convert",
+    "load",
+    "plan",
+    "reference_models",
+]
 __version__ = "0.1.0"
 
 #: Where the public names live; each is imported at first use, since torch alone takes a second.
@@ -74,6 +84,20 @@ def load(
         bundle = convert(str(model), **recipe)
     kind = Embedder if bundle.manifest.task == "embedding" else Session
     return kind(bundle, precision, backend, force)
+
+
+def plan(model: "str | Path", **recipe) -> "Plan":
+    """What a conversion would write, before a weight is read: programs, bytes, calls a token.
+
+    model: as in `convert`. recipe: fields of `ane_book.options.Recipe`. What a token then takes on
+    a chip: `ane_book.evidence.cost.predict`.
+    """
+    from ane_book.conversion.plan import find_config
+    from ane_book.conversion.plan import plan as cut
+    from ane_book.conversion.recipe import make_recipe
+
+    config = find_config(str(model))
+    return cut(config, make_recipe(config, **recipe))
 
 
 def __getattr__(name: str):

@@ -100,14 +100,12 @@ def plan(
     ] = None,
 ) -> None:
     """Show how a model would be cut, without its weights."""
-    from ane_book.conversion import plan as planning
-    from ane_book.conversion.recipe import make_recipe
+    import ane_book
     from ane_book.evidence import cost
     from ane_book.evidence.inspect import table
 
-    config = planning.find_config(model)
-    planned = planning.plan(config, make_recipe(config, **recipe))
-    predicted = [] if chip is None else cost.predict(cost.work_of(planned), chip).facts()
+    planned = ane_book.plan(model, **recipe)
+    predicted = [] if chip is None else cost.predict(planned, chip).facts()
     print(table(planned.facts() + predicted))
 
 

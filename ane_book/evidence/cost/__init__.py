@@ -1,9 +1,9 @@
 """What a token costs on a Neural Engine: predicted from a plan, without a Mac.
 
+    import ane_book
     from ane_book.evidence import cost
 
-    estimate = cost.predict(cost.Work(packed_bytes=0, plain_bytes=1_792_900_000,
-                                      cache_bytes=33_600_000, programs=9), "m4-max")
+    estimate = cost.predict(ane_book.plan("hy-mt", quant="int8"), "m4-max")
     estimate.tokens_s        # an interval: the model knows no bare numbers
     estimate.terms           # what it rests on, with grade and evidence
 

@@ -60,6 +60,10 @@ class Work:
     segments: int = 0
     slots: int = 0
 
+    def __post_init__(self) -> None:
+        if self.programs < 1 or min(vars(self).values()) < 0:
+            raise InvalidInput(f"a token calls a program or more, and reads no less than 0: {self}")
+
 
 @dataclass(frozen=True)
 class Term:
@@ -100,9 +104,13 @@ class Estimate:
         ]
 
 
-def predict(work: Work, chip: str | Claim) -> Estimate:
-    """What a token takes on a chip; InvalidInput, with those that are known, for another chip."""
+def predict(asked: Work | Plan, chip: str | Claim) -> Estimate:
+    """What a token takes on a chip, by what is asked of its engine or by the plan of a model.
+
+    Raises InvalidInput for a chip that is not known, with those that are, and what `work_of` does.
+    """
     chip = find_chip(chip) if isinstance(chip, str) else chip
+    work = asked if isinstance(asked, Work) else work_of(asked)
     return Estimate(chip, tuple(_terms(work, chip)))
 
 
@@ -145,8 +153,8 @@ def _range(claim: Claim) -> str:
 def work_of(plan: Plan) -> Work:
     """What a token of decode asks of an engine, by a plan.
 
-    Raises InvalidInput for a model that generates no text, and for weights in a form of which no
-    figure on the engine is known.
+    Raises InvalidInput for a model that generates no text, for a plan that leaves attention to the
+    host, and for weights in a form of which no figure on the engine is known.
     """
     if not plan.head:
         raise InvalidInput(
@@ -154,16 +162,15 @@ def work_of(plan: Plan) -> Work:
             "leave the chip out"
         )
     recipe, sizes = plan.recipe, {"plain": 0, "packed": 0}
+    if recipe.partition == "projections":
+        raise InvalidInput(
+            "a prediction is of an engine, and with partition 'projections' the host computes "
+            "attention and norms; take 'layers' or 'whole', or leave the chip out"
+        )
     for quant, programs in ((recipe.quant, plan.shards), (recipe.quant_head, plan.head)):
         sizes[form_of(quant)] += sum(program.bytes for program in programs)
-    on_host = recipe.partition == "projections"  # attention, and so the cache
-    return Work(
-        sizes["plain"],
-        sizes["packed"],
-        0 if on_host else plan.cache_bytes,
-        len(plan.programs),
-        slots=0 if on_host else recipe.context,
-    )
+    calls = len(plan.programs)
+    return Work(sizes["plain"], sizes["packed"], plan.cache_bytes, calls, slots=recipe.context)
 
 
 def form_of(quant: str) -> str:

@@ -4,12 +4,12 @@ Each has its source, its grade, and whether it was checked against the source. T
 too what a token asked of the engine, and, where a figure is of no use to the model, why.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 import json
 from pathlib import Path
 from typing import Any
 
+from ane_book.claims import GRADES
 from ane_book.errors import InvalidInput
 from ane_book.evidence.cost.chips import chips
 from ane_book.evidence.cost.model import Work
@@ -43,35 +43,57 @@ class Figure:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of the file; InvalidInput where it holds none."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
+        rows = json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(f"{path}: no file of published measurements ({error})") from None
+    for number, row in enumerate(rows, 1):
+        try:
+            _check(row)
+        except KeyError as error:
+            raise InvalidInput(f"{path}, row {number}: it has no {error}") from None
+        except (TypeError, ValueError, AttributeError, InvalidInput) as error:
+            raise InvalidInput(f"{path}, row {number}: {error}") from None
+    return rows
+
+
+def _check(row: dict[str, Any]) -> None:
+    """Raise something where a row lacks what every row has."""
+    if row["grade"] not in GRADES or not row["value"] > 0:
+        raise ValueError(f"grade {row['grade']!r}, value {row['value']!r}")
+    if not (row["id"] and row["model"] and row["unit"] and row["source"]["path"]):
+        raise ValueError("it has no id, model, unit or source")
+    if not row["checked"]["done"] and not row["checked"].get("why_not"):
+        raise ValueError("it was not checked, and does not say why")
+    _figure(row, {})
 
 
 def decode_figures(rows: list[dict[str, Any]]) -> list[Figure]:
     """Those of the rows that time a token of decode."""
-    return list(_figures(rows))
-
-
-def _figures(rows: list[dict[str, Any]]) -> Iterator[Figure]:
     keys = {claim.chip: key for key, claim in chips().items()}
-    for row in rows:
-        if "decode" not in row:
-            continue
-        decode, value = row["decode"], row["value"]
-        yield Figure(
-            row["id"],
-            row["model"],
-            keys.get(row["chip"]),
-            1e3 / value if row["unit"] == "tok/s" else value,
-            _work(decode),
-            decode["slots"],
-            decode["programs"],
-            decode["path"],
-            decode.get("series", ""),
-            row.get("left_out", ""),
-            row.get("cannot_be", ""),
-        )
+    found = (_figure(row, keys) for row in rows)
+    return [figure for figure in found if figure]
+
+
+def _figure(row: dict[str, Any], keys: dict[str, str]) -> Figure | None:
+    """A row as a figure of decode; None where it is none. keys: by the chips' names."""
+    if "decode" not in row:
+        return None
+    decode, value, unit = row["decode"], row["value"], row["unit"]
+    if unit not in ("tok/s", "ms", "ms/token"):
+        raise ValueError(f"a time of decode is in no {unit!r}")
+    return Figure(
+        row["id"],
+        row["model"],
+        keys.get(row["chip"]),
+        1e3 / value if unit == "tok/s" else value,
+        _work(decode),
+        decode["slots"],
+        decode["programs"],
+        decode["path"],
+        decode.get("series", ""),
+        row.get("left_out", ""),
+        row.get("cannot_be", ""),
+    )
 
 
 def _work(decode: dict[str, Any]) -> Work | None:

@@ -4,6 +4,7 @@ import tomllib
 
 from _command import ane_book as command
 from _command import refused
+import ane_book
 from ane_book import claims
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
@@ -34,9 +35,12 @@ class TestFormula:
 
     LOW, HIGH = find_chip("m4-max").value
 
-    def only(self, **work) -> Interval:
-        return predict(Work(**{"plain_bytes": 0, "packed_bytes": 0, "cache_bytes": 0,
-                               "programs": 0} | work), "m4-max").ms  # fmt: skip
+    def only(self, **more) -> Interval:
+        """What this much more adds to a token of a single call."""
+        least = {"plain_bytes": 0, "packed_bytes": 0, "cache_bytes": 0, "programs": 1}
+        with_it = predict(Work(**least | more), "m4-max").ms
+        without = predict(Work(**least), "m4-max").ms
+        return Interval(with_it.low - without.low, with_it.high - without.high)
 
     def test_weights_are_read_at_the_chips_bandwidth(self):
         found = self.only(plain_bytes=1_000_000_000)
@@ -56,7 +60,7 @@ class TestFormula:
     @pytest.mark.parametrize(("name", "field"), [("program", "programs"), ("segment", "segments")])
     def test_every_call_and_every_stretch_costs(self, name, field):
         low, high = ends(name)
-        found = self.only(**{field: 7})
+        found = self.only(**{field: 7 + (field == "programs")})
         assert (found.low, found.high) == pytest.approx((7 * low, 7 * high))
 
     def test_the_sum_and_its_speed(self):
@@ -123,13 +127,21 @@ class TestWork:
     def test_the_cache_grows_with_the_context(self):
         assert work(context=2048).cache_bytes == 4 * work().cache_bytes
 
-    def test_projections_leave_the_cache_to_the_host(self):
-        found = work(partition="projections")
-        assert (found.cache_bytes, found.slots) == (0, 0) and found.programs > 150
+    def test_a_plan_says_it_all(self):
+        planned = ane_book.plan(QWEN, quant="int8", context=1024)
+        assert predict(planned, "m4") == predict(work_of(planned), "m4")
+        assert planned == plan(find_config(QWEN), make_recipe(quant="int8", context=1024))
+
+    @pytest.mark.parametrize("wrong", [{"programs": 0}, {"cache_bytes": -1}, {"segments": -1}])
+    def test_less_than_nothing(self, wrong):
+        with pytest.raises(InvalidInput, match="a token calls a program or more"):
+            Work(**{"plain_bytes": 1, "packed_bytes": 0, "cache_bytes": 0, "programs": 1} | wrong)
 
     def test_what_cannot_be_predicted(self):
         with pytest.raises(InvalidInput, match="'int4' has scales along the input channels"):
             work(quant="int4")
+        with pytest.raises(InvalidInput, match="the host computes attention"):
+            work(partition="projections")
         with pytest.raises(InvalidInput, match="bert generates no text; leave the chip out"):
             work("all-minilm-l6-v2")
 

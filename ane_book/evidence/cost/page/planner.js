@@ -52,8 +52,11 @@
     return { terms, ms, tokens: [1e3 / ms[1], 1e3 / ms[0]] };
   }
 
-  const group = (value, digits) =>
-    value.toFixed(digits).replace(/\B(?=(\d{3})+(?!\d))(?<!\.\d*)/g, ",");
+  const group = (value, digits) => {
+    const [whole, part] = value.toFixed(digits).split(".");
+    const grouped = whole.replace(/\B(?=(\d{3})+$)/g, ",");
+    return part === undefined ? grouped : `${grouped}.${part}`;
+  };
   const size = (bytes) => `${group(bytes / 1e6, 1)} MB`;
   const text = ([low, high]) => {
     const ends = [group(low, 1), group(high, 1)];
