@@ -67,8 +67,8 @@ class Recipe(BaseModel):
         "none",
         description="How weights are stored, with what that cost SmolLM2-135M in perplexity: "
         "none, int8 (+0.7 %), lut8 (+0.3 %), lut6 (+6.7 %), int8-tensor (+9.5 %), int4 (+46 %, "
-        "for a Mac's GPU) or lut4 (+925 %: nonsense; larger models may bear it); a lut also with "
-        "-g1, -g8, -g32 or -tensor, the output channels of a palette.",
+        "for a Mac's GPU), int4-channel (+170 %) or lut4 (+925 %: nonsense; larger models may bear "
+        "them); a lut also with -g1, -g8, -g32 or -tensor, the output channels of a palette.",
     )
     quant_head: str | None = Field(None, description="The head's; by default as quant.")
     partition: Literal["layers", "whole", "projections"] = Field(

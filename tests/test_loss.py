@@ -1,5 +1,6 @@
 """Loss on a text, against the formulas in float64."""
 
+import ast
 from itertools import pairwise
 
 from ane_book.errors import InvalidInput
@@ -37,6 +38,25 @@ def test_a_model_loses_nothing_against_itself():
     assert (result.agreement, result.divergence) == (1.0, 0.0)
 
 
+def test_errors_are_as_large_as_texts_differ():
+    """Many texts drawn alike: their means scatter as each one's own standard error says."""
+    found, reference = model(1), model(2)
+    draw = np.random.default_rng(1)
+    texts = [draw.integers(0, 50, 1000).tolist() for _ in range(40)]
+    results = [loss.measure(found, reference, ids, window=200) for ids in texts]
+    for name in ("perplexity", "change", "agreement", "divergence"):
+        scatter = np.std([getattr(result, name) for result in results], ddof=1)
+        said = np.median([getattr(result, f"{name}_error") for result in results])
+        assert said == pytest.approx(scatter, rel=0.4), name
+    assert np.isfinite(said) and loss.measure(found, reference, IDS[:20]).change_error == np.inf
+
+
+def test_change_is_that_of_the_two_perplexities():
+    found, reference = loss.measure(model(1), model(2), IDS), loss.measure(model(2), model(2), IDS)
+    assert found.change == pytest.approx(found.perplexity / reference.perplexity - 1, rel=1e-6)
+    assert (reference.change, reference.change_error) == (0, 0)
+
+
 def test_a_text_of_one_token_predicts_nothing():
     with pytest.raises(InvalidInput, match="at least two tokens"):
         loss.measure(model(1), model(1), [3])
@@ -45,6 +65,12 @@ def test_a_text_of_one_token_predicts_nothing():
 def test_the_prose_is_plain_english_of_some_length():
     text = loss.prose()
     assert 1500 < len(text.split()) < 4000 and "`" not in text
+
+
+def test_the_code_is_python_of_some_length():
+    tree = ast.parse(loss.code())
+    assert sum(isinstance(node, ast.FunctionDef) for node in ast.walk(tree)) > 10
+    assert 8_000 < len(loss.code()) < 16_000
 
 
 def test_a_sessions_logits_start_afresh(tiny_bundle):

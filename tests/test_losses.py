@@ -24,7 +24,7 @@ def test_losses_are_those_that_were_measured():
 
 def test_losses_stand_in_help_and_readme():
     said = " ".join(command("convert", "--help").stdout.split())
-    for name in ("int8", "lut8", "lut6", "int8-tensor", "int4", "lut4"):
+    for name in ("int8", "lut8", "lut6", "int8-tensor", "int4", "int4-channel", "lut4"):
         assert re.search(rf"\b{name} \({re.escape(percent(LOSSES[name]))}", said), name
     readme = (ROOT / "README.md").read_text()
     offered = re.findall(r"--quant (\S+) +# (.*)", readme)
@@ -41,7 +41,8 @@ def test_losses_stand_in_help_and_readme():
         ("lut4-g8", "int8", r"lut4-g8, head int8 broke .* \+118 %"),
         ("lut4", "none", "lut4 broke"),
         ("none", "lut4", "lut4 broke"),
-        ("int4", None, "made for a Mac's GPU"),
+        ("int4", None, "scales change along its input channels"),
+        ("int4-channel", None, r"int4-channel broke SmolLM2-135M: \+170 %"),
     ],
 )
 def test_a_scheme_that_breaks_models_warns_once(quant, head, message):

@@ -10,6 +10,7 @@ from ane_book.conversion.quantize import SCHEMES, encode, palettize, quantize
 from ane_book.conversion.write.program import PackageWriter
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
+from ane_book.mil.kernels import native
 from ane_book.mil.package.reader import Package
 from ane_book.mil.package.values import Constant
 from ane_book.runtime import Session
@@ -155,6 +156,16 @@ def test_the_executor_reads_the_very_weights(tmp_path, quant):
         program = MLProgram(tmp_path / "p.mlpackage", precision=precision, optimize=optimize)
         found = program.predict({"x": np.eye(64)[None, :, None]})["y"][0, :, 0]
         np.testing.assert_array_equal(found, expected, f"{precision}, optimize={optimize}")
+
+
+@pytest.mark.skipif(not native.available(), reason="compiled kernels read packed weights")
+@pytest.mark.parametrize("quant", ["int4-channel", "lut4"])
+def test_four_bits_stay_packed_in_memory(tmp_path, quant):
+    """All that is laid out is tables: the nibbles are read where the weight file is mapped."""
+    weight = weights(64, 1024)
+    product(tmp_path / "p.mlpackage", weight, quant)
+    memory = MLProgram(tmp_path / "p.mlpackage").memory
+    assert memory.mapped > weight.numel() / 2 > 4 * memory.laid_out
 
 
 def form(operation) -> tuple:

@@ -132,6 +132,7 @@ COMPRESSIONS = {
         [quantize(mode="linear", dtype="uint8", granularity="per_block", block_size=8)],
         {SCALED},
     ),
+    "int4": ("iOS18", [quantize(dtype="int4")], {SCALED}),
     "int4 blocks": (
         "iOS18",
         [quantize(dtype="int4", granularity="per_block", block_size=16)],

@@ -64,7 +64,8 @@ def _parts(channels: int, size: int) -> int:
 
 #: Scales for each output channel or for all, palettes for groups of output channels or for all, and
 #: "int4", with a scale for each 32 input channels, which is made for a Mac's GPU. What each means
-#: for the Neural Engine is in `ane_book.claims` (scale-per-block, palette-slow, integers-on-cpu).
+#: for the Neural Engine is in `ane_book.claims` (scale-per-block, int4-per-channel, palette-slow,
+#: integers-on-cpu).
 SCHEMES = {
     "none": Scheme("plain", 16),
     "int8": Scheme("linear", 8, 1),
@@ -76,6 +77,7 @@ SCHEMES = {
         for name, channels in (("g1", 1), ("g8", 8), ("g32", 32), ("tensor", 0))
     },
     "int4": Scheme("linear", 4, 1, 32),
+    "int4-channel": Scheme("linear", 4, 1),
 }
 
 
@@ -95,6 +97,7 @@ LOSSES = {
     "lut4-tensor": 26_300.0,
     "int4": 0.46,
     "int4, head int8": 0.288,
+    "int4-channel": 1.7,
 }
 BROKEN = 0.5  # a model that has lost so much answers nonsense
 

@@ -1,7 +1,7 @@
 """Products with a constant weight, prepared at load to read it as the package stores it.
 
 A language model's decode step is about a hundred matrix-vector products with constant weights,
-bound by how fast those weights are read. Where there is a C compiler they stay half, int8 or
+bound by how fast those weights are read. Where there is a C compiler they stay half, int8, int4 or
 4-bit palettes in memory (`native.py`); without one, torch's half `mv` serves one token of a 1x1
 convolution and the plain ops everything else.
 
@@ -15,6 +15,7 @@ from ane_book.mil.kernels import native
 from ane_book.mil.kernels.graph import Unfit
 from ane_book.mil.ops.conv import pointwise
 from ane_book.mil.package.function import Operation
+from ane_book.mil.package.values import Constant
 import torch
 from torch import Tensor
 
@@ -116,7 +117,7 @@ def _dense(constants: Constants, factor: Known) -> Tensor:
 
 
 def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | None:
-    """(data, table) of a weight that can stay compressed: int8 by row, or palettes of 16."""
+    """(data, table) of a weight that can stay compressed: int8 or int4 by row, palettes of 16."""
     if not isinstance(factor, Expansion):
         return None
     operation, (rows, columns) = factor.operation, factor.type.shape[:2]
@@ -126,16 +127,35 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | 
     if operation.type == "constexpr_blockwise_shift_scale":
         data, scale = inputs["data"], inputs["scale"]
         by_row = scale.type.shape[:1] == (rows,) and set(scale.type.shape[1:]) == {1}
-        if data.type.dtype != "int8" or not by_row or "offset" in inputs:
+        if not by_row or "offset" in inputs:
             return None
-        return constants.stored(data).flatten(1), constants.stored(scale).reshape(rows)
+        scales = constants.stored(scale).reshape(rows)
+        if data.type.dtype == "int8":
+            return constants.stored(data).flatten(1), scales
+        if data.type.dtype != "int4":
+            return None
+        return _nibbles(data, rows, columns, _multiples(scales))
     if operation.type == "constexpr_lut_to_dense" and "shape" not in inputs:
         indices, lut = inputs["indices"], inputs["lut"]
         groups, *others, entries, vector = lut.type.shape
-        packed = indices.packed() if indices.type.dtype == "uint4" else None
         by_rows = set(others) <= {1} and (entries, vector) == (16, 1) and rows % groups == 0
-        if packed is None or not by_rows or columns % 32:
-            return None
-        table = constants.stored(lut).reshape(groups, 16)
-        return torch.from_numpy(packed).reshape(rows, columns // 2), table
+        if indices.type.dtype == "uint4" and by_rows:
+            return _nibbles(indices, rows, columns, constants.stored(lut).reshape(groups, 16))
     return None
+
+
+def _nibbles(
+    values: Constant, rows: int, columns: int, table: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Packed nibbles of the weight file beside their table, where a kernel takes such rows."""
+    packed = values.packed()
+    if packed is None or columns % 32:
+        return None
+    return torch.from_numpy(packed).reshape(rows, columns // 2), table
+
+
+def _multiples(scales: Tensor) -> Tensor:
+    """What the nibbles of int4 stand for, as `shift_scale` rounds it: (R,) -> palettes (R, 16)."""
+    integers = torch.arange(16.0)
+    integers[8:] -= 16
+    return (scales.float()[:, None] * integers).to(scales.dtype)
