@@ -5,7 +5,8 @@
 plain: bytes of weights in fp16 or in 8 bits with scales; packed: of those in fewer bits or with
 palettes, which take k times as long as their bytes. B: the chip's read bandwidth for weights. A:
 for keys and values, which come the slower way of activations; the graph reads every slot that it
-was made for, filled or not. d: what a program takes beside.
+was made for, filled or not. (One that blends its whole cache with a mask, to write a row, is beyond
+A by far: ours write the row.) d: what a program takes beside.
 
 Every parameter is a range with its evidence (`chips`). An answer is the range between all low and
 all high ends: it says what is known, not what is likely.
