@@ -52,9 +52,11 @@ notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/
 	  $(BIN)/jupytext --quiet --to ipynb --update \
 	    --output notebooks/$$(basename $$page .md).ipynb $$page || exit 1; done
 
-schema: $(INSTALLED) ## write the schema of a bundle's manifest.json to research/
+schema: $(INSTALLED) ## write the schemas of a bundle's manifest.json and of a report to research/
 	$(BIN)/python -c "import json; from ane_book.bundle import Manifest; \
 	  print(json.dumps(Manifest.model_json_schema(), indent=2))" > research/manifest.schema.json
+	$(BIN)/python -c "import json; from ane_book.evidence.report import Report; \
+	  print(json.dumps(Report.model_json_schema(), indent=1))" > research/reports/report.schema.json
 
 lint: $(INSTALLED) ## look for mistakes without running anything
 	$(BIN)/ruff check .

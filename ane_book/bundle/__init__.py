@@ -169,10 +169,12 @@ class Bundle:
     def record(self, name: str, level: Level) -> None:
         """Put one level ("L0" to "L3") into evidence.json; the others stay as they are.
 
-        What was measured, on a Mac for one, is not lost to what cannot be measured here.
+        What was measured, on a Mac for one, is not lost to what cannot be measured here. A folder
+        that may not be written to keeps what it has.
         """
         known = self.evidence
-        if level.status == "unmeasured" != known.levels[name].status:
+        lost = level.status == "unmeasured" != known.levels[name].status
+        if lost or not os.access(self.path, os.W_OK):
             return
         levels = known.levels | {name: level}
         write_evidence(self.path, known.model_copy(update={"levels": levels}))

@@ -5,18 +5,17 @@ What a Mac alone can show is not tested here: that the engine runs anything.
 
 import os
 from pathlib import Path
+import re
 import sys
 import time
 
 from _command import ane_book as command
+from _graph import nine_ops
 from ane_book import device
 from ane_book.evidence.residency import measure
 from ane_book.evidence.residency.child import run
 from ane_book.evidence.residency.plan import PlannedOp, by_device, share
 from ane_book.evidence.residency.verdict import messages
-import coremltools as ct
-from coremltools.converters.mil import Builder as mb
-import numpy as np
 import pytest
 
 MAC = Path(__file__).with_name("_mac.py")
@@ -25,27 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory) -> Path:
-    """Nine ops in a row, named as in the recorded plan."""
-    rng = np.random.default_rng(0)
-
-    def weight():
-        return (rng.standard_normal((8, 8, 1, 1)) / 3).astype(np.float16)
-
-    @mb.program(
-        input_specs=[mb.TensorSpec((1, 8, 4, 4), ct.converters.mil.mil.types.fp16)],
-        opset_version=ct.target.iOS18,
-    )
-    def graph(x):
-        for name in ("in0_0", "in0_1", "out_0", "out_1"):
-            x = mb.relu(x=mb.conv(x=x, weight=weight(), name=f"wrap_{name}_conv"))
-            if name == "in0_1":
-                x = mb.mul(x=x, y=np.float16(1.5), name="affine_0")
-        return mb.identity(x=x, name="y")
-
-    path = tmp_path_factory.mktemp("residency") / "graph.mlpackage"
-    target = {"minimum_deployment_target": ct.target.iOS18, "convert_to": "mlprogram"}
-    ct.convert(graph, **target, skip_model_load=True).save(str(path))
-    return path
+    return nine_ops(tmp_path_factory.mktemp("residency") / "graph.mlpackage")
 
 
 def measured(package: Path, mode: str, soak: int = 125, **options):
@@ -80,7 +59,7 @@ VERDICTS = {
     "refuse": ("refused", r"gave up \(exit status 0\).*ANECCompile\(\) FAILED"),
     "nan": ("numbers", "values that are no numbers"),
     "leak": ("leaking", "MB more after .* predictions"),
-    "drift": ("drifting", "'y' is another after 125 equal predictions"),
+    "drift": ("drifting", "'wrap_out_1_relu' is another after 125 equal predictions"),
     "elsewhere": ("elsewhere", r"0% of the estimated time.*conv 'wrap_in0_0_conv' on the CPU"),
     "quit": ("crashed", "status 0, but not done: while its start"),
 }
@@ -91,8 +70,6 @@ def test_each_way_to_fail_has_its_own_verdict(package, mode):
     found = measured(package, mode, **({"timeout": 3.0} if mode == "hang" else {}))
     verdict, reason = VERDICTS[mode]
     assert found.verdict == verdict, found
-    import re
-
     assert re.search(reason, found.reason), found.reason
 
 

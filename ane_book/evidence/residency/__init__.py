@@ -27,7 +27,7 @@ from ane_book.mil import MLProgram, Pipeline, open_model
 from ane_book.runtime.backends import COMPUTE_UNITS
 import numpy as np
 
-__all__ = ["Residency", "bundle_level", "measure", "measure_each", "why_not"]
+__all__ = ["Residency", "bundle_level", "measure", "measure_each", "most_memory", "why_not"]
 
 TIMEOUT = 1800.0  # seconds for one function: the engine's compiler has taken minutes for a layer
 SOAK = 500  # predictions; a stateful model has crashed after 100 to 200 (coremltools #2716)
@@ -51,20 +51,20 @@ def measure(
     soak: int = SOAK,
     timeout: float = TIMEOUT,
     memory: int | None = None,
-    command: Sequence[str] = PROBE,
+    command: Sequence[str] | None = None,
 ) -> Residency:
     """Ask this Mac where one function of a package runs.
 
     units: what is judged, "CPU_AND_NE" or "ALL"; the CPU alone, and CPU with GPU, are what it is
     held against. inputs: by name; random ones when None. memory: bytes that the child
-    may take, by default four fifths of the machine's. command: what the child runs, with the
-    request as its last argument; one of your own is run on any machine.
+    may take, by default `most_memory`. command: what the child runs instead of the
+    probe, with the request as its last argument, on any machine.
 
     Raises InvalidPackage, InvalidInput or UnsupportedOp: the executor runs the package first.
     """
     if units not in ("ALL", "CPU_AND_NE"):
         raise InvalidInput(f"units must be ALL or CPU_AND_NE of {', '.join(COMPUTE_UNITS)}")
-    if command is PROBE and (reason := why_not()):
+    if command is None and (reason := why_not()):
         return Residency("unmeasured", reason)
     program = open_model(package, function, "fp16")
     if isinstance(program, Pipeline):
@@ -73,14 +73,19 @@ def measure(
         )
     arrays = dict(inputs) if inputs is not None else program.random_inputs(0)
     expected = _expected(program, arrays)
-    memory = memory or int(0.8 * (device.memory_bytes() or 16 << 30))
+    memory = memory or most_memory()
     with tempfile.TemporaryDirectory(prefix="ane-book-") as name:
         folder = Path(name)
         np.savez(folder / "inputs.npz", **arrays)
         request = folder / "request.json"
         request.write_text(json.dumps(_request(program, units, soak)))
-        outcome = run([*command, str(request)], folder, timeout, memory)
+        outcome = run([*(command or PROBE), str(request)], folder, timeout, memory)
         return judge(outcome, folder, units, expected)
+
+
+def most_memory() -> int:
+    """Bytes that a child may take: four fifths of this machine's."""
+    return int(0.8 * (device.memory_bytes() or 16 << 30))
 
 
 def _expected(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,0 +1,53 @@
+"""`ane-book report`: everything that this machine can say, as one file to keep or to send."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from ane_book.progress import progress_bar
+import typer
+
+__all__ = ["report_command"]
+
+Units = StrEnum("Units", {name: name for name in ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")})
+
+HOW = (
+    "To contribute it, open {page} and read it; it holds no path and no name. Then add {file} to "
+    "research/reports/, under another name, by a pull request or an issue. The book shows it as "
+    "it is."
+)
+
+
+def report_command(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Packages and bundles of your own.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="A reference model to convert and measure; none: no model.")
+    ] = "smollm2-135m-instruct",
+    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("ane-book-report"),
+    units: Annotated[
+        list[Units] | None,
+        typer.Option(help="Compute units to time.  [default: all that are here]"),
+    ] = None,
+    soak: Annotated[int, typer.Option(min=1, help="Predictions in a row on the engine.")] = 500,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for each part.")] = 1800,
+    experiments: Annotated[
+        bool, typer.Option(help="Run the experiments of research/experiments.")
+    ] = True,
+) -> None:
+    """Measure this machine: laws, parity, residency, speed, experiments; JSON and a page.
+
+    Off a Mac the executor stands for Core ML, and residency is unmeasured.
+    """
+    import ane_book
+    from ane_book.evidence.report import Settings, gather, write
+    from ane_book.evidence.report.experiments import find_folder
+
+    scripts = find_folder() if experiments else None
+    settings = Settings(tuple(map(str, units or ())), soak, timeout, scripts)
+    with progress_bar() as progress:
+        subjects = [ane_book.convert(model, progress=progress).path] if model != "none" else []
+        found = gather([*subjects, *(paths or [])], settings, progress)
+    file, page = write(found, out)
+    print(f"{file}\n{page}\n\n{HOW.format(file=file.name, page=page.name)}")

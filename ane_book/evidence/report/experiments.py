@@ -1,0 +1,48 @@
+"""The experiments of `research/experiments`: scripts that each settle one claim on a Mac.
+
+A script prints one JSON object: name, claim, status, verdict, rows. With --dry-run it builds its
+graphs, runs them through the executor and prints what it would ask; the same code, but for the Mac.
+"""
+
+import json
+from pathlib import Path
+import subprocess
+import sys
+
+from ane_book.evidence.report.private import scrub
+from ane_book.evidence.report.schema import Experiment
+from pydantic import ValidationError
+
+__all__ = ["find_folder", "run_all"]
+
+TIMEOUT = 3600.0  # seconds for one script: some ask the engine's compiler many times
+
+
+def find_folder() -> Path | None:
+    """The scripts beside this library, in a checkout of its repository."""
+    folder = Path(__file__).parents[3] / "research" / "experiments"
+    return folder if folder.is_dir() else None
+
+
+def run_all(folder: Path | None, dry: bool, timeout: float = TIMEOUT) -> list[Experiment]:
+    """Every script of a folder, by name; dry: without a Mac."""
+    scripts = sorted(folder.glob("settle_*.py")) if folder else []
+    return [run_one(script, dry, timeout) for script in scripts]
+
+
+def run_one(script: Path, dry: bool, timeout: float = TIMEOUT) -> Experiment:
+    """One script in a process of its own; what goes wrong is its verdict."""
+    command = [sys.executable, str(script), *(["--dry-run"] if dry else [])]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        return Experiment.model_validate(json.loads(done.stdout.strip().splitlines()[-1]))
+    except subprocess.TimeoutExpired:
+        failed = f"not done after {timeout:.0f} s"
+    except (ValueError, IndexError, ValidationError):
+        lines = done.stderr.strip().splitlines() or ["it said nothing"]
+        failed = f"exit status {done.returncode}: {scrub(lines[-1])[:300]}"
+    name = script.stem.removeprefix("settle_").replace("_", "-")
+    return Experiment(name=name, claim=name, status="failed", verdict=failed)

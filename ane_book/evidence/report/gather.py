@@ -1,0 +1,242 @@
+"""A report gathered: every level on every subject, whatever fails on the way.
+
+What may crash or hang runs in a child. A part that cannot be measured says why; the rest of the
+report is none the worse for it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+import datetime
+import hashlib
+from pathlib import Path
+import platform
+import tempfile
+
+from ane_book import device
+from ane_book.bundle import Bundle, regular_files
+from ane_book.bundle.evidence import Level
+from ane_book.errors import AneBookError
+from ane_book.evidence.inspect import is_bundle
+from ane_book.evidence.laws import check
+from ane_book.evidence.levels import versions
+from ane_book.evidence.parity import check_parity
+from ane_book.evidence.placement import place
+from ane_book.evidence.report import experiments
+from ane_book.evidence.report.private import scrub
+from ane_book.evidence.report.schema import Function, Machine, Report, Speed, Subject
+from ane_book.evidence.report.speed import EXECUTOR, measure_speed
+from ane_book.evidence.residency import Residency, bundle_level, measure_each, most_memory, why_not
+from ane_book.mil.package.reader import Package
+from ane_book.reference import reference_models
+
+__all__ = ["Settings", "gather"]
+
+Progress = Callable[[str, int, int], None]
+CHIPS = ("m2", "m4", "m6")  # those with published estimates; another is held against the M4's
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a report is taken.
+
+    units: compute units to time, of Core ML's; () for all that are here. The engine is asked for
+    its plan, and soaked, where it is among them. soak: predictions. timeout: seconds for a child.
+    experiments: the folder of the scripts, or None to leave them out.
+    """
+
+    units: tuple[str, ...] = ()
+    soak: int = 500
+    timeout: float = 1800.0
+    experiments: Path | None = None
+
+    @property
+    def timed(self) -> list[str]:
+        """What is timed on this machine."""
+        if not device.CAN_PREDICT:
+            return [EXECUTOR]
+        engine = ["CPU_AND_NE"] if device.neural_engine()[0] else []
+        return [EXECUTOR, *(self.units or ["CPU_ONLY", "CPU_AND_GPU", *engine])]
+
+    @property
+    def engine(self) -> str | None:
+        """Why the engine is not asked; None where it is."""
+        left_out = bool(self.units) and not {"ALL", "CPU_AND_NE"} & {*self.units}
+        if left_out:
+            return f"only {', '.join(self.units)} were asked for"
+        return why_not()
+
+
+def gather(
+    paths: Sequence[str | Path],
+    settings: Settings,
+    progress: Progress = lambda description, done, total: None,
+) -> Report:
+    """The report on these bundles and packages."""
+    total = len(paths) + 1
+    subjects = []
+    for done, path in enumerate(paths):
+        progress(f"subject {done + 1}", done, total)
+        subjects.append(_subject(Path(path), settings))
+    progress("experiments", total - 1, total)
+    found = experiments.run_all(settings.experiments, dry=settings.engine is not None)
+    progress("done", total, total)
+    return Report(
+        date=datetime.datetime.now(datetime.UTC).date(),
+        machine=_machine(),
+        tools=versions(),
+        library=library_hash(),
+        units=settings.timed,
+        subjects=subjects,
+        experiments=found,
+    )
+
+
+def _machine() -> Machine:
+    memory, (engine, why) = device.memory_bytes(), device.neural_engine()
+    return Machine(
+        chip=scrub(device.chip()),
+        system=_system(),
+        cores=device.cores(),
+        memory_gb=round(memory / 1e9, 1) if memory else None,
+        neural_engine=engine,
+        why=why,
+    )
+
+
+def _system() -> str:
+    """The system and its version, without what tells one machine from another."""
+    version = device.macos_version()
+    name = f"macOS {version[0]}.{version[1]}" if version else platform.system()
+    return f"{name}, {platform.machine()}"
+
+
+def library_hash() -> str:
+    """sha256 of this library's sources."""
+    digest, root = hashlib.sha256(), Path(__file__).parents[2]
+    for file in sorted(root.rglob("*.py")):
+        digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _subject(path: Path, settings: Settings) -> Subject:
+    found, reason = {}, settings.engine
+    if reason is None:
+        for key, one in measure_each(path, soak=settings.soak, timeout=settings.timeout):
+            found[key] = one
+    functions = [_function(*each, found, reason) for each in _functions(path)]
+    laws = check(path).level()
+    if not is_bundle(path):
+        levels = {"L0": laws, "L1": _unmeasured("L1"), "L3": _unmeasured("L3")}
+        levels["L2"] = bundle_level(found) if found else _no(reason)
+        levels = {name: _scrubbed(levels[name]) for name in sorted(levels)}
+        return Subject(
+            name="a package", sha256=_hash(path), kind="package", levels=levels,
+            functions=functions,
+        )  # fmt: skip
+    bundle = Bundle.open(path)
+    bundle.record("L0", laws)
+    with _failing() as failed:
+        bundle.record("L1", check_parity(bundle).level())
+    if found:
+        bundle.record("L2", bundle_level(found))
+    levels = bundle.evidence.levels | ({"L1": _no(failed[0])} if failed else {})
+    if reason is not None:  # measured elsewhere, it is not this machine's
+        levels = levels | {"L2": _no(reason)}
+    known = bundle.manifest.name in reference_models()
+    return Subject(
+        name=bundle.manifest.name if known else "a bundle",
+        sha256=bundle.manifest.seal or _hash(path),
+        kind="bundle",
+        levels={name: _scrubbed(level) for name, level in levels.items()},
+        functions=functions,
+        speed=[_speed(bundle, units, settings) for units in settings.timed],
+    )
+
+
+def _unmeasured(name: str) -> Level:
+    return _no(f"{name} is found out of bundles, and this is a package alone")
+
+
+def _no(reason: str) -> Level:
+    return Level(status="unmeasured", reason=scrub(reason)[:2000])
+
+
+def _scrubbed(level: Level) -> Level:
+    return level.model_copy(update={"reason": scrub(level.reason)})
+
+
+@contextmanager
+def _failing() -> Iterator[list[str]]:
+    """The sentence of an error of ours, if there is one, in a list."""
+    failed: list[str] = []
+    try:
+        yield failed
+    except AneBookError as error:
+        failed.append(str(error))
+
+
+def _functions(path: Path) -> Iterator[tuple[Path, str, str]]:
+    """Package, function, and the name by which `measure_each` has it."""
+    if is_bundle(path):
+        for part in Bundle.open(path).manifest.packages:
+            for function in part.functions:
+                yield path / part.package, function, f"{part.package} {function}"
+    else:
+        for function in Package(path).functions:
+            yield path, function, path.name
+
+
+def _function(
+    package: Path, function: str, key: str, found: dict[str, Residency], reason: str | None
+) -> Function:
+    one = found.get(key) or Residency("unmeasured", reason or "not the default function")
+    with _failing() as failed:
+        placement = place(package, _chip(), function)
+        predicted = _predicted(placement)
+        devices = {p.op.name: d for p, d in zip(placement.placed, placement.devices, strict=True)}
+    if failed:
+        predicted, devices = {"failed": scrub(failed[0])}, {}
+    sure = [
+        (op.preferred == "ane") == (devices[op.name] == "ANE")
+        for op in one.ops
+        if op.preferred and devices.get(op.name, "depends") != "depends"
+    ]
+    own = is_bundle(package.parent)
+    return Function(
+        name=f"{package.name} {function}" if own else function,
+        predicted=predicted,
+        verdict=one.verdict,
+        reason=scrub(one.reason)[:2000],
+        figures=one.figures,
+        said=[scrub(line) for line in one.said],
+        ops=[(op.name, op.type, op.preferred, op.cost) for op in one.ops if op.preferred],
+        as_predicted=(sum(sure), len(sure)) if sure else None,
+    )
+
+
+def _predicted(placement) -> dict:
+    best, worst = placement.best.facts, placement.worst.facts
+    names = ("share_of_operations", "share_of_weight_bytes", "partitions_on_ane")
+    numbers = {name: [round(worst[name], 4), round(best[name], 4)] for name in names}
+    return {"verdict": placement.verdict, "chip": placement.chip} | numbers
+
+
+def _chip() -> str:
+    words = device.chip().lower().split()
+    return next((chip for chip in CHIPS if chip in words), "m4")
+
+
+def _speed(bundle: Bundle, units: str, settings: Settings) -> Speed:
+    with tempfile.TemporaryDirectory(prefix="ane-book-") as folder:
+        found = measure_speed(bundle, units, Path(folder), settings.timeout, most_memory())
+    return found.model_copy(update={"failed": found.failed and scrub(found.failed)})
+
+
+def _hash(path: Path) -> str:
+    """sha256 of all files of a package."""
+    digest = hashlib.sha256()
+    for name in sorted(regular_files(path)):
+        with (path / name).open("rb") as file:
+            digest.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

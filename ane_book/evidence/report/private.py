@@ -1,0 +1,54 @@
+"""Nothing personal leaves a machine: no path, no name of a user or a host."""
+
+from contextlib import suppress
+import getpass
+from pathlib import Path
+import re
+import socket
+
+from ane_book.errors import InvalidInput
+
+__all__ = ["check", "scrub"]
+
+#: A path from the root, of a Mac, of Linux or of Windows; addresses are none.
+PATH = re.compile(
+    r"(?<![\w/.:~-])(?:~|[A-Za-z]:)?[\\/](?:Users|home|private|tmp|var|root|opt|Volumes|work|usr"
+    r"|Library|Applications|mnt|srv|data)[\\/][^\s'\"<>|:,;)]*"
+)
+
+
+def scrub(text: str) -> str:
+    """The text without paths from the root, and without this machine's names."""
+    text = PATH.sub("(a path)", text)
+    for name in _names():
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "(a name)", text)
+    return text
+
+
+def check(text: str) -> None:
+    """Raise InvalidInput if a report holds what it must not."""
+    found = PATH.search(text) or next(
+        (
+            found
+            for name in _names()
+            if (found := re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text))
+        ),
+        None,
+    )
+    if found:
+        around = text[max(0, found.start() - 40) : found.start()]
+        raise InvalidInput(
+            f"the report would hold a path or a name of this machine, after {around!r}; it was not "
+            "written: please tell us"
+        )
+
+
+def _names() -> set[str]:
+    """This machine's host name and its user's, where they are long enough to mean something."""
+    names = set()
+    with suppress(Exception):  # a user without a name, a machine without one
+        names |= {getpass.getuser(), Path.home().name}
+    with suppress(OSError):
+        names |= {socket.gethostname(), socket.gethostname().split(".")[0]}
+    plain = {"root", "user", "runner", "localhost", "home", "admin", "main", "mac", "macbook"}
+    return {name for name in names if len(name) > 3 and name.lower() not in plain}

@@ -1,0 +1,146 @@
+"""What a report says: one machine, what ran on it, and how that was seen. Nothing personal.
+
+Its JSON schema, for people who check a report before they send it, is
+`research/reports/report.schema.json`.
+"""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ane_book.bundle.evidence import Level
+from ane_book.errors import InvalidInput, printable
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+__all__ = ["Experiment", "Function", "Machine", "Report", "Speed", "Subject", "read_report"]
+
+FORMAT = "ane-book report 1"
+VERSION = int(FORMAT.split()[-1])
+MAX_BYTES = 1 << 24
+
+Words = Annotated[str, Field(min_length=1, max_length=2000)]
+Seconds = Annotated[float, Field(ge=0)]
+SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Figure = bool | int | float | Words | None
+Figures = dict[Words, Figure | list[Figure]]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Machine(_Record):
+    """What it ran on, as far as it matters."""
+
+    chip: Words
+    system: Words
+    cores: Annotated[int, Field(ge=1)]
+    memory_gb: float | None = None
+    neural_engine: bool = Field(description="Whether Core ML has an engine to plan on here")
+    why: Words = Field(description="Why it has, or has not")
+
+
+class Speed(_Record):
+    """One bundle on one set of compute units, or by the executor."""
+
+    units: Words
+    cold_s: Seconds | None = Field(None, description="First load in a fresh process")
+    warm_s: Seconds | None = Field(None, description="Second load in the same process")
+    prefill_tps: float | None = Field(None, description="Tokens a second of a prompt")
+    decode_tps: float | None = Field(None, description="Tokens a second, one by one")
+    failed: Words | None = Field(None, description="Why there are no figures")
+
+
+class Function(_Record):
+    """One function of a package: predicted, and found."""
+
+    name: Words
+    predicted: Figures = Field({}, description="ane-book place: shares, segments, the verdict")
+    verdict: Words = Field(description="ane_book.evidence.residency.verdict has the words")
+    reason: Words
+    figures: Figures = {}
+    said: list[Words] = Field([], description="What the compiler printed when it gave up")
+    ops: list[tuple[str, str, str | None, float | None]] = Field(
+        [], description="Core ML's plan: name, type, preferred device, share of the time"
+    )
+    as_predicted: tuple[int, int] | None = Field(
+        None, description="Ops planned as predicted, of those that are predicted for sure"
+    )
+
+
+class Subject(_Record):
+    """A bundle or a package. Of the reader's own only a hash is told, not its name."""
+
+    name: Words
+    sha256: SHA256
+    kind: Literal["bundle", "package"]
+    levels: dict[Literal["L0", "L1", "L2", "L3"], Level]
+    functions: list[Function] = []
+    speed: list[Speed] = []
+
+
+class Experiment(_Record):
+    """One claim with evidence on both sides, and what this machine says of it."""
+
+    name: Words
+    claim: Words
+    status: Literal["measured", "dry run", "failed"]
+    verdict: Words
+    rows: list[Figures] = []
+
+
+class Report(_Record):
+    """All of it."""
+
+    format: Literal["ane-book report 1"] = FORMAT
+    date: datetime.date
+    machine: Machine
+    tools: dict[Words, Words]
+    library: SHA256 = Field(description="Of the sources of ane_book")
+    units: list[Words] = Field(description="Compute units that were asked for")
+    subjects: list[Subject]
+    experiments: list[Experiment] = []
+
+    @model_validator(mode="after")
+    def _check(self) -> "Report":
+        found = [level for subject in self.subjects for level in subject.levels.items()]
+        if not self.machine.neural_engine:
+            wrong = [name for name, one in found if name == "L2" and one.status != "unmeasured"]
+            if wrong:
+                raise ValueError("L2 was measured on a machine without a Neural Engine")
+        return self
+
+    def text(self) -> str:
+        """As JSON, for a file."""
+        fields = self.model_dump(mode="json", exclude_defaults=True)
+        return json.dumps({"format": FORMAT} | fields, indent=1) + "\n"
+
+
+def read_report(path: str | Path) -> Report:
+    """A report that somebody sent. Raises InvalidInput: no report, of a newer version, broken."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InvalidInput(f"{path}: more than {MAX_BYTES:,} bytes, so no report of ours")
+        fields = json.loads(path.read_bytes())
+        found = fields["format"]
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise InvalidInput(f"{path}: not a report that `ane-book report` wrote") from None
+    if found != FORMAT:
+        _refuse_version(path, found)
+    try:
+        return Report.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"])) or "the report"
+    raise InvalidInput(f"{path}: {printable(place)[:100]}: {printable(first['msg'])[:200]}")
+
+
+def _refuse_version(path: Path, found: object) -> None:
+    head, _, number = str(found).rpartition(" ")
+    if head == "ane-book report" and number.isdecimal() and int(number) > VERSION:
+        raise InvalidInput(f"{path}: {found!r}, of a newer ane-book; this one reads {FORMAT!r}")
+    raise InvalidInput(f"{path}: format {printable(str(found))[:40]!r} is not {FORMAT!r}")

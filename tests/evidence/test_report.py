@@ -1,0 +1,177 @@
+"""`ane-book report`: whole on any machine, nothing personal in it; what is sent is held to it."""
+
+import json
+from pathlib import Path
+import sys
+
+from _command import ane_book as command
+from _command import refused
+from _graph import nine_ops
+from ane_book import device
+from ane_book.errors import InvalidInput
+from ane_book.evidence import residency
+from ane_book.evidence.report import Settings, gather, page, read_report, write
+from ane_book.evidence.report.private import check, scrub
+from ane_book.evidence.report.schema import Report
+import pytest
+
+REPORTS = Path(__file__).parents[2] / "research" / "reports"
+SCHEMA = REPORTS / "report.schema.json"
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def subjects(tiny_bundle, tmp_path_factory):
+    package = tmp_path_factory.mktemp("somebody") / "secret-plan.mlpackage"
+    return [tiny_bundle("llama")[1].path, nine_ops(package)]
+
+
+@pytest.fixture(scope="module")
+def report(subjects):
+    return gather(subjects, Settings(timeout=300.0))
+
+
+def test_off_a_mac_it_is_whole_but_for_residency(report):
+    if device.neural_engine()[0]:
+        pytest.skip("this machine has an engine")
+    bundle, package = report.subjects
+    assert {name: level.status for name, level in bundle.levels.items()} == {
+        "L0": bundle.levels["L0"].status, "L1": "passed", "L2": "unmeasured", "L3": "unmeasured",
+    }  # fmt: skip
+    assert bundle.levels["L0"].status in ("passed", "failed")
+    assert package.kind == "package" and package.levels["L2"].reason == device.neural_engine()[1]
+    (speed,) = [speed for speed in bundle.speed if speed.units == "executor"]
+    assert speed.failed is None and speed.prefill_tps > 0 and speed.decode_tps > 0
+    assert speed.cold_s > 0 and speed.warm_s > 0
+    (function,) = package.functions
+    assert function.predicted["verdict"] in ("ANE", "CPU", "depends")
+
+
+def test_it_is_written_and_read_back(report, tmp_path):
+    file, page = write(report, tmp_path / "out")
+    assert read_report(file) == report
+    text = page.read_text()
+    assert report.machine.chip in text and "unmeasured" in text and "http" not in text
+
+
+def test_nothing_personal_is_in_it(report, subjects):
+    text = report.text()
+    check(text)
+    for told in ("secret-plan", str(subjects[0].parent), device.cache_folder(), Path.home()):
+        assert str(told) not in text
+
+
+def test_with_an_engine_prediction_and_plan_stand_side_by_side(subjects, monkeypatch):
+    """The engine is one of `_mac.py`: a recorded plan, the executor, real processes."""
+    monkeypatch.setattr(residency, "why_not", lambda: None)
+    gathering = sys.modules["ane_book.evidence.report.gather"]
+    monkeypatch.setattr(gathering, "why_not", lambda: None)
+    monkeypatch.setattr(residency, "PROBE", [sys.executable, str(HERE / "_mac.py"), "well"])
+    engine = (True, "recorded")
+    monkeypatch.setattr(device, "neural_engine", lambda: engine)
+    found = gather(subjects[1:], Settings(soak=50, timeout=300.0))
+    (package,) = found.subjects
+    (function,) = package.functions
+    assert package.levels["L2"].status == "passed" and function.verdict == "resident"
+    assert len(function.ops) == 9 and function.ops[0][2] == "ane"
+    assert function.as_predicted is None or function.as_predicted[1] <= 9
+    assert function.figures["ane_cost"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "text, kept",
+    [
+        ("/Users/ada/models/x.mlpackage: no", "(a path): no"),
+        ("cannot open '/tmp/abc/y'", "cannot open '(a path)'"),
+        (r"C:\Users\ada\x", "(a path)"),
+        ("https://github.com/home/x says", "https://github.com/home/x says"),
+        ("1/2 of a/b", "1/2 of a/b"),
+    ],
+)
+def test_paths_are_taken_out(text, kept):
+    assert scrub(text) == kept
+
+
+def test_names_of_this_machine_are_taken_out(monkeypatch):
+    monkeypatch.setattr("getpass.getuser", lambda: "ada.lovelace")
+    monkeypatch.setattr("socket.gethostname", lambda: "adas-mac.local")
+    assert scrub("ada.lovelace on adas-mac") == "(a name) on (a name)"
+    with pytest.raises(InvalidInput, match="not written"):
+        check('{"chip": "the one of ada.lovelace"}')
+
+
+def broken(report: Report, tmp_path: Path, change) -> Path:
+    fields = json.loads(report.text())
+    change(fields)
+    file = tmp_path / "sent.json"
+    file.write_text(json.dumps(fields))
+    return file
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda f: f.update(format="ane-book report 2"), "of a newer ane-book"),
+        (lambda f: f.update(format="something"), "format 'something' is not"),
+        (lambda f: f.pop("format"), "not a report"),
+        (lambda f: f["machine"].pop("chip"), "machine.chip: Field required"),
+        (lambda f: f.update(host="adas-mac"), "host: Extra inputs"),
+        (lambda f: f["subjects"][0].update(sha256="x"), "subjects.0.sha256"),
+        (lambda f: f["subjects"][0]["levels"]["L1"].update(status="fine"), "levels.L1.status"),
+        (
+            lambda f: f["subjects"][0]["levels"].update(L2=f["subjects"][0]["levels"]["L1"]),
+            "L2 was measured on a machine without a Neural Engine",
+        ),
+    ],
+)
+def test_a_report_that_breaks_the_schema_is_told(report, tmp_path, change, said):
+    with pytest.raises(InvalidInput, match=said):
+        read_report(broken(report, tmp_path, change))
+
+
+def test_what_is_no_report_is_told(tmp_path):
+    file = tmp_path / "x.json"
+    for content in ("", "[]", "{", "[" * 100_000):
+        file.write_text(content)
+        with pytest.raises(InvalidInput, match="not a report"):
+            read_report(file)
+    with pytest.raises(InvalidInput, match="No such file"):
+        read_report(tmp_path / "none.json")
+
+
+def test_a_page_shows_text_as_text(report, tmp_path):
+    def change(fields):
+        fields["machine"]["chip"] = "<script>alert(1)</script>"
+
+    text = page([read_report(broken(report, tmp_path, change))])
+    assert "<script>" not in text and "&lt;script&gt;" in text
+
+
+def contributed() -> list[Path]:
+    return [path for path in sorted(REPORTS.glob("*.json")) if path != SCHEMA]
+
+
+def test_reports_that_were_sent_are_sound_and_tell_nothing_personal():
+    assert contributed(), "research/reports/ holds at least the report of a machine of ours"
+    for path in contributed():
+        text = read_report(path).text()
+        assert scrub(text) == text, path
+
+
+def test_the_schema_on_disk_is_the_schema():
+    assert json.loads(SCHEMA.read_text()) == Report.model_json_schema()
+
+
+def test_the_command_writes_both_files(subjects, tmp_path):
+    out = tmp_path / "report"
+    done = command(
+        "report", subjects[1], "--model", "none", "--out", out, "--no-experiments", "--timeout", 300
+    )
+    assert done.returncode == 0, done.stderr
+    assert read_report(out / "report.json").subjects[0].kind == "package"
+    assert (out / "report.html").exists() and "research/reports/" in done.stdout
+
+
+def test_the_command_refuses_what_it_cannot_measure(tmp_path):
+    said = refused("report", tmp_path / "nothing", "--model", "none", "--no-experiments")
+    assert "nothing" in said
