@@ -32,8 +32,12 @@ CHOICES = (("model", "Model"), ("chip", "Chip"), ("quant", "Weights"), ("limit",
 
 
 def quants() -> list[str]:
-    """The forms of weights that the page offers: each scheme's plain name, if it is predicted."""
-    return [name for name, scheme in SCHEMES.items() if "-" not in name and not scheme.block]
+    """The forms of weights that the page offers: the first of each kind and bits, if predicted."""
+    found: dict[tuple[str, int], str] = {}
+    for name, scheme in SCHEMES.items():
+        if not scheme.block:
+            found.setdefault((scheme.form, scheme.bits), name)
+    return list(found.values())
 
 
 def planner_data() -> dict[str, Any]:
