@@ -10,14 +10,15 @@ import shutil
 
 from _tiny import TINY
 import ane_book
-from ane_book.bundle import Bundle
+from ane_book.bundle import Bundle, Manifest
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
-from ane_book.errors import InvalidBundle, InvalidInput
-from ane_book.models import find, read_config
+from ane_book.errors import InvalidBundle
+from ane_book.evidence import laws
 from ane_book.runtime import Session
 from ane_book.runtime.backends import MILBackend
 import numpy as np
+from pydantic import ValidationError
 import pytest
 import torch
 
@@ -52,14 +53,7 @@ class TestPartitions:
             logits = session.decode(found[-1])
         return found
 
-    @pytest.mark.parametrize("family", [name for name in TINY if not find(name).in_projections])
-    def test_a_block_of_another_kind_is_not_cut(self, tiny, tmp_path, family):
-        """Told before a weight is read: the host knows one kind of block alone."""
-        config = read_config(tiny(family)[0].config.to_dict())
-        with pytest.raises(InvalidInput, match=f"of {family} models is not supported; take part"):
-            plan(config, make_recipe(config, **CUT))
-
-    @pytest.mark.parametrize("family", [name for name in TINY if find(name).in_projections])
+    @pytest.mark.parametrize("family", TINY)
     def test_projections_give_the_tokens_of_layers(self, tiny_bundle, family):
         """fp32: 20 greedy tokens, and the logits of all to within the order of a sum."""
         _, layers = tiny_bundle(family, kv="state")
@@ -117,9 +111,10 @@ class TestPartitions:
         """Qwen2.5-0.5B: 24 x 7 matrices, and a head of 16 x 9,496 rows."""
         recipe = make_recipe(partition="projections", head_rows=9496)
         made = plan(find_config(QWEN), recipe)
-        assert (len(made.shards), len(made.head)) == (24 * 7, 16)
+        assert (len(made.programs), len(made.splits)) == (24 * 7 + 16, 16)
         assert set(made.splits) == {9496}
-        assert [s.projection for s in made.shards[:7]] == ["q", "k", "v", "o", "gate", "up", "down"]
+        matrices = [program.projection for program in made.programs[:7]]
+        assert matrices == ["q", "k", "v", "o", "gate", "up", "down"]
         assert recipe.kv == "host"
 
     @pytest.mark.parametrize("step", ["layer 2", "head"])
@@ -139,18 +134,44 @@ class TestPartitions:
         _, bundle = tiny_bundle("llama", **CUT)
         copy = shutil.copytree(bundle.path, tmp_path / "b")
         manifest = json.loads((copy / "manifest.json").read_text())
-        del manifest["packages"][3]
+        packages = manifest["packages"]
+        packages[:] = [part for part in packages if part["package"] != "layer_00_o.mlpackage"]
         (copy / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(
             InvalidBundle, match="layer_00_o.mlpackage is among the files, but is no part"
         ):
             Bundle.open(copy)
 
+    @pytest.mark.parametrize(
+        ("layer", "stretch", "message"),
+        [(1, 0, "layer_01_q.mlpackage, 'decode': inputs .*attention_qkv_in.* do not fit"),
+         (1, 1, "layer_01_o.mlpackage, 'decode': inputs .* do not fit"),
+         (1, 3, "layer_01_down.mlpackage, 'decode': inputs .* do not fit"),
+         (1, 4, "layer_02_host.mlpackage, layers 2 to 3, is out of order"),
+         (2, 4, "no part ends layer 2 by giving hidden_out")],
+    )  # fmt: skip
+    def test_a_bundle_that_lacks_a_stretch(self, tiny_bundle, layer, stretch, message):
+        """What the same stretch of the layer before gave is not taken for its own."""
+        fields = tiny_bundle("llama", **CUT)[1].manifest.model_dump(mode="json")
+        fields["packages"] = [
+            part for part in fields["packages"]
+            if (part["layers"], part["stretch"]) != ([layer, layer + 1], stretch)
+        ]  # fmt: skip
+        with pytest.raises(ValidationError, match=message):
+            Manifest.model_validate(fields)
+
+    def test_what_is_the_hosts_is_not_looked_at_as_the_engines(self, tiny_bundle):
+        _, bundle = tiny_bundle("llama", **CUT)
+        found = {path.name for path in laws.packages_of(bundle.path)}
+        assert found == {part.package for part in bundle.manifest.programs}
+        assert len(found) == 3 * 7 + 3 == len(plan(bundle.config, bundle.recipe).programs)
+
     def test_a_program_of_another_shape(self, tiny_bundle, tmp_path):
         _, bundle = tiny_bundle("llama", **CUT)
         copy = shutil.copytree(bundle.path, tmp_path / "b")
         manifest = json.loads((copy / "manifest.json").read_text())
-        up, down = (shard for shard in manifest["packages"][5:7])
+        parts = {part["package"][:-10]: part for part in manifest["packages"]}
+        up, down = parts["layer_00_up"], parts["layer_00_down"]
         up["package"], down["package"] = down["package"], up["package"]
         (copy / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(InvalidBundle, match=r"has type .* manifest.json says"):

@@ -1,6 +1,6 @@
 """Where bundles go: nothing of a user's is lost, nothing half-written stays, no stale one is found.
 
-Conversions here are of one layer in projections, the quickest there are.
+Conversions here are of one layer, the quickest there are.
 """
 
 from functools import partial
@@ -21,7 +21,7 @@ from ane_book.errors import InvalidBundle, InvalidInput
 import pytest
 
 SMALL = {"num_hidden_layers": 1}
-CUT = {"partition": "projections", "context": 32, "prefill": 8}
+SHORT = {"context": 32, "prefill": 8}
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def weights(tiny) -> str:
 
 @pytest.fixture
 def convert(weights):
-    return partial(ane_book.convert, weights, **CUT)
+    return partial(ane_book.convert, weights, **SHORT)
 
 
 @pytest.fixture
 def made(tiny_bundle, tmp_path) -> Path:
     """A bundle of the same weights and recipe, to be written over."""
-    _, bundle = tiny_bundle("llama", tuple(SMALL.items()), **CUT)
+    _, bundle = tiny_bundle("llama", tuple(SMALL.items()), **SHORT)
     return Path(shutil.copytree(bundle.path, tmp_path / "made"))
 
 
@@ -131,7 +131,7 @@ class TestReplacing:
 
     def test_an_older_version_is_replaced(self, convert, made):
         file = made / "manifest.json"
-        file.write_text(file.read_text().replace("ane-book bundle 3", "ane-book bundle 1"))
+        file.write_text(file.read_text().replace("ane-book bundle 4", "ane-book bundle 1"))
         with pytest.raises(InvalidBundle, match="--force"):
             convert(out=made)
         assert convert(out=made, force=True).path == made
@@ -203,7 +203,7 @@ class TestReplacing:
 
 def test_the_next_one_waits_and_says_so(weights, tmp_path):
     out = tmp_path / "b"
-    code = f"import ane_book; ane_book.convert({weights!r}, out={str(out)!r}, **{CUT!r})"
+    code = f"import ane_book; ane_book.convert({weights!r}, out={str(out)!r}, **{SHORT!r})"
     with cache.locked(out):
         child = subprocess.Popen(
             [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
@@ -365,7 +365,7 @@ class TestContext:
     def test_no_more_than_the_model_has(self, tiny, tmp_path, monkeypatch):
         monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
         _, folder = tiny("llama", **SMALL, max_position_embeddings=48)
-        bundle = ane_book.convert(str(folder), partition="projections")
+        bundle = ane_book.convert(str(folder))
         assert (bundle.recipe.context, bundle.recipe.prefill) == (48, 48)
         with pytest.raises(InvalidInput, match="context 512 is beyond the model's 48 positions"):
             ane_book.convert(str(folder), context=512)

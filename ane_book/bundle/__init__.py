@@ -12,8 +12,8 @@
                         makes of them in the packages
     evidence.json       what has been found out about it since, in four levels
 
-Cut into projections, it has a package for every matrix instead (layer_00_q.mlpackage, ...), and
-norms.npz for the host, which does all between them.
+Cut into projections, it has a package for every matrix instead (layer_00_q.mlpackage, ...), and for
+every layer one of what the host does between them (layer_00_host.mlpackage).
 
 It is the contract between conversion and everything after it. A bundle appears whole or not at all,
 and whoever opens one trusts none of it: every file is a regular one inside the folder, every number
@@ -42,7 +42,7 @@ from pydantic import ValidationError
 __all__ = ["Bundle", "Manifest", "Recipe", "check_task", "opened", "regular_files", "seal"]
 
 VERSION = int(FORMAT.split()[-1])
-MAX_MANIFEST = 1 << 22  # bytes; a thousand layers in projections need less
+MAX_MANIFEST = 1 << 24  # bytes; a thousand layers in projections need less
 
 
 #: What bundles are for: what that is, and the command that does it.
@@ -178,17 +178,6 @@ class Bundle:
             return
         levels = known.levels | {name: level}
         write_evidence(self.path, known.model_copy(update={"levels": levels}))
-
-    def norms(self) -> dict[str, np.ndarray]:
-        """What the host multiplies with, in a bundle of projections, float16: `layers` (L, 2, C),
-        `final` (C,) and, where there are norms of queries and keys, `qk` (L, 2, D)."""
-        manifest = self.manifest
-        C, D = manifest.embedding.shape[1], manifest.host.rotary["rope"].head_dim
-        L = len({part.layers for part in manifest.shards})
-        wanted = {"layers": ((L, 2, C), np.float16), "final": ((C,), np.float16)}
-        if manifest.between.norm_after_rotation is not None:
-            wanted["qk"] = ((L, 2, D), np.float16)
-        return read_arrays(self.path / manifest.between.norms, wanted)
 
     def verify(self) -> None:
         """Read every file, and raise InvalidBundle with the names of those that have changed."""

@@ -11,10 +11,9 @@ from ane_book.host import Host
 from ane_book.options import Recipe
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Function", "Manifest", "Part", "Source", "Tokenizer", "Type"]
+__all__ = ["Function", "Manifest", "Part", "Source", "Tokenizer", "Type", "called"]
 
-FORMAT = "ane-book bundle 3"
-MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # of a layer, where each is a program
+FORMAT = "ane-book bundle 4"
 
 
 def _inside(name: str) -> str:
@@ -67,7 +66,16 @@ class Part(_Record):
     part: Literal["layers", "head"]
     functions: dict[str, Function]
     layers: tuple[Natural, Natural] | None = Field(None, description="[first, last), of layers")
-    projection: str | None = Field(None, description="The one matrix that it holds of a layer")
+    stretch: Natural | None = Field(
+        None,
+        description="n: not for the device but for the host; in the package, `decode` and "
+        "`prefill` are `decode_n` and `prefill_n`",
+    )
+
+
+def called(function: str, stretch: int | None) -> str:
+    """What a function of a part is called in its package."""
+    return function if stretch is None else f"{function}_{stretch}"
 
 
 class Embedding(_Record):
@@ -95,36 +103,25 @@ class Tokenizer(_Record):
     eos_token: str | None = None
 
 
-class Between(_Record):
-    """What the host does between the programs of a bundle that has one for each matrix."""
-
-    norms: FileName = "norms.npz"
-    heads: Positive
-    kv_heads: Positive
-    norm_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    norm_after_rotation: bool | None = Field(
-        None, description="Of queries and keys; null: they have no norms"
-    )
-
-
 class Manifest(_Record):
-    """What a bundle holds, version 3.
+    """What a bundle holds, version 4.
 
     It is enough to run a bundle, in any language, and knows no architecture. Text generation:
 
     1.  A token's row of `embedding`, times `host.embedding_scale`, is a column of `hidden`
         (1, C, 1, T); a call of n < T tokens has columns beyond them, whose results are ignored.
-    2.  Every package of the part "layers" is called in order, by its function of T tokens. Of its
+    2.  Every part "layers" of `packages` is called in order, by its function of T tokens. Of its
         inputs, `hidden` is the hidden state, `position` (1,) the slot of the first token, a rotary
-        table or a mask what `host` says, and any other one a cache (n, K, S, D), zeros at first.
-        The result `hidden_out` is the hidden state for the next package; the rows `new_x` (n, K, T,
-        D) go into the cache `x` at `position`. States are kept from call to call, zeros at first.
-    3.  Where logits are wanted, the packages of the part "head" are called with the hidden state.
+        table or a mask what `host` says, `x` with a result `new_x` a cache (n, K, S, D), zeros at
+        first, and any other one the result of that name of a part before it. The result
+        `hidden_out` is the next hidden state; the rows `new_x` (n, K, T, D) go into the cache `x`
+        at `position`. States are kept from call to call, zeros at first.
+    3.  Where logits are wanted, the parts "head" are called with the hidden state likewise.
         The parts `logits_0`, `logits_1`, ... (1, V_i, 1, T) in a row are the logits; or `token` (1,
         T) is the likeliest token.
 
-    Where `between` is not null, each package of the layers has one matrix alone, and norms, rotary
-    embedding, attention, SwiGLU and the cache are the host's: `ane_book.runtime.projections`.
+    A part with a `stretch` is the host's to run, on its CPU: what is between the programs of the
+    device, where each of those has one matrix alone.
 
     Embedding, that is texts to vectors:
 
@@ -141,7 +138,7 @@ class Manifest(_Record):
     package, K key/value heads, D head size, V vocabulary.
     """
 
-    format: Literal["ane-book bundle 3"] = FORMAT
+    format: Literal["ane-book bundle 4"] = FORMAT
     name: str
     task: Literal["text-generation", "embedding"]
     packages: list[Part] = Field(min_length=1, description="In the order of a token's way")
@@ -150,7 +147,6 @@ class Manifest(_Record):
         description="S, slots of the cache: prompt and answer together; the most tokens of a text"
     )
     host: Host
-    between: Between | None = Field(None, description="Where each matrix is a program")
     vectors: Vectors | None = Field(None, description="Of the task embedding")
     tokenizer: Tokenizer
     golden: FileName = Field("golden.npz", description="Token ids, and what PyTorch says of them")
@@ -168,7 +164,6 @@ class Manifest(_Record):
             raise ValueError("files and sha256 name different files")
         tables = [self.embedding, *([self.vectors.positions] if self.vectors else [])]
         used = [self.golden, self.tokenizer.file, *(table.file for table in tables)]
-        used += [self.between.norms] if self.between else []
         used += [f"{part.package}/Manifest.json" for part in self.packages]
         for name in used:
             if name not in self.files:
@@ -183,6 +178,11 @@ class Manifest(_Record):
     def functions(self) -> dict[str, int]:
         """The functions of every package, and T, the tokens that a call of each takes."""
         return {name: f.tokens for name, f in self.packages[0].functions.items()}
+
+    @property
+    def programs(self) -> list[Part]:
+        """The parts that are the device's, not the host's."""
+        return [part for part in self.packages if part.stretch is None]
 
     @property
     def shards(self) -> list[Part]:
@@ -200,8 +200,8 @@ class Manifest(_Record):
         parts = {}
         for part in self.head:
             outputs = part.functions["decode"].outputs
-            parts |= {name: type_.shape[1] for name, type_ in outputs.items() if name != "token"}
-        return list(parts.values())
+            parts |= {name: type_.shape[1] for name, type_ in outputs.items()}
+        return [rows for name, rows in parts.items() if name not in ("token", "hidden_out")]
 
     @property
     def argmax_output(self) -> bool:
@@ -228,16 +228,27 @@ def _check_packages(manifest: Manifest) -> None:
     for part in manifest.packages:
         if {name: f.tokens for name, f in part.functions.items()} != functions:
             raise ValueError(f"{part.package} has other functions than the first package")
-        layer_types = _encoder_types if texts else _layer_types
-        wanted = _head_types if part.part == "head" else layer_types
-        for name, function in part.functions.items():
-            for kind, types in wanted(manifest, part, function).items():
-                found = {key: type_.shape for key, type_ in getattr(function, kind).items()}
-                if found != types:
-                    raise ValueError(
-                        f"{part.package}, {name!r}: {kind} {found} do not fit; expected: {types}"
-                    )
+    for name in functions:
+        _check_types(manifest, name)
     _check_vectors(manifest) if texts else _check_head(manifest)
+
+
+def _check_types(manifest: Manifest, name: str) -> None:
+    """Hold one function of every part to what those before it give; raises ValueError."""
+    given: Shapes = {}  # by the parts of the same layers
+    layer_types = _encoder_types if manifest.task == "embedding" else _layer_types
+    for part in manifest.packages:
+        function = part.functions[name]
+        wanted = _head_types if part.part == "head" else layer_types
+        for kind, types in wanted(manifest, function, given).items():
+            found = {key: type_.shape for key, type_ in getattr(function, kind).items()}
+            if found != types:
+                raise ValueError(
+                    f"{part.package}, {name!r}: {kind} {found} do not fit; expected: {types}"
+                )
+        given |= {key: type_.shape for key, type_ in function.outputs.items()}
+        if "hidden_out" in given:
+            given = {}
 
 
 def _check_vectors(manifest: Manifest) -> None:
@@ -245,15 +256,16 @@ def _check_vectors(manifest: Manifest) -> None:
     shape = manifest.context, manifest.embedding.shape[1]
     if manifest.vectors is None or manifest.vectors.positions.shape != shape:
         raise ValueError(f"the task embedding needs vectors, with positions of {shape}")
-    if manifest.head or manifest.between or manifest.host.masks or manifest.host.rotary:
-        raise ValueError("the task embedding has no head, matrices, masks or rotary tables")
+    if manifest.head or manifest.host.masks or manifest.host.rotary:
+        raise ValueError("the task embedding has no head, masks or rotary tables")
 
 
 def _check_head(manifest: Manifest) -> None:
     """The head gives logits of the whole vocabulary, or a token; raises ValueError."""
     if manifest.vectors:
         raise ValueError("vectors belong to the task embedding")
-    tokens = [name for part in manifest.head for name in part.functions["decode"].outputs]
+    outputs = [name for part in manifest.head for name in part.functions["decode"].outputs]
+    tokens = [name for name in outputs if name != "hidden_out"]
     logits = [f"logits_{i}" for i in range(len(tokens))]
     V = manifest.embedding.shape[0]
     if tokens != ["token"] and (tokens != logits or sum(manifest.splits) != V):
@@ -265,40 +277,43 @@ def _check_order(manifest: Manifest) -> None:
     packages = {part.package for part in manifest.packages}
     if left := {name.split("/")[0] for name in manifest.files if "/" in name} - packages:
         raise ValueError(f"{min(left)} is among the files, but is no part of the model")
-    each = MATRICES if manifest.between else (None,)
-    if manifest.between and "rope" not in manifest.host.rotary:
-        raise ValueError("between matrices the rotary table is `rope`, and the host has none")
-    layer = 0
-    for i, part in enumerate(manifest.shards):
+    layer, ended = 0, True
+    for part in manifest.shards:
         first, last = part.layers or (None, None)
-        wanted = each[i % len(each)]
-        if first != layer or part.projection != wanted or last <= first:
+        if first != layer or last <= first:
             raise ValueError(f"{part.package}, layers {first} to {last}, is out of order")
-        layer = last if wanted == each[-1] else layer
-    if len(manifest.shards) % len(each):
-        raise ValueError("a layer lacks some of its matrices")
+        ended = all("hidden_out" in f.outputs for f in part.functions.values())
+        layer = last if ended else layer
+    if not ended:
+        raise ValueError(f"no part ends layer {layer} by giving hidden_out")
 
 
-def _layer_types(manifest: Manifest, part: Part, function: Function) -> dict[str, Shapes]:
-    """Inputs and outputs as they have to be, for the names that are there."""
-    C, T, S = manifest.embedding.shape[1], function.tokens, manifest.context
-    if part.projection:
-        return {}  # any matrix
+def _host(manifest: Manifest, tokens: int) -> Shapes:
+    """Shapes of what the host gives to a call."""
+    C, T, S = manifest.embedding.shape[1], tokens, manifest.context
     host = {"hidden": (1, C, 1, T), "position": (1,)}
     host |= dict.fromkeys(manifest.host.masks, (1, 1, T, S + T))
     for name, rotary in manifest.host.rotary.items():
         host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
-    inputs, outputs = {"hidden": host["hidden"]}, {"hidden_out": host["hidden"]}
+    return host
+
+
+def _layer_types(manifest: Manifest, function: Function, given: Shapes) -> dict[str, Shapes]:
+    """Inputs and outputs as they have to be, for the names that are there."""
+    T, S, host = function.tokens, manifest.context, _host(manifest, function.tokens)
+    inputs, outputs = {}, {n: t.shape for n, t in function.outputs.items() if n not in host}
     for name, type_ in function.inputs.items():
-        if name in host:
-            inputs[name] = host[name]
+        if f"new_{name}" not in outputs and name in given | host:
+            inputs[name] = (given | host)[name]
         else:  # a cache
             n, K, _, D = (*type_.shape, 0, 0, 0, 0)[:4]
             inputs[name], outputs[f"new_{name}"] = (n, K, S, D), (n, K, T, D)
+    if "hidden_out" in outputs:
+        outputs["hidden_out"] = host["hidden"]
     return {"inputs": inputs, "outputs": outputs}
 
 
-def _encoder_types(manifest: Manifest, part: Part, function: Function) -> dict[str, Shapes]:
+def _encoder_types(manifest: Manifest, function: Function, given: Shapes) -> dict[str, Shapes]:
     """The same of a package of an encoder."""
     T = function.tokens
     hidden = 1, manifest.embedding.shape[1], 1, T
@@ -306,9 +321,12 @@ def _encoder_types(manifest: Manifest, part: Part, function: Function) -> dict[s
     return {"inputs": inputs, "states": {}, "outputs": {"hidden_out": hidden}}
 
 
-def _head_types(manifest: Manifest, part: Part, function: Function) -> dict[str, Shapes]:
+def _head_types(manifest: Manifest, function: Function, given: Shapes) -> dict[str, Shapes]:
     """The same of a package of the head."""
     T, outputs = function.tokens, {}
+    hidden = 1, manifest.embedding.shape[1], 1, T
     for name, type_ in function.outputs.items():
         outputs[name] = (1, T) if name == "token" else (1, (*type_.shape, 0, 0)[1], 1, T)
-    return {"inputs": {"hidden": (1, manifest.embedding.shape[1], 1, T)}, "outputs": outputs}
+    if "hidden_out" in outputs:
+        outputs["hidden_out"] = hidden
+    return {"inputs": {"hidden": hidden}, "outputs": outputs}

@@ -11,8 +11,6 @@ from ane_book.bundle import Bundle
 from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.encoder import EncoderBuilder
 from ane_book.conversion.plan import Program
-from ane_book.conversion.quantize import find_scheme
-from ane_book.conversion.write.projections import cut_layer, write_projection
 from ane_book.errors import InvalidInput, WeightsNotFound
 from ane_book.models import read_config
 from ane_book.models.base.decoder import block_weights
@@ -81,8 +79,8 @@ class Again:
             for _ in self._golden.layers(layers):
                 pass
         for program in builder.plan.head:
-            splits = self._splits(program)
-            self._golden.head(tuple(splits.values()), builder.head_weights(splits))
+            if splits := self._splits(program):
+                self._golden.head(tuple(splits.values()), builder.head_weights(splits))
         path = folder / "golden.npz"
         self._golden.write(path)
         with np.load(path) as file:
@@ -91,15 +89,16 @@ class Again:
     def package(self, name: str) -> Path:
         """Write one of the bundle's packages once more; returns its path."""
         builder, path = self._builder, self._folder / name
-        program = next(p for p in builder.plan.programs if p.package == name)
+        program = next(p for p in builder.plan.steps if p.package == name)
+        matrix = program.projection is not None
         if program.parts:
             splits = self._splits(program)
             builder.head(path, splits, builder.head_weights(splits))
-        elif program.projection:
+        elif not program.layers:
+            builder.norm(path)
+        elif matrix or program.stretch is not None:
             (state,) = self._states(program.layers)
-            matrix, recipe = cut_layer(builder.config, state), builder.recipe
-            matrix, scheme = matrix[program.projection], find_scheme(recipe.quant)
-            write_projection(path, recipe, matrix, scheme, "out")
+            builder.projection(path, program, {} if matrix else builder.lower(), state)
         else:
             builder.shard(path, builder.lower(), program.layers, self._states(program.layers))
         return path

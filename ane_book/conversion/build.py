@@ -6,7 +6,7 @@ numbers (`ane_book.conversion.golden`) come from the same pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 import json
 from pathlib import Path
@@ -16,7 +16,6 @@ import shutil
 from ane_book.bundle import Bundle, regular_files, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import (
-    Between,
     Embedding,
     Function,
     Manifest,
@@ -25,14 +24,20 @@ from ane_book.bundle.manifest import (
     Tokenizer,
     Type,
     Vectors,
+    called,
 )
 from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.place import beside, exchange, is_full
 from ane_book.conversion.place.journal import Journal
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
-from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
-from ane_book.conversion.write.projections import cut_layer, host_weights, write_projection
+from ane_book.conversion.write.decoder import lower_blocks, write_head, write_norm, write_shard
+from ane_book.conversion.write.projections import (
+    cut_weights,
+    sources,
+    write_host,
+    write_projection,
+)
 from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.mil.package.function import Function as Declared
 from ane_book.mil.package.reader import Package
@@ -175,16 +180,14 @@ class BundleBuilder:
 
     def _write_layers(self) -> None:
         groups, cut = self.plan.groups(), self.recipe.partition == "projections"
-        if cut:
-            self._whole("norms.npz", self._write_norms)
         done = [self._is_done(*group) for group in groups]
-        pieces = {} if cut or all(done) else self.lower()
+        pieces = {} if all(done) else self.lower()
         self._advance("lowering")
         for (layers, programs), exist in zip(groups, done, strict=True):
             if exist:
                 self._advance("layers", len(layers))
             elif cut:
-                self._write_projections(layers, programs)
+                self._write_projections(layers, programs, pieces)
             else:
                 self._write_shard(layers, programs[0], pieces)
 
@@ -213,23 +216,22 @@ class BundleBuilder:
         """Write the package of some layers; `weights` yields the state dict of each."""
         write_shard(path, self.config, self.recipe, pieces, layers, weights)
 
-    def _write_projections(self, layers: range, programs: list[Program]) -> None:
-        """Every matrix of one layer, a package each."""
-        scheme = find_scheme(self.recipe.quant)
-        for state in self._states(layers):
-            matrices = cut_layer(self.config, state)
-            for program in programs:
-                matrix = matrices[program.projection]
-                self._whole(
-                    program.package,
-                    lambda path, matrix=matrix: write_projection(
-                        path, self.recipe, matrix, scheme, "out"
-                    ),
-                )
+    def _write_projections(self, layers: range, programs: list[Program], pieces: dict) -> None:
+        """Every matrix of one layer, a package each, and one of what is between them."""
+        (state,) = self._states(layers)
+        for program in programs:
+            write = partial(self.projection, program=program, pieces=pieces, state=state)
+            self._whole(program.package, write)
 
-    def _write_norms(self, path: Path) -> None:
-        with path.open("wb") as file:
-            np.savez(file, **host_weights(self.config, self.read))
+    def projection(self, path: Path, program: Program, pieces: dict, state: dict) -> None:
+        """Write the package of one matrix of a layer, or of what is between them."""
+        config, recipe, name = self.config, self.recipe, program.projection
+        matrices, rest = cut_weights(config, state)
+        if name is None:
+            write_host(path, config, recipe, pieces, program.layers.start, rest)
+        else:
+            scheme, hidden = find_scheme(recipe.quant), sources(config)[name]
+            write_projection(path, recipe, matrices[name], scheme, hidden, name)
 
     # --- head ---------------------------------------------------------------------------------
 
@@ -238,6 +240,9 @@ class BundleBuilder:
         if (self.partial / "golden.npz").exists() and all(map(self._has, programs)):
             return
         for program in programs:
+            if not program.parts:
+                self._whole(program.package, self.norm)
+                continue
             splits = {i: self.plan.splits[i] for i in program.parts}
             weights = self.head_weights(splits)
             self.golden.head(tuple(splits.values()), weights)
@@ -256,13 +261,18 @@ class BundleBuilder:
 
         return decoder.head_weights(self.config, tuple(splits.values()), read)
 
+    def norm(self, path: Path) -> None:
+        """Write the package of the final norm, where it is the host's."""
+        weight = decoder.norm_weight(self.config, self.read)
+        write_norm(path, self.config, self.recipe, weight)
+
     def head(self, path: Path, splits: dict[int, int], weights: dict[str, Tensor]) -> None:
         if self.recipe.partition != "projections":
             write_head(path, self.config, self.recipe, splits, weights)
             return
         (part,) = splits
         matrix, scheme = {"weight": weights["parts.0.weight"]}, find_scheme(self.recipe.quant_head)
-        write_projection(path, self.recipe, matrix, scheme, f"logits_{part}")
+        write_projection(path, self.recipe, matrix, scheme, "hidden", f"logits_{part}")
 
     # --- manifest -----------------------------------------------------------------------------
 
@@ -272,27 +282,15 @@ class BundleBuilder:
 
     def _part(self, program: Program) -> Part:
         """The package as it was written."""
-        package = Package(self.partial / program.package)
+        functions, n = Package(self.partial / program.package).functions, program.stretch
         return Part(
             package=program.package,
-            part="head" if program.parts else "layers",
+            part="layers" if program.layers else "head",
             functions={
-                name: described(package.functions[name], T) for name, T in self.functions.items()
+                name: described(functions[called(name, n)], T) for name, T in self.functions.items()
             },
-            layers=None if program.parts else (program.layers.start, program.layers.stop),
-            projection=program.projection,
-        )
-
-    def _between(self) -> Between | None:
-        """What is the host's, where each matrix is a program."""
-        if self.recipe.partition != "projections":
-            return None
-        config, architecture = self.config, find(self.config.architecture)
-        return Between(
-            heads=config.num_heads,
-            kv_heads=config.num_kv_heads,
-            norm_epsilon=config.rms_norm_eps,
-            norm_after_rotation=architecture.norm_after_rotation,
+            layers=(program.layers.start, program.layers.stop) if program.layers else None,
+            stretch=n,
         )
 
     def _write_manifest(self, path: Path) -> None:
@@ -301,11 +299,10 @@ class BundleBuilder:
         manifest = Manifest(
             name=self.name,
             task=find(config.architecture).task,
-            packages=[self._part(program) for program in self.plan.programs],
+            packages=[self._part(step) for step in self.plan.steps],
             embedding=Embedding(shape=(config.vocab_size, config.hidden_size)),
             context=self.recipe.context,
             host=find(config.architecture).host(config),
-            between=self._between(),
             vectors=self.vectors,
             tokenizer=Tokenizer(
                 chat_template=tokenizer.chat_template,

@@ -51,7 +51,6 @@ class Gemma3(Dense):
     model_type = "gemma3_text"
     gguf = GGUF("gemma3", OUTER, NAMES | NORMS)
     Config = Config
-    in_projections = False
     rope_theta = 1000000.0
     fixed: ClassVar = {
         "hidden_activation": "gelu_pytorch_tanh",

@@ -46,7 +46,6 @@ class Granite(Dense):
     model_type = "granite"
     gguf = GGUF("granite", OUTER, NAMES)
     Config = Config
-    in_projections = False
 
     def read(self, fields: dict) -> dict:
         return super().read(fields) | {name: fields.get(name, 1.0) for name in MULTIPLIERS}

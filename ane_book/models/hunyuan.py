@@ -34,7 +34,6 @@ class HunYuan(Dense):
     """`model_type` "hunyuan_v1_dense"."""
 
     model_type = "hunyuan_v1_dense"
-    norm_after_rotation = True
     gguf = GGUF("hunyuan-dense", OUTER, NAMES | NORMS)
     Config = Config
 

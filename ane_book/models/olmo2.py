@@ -28,7 +28,6 @@ class Olmo2(Dense):
     """`model_type` "olmo2"."""
 
     model_type = "olmo2"
-    in_projections = False
     gguf = GGUF("olmo2", OUTER, {k: v for k, v in (NAMES | NORMS).items() if k not in BEFORE})
 
     def block(self, config: DecoderConfig, kind: str = FULL) -> "nn.Module":

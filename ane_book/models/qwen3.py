@@ -19,7 +19,6 @@ class Qwen3(Dense):
     """`model_type` "qwen3", the dense models."""
 
     model_type = "qwen3"
-    norm_after_rotation = False
     gguf = GGUF(
         "qwen3",
         OUTER,

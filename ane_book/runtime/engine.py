@@ -1,6 +1,6 @@
 """The calls that a session makes, as the manifest has them: layers in order, then the head.
 
-Of a bundle in projections, what stands for a shard is a layer of `ane_book.runtime.projections`.
+Where each matrix is a program of the device, what is between them runs on the executor.
 
 Each function of a bundle has its input arrays made once: rotary tables are views into one table for
 the whole context, and a mask changes only where the position moved.
@@ -14,12 +14,11 @@ from math import prod
 from typing import Any
 
 from ane_book.bundle import Bundle
-from ane_book.bundle.manifest import Manifest, Part
+from ane_book.bundle.manifest import Manifest, Part, called
 from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.host import MASKED, causal_mask
-from ane_book.runtime.backends import Backend, LoadedFunction
-from ane_book.runtime.projections import HostLayer, rms_norm
+from ane_book.runtime.backends import Backend, LoadedFunction, MILBackend
 import numpy as np
 
 __all__ = ["Engine", "Feeds", "Head", "Shard", "load_part", "stages"]
@@ -29,9 +28,10 @@ def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedF
     """The functions of a package, held to the types that the manifest promises."""
     functions = {}
     for name, declared in part.functions.items():
-        where = f"{bundle.path / part.package}, function {name!r}"
+        own = called(name, part.stretch)
+        where = f"{bundle.path / part.package}, function {own!r}"
         try:
-            functions[name] = backend.load(bundle.path / part.package, name)
+            functions[name] = backend.load(bundle.path / part.package, own)
         except (InvalidInput, InvalidPackage, UnsupportedOp) as error:
             mend = f"`ane-book inspect --verify {bundle.path}` says what has changed"
             raise InvalidBundle(f"{where}: {error}; {mend}") from None
@@ -66,9 +66,6 @@ def _check_memory(manifest: Manifest) -> None:
     for part in manifest.packages:
         states = part.functions["decode"].states.values()
         needed += 2 * sum(map(prod, [*_caches(part).values(), *(t.shape for t in states)]))
-    if between := manifest.between:
-        layers = len({part.layers for part in manifest.shards})
-        needed += 2 * 2 * S * between.kv_heads * host.rotary["rope"].head_dim * layers
     limit = memory_bytes()
     if limit is not None and needed > limit:
         raise InvalidBundle(
@@ -150,12 +147,12 @@ class Feeds:
         return self._calls[function].inputs(self._embedding[ids], position, self._tables)
 
 
-class Shard:
-    """A package of layers with its part of the cache, in the program's states or the host's."""
+class _Step:
+    """A part of the bundle with its part of the cache, in the program's states or the host's."""
 
     def __init__(self, part: Part, functions: dict[str, LoadedFunction], dtype: np.dtype):
         self._functions, self._shapes, self._dtype = functions, _caches(part), dtype
-        self._given = set(part.functions["decode"].inputs) - set(self._shapes)
+        self._given = {n: set(f.inputs) - set(self._shapes) for n, f in part.functions.items()}
         self._stateful = bool(part.functions["decode"].states)
         self.clear()
 
@@ -164,56 +161,75 @@ class Shard:
         self._state: Any = self._functions["decode"].make_state() if self._stateful else None
         self._cache = {name: np.zeros(shape, self._dtype) for name, shape in self._shapes.items()}
 
+    def run(self, function: str, values: dict, tokens: int) -> None:
+        """Call a function on its inputs among `values`, and put its results there by their names,
+        `hidden_out` as the next `hidden`; the cache grows by `tokens` rows."""
+        inputs = {name: values[name] for name in self._given[function]}
+        outputs = self._functions[function].predict(inputs | self._cache, self._state)
+        for name, cache in self._cache.items():
+            at = values["position"][0]
+            cache[:, :, at : at + tokens] = outputs.pop(f"new_{name}")[:, :, :tokens]
+        if "hidden_out" in outputs:
+            outputs["hidden"] = outputs.pop("hidden_out")
+        values.update(outputs)
+
+
+class Shard:
+    """Some layers: what runs them, in order, with their part of the cache."""
+
+    def __init__(self, steps: list[_Step]):
+        self._steps = steps
+
+    def clear(self) -> None:
+        """An empty cache."""
+        for step in self._steps:
+            step.clear()
+
     def run(self, function: str, values: dict, tokens: int) -> np.ndarray:
         """The hidden state after these layers, (1, C, 1, T); the cache grows by `tokens` rows."""
-        inputs = {name: values[name] for name in self._given}
-        outputs = self._functions[function].predict(inputs | self._cache, self._state)
-        at = values["position"][0]
-        for name, cache in self._cache.items():
-            cache[:, :, at : at + tokens] = outputs[f"new_{name}"][:, :, :tokens]
-        return outputs["hidden_out"]
+        values = dict(values)  # what one step gives to another is nobody else's
+        for step in self._steps:
+            step.run(function, values, tokens)
+        return values["hidden"]
 
 
 class Head:
-    """The packages of the head, and what the host does before them."""
+    """The parts of the head."""
 
     def __init__(self, bundle: Bundle, backend: Backend):
         manifest = bundle.manifest
-        self._dtype, self._between, self._norm = backend.dtype, manifest.between, None
-        if self._between is not None:
-            self._norm = bundle.norms()["final"].astype(np.float32)  # (C,)
-        self._parts = [load_part(bundle, backend, part) for part in manifest.head]
+        self._steps = _load(bundle, backend, manifest.head)
         self._outputs = [f"logits_{i}" for i in range(len(manifest.splits))]
 
     def run(self, hidden: np.ndarray) -> np.ndarray | list[int]:
         """Logits (T, V) float32, or token ids, of a hidden state (1, C, 1, T)."""
         function = "decode" if hidden.shape[3] == 1 else "prefill"
-        if self._norm is not None:
-            weight, eps = self._norm[:, None, None], self._between.norm_epsilon
-            hidden = rms_norm(hidden, weight, 1, eps).astype(self._dtype)
-        hidden, outputs = np.ascontiguousarray(hidden), {}
-        for functions in self._parts:
-            outputs |= functions[function].predict({"hidden": hidden})
+        values = {"hidden": np.ascontiguousarray(hidden)}
+        for step in self._steps:
+            step.run(function, values, hidden.shape[3])
         if not self._outputs:
-            return outputs["token"].reshape(-1).tolist()
-        parts = [outputs[name][0, :, 0, :] for name in self._outputs]  # (V_i, T)
+            return values["token"].reshape(-1).tolist()
+        parts = [values[name][0, :, 0, :] for name in self._outputs]  # (V_i, T)
         return np.concatenate(parts, axis=0, dtype=np.float32, casting="unsafe").T  # (T, V)
 
 
-def stages(bundle: Bundle, backend: Callable[[], Backend]) -> Iterator[Shard | HostLayer]:
+def _load(bundle: Bundle, backend: Backend, parts: list[Part]) -> list[_Step]:
+    """Parts on the backend; what is the host's on the executor, in the backend's precision."""
+    host, steps = MILBackend("fp16" if backend.dtype == np.float16 else "fp32"), []
+    for part in parts:
+        functions = load_part(bundle, backend if part.stretch is None else host, part)
+        steps.append(_Step(part, functions, backend.dtype))
+    return steps
+
+
+def stages(bundle: Bundle, backend: Callable[[], Backend]) -> Iterator[Shard]:
     """What a hidden state passes, in order, each loaded when its turn comes."""
-    manifest = bundle.manifest
-    if manifest.between is None:
-        for part in manifest.shards:
-            own = backend()
-            yield Shard(part, load_part(bundle, own, part), own.dtype)
-        return
-    norms = {name: array.astype(np.float32) for name, array in bundle.norms().items()}
-    for i, layers in enumerate(dict.fromkeys(part.layers for part in manifest.shards)):
-        own, parts = backend(), [part for part in manifest.shards if part.layers == layers]
-        programs = {part.projection: load_part(bundle, own, part) for part in parts}
-        qk_norms = norms["qk"][i] if "qk" in norms else None
-        yield HostLayer(programs, manifest, norms["layers"][i], qk_norms, own.dtype)
+    groups: dict[tuple[int, int], list[Part]] = {}
+    for part in bundle.manifest.shards:
+        groups.setdefault(part.layers, []).append(part)
+    for parts in groups.values():
+        own = backend()
+        yield Shard(_load(bundle, own, parts))
 
 
 class Engine:

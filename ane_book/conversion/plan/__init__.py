@@ -5,8 +5,8 @@ a package, and a dispatch is one call of it: a token passes every program once.
 
     layers        as many layers in a program as the limit allows, then the head
     whole         all layers in one program, whatever the limit, then the head
-    projections   each of a layer's seven matrices a program, each part of the head another; norms,
-                  rotary embedding, attention and activation are the host's
+    projections   each of a layer's seven matrices a program, each part of the head another; what
+                  is between them is the host's, programs too, which count for no dispatch
 
 `projections` is how the first complete language model on the engine was built, out of kernels of
 one matrix each (maderix/ANE, pull request 26: Qwen2.5-0.5B in 24 x 7 of them, and the head).
@@ -15,7 +15,7 @@ Taught in chapter 4.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from ane_book.conversion.plan.shards import (
     file_bytes,
     first_blobs,
     head_splits,
+    host_blobs,
     layer_blobs,
     layer_ranges,
     projections,
@@ -50,6 +51,7 @@ class Program:
     """One package: what it holds, and the bytes of its weight file.
 
     layers: those of a shard. projection: the one matrix that it has of them, or None for all.
+    stretch: what the host runs between matrices, the n-th of its package; None for the device.
     parts: of the vocabulary, those of a program of the head.
     """
 
@@ -57,6 +59,7 @@ class Program:
     bytes: int
     layers: range = range(0)
     projection: str | None = None
+    stretch: int | None = None
     parts: range = range(0)
 
 
@@ -64,7 +67,8 @@ class Program:
 class Plan:
     """What a conversion writes, and what it takes.
 
-    splits: rows of each part of the vocabulary. embedding_bytes: fp16, kept by the host.
+    shards, head: in the order of a token's way. splits: rows of each part of the vocabulary.
+    embedding_bytes: fp16, kept by the host.
     """
 
     config: DecoderConfig
@@ -74,13 +78,23 @@ class Plan:
     splits: tuple[int, ...]
 
     @property
-    def programs(self) -> tuple[Program, ...]:
-        """In the order of a token's way; as many calls does a token of decode take."""
+    def steps(self) -> tuple[Program, ...]:
+        """All that a token passes, in order."""
         return self.shards + self.head
 
     @property
+    def programs(self) -> tuple[Program, ...]:
+        """Those of the device; as many calls does a token of decode take."""
+        return tuple(step for step in self.steps if step.stretch is None)
+
+    @property
+    def packages(self) -> dict[str, int]:
+        """Bytes of each package's weight file."""
+        return {step.package: step.bytes for step in self.steps}
+
+    @property
     def weight_bytes(self) -> int:
-        return sum(program.bytes for program in self.programs)
+        return sum(self.packages.values())
 
     @property
     def embedding_bytes(self) -> int:
@@ -141,9 +155,9 @@ class Plan:
         if self.head:
             low, high = min(self.splits), max(self.splits)
             rows = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-            several = f" in {len(self.head)} programs, the largest" if len(self.head) > 1 else ""
-            largest = max(program.bytes for program in self.head)
-            yield f"{len(self.splits)} parts of {rows} rows{several}: {_size(largest)}"
+            sizes = [program.bytes for program in self.head if program.parts]
+            several = f" in {len(sizes)} programs, the largest" if len(sizes) > 1 else ""
+            yield f"{len(self.splits)} parts of {rows} rows{several}: {_size(max(sizes))}"
 
     def _cache(self) -> Iterator[str]:
         if self.head:
@@ -153,9 +167,9 @@ class Plan:
         """The shards in words; of projections those of one layer, since all layers are equal."""
         for shard in self.shards:
             layers = f"layers {shard.layers.start} to {shard.layers.stop - 1}"
-            if shard.projection is None:
+            if shard.projection is None and shard.stretch is None:
                 yield f"{layers}: {_size(shard.bytes)}"
-            elif shard.layers.start == 0:
+            elif shard.layers.start == 0 and shard.projection:
                 yield f"{shard.projection} of every layer: {_size(shard.bytes)}"
 
     def notes(self) -> Iterator[str]:
@@ -219,26 +233,34 @@ def _shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[P
 
 
 def _projections(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
+    architecture, sizes = find(config.architecture), dict(_matrix_bytes(config, scheme))
+    for name, size in sizes.items():
+        if size > recipe.shard_limit:
+            raise InvalidInput(
+                f"projection {name} has {size / 1e6:.1f} MB of weights, more than the shard "
+                f"limit of {recipe.shard_limit / 1e6:.1f} MB; raise the limit"
+            )
+    for layer, kind in enumerate(architecture.kinds(config)):
+        layers, package = range(layer, layer + 1), f"layer_{layer:02d}_{{}}.mlpackage".format
+        host = Program(package("host"), file_bytes(host_blobs(config, kind)), layers)
+        matrices = architecture.matrices(config).values()
+        for stretch, names in enumerate(matrices):
+            yield replace(host, stretch=stretch)
+            for name in names:
+                yield Program(package(name), sizes[name], layers, name)
+        yield replace(host, stretch=len(matrices))
+
+
+def _matrix_bytes(config: DecoderConfig, scheme: Scheme) -> Iterator[tuple[str, int]]:
+    """Every matrix of a layer, with the bytes of its program's weight file."""
     architecture = find(config.architecture)
-    if not architecture.in_projections:
-        raise InvalidInput(
-            f"a program for each matrix of {config.architecture} models is not supported; "
-            'take partition "layers"'
-        )
     parameters = architecture.parameters(config)
-    for layer in range(config.num_layers):
-        for name, (outputs, inputs) in projections(config).items():
+    for projection, matrices in architecture.matrices(config).items():
+        for name, (outputs, inputs) in matrices.items():
             blobs = blob_bytes((outputs, inputs, 1, 1), scheme)
-            if "attention.qkv.bias" in parameters and name in "qkv":
+            if f"{projection}.bias" in parameters:
                 blobs += blob_bytes((outputs,), SCHEMES["none"])
-            size = file_bytes(blobs)
-            if size > recipe.shard_limit:
-                raise InvalidInput(
-                    f"projection {name} has {size / 1e6:.1f} MB of weights, more than the shard "
-                    f"limit of {recipe.shard_limit / 1e6:.1f} MB; raise the limit"
-                )
-            package = f"layer_{layer:02d}_{name}.mlpackage"
-            yield Program(package, size, range(layer, layer + 1), name)
+            yield name, file_bytes(blobs)
 
 
 def _head(
@@ -247,11 +269,11 @@ def _head(
     """Rows of each part of the vocabulary, and the programs that hold them."""
     C, limit = config.hidden_size, recipe.shard_limit
     own = recipe.partition == "projections"  # a program for every part, the norm on the host
-    norm = [] if own else blob_bytes((C,), SCHEMES["none"])
+    norm = blob_bytes((C,), SCHEMES["none"])
 
     def size(splits: tuple[int, ...]) -> int:
         parts = [blob for rows in splits for blob in blob_bytes((rows, C, 1, 1), scheme)]
-        return file_bytes(norm + parts)
+        return file_bytes(parts if own else norm + parts)
 
     splits = head_splits(config.vocab_size, recipe.head_rows)
     most = len(splits)  # parts in one program
@@ -267,7 +289,8 @@ def _head(
             f"{limit / 1e6:.1f} MB); leave it out, or choose layers and a higher limit"
         )
     one = len(ranges) == 1
-    return splits, [
+    host = [Program("head_host.mlpackage", file_bytes(norm), stretch=0)] if own else []
+    return splits, host + [
         Program(
             "head.mlpackage" if one else f"head_{i:02d}.mlpackage",
             size(splits[part.start : part.stop]),

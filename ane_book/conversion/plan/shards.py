@@ -10,7 +10,7 @@ from ane_book.conversion.quantize import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
 from ane_book.mil.package.weight_file import HEADER, RECORD, stored_bytes
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.architecture import FULL
+from ane_book.models.base.architecture import FULL, Tensor
 
 __all__ = [
     "blob_bytes",
@@ -18,6 +18,7 @@ __all__ = [
     "file_bytes",
     "first_blobs",
     "head_splits",
+    "host_blobs",
     "layer_blobs",
     "layer_ranges",
     "projections",
@@ -49,13 +50,24 @@ def file_bytes(blobs: Iterable[int]) -> int:
 
 def layer_blobs(config: DecoderConfig, scheme: Scheme, kind: str = FULL) -> list[int]:
     """Bytes of every blob of a layer of some kind, in the order in which they are stored."""
-    sizes = []
-    for parts in find(config.architecture).parameters(config, kind).values():
-        rows, *inputs = parts[0].shape
-        rows = sum(part.repeat * part.shape[0] for part in parts)
-        own = scheme if inputs else SCHEMES["none"]  # vectors stay as they are
-        sizes += blob_bytes((rows, *inputs), own)
-    return sizes
+    parameters = find(config.architecture).parameters(config, kind).values()
+    return [blob for parts in parameters for blob in _blobs(parts, scheme)]
+
+
+def host_blobs(config: DecoderConfig, kind: str) -> list[int]:
+    """The same of what a layer has besides its projections, all of it as it is."""
+    architecture, none = find(config.architecture), SCHEMES["none"]
+    parameters, cut = architecture.parameters(config, kind), architecture.matrices(config)
+    own = [parts for name, parts in parameters.items() if name.rsplit(".", 1)[0] not in cut]
+    return [blob for parts in own for blob in _blobs(parts, none)]
+
+
+def _blobs(parts: tuple[Tensor, ...], scheme: Scheme) -> list[int]:
+    """The same of one parameter."""
+    rows, *inputs = parts[0].shape
+    rows = sum(part.repeat * part.shape[0] for part in parts)
+    own = scheme if inputs else SCHEMES["none"]  # vectors stay as they are
+    return blob_bytes((rows, *inputs), own)
 
 
 def first_blobs(config: DecoderConfig) -> list[int]:
@@ -98,8 +110,5 @@ def even_ranges(count: int, most: int) -> list[range]:
 
 def projections(config: DecoderConfig) -> dict[str, tuple[int, int]]:
     """The seven matrices of a layer in the order of their use: name -> (outputs, inputs)."""
-    C, F, Q, KV = config.widths
-    return {
-        "q": (Q, C), "k": (KV, C), "v": (KV, C), "o": (C, Q),
-        "gate": (F, C), "up": (F, C), "down": (C, F),
-    }  # fmt: skip
+    matrices = find(config.architecture).matrices(config).values()
+    return {name: shape for parts in matrices for name, shape in parts.items()}

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ane_book.conversion.quantize import find_scheme
-from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Piece, lower
-from ane_book.conversion.write.projections import add_convolution
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Piece, Stored, lower
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.decoder import Winner
 from ane_book.options import Recipe
@@ -22,7 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["lower_blocks", "write_head", "write_shard"]
+__all__ = [
+    "Pieces",
+    "add_convolution",
+    "for_all_heads",
+    "lower_blocks",
+    "write_head",
+    "write_norm",
+    "write_shard",
+]
 
 Pieces = dict[tuple[str, str], Piece]  # function and kind of block -> the lowered block
 
@@ -96,7 +103,7 @@ def _open_frame(
             function.state(name, cache)
         else:
             function.input(name, "fp16", cache)
-    frame = _for_all_heads(function, masks, config.group, T, S)
+    frame = for_all_heads(function, masks, config.group, T, S)
     for name in ("keys", "values"):
         whole = name
         if recipe.kv == "state":
@@ -124,7 +131,7 @@ def _add_feeds(
     return masks
 
 
-def _for_all_heads(
+def for_all_heads(
     function: FunctionWriter, masks: list[str], group: int, T: int, S: int
 ) -> dict[str, str]:
     """Masks with a row for each of the G heads' T tokens; one row serves all when T = 1."""
@@ -184,22 +191,53 @@ def write_head(
 
     splits: number and rows of each part that the package holds. weights: of a `Head` with them.
     """
-    C, names = config.hidden_size, [f"logits_{i}" for i in splits]
+    names = [f"logits_{i}" for i in splits]
     package = PackageWriter(path)
     stored = package.write_weights(weights, find_scheme(recipe.quant_head))
     for name, T in recipe.functions.items():
         function = package.function(name)
-        function.input("hidden", "fp16", (1, C, 1, T))
-        norm = find(config.architecture).final_norm(config)
-        example = {"hidden": torch.zeros(1, C, 1, T)}
-        piece = lower(norm, example, ["normed"], config.rms_norm_eps)
-        normed = {"weight": stored["norm.weight"]}
-        (hidden,) = function.stamp(piece, "norm", {"hidden": "hidden"}, normed)
+        hidden = _add_norm(function, config, stored["norm.weight"], T)
         for i, part in enumerate(names):
             add_convolution(function, part, hidden, stored[f"parts.{i}.weight"], None, T)
         rows = tuple(splits.values())
         function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
     package.finish("decode", "Final norm and vocabulary projection, made by ane-book")
+
+
+def write_norm(path: Path, config: DecoderConfig, recipe: Recipe, weight: Tensor) -> None:
+    """Write the package of the final norm by itself, which is the host's where each part of the
+    head is a program: the functions `decode_0` and `prefill_0`."""
+    package = PackageWriter(path)
+    stored = package.write_weights({"weight": weight})
+    for name, T in recipe.functions.items():
+        function = package.function(f"{name}_0")
+        function.finish([_add_norm(function, config, stored["weight"], T, "hidden_out")])
+    package.finish("decode_0", "Final norm, made by ane-book")
+
+
+def _add_norm(
+    function: FunctionWriter, config: DecoderConfig, weight: Stored, T: int, out: str = "normed"
+) -> str:
+    """Add the input `hidden` and `out`, the final norm of it; returns its name."""
+    shape = 1, config.hidden_size, 1, T
+    hidden = {"hidden": function.input("hidden", "fp16", shape)}
+    norm = find(config.architecture).final_norm(config)
+    piece = lower(norm, {"hidden": torch.zeros(shape)}, ["normed"], config.rms_norm_eps)
+    (normed,) = function.stamp(piece, "norm", hidden, {"weight": weight}, {"normed": out})
+    return normed
+
+
+def add_convolution(
+    function: FunctionWriter, out: str, hidden: str, weight: Stored, bias: Stored | None, T: int
+) -> None:
+    """Add `out` (1, outputs, 1, T), a 1x1 convolution of `hidden` (1, inputs, 1, T)."""
+    more = {"bias": function.weight(f"{out}_bias", bias)} if bias else {}
+    function.op(
+        "conv", out, "fp16", [(1, weight.shape[0], 1, T)], x=hidden,
+        weight=function.weight(f"{out}_weight", weight), **more,
+        strides=np.ones(2, np.int32), pad_type=np.str_("valid"),
+        pad=np.zeros(4, np.int32), dilations=np.ones(2, np.int32), groups=np.int32(1),
+    )  # fmt: skip
 
 
 def _choose(function: FunctionWriter, names: list[str], splits: tuple[int, ...], T: int) -> list:

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FunctionWriter", "PackageWriter", "Piece", "Stored", "lower"]
+__all__ = ["FunctionWriter", "PackageWriter", "Piece", "Stored", "lower", "value_type"]
 
 OPSET = "CoreML8"  # iOS 18 / macOS 15
 SPECIFICATION_VERSION = 9
@@ -34,10 +34,10 @@ WEIGHT_FILE = "@model_path/weights/weight.bin"
 
 @dataclass(frozen=True)
 class Piece:
-    """A lowered module: MIL ops, the names of its inputs and outputs, and where its weights go."""
+    """A lowered module: MIL ops, its inputs, the names of its outputs, and where its weights go."""
 
     operations: list  # MIL_pb2.Operation
-    inputs: tuple[str, ...]
+    inputs: dict[str, tuple[int, ...]]  # shapes, by name
     outputs: tuple[str, ...]
     parameters: dict[str, str]  # name of a constant -> name of the module's parameter
 
@@ -61,7 +61,7 @@ class Stored:
                 value = operation.attributes[key]
             else:
                 value = operation.inputs[key].arguments.add().value
-            code = _value_type(dtype, shape).tensorType.dataType
+            code = value_type(dtype, shape).tensorType.dataType
             value.CopyFrom(_helper().create_file_value_tensor(WEIGHT_FILE, offset, shape, code))
 
 
@@ -99,7 +99,8 @@ def lower(
     parameters = _find_parameters(module, Package.from_spec(spec, model.weights_dir))
     operations = join_norms(list(block.operations))
     sharpen_epsilon(operations, norm_epsilon)
-    return Piece(operations, tuple(inputs), tuple(block.outputs), parameters)
+    shapes = {name: tuple(example.shape) for name, example in inputs.items()}
+    return Piece(operations, shapes, tuple(block.outputs), parameters)
 
 
 def _randomize(module: nn.Module) -> None:
@@ -137,7 +138,7 @@ def _helper():
     return helper
 
 
-def _value_type(dtype: str, shape: tuple[int, ...]):
+def value_type(dtype: str, shape: tuple[int, ...]):
     """A MIL ValueType of a tensor."""
     from coremltools.proto import MIL_pb2
 
@@ -158,7 +159,7 @@ class FunctionWriter:
         self._types: dict[str, object] = {}
 
     def input(self, name: str, dtype: str, shape: tuple[int, ...]) -> str:
-        type_ = _value_type(dtype, shape)
+        type_ = value_type(dtype, shape)
         self._function.inputs.add(name=name, type=type_)
         self._types[name] = type_
         feature = self._description.input.add(name=name)
@@ -167,7 +168,7 @@ class FunctionWriter:
 
     def state(self, name: str, shape: tuple[int, ...]) -> str:
         """An fp16 state; Core ML has no other kind."""
-        type_ = _value_type("fp16", shape)
+        type_ = value_type("fp16", shape)
         self._function.inputs.add(name=name).type.stateType.wrappedType.CopyFrom(type_)
         _describe(self._description.state.add(name=name).type.stateType.arrayType, type_)
         return name
@@ -186,7 +187,7 @@ class FunctionWriter:
                 operation.inputs[key].arguments.add(name=value)
         results = [name] if len(shapes) == 1 else [f"{name}_{i}" for i in range(len(shapes))]
         for result, shape in zip(results, shapes, strict=True):
-            operation.outputs.add(name=result, type=_value_type(dtype, shape))
+            operation.outputs.add(name=result, type=value_type(dtype, shape))
             self._types[result] = operation.outputs[-1].type
         operation.attributes["name"].CopyFrom(_helper().create_scalar_value(name))
         return results
@@ -204,7 +205,7 @@ class FunctionWriter:
 
     def weight(self, name: str, stored: Stored) -> str:
         """Add an fp16 constant whose bytes are in the weight file."""
-        stored.fill(self._add_constant(name, _value_type("fp16", stored.shape)))
+        stored.fill(self._add_constant(name, value_type("fp16", stored.shape)))
         return name
 
     def _add_constant(self, name: str, type_):

@@ -59,6 +59,7 @@ def is_bundle(path: Path) -> bool:
 def inspect_bundle(bundle: "Bundle") -> dict:
     """What the manifest says, and the facts of every package."""
     manifest = bundle.manifest
+    packages = dict.fromkeys(part.package for part in manifest.packages)
     return {
         "bundle": str(bundle.path),
         "name": manifest.name,
@@ -68,7 +69,7 @@ def inspect_bundle(bundle: "Bundle") -> dict:
         "source": manifest.source.model_dump(),
         "files": manifest.files,
         "evidence": bundle.evidence.model_dump(mode="json")["levels"],
-        "packages": [inspect_package(bundle.path / part.package) for part in manifest.packages],
+        "packages": [inspect_package(bundle.path / name) for name in packages],
     }
 
 

@@ -20,7 +20,7 @@ Taught in chapter 1.
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ane_book.errors import InvalidPackage
+from ane_book.errors import InvalidBundle, InvalidPackage
 from ane_book.evidence.inspect import is_bundle, refuse_weights
 from ane_book.evidence.laws.graph import Graph, Seen
 from ane_book.evidence.laws.report import Report
@@ -81,11 +81,27 @@ def packages_of(path: Path) -> list[Path]:
 
 def _below(folder: Path) -> Iterator[Path]:
     """Packages below a folder, not what lies inside of one; links are not followed."""
+    hosts = _hosts(folder)
     for path in folder.iterdir():
+        if path.name in hosts:
+            continue
         if path.suffix in MODELS:
             yield path
         elif path.is_dir() and not path.is_symlink():
             yield from _below(path)
+
+
+def _hosts(folder: Path) -> set[str]:
+    """Packages of a bundle that its host runs: the engine never sees them."""
+    from ane_book.bundle import Bundle
+
+    if not is_bundle(folder):
+        return set()
+    try:
+        packages = Bundle.open(folder).manifest.packages
+    except InvalidBundle:  # damaged, or a manifest.json of something else: all are looked at
+        return set()
+    return {part.package for part in packages if part.stretch is not None}
 
 
 def _name(file: Path, root: Path) -> str:

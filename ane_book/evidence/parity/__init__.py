@@ -171,11 +171,13 @@ def _with_op(bundle: Bundle, source: WeightSource | None, golden: dict, fault: _
     if source is None or not fault.function:
         return _Fault(f"{fault.reason}; its source, with --source, would tell the op",
                       fault.package, fault.function)  # fmt: skip
-    for package in fault.package.split():
-        gap = first_op(bundle, source, package, fault.function, _before(bundle, golden, package))
+    names = fault.package.split()
+    for part in (part for part in bundle.manifest.packages if part.package in names):
+        before = _before(bundle, golden, part.package)
+        gap = first_op(bundle, source, part, fault.function, before)
         if gap is not None:
-            said = f"; first apart: {gap.op} {gap.name!r} of {package}, {percent(gap.error)}"
-            return _Fault(fault.reason + said, package, fault.function, gap)
+            said = f"; first apart: {gap.op} {gap.name!r} of {part.package}, {percent(gap.error)}"
+            return _Fault(fault.reason + said, part.package, fault.function, gap)
     said = "; the same ops are made of its source today, so that conversion itself is at fault"
     return _Fault(fault.reason + said, fault.package, fault.function)
 
@@ -185,7 +187,7 @@ def _program_fault(bundle: Bundle, source: WeightSource, golden: dict) -> _Fault
     for part in bundle.manifest.packages:
         for function in part.functions:
             hidden = _before(bundle, golden, part.package)
-            gap = first_op(bundle, source, part.package, function, hidden)
+            gap = first_op(bundle, source, part, function, hidden)
             if gap is not None:
                 said = f"{gap.op} {gap.name!r} is {percent(gap.error)} off what the recipe makes"
                 reason = f"{part.package}, {function}: {said} of the source"

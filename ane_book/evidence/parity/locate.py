@@ -8,6 +8,7 @@ from pathlib import Path
 import tempfile
 
 from ane_book.bundle import Bundle
+from ane_book.bundle.manifest import Part, called
 from ane_book.conversion.again import Again
 from ane_book.evidence.compare import Gap, diff
 from ane_book.evidence.parity.walk import padded
@@ -31,34 +32,33 @@ def golden_again(bundle: Bundle, source: WeightSource) -> dict[str, np.ndarray]:
 def first_op(
     bundle: Bundle,
     source: WeightSource,
-    package: str,
+    part: Part,
     function: str,
     hidden: np.ndarray,
 ) -> Gap | None:
-    """The first value beyond `TOLERANCE`, of a function of a package; None where there is none.
+    """The first value beyond `TOLERANCE`, of a function of a part; None where there is none.
 
-    hidden: what comes before the package, (C, T), of the golden tokens.
+    hidden: what comes before its layers, (C, T), of the golden tokens.
     """
-    ours = MLProgram(bundle.path / package, function, precision="fp32").plain()
+    own = called(function, part.stretch)
+    ours = MLProgram(bundle.path / part.package, own, precision="fp32").plain()
     with tempfile.TemporaryDirectory() as folder:
-        written = Again(bundle, source, Path(folder)).package(package)
-        theirs = MLProgram(written, function, precision="fp32").plain()
+        written = Again(bundle, source, Path(folder)).package(part.package)
+        theirs = MLProgram(written, own, precision="fp32").plain()
         return diff(ours, theirs, _inputs(bundle, ours, function, hidden), TOLERANCE).first
 
 
 def _inputs(
     bundle: Bundle, program: MLProgram, function: str, hidden: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What a program takes of the host at the first golden tokens; caches are empty, and a matrix
-    that is a program alone has random columns where its inputs are not the hidden state's."""
-    T = bundle.manifest.functions[function]
-    given = program.random_inputs(0) | {"hidden": padded(hidden[:, :T], T)}
-    if given["hidden"].shape != program.inputs["hidden"].shape:
-        given["hidden"] = program.random_inputs(0)["hidden"]
+    """What a program takes of the host at the first golden tokens; caches are empty, and what
+    another program of the same layers gives is random."""
+    T, given = bundle.manifest.functions[function], program.random_inputs(0)
     if bundle.manifest.task == "embedding":
-        return given | {"mask": text_mask([hidden.shape[1]], T)}
-    ids = bundle.golden()["tokens"][:T]
-    feeds = Feeds(bundle, np.dtype(np.float32)).of(function, ids, 0)
-    caches = {n: np.zeros(a.shape, a.dtype) for n, a in given.items() if n not in feeds}
-    feeds = {n: a for n, a in feeds.items() if n in program.inputs}
-    return given | caches | feeds | {"hidden": given["hidden"]}
+        feeds = {"mask": text_mask([hidden.shape[1]], T)}
+    else:
+        ids = bundle.golden()["tokens"][:T]
+        feeds = Feeds(bundle, np.dtype(np.float32)).of(function, ids, 0)
+    feeds["hidden"] = padded(hidden[:, :T], T)
+    caches = {n: np.zeros_like(a) for n, a in given.items() if f"new_{n}" in program.outputs}
+    return given | caches | {n: a for n, a in feeds.items() if n in program.inputs}

@@ -51,9 +51,9 @@ def walk(bundle: Bundle, golden: dict[str, np.ndarray], precision: str) -> Itera
 
 def packages(bundle: Bundle) -> list[str]:
     """The packages of every program of layers, in order."""
-    found: dict[tuple, list[str]] = {}
+    found: dict[tuple, dict[str, None]] = {}
     for part in bundle.manifest.shards:
-        found.setdefault(part.layers, []).append(part.package)
+        found.setdefault(part.layers, {})[part.package] = None
     return [" ".join(names) for names in found.values()]
 
 

@@ -113,14 +113,14 @@ def measure_each(
     progress: Callable[[str, int, int], None] = lambda description, done, total: None,
     **options,
 ) -> Iterator[tuple[str, Residency]]:
-    """`measure` of a package, or of every function of every package of a bundle, by its name.
+    """`measure` of a package, or of every function of every program of a bundle, by its name.
 
     function: that one alone.
     """
     names = [(path, function)]
     if is_bundle(path):
-        packages = Bundle.open(path).manifest.packages
-        names = [(path / p.package, f) for p in packages for f in p.functions]
+        programs = Bundle.open(path).manifest.programs
+        names = [(path / p.package, f) for p in programs for f in p.functions]
         names = [(package, f) for package, f in names if function in (None, f)]
         if not names:
             raise InvalidInput(f"{path}: none of its packages has a function {function!r}")

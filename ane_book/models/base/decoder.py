@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Decoder", "Head", "Winner", "block_weights", "head_weights"]
+__all__ = ["Decoder", "Head", "Winner", "block_weights", "head_weights", "norm_weight"]
 
 
 class Head(nn.Module):
@@ -75,10 +75,16 @@ def head_weights(
 ) -> dict:
     """The parameters of `Head` as a state dict; a tied head reads the embedding."""
     outer = find(config.architecture).outer(config)
-    matrix, norm = outer.get("head", outer["embedding"]), outer["norm"]
+    matrix = outer.get("head", outer["embedding"])
     parts = torch.from_numpy(read(matrix.name))[:, :, None, None].split(list(splits))
-    weight = torch.from_numpy(norm.rows(read(norm.name))).view(1, -1, 1, 1)
-    return {"norm.weight": weight} | {f"parts.{i}.weight": part for i, part in enumerate(parts)}
+    weights = {f"parts.{i}.weight": part for i, part in enumerate(parts)}
+    return {"norm.weight": norm_weight(config, read)} | weights
+
+
+def norm_weight(config: DecoderConfig, read: Callable[[str], np.ndarray]) -> Tensor:
+    """The parameter of the final norm, (1, C, 1, 1)."""
+    norm = find(config.architecture).outer(config)["norm"]
+    return torch.from_numpy(norm.rows(read(norm.name))).view(1, -1, 1, 1)
 
 
 class Decoder(nn.Module):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, Tensor
+from ane_book.models.base.architecture import FULL, Architecture, Shape, Tensor
 from ane_book.models.base.config import DecoderConfig
 
 if TYPE_CHECKING:
@@ -42,10 +42,6 @@ class Dense(Architecture):
         "attention_bias": False,
         "partial_rotary_factor": 1.0,
     }
-    #: Whether `runtime.projections`, which knows the block below alone, can run it.
-    in_projections = True
-    #: Of queries and keys; None: they have no norms.
-    norm_after_rotation: bool | None = None
     rope_theta = 10000.0  # where config.json names none
     #: Ways to stretch the context, `rope_type` in config.json.
     scalings: ClassVar = ("linear", "llama3", "longrope", "yarn")
@@ -145,6 +141,16 @@ class Dense(Architecture):
                 Tensor("mlp.up_proj.weight", (F, C)),
             ),
             "feed_forward.down.weight": (Tensor("mlp.down_proj.weight", (C, F)),),
+        }
+
+    def matrices(self, config: DecoderConfig) -> dict[str, dict[str, Shape]]:
+        """Of each projection of a block, in order, the matrices whose rows it has, (out, in)."""
+        C, F, Q, KV = config.widths
+        return {
+            "attention.qkv": {"q": (Q, C), "k": (KV, C), "v": (KV, C)},
+            "attention.out": {"o": (C, Q)},
+            "feed_forward.gate_up": {"gate": (F, C), "up": (F, C)},
+            "feed_forward.down": {"down": (C, F)},
         }
 
     def outer(self, config: DecoderConfig) -> dict[str, Tensor]:
