@@ -90,7 +90,9 @@ class Feature:
         they are whole, as Core ML does it. Raises InvalidInput, of which InvalidType for what is no
         array of numbers.
         """
-        array = to_array(value, f"input {self.name!r} must be {self.allowed}", self.mode)
+        array = value
+        if type(value) is not np.ndarray or value.dtype.kind not in "fiub":
+            array = to_array(value, f"input {self.name!r} must be {self.allowed}", self.mode)
         if self.mode in ("RGB", "L"):
             self._warn_of_range(array)
         if self.mode and array.ndim in (2, 3):
