@@ -8,7 +8,10 @@
     estimate.terms           # what it rests on, with grade and evidence
 
 A token takes the time to read the weights, to read the cache's slots, and what every program takes
-beside; where placement knows that a program is in several stretches, what each of those takes.
+beside; where placement finds a converted program in several stretches, what each of those takes:
+
+    programs = [place(package, function="decode") for package in packages]
+    work = dataclasses.replace(cost.work_of(plan), segments=cost.segments_of(programs))
 
 `model` has the formula, `chips` its data, `published` the figures that others measured, `fit` holds
 one against the other, and `page` is the planner of the book.
@@ -17,7 +20,15 @@ Taught in chapter 10.
 """
 
 from ane_book.evidence.cost.chips import chips, find_chip, parameter
-from ane_book.evidence.cost.model import Estimate, Interval, Term, Work, predict, work_of
+from ane_book.evidence.cost.model import (
+    Estimate,
+    Interval,
+    Term,
+    Work,
+    predict,
+    segments_of,
+    work_of,
+)
 
 __all__ = [
     "Estimate",
@@ -28,5 +39,6 @@ __all__ = [
     "find_chip",
     "parameter",
     "predict",
+    "segments_of",
     "work_of",
 ]

@@ -12,8 +12,9 @@ Every parameter is a range with its evidence (`chips`). An answer is the range b
 all high ends: it says what is known, not what is likely.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ane_book.claims import Claim
 from ane_book.conversion.plan import Plan
@@ -21,7 +22,10 @@ from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.evidence.cost.chips import find_chip, parameter
 
-__all__ = ["Estimate", "Interval", "Term", "Work", "form_of", "predict", "work_of"]
+if TYPE_CHECKING:
+    from ane_book.evidence.placement import Placement
+
+__all__ = ["Estimate", "Interval", "Term", "Work", "form_of", "predict", "segments_of", "work_of"]
 
 PER_MS = 1e6  # bytes a millisecond of 1 GB/s
 
@@ -51,7 +55,7 @@ class Work:
 
     plain_bytes, packed_bytes: weights, by how they are stored. cache_bytes: keys and values of all
     slots of the graph. programs: calls. segments: stretches of a program on the engine beyond its
-    first, where placement knows them. slots: that `cache_bytes` are of, to be told.
+    first, where placement knows them (`segments_of`). slots: that `cache_bytes` are of, to be told.
     """
 
     plain_bytes: int
@@ -172,6 +176,23 @@ def work_of(plan: Plan) -> Work:
         sizes[form_of(quant)] += sum(program.bytes for program in programs)
     calls = len(plan.programs)
     return Work(sizes["plain"], sizes["packed"], plan.cache_bytes, calls, slots=recipe.context)
+
+
+def segments_of(placements: "Iterable[Placement]") -> int:
+    """Stretches on the engine beyond a program's first, as placement reads them at their best.
+
+    placements: of the programs that a token calls, each its decode. Raises InvalidInput for one
+    that runs on the CPU by every reading: a time on the engine would be of nothing.
+    """
+    further = 0
+    for placement in placements:
+        if not placement.best.partitions:
+            raise InvalidInput(
+                f"{placement.package}, {placement.function}: placement leaves it on the CPU; "
+                "`ane-book place` says why"
+            )
+        further += placement.best.partitions - 1
+    return further
 
 
 def form_of(quant: str) -> str:
