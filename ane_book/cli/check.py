@@ -32,6 +32,13 @@ def check(
         Path | None,
         typer.Option(help="A TOML file: a table for each rule to look for, with its severity."),
     ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            help="Look at the largest sums of a run, on the arrays of a .npz file; golden: on a "
+            "bundle's own tokens."
+        ),
+    ] = None,
     parity: Annotated[
         bool, typer.Option("--parity", help="Run a bundle too, and hold it to PyTorch's numbers.")
     ] = False,
@@ -58,7 +65,7 @@ def check(
     chosen = laws.load(rules) if rules else None
     with progress_bar() as progress:
         several = len(laws.packages_of(package)) > 1
-        report = laws.check(package, chosen, progress if several else None)
+        report = laws.check(package, chosen, progress if several else None, _inputs(calibrate))
     if sarif:
         sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
     held = _parity(package, source) if parity or source else None
@@ -70,6 +77,15 @@ def check(
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
     failed = fail_on != "never" and report.fails(fail_on)
     raise typer.Exit(1 if failed or (held and not held.passed) else 0)
+
+
+def _inputs(calibrate: str | None):
+    """What `laws.check` takes: arrays by name, "golden", or None."""
+    if calibrate in (None, "golden"):
+        return calibrate
+    from ane_book.mil.package.description import load_inputs
+
+    return load_inputs(calibrate)
 
 
 def _parity(path: Path, source: str | None) -> "Parity":

@@ -19,6 +19,7 @@ Taught in chapter 1.
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 from ane_book.errors import InvalidBundle, InvalidPackage
 from ane_book.evidence.inspect import is_bundle, refuse_weights
@@ -28,6 +29,7 @@ from ane_book.evidence.laws.rule import Finding, Place, Rule, load
 from ane_book.evidence.laws.rules import norms, ops, partitions, shapes, states, weights
 from ane_book.mil.package.container import Container, open_container, refuse
 from ane_book.mil.package.reader import Package
+import numpy as np
 
 __all__ = ["Finding", "Report", "Rule", "check", "load", "packages_of"]
 
@@ -42,12 +44,18 @@ MODELS = (".mlpackage", ".mlmodelc", ".mlmodel")
 
 
 def check(
-    model, rules: Mapping[str, Rule] | None = None, progress: Callable | None = None
+    model,
+    rules: Mapping[str, Rule] | None = None,
+    progress: Callable | None = None,
+    calibrate: Mapping[str, np.ndarray] | Literal["golden"] | None = None,
 ) -> Report:
     """What the rules find in a package, a bundle, a folder of them, or an MLModel in memory.
 
     rules: those to look for, all when None (`load` reads a file of one's own). progress: called
-    with (description, done, total). Raises InvalidPackage for what is none of these.
+    with (description, done, total). calibrate: inputs to run a package on, by name, or "golden" for
+    a bundle's own tokens, for the one rule that a graph alone cannot answer (sum-most); it takes as
+    long as a run. Raises InvalidPackage for what is none of these, and InvalidInput for inputs
+    that no function takes.
     """
     rules = load() if rules is None else rules
     if not isinstance(model, str | Path):
@@ -64,6 +72,8 @@ def check(
         if progress:
             progress(f"checked {file.name}", number, len(packages))
     _check_whole(total, rules, report, path)
+    if calibrate is not None and "sum-most" in rules:
+        _check_sums(path, packages, calibrate, rules["sum-most"], report)
     return report
 
 
@@ -165,6 +175,22 @@ def _place(graph: Graph, seen: Seen, package: str, lines: Mapping[str, str]) -> 
     line = lines.get(operation.name, "")
     count = len(graph.operations)
     return Place(package, function, number, count, operation.type, operation.name, line)
+
+
+def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: Report) -> None:
+    """What sums reach on inputs like those of use."""
+    from ane_book.bundle import Bundle
+    from ane_book.evidence.laws import calibrate
+
+    most = rule.claim.value
+    if isinstance(inputs, str):
+        found = calibrate.golden_sums(Bundle.open(path), most)
+    else:
+        opened = map(Package, packages)
+        found = (each for package in opened for each in calibrate.given_sums(package, inputs, most))
+    for package, function, seen in found:
+        graph = Graph(package, package.functions[function])
+        report.add(rule, seen, _place(graph, seen, _name(package.path, path), {}))
 
 
 def _check_whole(total: int, rules: Mapping[str, Rule], report: Report, path: Path) -> None:

@@ -18,7 +18,7 @@ from ane_book.runtime.engine import Feeds
 from ane_book.weights import WeightSource
 import numpy as np
 
-__all__ = ["first_op", "golden_again"]
+__all__ = ["first_op", "golden_again", "golden_inputs"]
 
 TOLERANCE = 1e-6  # of two runs of one program by the same ops: equal but for the last bit
 
@@ -45,10 +45,10 @@ def first_op(
     with tempfile.TemporaryDirectory() as folder:
         written = Again(bundle, source, Path(folder)).package(part.package)
         theirs = MLProgram(written, own, precision="fp32").plain()
-        return diff(ours, theirs, _inputs(bundle, ours, function, hidden), TOLERANCE).first
+        return diff(ours, theirs, golden_inputs(bundle, ours, function, hidden), TOLERANCE).first
 
 
-def _inputs(
+def golden_inputs(
     bundle: Bundle, program: MLProgram, function: str, hidden: np.ndarray
 ) -> dict[str, np.ndarray]:
     """What a program takes of the host at the first golden tokens; caches are empty, and what

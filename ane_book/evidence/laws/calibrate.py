@@ -1,0 +1,86 @@
+"""Sums that an engine's accumulator would lose, on inputs like those of use.
+
+A graph alone does not tell: the same weights are sound on one text and not on another, and random
+inputs have no outliers. So the program runs in single precision, op by op, on inputs that are
+given, or on a bundle's golden tokens, and the result of every sum is looked at. What stands in the
+accumulator on the way to a result is not seen: its order is nowhere published.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from ane_book.bundle import Bundle
+from ane_book.errors import InvalidInput
+from ane_book.evidence.laws.graph import Seen
+from ane_book.evidence.parity.locate import golden_inputs
+from ane_book.evidence.parity.walk import packages
+from ane_book.mil import MLProgram
+from ane_book.mil.package.function import Operation
+from ane_book.mil.package.reader import Package
+from ane_book.mil.run.engine import SUMS
+import numpy as np
+
+__all__ = ["given_sums", "golden_sums", "sums"]
+
+HALF = float(np.finfo(np.float16).max)
+
+
+def sums(program: MLProgram, inputs: Mapping[str, np.ndarray], most: float) -> Iterator[Seen]:
+    """The largest sum of a function, if it is beyond `most`; program: in single precision."""
+    beyond: list[tuple[float, Operation]] = []
+    makers = {name: o for o in program.operations if o.type in SUMS for name, _ in o.outputs}
+    shapes: dict[str, int] = {name: array.size for name, array in inputs.items()}
+    state = program.make_state() if program.states else None
+    for name, value in program.plain().trace(inputs, state):
+        shapes[name] = value.size
+        operation = makers.get(name)
+        if operation is None or not value.size:
+            continue
+        terms = 1
+        if operation.type == "reduce_mean":
+            terms = shapes.get(operation.inputs["x"][0], value.size) // value.size
+        largest = float(np.abs(value).max()) * terms
+        if not largest < most:  # NaN too
+            beyond.append((largest, operation))
+    if beyond:
+        largest, operation = max(beyond, key=lambda each: each[0])
+        several = f", and beyond {most:,.0f} in {len(beyond) - 1} more" if len(beyond) > 1 else ""
+        severity = None if largest <= HALF else "error"
+        yield Seen(f"a sum of {largest:,.0f}{several}", operation, severity)
+
+
+def given_sums(
+    package: Package, inputs: Mapping[str, np.ndarray], most: float
+) -> Iterator[tuple[Package, str, Seen]]:
+    """(package, function, what was seen) of every function that takes these inputs.
+
+    Raises InvalidInput where none does.
+    """
+    found = [n for n, f in package.functions.items() if f.inputs.keys() <= inputs.keys()]
+    if not found:
+        wanted = {name: ", ".join(f.inputs) for name, f in package.functions.items()}
+        raise InvalidInput(
+            f"{package.path}: no function takes {', '.join(inputs) or 'nothing'}; "
+            + "; ".join(f"{name} takes {names}" for name, names in wanted.items())
+        )
+    for name in found:
+        program = MLProgram(package, name, precision="fp32")
+        own = {key: inputs[key] for key in program.inputs}
+        for seen in sums(program, own, most):
+            yield package, name, seen
+
+
+def golden_sums(bundle: Bundle, most: float) -> Iterator[tuple[Package, str, Seen]]:
+    """(package, function, what was seen) of a bundle, on its golden tokens; caches are empty.
+
+    What the host runs is left out: its sums are not the engine's.
+    """
+    parts = {part.package: part for part in bundle.manifest.packages if part.stretch is None}
+    stages = [*packages(bundle), " ".join(part.package for part in bundle.manifest.head)]
+    for before, names in zip(bundle.golden()["hidden"], filter(None, stages), strict=False):
+        for part in (parts[name] for name in names.split() if name in parts):
+            package = Package(bundle.path / part.package)
+            for function in part.functions:
+                program = MLProgram(package, function, precision="fp32")
+                given = golden_inputs(bundle, program, function, before)
+                for seen in sums(program, given, most):
+                    yield package, function, seen
