@@ -2,8 +2,8 @@
 
 Three numbers are fitted: how much longer than their bytes packed weights take, the speed of the
 cache, and the time of a program. The bandwidth for weights is not: that of each chip was measured
-by itself. Fitted numbers are the middle of nothing that is shown; they say whether one formula
-holds for models that have little in common, and how far it is off.
+by itself. No prediction is made of the fitted numbers; they say whether one formula holds for
+models that have little in common, and how far it is off.
 
 Which half a figure belongs to is decided by the hash of its id, once and for all.
 """
