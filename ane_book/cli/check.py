@@ -18,40 +18,46 @@ __all__ = ["check"]
 
 Level = Literal["error", "warning", "note", "never"]
 
+Packages = Annotated[
+    Path, typer.Argument(help="A .mlpackage or .mlmodelc, a bundle, or a folder of them.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")]
+FailOn = Annotated[Level, typer.Option(help="The mildest finding that makes the exit code 1.")]
+Rules = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file: a table for each rule to look for, with its severity."),
+]
+Calibrate = Annotated[
+    str | None,
+    typer.Option(
+        help="Look at the largest sums of a run, on the arrays of a .npz file; golden: on a "
+        "bundle's own tokens."
+    ),
+]
+Parities = Annotated[
+    bool, typer.Option("--parity", help="Run a bundle too, and hold it to PyTorch's numbers.")
+]
+Source = Annotated[str | None, typer.Option(help="With --parity: the weights that it was made of.")]
+Annotations = Annotated[
+    bool | None,
+    typer.Option(
+        "--github/--no-github",
+        help="Print GitHub's annotations.  [default: where GITHUB_ACTIONS is true]",
+    ),
+]
+
 
 def check(
-    package: Annotated[
-        Path, typer.Argument(help="A .mlpackage or .mlmodelc, a bundle, or a folder of them.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    sarif: Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")] = None,
-    fail_on: Annotated[
-        Level, typer.Option(help="The mildest finding that makes the exit code 1.")
-    ] = "error",
-    rules: Annotated[
-        Path | None,
-        typer.Option(help="A TOML file: a table for each rule to look for, with its severity."),
-    ] = None,
-    calibrate: Annotated[
-        str | None,
-        typer.Option(
-            help="Look at the largest sums of a run, on the arrays of a .npz file; golden: on a "
-            "bundle's own tokens."
-        ),
-    ] = None,
-    parity: Annotated[
-        bool, typer.Option("--parity", help="Run a bundle too, and hold it to PyTorch's numbers.")
-    ] = False,
-    source: Annotated[
-        str | None, typer.Option(help="With --parity: the weights that it was made of.")
-    ] = None,
-    github: Annotated[
-        bool | None,
-        typer.Option(
-            "--github/--no-github",
-            help="Print GitHub's annotations.  [default: where GITHUB_ACTIONS is true]",
-        ),
-    ] = None,
+    package: Packages,
+    as_json: AsJson = False,
+    sarif: Sarif = None,
+    fail_on: FailOn = "error",
+    rules: Rules = None,
+    calibrate: Calibrate = None,
+    parity: Parities = False,
+    source: Source = None,
+    github: Annotations = None,
 ) -> None:
     """Hold packages against the laws of the engine.
 
