@@ -55,23 +55,25 @@ def place_command(
 
 
 def _placements(path: Path, chip: str, function: str | None) -> "list[Placement]":
-    """The default function of one package, or every function of all that lie in a folder."""
+    """The default function of one package, or all of all that lie in a folder or a pipeline."""
     from ane_book.evidence.inspect import refuse_weights
     from ane_book.evidence.laws import packages_of
     from ane_book.evidence.placement import place
     from ane_book.evidence.placement.placed import find_functions
-    from ane_book.mil.package.reader import Package
+    from ane_book.mil.package.reader import read_programs
 
     refuse_weights(path)
-    found = packages_of(path)
-    if len(found) == 1:
-        return [place(found[0], chip, function)]
-    placements = []
+    found, placements = packages_of(path), []
     with progress_bar() as progress:
         for done, each in enumerate(found):
-            progress(each.name, done, len(found))
-            package = Package(each)
-            placements += [place(package, chip, f.name) for f in find_functions(package, function)]
+            if len(found) > 1:
+                progress(each.name, done, len(found))
+            programs = read_programs(each)
+            alone = len(found) == len(programs) == 1
+            for program in programs:
+                name = function or (program.default_function if alone else None)
+                functions = find_functions(program, name)
+                placements += [place(program, chip, one.name) for one in functions]
     return placements
 
 

@@ -27,8 +27,7 @@ from ane_book.evidence.laws.graph import Graph, Seen
 from ane_book.evidence.laws.report import Report
 from ane_book.evidence.laws.rule import Finding, Place, Rule, load
 from ane_book.evidence.laws.rules import norms, ops, partitions, shapes, states, weights
-from ane_book.mil.package.container import Container, open_container, refuse
-from ane_book.mil.package.reader import Package
+from ane_book.mil.package.reader import Package, read_programs
 import numpy as np
 
 __all__ = ["Finding", "Report", "Rule", "check", "load", "packages_of"]
@@ -65,7 +64,7 @@ def check(
     report, total = Report(str(path)), 0
     packages = packages_of(path)
     for number, file in enumerate(packages, 1):
-        for package in _parts(open_container(file)):
+        for package in read_programs(file):
             total += weights.weight_bytes(package)
             _check_package(package, rules, report, _name(file, path))
         report.packages += 1
@@ -116,19 +115,6 @@ def _hosts(folder: Path) -> set[str]:
 
 def _name(file: Path, root: Path) -> str:
     return str(file) if file == root else str(file.relative_to(root))
-
-
-def _parts(container: Container) -> Iterator[Package]:
-    """The program of a package, or those of a pipeline."""
-    kind = container.spec.WhichOneof("Type")
-    if kind != "pipeline":
-        yield Package(container)
-        return
-    programs = [part for part in container.spec.pipeline.models if part.HasField("mlProgram")]
-    if not programs:
-        raise refuse(kind, container.path)
-    for part in programs:
-        yield Package(Container(container.path, container.folder, container.base, part))
 
 
 def _in_memory(model, rules: Mapping[str, Rule]) -> Report:

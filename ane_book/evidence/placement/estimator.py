@@ -127,17 +127,18 @@ class Estimator:
         """ms by backend; which of them take the op is the business of `support`."""
         needed, tree = work(op), self.trees.get(op.type)
         leaves = tree.leaves(op) if tree else []
-        outside = not tree or needed.bytes > MARGIN * tree.bytes
+        outside = []
+        if not tree or needed.bytes > MARGIN * tree.bytes:
+            outside = [needed, packed(op, needed)] if op.compressed else [needed]
         return {backend: self._range(backend, needed, leaves, outside) for backend in self.roofs}
 
-    def _range(self, backend: str, needed: Work, leaves: list[Leaf], outside: bool) -> Range:
-        roof = self.roofs[backend].ms(needed)
+    def _range(self, backend: str, needed: Work, leaves: list[Leaf], outside: list[Work]) -> Range:
+        roof = self.roofs[backend]
         found = [
-            needed.flops / (leaf.rates[backend] * 1e6) if backend in leaf.rates else roof
+            needed.flops / (leaf.rates[backend] * 1e6) if backend in leaf.rates else roof.ms(needed)
             for leaf in leaves
         ]
-        if outside:
-            found.append(roof)
+        found += map(roof.ms, outside)
         return min(found), max(found)
 
 
@@ -174,6 +175,12 @@ def work(op: Op) -> Work:
     return Work(count(op) if count else _elementwise(op), moved)
 
 
+def packed(op: Op, needed: Work) -> Work:
+    """The same with the constants as they lie in the file: nobody says which bytes are counted."""
+    dense = sum(bytes_of(type_) for types in op.constants.values() for type_ in types)
+    return Work(needed.flops, needed.bytes - dense + op.weight_bytes)
+
+
 def _elementwise(op: Op) -> float:
     """Two for each number that is read: the rule for every type without one of its own."""
     return 2.0 * sum(elements(type_) for _, type_ in op.operands if type_.shape)
@@ -184,16 +191,16 @@ def _conv(op: Op) -> float:
     weight = op.operand("weight")
     if weight is None or len(weight.shape) < 3:
         return _elementwise(op)
-    per_output = prod(weight.shape[1:])  # (O, I / groups, kernel)
-    return 2.0 * elements(op.outputs[0]) * per_output / prod(op.attributes.get("dilations", [1]))
+    per_output = prod(size or 1 for size in weight.shape[1:])  # (O, I / groups, kernel)
+    return 2.0 * elements(op.outputs[0]) * per_output / prod(op.numbers("dilations"))
 
 
 def _conv_transpose(op: Op) -> float:
     weight = op.operand("weight")
     if weight is None or len(weight.shape) < 3:
         return _elementwise(op)
-    groups = op.attributes.get("groups", 1)
-    per_output = weight.shape[0] * prod(weight.shape[2:]) / groups  # (I, O / groups, kernel)
+    groups = prod(op.numbers("groups"))
+    per_output = elements(weight) / (weight.shape[1] or 1) / groups  # (I, O / groups, kernel)
     return 2.0 * elements(op.outputs[0]) * per_output
 
 

@@ -60,6 +60,12 @@ class Op:
         """Whether a size is known only when the op runs."""
         return any(None in type_.shape for type_ in self.values)
 
+    def numbers(self, name: str) -> list[int]:
+        """A constant of one or more positive whole numbers; [] where it is none."""
+        value = self.attributes.get(name)
+        values = value if isinstance(value, list) else [value]
+        return values if all(isinstance(v, int) and v > 0 for v in values) else []
+
     def operand(self, *names: str) -> TensorType | None:
         """The type of the first of these arguments that the op has, computed or constant."""
         for name in names:

@@ -121,7 +121,7 @@ def _conv(op: Op) -> Support | None:
 
 
 def _max_pool(op: Op) -> Support | None:
-    kernel, most = op.attributes.get("kernel_sizes", []), _most("max-pool")
+    kernel, most = op.numbers("kernel_sizes"), _most("max-pool")
     if kernel and kernel[-1] > most:
         return Support(False, f"a max pool {kernel[-1]} wide, at most {most}", "max-pool")
     if max(kernel, default=0) > most + 1:  # 9 x 1 is taken
@@ -130,7 +130,7 @@ def _max_pool(op: Op) -> Support | None:
 
 
 def _avg_pool(op: Op) -> Support | None:
-    longest = max(op.attributes.get("kernel_sizes", [0]))
+    longest = max(op.numbers("kernel_sizes"), default=0)
     if longest > 14:  # the largest that was tried
         return Support(None, f"no source speaks of an average pool over {longest}")
     return None

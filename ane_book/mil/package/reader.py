@@ -17,7 +17,7 @@ from ane_book.mil.package.validation.validate import validate
 from ane_book.mil.package.values import Constant, TensorType, decode, read_type
 from ane_book.mil.package.weight_file import BlobFile, stored_bytes
 
-__all__ = ["Package"]
+__all__ = ["Package", "read_programs"]
 
 
 class Package:
@@ -129,3 +129,16 @@ class Package:
                     if isinstance(value, Constant) and value.blob:
                         found.setdefault(value.blob, (operation.name, value))
         return list(found.values())
+
+
+def read_programs(path: str | Path | Container) -> list[Package]:
+    """The program of a package, or those of a pipeline's parts; raises InvalidPackage."""
+    container = path if isinstance(path, Container) else open_container(path)
+    kind = container.spec.WhichOneof("Type")
+    if kind != "pipeline":
+        return [Package(container)]
+    programs = [part for part in container.spec.pipeline.models if part.HasField("mlProgram")]
+    if not programs:
+        raise refuse(kind, container.path)
+    where = container.path, container.folder, container.base
+    return [Package(Container(*where, part)) for part in programs]

@@ -1,6 +1,8 @@
 """Whole packages: verdict, shares, what is open, what would change it; and as JSON."""
 
+from dataclasses import replace
 import json
+from pathlib import Path
 
 from _command import ane_book as command
 from _networks import convolutions, half, save
@@ -8,8 +10,14 @@ from _segmenter import GRAPHS
 from ane_book.errors import InvalidInput
 from ane_book.evidence.placement import place
 from ane_book.evidence.placement.edits import edits
+from ane_book.evidence.placement.estimator import work
+from ane_book.evidence.placement.support import support
 from ane_book.mil import save as write
+from ane_book.mil.package.values import TensorType
+from ane_book.mil.package.weight_file import BlobFile
+import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+import numpy as np
 import pytest
 
 X = (1, 64, 32, 32)
@@ -21,6 +29,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("placement")
     save(folder / "four.mlpackage", convolutions(4), X)
     save(folder / "two.mlpackage", convolutions(2), X)
+    two = convolutions(2)
+    save(folder / "more.mlpackage", lambda x: mb.identity(x=two(x), name="out"), X)
     return folder
 
 
@@ -104,6 +114,66 @@ def test_a_compiled_model_is_placed_as_its_package(folder):
     for each in facts:
         del each["package"]
     assert facts[0] == facts[1]
+
+
+def test_no_weight_is_read(tmp_path, monkeypatch):
+    """250 MB take as long as 250 KB: only what the program says of a constant is looked at."""
+    path = save(tmp_path / "net.mlpackage", convolutions(2), X)
+
+    def refuse(*_):
+        raise AssertionError("a weight was read")
+
+    monkeypatch.setattr(BlobFile, "read", refuse)
+    monkeypatch.setattr(BlobFile, "packed", refuse)
+    placement = place(path)
+    assert sum(each.op.weight_bytes for each in placement.placed) == 2 * 2 * 64 * 64 * 9
+
+
+def test_a_parameter_that_is_damaged_is_no_parameter(tmp_path):
+    """Whoever opens a package of strangers gets an answer or an error that says why."""
+    path = save(tmp_path / "pool.mlpackage", lambda x: mb.max_pool(
+        x=x, kernel_sizes=[9, 9], strides=[1, 1], pad_type="same"), X)  # fmt: skip
+    (placed,) = place(path).placed
+    assert placed.support.claim == "max-pool"
+    for wrong in (["9", "9"], [], [0, -9], "9", None):
+        op = replace(placed.op, attributes=placed.op.attributes | {"kernel_sizes": wrong})
+        assert support(op).ane is True
+    weight = (TensorType("fp16", (64, 64, 3, 3)),)
+    op = replace(placed.op, type="conv", constants={"weight": weight})
+    spread = replace(op, attributes={"dilations": [2, 2]})
+    for wrong in (["2", "2"], 0, "two"):
+        assert work(replace(op, attributes={"dilations": wrong})) == work(op)
+    assert work(spread).flops == work(op).flops / 4
+
+
+def test_weights_with_scales_along_their_input_are_open(tmp_path):
+    """Reports on them conflict; with one scale a row they are taken."""
+    data = np.zeros((64, 64, 1, 1), np.int8)
+    for groups, taken in ((1, True), (4, None)):
+        scale = half(64, groups, 1, 1)
+
+        def network(x, scale=scale):
+            weight = mb.constexpr_blockwise_shift_scale(data=data, scale=scale)
+            return mb.conv(x=x, weight=weight)
+
+        (placed,) = place(save(tmp_path / f"{groups}.mlpackage", network, X)).placed
+        assert placed.support.ane is taken
+        assert placed.op.weight_bytes == 64 * 64 + 2 * 64 * groups
+
+
+def test_a_pipeline_is_placed_part_by_part(folder, tmp_path):
+    parts = [ct.models.MLModel(str(folder / name), skip_model_load=True)
+             for name in ("two.mlpackage", "more.mlpackage")]  # fmt: skip
+    ct.utils.make_pipeline(*parts).save(str(tmp_path / "both.mlpackage"))
+    result = command("place", tmp_path / "both.mlpackage")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("both.mlpackage  main  CPU") == 2
+
+
+def test_a_folder_is_placed_whole(folder):
+    facts = json.loads(command("place", folder, "--json").stdout)
+    verdicts = {Path(each["package"]).name: each["verdict"] for each in facts}
+    assert verdicts["four.mlpackage"] == "ANE" and verdicts["two.mlpackage"] == "CPU"
 
 
 def test_a_chip_or_function_that_is_not_known(folder):
