@@ -15,7 +15,7 @@ BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance fuzz bench full-size notebooks schema lint clean distclean
+.PHONY: help book test unit conformance fuzz bench full-size notebooks schema notes lint clean distclean
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ schema: $(INSTALLED) ## write the schemas of a bundle's manifest.json and of a r
 	  print(json.dumps(Manifest.model_json_schema(), indent=2))" > research/manifest.schema.json
 	$(BIN)/python -c "import json; from ane_book.evidence.report import Report; \
 	  print(json.dumps(Report.model_json_schema(), indent=1))" > research/reports/report.schema.json
+
+notes: $(INSTALLED) ## write research/conflicting-claims.md from the registry of claims
+	$(BIN)/python research/experiments/write_notes.py
 
 lint: $(INSTALLED) ## look for mistakes without running anything
 	$(BIN)/ruff check .

@@ -47,13 +47,15 @@ MESSAGES = {
 
 @dataclass(frozen=True)
 class Residency:
-    """What was found of one function. figures: as evidence.json keeps them; ops: the plan."""
+    """What was found of one function. figures: as evidence.json keeps them; ops: the plan; outputs:
+    what it gave on the units that are judged, as far as it came."""
 
     verdict: str
     reason: str
     figures: dict = field(default_factory=dict)
     ops: list[PlannedOp] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    outputs: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
     def resident(self) -> bool:
@@ -77,7 +79,7 @@ def judge(outcome: Outcome, folder: Path, units: str, expected: dict[str, np.nda
     facts = figures(outcome, ops)
 
     def found(verdict: str, reason: str) -> Residency:
-        return Residency(verdict, reason, facts, ops, said)
+        return Residency(verdict, reason, facts, ops, said, _load(folder / f"{units}.npz"))
 
     for check in (_ended, _refused, _numbers, _elsewhere, _silent, _soaked):
         result = check(outcome, folder, units, expected, ops, said)

@@ -1,0 +1,23 @@
+"""Claim conv-height: a kernel more than 31 high is refused (M6 study), or never (ANEForge)."""
+
+from _settle import Case, between, conv, found, main
+
+HEIGHTS = (15, 31, 32, 48)
+
+
+def tall(height: int):
+    return lambda path: between(path, lambda x: conv(x, 64, (height, 1)), (1, 64, 64, 32))
+
+
+def decide(results):
+    said = "; ".join(found(results, f"{height} high") for height in HEIGHTS)
+    if results["31 high"].resident:
+        word = "is not" if results["32 high"].resident else "is"
+        return f"more than 31 {word} refused. {said}"
+    return f"undecided: 31 is not on the engine either. {said}"
+
+
+CASES = [Case(f"{height} high", tall(height)) for height in HEIGHTS]
+
+if __name__ == "__main__":
+    main("conv-height", "conv-height", CASES, decide)

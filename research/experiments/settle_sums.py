@@ -1,0 +1,51 @@
+"""Claim sum-most: a sum inside a product that passes 32,768 is lost (M6 study, ANEForge), or summed
+in single precision (coreai-model-zoo).
+
+Sums that half precision can hold to the end (65,504), on both sides of 32,768; and one that passes
+it on the way and comes back.
+"""
+
+from _settle import Case, conv, graph, main, mb
+import numpy as np
+
+SUMS = (30_000, 32_000, 32_736, 32_768, 40_000, 60_000)
+DEPTH, COLUMNS = 1024, 1024
+
+
+def product(there_and_back: bool):
+    """Every output is the sum of its column's inputs, in 1,024 equal rows; then enough to do."""
+
+    def build(x):
+        weight = np.ones((DEPTH, DEPTH, 1, 1), np.float16)
+        if there_and_back:
+            weight[:, DEPTH // 2 :] = -1
+        y = mb.conv(x=x, weight=weight, name="y")
+        small = mb.mul(x=y, y=np.float16(2**-12))
+        for _ in range(4):  # work that makes the engine worth it
+            small = mb.relu(x=conv(small, DEPTH))
+        return y, mb.identity(x=small, name="work")
+
+    return lambda path: graph(path, [(1, DEPTH, 1, COLUMNS)], build)
+
+
+def equal(total: float) -> dict:
+    """Inputs whose sum is that."""
+    return {"x": np.full((1, DEPTH, 1, COLUMNS), total / DEPTH, np.float16)}
+
+
+def given(one) -> str:
+    found = one.outputs.get("y")
+    return one.verdict if found is None else f"{float(np.asarray(found).ravel()[0]):,.0f}"
+
+
+def decide(results):
+    said = "; ".join(f"{total:,} gives {given(results[f'sum of {total:,}'])}" for total in SUMS)
+    back = given(results["60,000 and back to 0"])
+    return f"{said}; a sum that passes 60,000 and comes back to 0 gives {back}"
+
+
+CASES = [Case(f"sum of {total:,}", product(False), equal(total)) for total in SUMS]
+CASES.append(Case("60,000 and back to 0", product(True), equal(120_000)))
+
+if __name__ == "__main__":
+    main("sums", "sum-most", CASES, decide)

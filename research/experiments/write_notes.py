@@ -1,0 +1,55 @@
+"""Write research/conflicting-claims.md: each conflicting claim, both sides, what would settle it.
+
+Both sides come from the registry of claims, the experiments from the scripts beside this one.
+"""
+
+from pathlib import Path
+import re
+
+from ane_book import claims
+
+FOLDER = Path(__file__).parent
+HEAD = """# Claims with evidence on both sides
+
+Nobody of this project has measured any of these. Each has a script that would settle it on a Mac;
+`ane-book report` runs them all, and `--dry-run` runs one without a Mac. This file is written by
+`make notes` from `ane_book/claims/claims.toml`.
+"""
+
+
+def experiments() -> dict[str, list[tuple[str, str]]]:
+    """Claim -> the scripts that ask it, each with what follows its first line."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for path in sorted(FOLDER.glob("settle_*.py")):
+        text = path.read_text().split('"""')[1]
+        named, said = re.fullmatch(r"Claims? (.*?)[:(] ?(.*)", text, re.S).groups()
+        for claim in re.split(r", | and ", named.strip()):
+            found.setdefault(claim, []).append((path.name, " ".join(said.split())))
+    return found
+
+
+def side(title: str, evidence) -> list[str]:
+    rows = [f"- [{one.name}]({one.url}): {one.says}" for one in evidence]
+    return [f"**{title}**", "", *(rows or ["- nothing found"]), ""]
+
+
+def section(claim: claims.Claim, scripts: list[tuple[str, str]]) -> list[str]:
+    seen = ", ".join(filter(None, (claim.chip, claim.os)))
+    lines = [f"## {claim.id}", "", f"**Claim.** {claim.statement[0].upper()}{claim.statement[1:]}."]
+    lines[-1] += f" Seen on {seen}." if seen else ""
+    lines += ["", *side("Evidence for", claim.support), *side("Evidence against", claim.against)]
+    lines += ["**The experiment**", ""]
+    lines += [f"- [{name}](experiments/{name}): {said}" for name, said in scripts]
+    return [*lines, ""]
+
+
+def main() -> None:
+    scripts, lines = experiments(), [HEAD]
+    for claim in claims.load().values():
+        if claim.grade == "conflicting":
+            lines += section(claim, scripts.get(claim.id, []))
+    (FOLDER.parent / "conflicting-claims.md").write_text("\n".join(lines).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()
