@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from ane_book.cli import options
 from ane_book.errors import printable
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["place_command"]
 
+Failing = Literal["cpu", "depends", "never"]
 SHOWN = 4  # edits and open questions that a summary shows
 WIDTH = 80
 
@@ -28,30 +29,42 @@ def place_command(
     function: options.FunctionName = None,
     ops: Annotated[bool, typer.Option("--ops", help="Show every op.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    fail_on: Annotated[
+        Failing, typer.Option(help="The mildest verdict that makes the exit code 1.")
+    ] = "never",
 ) -> None:
     """Predict which ops Core ML runs on the Neural Engine.
 
     By the rule of its planner and what that is known to believe; on a Mac also what it plans.
     """
     from ane_book.evidence.placement.actual import read_plan
+
+    placements = _placements(path, chip.lower(), function)
+    plans = [read_plan(each.package, each.function) for each in placements]
+    print(_json(placements, plans) if as_json else printable(_text(placements, plans, ops)))
+    failing = {"never": (), "cpu": ("CPU",), "depends": ("CPU", "depends")}[fail_on]
+    raise typer.Exit(any(each.verdict in failing for each in placements))
+
+
+def _json(placements: "list[Placement]", plans: "list[Plan]") -> str:
+    """An object, or a list of them where there are several programs."""
     from ane_book.evidence.placement.edits import edits
 
-    placements = _placements(path, chip, function)
-    plans = [read_plan(each.package, each.function) for each in placements]
-    if as_json:
-        facts = [
-            each.facts | {"edits": [e.facts for e in edits(each)], "actual": plan.facts(each)}
-            for each, plan in zip(placements, plans, strict=True)
-        ]
-        print(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
-        return
+    facts = [
+        each.facts | {"edits": [e.facts for e in edits(each)], "actual": plan.facts(each)}
+        for each, plan in zip(placements, plans, strict=True)
+    ]
+    return json.dumps(facts[0] if len(facts) == 1 else facts, indent=2)
+
+
+def _text(placements: "list[Placement]", plans: "list[Plan]", ops: bool) -> str:
     parts = [_overview(placements)] if len(placements) > 1 else []
     if len(placements) == 1 or ops:
         for each, plan in zip(placements, plans, strict=True):
             parts.append(_summary(each, plan) + (_ops(each, plan) if ops else ""))
     else:
         parts.append(f"--function NAME or --ops shows each.  {plans[0].line(placements[0])}")
-    print(printable("\n\n".join(parts)))
+    return "\n\n".join(parts)
 
 
 def _placements(path: Path, chip: str, function: str | None) -> "list[Placement]":
@@ -90,8 +103,9 @@ def _percent(low: float, high: float) -> str:
 
 
 def _overview(placements: "list[Placement]") -> str:
-    """A line for each program."""
+    """A line for each program, and what those that are too small would do as one."""
     from ane_book.evidence.inspect import table
+    from ane_book.evidence.placement.edits import merged
 
     rows = [
         (Path(p.package).name, p.function, p.verdict,
@@ -99,7 +113,8 @@ def _overview(placements: "list[Placement]") -> str:
         for p in placements
     ]  # fmt: skip
     title = f"arithmetic on the ANE of an {placements[0].chip.upper()}, predicted"
-    return f"{title}\n{table(rows, indent=2)}"
+    lines = [line for text in merged(placements) for line in _wrapped(text)]
+    return "\n".join([title, table(rows, indent=2), *lines])
 
 
 def _summary(placement: "Placement", plan: "Plan") -> str:

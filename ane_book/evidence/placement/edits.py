@@ -7,13 +7,14 @@ not.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
 from ane_book.evidence.placement.path import ANE, LAUNCH, OUTPUT
 from ane_book.evidence.placement.placed import Placed, Placement, reading
 
-__all__ = ["Edit", "edits"]
+__all__ = ["Edit", "edits", "merged"]
 
 NOTHING = 0.02  # of all arithmetic: less moved is no change
 
@@ -71,6 +72,21 @@ def edits(placement: Placement) -> list[Edit]:
             found.append(Edit(f"{reason}: {advice}", names, worst, after))
     found.sort(key=lambda edit: len(edit.ops))
     return found or _larger(placement, worst)
+
+
+def merged(placements: Sequence[Placement]) -> list[str]:
+    """What programs that stay on the CPU would do as one, a line for each function's name."""
+    apart: dict[str, list[float]] = defaultdict(list)
+    for placement in placements:
+        if placement.verdict == "CPU":
+            apart[placement.function].append(sum(map(_saved, placement.placed)))
+    whole = LAUNCH + OUTPUT
+    return [
+        f"{name}: {len(saved):,} programs stay on the CPU, each too small; merged into one they "
+        f"save {sum(saved):.3g} ms on the ANE, and a segment costs {whole}"
+        for name, saved in apart.items()
+        if len(saved) > 1 and sum(saved) > whole
+    ]
 
 
 def _larger(placement: Placement, before: float) -> list[Edit]:

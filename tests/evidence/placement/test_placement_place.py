@@ -168,6 +168,9 @@ def test_a_pipeline_is_placed_part_by_part(folder, tmp_path):
     result = command("place", tmp_path / "both.mlpackage")
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("both.mlpackage  main  CPU") == 2
+    told = " ".join(result.stdout.split())
+    assert "main: 2 programs stay on the CPU, each too small; merged into one" in told
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def test_a_folder_is_placed_whole(folder):
@@ -200,6 +203,21 @@ def test_the_command_in_json(folder):
     assert facts["worst"]["share_of_operations"] == 1.0
     assert facts["actual"] == {"measured": False, "reason": "needs a Mac"}
     assert facts["edits"] == []
+
+
+@pytest.mark.parametrize(
+    "name, fail_on, code",
+    [
+        ("four.mlpackage", "depends", 0),
+        ("two.mlpackage", "never", 0),
+        ("two.mlpackage", "cpu", 1),
+        (".", "cpu", 1),
+    ],
+)
+def test_a_pull_request_can_be_gated(folder, name, fail_on, code):
+    result = command("place", folder / name, "--fail-on", fail_on)
+    assert result.returncode == code, result.stderr
+    assert "actual: unmeasured" in result.stdout
 
 
 @pytest.mark.parametrize(
