@@ -68,7 +68,10 @@ class Recipe(BaseModel):
         description="How weights are stored, with what that cost SmolLM2-135M in perplexity: "
         "none, int8 (+0.7 %), lut8 (+0.3 %), lut6 (+6.7 %), int8-tensor (+9.5 %), int4 (+46 %, "
         "for a Mac's GPU), int4-channel (+170 %) or lut4 (+925 %: nonsense; larger models may bear "
-        "them); a lut also with -g1, -g8, -g32 or -tensor, the output channels of a palette.",
+        "them); a lut also with -g1, -g8, -g32 or -tensor, the output channels of a palette. "
+        "auto:BITS, such as auto:5, spends so many bits a weight, head included, on palettes and "
+        "int8 where the loss on a text feels it most, with error feedback; auto-int:BITS on "
+        "integers alone.",
     )
     quant_head: str | None = Field(None, description="The head's; by default as quant.")
     partition: Literal["layers", "whole", "projections"] = Field(
@@ -87,6 +90,11 @@ class Recipe(BaseModel):
         if given.get("partition") == "projections":  # the cache is the host's, too
             given["kv"] = "host"
         return given
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether matrices are stored by a budget, with a text at hand."""
+        return any(name.startswith("auto") for name in (self.quant, self.quant_head))
 
     @property
     def functions(self) -> dict[str, int]:

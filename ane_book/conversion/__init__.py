@@ -10,6 +10,7 @@ import warnings
 
 from ane_book.bundle import Bundle, cache
 from ane_book.conversion.build import BundleBuilder, Progress
+from ane_book.conversion.calibrated import CalibratedBuilder
 from ane_book.conversion.encoder import EncoderBuilder
 from ane_book.conversion.place import check_ours, check_place, is_empty, recover, telling
 from ane_book.conversion.place.key import code_key
@@ -73,8 +74,9 @@ def _convert(
     if bundle is None:
         name, weights = _open(model, source)
         config = read_config(weights.config())
-        kind = BUILDERS[find(config.architecture).task]
-        builder = kind(name, weights, config, make_recipe(config, **options), progress)
+        made = make_recipe(config, **options)
+        kind = CalibratedBuilder if made.is_calibrated else BUILDERS[find(config.architecture).task]
+        builder = kind(name, weights, config, made, progress)
         bundle = _build(builder, out, force)
         if key:
             with telling(bundle.path):

@@ -28,11 +28,11 @@ class EncoderPass(GoldenPass):
         first = find(self.config.architecture).first(self.config)
         first.load_state_dict(first_weights(self.config, self.read))
         with torch.inference_mode():
-            return first(self._given())
+            return first(self._given(self.tokens))
 
-    def _given(self) -> Tensor:
-        positions = np.load(self.folder / "positions.npy")[: len(self.tokens)]
-        return super()._given() + torch.from_numpy(positions.astype(np.float32).T[:, None])
+    def _given(self, tokens: np.ndarray) -> Tensor:
+        positions = np.load(self.folder / "positions.npy")[: len(tokens)]
+        return super()._given(tokens) + torch.from_numpy(positions.astype(np.float32).T[:, None])
 
     def _step(self, block: nn.Module, hidden: Tensor, kind: str) -> Tensor:
         T = len(self.tokens)

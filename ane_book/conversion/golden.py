@@ -72,12 +72,12 @@ class GoldenPass:
         return self.folder / f"hidden_{layer:03d}.npy"
 
     def _hidden(self, layer: int) -> Tensor:
-        return torch.from_numpy(np.load(self.file(layer))) if layer else self._given()
+        return torch.from_numpy(np.load(self.file(layer))) if layer else self._given(self.tokens)
 
-    def _given(self) -> Tensor:
-        """What the host gives to the first program, (1, C, 1, T)."""
+    def _given(self, tokens: np.ndarray) -> Tensor:
+        """What the host gives to the first program for T tokens, (1, C, 1, T)."""
         embedding = np.load(self.folder / "embedding.npy", mmap_mode="r")
-        rows = embedding[self.tokens].astype(np.float32) * self._host.embedding_scale  # (T, C)
+        rows = embedding[tokens].astype(np.float32) * self._host.embedding_scale  # (T, C)
         return torch.from_numpy(rows.T[None, :, None, :].copy())  # (1, C, 1, T)
 
     @property
@@ -122,5 +122,5 @@ class GoldenPass:
     def hidden(self) -> np.ndarray:
         """The hidden state before the first program of layers and after each, (n + 1, C, T)."""
         layers = sorted(int(file.stem[7:]) for file in self.folder.glob("hidden_*.npy"))
-        states = [self._given(), *map(self._hidden, layers)]
+        states = [self._given(self.tokens), *map(self._hidden, layers)]
         return torch.cat(states)[:, :, 0].numpy()

@@ -19,6 +19,11 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
         _refuse_generation(options)
     recipe = checked(Recipe, options)
     find_scheme(recipe.quant), find_scheme(recipe.quant_head)
+    if recipe.is_calibrated and recipe.partition == "projections":
+        raise InvalidInput(
+            f"quant {recipe.quant} chooses for the matrices of whole layers; with partition "
+            '"projections" take a scheme by its name'
+        )
     context, prefill = _context(config, recipe), recipe.prefill
     if prefill > context:
         if context < 2:
@@ -51,6 +56,7 @@ def _refuse_generation(options: dict) -> None:
         "prefill": options.get("prefill") is not None,
         "argmax_output": bool(options.get("argmax_output")),
         "quant_head": options.get("quant_head") is not None,
+        "a budget as quant": str(options.get("quant")).startswith("auto"),
         "partition": options.get("partition") == "projections",
     }
     for option in (option for option, wanted in given.items() if wanted):

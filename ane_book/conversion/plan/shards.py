@@ -5,6 +5,7 @@ All sizes are those of the weight file, `weight.bin`, as it will be written: `qu
 
 from collections.abc import Iterable
 from itertools import pairwise
+from math import ceil, prod
 
 from ane_book.conversion.quantize import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
@@ -28,9 +29,14 @@ ALIGNMENT = 64
 
 
 def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
-    """Bytes of each operand of a projection's weight (O, C, ...), as `quantize.encode` makes it."""
+    """Bytes of each operand of a projection's weight (O, C, ...), as `quantize.encode` makes it.
+
+    With a budget for all matrices a share of it: all together take no more.
+    """
     if scheme.form == "plain":
         return [stored_bytes("fp16", shape)]
+    if scheme.form == "auto":  # two operands, each of which may have to be aligned
+        return [ceil(prod(shape) * scheme.bits / 8) + ALIGNMENT, ALIGNMENT]
     outputs, inputs = shape[:2]
     groups = scheme.groups(outputs)
     if scheme.form == "linear":

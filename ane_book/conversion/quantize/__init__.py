@@ -7,11 +7,15 @@ stands where the `const` stood:
     linear   constexpr_blockwise_shift_scale   w = scale * data
     palette  constexpr_lut_to_dense            w = lut[index]
 
+With "auto:5" each matrix has a scheme of its own, such that all have five bits a weight together;
+they are chosen, and the matrices stored by them, with a text at hand (`allotment`).
+
 Letters: O output channels, C input channels, G groups of output channels, b = O / G channels in a
 group, B blocks of input channels, P = 2^bits entries of a palette, n = b * C weights of a group.
 """
 
 from dataclasses import dataclass
+import re
 from typing import Literal
 
 from ane_book import claims
@@ -22,6 +26,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "AUTO",
     "LOSSES",
     "SCHEMES",
     "Encoded",
@@ -40,14 +45,16 @@ __all__ = [
 class Scheme:
     """How the weights of a projection are stored.
 
-    bits: of a stored number. channels: output channels that share a scale or a palette; 0 for all.
-    block: input channels that share a scale; 0 for all.
+    bits: of a stored number; with "auto" of a weight, all told. channels: output channels that
+    share a scale or a palette; 0 for all. block: input channels that share a scale; 0 for all.
+    family: with "auto", the one of `AUTO` that matrices are stored by.
     """
 
-    form: Literal["plain", "linear", "palette"]
-    bits: int
+    form: Literal["plain", "linear", "palette", "auto"]
+    bits: float
     channels: int = 0
     block: int = 0
+    family: str = ""
 
     def groups(self, outputs: int) -> int:
         """How many groups so many output channels make; one when they cannot be divided evenly."""
@@ -79,6 +86,12 @@ SCHEMES = {
     "int4": Scheme("linear", 4, 1, 32),
     "int4-channel": Scheme("linear", 4, 1),
 }
+
+
+#: What a budget is spent on: palettes, or the integers with a scale for each output channel that
+#: ran fast where palettes did not (claims int4-per-channel and palette-slow).
+AUTO = {"auto": ("lut4-g8", "lut6", "int8"), "auto-int": ("int4-channel", "int8")}
+BUDGET = 4.1, 8.0  # bits
 
 
 #: What they cost: the change of perplexity, by scheme of the layers and, where it is another, of
@@ -139,20 +152,30 @@ def scheme_warning(quant: str | None, head: str | None = None) -> str:
 
 def find_scheme(name: str) -> Scheme:
     """The scheme of this name, or InvalidInput with all names."""
-    if name not in SCHEMES:
-        raise InvalidInput(f"quant must be one of {', '.join(SCHEMES)}, not {name!r}")
-    return SCHEMES[name]
+    if name in SCHEMES:
+        return SCHEMES[name]
+    budget = re.fullmatch(r"(auto|auto-int):(\d+(?:\.\d+)?)", name)
+    if budget and BUDGET[0] <= float(budget[2]) <= BUDGET[1]:
+        return Scheme("auto", float(budget[2]), family=budget[1])
+    known = ", ".join([*SCHEMES, *(f"{family}:BITS" for family in AUTO)])
+    bits = f"{BUDGET[0]:g} to {BUDGET[1]:g}"
+    raise InvalidInput(f"quant must be one of {known} (BITS {bits}), not {name!r}")
 
 
 @dataclass(frozen=True)
 class Encoded:
     """A weight as the operands of a MIL op: each has a dtype in MIL's spelling, and an array.
 
-    Integers of fewer than eight bits come one to a byte; the weight file packs them.
+    The first operand has the weight's shape. Integers of fewer than eight bits come one to a byte;
+    the weight file packs them.
     """
 
     op: str
     operands: dict[str, tuple[str, np.ndarray]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return next(iter(self.operands.values()))[1].shape
 
 
 def encode(weight: Tensor, scheme: Scheme) -> Encoded:

@@ -24,14 +24,21 @@ BAND = 48  # parts by which a cut may move in one regrouping
 REACH = 3  # times its parts that a cell may grow to in one regrouping
 
 
-def centres(rows: Tensor, k: int) -> Tensor:
+def centres(rows: Tensor, k: int, weights: Tensor | None = None) -> Tensor:
     """The means (G, k), float64, ascending, of the cells of rows (G, n) that vary the least.
 
-    At most k distinct numbers in a row come back exactly, some of them repeated.
+    weights: how much each number counts, (G, n); all of them alike if None. At most k distinct
+    numbers in a row come back exactly, some of them repeated.
     """
     short = max(0, k - rows.shape[1])  # fewer numbers than cells: repeat the last
-    ordered = pad(rows.sort(dim=1).values.double(), (0, short), mode="replicate")
-    return torch.cat([_Groups(group).centres(k) for group in ordered.split(AT_ONCE)])
+    ordered, order = rows.sort(dim=1)
+    counts = torch.ones_like(rows) if weights is None else weights.gather(1, order)
+    ordered, counts = (
+        pad(values.double(), (0, short), mode="replicate").split(AT_ONCE)
+        for values in (ordered, counts)
+    )
+    pairs = zip(ordered, counts, strict=True)
+    return torch.cat([_Groups(numbers, weights).centres(k) for numbers, weights in pairs])
 
 
 def middles(values: Tensor) -> Tensor:
@@ -40,12 +47,14 @@ def middles(values: Tensor) -> Tensor:
 
 
 class _Groups:
-    """Sorted groups (G, n) with their running sums."""
+    """Sorted groups (G, n) with their weights, and the running sums of both."""
 
-    def __init__(self, ordered: Tensor):
+    def __init__(self, ordered: Tensor, weights: Tensor):
         self.ordered = ordered
-        self.sums = pad(ordered.cumsum(dim=1), (1, 0))  # (G, n + 1)
-        self.squares = pad(ordered.square().cumsum(dim=1), (1, 0))
+        self.mass, self.sums, self.squares = (
+            pad(values.cumsum(dim=1), (1, 0))  # (G, n + 1)
+            for values in (weights, weights * ordered, weights * ordered.square())
+        )
 
     def centres(self, k: int) -> Tensor:
         cuts = self._first_cuts(k)
@@ -57,12 +66,13 @@ class _Groups:
     def _first_cuts(self, k: int) -> Tensor:
         """Cells of equal mass of density^(1/3), optimal for many cells (Panter and Dite 1951).
 
-        The density is that between quantiles eight numbers apart. A group of at most k distinct
-        numbers is cut where they change.
+        The density, weights counted, is that between quantiles eight numbers apart. A group of at
+        most k distinct numbers is cut where they change.
         """
         groups, n = self.ordered.shape
         at = torch.arange(0, n, max(1, min(8, n // k)))
-        mass = self.ordered[:, at].diff(dim=1).pow(2 / 3).cumsum(dim=1)
+        density = self.mass[:, at].diff(dim=1) * self.ordered[:, at].diff(dim=1).square()
+        mass = density.pow(1 / 3).cumsum(dim=1)
         wanted = torch.arange(1, k).double() / k * mass[:, -1:]
         inner = at[torch.searchsorted(mass, wanted).clamp(max=len(at) - 2) + 1]
         gaps = self.ordered.diff(dim=1)
@@ -76,7 +86,7 @@ class _Groups:
         last = self.ordered.shape[1] - 1
         means = self.ordered.gather(1, cuts[:, :-1].clamp(max=last))  # an empty cell stays there
         for _ in range(steps):
-            counts = cuts.diff(dim=1)
+            counts = self.mass.gather(1, cuts).diff(dim=1)
             means = torch.where(counts > 0, self.sums.gather(1, cuts).diff(dim=1) / counts, means)
             moved = cuts.clone()
             moved[:, 1:-1] = torch.searchsorted(self.ordered, middles(means))
@@ -122,12 +132,13 @@ class _Groups:
         count, total, square = (
             values - _before(pad(values, (reach, 0)), reach)
             for values in (
-                ends.double(),
+                self.mass.gather(1, ends),
                 self.sums.gather(1, ends),
                 self.squares.gather(1, ends),
             )
         )
-        return (square - total.square() / count.clamp(min=1)).clamp(min=0).float()
+        count = count.where(count > 0, 1)
+        return (square - total.square() / count).clamp(min=0).float()
 
 
 def _before(padded: Tensor, reach: int) -> Tensor:

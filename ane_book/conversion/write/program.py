@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 import uuid
 
-from ane_book.conversion.quantize import SCHEMES, Scheme, encode
+from ane_book.conversion.quantize import SCHEMES, Encoded, Scheme, encode
 from ane_book.conversion.write.norms import join_norms, sharpen_epsilon
 from ane_book.mil.package.reader import Package
 from ane_book.mil.package.values import Constant
@@ -293,19 +293,23 @@ class PackageWriter:
         self._model.mlProgram.version = 1
 
     def write_weights(
-        self, state: dict[str, Tensor], scheme: Scheme = SCHEMES["none"]
+        self, state: dict[str, Tensor | Encoded], scheme: Scheme = SCHEMES["none"]
     ) -> dict[str, Stored]:
-        """Append tensors to the weight file, projections by the scheme and all others as fp16."""
+        """Append tensors to the weight file, projections by the scheme and all others as fp16.
+
+        What is encoded already is taken as it is.
+        """
         return {name: self._write(tensor, scheme) for name, tensor in state.items()}
 
-    def _write(self, tensor: Tensor, scheme: Scheme) -> Stored:
-        encoded, operands = encode(tensor, scheme), {}
+    def _write(self, weight: Tensor | Encoded, scheme: Scheme) -> Stored:
+        encoded = weight if isinstance(weight, Encoded) else encode(weight, scheme)
+        operands: dict = {}
         for key, (dtype, array) in encoded.operands.items():
             flat = np.ascontiguousarray(array).reshape(-1)
             raw = flat.view(np.uint16) if dtype == "fp16" else flat
             offset = getattr(self._blobs, f"write_{dtype}_data")(raw)
             operands[key] = dtype, array.shape, offset
-        return Stored(tuple(tensor.shape), encoded.op, operands)
+        return Stored(encoded.shape, encoded.op, operands)
 
     def function(self, name: str) -> FunctionWriter:
         return FunctionWriter(name, self._model.mlProgram, self._model.description)

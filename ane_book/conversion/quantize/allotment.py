@@ -1,0 +1,142 @@
+"""A conversion that is calibrated: the scheme of every matrix by a budget, and the matrices in it.
+
+`quant="auto:5"` is a budget of five bits a weight for all matrices together. First the model runs
+on a text (`calibrate`). Then some rows of each matrix are stored by each scheme that may be taken,
+with error feedback, to see what it would cost; `allot` spends the budget; and as a matrix passes by
+to be written, it is stored by its scheme.
+"""
+
+from collections.abc import Callable
+import json
+from pathlib import Path
+
+from ane_book.conversion.plan.shards import blob_bytes
+from ane_book.conversion.quantize import AUTO, Encoded, Scheme, find_scheme
+from ane_book.conversion.quantize.allot import Choice, allot
+from ane_book.conversion.quantize.calibrate import HEAD, TOKENS, Calibration, calibration_text
+from ane_book.conversion.quantize.feedback import Moments, encode
+from ane_book.errors import InvalidInput
+from ane_book.models import DecoderConfig
+from ane_book.models.base import decoder
+from ane_book.options import Recipe
+from ane_book.text.process import TextProcess
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Allotment"]
+
+STRETCH, EVERY = 32, 8  # of so many stretches of rows one is stored to see what a scheme costs
+
+
+class Allotment:
+    """The schemes of a bundle in the making, whose unfinished folder is `folder`.
+
+    read(name) gives a tensor under its `transformers` name, float32. splits: rows of each part of
+    the vocabulary. `file` has the scheme of every matrix; it stays in the bundle.
+    """
+
+    file = "schemes.json"
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        recipe: Recipe,
+        splits: tuple[int, ...],
+        folder: Path,
+        read: Callable[[str], np.ndarray],
+    ):
+        self.config, self.splits, self.folder, self.read = config, splits, folder, read
+        self.layers, self.head = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
+
+    @staticmethod
+    def steps(config: DecoderConfig) -> int:
+        """How often `make` reports."""
+        return 3 * config.num_layers + 2
+
+    def make(self, path: Path, report: Callable[[str], None]) -> None:
+        """Calibrate, and write `file`. Raises InvalidInput where the text is too short."""
+        text = TextProcess()
+        text.load(self.folder / "tokenizer.json")
+        token_ids = text.encode(calibration_text(), special=False)[:TOKENS]
+        for step in self._calibration(token_ids).run():
+            report(step)
+        found, budget = {}, 0.0
+        for name, weight, scheme, moments in self._matrices(report):
+            if scheme.form == "auto":
+                found[name] = _choices(weight, scheme, moments)
+                budget += scheme.bits * weight.numel() / 8
+        chosen = allot(list(found.values()), int(budget))
+        if chosen is None:
+            raise InvalidInput(
+                f"{budget:,.0f} bytes are too few for these matrices, which are small: "
+                "palettes and scales take their part; raise the bits"
+            )
+        table = {
+            name: {"scheme": choice.scheme, "bytes": choice.bytes, "loss": choice.loss}
+            for name, choice in zip(found, chosen, strict=True)
+        }
+        path.write_text(json.dumps(table, indent=2) + "\n")
+
+    def _calibration(self, token_ids: list[int] = ()) -> Calibration:
+        return Calibration(self.config, self.folder, self.read, token_ids)
+
+    def _matrices(self, report: Callable[[str], None]):
+        """Every matrix: its name, itself (O, C, 1, 1), what it is to be stored by, its moments."""
+        calibration = self._calibration()
+        for layer in range(self.config.num_layers):
+            state = decoder.block_weights(self.config, layer, self.read)
+            for name, moments in calibration.of(layer).items():
+                yield f"layers.{layer}.{name}", state[name], self.layers, moments
+            report(f"schemes of layer {layer + 1} of {self.config.num_layers}")
+        (moments,) = calibration.of(HEAD).values()
+        weights = decoder.head_weights(self.config, self.splits, self.read)
+        parts = torch.arange(sum(self.splits)).split(self.splits)
+        for i, rows in enumerate(parts):
+            yield f"head.{i}", weights[f"parts.{i}.weight"], self.head, moments.of_rows(rows)
+        report("schemes of the head")
+
+    def layer(self, layer: int, state: dict[str, Tensor]) -> dict[str, Tensor | Encoded]:
+        """The state dict of a layer, with the matrices that have a scheme stored by it."""
+        table, moments = self._table(), self._calibration().of(layer)
+        names = {name: f"layers.{layer}.{name}" for name in moments}
+        stored = {
+            name: encode(state[name], find_scheme(table[key]), moments[name])[0]
+            for name, key in names.items()
+            if key in table
+        }
+        return state | stored
+
+    def parts(self, parts: list[int], weights: dict[str, Tensor]) -> dict[str, Tensor | Encoded]:
+        """The same of a `Head` with these parts of the vocabulary."""
+        table, stored = self._table(), {}
+        (moments,) = self._calibration().of(HEAD).values()
+        rows = torch.arange(sum(self.splits)).split(self.splits)
+        for own, i in enumerate(parts):
+            if f"head.{i}" in table:
+                scheme, name = find_scheme(table[f"head.{i}"]), f"parts.{own}.weight"
+                stored[name] = encode(weights[name], scheme, moments.of_rows(rows[i]))[0]
+        return weights | stored
+
+    def _table(self) -> dict[str, str]:
+        table = json.loads((self.folder / self.file).read_text())
+        return {name: choice["scheme"] for name, choice in table.items()}
+
+    def remove(self) -> None:
+        """The bundle is written; what was found in calibration is not needed any more."""
+        self._calibration().remove()
+
+
+def _choices(weight: Tensor, scheme: Scheme, moments: Moments) -> list[Choice]:
+    """What each scheme that may be taken would cost; the loss from some of the rows."""
+    outputs, found = len(weight), []
+    rows = torch.arange(outputs)
+    if outputs >= STRETCH * EVERY and outputs % STRETCH == 0:
+        rows = rows.view(-1, STRETCH)[::EVERY].flatten()
+    share = float(moments.outputs[rows].sum() / moments.outputs.sum().clamp(min=1e-30))
+    for name in AUTO[scheme.family]:
+        own = find_scheme(name)
+        _, loss = encode(weight[rows], own, moments.of_rows(rows))
+        size = sum(blob_bytes(weight.shape, own))
+        found.append(Choice(name, size, loss / max(share, 1e-30)))
+    return found

@@ -1,0 +1,172 @@
+"""What goes into each projection of a decoder on some text, and how much the loss feels its output.
+
+Two passes over the layers, one of which is in memory at a time. Forwards, each layer runs on every
+window of the text, and the second moments of what its projections take in are summed up. Backwards,
+from the head's loss on a few windows, each layer runs again, and the mean squares of the gradients
+of its projections' outputs are summed up: the diagonal of the Fisher information. Its labels are
+not the text's own next tokens but what the model draws, so that the gradients are those of its own
+distribution, which quantisation should change as little as possible.
+
+Letters: O output channels, C input channels of a projection, T tokens of a window, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ane_book.conversion.golden import GoldenPass
+from ane_book.conversion.quantize.feedback import Moments, moments_of
+from ane_book.models import DecoderConfig, find
+from ane_book.models.base import decoder
+from ane_book.options import Recipe
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+__all__ = ["HEAD", "TOKENS", "Calibration", "calibration_text"]
+
+TOKENS = 8192  # of the text that are taken
+WINDOW, GRADED = 256, 4  # tokens of a window; windows that go backwards
+HEAD = "head"
+
+Sums = dict[str, Tensor]  # by the name of a projection's weight
+
+
+def calibration_text() -> str:
+    """Text that ships with the library; nothing of it is in the texts of `evidence.loss`."""
+    return Path(__file__).with_name("calibration.txt").read_text(encoding="utf-8")
+
+
+class Calibration(GoldenPass):
+    """The passes, and what they found, in files `calibration_*.pt` of the unfinished bundle."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        folder: Path,
+        read: Callable[[str], np.ndarray],
+        token_ids: list[int],
+    ):
+        T = min(WINDOW, config.max_position)
+        super().__init__(config, Recipe(context=T, prefill=T), folder, read)
+        count = len(token_ids) // T
+        self.windows = np.array(token_ids[: count * T]).reshape(count, T)
+
+    def of(self, place: int | str) -> dict[str, Moments]:
+        """The moments of a layer's projections by the names of their weights, or of HEAD's."""
+        found = torch.load(self._file(place))
+        return {n: moments_of(x, found["outputs"][n]) for n, x in found["inputs"].items()}
+
+    def _file(self, place: int | str) -> Path:
+        return self.folder / f"calibration_{place}.pt"
+
+    def remove(self) -> None:
+        for file in self.folder.glob("calibration_*.pt"):
+            file.unlink()
+
+    def run(self) -> Iterator[str]:
+        """Both passes; yields a description of each step."""
+        layers, kept = range(self.config.num_layers), []
+        hidden = [self._given(ids) for ids in self.windows]
+        for layer in layers:
+            kept.append(hidden[:GRADED])
+            block, kind = self._block(layer)
+            with torch.no_grad(), _watched(block) as found:
+                hidden = [self._step(block, x, kind) for x in hidden]
+            torch.save(found, self._file(layer))
+            yield f"calibrating layer {layer + 1} of {len(layers)}"
+        gradients = self._head(hidden)
+        yield "calibrating head"
+        for layer in reversed(layers):
+            block, kind = self._block(layer)
+            forwards = torch.load(self._file(layer))
+            with _watched(block) as found:
+                gradients = [
+                    _back(lambda x: self._step(block, x, kind), *pair)  # noqa: B023 - called here
+                    for pair in zip(kept.pop(), gradients, strict=True)
+                ]
+            torch.save(forwards | {"outputs": found["outputs"]}, self._file(layer))
+            yield f"sensitivity of layer {layer + 1} of {len(layers)}"
+
+    def _block(self, layer: int) -> tuple[nn.Module, str]:
+        """A layer with its weights, and its kind."""
+        architecture = find(self.config.architecture)
+        kind = architecture.kinds(self.config)[layer]
+        with torch.device("meta"):  # no memory for parameters that are given
+            block = architecture.block(self.config, kind)
+        block.load_state_dict(decoder.block_weights(self.config, layer, self.read), assign=True)
+        return block.requires_grad_(False), kind
+
+    def _head(self, hidden: list[Tensor]) -> list[Tensor]:
+        """The gradients of what the head takes, on the windows that go backwards."""
+        splits = (self.config.vocab_size,)
+        with torch.device("meta"):
+            head = decoder.Head(self.config, splits)
+        head.load_state_dict(decoder.head_weights(self.config, splits, self.read), assign=True)
+        head.requires_grad_(False)
+        draw, variance = torch.Generator().manual_seed(0), torch.zeros(*splits)
+
+        def loss(x: Tensor) -> Tensor:
+            logits = head(x)[0][0, :, 0].T  # (T, V)
+            with torch.no_grad():
+                p = logits.softmax(dim=1)
+                variance.add_((p * (1 - p)).sum(dim=0))  # of the labels: what all draws would give
+                drawn = torch.multinomial(p, 1, generator=draw)[:, 0]
+            return nn.functional.cross_entropy(logits, drawn, reduction="sum")
+
+        graded = hidden[:GRADED]
+        gradients = [_back(loss, x) for x in graded]
+        with torch.no_grad():
+            normed = torch.cat([head.norm(x)[0, :, 0] for x in hidden], dim=1)  # (C, all tokens)
+        found = {
+            "inputs": {HEAD: normed @ normed.T / normed.shape[1]},
+            "outputs": {HEAD: variance / (len(graded) * graded[0].shape[3])},
+        }
+        torch.save(found, self._file(HEAD))
+        return gradients
+
+
+def _back(
+    function: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor | None = None
+) -> Tensor:
+    """The gradient of a loss with respect to x, from that with respect to function(x)."""
+    given = x.clone().requires_grad_(True)
+    function(given).backward(gradient)
+    return given.grad
+
+
+@contextmanager
+def _watched(block: nn.Module) -> Iterator[dict[str, Sums]]:
+    """Gives what becomes the means over the tokens that pass through: of x x' of the inputs (C, C)
+    of each projection, and of the squares of the gradients of its outputs (O,)."""
+    found: dict[str, Sums] = {"inputs": {}, "outputs": {}}
+    counts: dict[tuple[str, str], int] = {}
+
+    def add(kind: str, name: str, new: Tensor, tokens: int) -> None:
+        found[kind][name] = found[kind].get(name, 0) + new
+        counts[kind, name] = counts.get((kind, name), 0) + tokens
+
+    def hook(name: str) -> Callable:
+        def watch(_, inputs: tuple[Tensor], output: Tensor) -> None:
+            x = inputs[0][0, :, 0]  # (C, T)
+            if not output.requires_grad:
+                return add("inputs", name, x @ x.T, x.shape[1])
+            output.register_hook(
+                lambda g: add("outputs", name, g.square().sum(dim=(0, 2, 3)), x.shape[1])
+            )
+            return None
+
+        return watch
+
+    handles = [
+        module.register_forward_hook(hook(f"{name}.weight"))
+        for name, module in block.named_modules()
+        if isinstance(module, nn.Conv2d)
+    ]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+    for (kind, name), tokens in counts.items():
+        found[kind][name] /= tokens

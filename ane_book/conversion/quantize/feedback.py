@@ -1,0 +1,151 @@
+"""Error feedback: weights rounded one input channel after another, each mending the ones before.
+
+What counts of a projection is what it puts out. For inputs x with second moments H = E[x x'] an
+error D of its weights costs tr(D H D'). When an input channel is rounded, the channels that are not
+rounded yet can take up most of that error: where H has the inverse U' U, with U upper triangular,
+the change that does it best, after channel j was off by d, is d / U[j, j] times row j of U, and
+what is left costs (d / U[j, j])^2. This is GPTQ (Frantar, Ashkboos, Hoefler and Alistarh 2022,
+arXiv 2210.17323), which solves Optimal Brain Surgeon (Hassibi and Stork 1993) a column at a time.
+Channels of large inputs come first, while all others can still make up for them.
+
+Scales and palettes stand before the first channel is rounded. They are chosen for the error of
+outputs as well: each weight counts by the mean square of its input.
+
+Letters: O output channels, C input channels, G groups of output channels, P entries of a palette.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ane_book.conversion.quantize import Encoded, Scheme
+from ane_book.conversion.quantize.kmeans import centres, middles
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Moments", "encode", "moments_of"]
+
+DAMPING = 0.01  # of the mean square of the inputs, added to each: H of few tokens has no inverse
+AT_ONCE = 32  # channels, whose feedback to all later ones is one product
+CLIPS = np.linspace(0.4, 1, 13)  # parts of the largest weight that a scale may reach
+
+Nearest = Callable[[Tensor], tuple[Tensor, Tensor]]  # weights (O,) -> their codes, their values
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What calibration knows of a projection.
+
+    order (C,): the input channels, those of the largest inputs first. factor (C, C): U, in that
+    order. inputs (C,): mean squares of the inputs. outputs (O,): mean squares of the gradients of
+    the loss with respect to the outputs.
+    """
+
+    order: Tensor
+    factor: Tensor
+    inputs: Tensor
+    outputs: Tensor
+
+    def of_rows(self, rows: Tensor) -> "Moments":
+        """Those of some output channels."""
+        return Moments(self.order, self.factor, self.inputs, self.outputs[rows])
+
+
+def moments_of(second: Tensor, outputs: Tensor) -> Moments:
+    """Moments from H (C, C), the mean of x x' of the inputs, and the gradients' squares (O,)."""
+    inputs = second.diagonal().clone()
+    order = inputs.argsort(descending=True, stable=True)
+    damped = second[order][:, order].double()
+    damped.diagonal().add_(DAMPING * inputs.mean().double() + 1e-12)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
+    factor = torch.linalg.cholesky(inverse, upper=True).float()
+    return Moments(order, factor, inputs, outputs)
+
+
+def encode(weight: Tensor, scheme: Scheme, moments: Moments) -> tuple[Encoded, float]:
+    """A projection (O, C, 1, 1) by a scheme whose scales or palettes go with output channels.
+
+    Returns its operands, and the loss that they are expected to cost, in nats a token: half of the
+    mean square of what they change in the outputs, each output by how much the loss feels it.
+    """
+    rows = weight.reshape(len(weight), -1).float()  # (O, C)
+    groups = scheme.groups(len(rows))
+    if scheme.form == "linear":
+        scale = _scales(rows, groups, scheme.bits, moments)  # (G,)
+        codes, errors = _feedback(rows, moments, _on_a_grid(scale, len(rows), scheme.bits))
+        shared = ("scale", ("fp16", scale.half().reshape(groups, 1, 1, 1).numpy()))
+        own = ("data", (f"int{scheme.bits}", codes))
+        op = "constexpr_blockwise_shift_scale"
+    else:
+        lut = _palettes(rows, groups, scheme.bits, moments)  # (G, P)
+        codes, errors = _feedback(rows, moments, _in_palettes(lut))
+        shared = ("lut", ("fp16", lut.half().reshape(groups, 1, 1, 1, -1, 1).numpy()))
+        own = ("indices", (f"uint{scheme.bits}", codes.view(torch.uint8)))
+        op = "constexpr_lut_to_dense"
+    key, (dtype, array) = own
+    operands = {key: (dtype, array.reshape(weight.shape).numpy()), shared[0]: shared[1]}
+    return Encoded(op, operands), float(errors @ moments.outputs) / 2
+
+
+def _scales(rows: Tensor, groups: int, bits: int, moments: Moments) -> Tensor:
+    """The scale of each group (G,) in values of fp16: of those that clip more or less the one of
+    the least error."""
+    levels = 2 ** (bits - 1) - 1
+    largest = rows.abs().amax(dim=1).reshape(groups, -1).amax(dim=1)  # (G,)
+    best, least = torch.ones(groups), torch.full((groups,), torch.inf)
+    for part in CLIPS:
+        scale = (largest * float(part) / levels).half().float()
+        scale = scale.where(scale > 0, 1)
+        _, values = _on_a_grid(scale, len(rows), bits)(rows.T)  # (C, O)
+        off = moments.inputs @ (values - rows.T).square()  # (O,)
+        error = off.reshape(groups, -1).sum(dim=1)
+        best, least = best.where(error >= least, scale), least.minimum(error)
+    return best
+
+
+def _on_a_grid(scale: Tensor, outputs: int, bits: int) -> Nearest:
+    levels, scale = 2 ** (bits - 1) - 1, scale.repeat_interleave(outputs // len(scale))  # (O,)
+
+    def nearest(weights: Tensor) -> tuple[Tensor, Tensor]:
+        codes = (weights / scale).round_().clamp_(-levels, levels)
+        return codes.to(torch.int8), (codes * scale).half().float()
+
+    return nearest
+
+
+def _palettes(rows: Tensor, groups: int, bits: int, moments: Moments) -> Tensor:
+    """The palette of each group, (G, P) in values of fp16, ascending."""
+    counts = moments.inputs / moments.inputs.mean().clamp(min=1e-30)
+    counts = counts.clamp(min=1e-6)  # none is nothing
+    counts = counts.expand(rows.shape).reshape(groups, -1)
+    return centres(rows.reshape(groups, -1), 1 << bits, counts).half().float()
+
+
+def _in_palettes(lut: Tensor) -> Nearest:
+    between = middles(lut)  # (G, P - 1)
+
+    def nearest(weights: Tensor) -> tuple[Tensor, Tensor]:
+        codes = torch.searchsorted(between, weights.reshape(len(lut), -1).contiguous())
+        values = lut.gather(1, codes).reshape(weights.shape)
+        return codes.to(torch.uint8).view(torch.int8).reshape(weights.shape), values
+
+    return nearest
+
+
+def _feedback(rows: Tensor, moments: Moments, nearest: Nearest) -> tuple[Tensor, Tensor]:
+    """Codes int8 (O, C) of weights (O, C), and the mean square error of each output (O,)."""
+    U, order = moments.factor, moments.order
+    left = rows.T[order].contiguous()  # (C, O): a channel is one stretch of memory
+    codes, errors = torch.empty(left.shape, dtype=torch.int8), torch.zeros(len(rows))
+    for first in range(0, len(left), AT_ONCE):
+        end = min(first + AT_ONCE, len(left))
+        off = torch.empty(end - first, len(rows))
+        for j in range(first, end):
+            codes[j], values = nearest(left[j])
+            off[j - first] = (left[j] - values) / U[j, j]
+            left[j + 1 : end] -= U[j, j + 1 : end, None] * off[j - first]
+        left[end:] -= U[first:end, end:].T @ off
+        errors += off.square().sum(dim=0)
+    found = torch.empty_like(codes)
+    found[order] = codes
+    return found.T.contiguous(), errors
