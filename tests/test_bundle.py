@@ -384,7 +384,6 @@ class TestHeldTo:
             ({"quant": "int8"}, "quant = 'none', not 'int8'"),
             ({"partition": "layers", "kv": "host"}, "kv = 'state', not 'host'"),
             ({"source": "random"}, "source goes with a model's name"),
-            ({"force": True}, "force goes with a model's name"),
             ({"shard_limit": "much"}, "is not a size"),
         ],
         ids=str,

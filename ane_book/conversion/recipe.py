@@ -68,7 +68,7 @@ def hold_to(bundle: Bundle, options: dict) -> None:
 
     Raises InvalidInput; TypeError for what is no option.
     """
-    for option in options.keys() & {"out", "source", "force"}:
+    for option in options.keys() & {"out", "source"}:
         raise InvalidInput(f"{option} goes with a model's name, and {bundle.path} is a bundle")
     given = {n: v for n, v in options.items() if n != "progress" and v is not None}
     made = dict(bundle.recipe)
