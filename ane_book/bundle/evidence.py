@@ -27,7 +27,7 @@ MEASURED_BY = {
     "L0": "ane-book check BUNDLE",
     "L1": "ane-book check BUNDLE --parity",
     "L2": "ane-book residency BUNDLE, on a Mac",
-    "L3": "ane_book.evidence.quality",
+    "L3": "ane-book quality BUNDLE",
 }
 LEVELS = {"L0": "laws", "L1": "parity", "L2": "residency", "L3": "quality"}
 

@@ -15,6 +15,7 @@ from ane_book.cli import options
 from ane_book.cli.check import check
 from ane_book.cli.load import load
 from ane_book.cli.place import place_command
+from ane_book.cli.quality import quality_command
 from ane_book.cli.report import report_command
 from ane_book.cli.residency import residency_command
 from ane_book.cli.talk import answer, converse
@@ -254,6 +255,7 @@ def diff(
 app.command("place")(place_command)
 app.command("residency")(residency_command)
 app.command()(check)
+app.command("quality")(quality_command)
 app.command("report")(report_command)
 
 

@@ -22,6 +22,7 @@ from ane_book.evidence.laws import check
 from ane_book.evidence.levels import versions
 from ane_book.evidence.parity import check_parity
 from ane_book.evidence.placement import place
+from ane_book.evidence.quality import check_quality
 from ane_book.evidence.report import experiments
 from ane_book.evidence.report.private import scrub
 from ane_book.evidence.report.schema import Function, Machine, Report, Speed, Subject
@@ -138,6 +139,7 @@ def _subject(path: Path, settings: Settings) -> Subject:
     bundle.record("L0", laws)
     with _failing() as failed:
         bundle.record("L1", check_parity(bundle).level())
+        bundle.record("L3", check_quality(bundle))
     if found:
         bundle.record("L2", bundle_level(found))
     levels = bundle.evidence.levels | ({"L1": _no(failed[0])} if failed else {})

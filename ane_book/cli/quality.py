@@ -1,0 +1,36 @@
+"""`ane-book quality`: what a bundle loses against the model before it was quantised."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from ane_book.errors import printable
+import typer
+
+__all__ = ["quality_command"]
+
+UNMEASURED = 3  # the exit code where nobody can say
+
+
+def quality_command(
+    bundle: Annotated[Path, typer.Argument(help="A bundle's folder.")],
+    source: Annotated[
+        str | None, typer.Option(help="The weights that it was made of, if it is quantised.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=64, help="Of each of two texts.")] = 1024,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure perplexity, agreement and divergence of a bundle on two texts.
+
+    It keeps the answer in its evidence.json, as L3. Exit code 0: perplexity is at most 10 % larger
+    than before it was quantised; 1: more; 3: unmeasured.
+    """
+    from ane_book.bundle import Bundle
+    from ane_book.evidence.quality import check_quality
+
+    opened = Bundle.open(bundle)
+    level = check_quality(opened, source, tokens)
+    opened.record("L3", level)
+    text = f"L3 quality {level.status}: {level.reason}"
+    print(json.dumps(level.model_dump(mode="json"), indent=2) if as_json else printable(text))
+    raise typer.Exit({"passed": 0, "failed": 1, "unmeasured": UNMEASURED}[level.status])

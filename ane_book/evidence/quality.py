@@ -1,0 +1,83 @@
+"""Quality (L3): what a bundle loses against the model before it was quantised, on two texts.
+
+A bundle that is not quantised is held against itself in single precision, which parity (L1) holds
+to PyTorch; a quantised one against a conversion of its source that is not.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+import tempfile
+
+from ane_book.bundle import Bundle
+from ane_book.bundle.evidence import Level
+from ane_book.conversion import convert
+from ane_book.conversion.again import source_of
+from ane_book.evidence import loss
+from ane_book.evidence.levels import level
+from ane_book.runtime import Session
+from ane_book.runtime.backends import MILBackend
+
+__all__ = ["MOST", "check_quality"]
+
+MOST = 0.1  # perplexity may be larger by this share
+TOKENS = 1024  # of each text
+
+
+def check_quality(
+    bundle: Bundle | str | Path,
+    source: str | Path | None = None,
+    tokens: int = TOKENS,
+    most: float = MOST,
+) -> Level:
+    """The level L3 of a bundle, by the executor.
+
+    source: the weights that it was made of; None looks on this machine for a reference model's.
+    tokens: of each text, from its beginning. most: the share by which perplexity may grow. Raises
+    InvalidBundle, and InvalidInput for a source of other weights.
+    """
+    bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+    if bundle.manifest.task == "embedding":
+        return _no("texts are compared by what comes next, and this model makes vectors")
+    if bundle.manifest.argmax_output:
+        return _no("converted with argmax_output, it gives tokens and no logits")
+    plain = bundle.recipe.quant == bundle.recipe.quant_head == "none"
+    if not plain and source_of(bundle, source) is None:
+        return _no("quantised, and the weights that it was made of are not at hand (--source)")
+    with _reference(bundle, source, plain) as reference:
+        return _compare(bundle, reference, tokens, most)
+
+
+def _no(reason: str) -> Level:
+    return Level(status="unmeasured", reason=reason)
+
+
+@contextmanager
+def _reference(bundle: Bundle, source: str | Path | None, plain: bool) -> Iterator[Session]:
+    """The same model, not quantised, in single precision."""
+    if plain:
+        yield Session(bundle, backend=MILBackend("fp32"), force=True)
+        return
+    own = {name: getattr(bundle.recipe, name) for name in ("context", "prefill", "shard_limit")}
+    with tempfile.TemporaryDirectory(prefix="ane-book-") as folder:
+        model = str(source) if source else bundle.manifest.name
+        whole = convert(model, out=Path(folder) / "reference", **own)
+        yield Session(whole, backend=MILBackend("fp32"))
+
+
+def _compare(bundle: Bundle, reference: Session, tokens: int, most: float) -> Level:
+    found = Session(bundle, backend=MILBackend(), force=True)
+    window, figures, results = min(256, found.context), {}, {}
+    for name, text in (("prose", loss.prose()), ("code", loss.code())):
+        ids = found.tokenizer.encode(text, add_special_tokens=False).ids[:tokens]
+        results[name] = loss.measure(loss.fresh(found), loss.fresh(reference), ids, window)
+        fields = asdict(results[name]).items()
+        figures |= {f"{name}_{key}": value for key, value in fields if isfinite(value)}
+    name, worst = max(results.items(), key=lambda each: each[1].change)
+    reason = (
+        f"{name}: perplexity {worst.perplexity:.4g}, {worst.change:+.2%} (standard error "
+        f"{worst.change_error:.2%}); {worst.agreement:.1%} of the likeliest tokens are equal"
+    )
+    return level(worst.change <= most, reason, figures)

@@ -1,0 +1,48 @@
+"""L3: a bundle against the model before it was quantised, on two texts."""
+
+import json
+
+from _command import ane_book as command
+from ane_book.evidence.quality import check_quality
+import pytest
+
+
+@pytest.fixture(scope="module")
+def quantised(tiny, tiny_bundle):
+    """(bundle, folder of its source)"""
+    return tiny_bundle("llama", quant="lut4")[1], tiny("llama")[1]
+
+
+def test_a_bundle_in_half_precision_loses_next_to_nothing(tiny_bundle):
+    level = check_quality(tiny_bundle("llama")[1], tokens=128)
+    assert level.status == "passed", level
+    for text in ("prose", "code"):
+        assert abs(level.figures[f"{text}_change"]) < 0.01
+        assert level.figures[f"{text}_agreement"] > 0.95
+
+
+def test_a_quantised_one_is_held_to_its_source(quantised):
+    level = check_quality(*quantised, tokens=128)
+    assert level.status in ("passed", "failed")
+    assert level.figures["prose_divergence"] > 0 and level.figures["prose_agreement"] < 1
+    assert f"{level.figures['prose_perplexity']:.4g}" in level.reason or "code" in level.reason
+    change = max(level.figures["prose_change"], level.figures["code_change"])
+    assert check_quality(*quantised, tokens=128, most=change - 0.01).status == "failed"
+
+
+def test_without_its_source_it_is_unmeasured(quantised):
+    level = check_quality(quantised[0])
+    assert level.status == "unmeasured" and "--source" in level.reason
+
+
+@pytest.mark.parametrize("recipe, said", [({"argmax_output": True}, "no logits")])
+def test_what_gives_no_logits_is_unmeasured(tiny_bundle, recipe, said):
+    assert said in check_quality(tiny_bundle("qwen2", **recipe)[1]).reason
+
+
+def test_the_command_keeps_it_as_l3(tiny_bundle):
+    bundle = tiny_bundle("llama")[1]
+    done = command("quality", bundle.path, "--tokens", "64", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "passed"
+    assert bundle.evidence.levels["L3"].status == "passed"
