@@ -29,7 +29,7 @@ MAX_BYTES = {".png": 1_000_000, ".safetensors": 10_000_000}  # weights that a sc
 #: The floors of the library: a room imports from lower floors and itself, never sideways or up.
 FLOORS = [
     "errors rope progress",
-    "claims host options",
+    "claims host options records",
     "device models text bundle.arrays cli.options",
     "bundle",
     "bundle.cache weights mil.package",
