@@ -212,6 +212,7 @@ GRAPHS: dict[str, tuple] = {
     "ZAYA, query to output": (lambda x: project(project(x, 1024), 2048), [row(2048)]),
     "Phi-4-mini head, quarter": (head(50016), [row(3072)]),
     "the same with topk": (head(50016, 8), [row(3072)]),
+    "Phi-4-mini head, third": (head(66688), [row(3072)]),
     "Privacy Filter, down as one": (experts(1), [row(640, 64)]),
     "Privacy Filter, down as four": (experts(4), [row(640, 64)]),
     "slice between convolutions": (around(narrow), [MAPS]),

@@ -38,6 +38,8 @@ def test_support_is_what_was_published():
         (conv(31, 1), True),
         (conv(32, 1), False),
         (conv(31, 15), None),
+        (op("conv", X, out=TensorType("fp16", (1, 66688, 32, 32))), None),
+        (op("conv", TensorType("fp16", (1, 66688, 1, 1)), out=X), False),
         (op("relu", TensorType("fp16", (1, 65536, 1, 1))), True),
         (op("relu", TensorType("fp16", (1, 65537, 1, 1))), False),
         (op("relu", TensorType("fp16", (1, 1, 1, 1, 1, 2))), False),
