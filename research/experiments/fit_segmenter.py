@@ -1,12 +1,12 @@
-"""Fit the rates of the segmenter's estimator to one half of its published estimates.
+"""Fit the rates of the segmenter's estimator to its published estimates.
 
-    python research/experiments/fit_segmenter.py            # writes ane_book/.../costs.json
-    python research/experiments/fit_segmenter.py --check    # says how both halves are met
+    python research/experiments/fit_segmenter.py            # all of them: ane_book/.../costs.json
+    python research/experiments/fit_segmenter.py --check    # one half, judged on the other; and back
 
 The estimate of an op is its operations over a rate, and the rate one of a few for its type: the
 leaves of a decision tree that is not published. Here such a tree is grown from what was seen. A
-node keeps the gap between its sides, so that an op in the gap is known to be either. Which graphs
-are seen is decided by the hash of their names (`Graph.fitted`).
+node keeps the gap between its sides, so that an op in the gap is known to be either. For `--check`
+the halves are parted by the hash of the graphs' names (`Graph.fitted`).
 """
 
 import argparse

@@ -4,7 +4,8 @@ Its estimator has a decision tree for some types of op and a roofline for all ot
 (`EstimatorMILDecisionTree`; the features it computes stand in the `[CostModelFeature]` lines of
 its log). A leaf of a tree is a rate, and the op takes its operations divided by that rate. The
 trees are not published, but their leaves show in the estimates: `costs.json` holds trees grown
-from half of the published graphs by `research/experiments/fit_segmenter.py`.
+from the published graphs by `research/experiments/fit_segmenter.py`, which also judges them: each
+half of the graphs by what the other half taught.
 
 An op like those that were seen gets the rate of its leaf. One between two leaves gets both, and
 one far larger, such as a product with a weight of 30 MB, gets its leaf and the roofline: a range.
