@@ -1,7 +1,7 @@
 """Fit the rates of the segmenter's estimator to its published estimates.
 
     python research/experiments/fit_segmenter.py            # all of them: ane_book/.../costs.json
-    python research/experiments/fit_segmenter.py --check    # one half, judged on the other; and back
+    python research/experiments/fit_segmenter.py --check    # a half judged by the other, and back
 
 The estimate of an op is its operations over a rate, and the rate one of a few for its type: the
 leaves of a decision tree that is not published. Here such a tree is grown from what was seen. A
