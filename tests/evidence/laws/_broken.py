@@ -586,7 +586,7 @@ def norm_eps():
     return made
 
 
-@breaks("norm-squares", "an RMSNorm that squares its input as it comes")
+@breaks("norm-squares", "a norm that squares its input as it comes")
 def norm_squares():
     @model(X)
     def made(x):

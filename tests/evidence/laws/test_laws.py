@@ -41,6 +41,25 @@ class TestLaws:
         report = laws.check(sound())
         assert report.findings == [] and report.summary == "nothing found in 1 package"
 
+    def test_arithmetic_on_shapes_is_no_arithmetic(self):
+        """A reshape to sizes that the program computes of its input's shape: nothing is refused."""
+
+        def edit(spec):
+            function = spec.mlProgram.functions["main"]
+            function.inputs[0].type.tensorType.dimensions[3].unknown.SetInParent()
+            for low, high in ((1, 1), (64, 64), (1, 1), (32, 64)):
+                sizes = spec.description.input[0].type.multiArrayType.shapeRange.sizeRanges
+                sizes.add(lowerBound=low, upperBound=high)
+
+        @model(X, edit=edit)
+        def made(x):
+            size = mb.gather(x=mb.shape(x=x), indices=np.int32([3]), axis=0)
+            wide = mb.mul(x=size, y=np.int32(64))
+            shape = mb.concat(values=[np.int32([1]), wide], axis=0)
+            return mb.relu(x=mb.reshape(x=x, shape=shape))
+
+        assert found(laws.check(made)).keys() == {"flexible-cpu", SMALL}
+
     def test_every_rule_is_a_claim_with_a_check_and_a_package_that_breaks_it(self):
         rules, apart = laws.load(), {"partitions", "loaded-3gb", "sum-most"}
         assert rules.keys() == OF_FUNCTIONS.keys() | OF_PACKAGES.keys() | apart

@@ -21,7 +21,7 @@ def norm_squares(graph: Graph, _) -> Iterator[Seen]:
     for mean, squared in _means_of_squares(graph):
         half = mean.outputs[0][1].dtype == "fp16"
         if half and not _scaled(graph, squared) and _rooted(graph, mean):
-            yield Seen("an RMSNorm that squares its input as it comes", mean)
+            yield Seen("a norm that squares its input as it comes", mean)
 
 
 def _means_of_squares(graph: Graph) -> Iterator[tuple[Operation, str]]:

@@ -18,6 +18,9 @@ GATHERS = ("gather", "gather_along_axis", "gather_nd")
 ARGS = ("reduce_argmax", "reduce_argmin", "argsort")
 RECURRENT = ("lstm", "gru", "rnn")  # they hold the weights of a model
 
+#: Inputs that are computed with; others say where, how long, or of which shape.
+DATA = frozenset(["x", "y", "a", "b", "cond", "values", "input", "data", "source_val"])
+
 #: Ops whose integers are the business of a rule of their own, or of nobody: states, control flow.
 APART = frozenset(["topk", "shape", "read_state", "write_state", "cond", "while_loop", *ARGS])
 
@@ -37,10 +40,24 @@ def int32_ops(graph: Graph, _) -> Iterator[Seen]:
             continue
         names = graph.computed(operation)
         into = any(type_.dtype == "int32" for _, type_ in operation.outputs)
-        of = any(graph.types[n].dtype == "int32" for n in names if n in graph.types)
-        positions = operation.type in INDEXED and not into
-        if names and (into or of) and not positions:
+        given = {item for key in DATA for item in operation.inputs.get(key, ())}
+        of = any(graph.types[name].dtype == "int32" for name in names if name in given)
+        if names and (into or of) and not _of_shapes(graph, names):
             yield Seen(f"a {operation.type} of int32", operation)
+
+
+def _of_shapes(graph: Graph, names: list[str]) -> bool:
+    """Whether values are made of the shapes of others alone: fixed once those are known."""
+    todo, seen = [*names], set()
+    while todo:
+        name = todo.pop()
+        maker = graph.maker(name)
+        if maker is None or (maker.type != "shape" and not (before := graph.computed(maker))):
+            return False
+        if name not in seen and maker.type != "shape":
+            todo += before
+        seen.add(name)
+    return True
 
 
 def _index_arithmetic(graph: Graph, operation: Operation) -> bool:

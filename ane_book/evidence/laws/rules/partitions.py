@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from ane_book.evidence.laws.graph import Graph, Seen
+from ane_book.evidence.laws.graph import FLOATS, Graph, Seen
 from ane_book.mil.package.function import Operation
 
 __all__ = ["cuts"]
@@ -24,7 +24,10 @@ def cuts(graph: Graph, leaving: Mapping[int, Operation]) -> Iterator[Seen]:
         before = [begun[name] for name in graph.computed(operation) if name in begun]
         stretches = max((count for count, _ in before), default=0)
         on_engine = any(on for count, on in before if count == stretches)
-        here = id(operation) not in leaving
+        if not any(type_.dtype in FLOATS for _, type_ in operation.outputs):
+            here = on_engine  # shapes and indices: where data goes they have no say
+        else:
+            here = id(operation) not in leaving
         if here and not on_engine:
             stretches += 1
             if stretches > worst:
