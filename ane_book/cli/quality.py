@@ -20,7 +20,9 @@ def quality_command(
     tokens: Annotated[int, typer.Option(min=64, help="Of each of two texts.")] = 1024,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure perplexity, agreement and divergence of a bundle on two texts.
+    """Measure what a bundle loses of its model, on two texts.
+
+    Perplexity, agreement and divergence, against the model before it was quantised.
 
     It keeps the answer in its evidence.json, as L3. Exit code 0: perplexity is at most 10 % larger
     than before it was quantised; 1: more; 3: unmeasured.

@@ -36,9 +36,10 @@ def report_command(
         bool, typer.Option(help="Run the experiments of research/experiments.")
     ] = True,
 ) -> None:
-    """Measure this machine: laws, parity, residency, speed, experiments; JSON and a page.
+    """Measure this machine, and write JSON and a page.
 
-    Off a Mac the executor stands for Core ML, and residency is unmeasured.
+    Laws, parity, residency, speed, experiments. Off a Mac the executor stands for Core ML, and
+    residency is unmeasured.
     """
     import ane_book
     from ane_book.evidence.report import Settings, gather, write

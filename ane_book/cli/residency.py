@@ -30,10 +30,10 @@ def residency_command(
     ] = 1800,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Ask this Mac whether its Neural Engine runs a package, and whether it stays right there.
+    """Ask this Mac whether its Neural Engine runs a package.
 
-    A bundle keeps the answer in its evidence.json. Exit code 0: every function is resident; 1: one
-    is not; 3: unmeasured, since this is no Mac with an engine.
+    And whether it stays right there. A bundle keeps the answer in its evidence.json. Exit code 0:
+    every function is resident; 1: one is not; 3: unmeasured, since this is no Mac with an engine.
     """
     from ane_book.evidence.inspect import is_bundle, refuse_weights
     from ane_book.evidence.residency import bundle_level, measure_each
