@@ -276,6 +276,27 @@ class TestBundle:
                 assert same, name
 
 
+@pytest.mark.parametrize(("quant", "head"), [("auto:6", "int8"), ("none", "auto-int:6")])
+def test_layers_and_head_may_have_a_say_of_their_own(tiny, tmp_path, monkeypatch, quant, head):
+    monkeypatch.setattr(allotment, "TOKENS", 256)
+    made = ane_book.convert(
+        str(tiny("llama")[1]), out=tmp_path / "b", quant=quant, quant_head=head,
+        context=32, prefill=8,
+    )  # fmt: skip
+    table = json.loads((made.path / "schemes.json").read_text())
+    assert {name.split(".")[0] for name in table} == {"head" if quant == "none" else "layers"}
+    forms = {
+        part: {
+            operation.type
+            for operation in Package(made.path / package).functions["decode"].operations()
+            if operation.type.startswith("constexpr")
+        }
+        for part, package in [("layers", "layers_00-03.mlpackage"), ("head", "head.mlpackage")]
+    }
+    assert bool(forms["layers"]) == (quant != "none")
+    assert forms["head"] == {"constexpr_blockwise_shift_scale"}
+
+
 class TestRefusals:
     def convert(self, tiny, **options):
         return ane_book.convert(str(tiny("llama")[1]), context=32, prefill=8, **options)

@@ -24,7 +24,7 @@ def test_losses_are_those_that_were_measured():
 
 def test_losses_stand_in_help_and_readme():
     said = " ".join(command("convert", "--help").stdout.split())
-    for name in ("int8", "lut8", "lut6", "int8-tensor", "int4", "int4-channel", "lut4"):
+    for name in ("int8", "lut8", "lut6", "int8-tensor", "int4", "int4-channel", "lut4", "auto:5"):
         assert re.search(rf"\b{name} \({re.escape(percent(LOSSES[name]))}", said), name
     readme = (ROOT / "README.md").read_text()
     offered = re.findall(r"--quant (\S+) +# (.*)", readme)

@@ -111,6 +111,7 @@ LOSSES = {
     "int4": 0.46,
     "int4, head int8": 0.288,
     "int4-channel": 1.7,
+    "auto:5": 0.0374,
 }
 BROKEN = 0.5  # a model that has lost so much answers nonsense
 
