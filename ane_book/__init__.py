@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from ane_book.bundle import Bundle
     from ane_book.conversion.plan import Plan
     from ane_book.mil import MLProgram
-    from ane_book.runtime import Embedder, Session
+    from ane_book.runtime import Embedder, Session, Tagger
 
 __all__ = [
     "Bundle",
     "Embedder",
     "MLProgram",
     "Session",
+    "Tagger",
     "convert",
     "load",
     "plan",
@@ -43,6 +44,7 @@ _HOMES = {
     "Embedder": "ane_book.runtime",
     "MLProgram": "ane_book.mil",
     "Session": "ane_book.runtime",
+    "Tagger": "ane_book.runtime",
     "convert": "ane_book.conversion",
     "reference_models": "ane_book.reference",
 }
@@ -55,10 +57,11 @@ def load(
     backend: str | None = None,
     force: bool = False,
     **recipe,
-) -> "Session | Embedder":
+) -> "Session | Embedder | Tagger":
     """A bundle's folder, or a reference model, which is converted at first use, ready to be used.
 
-    It is a `Session` for a model that generates text, and an `Embedder` for one that makes vectors.
+    It is a `Session` for a model that generates text, an `Embedder` for one that makes vectors, and
+    a `Tagger` for one that labels tokens.
 
     precision: "fp16" or, with the executor, "fp32" or "ane" (`MLProgram`). backend: "mil", "coreml"
     or None for the best that runs here. force: run a bundle that failed parity by its own evidence,
@@ -66,7 +69,7 @@ def load(
     held to it.
     """
     from ane_book.bundle import Bundle
-    from ane_book.runtime import Embedder, Session, choose_backend
+    from ane_book.runtime import Embedder, Session, Tagger, choose_backend
 
     backend = choose_backend(backend, precision)  # refused before a conversion, not after it
     if os.path.exists(os.path.join(model, "manifest.json")):
@@ -82,8 +85,8 @@ def load(
         from ane_book.conversion import convert
 
         bundle = convert(str(model), **recipe)
-    kind = Embedder if bundle.manifest.task == "embedding" else Session
-    return kind(bundle, precision, backend, force)
+    kinds = {"embedding": Embedder, "token-classification": Tagger}
+    return kinds.get(bundle.manifest.task, Session)(bundle, precision, backend, force)
 
 
 def plan(model: "str | Path", **recipe) -> "Plan":

@@ -4,13 +4,14 @@ A bundle's manifest holds a `Host`, so that whoever runs it, in whatever languag
 no architecture.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from ane_book.rope import Factor, Rotary
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["MASKED", "Host", "causal_mask"]
+__all__ = ["MASKED", "Host", "causal_mask", "check_labels", "text_mask"]
 
 MASKED = -40000.0  # "not attended": large, finite and inside fp16, since the ANE mangles -inf
 
@@ -67,3 +68,26 @@ def causal_mask(position: int, tokens: int, context: int, window: int | None = N
     if window is not None:
         hidden |= columns <= seen_by - window
     return np.where(hidden, np.float32(MASKED), np.float32(0))[None, None]
+
+
+def text_mask(lengths: Sequence[int], tokens: int, band: int | None = None) -> np.ndarray:
+    """The additive mask (1, 1, T, T) float32 of texts side by side; padding sees padding.
+
+    band: how many tokens of its text a token sees on each side; None: all.
+    """
+    text = np.repeat(np.arange(len(lengths) + 1), [*lengths, tokens - sum(lengths)])  # (T,)
+    hidden = text[:, None] != text
+    if band is not None:
+        place = np.arange(tokens)
+        hidden |= np.abs(place[:, None] - place) > band
+    return np.where(hidden, np.float32(MASKED), np.float32(0))[None, None]
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """Raise ValueError unless tokens can be labelled so: O, and B, I, E and S of each kind."""
+    kinds = dict.fromkeys(label[2:] for label in labels if label != "O")
+    wanted = {"O", *(f"{part}-{kind}" for kind in kinds for part in "BIES")}
+    if len(labels) != len(wanted) or set(labels) != wanted or "" in kinds:
+        raise ValueError(
+            f"labels {', '.join(labels)!r:.200} are not O and, of each kind, B-, I-, E- and S-"
+        )

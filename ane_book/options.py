@@ -79,6 +79,11 @@ class Recipe(BaseModel):
         description="A program for as many layers as the limit allows, for all of them, or for "
         "each matrix, with the rest on the host.",
     )
+    experts: Literal["dense", "packed"] = Field(
+        "packed",
+        description="Of a mixture of experts: a convolution for each expert, or for as many side "
+        "by side as keep a product narrow.",
+    )
 
     @model_validator(mode="before")
     @classmethod

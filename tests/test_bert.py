@@ -2,11 +2,11 @@
 
 from _encoders import SIZES, tiny_bert
 from ane_book.conversion.write.program import lower
-from ane_book.host import MASKED
+from ane_book.host import MASKED, text_mask
 from ane_book.models.base.decoder import block_weights
 from ane_book.models.base.encoder import LayerNorm
 from ane_book.models.bert import Bert
-from ane_book.runtime.embedder import pack, text_mask
+from ane_book.runtime.embedder import pack
 import numpy as np
 import pytest
 import torch

@@ -212,7 +212,7 @@ class TestRefused:
             ({"vectors.positions.shape": [40, 80]}, "positions.npy: .* more than its file"),
             ({"vectors.positions.shape": [39, 64]}, r"with positions of \(40, 64\)"),
             ({"vectors.pooling": "max"}, "vectors.pooling: Input should be 'mean' or 'cls'"),
-            ({"host.masks": {"mask": None}}, "the task embedding has no head, matrices, masks"),
+            ({"host.masks": {"mask": None}}, "the task embedding has no head, masks"),
             ({"packages.0.functions.encode_32.tokens": 33}, "'encode_32': inputs .* do not fit"),
             ({"packages.0.functions.encode_32.inputs.mask.shape": [1, 1, 1, 32]},
              "'encode_32': inputs .* do not fit"),

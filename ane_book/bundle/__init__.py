@@ -49,6 +49,7 @@ MAX_MANIFEST = 1 << 24  # bytes; a thousand layers in projections need less
 TASKS = {
     "text-generation": ("generates text", "run {model} PROMPT"),
     "embedding": ("makes vectors of texts", "embed --model {model} TEXT"),
+    "token-classification": ("labels what is private in texts", "redact --model {model} FILE"),
 }
 
 
@@ -147,16 +148,18 @@ class Bundle:
 
     def golden(self) -> dict[str, np.ndarray]:
         """The reference: `tokens` (T,), `logits` (V,) of the last, `argmax` (T,) of every one; of
-        an encoder `tokens` (T,) and their `vector` (C,). `hidden` (n + 1, C, T) is the hidden state
-        before the first program of layers and after each of the n; of the last one of a layer,
-        where each matrix is a program."""
-        V, C = self.manifest.embedding.shape
-        encoder = self.manifest.task == "embedding"
-        T = self.recipe.prefill if encoder else self.manifest.functions["prefill"]
+        an encoder `tokens` (T,) and their `vector` (C,), or `logits` (N, T) of N labels. `hidden`
+        (n + 1, C, T) is the hidden state before the first program of layers and after each of the
+        n; of the last one of a layer, where each matrix is a program."""
+        manifest, (V, C) = self.manifest, self.manifest.embedding.shape
+        decoder = manifest.task == "text-generation"
+        T = manifest.functions["prefill"] if decoder else self.recipe.prefill
         stages = len({part.layers for part in self.manifest.shards})
         wanted = {"tokens": ((T,), np.int64), "hidden": ((stages + 1, C, T), np.float32)}
-        if encoder:
+        if manifest.vectors:
             wanted |= {"vector": ((C,), np.float32)}
+        elif manifest.tags:
+            wanted |= {"logits": ((len(manifest.tags.labels), T), np.float32)}
         else:
             wanted |= {"logits": ((V,), np.float32), "argmax": ((T,), np.int64)}
         return read_arrays(self.path / self.manifest.golden, wanted)

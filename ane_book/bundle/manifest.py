@@ -7,7 +7,8 @@
 from math import prod
 from typing import Annotated, Literal
 
-from ane_book.host import Host
+from ane_book.bundle.contract import check_packages
+from ane_book.host import Host, check_labels
 from ane_book.options import Recipe
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -28,6 +29,7 @@ FileName = Annotated[str, AfterValidator(_inside)]
 Natural = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Extent = Annotated[int, Field(ge=1, le=1 << 40)]
+Label = Annotated[str, Field(pattern=r"^[!-~]{1,100}$")]
 SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -92,6 +94,20 @@ class Vectors(_Record):
     pooling: Literal["mean", "cls"] = Field(description='"cls": of the first token')
 
 
+class Tags(_Record):
+    """How tokens are labelled."""
+
+    labels: Annotated[list[Label], Field(min_length=1, max_length=10_000)] = Field(
+        description="In the order of the logits: O, and of each kind of span B, I, E and S"
+    )
+    window: Positive = Field(description="Tokens that a token sees on each side, in every layer")
+
+    @model_validator(mode="after")
+    def _check(self) -> "Tags":
+        check_labels(self.labels)
+        return self
+
+
 class Tokenizer(_Record):
     """What turns text into token ids and back."""
 
@@ -134,13 +150,20 @@ class Manifest(_Record):
     3.  The mean of a text's columns, or the first of them, divided by its length, is the text's
         vector.
 
+    Token classification, that is labels of tokens: the same, but for a column of `hidden` being the
+    row of `embedding` alone; rotary tables are what `host` says, by a token's place in its text;
+    `mask` is -40,000 also where row and column are more than `tags.window` apart; and the last
+    package gives `logits` (1, N, 1, T), a score for each of the N `tags.labels`. A text that is
+    longer than a call goes in windows: with L layers, the labels of a token depend on the L *
+    `tags.window` tokens on each side.
+
     Letters: C hidden size, T tokens of a call, S slots of the cache (`context`), n layers of a
     package, K key/value heads, D head size, V vocabulary.
     """
 
     format: Literal["ane-book bundle 4"] = FORMAT
     name: str
-    task: Literal["text-generation", "embedding"]
+    task: Literal["text-generation", "embedding", "token-classification"]
     packages: list[Part] = Field(min_length=1, description="In the order of a token's way")
     embedding: Embedding
     context: Positive = Field(
@@ -148,6 +171,7 @@ class Manifest(_Record):
     )
     host: Host
     vectors: Vectors | None = Field(None, description="Of the task embedding")
+    tags: Tags | None = Field(None, description="Of the task token-classification")
     tokenizer: Tokenizer
     golden: FileName = Field("golden.npz", description="Token ids, and what PyTorch says of them")
     model: dict = Field(description="For the record: the model in numbers; running needs none")
@@ -171,7 +195,7 @@ class Manifest(_Record):
         for table in tables:
             if 2 * prod(table.shape) > self.files[table.file]:
                 raise ValueError(f"{table.file}: {table.shape} is more than its file holds")
-        _check_packages(self)
+        check_packages(self)
         return self
 
     @property
@@ -207,126 +231,3 @@ class Manifest(_Record):
     def argmax_output(self) -> bool:
         """Whether the head gives the likeliest token instead of logits."""
         return not self.splits
-
-
-Shapes = dict[str, tuple[int, ...]]
-
-
-def _check_packages(manifest: Manifest) -> None:
-    """Hold every function to the contract that the head of this file states; raises ValueError."""
-    functions, texts = manifest.functions, manifest.task == "embedding"
-    if texts:
-        fit = max(functions.values(), default=0) == manifest.context
-    else:
-        fit = functions.get("decode") == 1
-        fit = fit and 2 <= functions.get("prefill", 0) <= manifest.context
-    if not fit:
-        raise ValueError(
-            f"a context of {manifest.context} and functions of {functions} tokens do not fit"
-        )
-    _check_order(manifest)
-    for part in manifest.packages:
-        if {name: f.tokens for name, f in part.functions.items()} != functions:
-            raise ValueError(f"{part.package} has other functions than the first package")
-    for name in functions:
-        _check_types(manifest, name)
-    _check_vectors(manifest) if texts else _check_head(manifest)
-
-
-def _check_types(manifest: Manifest, name: str) -> None:
-    """Hold one function of every part to what those before it give; raises ValueError."""
-    given: Shapes = {}  # by the parts of the same layers
-    layer_types = _encoder_types if manifest.task == "embedding" else _layer_types
-    for part in manifest.packages:
-        function = part.functions[name]
-        wanted = _head_types if part.part == "head" else layer_types
-        for kind, types in wanted(manifest, function, given).items():
-            found = {key: type_.shape for key, type_ in getattr(function, kind).items()}
-            if found != types:
-                raise ValueError(
-                    f"{part.package}, {name!r}: {kind} {found} do not fit; expected: {types}"
-                )
-        given |= {key: type_.shape for key, type_ in function.outputs.items()}
-        if "hidden_out" in given:
-            given = {}
-
-
-def _check_vectors(manifest: Manifest) -> None:
-    """An encoder has what makes vectors, and nothing of a decoder; raises ValueError."""
-    shape = manifest.context, manifest.embedding.shape[1]
-    if manifest.vectors is None or manifest.vectors.positions.shape != shape:
-        raise ValueError(f"the task embedding needs vectors, with positions of {shape}")
-    if manifest.head or manifest.host.masks or manifest.host.rotary:
-        raise ValueError("the task embedding has no head, masks or rotary tables")
-
-
-def _check_head(manifest: Manifest) -> None:
-    """The head gives logits of the whole vocabulary, or a token; raises ValueError."""
-    if manifest.vectors:
-        raise ValueError("vectors belong to the task embedding")
-    outputs = [name for part in manifest.head for name in part.functions["decode"].outputs]
-    tokens = [name for name in outputs if name != "hidden_out"]
-    logits = [f"logits_{i}" for i in range(len(tokens))]
-    V = manifest.embedding.shape[0]
-    if tokens != ["token"] and (tokens != logits or sum(manifest.splits) != V):
-        raise ValueError(f"the head gives {tokens}, {manifest.splits} rows of a vocabulary of {V}")
-
-
-def _check_order(manifest: Manifest) -> None:
-    """Nothing is left out, and layers come in order; raises ValueError."""
-    packages = {part.package for part in manifest.packages}
-    if left := {name.split("/")[0] for name in manifest.files if "/" in name} - packages:
-        raise ValueError(f"{min(left)} is among the files, but is no part of the model")
-    layer, ended = 0, True
-    for part in manifest.shards:
-        first, last = part.layers or (None, None)
-        if first != layer or last <= first:
-            raise ValueError(f"{part.package}, layers {first} to {last}, is out of order")
-        ended = all("hidden_out" in f.outputs for f in part.functions.values())
-        layer = last if ended else layer
-    if not ended:
-        raise ValueError(f"no part ends layer {layer} by giving hidden_out")
-
-
-def _host(manifest: Manifest, tokens: int) -> Shapes:
-    """Shapes of what the host gives to a call."""
-    C, T, S = manifest.embedding.shape[1], tokens, manifest.context
-    host = {"hidden": (1, C, 1, T), "position": (1,)}
-    host |= dict.fromkeys(manifest.host.masks, (1, 1, T, S + T))
-    for name, rotary in manifest.host.rotary.items():
-        host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
-    return host
-
-
-def _layer_types(manifest: Manifest, function: Function, given: Shapes) -> dict[str, Shapes]:
-    """Inputs and outputs as they have to be, for the names that are there."""
-    T, S, host = function.tokens, manifest.context, _host(manifest, function.tokens)
-    inputs, outputs = {}, {n: t.shape for n, t in function.outputs.items() if n not in host}
-    for name, type_ in function.inputs.items():
-        if f"new_{name}" not in outputs and name in given | host:
-            inputs[name] = (given | host)[name]
-        else:  # a cache
-            n, K, _, D = (*type_.shape, 0, 0, 0, 0)[:4]
-            inputs[name], outputs[f"new_{name}"] = (n, K, S, D), (n, K, T, D)
-    if "hidden_out" in outputs:
-        outputs["hidden_out"] = host["hidden"]
-    return {"inputs": inputs, "outputs": outputs}
-
-
-def _encoder_types(manifest: Manifest, function: Function, given: Shapes) -> dict[str, Shapes]:
-    """The same of a package of an encoder."""
-    T = function.tokens
-    hidden = 1, manifest.embedding.shape[1], 1, T
-    inputs = {"hidden": hidden, "mask": (1, 1, T, T)}
-    return {"inputs": inputs, "states": {}, "outputs": {"hidden_out": hidden}}
-
-
-def _head_types(manifest: Manifest, function: Function, given: Shapes) -> dict[str, Shapes]:
-    """The same of a package of the head."""
-    T, outputs = function.tokens, {}
-    hidden = 1, manifest.embedding.shape[1], 1, T
-    for name, type_ in function.outputs.items():
-        outputs[name] = (1, T) if name == "token" else (1, (*type_.shape, 0, 0)[1], 1, T)
-    if "hidden_out" in outputs:
-        outputs["hidden_out"] = hidden
-    return {"inputs": {"hidden": hidden}, "outputs": outputs}

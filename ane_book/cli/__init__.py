@@ -16,6 +16,7 @@ from ane_book.cli.check import check
 from ane_book.cli.load import load
 from ane_book.cli.place import place_command
 from ane_book.cli.quality import quality_command
+from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
 from ane_book.cli.residency import residency_command
 from ane_book.cli.talk import answer, converse
@@ -69,7 +70,7 @@ def models() -> None:
 @app.command()
 @options.takes(
     Recipe, "kv", "context", "quant", "quant_head", "prefill", "shard_limit", "partition",
-    "argmax_output",
+    "argmax_output", "experts",
 )  # fmt: skip
 def convert(
     model: options.Weights,
@@ -92,7 +93,7 @@ def convert(
 
 
 @app.command()
-@options.takes(Recipe, "shard_limit", "quant", "quant_head", "partition", "context")
+@options.takes(Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "experts")
 def plan(
     model: options.Weights,
     recipe: dict,
@@ -257,6 +258,7 @@ app.command("residency")(residency_command)
 app.command()(check)
 app.command("quality")(quality_command)
 app.command("report")(report_command)
+app.command()(redact)
 
 
 @app.command("save")

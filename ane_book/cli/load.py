@@ -7,14 +7,14 @@ from ane_book.cli.options import given
 from ane_book.progress import progress_bar
 
 if TYPE_CHECKING:
-    from ane_book.runtime import Embedder, Session
+    from ane_book.runtime import Embedder, Session, Tagger
 
 __all__ = ["load"]
 
 
 def load(
     model: str, task: str, precision: str, backend: str, force: bool, **recipe: str | int | None
-) -> "Session | Embedder":
+) -> "Session | Embedder | Tagger":
     """The model, on a backend; InvalidInput, before it is converted, if it is for another task."""
     import ane_book
     from ane_book.bundle import check_task

@@ -10,8 +10,8 @@ import warnings
 
 from ane_book.bundle import Bundle, cache
 from ane_book.conversion.build import BundleBuilder, Progress
+from ane_book.conversion.builders import BUILDERS
 from ane_book.conversion.calibrated import CalibratedBuilder
-from ane_book.conversion.encoder import EncoderBuilder
 from ane_book.conversion.place import check_ours, check_place, is_empty, recover, telling
 from ane_book.conversion.place.key import code_key
 from ane_book.conversion.quantize import scheme_warning
@@ -25,8 +25,6 @@ from ane_book.weights.hub import find_weights
 from ane_book.weights.random import RandomSource
 
 __all__ = ["convert", "reference_models"]
-
-BUILDERS = {"text-generation": BundleBuilder, "embedding": EncoderBuilder}
 
 
 def convert(

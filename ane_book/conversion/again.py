@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ane_book.bundle import Bundle
-from ane_book.conversion.build import BundleBuilder
-from ane_book.conversion.encoder import EncoderBuilder
+from ane_book.conversion.builders import BUILDERS
 from ane_book.conversion.plan import Program
 from ane_book.errors import InvalidInput, WeightsNotFound
 from ane_book.models import read_config
@@ -56,14 +55,12 @@ class Again:
     """What conversion made of this source, made once more, a piece at a time, in a folder."""
 
     def __init__(self, bundle: Bundle, source: WeightSource, folder: Path):
-        encoder = bundle.manifest.task == "embedding"
-        kind = EncoderBuilder if encoder else BundleBuilder
-        config = read_config(source.config())
+        kind, config = BUILDERS[bundle.manifest.task], read_config(source.config())
         self._bundle, self._folder = bundle, folder
         self._builder = kind(bundle.manifest.name, source, config, bundle.recipe)
         self._builder.partial = folder
         self._builder.write_embedding(folder / "embedding.npy")  # where it is tied, the head's too
-        own = config, bundle.recipe, folder, self._builder.read
+        own = self._builder.config, bundle.recipe, folder, self._builder.read
         self._golden = kind.golden_pass(*own)
 
     def _splits(self, program: Program) -> dict[int, int]:
@@ -73,7 +70,7 @@ class Again:
     def golden(self) -> dict[str, np.ndarray]:
         """The golden numbers, from PyTorch; see `Bundle.golden`."""
         builder, folder = self._builder, self._folder
-        if self._bundle.manifest.task == "embedding":
+        if self._bundle.manifest.vectors:
             builder.write_positions(folder / "positions.npy")
         for layers, _ in builder.plan.groups():
             for _ in self._golden.layers(layers):

@@ -21,6 +21,7 @@ from ane_book.bundle.manifest import (
     Manifest,
     Part,
     Source,
+    Tags,
     Tokenizer,
     Type,
     Vectors,
@@ -58,7 +59,8 @@ class BundleBuilder:
     """Builds one bundle in the folder `partial`, which then takes the place of `target`."""
 
     golden_pass = GoldenPass
-    vectors: Vectors | None = None  # of an encoder
+    vectors: Vectors | None = None  # of an encoder of sentences
+    tags: Tags | None = None  # of one that labels tokens
 
     def __init__(
         self,
@@ -68,9 +70,10 @@ class BundleBuilder:
         recipe: Recipe,
         progress: Progress = lambda description, done, total: None,
     ):
-        self.name, self.source, self.config, self.recipe = name, source, config, recipe
+        self.name, self.source, self.recipe = name, source, recipe
         self.report = progress
         self.plan = plan(config, recipe)
+        self.config = config = self.plan.config
         self.steps = config.num_layers + 3  # embedding, lowering, layers, head
         self.done = 0
 
@@ -304,6 +307,7 @@ class BundleBuilder:
             context=self.recipe.context,
             host=find(config.architecture).host(config),
             vectors=self.vectors,
+            tags=self.tags,
             tokenizer=Tokenizer(
                 chat_template=tokenizer.chat_template,
                 eos_token_ids=tokenizer.eos_token_ids,

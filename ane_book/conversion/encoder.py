@@ -1,22 +1,25 @@
 """An encoder's bundle: what differs from a decoder's in the way it is built.
 
-The host has a second table, of positions; there is no head; the golden number is a vector.
+There is no cache, and no head apart from the last program's own. Of an encoder of sentences, the
+host has a second table, of positions, and the golden number is a vector; of a tagger, it is the
+scores of labels.
 """
 
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from ane_book.bundle.manifest import Embedding, Vectors
+from ane_book.bundle.manifest import Embedding, Tags, Vectors
 from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.write.encoder import lower_encoder, write_encoder
+from ane_book.host import text_mask
 from ane_book.models import find
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["EncoderBuilder"]
+__all__ = ["EncoderBuilder", "TaggerBuilder"]
 
 
 class EncoderPass(GoldenPass):
@@ -26,7 +29,7 @@ class EncoderPass(GoldenPass):
         if layer:
             return super()._hidden(layer)
         first = find(self.config.architecture).first(self.config)
-        first.load_state_dict(first_weights(self.config, self.read))
+        first.load_state_dict(end_weights(self.config, "first", self.read))
         with torch.inference_mode():
             return first(self._given(self.tokens))
 
@@ -47,24 +50,45 @@ class EncoderPass(GoldenPass):
             np.savez(file, tokens=self.tokens, hidden=self.hidden(), vector=vector)
 
 
-def first_weights(config, read) -> dict[str, Tensor]:
-    """The parameters of what comes before the first layer, as a state dict."""
+class TaggerPass(GoldenPass):
+    """The same of a tagger."""
+
+    def _step(self, block: nn.Module, hidden: Tensor, kind: str) -> Tensor:
+        T = len(self.tokens)
+        tables = self._host.tables(np.arange(T), T).values()
+        mask = text_mask([T], T, self.config.sliding_window)
+        return block(hidden, *map(torch.from_numpy, (*tables, mask)))
+
+    def write(self, path: Path) -> None:
+        """golden.npz: the tokens, and their logits (N, T)."""
+        last = find(self.config.architecture).last(self.config)
+        last.load_state_dict(end_weights(self.config, "last", self.read))
+        with torch.inference_mode():
+            logits = last(self._hidden(self.config.num_layers))[0, :, 0].numpy()
+        with path.open("wb") as file:
+            np.savez(file, tokens=self.tokens, hidden=self.hidden(), logits=logits)
+
+
+def end_weights(config, end: str, read) -> dict[str, Tensor]:
+    """The parameters of what comes before the "first" layer or after the "last", as a state dict;
+    {} where nothing does."""
     architecture = find(config.architecture)
-    shapes = {name: p.shape for name, p in architecture.first(config).named_parameters()}
+    module = getattr(architecture, end)(config)
+    shapes = {name: p.shape for name, p in module.named_parameters()} if module else {}
     outer = architecture.outer(config)
     return {
-        name: torch.from_numpy(read(outer[f"first.{name}"].name)).view(shape)
+        name: torch.from_numpy(read(outer[f"{end}.{name}"].name)).view(shape)
         for name, shape in shapes.items()
     }
 
 
 class EncoderBuilder(BundleBuilder):
-    """Builds the bundle of an encoder."""
+    """Builds the bundle of an encoder of sentences."""
 
     golden_pass = EncoderPass
 
     @property
-    def vectors(self) -> Vectors:
+    def vectors(self) -> Vectors | None:
         shape = self.recipe.context, self.config.hidden_size
         positions = Embedding(file="positions.npy", shape=shape)
         return Vectors(positions=positions, pooling=self.config.pooling)
@@ -88,13 +112,25 @@ class EncoderBuilder(BundleBuilder):
         return lower_encoder(self.config, self.functions)
 
     def _write_layers(self) -> None:
-        self._whole("positions.npy", self.write_positions)
+        if self.vectors:
+            self._whole("positions.npy", self.write_positions)
         super()._write_layers()
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
-        first = {} if layers.start else first_weights(self.config, self.read)
-        own = self.config, self.functions, self.recipe.quant, pieces, layers, first
+        has = {"first": layers.start == 0, "last": layers.stop == self.config.num_layers}
+        ends = {e: end_weights(self.config, e, self.read) for e, here in has.items() if here}
+        own = self.config, self.functions, self.recipe.quant, pieces, layers, ends
         write_encoder(path, *own, weights)
 
     def _write_head(self) -> None:
         self._whole("golden.npz", self.golden.write)
+
+
+class TaggerBuilder(EncoderBuilder):
+    """Builds the bundle of a model that labels tokens."""
+
+    golden_pass, vectors = TaggerPass, None
+
+    @property
+    def tags(self) -> Tags:
+        return Tags(labels=list(self.config.labels), window=self.config.sliding_window)

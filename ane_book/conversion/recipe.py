@@ -15,8 +15,11 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
     The model's configuration bounds the context, and the context a prompt's chunk. Raises
     InvalidInput for a value that an option does not take, TypeError for what is no option.
     """
-    if config is not None and find(config.architecture).task == "embedding":
+    if config is not None and find(config.architecture).task != "text-generation":
         _refuse_generation(options)
+    mixture = config is None or "experts" in type(config).model_fields
+    if options.get("experts") is not None and not mixture:
+        raise InvalidInput("experts goes with mixtures of experts, and this model is none")
     recipe = checked(Recipe, options)
     find_scheme(recipe.quant), find_scheme(recipe.quant_head)
     if recipe.is_calibrated and recipe.partition == "projections":

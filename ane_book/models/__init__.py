@@ -6,6 +6,7 @@
       dense.py          the decoder that most of them are, but for a few lines
       layers.py         the layers, in the form that the Neural Engine likes (torch)
       encoder.py        those of encoders (torch)
+      experts/          mixtures of experts: how they are laid out, and their layers (torch)
       decoder.py        what comes around the blocks: head, weights, the whole decoder (torch)
 
 Adding one is a file here, its line in `ARCHITECTURES`, and a row in the parity tests
@@ -23,6 +24,7 @@ from ane_book.models.llama import Llama
 from ane_book.models.mistral import Mistral
 from ane_book.models.olmo2 import Olmo2
 from ane_book.models.phi3 import Phi3
+from ane_book.models.privacy_filter import PrivacyFilter
 from ane_book.models.qwen2 import Qwen2
 from ane_book.models.qwen3 import Qwen3
 
@@ -40,6 +42,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Mistral(),
         Olmo2(),
         Phi3(),
+        PrivacyFilter(),
         Qwen2(),
         Qwen3(),
     )

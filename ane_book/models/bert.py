@@ -64,6 +64,10 @@ class BertConfig(BaseModel):
             )
         return self
 
+    @property
+    def norm_epsilon(self) -> float:
+        return self.layer_norm_eps
+
 
 class Bert(Architecture):
     """`model_type` "bert": BERT, MiniLM, BGE, E5, GTE and other sentence encoders."""

@@ -5,6 +5,7 @@ from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend, choose
 from ane_book.runtime.embedder import Embedder
 from ane_book.runtime.sampling import Sampler
 from ane_book.runtime.session import Session
+from ane_book.runtime.tags import Tagger
 
 __all__ = [
     "Backend",
@@ -15,5 +16,6 @@ __all__ = [
     "Sampler",
     "Session",
     "Stream",
+    "Tagger",
     "choose_backend",
 ]

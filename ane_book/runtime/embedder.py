@@ -16,14 +16,14 @@ from threading import Lock
 from ane_book.bundle import Bundle, opened
 from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType
-from ane_book.host import MASKED
+from ane_book.host import text_mask
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.engine import load_part
 from ane_book.runtime.session import load_tokenizer
 from ane_book.text.process import TextProcess, check_text
 import numpy as np
 
-__all__ = ["Embedder", "pack", "text_mask"]
+__all__ = ["Embedder", "check_memory", "pack"]
 
 
 class Embedder:
@@ -49,7 +49,7 @@ class Embedder:
         self._turn = Lock()
         manifest = self.bundle.manifest
         self.max_tokens, self.size = manifest.context, manifest.embedding.shape[1]
-        _check_memory(self.bundle)
+        check_memory(self.bundle)
         self._packages = [load_part(self.bundle, backend, part) for part in manifest.packages]
         self._widths = dict(sorted(manifest.functions.items(), key=lambda item: item[1]))
         self._embedding = np.asarray(self.bundle.embedding)  # (V, C), still mapped
@@ -125,7 +125,7 @@ class Embedder:
         return np.split(columns[: sum(lengths)], np.cumsum(lengths)[:-1])
 
 
-def _check_memory(bundle: Bundle) -> None:
+def check_memory(bundle: Bundle) -> None:
     """Refuse a mask that this machine cannot hold, before any is made."""
     limit, T = memory_bytes(), bundle.manifest.context
     if limit is not None and limit < 8 * T * T:
@@ -161,9 +161,3 @@ def pack(lengths: Sequence[int], most: int) -> list[list[int]]:
         call.append(i)
         by_room[room - lengths[i]].append(call)
     return calls
-
-
-def text_mask(lengths: Sequence[int], tokens: int) -> np.ndarray:
-    """The additive mask (1, 1, T, T) float32 of texts side by side; padding sees padding."""
-    text = np.repeat(np.arange(len(lengths) + 1), [*lengths, tokens - sum(lengths)])  # (T,)
-    return np.where(text[:, None] == text, np.float32(0), np.float32(MASKED))[None, None]

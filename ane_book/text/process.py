@@ -70,6 +70,10 @@ class TextProcess:
         """
         return self._call("encode", text=text, special=special, most=most)
 
+    def locate(self, text: str) -> list[tuple[int, int, int]]:
+        """Of each token its id, and where it starts and ends in the text, in characters."""
+        return self._call("locate", text=text)
+
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """The text of each sequence of token ids; special tokens give none."""
         return self._call("decode", sequences=sequences)

@@ -48,6 +48,11 @@ class Text:
             self._tokenizer.enable_truncation(most)
         return self._tokenizer.encode(text, add_special_tokens=special).ids
 
+    def locate(self, text: str) -> list[tuple[int, int, int]]:
+        self._tokenizer.no_truncation()
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        return [(i, *place) for i, place in zip(found.ids, found.offsets, strict=True)]
+
     def decode(self, sequences: list[list[int]]) -> list[str]:
         return [self._tokenizer.decode(ids) for ids in sequences]
 
@@ -59,6 +64,7 @@ class Text:
 FAILED = {
     "load": "not a tokenizer: ",
     "encode": "the model's tokenizer cannot take this text: ",
+    "locate": "the model's tokenizer cannot take this text: ",
     "decode": "the model's tokenizer has no text for these tokens: ",
 }
 

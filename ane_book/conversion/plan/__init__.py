@@ -23,9 +23,9 @@ from ane_book import models
 from ane_book.conversion.plan import limits
 from ane_book.conversion.plan.shards import (
     blob_bytes,
+    end_blobs,
     even_ranges,
     file_bytes,
-    first_blobs,
     head_splits,
     host_blobs,
     layer_blobs,
@@ -201,7 +201,7 @@ class Plan:
             shapes = list(projections(self.config).values())
         else:
             parameters = find(self.config.architecture).parameters(self.config).values()
-            shapes = [(sum(p.shape[0] for p in parts), *parts[0].shape[1:]) for parts in parameters]
+            shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
         return max([axis for shape in shapes for axis in shape] + list(self.splits))
 
 
@@ -212,6 +212,8 @@ def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
     the head in one program and it does not fit.
     """
     scheme, head_scheme = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
+    if "experts" in type(config).model_fields:
+        config = config.model_copy(update={"experts": recipe.experts})
     cut = _projections if recipe.partition == "projections" else _shards
     shards = tuple(cut(config, recipe, scheme))
     splits, head = (), []
@@ -227,8 +229,9 @@ def _shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[P
     blobs = {kind: layer_blobs(config, scheme, kind) for kind in set(kinds)}
     for layers in everything if whole else layer_ranges(config, recipe.shard_limit, scheme):
         name = f"layers_{layers.start:02d}-{layers.stop:02d}.mlpackage"
-        first = [] if layers.start else first_blobs(config)
-        size = file_bytes(first + [blob for i in layers for blob in blobs[kinds[i]]])
+        first = [] if layers.start else end_blobs(config, "first")
+        last = end_blobs(config, "last") if layers.stop == config.num_layers else []
+        size = file_bytes([*first, *(blob for i in layers for blob in blobs[kinds[i]]), *last])
         yield Program(name, size, layers)
 
 

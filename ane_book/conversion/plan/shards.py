@@ -15,9 +15,9 @@ from ane_book.models.base.architecture import FULL, Tensor
 
 __all__ = [
     "blob_bytes",
+    "end_blobs",
     "even_ranges",
     "file_bytes",
-    "first_blobs",
     "head_splits",
     "host_blobs",
     "layer_blobs",
@@ -70,16 +70,16 @@ def host_blobs(config: DecoderConfig, kind: str) -> list[int]:
 
 def _blobs(parts: tuple[Tensor, ...], scheme: Scheme) -> list[int]:
     """The same of one parameter."""
-    rows, *inputs = parts[0].shape
-    rows = sum(part.repeat * part.shape[0] for part in parts)
+    inputs = parts[0].given[1:]
+    rows = sum(part.given[0] for part in parts)
     own = scheme if inputs else SCHEMES["none"]  # vectors stay as they are
     return blob_bytes((rows, *inputs), own)
 
 
-def first_blobs(config: DecoderConfig) -> list[int]:
-    """The same of what the first program has before its layers."""
+def end_blobs(config: DecoderConfig, end: str) -> list[int]:
+    """The same of what the "first" program has before its layers, or the "last" after them."""
     outer = find(config.architecture).outer(config).items()
-    shapes = [tensor.shape for name, tensor in outer if name.startswith("first.")]
+    shapes = [tensor.shape for name, tensor in outer if name.startswith(f"{end}.")]
     return [blob for shape in shapes for blob in blob_bytes(shape, SCHEMES["none"])]
 
 
@@ -90,15 +90,16 @@ def layer_ranges(
 
     Raises InvalidInput when not even one layer fits.
     """
-    kinds, first = set(find(config.architecture).kinds(config)), first_blobs(config)
+    kinds = set(find(config.architecture).kinds(config))
+    ends = end_blobs(config, "first") + end_blobs(config, "last")
     blobs = max((layer_blobs(config, scheme, kind) for kind in kinds), key=file_bytes)
-    one = file_bytes(first + blobs)
+    one = file_bytes(ends + blobs)
     if one > limit:
         raise InvalidInput(
             f"one layer has {one / 1e6:.1f} MB of weights, more than the shard limit of "
             f"{limit / 1e6:.1f} MB; raise the limit"
         )
-    more = file_bytes(first + blobs * 2) - one
+    more = file_bytes(ends + blobs * 2) - one
     return even_ranges(config.num_layers, 1 + (limit - one) // more)
 
 

@@ -1,4 +1,4 @@
-"""An encoder as packages: shards of layers, the first of which norms what the host has added up.
+"""An encoder as packages: shards of layers; the first and the last may have more than layers.
 
 Every shard has a function for each length of a call, over one weight file: static shapes are what
 the Neural Engine takes, and a few of them keep padding low.
@@ -13,52 +13,71 @@ from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.program import PackageWriter, Piece, lower
 from ane_book.models import find
 from ane_book.models.bert import BertConfig
+from ane_book.models.privacy_filter import PrivacyFilterConfig
 import torch
 from torch import Tensor
 
 __all__ = ["lower_encoder", "write_encoder"]
 
-Pieces = dict[str, tuple[Piece, Piece]]  # function -> what is before the layers, and a layer
+Config = BertConfig | PrivacyFilterConfig
+Pieces = dict[str, dict[str, Piece]]  # function -> "block", and "first" and "last" where they are
 
 
-def lower_encoder(config: BertConfig, functions: dict[str, int]) -> Pieces:
-    """One block, and what comes before the first, lowered for each function of so many tokens."""
-    architecture, eps, pieces = find(config.architecture), config.layer_norm_eps, {}
+def lower_encoder(config: Config, functions: dict[str, int]) -> Pieces:
+    """One block, and what stands around all of them, for each function of so many tokens."""
+    architecture, eps, pieces = find(config.architecture), config.norm_epsilon, {}
     for name, T in functions.items():
-        hidden, mask = torch.zeros(1, config.hidden_size, 1, T), torch.zeros(1, 1, T, T)
-        first = lower(architecture.first(config), {"hidden": hidden}, ["first"], eps)
-        inputs = {"hidden": hidden, "mask": mask}
-        pieces[name] = first, lower(architecture.block(config), inputs, ["hidden_out"], eps)
+        hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
+        inputs = hidden | {n: torch.zeros(shape) for n, shape in _feeds(config, T).items()}
+        pieces[name] = {"block": lower(architecture.block(config), inputs, ["hidden_out"], eps)}
+        ends = {"first": (architecture.first, "first"), "last": (architecture.last, "logits")}
+        for end, (make, output) in ends.items():
+            if (module := make(config)) is not None:
+                pieces[name][end] = lower(module, hidden, [output], eps)
     return pieces
+
+
+def _feeds(config: Config, T: int) -> dict[str, tuple[int, ...]]:
+    """What a block takes of the host beside the hidden state, in the order of its arguments."""
+    shapes = {}
+    for name, rotary in find(config.architecture).host(config).rotary.items():
+        shapes |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
+    return shapes | {"mask": (1, 1, T, T)}
 
 
 def write_encoder(
     path: Path,
-    config: BertConfig,
+    config: Config,
     functions: dict[str, int],
     quant: str,
     pieces: Pieces,
     layers: range,
-    first: dict[str, Tensor],
+    ends: dict[str, dict[str, Tensor]],
     weights: Iterable[dict[str, Tensor]],
 ) -> None:
     """Write the package of some layers; `weights` yields the state dict of each, in order.
 
-    first: the state dict of what comes before the first layer, in the package that has that.
+    ends: the state dicts of what comes before and after all layers, "first" and "last", for the
+    package that has them.
     """
     package, scheme = PackageWriter(path), find_scheme(quant)
-    before = package.write_weights(first)
+    before = package.write_weights(ends.get("first", {}))
     stored = [package.write_weights(state, scheme) for state in weights]
+    after = package.write_weights(ends.get("last", {}))
     for name, T in functions.items():
-        function, (start, block) = package.function(name), pieces[name]
+        function, piece = package.function(name), pieces[name]
         hidden = function.input("hidden", "fp16", (1, config.hidden_size, 1, T))
-        mask = function.input("mask", "fp16", (1, 1, T, T))
+        shapes = _feeds(config, T)
+        feeds = {feed: function.input(feed, "fp16", shape) for feed, shape in shapes.items()}
         if before:
-            (hidden,) = function.stamp(start, "first", {"hidden": hidden}, before)
+            (hidden,) = function.stamp(piece["first"], "first", {"hidden": hidden}, before)
         for layer, state in zip(layers, stored, strict=True):
-            last = {"hidden_out": "hidden_out"} if layer == layers[-1] else {}
-            feeds = {"hidden": hidden, "mask": mask}
-            (hidden,) = function.stamp(block, f"layer{layer}", feeds, state, last)
+            out = {"hidden_out": "hidden_out"} if layer == layers[-1] and not after else {}
+            own = feeds | {"hidden": hidden}
+            (hidden,) = function.stamp(piece["block"], f"layer{layer}", own, state, out)
+        if after:
+            out = {"logits": "logits"}
+            (hidden,) = function.stamp(piece["last"], "last", {"hidden": hidden}, after, out)
         function.finish([hidden])
     text = f"Layers {layers.start} to {layers.stop - 1}, made by ane-book"
     package.finish(next(iter(functions)), text)

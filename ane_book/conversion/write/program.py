@@ -17,6 +17,7 @@ from pathlib import Path
 import uuid
 
 from ane_book.conversion.quantize import SCHEMES, Encoded, Scheme, encode
+from ane_book.conversion.write.constants import inline_constants
 from ane_book.conversion.write.norms import join_norms, sharpen_epsilon
 from ane_book.mil.package.reader import Package
 from ane_book.mil.package.values import Constant
@@ -96,9 +97,11 @@ def lower(
     )
     spec = model.get_spec()
     block = spec.mlProgram.functions["main"].block_specializations[OPSET]
-    parameters = _find_parameters(module, Package.from_spec(spec, model.weights_dir))
+    package = Package.from_spec(spec, model.weights_dir)
+    parameters = _find_parameters(module, package)
     operations = join_norms(list(block.operations))
     sharpen_epsilon(operations, norm_epsilon)
+    inline_constants(operations, package, parameters)
     shapes = {name: tuple(example.shape) for name, example in inputs.items()}
     return Piece(operations, shapes, tuple(block.outputs), parameters)
 

@@ -11,9 +11,8 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Part, called
 from ane_book.conversion.again import Again
 from ane_book.evidence.compare import Gap, diff
-from ane_book.evidence.parity.walk import padded
+from ane_book.evidence.parity.walk import encoder_feeds, padded
 from ane_book.mil import MLProgram
-from ane_book.runtime.embedder import text_mask
 from ane_book.runtime.engine import Feeds
 from ane_book.weights import WeightSource
 import numpy as np
@@ -54,8 +53,8 @@ def golden_inputs(
     """What a program takes of the host at the first golden tokens; caches are empty, and what
     another program of the same layers gives is random."""
     T, given = bundle.manifest.functions[function], program.random_inputs(0)
-    if bundle.manifest.task == "embedding":
-        feeds = {"mask": text_mask([hidden.shape[1]], T)}
+    if bundle.manifest.task != "text-generation":
+        feeds = encoder_feeds(bundle, hidden.shape[1], T)
     else:
         ids = bundle.golden()["tokens"][:T]
         feeds = Feeds(bundle, np.dtype(np.float32)).of(function, ids, 0)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from math import nan
 
 from ane_book.bundle import Bundle
+from ane_book.host import text_mask
 from ane_book.runtime.backends import MILBackend
-from ane_book.runtime.embedder import text_mask
 from ane_book.runtime.engine import Feeds, Head, load_part, stages
 import numpy as np
 
-__all__ = ["Stage", "packages", "padded", "walk"]
+__all__ = ["Stage", "encoder_feeds", "packages", "padded", "walk"]
 
 DECODED = 8  # golden tokens that also go one by one; what is new after a few is the position alone
 
@@ -45,7 +45,7 @@ class Stage:
 
 def walk(bundle: Bundle, golden: dict[str, np.ndarray], precision: str) -> Iterator[Stage]:
     """Every stage in order, computed in "fp32" or "fp16"; the last one is the whole bundle."""
-    way = _encoder if bundle.manifest.task == "embedding" else _decoder
+    way = _decoder if bundle.manifest.task == "text-generation" else _encoder
     yield from way(bundle, golden, precision)
 
 
@@ -102,7 +102,8 @@ def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> It
 
 def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
     manifest, hidden, n = bundle.manifest, golden["hidden"], len(golden["tokens"])
-    given = bundle.embedding[golden["tokens"]].astype(np.float32) + bundle.positions[:n]  # (n, C)
+    given = bundle.embedding[golden["tokens"]].astype(np.float32)  # (n, C)
+    given = given + bundle.positions[:n] if manifest.vectors else given
     yield _stage("embedding", "", precision, given.T, hidden[0])
     functions = {name: T for name, T in manifest.functions.items() if n <= T}
     chains = {name: padded(given.T, T) for name, T in functions.items()}
@@ -110,21 +111,35 @@ def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
         backend = MILBackend(precision)
         loaded = load_part(bundle, backend, part)
         for name, T in functions.items():
-            mask = text_mask([n], T).astype(backend.dtype)
+            own = encoder_feeds(bundle, n, T)
+            (output,) = part.functions[name].outputs
 
-            def run(hidden, name=name, mask=mask, loaded=loaded, dtype=backend.dtype):
-                feeds = {"hidden": hidden.astype(dtype), "mask": mask}
-                return loaded[name].predict(feeds)["hidden_out"]
+            def run(hidden, run=loaded[name].predict, own=own, output=output, dtype=backend.dtype):
+                feeds = own | {"hidden": hidden}
+                return run({key: value.astype(dtype) for key, value in feeds.items()})[output]
 
+            expected = golden["logits"] if output == "logits" else hidden[i + 1]
             found = run(padded(hidden[i], T))[0, :, 0, :n]
-            yield _stage(part.package, name, precision, found, hidden[i + 1])
+            yield _stage(part.package, name, precision, found, expected)
             chains[name] = run(chains[name])
     for name, chain in chains.items():
-        columns = chain[0, :, 0, :n].astype(np.float32)  # (C, n)
+        columns = chain[0, :, 0, :n].astype(np.float32)  # (C, n), or (N, n) of labels
+        if manifest.tags:
+            whole = _stage("whole", name, precision, columns, golden["logits"])
+            agreement = float((columns.argmax(axis=0) == golden["logits"].argmax(axis=0)).mean())
+            yield replace(whole, agreement=agreement, tokens=n)
+            continue
         vector = columns[:, 0] if manifest.vectors.pooling == "cls" else columns.mean(axis=1)
         with np.errstate(invalid="ignore"):
             vector = (vector / np.linalg.norm(vector))[:, None]
         yield _stage("whole", name, precision, vector, golden["vector"][:, None])
+
+
+def encoder_feeds(bundle: Bundle, tokens: int, T: int) -> dict[str, np.ndarray]:
+    """What an encoder's programs take of the host beside the hidden state, for one text."""
+    manifest = bundle.manifest
+    tables = manifest.host.tables(np.arange(T), manifest.context)
+    return tables | {"mask": text_mask([tokens], T, manifest.tags and manifest.tags.window)}
 
 
 def padded(hidden: np.ndarray, tokens: int) -> np.ndarray:

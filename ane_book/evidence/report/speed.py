@@ -15,7 +15,7 @@ import time
 from ane_book.bundle import Bundle
 from ane_book.evidence.report.schema import Speed
 from ane_book.evidence.residency.child import run
-from ane_book.runtime import Embedder, Session
+from ane_book.runtime import Embedder, Session, Tagger
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend
 import numpy as np
 
@@ -48,14 +48,14 @@ def main() -> None:
             events.write(json.dumps({"step": step, "next": "the rest"} | facts) + "\n")
             events.flush()
 
-        kind = Embedder if bundle.manifest.task == "embedding" else Session
+        kind, work = KINDS[bundle.manifest.task]
         times = {}
         for which in ("cold_s", "warm_s"):
             started = time.perf_counter()
             loaded = kind(bundle, backend=_backend(units), force=True)
             times[which] = time.perf_counter() - started
         tell("speed", **times)
-        tell("speed", **(_embedding(loaded) if kind is Embedder else _generation(loaded)))
+        tell("speed", **work(loaded))
         tell("done")
 
 
@@ -80,6 +80,19 @@ def _embedding(embedder: Embedder) -> dict[str, float]:
     ids = [embedder.bundle.golden()["tokens"].tolist()]
     rates = [len(ids[0]) / _seconds(lambda: embedder.vectors(ids)) for _ in range(PREFILLS + 1)]
     return {"prefill_tps": float(np.median(rates[1:]))}
+
+
+def _tagging(tagger: Tagger) -> dict[str, float]:
+    ids = tagger.bundle.golden()["tokens"]
+    rates = [len(ids) / _seconds(lambda: list(tagger.logits(ids))) for _ in range(PREFILLS + 1)]
+    return {"prefill_tps": float(np.median(rates[1:]))}
+
+
+KINDS = {
+    "text-generation": (Session, _generation),
+    "embedding": (Embedder, _embedding),
+    "token-classification": (Tagger, _tagging),
+}
 
 
 def _seconds(call) -> float:

@@ -35,9 +35,18 @@ class Tensor:
     repeat: int = 1  # so many times in a row: one for all heads, of which ours has one each
     times: float = 1.0  # multiplied with: a scale that the block then need not have
     plus: float = 0.0  # added to it: some norms multiply by 1 more than what is stored
+    pairs: int = 0  # D, where rotary pairs are rows 2i and 2i + 1 of a head; ours: i and i + D/2
+
+    @property
+    def given(self) -> Shape:
+        """The shape of what `rows` gives."""
+        return self.repeat * self.shape[0], *self.shape[1:]
 
     def rows(self, array: np.ndarray) -> np.ndarray:
-        """Float32 (with the values of fp16, as `array`), `repeat` times as many rows."""
+        """Float32 (with the values of fp16, as `array`), as our parameter has them."""
+        if self.pairs:
+            heads = array.reshape(-1, self.pairs // 2, 2, *array.shape[1:])
+            array = heads.swapaxes(1, 2).reshape(array.shape)
         if (self.times, self.plus) != (1.0, 0.0):
             array = array * np.float32(self.times) + self.plus
             array = array.astype(np.float16).astype(np.float32)
@@ -99,6 +108,13 @@ class Architecture(ABC):
         """What the first program does before its first layer, to (1, C, 1, T); mostly nothing.
 
         Its parameters are among `outer`, as "first.weight" and the like.
+        """
+        return None
+
+    def last(self, config) -> "nn.Module | None":
+        """What the last program does after its last layer, where there is no head to follow.
+
+        Its parameters are among `outer`, as "last.norm.weight" and the like.
         """
         return None
 

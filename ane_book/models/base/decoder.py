@@ -8,6 +8,7 @@ Letters are those of `ane_book.models.base.layers`.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.layers import projection
@@ -63,6 +64,7 @@ def block_weights(config: DecoderConfig, layer: int, read: Callable[[str], np.nd
     kind, prefix = architecture.kinds(config)[layer], f"{architecture.layer_prefix}.{layer}"
     with torch.device("meta"):  # shapes alone, no memory
         shapes = dict(architecture.block(config, kind).named_parameters())
+    read = lru_cache(maxsize=1)(read)  # experts in a row are parts of one tensor
     weights = {}
     for name, parts in architecture.parameters(config, kind).items():
         rows = np.concatenate([part.rows(read(f"{prefix}.{part.name}")) for part in parts])

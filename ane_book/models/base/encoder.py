@@ -1,19 +1,27 @@
-"""A bidirectional encoder's layer in ANE form: channels first, every projection a 1x1 convolution.
+"""Bidirectional encoders' layers in ANE form: channels first, every projection a 1x1 convolution.
 
-Letters: C hidden size, F feed-forward size, H heads, D head size, T tokens of a call.
+Letters: C hidden size, F feed-forward size, H heads, K key/value heads, G = H / K, D head size, T
+tokens of a call.
 
-Reference: Apple, "Deploying Transformers on the Apple Neural Engine" (2022): Conv2d for Linear,
-(B, C, 1, S).
+References: Apple, "Deploying Transformers on the Apple Neural Engine" (2022): Conv2d for Linear,
+(B, C, 1, S). Attention sinks: Xiao et al. 2023 (arXiv 2309.17453).
 """
 
 from functools import partial
 
-from ane_book.models.base.layers import projection
+from ane_book.models.base.layers import RMSNorm, projection, rotate
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
 
-__all__ = ["ACTIVATIONS", "EncoderBlock", "LayerNorm"]
+__all__ = [
+    "ACTIVATIONS",
+    "EncoderBlock",
+    "Labels",
+    "LayerNorm",
+    "SinkAttention",
+    "SparseBlock",
+]
 
 #: By the names of config.json.
 ACTIVATIONS = {
@@ -64,3 +72,63 @@ class EncoderBlock(nn.Module):
         q, k, v = rows.chunk(3, dim=1)  # 3 x (1, H, T, D); the scale 1/sqrt(D) is in q's weights
         weights = F.softmax(q @ k.transpose(2, 3) + mask, dim=3)  # (1, H, T, T)
         return self.out((weights @ v).transpose(2, 3).reshape(1, C, 1, T))
+
+
+class SinkAttention(nn.Module):
+    """Attention among the tokens of a call, each head with a sink: one slot more, worth nothing.
+
+    What a head gives to its sink it gives to no token, so that it may look at nothing.
+    """
+
+    def __init__(self, C: int, heads: int, kv_heads: int, D: int, bias: bool):
+        super().__init__()
+        self.heads, self.kv_heads, self.dim = heads, kv_heads, D
+        self.qkv = projection(C, (heads + 2 * kv_heads) * D, bias)
+        self.sinks = nn.Parameter(torch.zeros(1, heads, 1, 1))
+        self.out = projection(heads * D, C, bias)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+        """x (1, C, 1, T), tables (1, 1, T, D), mask (1, 1, T, T) -> (1, C, 1, T)."""
+        H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
+        rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
+        qk, v = rows.split([H + K, K], dim=1)
+        q, k = rotate(qk, cos, sin, D).split([H, K], dim=1)
+        # The G query heads of one key head become rows of one matrix: no copy of keys or values.
+        scores = q.reshape(1, K, H // K * T, D) @ k.transpose(2, 3)  # (1, K, G*T, T)
+        scores = scores.view(1, H, T, T) + mask
+        # Zeros of the call, since conversion would repeat a constant T times in the weight file.
+        sinks = mask[..., :1] * 0 + self.sinks  # (1, H, T, 1)
+        weights = F.softmax(torch.cat([scores, sinks], dim=3), dim=3)
+        weights = weights[..., :T].reshape(1, K, H // K * T, T)
+        y = (weights @ v).view(1, H, T, D)
+        return self.out(y.transpose(2, 3).reshape(1, H * D, 1, T))
+
+
+class Labels(nn.Module):
+    """A score for each label of every token: norm, and a projection."""
+
+    def __init__(self, C: int, labels: int, eps: float):
+        super().__init__()
+        self.norm = RMSNorm(C, eps)
+        self.score = projection(C, labels, bias=True)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden (1, C, 1, T) -> logits (1, labels, 1, T)."""
+        return self.score(self.norm(hidden))
+
+
+class SparseBlock(nn.Module):
+    """Norm, attention with sinks, residual; norm, a mixture of experts, residual."""
+
+    def __init__(self, attention: SinkAttention, router: nn.Module, gates, mixture, eps: float):
+        super().__init__()
+        C = router.in_channels
+        self.attention_norm, self.attention = RMSNorm(C, eps), attention
+        self.mixture_norm, self.router = RMSNorm(C, eps), router
+        self.gates, self.mixture = gates, mixture
+
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+        """hidden (1, C, 1, T) -> hidden."""
+        hidden = hidden + self.attention(self.attention_norm(hidden), cos, sin, mask)
+        x = self.mixture_norm(hidden)
+        return hidden + self.mixture(x, self.gates(self.router(x)))

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 __all__ = [
     "Attention",
     "Block",
+    "ClampedSwiGLU",
     "FeedForward",
     "NormThenRotate",
     "NormedProjection",
@@ -202,6 +203,19 @@ class Attention(nn.Module):
 def gelu_tanh(x: Tensor) -> Tensor:
     """GELU by its approximation with tanh."""
     return F.gelu(x, approximate="tanh")
+
+
+class ClampedSwiGLU(nn.Module):
+    """gpt-oss's activation: gate * sigmoid(alpha * gate) * (up + 1), both kept within a limit."""
+
+    def __init__(self, alpha: float, limit: float):
+        super().__init__()
+        self.alpha, self.limit = alpha, limit
+
+    def forward(self, gate: Tensor, up: Tensor) -> Tensor:
+        gate = gate.clamp(-60000.0, self.limit)  # a bound that is none, but finite in fp16
+        up = up.clamp(-self.limit, self.limit)
+        return (up + 1) * (gate * torch.sigmoid(self.alpha * gate))
 
 
 class FeedForward(nn.Module):

@@ -1,0 +1,110 @@
+"""A mixture of experts on a machine that wants static graphs: how experts are laid out.
+
+A token's router gives a number for each expert, a gate, and 0 for all but the top k. What of it is
+in the graph is a strategy:
+
+    dense    a convolution for each expert; all of them run, and gates of 0 silence the rest
+    packed   the same in few convolutions: experts side by side, as many as keep a product narrow
+
+Both give the same sums, since experts share their input: side by side they are one wide
+gate-and-up projection, and one product over all of their channels adds up what they say. Its depth
+is what limits them: a product of 81,920 terms went to the CPU (claim `matmul-depth`).
+
+Here are the tensors; the layers are in layers.py. Letters: C hidden size, F feed-forward size of an
+expert, E experts, n experts of a group.
+
+References: Shazeer et al. 2017 (arXiv 1701.06538); videlalvaro/ane-book@4ab89e2, chapter 7.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from ane_book.models.base.architecture import Shape, Tensor
+import numpy as np
+
+__all__ = ["DEEPEST", "STRATEGIES", "Experts", "Stacked", "Strategy"]
+
+Strategy = Literal["dense", "packed"]
+STRATEGIES: tuple[Strategy, ...] = ("dense", "packed")
+
+#: Terms of a down-projection: so many were seen on the engine, twice as many nowhere.
+DEEPEST = 20_480
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stacked(Tensor):
+    """Some experts of a stack of matrices or vectors, (E, ...), as one matrix or vector.
+
+    side: the experts make "out" or "in" channels of the whole, one after the other. parts: matrices
+    that are fused in each expert's, in a row; in ours, the first ones of all experts come first.
+    flipped: a matrix is stored (in, out).
+    """
+
+    experts: range
+    side: Literal["out", "in"] = "out"
+    parts: int = 1
+    flipped: bool = False
+
+    @property
+    def given(self) -> Shape:
+        n, sizes = len(self.experts), self.shape[1:]
+        if len(sizes) == 1:
+            return (n * sizes[0],) if self.side == "out" else (sizes[0], n)
+        outputs, inputs = sizes[::-1] if self.flipped else sizes
+        return (n * outputs, inputs) if self.side == "out" else (outputs, n * inputs)
+
+    def rows(self, array: np.ndarray) -> np.ndarray:
+        own = array[self.experts.start : self.experts.stop]
+        if self.flipped:
+            own = own.swapaxes(1, 2)  # (n, out, in)
+        if self.side == "in":
+            return np.ascontiguousarray(own.swapaxes(0, 1)).reshape(self.given)
+        own = own.reshape(len(own), self.parts, -1, *own.shape[2:])  # (n, parts, out / parts, in)
+        return np.ascontiguousarray(own.swapaxes(0, 1)).reshape(self.given)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of a layer in numbers, and their tensors by the names of `transformers`.
+
+    The stacks are `gate_up_proj`, each expert's gate and then its up, and `down_proj`; with biases
+    `gate_up_proj_bias` and `down_proj_bias`. flipped: matrices are stored (in, out).
+    """
+
+    count: int  # E
+    channels: int  # C
+    width: int  # F
+    strategy: Strategy
+    biases: bool = False
+    flipped: bool = False
+
+    @property
+    def groups(self) -> list[range]:
+        """The experts that are side by side, of every group; sizes differ by one at most."""
+        most = 1 if self.strategy == "dense" else max(1, DEEPEST // self.width)
+        parts = -(-self.count // most)
+        cuts = [self.count * i // parts for i in range(parts + 1)]
+        return [range(a, b) for a, b in pairwise(cuts)]
+
+    def parameters(self, ours: str, theirs: str) -> dict[str, tuple[Tensor, ...]]:
+        """The parameters of layers.Mixture, whose own name is `ours`, of the stacks in `theirs`."""
+        C, F, E = self.channels, self.width, self.count
+        gate_up = (E, C, 2 * F) if self.flipped else (E, 2 * F, C)
+        down = (E, F, C) if self.flipped else (E, C, F)
+        stacks = {
+            "gate_up.weight": ("gate_up_proj", gate_up, {"parts": 2, "flipped": self.flipped}),
+            "gate_up.bias": ("gate_up_proj_bias", (E, 2 * F), {"parts": 2}),
+            "down.weight": ("down_proj", down, {"side": "in", "flipped": self.flipped}),
+        }
+        found: dict[str, tuple[Tensor, ...]] = {}
+        for name, (stack, shape, how) in stacks.items():
+            if name.endswith("bias") and not self.biases:
+                continue
+            for i, experts in enumerate(self.groups):
+                part = Stacked(f"{theirs}.{stack}", shape, experts=experts, **how)
+                found[f"{ours}.groups.{i}.{name}"] = (part,)
+        if self.biases:
+            whole = Stacked(f"{theirs}.down_proj_bias", (E, C), experts=range(E), side="in")
+            found[f"{ours}.bias.weight"] = (whole,)
+        return found

@@ -1,0 +1,91 @@
+"""Experts and the choice among them, in ANE form: no `topk`, no gather, nothing that moves.
+
+Letters: C hidden size, F feed-forward size of an expert, E experts, n experts of a group, T tokens
+of a call.
+
+Reference: the top k by comparing and selecting: sbryngelson/ANEForge (arXiv 2606.17090), where
+`topk` cuts a graph in two.
+"""
+
+from collections.abc import Callable
+
+from ane_book.host import MASKED
+from ane_book.models.base.experts import Experts
+from ane_book.models.base.layers import projection
+import torch
+from torch import Tensor, nn
+import torch.nn.functional as F
+
+__all__ = ["ExpertGroup", "Mixture", "TopGates", "chosen"]
+
+Activation = Callable[[Tensor, Tensor], Tensor]  # of gate and up
+
+
+def chosen(scores: Tensor, k: int) -> Tensor:
+    """Which experts have the k largest scores, (1, E, 1, T) -> bool of the same shape.
+
+    Of equal scores the first ones are taken, so that they are always k; `torch.topk` leaves open
+    which. Scores lie above -40,000.
+    """
+    E = scores.shape[1]
+    order = torch.arange(E, dtype=scores.dtype).view(1, E, 1, 1)  # fp16 has integers to 2,048
+    beyond, taken = torch.full_like(order, E), torch.full_like(order, MASKED)
+    left = scores
+    for _ in range(k):
+        ties = torch.where(left == left.amax(dim=1, keepdim=True), order, beyond)
+        left = torch.where(order == ties.amin(dim=1, keepdim=True), taken, left)
+    return left < MASKED / 2
+
+
+class TopGates(nn.Module):
+    """The gates of a layer's experts: softmax over the k largest scores, and 0 for the others."""
+
+    def __init__(self, k: int):
+        super().__init__()
+        self.k = k
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """scores (1, E, 1, T) -> gates (1, E, 1, T), which add up to 1."""
+        hidden = torch.full((1, scores.shape[1], 1, 1), MASKED, dtype=scores.dtype)
+        return F.softmax(torch.where(chosen(scores, self.k), scores, hidden), dim=1)
+
+
+class ExpertGroup(nn.Module):
+    """n experts as one: their gates and ups in one convolution, their downs in another."""
+
+    def __init__(self, C: int, width: int, n: int, activation: Activation, biases: bool):
+        super().__init__()
+        self.n, self.width, self.activation = n, width, activation
+        self.gate_up = projection(C, 2 * n * width, biases)
+        self.down = projection(n * width, C)
+
+    def forward(self, x: Tensor, gates: Tensor) -> Tensor:
+        """x (1, C, 1, T), gates (1, n, 1, T) -> (1, C, 1, T)."""
+        n, width, T = self.n, self.width, x.shape[3]
+        gate, up = self.gate_up(x).chunk(2, dim=1)  # 2 x (1, n*F, 1, T)
+        y = self.activation(gate, up)
+        if n == 1:
+            return self.down(y * gates)
+        return self.down((y.view(1, n, width, T) * gates.view(1, n, 1, T)).view(1, -1, 1, T))
+
+
+class Mixture(nn.Module):
+    """What the experts say, each times its gate."""
+
+    def __init__(self, experts: Experts, activation: Activation):
+        super().__init__()
+        C, width, biases = experts.channels, experts.width, experts.biases
+        self.sizes = [len(group) for group in experts.groups]
+        self.groups = nn.ModuleList(
+            ExpertGroup(C, width, n, activation, biases) for n in self.sizes
+        )
+        self.bias = projection(experts.count, C) if biases else None
+
+    def forward(self, x: Tensor, gates: Tensor) -> Tensor:
+        """x (1, C, 1, T), gates (1, E, 1, T) -> (1, C, 1, T)."""
+        parts = gates.split(self.sizes, dim=1) if len(self.sizes) > 1 else [gates]
+        y = self.bias(gates) if self.bias is not None else None
+        for group, part in zip(self.groups, parts, strict=True):
+            said = group(x, part)
+            y = said if y is None else y + said
+        return y

@@ -1,0 +1,203 @@
+"""Privacy Filter: which tokens are of somebody's name, address, telephone number, secret.
+
+An encoder with gpt-oss's layers: every token sees a band of tokens on both sides; each head has a
+sink; the feed-forward is a mixture of experts, of which a token's router picks the top k; the last
+program gives a score for each label of a token.
+
+The labels of a kind of span are B, I and E (it begins, goes on, ends) and S (one token alone); O is
+outside of all. The host makes spans of them (`ane_book.runtime.tagger`).
+
+Letters: C hidden size, F feed-forward size of an expert, H query heads, K key/value heads, D head
+size, W band, E experts, N labels.
+
+References: openai/privacy-filter, its model card; gpt-oss model card (arXiv 2508.10925);
+`transformers`, modeling_openai_privacy_filter.py.
+"""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from ane_book.errors import UnsupportedModel
+from ane_book.host import Host, check_labels
+from ane_book.models.base.architecture import FULL, Architecture, Tensor
+from ane_book.models.base.config import Count, DecoderConfig, Width
+from ane_book.models.base.dense import plain_rope, rope_type
+from ane_book.models.base.experts import Experts, Strategy
+from pydantic import Field, model_validator
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["PrivacyFilter", "PrivacyFilterConfig"]
+
+Positive = Annotated[float, Field(gt=0, le=1000)]
+Label = Annotated[str, Field(pattern=r"^[!-~]{1,100}$")]
+
+#: What the default configuration of `transformers` calls the kinds of spans.
+KINDS = (
+    "account_number", "private_address", "private_date", "private_email", "private_person",
+    "private_phone", "private_url", "secret",
+)  # fmt: skip
+LABELS = ("O", *(f"{part}-{kind}" for kind in KINDS for part in "BIES"))
+YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+
+
+class PrivacyFilterConfig(DecoderConfig):
+    """A Privacy Filter in numbers. `sliding_window` is W: a token sees W others on each side."""
+
+    sliding_window: Count
+    num_experts: Annotated[int, Field(gt=0, le=2048)]  # E; order is counted in fp16
+    experts_per_token: Width  # k
+    swiglu_alpha: Positive
+    swiglu_limit: Positive
+    labels: Annotated[tuple[Label, ...], Field(max_length=10_000)]
+    experts: Strategy = "packed"  # how they are laid out
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> "PrivacyFilterConfig":
+        if self.experts_per_token > self.num_experts:
+            raise ValueError(
+                f"a token takes {self.experts_per_token} experts of {self.num_experts}"
+            )
+        check_labels(self.labels)
+        return self
+
+    @property
+    def reach(self) -> int:
+        """How far away a token can be that has a say in another's labels."""
+        return self.num_layers * self.sliding_window
+
+    @property
+    def max_tokens(self) -> int:
+        """Of a call: half of them are sure of all that has a say in them, of a longer text."""
+        return min(self.max_position, max(512, 4 * self.reach), 1 << 14)
+
+    @property
+    def norm_epsilon(self) -> float:
+        return self.rms_norm_eps
+
+
+class PrivacyFilter(Architecture):
+    """`model_type` "openai_privacy_filter": openai/privacy-filter and what is trained from it."""
+
+    model_type = "openai_privacy_filter"
+    task = "token-classification"
+    Config = PrivacyFilterConfig
+    fixed: ClassVar = {"attention_bias": True, "token_classification_bias": True}
+
+    def config(self, fields: dict) -> PrivacyFilterConfig:
+        fields = plain_rope(fields)
+        self.refuse(fields)
+        heads = fields["num_attention_heads"]
+        theta = fields.get("rope_theta")
+        return PrivacyFilterConfig(
+            architecture=self.model_type,
+            hidden_size=fields["hidden_size"],
+            intermediate_size=fields["intermediate_size"],
+            num_layers=fields["num_hidden_layers"],
+            num_heads=heads,
+            num_kv_heads=fields.get("num_key_value_heads") or heads,
+            head_dim=fields.get("head_dim") or fields["hidden_size"] // heads,
+            vocab_size=fields["vocab_size"],
+            rms_norm_eps=fields.get("rms_norm_eps", 1e-5),
+            rope_theta=150000.0 if theta is None else theta,
+            rope_scaling=_scaling(fields),
+            max_position=fields["max_position_embeddings"],
+            sliding_window=fields["sliding_window"],
+            num_experts=fields.get("num_local_experts") or fields["num_experts"],
+            experts_per_token=fields["num_experts_per_tok"],
+            swiglu_alpha=fields.get("swiglu_alpha", 1.702),
+            swiglu_limit=fields.get("swiglu_limit", 7.0),
+            labels=_labels(fields.get("id2label")),
+        )
+
+    def kinds(self, config: PrivacyFilterConfig) -> list[str]:
+        return [FULL] * config.num_layers
+
+    def layout(self, config: PrivacyFilterConfig) -> Experts:
+        """The experts of a layer."""
+        sizes = config.num_experts, config.hidden_size, config.intermediate_size
+        return Experts(*sizes, config.experts, biases=True, flipped=True)
+
+    def block(self, config: PrivacyFilterConfig, kind: str = FULL) -> "nn.Module":
+        from ane_book.models.base.encoder import SinkAttention, SparseBlock
+        from ane_book.models.base.experts.layers import Mixture, TopGates
+        from ane_book.models.base.layers import ClampedSwiGLU, projection
+
+        C, H, K, D = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
+        activation = ClampedSwiGLU(config.swiglu_alpha, config.swiglu_limit)
+        return SparseBlock(
+            SinkAttention(C, H, K, D, bias=True),
+            projection(C, config.num_experts, bias=True),
+            TopGates(config.experts_per_token),
+            Mixture(self.layout(config), activation),
+            config.rms_norm_eps,
+        )
+
+    def last(self, config: PrivacyFilterConfig) -> "nn.Module":
+        from ane_book.models.base.encoder import Labels
+
+        return Labels(config.hidden_size, len(config.labels), config.rms_norm_eps)
+
+    def host(self, config: PrivacyFilterConfig) -> Host:
+        return Host(rotary={"rope": config.rotary}, masks={})
+
+    def parameters(
+        self, config: PrivacyFilterConfig, kind: str = FULL
+    ) -> dict[str, tuple[Tensor, ...]]:
+        C, _, Q, KV = config.widths
+        H, E, D = config.num_heads, config.num_experts, config.head_dim
+        heads = {"q": (Q, D), "k": (KV, D), "v": (KV, 0)}  # rows, and D of those that are rotated
+        found = {"attention_norm.weight": (Tensor("input_layernorm.weight", (C,)),)}
+        for name, shape in (("weight", (C,)), ("bias", ())):
+            found[f"attention.qkv.{name}"] = tuple(
+                Tensor(f"self_attn.{part}_proj.{name}", (rows, *shape), pairs=pairs)
+                for part, (rows, pairs) in heads.items()
+            )
+        return found | {
+            "attention.sinks": (Tensor("self_attn.sinks", (H,)),),
+            "attention.out.weight": (Tensor("self_attn.o_proj.weight", (C, Q)),),
+            "attention.out.bias": (Tensor("self_attn.o_proj.bias", (C,)),),
+            "mixture_norm.weight": (Tensor("post_attention_layernorm.weight", (C,)),),
+            "router.weight": (Tensor("mlp.router.weight", (E, C)),),
+            "router.bias": (Tensor("mlp.router.bias", (E,)),),
+            **self.layout(config).parameters("mixture", "mlp.experts"),
+        }
+
+    def outer(self, config: PrivacyFilterConfig) -> dict[str, Tensor]:
+        C, N = config.hidden_size, len(config.labels)
+        return {
+            "embedding": Tensor("model.embed_tokens.weight", (config.vocab_size, C)),
+            "last.norm.weight": Tensor("model.norm.weight", (C,)),
+            "last.score.weight": Tensor("score.weight", (N, C)),
+            "last.score.bias": Tensor("score.bias", (N,)),
+        }
+
+
+def _scaling(fields: dict) -> dict | None:
+    """The rotary embedding's scaling; `YARN` where nothing is said of the embedding at all."""
+    scaling = fields["rope_scaling"]
+    if scaling is None:
+        return YARN if fields["rope_theta"] is None else None
+    if (kind := rope_type(scaling)) not in ("yarn", "linear"):
+        raise UnsupportedModel(
+            f"config.json: rope_scaling of type {kind!r} is not supported for "
+            "openai_privacy_filter models; supported: default, linear, yarn"
+        )
+    return {key: value for key, value in scaling.items() if key != "type"} | {"rope_type": kind}
+
+
+def _labels(names: dict | None) -> tuple[str, ...]:
+    """The labels in the order of their numbers, of config.json's `id2label`."""
+    if names is None:
+        return LABELS
+    numbers = {int(number): name for number, name in names.items()}
+    if sorted(numbers) != list(range(len(numbers))):
+        raise UnsupportedModel("config.json: id2label does not number its labels from 0 on")
+    return tuple(numbers[i] for i in range(len(numbers)))
