@@ -166,3 +166,17 @@ def test_an_encoder_is_held_to_its_vector(tmp_path):
     change_weight(faulty / package, "layer1_qkv_weight_to_fp16", flip)
     wrong = check_parity(faulty, folder)
     assert (wrong.passed, wrong.package, wrong.first.op) == (False, package, "conv")
+
+
+def small(weight: np.ndarray) -> None:
+    """The sign of a weight too small to be seen in what a package gives."""
+    flat = weight.reshape(-1)
+    nonzero = np.flatnonzero(flat)
+    flat[nonzero[np.abs(flat[nonzero]).argmin()]] *= -1
+
+
+def test_with_its_source_no_weight_is_too_small_to_be_found(sound, faulty):
+    change_weight(faulty / SHARD, "attention_out_weight_to_fp16", small)
+    assert check_parity(faulty).passed, "by what the package gives it is not seen"
+    found = check_parity(faulty, sound[1])
+    assert (found.passed, found.package, found.first and found.first.op) == (False, SHARD, "conv")

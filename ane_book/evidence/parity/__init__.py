@@ -8,8 +8,9 @@ executor makes of a package that is not quantised equals PyTorch to some 1e-5; w
 `EXACT` is another program: another weight, another constant, other heads. Does it stay so in use?
 In half precision, and quantised, vectors may turn away from PyTorch's by no more than `LEAST`.
 
-With the source at hand the golden numbers are made anew, a quantised package is held to what the
-recipe makes of the source, and the first op that parts is named.
+With the source at hand the golden numbers are made anew, every package is held to what the recipe
+makes of the source, op by op, and the first op that parts is named. Without it, of single weights
+of SmolLM2 whose sign was turned, 21 of 30 were found in a package of ten layers.
 """
 
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
         _host_fault(bundle)
         or (weights and _golden_fault(bundle, weights, golden))
         or _stage_fault(bundle, weights, golden, stages, plain)
-        or (weights and not plain and _program_fault(bundle, weights, golden))
+        or (weights and _program_fault(bundle, weights, golden))
         or None
     )
     exact, known = plain or weights is not None, weights is not None
@@ -174,8 +175,8 @@ def _with_op(bundle: Bundle, source: WeightSource | None, golden: dict, fault: _
     names = fault.package.split()
     for part in (part for part in bundle.manifest.packages if part.package in names):
         before = _before(bundle, golden, part.package)
-        gap = first_op(bundle, source, part, fault.function, before)
-        if gap is not None:
+        if found := first_op(bundle, source, part, [fault.function], before):
+            _, gap = found
             said = f"; first apart: {gap.op} {gap.name!r} of {part.package}, {percent(gap.error)}"
             return _Fault(fault.reason + said, part.package, fault.function, gap)
     said = "; the same ops are made of its source today, so that conversion itself is at fault"
@@ -183,15 +184,14 @@ def _with_op(bundle: Bundle, source: WeightSource | None, golden: dict, fault: _
 
 
 def _program_fault(bundle: Bundle, source: WeightSource, golden: dict) -> _Fault | None:
-    """Every package, quantised as it is, is what the recipe makes of the source."""
+    """Every package, quantised or not, is what the recipe makes of the source, op by op."""
     for part in bundle.manifest.packages:
-        for function in part.functions:
-            hidden = _before(bundle, golden, part.package)
-            gap = first_op(bundle, source, part, function, hidden)
-            if gap is not None:
-                said = f"{gap.op} {gap.name!r} is {percent(gap.error)} off what the recipe makes"
-                reason = f"{part.package}, {function}: {said} of the source"
-                return _Fault(reason, part.package, function, gap)
+        before = _before(bundle, golden, part.package)
+        if found := first_op(bundle, source, part, part.functions, before):
+            function, gap = found
+            said = f"{gap.op} {gap.name!r} is {percent(gap.error)} off what the recipe makes"
+            reason = f"{part.package}, {function}: {said} of the source"
+            return _Fault(reason, part.package, function, gap)
     return None
 
 

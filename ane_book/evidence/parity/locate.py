@@ -4,10 +4,12 @@ The package is written once more from the source, and both run side by side, op 
 precision, on the golden tokens. Names are the same on both sides, so every value is compared.
 """
 
+from collections.abc import Iterable
+import hashlib
 from pathlib import Path
 import tempfile
 
-from ane_book.bundle import Bundle
+from ane_book.bundle import Bundle, regular_files
 from ane_book.bundle.manifest import Part, called
 from ane_book.conversion.again import Again
 from ane_book.evidence.compare import Gap, diff
@@ -32,19 +34,36 @@ def first_op(
     bundle: Bundle,
     source: WeightSource,
     part: Part,
-    function: str,
+    functions: Iterable[str],
     hidden: np.ndarray,
-) -> Gap | None:
-    """The first value beyond `TOLERANCE`, of a function of a part; None where there is none.
+) -> tuple[str, Gap] | None:
+    """The function of a part, and its first value beyond `TOLERANCE`; None where there is none.
 
-    hidden: what comes before its layers, (C, T), of the golden tokens.
+    hidden: what comes before its layers, (C, T), of the golden tokens. A package that is the same
+    to the byte is not run.
     """
-    own = called(function, part.stretch)
-    ours = MLProgram(bundle.path / part.package, own, precision="fp32").plain()
     with tempfile.TemporaryDirectory() as folder:
         written = Again(bundle, source, Path(folder)).package(part.package)
-        theirs = MLProgram(written, own, precision="fp32").plain()
-        return diff(ours, theirs, golden_inputs(bundle, ours, function, hidden), TOLERANCE).first
+        if _content(bundle.path / part.package) == _content(written):
+            return None
+        for function in functions:
+            own = called(function, part.stretch)
+            ours = MLProgram(bundle.path / part.package, own, precision="fp32").plain()
+            theirs = MLProgram(written, own, precision="fp32").plain()
+            inputs = golden_inputs(bundle, ours, function, hidden)
+            if gap := diff(ours, theirs, inputs, TOLERANCE).first:
+                return function, gap
+    return None
+
+
+def _content(package: Path) -> list[str]:
+    """sha256 of the program and of its weights; a Manifest.json has names of its own."""
+    found = []
+    for name in sorted(regular_files(package)):
+        if Path(name).name != "Manifest.json":
+            with (package / name).open("rb") as file:
+                found.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return found
 
 
 def golden_inputs(
