@@ -13,6 +13,7 @@ from ane_book.evidence import laws
 from ane_book.evidence.laws import OF_FUNCTIONS, OF_PACKAGES
 from ane_book.mil.package.container import save
 from ane_book.mil.package.files import proto
+import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 import numpy as np
 import pytest
@@ -203,7 +204,6 @@ class TestSources:
     @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # theirs
     def test_the_line_of_the_torch_source(self):
         """coremltools knows it of a model that it has just converted from torch.export."""
-        import coremltools as ct
         import torch
 
         class Net(torch.nn.Module):
@@ -234,6 +234,50 @@ class TestSources:
             laws.check(tmp_path)
         with pytest.raises(InvalidPackage, match="no such package"):
             laws.check(tmp_path / "none.mlpackage")
+
+
+def damaged(rule: str, kind: str, change) -> ct.models.MLModel:
+    """The package that breaks a law, with the declared type of its first op of a kind changed."""
+    made = next(broken for broken in BROKEN if broken.rule == rule).make()
+    spec = made.get_spec()
+    (block,) = spec.mlProgram.functions["main"].block_specializations.values()
+    operation = next(o for o in block.operations if o.type == kind)
+    change(operation.outputs[0].type.tensorType)
+    return ct.models.MLModel(spec, weights_dir=made.weights_dir, skip_model_load=True)
+
+
+class TestDamaged:
+    """Types that no op makes: found by 34,000 changed packages; looked at, or refused in words."""
+
+    def test_a_product_of_a_value_without_axes(self):
+        made = damaged("norm-squares", "mul", lambda type_: type_.ClearField("dimensions"))
+        spec = made.get_spec()
+        (block,) = spec.mlProgram.functions["main"].block_specializations.values()
+        next(o for o in block.operations if o.type == "rsqrt").type = "matmul"
+        operation = next(o for o in block.operations if o.type == "matmul")
+        operation.inputs["y"].CopyFrom(operation.inputs["x"])
+        of = next(o for o in block.operations if o.type == "add").outputs[0].type.tensorType
+        of.ClearField("dimensions")
+        laws.check(ct.models.MLModel(spec, weights_dir=made.weights_dir, skip_model_load=True))
+
+    def test_a_convolution_that_makes_booleans(self):
+        def booleans(type_):
+            type_.dataType = 1
+
+        made = damaged("last-axis-short", "conv", booleans)
+        spec = made.get_spec()
+        (block,) = spec.mlProgram.functions["main"].block_specializations.values()
+        type_ = next(o for o in block.operations if o.type == "conv").outputs[0].type.tensorType
+        for dimension, size in zip(type_.dimensions, (1, 64, 8, 1), strict=True):
+            dimension.constant.size = size
+        laws.check(ct.models.MLModel(spec, weights_dir=made.weights_dir, skip_model_load=True))
+
+    def test_a_palette_of_vectors_of_unknown_size(self):
+        def unknown(type_):
+            type_.dimensions[0].unknown.SetInParent()
+
+        with pytest.raises(InvalidPackage, match="cannot be the fp16"):
+            laws.check(damaged("palette-vector", "constexpr_lut_to_dense", unknown))
 
 
 class TestRulesFile:
@@ -309,8 +353,6 @@ class TestReport:
         spec = made.get_spec()
         (block,) = spec.mlProgram.functions["main"].block_specializations.values()
         block.operations[-1].outputs[0].name = block.outputs[0] = "\x1b[31mred\n::error::x"
-        import coremltools as ct
-
         edited = ct.models.MLModel(spec, weights_dir=made.weights_dir, skip_model_load=True)
         report = laws.check(edited)
         assert "\x1b" not in report.text()

@@ -45,8 +45,9 @@ def _visible(graph: Graph) -> Iterator[tuple[Operation | None, str, TensorType]]
         if type_.kind == "tensor" and type_.dtype in FLOATS:
             yield None, name, type_
     for operation in graph.operations:
-        if operation.type == "conv" and operation.outputs[0][0] not in graph.outputs:
-            yield operation, "", operation.outputs[0][1]
+        name, type_ = operation.outputs[0] if operation.outputs else ("", None)
+        if operation.type == "conv" and name not in graph.outputs and type_.dtype in FLOATS:
+            yield operation, "", type_
 
 
 def _named(name: str) -> str:
@@ -94,7 +95,7 @@ def matmul_depth(graph: Graph, most: int) -> Iterator[Seen]:
         weight = graph.weight(operation)
         depth = weight.depth if weight else 0
         if operation.type == "matmul" and not weight:
-            shape = graph.type(graph.item(operation, "x")).shape
+            shape = (1, *graph.type(graph.item(operation, "x")).shape)
             depth = shape[-2 if graph.value(operation, "transpose_x", False) else -1] or 0
         if depth > most:
             yield Seen(f"sums of {depth:,} terms", operation)

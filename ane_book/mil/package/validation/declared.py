@@ -59,7 +59,8 @@ def check_compressed(
         elif shape:
             given = _type(found(shape)).shape
             same = given == declared.shape or vector != (1,)  # vectors lengthen one of the axes
-            fits = fits and same and prod(given) * prod(vector) == prod(declared.shape)
+            known = None not in declared.shape
+            fits = fits and same and known and prod(given) * prod(vector) == prod(declared.shape)
         if operation.type == "constexpr_cast":
             fits = fits and _value(found("output_dtype")) == declared.dtype
         if not fits:
