@@ -53,16 +53,13 @@ def redact(
         raise typer.BadParameter("--json and --dry-run are two ways to show the same")
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     text = decode(data, "stdin" if file == "-" else file, errors)  # before a model is converted
-    tagger = load(
-        model, "token-classification", precision, backend, force, context=context, **recipe
-    )
+    how = precision, backend, force
+    tagger = load(model, "token-classification", *how, context=context, **recipe)
     found = tagger.redact(text)
     if as_json:
         _write("".join(json.dumps(_row(span, text)) + "\n" for span in found.spans))
-    elif dry_run:
-        _write("".join(_marked(text, found.spans)))
     else:
-        _write(found.text)
+        _write("".join(_marked(text, found.spans)) if dry_run else found.text)
     counts = Counter(span.label for span in found.spans)
     listed = "".join(f", {count:,} {label}" for label, count in counts.most_common())
     print(f"{len(found.spans):,} spans{listed}", file=sys.stderr)
