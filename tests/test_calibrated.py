@@ -15,6 +15,7 @@ from ane_book.errors import InvalidInput
 from ane_book.evidence import loss
 from ane_book.mil.package.reader import Package
 from ane_book.models import read_config
+from ane_book.options import Recipe
 from ane_book.runtime import Session
 from ane_book.weights import open_source
 import numpy as np
@@ -274,6 +275,20 @@ class TestBundle:
             if not name.endswith(".npz"):  # zip archives carry the time
                 same = (found.path / name).read_bytes() == (calibrated.path / name).read_bytes()
                 assert same, name
+
+
+def test_no_program_is_beyond_the_limit(tiny, tmp_path, monkeypatch):
+    """Layers are not alike, and what one does not need goes to others as far as there is room."""
+    monkeypatch.setattr(allotment, "TOKENS", 256)
+    config = read_config(open_source(tiny("llama")[1]).config())
+    options = {"quant": "auto:6", "context": 32, "prefill": 8}
+    one = plan(config, Recipe(shard_limit=30_000, **options)).shards[0]
+    made = ane_book.convert(
+        str(tiny("llama")[1]), out=tmp_path / "b", shard_limit=one.bytes, **options
+    )
+    assert len(made.manifest.shards) == config.num_layers
+    sizes = [file.stat().st_size for file in made.path.rglob("weight.bin")]
+    assert max(sizes) <= one.bytes
 
 
 @pytest.mark.parametrize(("quant", "head"), [("auto:6", "int8"), ("none", "auto-int:6")])

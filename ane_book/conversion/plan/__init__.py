@@ -97,6 +97,12 @@ class Plan:
         return sum(self.packages.values())
 
     @property
+    def is_tight(self) -> bool:
+        """Whether a program with more than its planned bytes could be beyond the limit."""
+        most = max(program.bytes for program in self.programs)
+        return self.recipe.partition != "whole" and 2 * most > self.recipe.shard_limit
+
+    @property
     def embedding_bytes(self) -> int:
         outer = find(self.config.architecture).outer(self.config)
         tables = [outer[name] for name in ("embedding", "positions") if name in outer]
@@ -135,6 +141,7 @@ class Plan:
     def facts(self) -> list[tuple[str, str]]:
         """The plan as lines: a heading, once, and a text."""
         config, recipe, calls = self.config, self.recipe, len(self.programs)
+        more = ", and more of it to calibrate" if recipe.is_calibrated else ""
         return [
             ("model", f"{config.architecture}, {config.num_layers} layers"),
             ("recipe", f"{recipe.partition}, quant {recipe.quant}, head {recipe.quant_head}"),
@@ -147,7 +154,7 @@ class Plan:
             ("per token", f"{calls} dispatches in decode")
             if self.head
             else ("per call", f"{calls} dispatches, up to {recipe.context} tokens"),
-            ("to convert", f"about {self.memory_bytes / 1e9:.1f} GB of memory"),
+            ("to convert", f"about {self.memory_bytes / 1e9:.1f} GB of memory{more}"),
             *_listed("limits", list(self.notes())),
         ]
 

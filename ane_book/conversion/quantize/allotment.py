@@ -6,10 +6,12 @@ with error feedback, to see what it would cost; `allot` spends the budget; and a
 to be written, it is stored by its scheme.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 import json
 from pathlib import Path
 
+from ane_book.conversion.plan import Plan
 from ane_book.conversion.plan.shards import blob_bytes
 from ane_book.conversion.quantize import AUTO, Encoded, Scheme, find_scheme
 from ane_book.conversion.quantize.allot import Choice, allot
@@ -32,8 +34,8 @@ STRETCH, EVERY = 32, 8  # of so many stretches of rows one is stored to see what
 class Allotment:
     """The schemes of a bundle in the making, whose unfinished folder is `folder`.
 
-    read(name) gives a tensor under its `transformers` name, float32. splits: rows of each part of
-    the vocabulary. `file` has the scheme of every matrix; it stays in the bundle.
+    read(name) gives a tensor under its `transformers` name, float32. `file` has the scheme of every
+    matrix; it stays in the bundle.
     """
 
     file = "schemes.json"
@@ -42,11 +44,12 @@ class Allotment:
         self,
         config: DecoderConfig,
         recipe: Recipe,
-        splits: tuple[int, ...],
+        plan: Plan,
         folder: Path,
         read: Callable[[str], np.ndarray],
     ):
-        self.config, self.splits, self.folder, self.read = config, splits, folder, read
+        self.config, self.plan, self.splits = config, plan, plan.splits
+        self.folder, self.read = folder, read
         self.layers, self.head = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
 
     @staticmethod
@@ -61,22 +64,24 @@ class Allotment:
         token_ids = text.encode(calibration_text(), special=False)[:TOKENS]
         for step in self._calibration(token_ids).run():
             report(step)
-        found, budget = {}, 0.0
+        found, shares = {}, {}
         for name, weight, scheme, moments in self._matrices(report):
             if scheme.form == "auto":
                 found[name] = _choices(weight, scheme, moments)
-                budget += scheme.bits * weight.numel() / 8
-        chosen = allot(list(found.values()), int(budget))
-        if chosen is None:
-            raise InvalidInput(
-                f"{budget:,.0f} bytes are too few for these matrices, which are small: "
-                "palettes and scales take their part; raise the bits"
-            )
-        table = {
-            name: {"scheme": choice.scheme, "bytes": choice.bytes, "loss": choice.loss}
-            for name, choice in zip(found, chosen, strict=True)
-        }
-        path.write_text(json.dumps(table, indent=2) + "\n")
+                shares[name] = scheme.bits * weight.numel() / 8
+        table = _spend(found, shares)
+        for names in self._programs(found):
+            if sum(table[name].bytes for name in names) > sum(shares[name] for name in names):
+                table |= _spend({name: found[name] for name in names}, shares)
+        path.write_text(json.dumps({n: asdict(c) for n, c in table.items()}, indent=2) + "\n")
+
+    def _programs(self, names: Iterable[str]) -> Iterator[list[str]]:
+        """The matrices of each program that must not be larger than planned."""
+        names = set(names)
+        for program in self.plan.programs if self.plan.is_tight else ():
+            own = {f"layers.{layer}" for layer in program.layers}
+            own |= {f"head.{part}" for part in program.parts}
+            yield [name for name in sorted(names) if ".".join(name.split(".")[:2]) in own]
 
     def _calibration(self, token_ids: list[int] = ()) -> Calibration:
         return Calibration(self.config, self.folder, self.read, token_ids)
@@ -125,6 +130,18 @@ class Allotment:
     def remove(self) -> None:
         """The bundle is written; what was found in calibration is not needed any more."""
         self._calibration().remove()
+
+
+def _spend(found: dict[str, list[Choice]], shares: dict[str, float]) -> dict[str, Choice]:
+    """A choice for each matrix, from all their shares of the budget, in bytes, together."""
+    budget = sum(shares[name] for name in found)
+    chosen = allot(list(found.values()), int(budget))
+    if chosen is None:
+        raise InvalidInput(
+            f"{budget:,.0f} bytes are too few for these matrices, which are small: palettes and "
+            "scales take their part; raise the bits"
+        )
+    return dict(zip(found, chosen, strict=True))
 
 
 def _choices(weight: Tensor, scheme: Scheme, moments: Moments) -> list[Choice]:
