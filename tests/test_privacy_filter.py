@@ -1,9 +1,12 @@
 """Privacy Filter's blocks against `transformers`: the same weights, the same scores of labels."""
 
+import sys
+
 from _taggers import SIZES, tiny_tagger
 from ane_book.host import text_mask
+from ane_book.models.base.architecture import Tensor
 from ane_book.models.base.decoder import block_weights
-from ane_book.models.base.experts import DEEPEST, Experts
+from ane_book.models.base.experts import DEEPEST, Experts, layers
 from ane_book.models.base.experts.layers import TopGates, chosen
 from ane_book.models.privacy_filter import PrivacyFilter
 import numpy as np
@@ -56,6 +59,22 @@ def test_half_precision_keeps_the_direction_of_the_scores(size):
     expected = model(ids[None]).logits[0]
     found = ours(model, ids, dtype=torch.float16)
     assert torch.cosine_similarity(found.flatten(), expected.flatten(), dim=0) > 0.999
+
+
+@pytest.mark.parametrize("error", ["top 3 of 4", "gates by 4 once", "band of 6", "rope by halves"])
+def test_a_deliberate_error_is_seen(monkeypatch, error):
+    """Each is a slip that a port could make; the scores are then off by far more than rounding."""
+    gates, mask = TopGates.forward, text_mask
+    patches = {
+        "top 3 of 4": (layers, "chosen", lambda scores, k: chosen(scores, k - 1)),
+        "gates by 4 once": (TopGates, "forward", lambda self, x: gates(self, x) / self.k),
+        "band of 6": (sys.modules[__name__], "text_mask", lambda n, t, w: mask(n, t, w + 1)),
+        "rope by halves": (Tensor, "rows", lambda self, array: array),
+    }
+    model = tiny_tagger("usual")
+    ids = some_ids(model, 60)
+    monkeypatch.setattr(*patches[error])
+    assert (ours(model, ids) - model(ids[None]).logits[0]).abs().max() > 0.1
 
 
 class TestChoice:
