@@ -260,6 +260,15 @@ class TestDamaged:
         of.ClearField("dimensions")
         laws.check(ct.models.MLModel(spec, weights_dir=made.weights_dir, skip_model_load=True))
 
+    def test_a_window_that_is_no_list(self):
+        made = next(broken for broken in BROKEN if broken.rule == "max-pool").make()
+        spec = made.get_spec()
+        (block,) = spec.mlProgram.functions["main"].block_specializations.values()
+        pool = next(o for o in block.operations if o.type == "max_pool")
+        pool.inputs["kernel_sizes"].CopyFrom(pool.inputs["ceil_mode"])
+        edited = ct.models.MLModel(spec, weights_dir=made.weights_dir, skip_model_load=True)
+        assert "max-pool" not in found(laws.check(edited))
+
     def test_a_convolution_that_makes_booleans(self):
         def booleans(type_):
             type_.dataType = 1

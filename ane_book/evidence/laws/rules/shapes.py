@@ -130,8 +130,8 @@ def _kernels(graph: Graph) -> Iterator[tuple[Operation, int, int]]:
 
 def max_pool(graph: Graph, most: int) -> Iterator[Seen]:
     for operation in graph.operations:
-        kernel = graph.value(operation, "kernel_sizes", [1])
-        if operation.type == "max_pool" and kernel[-1] > most:
+        kernel = graph.value(operation, "kernel_sizes")
+        if operation.type == "max_pool" and isinstance(kernel, list) and kernel[-1] > most:
             yield Seen(f"windows of {sizes(tuple(kernel))}", operation)
 
 
