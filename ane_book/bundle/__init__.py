@@ -31,7 +31,13 @@ import re
 import stat
 
 from ane_book.bundle.arrays import map_array, read_arrays
-from ane_book.bundle.evidence import Evidence, Level, read_evidence, write_evidence
+from ane_book.bundle.evidence import (
+    Evidence,
+    Level,
+    evidence_lock,
+    read_evidence,
+    write_evidence,
+)
 from ane_book.bundle.manifest import FORMAT, Manifest
 from ane_book.errors import InvalidBundle, InvalidInput, UnsupportedModel, printable
 from ane_book.models import DecoderConfig, find
@@ -175,12 +181,14 @@ class Bundle:
         What was measured, on a Mac for one, is not lost to what cannot be measured here. A folder
         that may not be written to keeps what it has.
         """
-        known = self.evidence
-        lost = level.status == "unmeasured" != known.levels[name].status
-        if lost or not os.access(self.path, os.W_OK):
+        if not os.access(self.path, os.W_OK):
             return
-        levels = known.levels | {name: level}
-        write_evidence(self.path, known.model_copy(update={"levels": levels}))
+        with evidence_lock(self.path):
+            known = self.evidence
+            if level.status == "unmeasured" != known.levels[name].status:
+                return
+            levels = known.levels | {name: level}
+            write_evidence(self.path, known.model_copy(update={"levels": levels}))
 
     def verify(self) -> None:
         """Read every file, and raise InvalidBundle with the names of those that have changed."""

@@ -9,7 +9,10 @@ A level is passed, failed or unmeasured. They are never merged into one mark: a 
 has run is not half proven.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import datetime
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -19,7 +22,15 @@ from typing import Annotated, Literal
 from ane_book.errors import InvalidBundle, printable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-__all__ = ["LEVELS", "Evidence", "Level", "read_evidence", "unmeasured", "write_evidence"]
+__all__ = [
+    "LEVELS",
+    "Evidence",
+    "Level",
+    "evidence_lock",
+    "read_evidence",
+    "unmeasured",
+    "write_evidence",
+]
 
 FORMAT = "ane-book evidence 1"
 MAX_BYTES = 1 << 20
@@ -102,10 +113,21 @@ def read_evidence(folder: Path, seal: str) -> Evidence:
     return found if found.bundle == seal else unmeasured(seal, "measured of another conversion")
 
 
+@contextmanager
+def evidence_lock(folder: Path) -> Iterator[None]:
+    """Be the only one to change a bundle's evidence; the lock is on the folder, no file is left."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)  # and with it the lock
+
+
 def write_evidence(folder: Path, evidence: Evidence) -> None:
     """Write evidence.json, whole or not at all."""
     path = folder / "evidence.json"
-    unfinished = path.with_name("evidence.json.part")
+    unfinished = path.with_name(f"evidence.json.{os.getpid()}.part")  # another may write too
     try:
         text = json.dumps(evidence.model_dump(mode="json", exclude_defaults=True), indent=2)
         fields = {"format": FORMAT} | json.loads(text)

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from shutil import get_terminal_size
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -72,8 +73,6 @@ def check(
     with progress_bar() as progress:
         several = len(laws.packages_of(package)) > 1
         report = laws.check(package, chosen, progress if several else None, _inputs(calibrate))
-    if sarif:
-        sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
     held = _parity(package, source) if parity or source else None
     if chosen is None:
         _record(package, report, held)
@@ -81,6 +80,8 @@ def check(
     if (os.environ.get("GITHUB_ACTIONS") == "true") if github is None else github:
         lines = [*report.annotations(), *_annotation(package, held)]
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
+    if sarif:  # last: what cannot be written takes nothing that was found along
+        sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
     failed = fail_on != "never" and report.fails(fail_on)
     raise typer.Exit(1 if failed or (held and not held.passed) else 0)
 
@@ -118,7 +119,8 @@ def _record(path: Path, report: "Report", held: "Parity | None") -> None:
 
 
 def _text(report: "Report", held: "Parity | None") -> str:
-    return report.text() if held is None else f"{report.text()}\n\n{printable(str(held))}"
+    text = report.text(min(100, get_terminal_size((100, 24)).columns))
+    return text if held is None else f"{text}\n\n{printable(str(held))}"
 
 
 def _json(report: "Report", held: "Parity | None") -> str:

@@ -47,6 +47,7 @@ def report_command(
 
     scripts = find_folder() if experiments else None
     settings = Settings(tuple(map(str, units or ())), soak, timeout, scripts)
+    out.mkdir(parents=True, exist_ok=True)  # before hours of measuring
     with progress_bar() as progress:
         subjects = [ane_book.convert(model, progress=progress).path] if model != "none" else []
         found = gather([*subjects, *(paths or [])], settings, progress)

@@ -37,21 +37,23 @@ def residency_command(
     """
     from ane_book.evidence.inspect import is_bundle, refuse_weights
     from ane_book.evidence.residency import bundle_level, measure_each
+    from ane_book.mil.package.container import open_container
 
     if not is_bundle(path):
         refuse_weights(path)
+        open_container(path)  # what is no package is told on any machine
     found, how = {}, {"units": units, "soak": soak, "timeout": timeout}
     with progress_bar() as progress:
         for key, one in measure_each(path, function, progress, **how):
             found[key] = one
-    if is_bundle(path) and function is None:
-        from ane_book.bundle import Bundle
-
-        Bundle.open(path).record("L2", bundle_level(found))
     if as_json:
         print(json.dumps({key: one.facts() for key, one in found.items()}, indent=2))
     else:
         print(printable("\n".join(_lines(found))))
+    if is_bundle(path) and function is None:  # last: damaged evidence takes no answer along
+        from ane_book.bundle import Bundle
+
+        Bundle.open(path).record("L2", bundle_level(found))
     verdicts = {one.verdict for one in found.values()}
     raise typer.Exit(UNMEASURED if "unmeasured" in verdicts else int(verdicts != {"resident"}))
 

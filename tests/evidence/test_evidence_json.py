@@ -3,7 +3,7 @@
 import json
 
 from _command import ane_book as command
-from _command import refused
+from _command import processes, refused
 from _plant import change_weight, copied, exchange
 import ane_book
 from ane_book.bundle import Bundle
@@ -42,6 +42,25 @@ def test_a_level_is_recorded_and_the_others_stay(copy):
     assert not (copy / "evidence.json.part").exists()
     text = command("inspect", copy).stdout
     assert "L1 parity     passed" in text and "L3 quality    failed" in text
+
+
+def _record_often(folder, name):
+    bundle = Bundle.open(folder)
+    for number in range(60):
+        bundle.record(name, level(True, f"{name} {number}", {"number": number}))
+
+
+def test_processes_that_record_at_once_lose_nothing(copy):
+    names = ["L0", "L1", "L3"]
+    running = [processes.Process(target=_record_often, args=(copy, name)) for name in names]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(60)
+    assert [process.exitcode for process in running] == [0, 0, 0]
+    levels = Bundle.open(copy).evidence.levels
+    assert [levels[name].reason for name in names] == [f"{name} 59" for name in names]
+    assert not list(copy.glob("*.part"))
 
 
 def test_a_bundle_that_failed_parity_is_refused_unless_forced(copy):

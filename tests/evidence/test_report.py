@@ -175,3 +175,9 @@ def test_the_command_writes_both_files(subjects, tmp_path):
 def test_the_command_refuses_what_it_cannot_measure(tmp_path):
     said = refused("report", tmp_path / "nothing", "--model", "none", "--no-experiments")
     assert "nothing" in said
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_measuring(tmp_path):
+    (tmp_path / "taken").write_text("")
+    done = command("report", "--model", "none", "--no-experiments", "--out", tmp_path / "taken")
+    assert done.returncode == 2 and done.stderr == f"error: {tmp_path / 'taken'}: File exists\n"

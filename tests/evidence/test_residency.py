@@ -10,6 +10,7 @@ import sys
 import time
 
 from _command import ane_book as command
+from _command import refused
 from _graph import nine_ops
 from ane_book import device
 from ane_book.evidence.residency import measure
@@ -138,6 +139,11 @@ class TestPlan:
 )
 def test_messages_of_compilers_are_known(line):
     assert messages(f"harmless\n{line}\nharmless") == [line]
+
+
+def test_what_is_no_package_is_told_on_any_machine(tmp_path):
+    assert "no such package" in refused("residency", tmp_path / "none.mlpackage")
+    assert "is not a .mlpackage" in refused("residency", tmp_path)
 
 
 def test_the_command_says_that_it_is_unmeasured(package):

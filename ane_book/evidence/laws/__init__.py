@@ -88,16 +88,21 @@ def packages_of(path: Path) -> list[Path]:
     return found
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """Packages below a folder, not what lies inside of one; links are not followed."""
-    hosts = _hosts(folder)
-    for path in folder.iterdir():
-        if path.name in hosts:
-            continue
-        if path.suffix in MODELS:
-            yield path
-        elif path.is_dir() and not path.is_symlink():
-            yield from _below(path)
+def _below(root: Path) -> Iterator[Path]:
+    """Packages below a folder, not what lies inside of one; links to folders are not followed.
+
+    Nor is a bundle looked at that is being written.
+    """
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        hosts = _hosts(folder)
+        for path in folder.iterdir():
+            if path.suffix in MODELS:
+                if path.name not in hosts:
+                    yield path
+            elif path.suffix != ".partial" and path.is_dir() and not path.is_symlink():
+                folders.append(path)
 
 
 def _hosts(folder: Path) -> set[str]:

@@ -16,7 +16,8 @@ Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[str, ...] = get_args(Severity)  # from the gravest
 
 RULES_FILE = Path(__file__).with_name("rules.toml")
-KEYS = frozenset(["severity", "looks_at", "instead", "leaves"])
+KEYS = {"severity": str, "looks_at": str, "instead": str, "leaves": bool}
+MOST = 1_000_000  # bytes of a file of rules; the library's own has some 20,000
 
 
 @dataclass(frozen=True)
@@ -99,19 +100,34 @@ class Finding:
         }
 
 
-@cache
-def load(path: str | Path = RULES_FILE) -> Mapping[str, Rule]:
-    """The rules of a file by name.
+def load(path: str | Path | None = None) -> Mapping[str, Rule]:
+    """The rules of a file by name; the library's own without one.
 
     A file of one's own may leave rules out, and set a severity of its own; what it does not say of
     a rule is as the library has it. Raises InvalidInput for a rule that no claim is behind, for
-    an unknown severity or key, and for what is no such file.
+    an unknown severity or key, for a file that names no rule, and for what is no such file.
     """
+    return _own() if path is None else _read(Path(path), _own())
+
+
+@cache
+def _own() -> Mapping[str, Rule]:
+    return _read(RULES_FILE, {})
+
+
+def _read(path: Path, known: Mapping[str, Rule]) -> Mapping[str, Rule]:
     try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            content = file.read(MOST + 1)
+        if len(content) > MOST:
+            raise ValueError(f"more than {MOST:,} bytes")
+        tables = tomllib.loads(content.decode())
+    except OSError as error:
+        raise InvalidInput(f"{path}: no file of rules ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{path}: no file of rules ({error})") from None
-    known = {} if path == RULES_FILE else load()
+    if not tables:
+        raise InvalidInput(f"{path}: names no rule, so that nothing would be looked for")
     return {
         name: _rule(name, table, known, f"{path}, rule {name!r}") for name, table in tables.items()
     }
@@ -122,10 +138,14 @@ def _rule(name: str, table: Any, known: Mapping[str, Rule], where: str) -> Rule:
         raise InvalidInput(f"{where}: there is no such rule; there are {', '.join(known)}")
     if not isinstance(table, dict):
         raise InvalidInput(f"{where}: a table is wanted, not {table!r}")
-    if unknown := table.keys() - KEYS:
+    if unknown := table.keys() - KEYS.keys():
         raise InvalidInput(
             f"{where}: unknown key {min(unknown)!r}; keys are {', '.join(sorted(KEYS))}"
         )
+    for key, value in table.items():
+        if not isinstance(value, KEYS[key]):
+            wanted = {str: "text", bool: "true or false"}[KEYS[key]]
+            raise InvalidInput(f"{where}: {key} is {wanted}, not {value!r}")
     if table.get("severity", "note") not in SEVERITIES:
         raise InvalidInput(
             f"{where}: severity {table['severity']!r} is none of {', '.join(SEVERITIES)}; a "

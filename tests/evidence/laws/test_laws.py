@@ -309,12 +309,21 @@ class TestRulesFile:
             ("[max-poole]", "no such rule; there are layout-channels"),
             ("max-pool = 3", "a table is wanted"),
             ("[max-pool", "no file of rules"),
+            ("", "names no rule, so that nothing would be looked for"),
+            ("[max-pool]\ninstead = 3", "instead is text, not 3"),
+            ('[max-pool]\nleaves = "no"', "leaves is true or false, not 'no'"),
+            ("#" * 1_000_001, "more than 1,000,000 bytes"),
         ],
     )
     def test_a_broken_one_is_told(self, tmp_path, text, said):
         with pytest.raises(InvalidInput, match="own.toml") as failed:
             self.load(tmp_path, text)
         assert said in str(failed.value)
+
+    def test_is_read_again_when_it_has_changed(self, tmp_path):
+        for severity in ("error", "note"):
+            rules = self.load(tmp_path, f'[max-pool]\nseverity = "{severity}"\n')
+            assert rules["max-pool"].severity == severity
 
 
 # --- forms
