@@ -9,6 +9,7 @@ from _command import ane_book as command
 from _command import refused
 from _tiny import TINY, tiny_model, write_checkpoint
 from ane_book.bundle import Bundle
+from ane_book.cli import app
 from ane_book.conversion import reference_models
 from ane_book.conversion.plan import find_config, limits, plan
 from ane_book.conversion.plan.shards import blob_bytes
@@ -24,6 +25,7 @@ from ane_book.errors import (
 from ane_book.mil.package.weight_file import stored_bytes
 import pytest
 import torch
+from typer.testing import CliRunner
 
 PROMPT = [72, 101, 108, 108, 111, 32, 119, 111, 114, 108, 100]
 CUT = {"partition": "projections", "head_rows": 100}
@@ -81,6 +83,7 @@ class TestBytes:
 PEAK = """
 import sys
 import ane_book
+from ane_book.cli import app
 from ane_book.mil.analysis.memory import peak_resident
 ane_book.convert(sys.argv[1], out=sys.argv[2], context=32, prefill=8, partition="projections")
 print(peak_resident())
@@ -209,3 +212,12 @@ class TestRefusals:
     def test_another_partition(self):
         with pytest.raises(InvalidInput, match="'layers', 'whole' or 'projections', not 'heads'"):
             make_recipe(partition="heads")
+
+
+def test_lines_are_as_wide_as_the_terminal():
+    wide, narrow = (
+        CliRunner().invoke(app, ["plan", QWEN, "--chip", "m4"], env={"COLUMNS": columns}).output
+        for columns in ("400", "60")
+    )
+    assert max(map(len, wide.splitlines())) > 80 >= 60 >= max(map(len, narrow.splitlines()))
+    assert wide.split() == narrow.split()

@@ -12,7 +12,6 @@ has run is not half proven.
 from collections.abc import Iterator
 from contextlib import contextmanager
 import datetime
-import fcntl
 import json
 import os
 from pathlib import Path
@@ -21,6 +20,11 @@ from typing import Annotated, Literal
 
 from ane_book.errors import InvalidBundle, printable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+try:
+    import fcntl
+except ImportError:  # Windows, where the last to write wins
+    fcntl = None
 
 __all__ = [
     "LEVELS",
@@ -116,6 +120,9 @@ def read_evidence(folder: Path, seal: str) -> Evidence:
 @contextmanager
 def evidence_lock(folder: Path) -> Iterator[None]:
     """Be the only one to change a bundle's evidence; the lock is on the folder, no file is left."""
+    if fcntl is None:
+        yield
+        return
     opened = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)

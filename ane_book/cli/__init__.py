@@ -7,6 +7,7 @@ piped. Errors and exit codes are the business of `ane_book.__main__`.
 from importlib.util import find_spec
 import json
 from pathlib import Path
+from shutil import get_terminal_size
 import sys
 from typing import Annotated, Literal
 
@@ -105,11 +106,11 @@ def plan(
     """Show how a model would be cut, without its weights."""
     import ane_book
     from ane_book.evidence import cost
-    from ane_book.evidence.inspect import table
+    from ane_book.evidence.inspect import facts
 
     planned = ane_book.plan(model, **recipe)
     predicted = [] if chip is None else cost.predict(planned, chip).facts()
-    print(table(planned.facts() + predicted))
+    print(facts(planned.facts() + predicted, get_terminal_size((10_000, 24)).columns))
 
 
 SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed")

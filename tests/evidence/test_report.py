@@ -35,10 +35,9 @@ def test_off_a_mac_it_is_whole_but_for_residency(report):
     if device.neural_engine()[0]:
         pytest.skip("this machine has an engine")
     bundle, package = report.subjects
-    assert {name: level.status for name, level in bundle.levels.items()} == {
-        "L0": bundle.levels["L0"].status, "L1": "passed", "L2": "unmeasured", "L3": "unmeasured",
-    }  # fmt: skip
-    assert bundle.levels["L0"].status in ("passed", "failed")
+    status = {name: level.status for name, level in bundle.levels.items()}
+    assert (status["L1"], status["L2"]) == ("passed", "unmeasured")
+    assert all(status[name] in ("passed", "failed") for name in ("L0", "L3"))
     assert package.kind == "package" and package.levels["L2"].reason == device.neural_engine()[1]
     (speed,) = [speed for speed in bundle.speed if speed.units == "executor"]
     assert speed.failed is None and speed.prefill_tps > 0 and speed.decode_tps > 0

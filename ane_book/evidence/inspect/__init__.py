@@ -6,6 +6,7 @@ Only the program is read; weights are counted, not loaded, and no file changes.
 from collections import Counter
 from pathlib import Path
 from shlex import quote
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidPackage, printable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # what a package needs takes no pydantic, and a bundle no pro
     from ane_book.mil.package.reader import Package
 
 __all__ = [
+    "facts",
     "inspect_bundle",
     "inspect_package",
     "inspect_path",
@@ -187,6 +189,16 @@ def _package_report(facts: dict) -> str:
     ]
     parts.append("weights\n" + (table(rows, indent=2) if rows else "  none"))
     return "\n\n".join(parts)
+
+
+def facts(rows: list[tuple[str, str]], width: int) -> str:
+    """Headings and what they say, which goes on below itself where a line is full."""
+    left = max(len(heading) for heading, _ in rows) + 2
+    cells = []
+    for heading, text in rows:
+        first, *others = wrap(text, max(width - left, 20), break_on_hyphens=False) or [""]
+        cells += [(heading, first), *(("", line) for line in others)]
+    return table(cells)
 
 
 def table(rows: list[tuple[str, ...]], indent: int = 0) -> str:

@@ -9,6 +9,7 @@ half of the graphs by what the other half taught.
 
 An op like those that were seen gets the rate of its leaf. One between two leaves gets both, and
 one far larger, such as a product with a weight of 30 MB, gets its leaf and the roofline: a range.
+So does one with a size that is open until it runs: from one element to the longest axis there is.
 
 Sources: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6@b5625d5 notes/coreml_dispatch.md, 2.4,
 and data/03_compile/opdispatch/aotcost (features, roofline, chips).
@@ -21,6 +22,7 @@ import json
 from math import prod
 from pathlib import Path
 
+from ane_book.claims import find
 from ane_book.errors import InvalidInput
 from ane_book.evidence.placement.graph import Op, bytes_of, elements
 
@@ -131,7 +133,11 @@ class Estimator:
         outside = []
         if not tree or needed.bytes > MARGIN * tree.bytes:
             outside = [needed, packed(op, needed)] if op.compressed else [needed]
-        return {backend: self._range(backend, needed, leaves, outside) for backend in self.roofs}
+        times = {backend: self._range(backend, needed, leaves, outside) for backend in self.roofs}
+        if not op.flexible:
+            return times
+        most = find("axis-most").value  # a size that is open counted as 1 so far
+        return {backend: (low, most * high) for backend, (low, high) in times.items()}
 
     def _range(self, backend: str, needed: Work, leaves: list[Leaf], outside: list[Work]) -> Range:
         roof = self.roofs[backend]

@@ -19,6 +19,7 @@ import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 import numpy as np
 import pytest
+import torch
 
 X = (1, 64, 32, 32)
 
@@ -233,3 +234,20 @@ def test_the_command_refuses_in_one_line(folder, arguments, message):
     result = command("place", folder / name, *options)
     assert (result.returncode, result.stdout) == (2, "")
     assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_a_size_that_is_open_leaves_the_verdict_open(tmp_path):
+    """The same convolutions go to the ANE at 32 x 32; at a size that nobody named it depends."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(4)]
+    size = ct.RangeDim(8, 64, default=32)
+    inputs = [ct.TensorType("x", (1, 64, 32, size), dtype=np.float16)]
+    traced = torch.jit.trace(torch.nn.Sequential(*layers).eval(), torch.zeros(X))
+    target = {"minimum_deployment_target": ct.target.iOS18, "skip_model_load": True}
+    outputs = [ct.TensorType("y")]
+    ct.convert(traced, inputs=inputs, outputs=outputs, **target).save(
+        str(tmp_path / "open.mlpackage")
+    )
+    found = place(tmp_path / "open.mlpackage")
+    assert found.verdict == "depends"
+    assert found.best.work == 1 and found.worst.work == 0
