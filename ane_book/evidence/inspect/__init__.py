@@ -196,7 +196,9 @@ def facts(rows: list[tuple[str, str]], width: int) -> str:
     left = max(len(heading) for heading, _ in rows) + 2
     cells = []
     for heading, text in rows:
-        first, *others = wrap(text, max(width - left, 20), break_on_hyphens=False) or [""]
+        first, *others = wrap(
+            text, max(width - left, 20), break_on_hyphens=False, break_long_words=False
+        ) or [""]
         cells += [(heading, first), *(("", line) for line in others)]
     return table(cells)
 

@@ -153,7 +153,7 @@ class TestCommand:
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(without.stdout.rstrip("\n"))
         estimate = predict(work(quant="int8"), "m4-max")
-        added = done.stdout[len(without.stdout.rstrip("\n")) :]
+        added = " ".join(done.stdout[len(without.stdout.rstrip("\n")) :].split())  # as one line
         assert f"{estimate.tokens_s.text()} tokens/s, {estimate.ms.text()} ms a token" in added
         for term in estimate.terms:
             assert f"{term.what}: {term.ms.text()} ms ({term.evidence})" in added
