@@ -11,30 +11,22 @@ Letters: C hidden size, T tokens of a call, n texts.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from threading import Lock
 
-from ane_book.bundle import Bundle, opened
-from ane_book.device import memory_bytes
+from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType
 from ane_book.host import text_mask
-from ane_book.runtime.backends import Backend, choose_backend
-from ane_book.runtime.engine import load_part
-from ane_book.runtime.session import load_tokenizer
-from ane_book.text.process import TextProcess, check_text
+from ane_book.runtime.backends import Backend
+from ane_book.runtime.encoder import Encoder
+from ane_book.text.process import check_text
 import numpy as np
 
-__all__ = ["Embedder", "check_memory", "pack"]
+__all__ = ["Embedder", "pack"]
 
 
-class Embedder:
-    """Sentence vectors from a bundle.
+class Embedder(Encoder):
+    """Sentence vectors from a bundle."""
 
-    bundle: a `Bundle`, or its folder. precision, backend, force: as a `Session` takes
-    them.
-    Threads may share one; they take turns.
-
-    Raises InvalidBundle, InvalidPackage, InvalidInput or BackendUnavailable.
-    """
+    task = "embedding"
 
     def __init__(
         self,
@@ -43,19 +35,11 @@ class Embedder:
         backend: Backend | str | None = None,
         force: bool = False,
     ):
-        self.bundle = opened(bundle, "embedding", force)
-        self._words = TextProcess()  # it starts while the packages are opened
-        self.backend = backend = choose_backend(backend, precision)
-        self._turn = Lock()
+        super().__init__(bundle, precision, backend, force)
         manifest = self.bundle.manifest
-        self.max_tokens, self.size = manifest.context, manifest.embedding.shape[1]
-        check_memory(self.bundle)
-        self._packages = [load_part(self.bundle, backend, part) for part in manifest.packages]
-        self._widths = dict(sorted(manifest.functions.items(), key=lambda item: item[1]))
-        self._embedding = np.asarray(self.bundle.embedding)  # (V, C), still mapped
+        self.size = manifest.embedding.shape[1]
         self._positions = self.bundle.positions.astype(np.float32)  # (max_tokens, C)
         self._pooling = manifest.vectors.pooling
-        load_tokenizer(self._words, self.bundle.path / manifest.tokenizer.file)
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """A vector for each text, float32 (n, C), each of length 1.
@@ -81,8 +65,7 @@ class Embedder:
         ids = [self._valid(row, i) for i, row in enumerate(token_ids)]
         found = np.empty((len(ids), self.size), np.float32)
         for call in pack([len(row) for row in ids], self.max_tokens):
-            with self._turn:
-                rows = self._run([ids[i] for i in call])
+            rows = self._run([ids[i] for i in call])
             for i, row in zip(call, rows, strict=True):
                 vector = row[0] if self._pooling == "cls" else row.mean(axis=0)
                 length = np.linalg.norm(vector)
@@ -103,36 +86,18 @@ class Embedder:
             raise InvalidInput(f"text {i}: token ids are whole numbers in a row")
         if ids.size > self.max_tokens:
             raise InvalidInput(f"text {i} has {ids.size} tokens, more than {self.max_tokens}")
-        vocabulary = len(self._embedding)
-        wrong = ids[(ids < 0) | (ids >= vocabulary)]
-        if wrong.size:
-            raise InvalidInput(f"token id {wrong[0]} is outside the vocabulary of {vocabulary}")
+        self._check_ids(ids)
         return ids
 
     def _run(self, texts: list[np.ndarray]) -> list[np.ndarray]:
         """The vectors of the tokens, (tokens, C) float32 of each text, in one call."""
         lengths = [len(ids) for ids in texts]
-        function, T = next((f, T) for f, T in self._widths.items() if sum(lengths) <= T)
         rows = [self._embedding[ids].astype(np.float32) for ids in texts]
-        hidden = np.zeros((1, self.size, 1, T), self.backend.dtype)
         positions = np.concatenate([self._positions[:n] for n in lengths])
-        hidden[0, :, 0, : sum(lengths)] = (np.concatenate(rows) + positions).T
-        mask = text_mask(lengths, T).astype(self.backend.dtype)
-        for functions in self._packages:
-            outputs = functions[function].predict({"hidden": hidden, "mask": mask})
-            hidden = outputs["hidden_out"]
-        columns = hidden[0, :, 0].T.astype(np.float32)  # (T, C)
-        return np.split(columns[: sum(lengths)], np.cumsum(lengths)[:-1])
-
-
-def check_memory(bundle: Bundle) -> None:
-    """Refuse a mask that this machine cannot hold, before any is made."""
-    limit, T = memory_bytes(), bundle.manifest.context
-    if limit is not None and limit < 8 * T * T:
-        raise InvalidBundle(
-            f"{bundle.path}: texts of {T:,} tokens take a mask of {8 * T * T / 1e9:,.1f} GB, and "
-            f"{limit / 1e9:,.1f} GB of memory are here; convert it with a shorter context"
+        columns = self._call(
+            np.concatenate(rows) + positions, lambda T: {"mask": text_mask(lengths, T)}
         )
+        return np.split(columns, np.cumsum(lengths)[:-1])
 
 
 def _checked(texts: Iterable[str]) -> list[str]:

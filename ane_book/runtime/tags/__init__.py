@@ -12,20 +12,14 @@ Letters: C hidden size, T tokens of a call, N labels, n tokens of a text.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 import re
-from threading import Lock
 
-from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType
 from ane_book.host import text_mask
-from ane_book.runtime.backends import Backend, choose_backend
-from ane_book.runtime.embedder import check_memory
-from ane_book.runtime.engine import load_part
-from ane_book.runtime.session import load_tokenizer
+from ane_book.runtime.encoder import Encoder
 from ane_book.runtime.tags.spans import Span, Viterbi, find_spans, log_softmax
 from ane_book.runtime.tags.windows import Window, blocks, windows
-from ane_book.text.process import TextProcess, check_text
+from ane_book.text.process import check_text
 import numpy as np
 
 __all__ = ["Redaction", "Span", "Tag", "Tagger", "decode"]
@@ -51,36 +45,21 @@ class Redaction:
     spans: list[Span]
 
 
-class Tagger:
-    """Labels of tokens and spans of texts, from a bundle.
+class Tagger(Encoder):
+    """Labels of tokens and spans of texts, from a bundle."""
 
-    bundle: a `Bundle`, or its folder. precision, backend, force: as a `Session` takes them.
-    Threads may share one; they take turns.
+    task = "token-classification"
 
-    Raises InvalidBundle, InvalidPackage, InvalidInput or BackendUnavailable.
-    """
+    @property
+    def labels(self) -> list[str]:
+        """What a token may be, in the order of its scores."""
+        return self.bundle.manifest.tags.labels
 
-    def __init__(
-        self,
-        bundle: Bundle | str | Path,
-        precision: str = "fp16",
-        backend: Backend | str | None = None,
-        force: bool = False,
-    ):
-        self.bundle = opened(bundle, "token-classification", force)
-        self._words = TextProcess()  # it starts while the packages are opened
-        self.backend = backend = choose_backend(backend, precision)
-        self._turn = Lock()
+    @property
+    def reach(self) -> int:
+        """How many tokens on each side the labels of a token depend on: those of all layers."""
         manifest = self.bundle.manifest
-        self.labels, self._window = manifest.tags.labels, manifest.tags.window
-        self.max_tokens = manifest.context
-        self.reach = manifest.shards[-1].layers[1] * self._window
-        check_memory(self.bundle)
-        self._packages = [load_part(self.bundle, backend, part) for part in manifest.packages]
-        self._widths = dict(sorted(manifest.functions.items(), key=lambda item: item[1]))
-        self._embedding = np.asarray(self.bundle.embedding)  # (V, C), still mapped
-        self._host = manifest.host
-        load_tokenizer(self._words, self.bundle.path / manifest.tokenizer.file)
+        return manifest.shards[-1].layers[1] * manifest.tags.window
 
     def redact(self, text: str) -> Redaction:
         """The text with every span replaced by its kind, "<PRIVATE_EMAIL>"; all else as it is."""
@@ -145,13 +124,10 @@ class Tagger:
 
         ids: token ids (n,). most: tokens of a call, at most and by default `max_tokens`.
         """
-        ids, vocabulary = np.asarray(ids), len(self._embedding)
-        wrong = ids[(ids < 0) | (ids >= vocabulary)]
-        if wrong.size:
-            raise InvalidInput(f"token id {wrong[0]} is outside the vocabulary of {vocabulary}")
+        ids = np.asarray(ids)
+        self._check_ids(ids)
         for window in windows(len(ids), min(most or self.max_tokens, self.max_tokens), self.reach):
-            with self._turn:
-                found = self._run(ids, window)
+            found = self._run(ids, window)
             if not np.isfinite(found).all():
                 raise InvalidBundle(
                     f"{self.bundle.path}: scores that are no numbers, of tokens {window.start} to "
@@ -161,19 +137,15 @@ class Tagger:
 
     def _run(self, ids: np.ndarray, window: Window) -> np.ndarray:
         """One call: (last - first, N)."""
-        n = window.stop - window.start
-        function, T = next((f, T) for f, T in self._widths.items() if n <= T)
-        dtype = self.backend.dtype
-        hidden = np.zeros((1, self._embedding.shape[1], 1, T), dtype)
-        hidden[0, :, 0, :n] = self._embedding[ids[window.start : window.stop]].T
-        # By their places in the whole text, so that tables are equal on both sides of a seam.
-        tables = self._host.tables(window.start + np.arange(T), self.max_tokens)
-        feeds = tables | {"mask": text_mask([n], T, self._window)}
-        feeds = {name: array.astype(dtype) for name, array in feeds.items()}
-        for functions in self._packages:
-            (hidden,) = functions[function].predict(feeds | {"hidden": hidden}).values()
-        kept = slice(window.first - window.start, window.last - window.start)
-        return hidden[0, :, 0].T[kept].astype(np.float32)
+        n, manifest = window.stop - window.start, self.bundle.manifest
+
+        def host(T: int) -> dict[str, np.ndarray]:
+            # By their places in the whole text, so that tables are equal on both sides of a seam.
+            tables = manifest.host.tables(window.start + np.arange(T), self.max_tokens)
+            return tables | {"mask": text_mask([n], T, manifest.tags.window)}
+
+        scores = self._call(self._embedding[ids[window.start : window.stop]], host)
+        return scores[window.first - window.start : window.last - window.start]
 
 
 def decode(data: bytes, name: str, errors: str = "strict") -> str:

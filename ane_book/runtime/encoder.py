@@ -1,0 +1,85 @@
+"""An encoder's bundle at work: what makers of vectors and of labels have in common.
+
+A call of a program takes a fixed number of tokens, T: the shortest of the bundle's that holds them.
+
+Letters: C hidden size, T tokens of a call, n tokens, V vocabulary.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import ClassVar
+
+from ane_book.bundle import Bundle, opened
+from ane_book.device import memory_bytes
+from ane_book.errors import InvalidBundle, InvalidInput
+from ane_book.runtime.backends import Backend, choose_backend
+from ane_book.runtime.engine import load_part
+from ane_book.runtime.session import load_tokenizer
+from ane_book.text.process import TextProcess
+import numpy as np
+
+__all__ = ["Encoder"]
+
+
+class Encoder:
+    """Opens a bundle of its task, and runs it.
+
+    bundle: a `Bundle`, or its folder. precision, backend, force: as a `Session` takes them.
+    Threads may share one; they take turns.
+
+    Raises InvalidBundle, InvalidPackage, InvalidInput or BackendUnavailable.
+    """
+
+    task: ClassVar[str]
+
+    def __init__(
+        self,
+        bundle: Bundle | str | Path,
+        precision: str = "fp16",
+        backend: Backend | str | None = None,
+        force: bool = False,
+    ):
+        self.bundle = opened(bundle, self.task, force)
+        self._words = TextProcess()  # it starts while the packages are opened
+        self.backend = backend = choose_backend(backend, precision)
+        self._turn = Lock()
+        manifest = self.bundle.manifest
+        self.max_tokens = manifest.context
+        _check_memory(self.bundle)
+        self._packages = [load_part(self.bundle, backend, part) for part in manifest.packages]
+        self._widths = dict(sorted(manifest.functions.items(), key=lambda item: item[1]))
+        self._embedding = np.asarray(self.bundle.embedding)  # (V, C), still mapped
+        load_tokenizer(self._words, self.bundle.path / manifest.tokenizer.file)
+
+    def _check_ids(self, ids: np.ndarray) -> None:
+        """Hold token ids to the vocabulary; raises InvalidInput."""
+        vocabulary = len(self._embedding)
+        wrong = ids[(ids < 0) | (ids >= vocabulary)]
+        if wrong.size:
+            raise InvalidInput(f"token id {wrong[0]} is outside the vocabulary of {vocabulary}")
+
+    def _call(self, rows: np.ndarray, host: Callable[[int], dict[str, np.ndarray]]) -> np.ndarray:
+        """One call: what the last program makes of rows (n, C), float32 (n, C) or (n, labels).
+
+        host: of T, what the programs take of the host beside the hidden state.
+        """
+        n, dtype = len(rows), self.backend.dtype
+        function, T = next((f, T) for f, T in self._widths.items() if n <= T)
+        hidden = np.zeros((1, rows.shape[1], 1, T), dtype)
+        hidden[0, :, 0, :n] = rows.T
+        feeds = {name: array.astype(dtype) for name, array in host(T).items()}
+        with self._turn:
+            for functions in self._packages:
+                (hidden,) = functions[function].predict(feeds | {"hidden": hidden}).values()
+        return hidden[0, :, 0].T[:n].astype(np.float32)
+
+
+def _check_memory(bundle: Bundle) -> None:
+    """Refuse a mask that this machine cannot hold, before any is made."""
+    limit, T = memory_bytes(), bundle.manifest.context
+    if limit is not None and limit < 8 * T * T:
+        raise InvalidBundle(
+            f"{bundle.path}: texts of {T:,} tokens take a mask of {8 * T * T / 1e9:,.1f} GB, and "
+            f"{limit / 1e9:,.1f} GB of memory are here; convert it with a shorter context"
+        )
