@@ -80,7 +80,7 @@ class Graph:
             for item in items:
                 if isinstance(item, str):
                     self.readers.setdefault(item, []).append(operation)
-        if not _constant(operation):
+        if not operation.is_constant:
             self.operations.append(operation)
 
     def _described(self, part: str) -> list:
@@ -111,7 +111,7 @@ class Graph:
     def fixed(self, item: str | Constant | None) -> bool:
         """Whether an input is known before the program runs."""
         maker = self.maker(item)
-        return isinstance(item, Constant) or (maker is not None and _constant(maker))
+        return isinstance(item, Constant) or (maker is not None and maker.is_constant)
 
     def value(self, operation: Operation, key: str, default=None):
         """A small constant input as plain Python; `default` where it is not given or computed."""
@@ -154,10 +154,6 @@ class Graph:
         for operation in _in_order(self.function.block, {}):
             if operation.type.startswith("constexpr_"):
                 yield operation
-
-
-def _constant(operation: Operation) -> bool:
-    return operation.type == "const" or operation.type.startswith("constexpr_")
 
 
 def _in_order(block: Block, types: dict[str, TensorType]) -> Iterator[Operation]:

@@ -111,7 +111,7 @@ class _Reader:
     def block(self, block, depth: int) -> Iterator[Op]:
         self.types.update(block.inputs)
         for operation in block.operations:
-            if operation.type == "const" or operation.type.startswith("constexpr_"):
+            if operation.is_constant:
                 self._constant(operation)
                 continue
             yield self._op(operation, depth)

@@ -113,7 +113,7 @@ def _peak(block: Block, sizes: _Sizes, in_place: dict[str, str]) -> int:
         for name, type_ in operation.outputs:
             owner[name] = owner.get(viewed, viewed) if viewed else name
             if not viewed:
-                fresh = name not in in_place and not _is_constant(operation)
+                fresh = name not in in_place and not operation.is_constant
                 size[name] = sizes(name, type_) if fresh else 0
             last.setdefault(owner[name], position)
     for name in block.outputs:
@@ -133,7 +133,3 @@ def _viewed(operation: Operation) -> str | None:
     """The value whose memory an op's results share."""
     source = operation.inputs.get(FREE.get(operation.type, ""), [None])[0]
     return source if isinstance(source, str) else None
-
-
-def _is_constant(operation: Operation) -> bool:
-    return operation.type == "const" or operation.type.startswith("constexpr_")

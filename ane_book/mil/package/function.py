@@ -18,6 +18,11 @@ class Operation:
     outputs: list[tuple[str, TensorType]]
     blocks: list["Block"]
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether its results are known at load time: a `const` or a `constexpr_*` op."""
+        return self.type == "const" or self.type.startswith("constexpr_")
+
 
 @dataclass
 class Block:

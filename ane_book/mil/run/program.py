@@ -152,11 +152,7 @@ class MLProgram:
     @property
     def operations(self) -> list[Operation]:
         """The ops that compute, in order: all but constants, those of nested blocks included."""
-        return [
-            operation
-            for operation in self._function.operations()
-            if operation.type != "const" and not operation.type.startswith("constexpr_")
-        ]
+        return [o for o in self._function.operations() if not o.is_constant]
 
     @cached_property
     def plan(self) -> Plan:

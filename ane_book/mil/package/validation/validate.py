@@ -73,7 +73,7 @@ class _Scope:
                 self.check_parameters(nested, where)
                 self.check_block(nested, frozenset(seen))
             self.check_outputs(operation, where)
-            if operation.type == "const" or operation.type.startswith("constexpr_"):
+            if operation.is_constant:
                 self.add_constant(operation, where)
             elif operation.type in PARAMETERS:
                 check_parameters(operation, self.constants, self.types, where)
