@@ -57,12 +57,11 @@ class Graph:
     """One function, with what its ops need to be looked at.
 
     operations: in program order, those of nested blocks after the op that has them; without
-    constants. outputs: of the function. features: what the description says of inputs, by name
-    (FeatureTypes.proto).
+    constants. outputs: of the function. features: what the description says of inputs, by name.
     """
 
     def __init__(self, package: Package, function: Function):
-        self.package, self.function = package, function
+        self.function = function
         self.types: dict[str, TensorType] = {**function.inputs, **function.states}
         self.makers: dict[str, Operation] = {}
         self.readers: dict[str, list[Operation]] = {}
@@ -71,7 +70,7 @@ class Graph:
             self._add(operation)
         self.places = {id(operation): n for n, operation in enumerate(self.operations, 1)}
         self.outputs = {name: self.types[name] for name in function.block.outputs}
-        self.features = {f.name: f.type for f in self._described("input")}
+        self.features = package.described(function.name, "input")
 
     def _add(self, operation: Operation) -> None:
         for name, type_ in operation.outputs:
@@ -82,13 +81,6 @@ class Graph:
                     self.readers.setdefault(item, []).append(operation)
         if not operation.is_constant:
             self.operations.append(operation)
-
-    def _described(self, part: str) -> list:
-        """The features of this function; a package of several has a description of each."""
-        description, name = self.package.description, self.function.name
-        own = [each for each in description.functions if each.name == name]
-        of_all = [description] if name == self.package.default_function else []
-        return [feature for each in (own or of_all)[:1] for feature in getattr(each, part)]
 
     def item(self, operation: Operation, key: str) -> str | Constant | None:
         """The one value of an input; None where it is not given."""

@@ -245,13 +245,9 @@ def features(
 ) -> dict[str, Feature]:
     """The features of a function; part: "input" or "output", types: as the program declares them.
 
-    A package of several functions has a description of each. What is not described goes by its type
-    alone.
+    What is not described goes by its type alone.
     """
-    of_all = [package.description] if function == package.default_function else []
-    own = [each for each in package.description.functions if each.name == function]
-    listed = [feature for each in (own or of_all) for feature in getattr(each, part)]
-    described = {feature.name: feature.type for feature in listed}
+    described = package.described(function, part)
     return {name: _feature(name, type_, described.get(name)) for name, type_ in types.items()}
 
 

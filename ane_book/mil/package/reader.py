@@ -119,6 +119,16 @@ class Package:
             self._blobs[name] = BlobFile(inside(self._folder, path, f"{where}: its weight file"))
         return self._blobs[name]
 
+    def described(self, function: str, part: str) -> dict[str, object]:
+        """What the description says of a function, by name; part: "input" or "output".
+
+        Values are FeatureTypes.proto's. A package of several functions has a description of each.
+        """
+        of_all = [self.description] if function == self.default_function else []
+        own = [each for each in self.description.functions if each.name == function]
+        features = [feature for each in (own or of_all) for feature in getattr(each, part)]
+        return {feature.name: feature.type for feature in features}
+
     @cached_property
     def weights(self) -> list[tuple[str, Constant]]:
         """Each blob of the weight file once, with the name of the first op that uses it."""
