@@ -1,4 +1,4 @@
-"""One function of a package as the rules look at it: ops in order, who makes and who reads a value.
+"""One function of a package as rules and placement look at it: ops in order, who makes what.
 
 Only what the program declares is held: types, small constants, the forms of compressed weights. No
 weight is expanded, and torch is not needed.
@@ -56,8 +56,9 @@ class Weight:
 class Graph:
     """One function, with what its ops need to be looked at.
 
-    operations: in program order, those of nested blocks after the op that has them; without
-    constants. outputs: of the function. features: what the description says of inputs, by name.
+    every: its ops in program order, those of nested blocks after the op that has them. operations:
+    the same without constants. outputs: of the function. features: what the description says of
+    inputs, by name.
     """
 
     def __init__(self, package: Package, function: Function):
@@ -65,9 +66,10 @@ class Graph:
         self.types: dict[str, TensorType] = {**function.inputs, **function.states}
         self.makers: dict[str, Operation] = {}
         self.readers: dict[str, list[Operation]] = {}
-        self.operations: list[Operation] = []
-        for operation in _in_order(function.block, self.types):
+        self.every = list(_in_order(function.block, self.types))
+        for operation in self.every:
             self._add(operation)
+        self.operations = [operation for operation in self.every if not operation.is_constant]
         self.places = {id(operation): n for n, operation in enumerate(self.operations, 1)}
         self.outputs = {name: self.types[name] for name in function.block.outputs}
         self.features = package.described(function.name, "input")
@@ -79,8 +81,6 @@ class Graph:
             for item in items:
                 if isinstance(item, str):
                     self.readers.setdefault(item, []).append(operation)
-        if not operation.is_constant:
-            self.operations.append(operation)
 
     def item(self, operation: Operation, key: str) -> str | Constant | None:
         """The one value of an input; None where it is not given."""
@@ -135,7 +135,7 @@ class Graph:
 
     def constants(self) -> Iterator[tuple[Operation, Constant]]:
         """Every stored constant, with the op that has it, those of compressed weights included."""
-        for operation in _in_order(self.function.block, {}):
+        for operation in self.every:
             for items in operation.inputs.values():
                 for item in items:
                     if isinstance(item, Constant):
@@ -143,7 +143,7 @@ class Graph:
 
     def compressed(self) -> Iterator[Operation]:
         """The `constexpr_*` ops."""
-        for operation in _in_order(self.function.block, {}):
+        for operation in self.every:
             if operation.type.startswith("constexpr_"):
                 yield operation
 

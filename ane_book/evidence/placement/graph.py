@@ -4,11 +4,13 @@ Constants are not placed: a `const` and a `constexpr_*` belong to the op that re
 with the bytes that they take in the file. No weight is read.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
 from math import prod
 
+from ane_book.evidence.laws.graph import Graph
 from ane_book.mil.package.function import Block, Function, Operation
+from ane_book.mil.package.reader import Package
 from ane_book.mil.package.values import Constant, TensorType
 
 __all__ = ["BLOCKS", "BYTES", "Op", "bytes_of", "elements", "read_ops"]
@@ -20,14 +22,16 @@ SMALL = 64  # elements: constants up to this size are read as attributes, such a
 BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "int16": 2, "uint16": 2, "int32": 4,
          "uint32": 4, "int64": 8, "uint64": 8}  # fmt: skip
 
+Given = tuple[str, str | Constant]  # an argument, and one of its values
+
 
 @dataclass(frozen=True)
 class Op:
     """An op as placement sees it.
 
-    inputs: the types of the values that it computes with, by argument; sources: their names.
-    constants: the types of its constants, by argument; attributes: the values of the small ones.
-    weight_bytes: what its constants take in the file. depth: 0, or more in a block of another op.
+    inputs: the types of the values that it computes with, by argument. constants: the types of its
+    constants, by argument; attributes: the values of the small ones. weight_bytes: what its
+    constants take in the file.
     """
 
     type: str
@@ -36,11 +40,8 @@ class Op:
     outputs: tuple[TensorType, ...]
     constants: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     attributes: dict[str, object] = field(default_factory=dict)
-    sources: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
     weight_bytes: int = 0
     compressed: frozenset[str] = frozenset()  # types of the `constexpr_*` behind it, or BLOCKS
-    depth: int = 0
     unread: frozenset[int] = frozenset()  # outputs that nobody reads, such as a topk's indices
 
     @property
@@ -85,14 +86,11 @@ def bytes_of(type_: TensorType) -> int:
     return elements(type_) * BYTES.get(type_.dtype, 1)
 
 
-def read_ops(function: Function) -> list[Op]:
+def read_ops(package: Package, function: Function) -> list[Op]:
     """The ops of a function in the order of the file, those of nested blocks behind their op."""
-    ops = list(_Reader(function).block(function.block, 0))
-    read = {name for op in ops for name in op.sources} | _returned(function.block)
-    return [
-        replace(op, unread=frozenset(i for i, name in enumerate(op.results) if name not in read))
-        for op in ops
-    ]
+    graph = Graph(package, function)
+    read = graph.readers.keys() | _returned(function.block)
+    return [_op(graph, operation, read) for operation in graph.operations]
 
 
 def _returned(block: Block) -> set[str]:
@@ -101,70 +99,49 @@ def _returned(block: Block) -> set[str]:
     return {*block.outputs}.union(*map(_returned, nested))
 
 
-class _Reader:
-    """What is known of a function's values while its ops are read in order."""
+def _op(graph: Graph, operation: Operation, read: Set[str]) -> Op:
+    values = [(key, item) for key, items in operation.inputs.items() for item in items]
+    constants = [(key, item) for key, item in values if graph.fixed(item)]
+    makers = [graph.maker(item) for _, item in constants]
+    return Op(
+        operation.type,
+        operation.name,
+        _types(graph, [(key, item) for key, item in values if not graph.fixed(item)]),
+        tuple(type_ for _, type_ in operation.outputs),
+        _types(graph, constants),
+        _attributes(graph, constants),
+        sum(_stored(graph, item) for _, item in constants),
+        frozenset(_packing(graph, m) for m in makers if m is not None and m.type != "const"),
+        frozenset(i for i, (name, _) in enumerate(operation.outputs) if name not in read),
+    )
 
-    def __init__(self, function: Function):
-        self.types: dict[str, TensorType] = dict(function.inputs) | function.states
-        self.known: dict[str, tuple[TensorType, Constant | None, int, str]] = {}
 
-    def block(self, block, depth: int) -> Iterator[Op]:
-        self.types.update(block.inputs)
-        for operation in block.operations:
-            if operation.is_constant:
-                self._constant(operation)
-                continue
-            yield self._op(operation, depth)
-            self.types.update(operation.outputs)
-            for nested in operation.blocks:
-                yield from self.block(nested, depth + 1)
+def _types(graph: Graph, values: Iterable[Given]) -> dict[str, tuple[TensorType, ...]]:
+    found: dict[str, list[TensorType]] = {}
+    for key, item in values:
+        found.setdefault(key, []).append(graph.type(item))
+    return {key: tuple(types) for key, types in found.items()}
 
-    def _constant(self, operation: Operation) -> None:
-        """Remember a constant by name: type, value where it is plain, bytes, how it is packed."""
-        found = [self._found(item) for items in operation.inputs.values() for item in items]
-        stored = sum(bytes_ for _, _, bytes_, _ in found)
-        plain = operation.type == "const"
-        value, how = (found[0][1], "") if plain else (None, self._packing(operation))
-        for name, type_ in operation.outputs:
-            self.known[name] = (type_, value, stored, how)
 
-    def _packing(self, operation: Operation) -> str:
-        """The type of a compressed constant, or BLOCKS where scales change along its input."""
-        for item in operation.inputs.get("scale", ()):
-            if max(self._found(item)[0].shape[1:], default=1) > 1:
-                return BLOCKS
-        return operation.type
+def _attributes(graph: Graph, constants: Iterable[Given]) -> dict[str, object]:
+    """The values of those that are small, and lie in the program itself."""
+    known = ((key, graph.constant(item)) for key, item in constants)
+    return {
+        key: constant.value
+        for key, constant in known
+        if constant is not None and not constant.blob and elements(constant.type) <= SMALL
+    }
 
-    def _found(self, item: str | Constant) -> tuple[TensorType, Constant | None, int, str]:
-        if isinstance(item, Constant):
-            return item.type, item, item.stored_bytes, ""
-        return self.known[item]
 
-    def _op(self, operation: Operation, depth: int) -> Op:
-        inputs, constants, attributes, sources = {}, {}, {}, []
-        weight, compressed = 0, set()
-        for key, items in operation.inputs.items():
-            for item in items:
-                if isinstance(item, str) and item not in self.known:
-                    inputs.setdefault(key, []).append(self.types[item])
-                    sources.append(item)
-                    continue
-                type_, value, stored, how = self._found(item)
-                constants.setdefault(key, []).append(type_)
-                weight += stored
-                compressed |= {how} - {""}
-                if value is not None and not value.blob and elements(type_) <= SMALL:
-                    attributes[key] = value.value
-        return Op(
-            operation.type,
-            operation.name,
-            {key: tuple(types) for key, types in inputs.items()},
-            tuple(type_ for _, type_ in operation.outputs),
-            {key: tuple(types) for key, types in constants.items()},
-            attributes,
-            tuple(sources),
-            tuple(name for name, _ in operation.outputs),
-            weight,
-            frozenset(compressed),
-            depth,
-        )
+def _stored(graph: Graph, item: str | Constant) -> int:
+    """Bytes of a constant in the file, as it is packed."""
+    if isinstance(item, Constant):
+        return item.stored_bytes
+    inputs = graph.makers[item].inputs.values()
+    return sum(_stored(graph, each) for items in inputs for each in items)
+
+
+def _packing(graph: Graph, maker: Operation) -> str:
+    """The type of a compressed constant, or BLOCKS where scales change along its input."""
+    scale = graph.type(graph.item(maker, "scale"))
+    return BLOCKS if scale and max(scale.shape[1:], default=1) > 1 else maker.type

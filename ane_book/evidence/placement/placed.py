@@ -169,7 +169,7 @@ def place(
     opened = package if isinstance(package, Package) else Package(package)
     (chosen,) = find_functions(opened, function or opened.default_function)
     estimator = Estimator.of(chip)
-    return place_ops(read_ops(chosen), estimator, str(opened.path), chosen.name)
+    return place_ops(read_ops(opened, chosen), estimator, str(opened.path), chosen.name)
 
 
 def find_functions(package: Package, name: str | None = None) -> list[Function]:
