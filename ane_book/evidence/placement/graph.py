@@ -13,14 +13,10 @@ from ane_book.mil.package.function import Block, Function, Operation
 from ane_book.mil.package.reader import Package
 from ane_book.mil.package.values import Constant, TensorType
 
-__all__ = ["BLOCKS", "BYTES", "Op", "bytes_of", "elements", "read_ops"]
+__all__ = ["BLOCKS", "Op", "bytes_of", "elements", "read_ops"]
 
 BLOCKS = "blocks"  # a constant whose scales change along its input channels
 SMALL = 64  # elements: constants up to this size are read as attributes, such as axes and pads
-
-#: Bytes of one element in memory; what is packed in less is not computed with as such.
-BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "int16": 2, "uint16": 2, "int32": 4,
-         "uint32": 4, "int64": 8, "uint64": 8}  # fmt: skip
 
 Given = tuple[str, str | Constant]  # an argument, and one of its values
 
@@ -82,8 +78,8 @@ def elements(type_: TensorType) -> int:
 
 
 def bytes_of(type_: TensorType) -> int:
-    """Bytes of a value in memory."""
-    return elements(type_) * BYTES.get(type_.dtype, 1)
+    """Bytes of a value in memory; a string, whose length no type says, counts as one."""
+    return type_.nbytes or elements(type_)
 
 
 def read_ops(package: Package, function: Function) -> list[Op]:

@@ -14,7 +14,7 @@ from ane_book.errors import InvalidPackage
 from ane_book.mil.package.weight_file import NUMPY, SUB_BYTE, unpack_bits
 import numpy as np
 
-__all__ = ["MAX_RANK", "Constant", "TensorType", "decode", "read_type"]
+__all__ = ["ITEMSIZE", "MAX_RANK", "Constant", "TensorType", "decode", "read_type"]
 
 MAX_BYTES = 1 << 43  # 8 TiB: a tensor beyond this is damage or an attack, never a model
 MAX_RANK = 64  # axes of an array of numpy's; of a tensor in MIL, 5 for most ops

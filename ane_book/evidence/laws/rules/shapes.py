@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from ane_book import claims
 from ane_book.evidence.laws.graph import FLOATS, Graph, Seen, sizes
 from ane_book.mil.package.function import Operation
-from ane_book.mil.package.values import TensorType
+from ane_book.mil.package.values import ITEMSIZE, TensorType
 
 __all__ = ["RULES"]
-
-ITEM = {"fp16": 2, "fp32": 4, "fp64": 8, "bf16": 2}  # bytes
 
 
 def layout_channels(graph: Graph, _) -> Iterator[Seen]:
@@ -22,7 +20,7 @@ def layout_channels(graph: Graph, _) -> Iterator[Seen]:
 def last_axis_padding(graph: Graph, alignment: int) -> Iterator[Seen]:
     for operation, name, type_ in _visible(graph):
         if _upright(type_):
-            times = alignment // ITEM[type_.dtype]
+            times = alignment // ITEMSIZE[type_.dtype]
             text = f"{_named(name)}{type_}, which takes {times} times its memory"
             yield Seen(text, operation)
 
