@@ -221,8 +221,7 @@ def _matmul(op: Op) -> float:
     x = op.operand("x")
     if x is None or not x.shape:
         return _elementwise(op)
-    depth = x.shape[-2 if op.attributes.get("transpose_x") and len(x.shape) > 1 else -1]
-    return 2.0 * elements(op.outputs[0]) * (depth or 1)
+    return 2.0 * elements(op.outputs[0]) * op.depth
 
 
 FLOPS: dict[str, Callable[[Op], float]] = {

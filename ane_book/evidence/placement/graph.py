@@ -63,13 +63,19 @@ class Op:
         values = value if isinstance(value, list) else [value]
         return values if all(isinstance(v, int) and v > 0 for v in values) else []
 
-    def operand(self, *names: str) -> TensorType | None:
-        """The type of the first of these arguments that the op has, computed or constant."""
-        for name in names:
-            types = self.inputs.get(name) or self.constants.get(name)
-            if types:
-                return types[0]
-        return None
+    @property
+    def depth(self) -> int:
+        """Terms of each sum of a product; a flexible size counts as 1."""
+        x = self.operand("x")
+        if x is None or not x.shape:
+            return 1
+        turned = self.attributes.get("transpose_x") and len(x.shape) > 1
+        return x.shape[-2 if turned else -1] or 1
+
+    def operand(self, name: str) -> TensorType | None:
+        """The type of an argument, computed or constant; None where the op does not have it."""
+        types = self.inputs.get(name) or self.constants.get(name)
+        return types[0] if types else None
 
 
 def elements(type_: TensorType) -> int:

@@ -15,7 +15,6 @@ import tomllib
 
 from ane_book import claims
 from ane_book.evidence.placement.graph import BLOCKS, Op
-from ane_book.mil.package.values import TensorType
 
 __all__ = ["Support", "support", "table"]
 
@@ -139,19 +138,10 @@ def _avg_pool(op: Op) -> Support | None:
     return None
 
 
-def _depth(op: Op) -> int:
-    """Terms of each sum of a product."""
-    x: TensorType | None = op.operand("x")
-    if x is None or not x.shape:
-        return 1
-    turned = op.attributes.get("transpose_x") and len(x.shape) > 1
-    return x.shape[-2 if turned else -1]
-
-
 def _matmul(op: Op) -> Support | None:
-    depth, most = _depth(op), _most("matmul-depth")
-    if depth > most:
-        return Support(False, f"sums of {depth:,} terms, at most {most:,}", "matmul-depth")
+    most = _most("matmul-depth")
+    if op.depth > most:
+        return Support(False, f"sums of {op.depth:,} terms, at most {most:,}", "matmul-depth")
     return None
 
 
