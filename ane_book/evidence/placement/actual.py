@@ -24,7 +24,6 @@ __all__ = ["Plan", "ask", "read_plan"]
 COMMAND = (sys.executable, "-m", "ane_book.evidence.placement.actual")
 UNITS = "CPU_AND_NE"  # as in the graphs whose estimates are published
 TIMEOUT = 1800.0  # seconds
-MEMORY = 0.8  # of the machine's, for the child alone; Apple's compiler service is beside it
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,7 @@ def ask(
     package: str | Path, function: str, command: Sequence[str] = COMMAND, timeout: float = TIMEOUT
 ) -> Plan:
     """What a child finds out; it may crash, hang or take all memory, and only it is ended."""
+    from ane_book.evidence.residency import most_memory
     from ane_book.evidence.residency.child import run
 
     with tempfile.TemporaryDirectory(prefix="ane-book-") as name:
@@ -108,8 +108,7 @@ def ask(
         np.savez(folder / "inputs.npz")
         request = folder / "request.json"
         request.write_text(json.dumps({"package": str(package), "function": function}))
-        memory = int(MEMORY * (device.memory_bytes() or 16 << 30))
-        outcome = run([*command, str(request)], folder, timeout, memory)
+        outcome = run([*command, str(request)], folder, timeout, most_memory())
     for event in outcome.find("plan"):
         return Plan.of(event["ops"])
     how = {"exit": f"exit code {outcome.code}", "timeout": "out of time", "memory": "out of memory"}

@@ -84,7 +84,10 @@ def measure(
 
 
 def most_memory() -> int:
-    """Bytes that a child may take: four fifths of this machine's."""
+    """Bytes that a child may take: four fifths of this machine's.
+
+    That is for the child alone; Apple's compiler service is beside it.
+    """
     return int(0.8 * (device.memory_bytes() or 16 << 30))
 
 
