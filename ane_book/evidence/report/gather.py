@@ -22,6 +22,7 @@ from ane_book.evidence.laws import check
 from ane_book.evidence.levels import versions
 from ane_book.evidence.parity import check_parity
 from ane_book.evidence.placement import place
+from ane_book.evidence.placement.actual import Plan
 from ane_book.evidence.quality import check_quality
 from ane_book.evidence.report import experiments
 from ane_book.evidence.report.private import scrub
@@ -196,14 +197,9 @@ def _function(
     with _failing() as failed:
         placement = place(package, _chip(), function)
         predicted = _predicted(placement)
-        devices = {p.op.name: d for p, d in zip(placement.placed, placement.devices, strict=True)}
+        agreed = Plan.of(op.fields() for op in one.ops).agreement(placement)
     if failed:
-        predicted, devices = {"failed": scrub(failed[0])}, {}
-    sure = [
-        (op.preferred == "ane") == (devices[op.name] == "ANE")
-        for op in one.ops
-        if op.preferred and devices.get(op.name, "depends") != "depends"
-    ]
+        predicted, agreed = {"failed": scrub(failed[0])}, (0, 0)
     own = is_bundle(package.parent)
     return Function(
         name=f"{package.name} {function}" if own else function,
@@ -213,7 +209,7 @@ def _function(
         figures=one.figures,
         said=[scrub(line) for line in one.said],
         ops=[(op.name, op.type, op.preferred, op.cost) for op in one.ops if op.preferred],
-        as_predicted=(sum(sure), len(sure)) if sure else None,
+        as_predicted=agreed if agreed[1] else None,
     )
 
 
