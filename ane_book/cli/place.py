@@ -1,5 +1,6 @@
 """`ane-book place`: where Core ML would run a package, as text of 80 columns or as JSON."""
 
+from collections import Counter
 import json
 from pathlib import Path
 from textwrap import wrap
@@ -138,10 +139,7 @@ def _summary(placement: "Placement", plan: "Plan") -> str:
     name = f"{Path(placement.package).name}, {placement.function}"
     parts = [f"{name}: {placement.verdict} (chip {placement.chip})"]
     parts += [f"  {label:<14}{text}" for label, text in rows]
-    refused: dict[str, int] = {}
-    for each in placement.placed:
-        if each.support.ane is False:
-            refused[each.support.reason] = refused.get(each.support.reason, 0) + 1
+    refused = Counter(p.support.reason for p in placement.placed if p.support.ane is False)
     parts += _listed("not taken", refused) + _listed("not known", placement.open)
     if found := edits(placement):
         parts.append("would change it")
