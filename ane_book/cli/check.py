@@ -71,8 +71,7 @@ def check(
 
     chosen = laws.load(rules) if rules else None
     with progress_bar() as progress:
-        several = len(laws.packages_of(package)) > 1
-        report = laws.check(package, chosen, progress if several else None, _inputs(calibrate))
+        report = laws.check(package, chosen, progress, _inputs(calibrate))
     held = _parity(package, source) if parity or source else None
     if chosen is None:
         _record(package, report, held)

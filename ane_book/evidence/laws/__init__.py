@@ -51,10 +51,10 @@ def check(
     """What the rules find in a package, a bundle, a folder of them, or an MLModel in memory.
 
     rules: those to look for, all when None (`load` reads a file of one's own). progress: called
-    with (description, done, total). calibrate: inputs to run a package on, by name, or "golden" for
-    a bundle's own tokens, for the one rule that a graph alone cannot answer (sum-most); it takes as
-    long as a run. Raises InvalidPackage for what is none of these, and InvalidInput for inputs
-    that no function takes.
+    with (description, done, total) where there are several packages. calibrate: inputs to run a
+    package on, by name, or "golden" for a bundle's own tokens, for the one rule that a graph alone
+    cannot answer (sum-most); it takes as long as a run. Raises InvalidPackage for what is none of
+    these, and InvalidInput for inputs that no function takes.
     """
     rules = load() if rules is None else rules
     if not isinstance(model, str | Path):
@@ -68,7 +68,7 @@ def check(
             total += weights.weight_bytes(package)
             _check_package(package, rules, report, _name(file, path))
         report.packages += 1
-        if progress:
+        if progress and len(packages) > 1:
             progress(f"checked {file.name}", number, len(packages))
     _check_whole(total, rules, report, path)
     if calibrate is not None and "sum-most" in rules:
