@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 
+from _plant import change_weight, flip
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
@@ -152,19 +153,12 @@ def test_difference(repository, tmp_path):
 @pytest.fixture(scope="module")
 def bundles(tiny_bundle, tmp_path_factory):
     """A folder with a sound bundle and one with a weight of another sign."""
-    from ane_book.mil.package.reader import Package
-
     folder = tmp_path_factory.mktemp("bundles")
     _, made = tiny_bundle("llama", (("head_dim", 64),))
     for name in ("sound", "flipped"):
         shutil.copytree(made.path, folder / "models" / name)
     (layers,) = (folder / "models" / "flipped").glob("layers*.mlpackage")
-    constant = next(c for n, c in Package(layers).weights if n.endswith("out_weight_to_fp16"))
-    values, file = constant.array(), next(layers.rglob("weight.bin"))
-    changed = values.copy()
-    changed[0, 0] *= -1
-    content = file.read_bytes()
-    file.write_bytes(content.replace(values.tobytes(), changed.tobytes(), 1))
+    change_weight(layers, "out_weight_to_fp16", flip)
     return folder
 
 
