@@ -5,6 +5,7 @@ it. What is written goes to a folder of the caller's.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 from ane_book.bundle import Bundle
@@ -63,6 +64,10 @@ class Again:
         own = self._builder.config, bundle.recipe, folder, self._builder.read
         self._golden = kind.golden_pass(*own)
 
+    @cached_property
+    def _pieces(self) -> dict:
+        return self._builder.lower()
+
     def _splits(self, program: Program) -> dict[int, int]:
         """Number and rows of each part of the vocabulary that a program holds."""
         return {i: self._builder.plan.splits[i] for i in program.parts}
@@ -95,9 +100,9 @@ class Again:
             builder.norm(path)
         elif matrix or program.stretch is not None:
             (state,) = self._states(program.layers)
-            builder.projection(path, program, {} if matrix else builder.lower(), state)
+            builder.projection(path, program, {} if matrix else self._pieces, state)
         else:
-            builder.shard(path, builder.lower(), program.layers, self._states(program.layers))
+            builder.shard(path, self._pieces, program.layers, self._states(program.layers))
         return path
 
     def _states(self, layers: range) -> Iterator[dict[str, Tensor]]:

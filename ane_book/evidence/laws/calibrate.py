@@ -12,7 +12,6 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.evidence.laws.graph import Seen
 from ane_book.evidence.parity.locate import golden_inputs
-from ane_book.evidence.parity.walk import packages
 from ane_book.mil import MLProgram
 from ane_book.mil.package.function import Operation
 from ane_book.mil.package.reader import Package
@@ -74,13 +73,11 @@ def golden_sums(bundle: Bundle, most: float) -> Iterator[tuple[Package, str, See
 
     What the host runs is left out: its sums are not the engine's.
     """
-    parts = {part.package: part for part in bundle.manifest.packages if part.stretch is None}
-    stages = [*packages(bundle), " ".join(part.package for part in bundle.manifest.head)]
-    for before, names in zip(bundle.golden()["hidden"], filter(None, stages), strict=False):
-        for part in (parts[name] for name in names.split() if name in parts):
-            package = Package(bundle.path / part.package)
-            for function in part.functions:
-                program = MLProgram(package, function, precision="fp32")
-                given = golden_inputs(bundle, program, function, before)
-                for seen in sums(program, given, most):
-                    yield package, function, seen
+    golden = bundle.golden()
+    for part in bundle.manifest.programs:
+        package = Package(bundle.path / part.package)
+        for function in part.functions:
+            program = MLProgram(package, function, precision="fp32")
+            given = golden_inputs(bundle, golden, program, part, function)
+            for seen in sums(program, given, most):
+                yield package, function, seen

@@ -16,15 +16,16 @@ of SmolLM2 whose sign was turned, 21 of 30 were found in a package of ten layers
 from dataclasses import dataclass
 from math import isfinite, nan
 from pathlib import Path
+import tempfile
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level
-from ane_book.conversion.again import source_of
+from ane_book.conversion.again import Again, source_of
 from ane_book.evidence.compare import Gap, percent
 from ane_book.evidence.inspect import table
 from ane_book.evidence.levels import level
-from ane_book.evidence.parity.locate import first_op, golden_again
-from ane_book.evidence.parity.walk import Stage, packages, walk
+from ane_book.evidence.parity.locate import first_op
+from ane_book.evidence.parity.walk import Stage, walk
 from ane_book.models import find
 from ane_book.weights import WeightSource
 import numpy as np
@@ -104,13 +105,7 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
     recipe = bundle.recipe
     plain = recipe.quant == recipe.quant_head == "none"
     stages = [stage for precision in ("fp32", "fp16") for stage in walk(bundle, golden, precision)]
-    fault = (
-        _host_fault(bundle)
-        or (weights and _golden_fault(bundle, weights, golden))
-        or _stage_fault(bundle, weights, golden, stages, plain)
-        or (weights and _program_fault(bundle, weights, golden))
-        or None
-    )
+    fault = _host_fault(bundle) or _program_fault(bundle, weights, golden, stages, plain)
     exact, known = plain or weights is not None, weights is not None
     if fault is None:
         return Parity(True, _passed(stages, exact), stages, exact, known)
@@ -129,9 +124,23 @@ def _host_fault(bundle: Bundle) -> _Fault | None:
     return _Fault(f"manifest.json: host: {said}", "manifest.json", "host")
 
 
-def _golden_fault(bundle: Bundle, source: WeightSource, golden: dict) -> _Fault | None:
+def _program_fault(
+    bundle: Bundle, source: WeightSource | None, golden: dict, stages: list[Stage], plain: bool
+) -> _Fault | None:
+    """The programs are the model's: by their figures, and by the source where it is at hand."""
+    with tempfile.TemporaryDirectory() as folder:
+        again = source and Again(bundle, source, Path(folder))
+        return (
+            (again and _golden_fault(again, golden))
+            or _stage_fault(bundle, again, golden, stages, plain)
+            or (again and _package_fault(bundle, again, golden))
+            or None
+        )
+
+
+def _golden_fault(again: Again, golden: dict) -> _Fault | None:
     """The golden numbers in the bundle are PyTorch's of this source."""
-    for name, expected in golden_again(bundle, source).items():
+    for name, expected in again.golden().items():
         scale = np.abs(expected).max() or 1
         error = float(np.abs(golden[name] - expected).max() / scale)
         if not error <= (EXACT if expected.dtype.kind == "f" else 0):
@@ -141,7 +150,7 @@ def _golden_fault(bundle: Bundle, source: WeightSource, golden: dict) -> _Fault 
 
 
 def _stage_fault(
-    bundle: Bundle, source: WeightSource | None, golden: dict, stages: list[Stage], plain: bool
+    bundle: Bundle, again: Again | None, golden: dict, stages: list[Stage], plain: bool
 ) -> _Fault | None:
     """The first stage beyond what its precision allows, with the op where the source tells it."""
     for stage in stages:
@@ -151,7 +160,7 @@ def _stage_fault(
             continue
         where = f"{stage.name}, {stage.function}" if stage.function else stage.name
         fault = _Fault(f"{where}: {off} in {stage.precision}", stage.name, stage.function)
-        return _with_op(bundle, source, golden, fault) if stage.name != "whole" else fault
+        return _with_op(bundle, again, golden, fault) if stage.name != "whole" else fault
     return None
 
 
@@ -167,15 +176,14 @@ def _beyond(stage: Stage, exact: bool) -> str | None:
     return None
 
 
-def _with_op(bundle: Bundle, source: WeightSource | None, golden: dict, fault: _Fault) -> _Fault:
+def _with_op(bundle: Bundle, again: Again | None, golden: dict, fault: _Fault) -> _Fault:
     """The same fault with the first op that parts, of the package that it is in."""
-    if source is None or not fault.function:
+    if again is None or not fault.function:
         return _Fault(f"{fault.reason}; its source, with --source, would tell the op",
                       fault.package, fault.function)  # fmt: skip
     names = fault.package.split()
     for part in (part for part in bundle.manifest.packages if part.package in names):
-        before = _before(bundle, golden, part.package)
-        if found := first_op(bundle, source, part, [fault.function], before):
+        if found := first_op(bundle, again, golden, part, [fault.function]):
             _, gap = found
             said = f"; first apart: {gap.op} {gap.name!r} of {part.package}, {percent(gap.error)}"
             return _Fault(fault.reason + said, part.package, fault.function, gap)
@@ -183,22 +191,15 @@ def _with_op(bundle: Bundle, source: WeightSource | None, golden: dict, fault: _
     return _Fault(fault.reason + said, fault.package, fault.function)
 
 
-def _program_fault(bundle: Bundle, source: WeightSource, golden: dict) -> _Fault | None:
+def _package_fault(bundle: Bundle, again: Again, golden: dict) -> _Fault | None:
     """Every package, quantised or not, is what the recipe makes of the source, op by op."""
     for part in bundle.manifest.packages:
-        before = _before(bundle, golden, part.package)
-        if found := first_op(bundle, source, part, part.functions, before):
+        if found := first_op(bundle, again, golden, part, part.functions):
             function, gap = found
             said = f"{gap.op} {gap.name!r} is {percent(gap.error)} off what the recipe makes"
             reason = f"{part.package}, {function}: {said} of the source"
             return _Fault(reason, part.package, function, gap)
     return None
-
-
-def _before(bundle: Bundle, golden: dict, package: str) -> np.ndarray:
-    """PyTorch's hidden state before a package, (C, T)."""
-    names = [*packages(bundle), " ".join(part.package for part in bundle.manifest.head)]
-    return golden["hidden"][next(i for i, name in enumerate(names) if package in name.split())]
 
 
 def _passed(stages: list[Stage], exact: bool) -> str:
