@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 from _settle import conv, graph, mb
-from ane_book.evidence.residency import most_memory, why_not
+from ane_book.evidence.residency import why_not
 from ane_book.evidence.residency.child import Outcome, run
 
 MEGABYTES, MOST = 250, 32  # of a program, programs
@@ -76,7 +76,7 @@ def main(dry: bool) -> dict:
             status, verdict = "dry run", reason or "two small programs written and executed"
         else:
             command = [sys.executable, __file__, "--load", name]
-            status, verdict = "measured", decide(run(command, folder, 3600.0, most_memory()))
+            status, verdict = "measured", decide(run(command, folder, 3600.0))
     return {"name": "loaded", "claim": "loaded-3gb", "status": status, "verdict": verdict}
 
 

@@ -100,7 +100,6 @@ def ask(
     package: str | Path, function: str, command: Sequence[str] = COMMAND, timeout: float = TIMEOUT
 ) -> Plan:
     """What a child finds out; it may crash, hang or take all memory, and only it is ended."""
-    from ane_book.evidence.residency import most_memory
     from ane_book.evidence.residency.child import run
 
     with tempfile.TemporaryDirectory(prefix="ane-book-") as name:
@@ -108,7 +107,7 @@ def ask(
         np.savez(folder / "inputs.npz")
         request = folder / "request.json"
         request.write_text(json.dumps({"package": str(package), "function": function}))
-        outcome = run([*command, str(request)], folder, timeout, most_memory())
+        outcome = run([*command, str(request)], folder, timeout)
     for event in outcome.find("plan"):
         return Plan.of(event["ops"])
     how = {"exit": f"exit code {outcome.code}", "timeout": "out of time", "memory": "out of memory"}

@@ -28,7 +28,7 @@ from ane_book.evidence.report import experiments
 from ane_book.evidence.report.private import scrub
 from ane_book.evidence.report.schema import Function, Machine, Report, Speed, Subject
 from ane_book.evidence.report.speed import EXECUTOR, measure_speed
-from ane_book.evidence.residency import Residency, bundle_level, measure_each, most_memory, why_not
+from ane_book.evidence.residency import Residency, bundle_level, measure_each, why_not
 from ane_book.mil.package.reader import Package
 from ane_book.reference import reference_models
 
@@ -227,7 +227,7 @@ def _chip() -> str:
 
 def _speed(bundle: Bundle, units: str, settings: Settings) -> Speed:
     with tempfile.TemporaryDirectory(prefix="ane-book-") as folder:
-        found = measure_speed(bundle, units, Path(folder), settings.timeout, most_memory())
+        found = measure_speed(bundle, units, Path(folder), settings.timeout)
     return found.model_copy(update={"failed": found.failed and scrub(found.failed)})
 
 

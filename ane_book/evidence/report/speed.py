@@ -26,11 +26,11 @@ PROBE = [sys.executable, "-m", "ane_book.evidence.report.speed"]
 PREFILLS, DECODES = 3, 32  # prompts of which the median is taken, tokens after one
 
 
-def measure_speed(bundle: Bundle, units: str, folder: Path, timeout: float, memory: int) -> Speed:
+def measure_speed(bundle: Bundle, units: str, folder: Path, timeout: float) -> Speed:
     """Load and run a bundle in a child; folder: an empty one, the child's."""
     request = folder / "request.json"
     request.write_text(json.dumps({"bundle": str(bundle.path.resolve()), "units": units}))
-    outcome = run([*PROBE, str(request)], folder, timeout, memory)
+    outcome = run([*PROBE, str(request)], folder, timeout)
     found = {key: value for event in outcome.find("speed") for key, value in event.items()}
     figures = {name: found[name] for name in Speed.model_fields if name in found}
     if not list(outcome.find("done")):

@@ -27,7 +27,7 @@ from ane_book.mil import MLProgram, Pipeline, open_model
 from ane_book.runtime.backends import COMPUTE_UNITS
 import numpy as np
 
-__all__ = ["Residency", "bundle_level", "measure", "measure_each", "most_memory", "why_not"]
+__all__ = ["Residency", "bundle_level", "measure", "measure_each", "why_not"]
 
 TIMEOUT = 1800.0  # seconds for one function: the engine's compiler has taken minutes for a layer
 SOAK = 500  # predictions; a stateful model has crashed after 100 to 200 (coremltools #2716)
@@ -57,7 +57,7 @@ def measure(
 
     units: what is judged, "CPU_AND_NE" or "ALL"; the CPU alone, and CPU with GPU, are what it is
     held against. inputs: by name; random ones when None. memory: bytes that the child
-    may take, by default `most_memory`. command: what the child runs instead of the
+    may take, by default what `child.run` gives. command: what the child runs instead of the
     probe, with the request as its last argument, on any machine.
 
     Raises InvalidPackage, InvalidInput or UnsupportedOp: the executor runs the package first.
@@ -73,7 +73,6 @@ def measure(
         )
     arrays = dict(inputs) if inputs is not None else program.random_inputs(0)
     expected = _expected(program, arrays)
-    memory = memory or most_memory()
     with tempfile.TemporaryDirectory(prefix="ane-book-") as name:
         folder = Path(name)
         np.savez(folder / "inputs.npz", **arrays)
@@ -81,14 +80,6 @@ def measure(
         request.write_text(json.dumps(_request(program, units, soak)))
         outcome = run([*(command or PROBE), str(request)], folder, timeout, memory)
         return judge(outcome, folder, units, expected)
-
-
-def most_memory() -> int:
-    """Bytes that a child may take: four fifths of this machine's.
-
-    That is for the child alone; Apple's compiler service is beside it.
-    """
-    return int(0.8 * (device.memory_bytes() or 16 << 30))
 
 
 def _expected(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

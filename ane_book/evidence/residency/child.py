@@ -16,10 +16,13 @@ import signal
 import subprocess
 import time
 
+from ane_book import device
+
 __all__ = ["Outcome", "resident_bytes", "run"]
 
 PERIOD = 0.05  # seconds between two looks at a child
 MOST_TEXT = 200_000  # characters of what a child says that are kept, from its end
+MEMORY = 0.8  # of the machine's, for a child alone; Apple's compiler service is beside it
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,13 @@ class Outcome:
         return self.events[-1].get("next", "the end") if self.events else "its start"
 
 
-def run(command: list[str], folder: Path, timeout: float, memory: int) -> Outcome:
+def run(command: list[str], folder: Path, timeout: float, memory: int | None = None) -> Outcome:
     """Run a command to its end, or to the end of its time (seconds) or memory (bytes).
 
-    It finds its folder's name in ANE_BOOK_FOLDER and writes `events.jsonl` there. What it started
-    goes with it.
+    memory: by default four fifths of the machine's. It finds its folder's name in ANE_BOOK_FOLDER
+    and writes `events.jsonl` there. What it started goes with it.
     """
+    memory = memory or int(MEMORY * (device.memory_bytes() or 16 << 30))
     said = folder / "said.txt"
     environment = os.environ | {"ANE_BOOK_FOLDER": str(folder)}
     started, peak, ended = time.monotonic(), 0, "exit"
