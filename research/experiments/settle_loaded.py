@@ -6,14 +6,13 @@ kept, up to 8 GB or the first that is refused.
 """
 
 import json
-import os
 from pathlib import Path
 import sys
 import tempfile
 
 from _settle import conv, graph, mb
 from ane_book.evidence.residency import why_not
-from ane_book.evidence.residency.child import Outcome, run
+from ane_book.evidence.residency.child import Outcome, run, tell
 
 MEGABYTES, MOST = 250, 32  # of a program, programs
 CHANNELS = 2048
@@ -38,15 +37,12 @@ def load_all(folder: Path) -> None:
     from coremltools.models.utils import compile_model
 
     kept = []
-    with Path(os.environ["ANE_BOOK_FOLDER"], "events.jsonl").open("a") as events:
-        for number in range(MOST):
-            path = folder / f"{number}.mlpackage"
-            write(path, number)
-            compiled = compile_model(str(path), str(folder / f"{number}.mlmodelc"))
-            kept.append(CompiledMLModel(str(compiled), ComputeUnit.CPU_AND_NE))
-            line = {"step": "loaded", "next": f"program {number + 2}", "programs": number + 1}
-            events.write(json.dumps(line) + "\n")
-            events.flush()
+    for number in range(MOST):
+        path = folder / f"{number}.mlpackage"
+        write(path, number)
+        compiled = compile_model(str(path), str(folder / f"{number}.mlmodelc"))
+        kept.append(CompiledMLModel(str(compiled), ComputeUnit.CPU_AND_NE))
+        tell("loaded", f"program {number + 2}", programs=number + 1)
 
 
 def decide(outcome: Outcome) -> str:

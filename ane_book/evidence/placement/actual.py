@@ -10,14 +10,12 @@ took 212 to 229 s and 11.7 GB for one 16 x 16 convolution (751K's study of the M
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 import json
-import os
 from pathlib import Path
 import sys
 import tempfile
 
 from ane_book import device
 from ane_book.evidence.placement.placed import Placement
-import numpy as np
 
 __all__ = ["Plan", "ask", "read_plan"]
 
@@ -104,7 +102,6 @@ def ask(
 
     with tempfile.TemporaryDirectory(prefix="ane-book-") as name:
         folder = Path(name)
-        np.savez(folder / "inputs.npz")
         request = folder / "request.json"
         request.write_text(json.dumps({"package": str(package), "function": function}))
         outcome = run([*command, str(request)], folder, timeout)
@@ -116,14 +113,14 @@ def ask(
 
 def main() -> None:
     """The child: compile, ask, and write what was said."""
+    from ane_book.evidence.residency.child import own_folder, tell
     from ane_book.evidence.residency.probe import Probe
 
-    request = json.loads(Path(sys.argv[1]).read_text())
-    probe = Probe(request, Path(os.environ["ANE_BOOK_FOLDER"]))
-    probe.tell("started", "compiling")
+    probe = Probe(json.loads(Path(sys.argv[1]).read_text()), own_folder())
+    tell("started", "compiling")
     compiled = probe.compile()
-    probe.tell("compiled", f"the plan for {UNITS}")
-    probe.tell("plan", "the end", ops=[op.fields() for op in probe.plan(compiled, UNITS)])
+    tell("compiled", f"the plan for {UNITS}")
+    tell("plan", "the end", ops=[op.fields() for op in probe.plan(compiled, UNITS)])
 
 
 if __name__ == "__main__":

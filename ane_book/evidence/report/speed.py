@@ -5,8 +5,8 @@
 A load for the engine may take minutes, or the process with it (see `residency.child`).
 """
 
+from collections.abc import Callable
 import json
-import os
 from pathlib import Path
 from statistics import median
 import sys
@@ -14,10 +14,9 @@ import time
 
 from ane_book.bundle import Bundle
 from ane_book.evidence.report.schema import Speed
-from ane_book.evidence.residency.child import run
+from ane_book.evidence.residency.child import run, tell
 from ane_book.runtime import Embedder, Session, Tagger
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend
-import numpy as np
 
 __all__ = ["EXECUTOR", "main", "measure_speed"]
 
@@ -42,21 +41,15 @@ def measure_speed(bundle: Bundle, units: str, folder: Path, timeout: float) -> S
 def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text())
     bundle, units = Bundle.open(request["bundle"]), request["units"]
-    with Path(os.environ["ANE_BOOK_FOLDER"], "events.jsonl").open("a") as events:
-
-        def tell(step: str, **facts) -> None:
-            events.write(json.dumps({"step": step, "next": "the rest"} | facts) + "\n")
-            events.flush()
-
-        kind, work = KINDS[bundle.manifest.task]
-        times = {}
-        for which in ("cold_s", "warm_s"):
-            started = time.perf_counter()
-            loaded = kind(bundle, backend=_backend(units), force=True)
-            times[which] = time.perf_counter() - started
-        tell("speed", **times)
-        tell("speed", **work(loaded))
-        tell("done")
+    kind, work = KINDS[bundle.manifest.task]
+    times = {}
+    for which in ("cold_s", "warm_s"):
+        started = time.perf_counter()
+        loaded = kind(bundle, backend=_backend(units), force=True)
+        times[which] = time.perf_counter() - started
+    tell("speed", "its speed", **times)
+    tell("speed", "the end", **work(loaded))
+    tell("done", "the end")
 
 
 def _backend(units: str) -> Backend:
@@ -67,25 +60,29 @@ def _generation(session: Session) -> dict[str, float]:
     T = session.bundle.manifest.functions["prefill"]
     T = min(T, session.context - 1)
     ids = session.bundle.golden()["tokens"][:T].tolist()
-    rates = []
-    for _ in range(PREFILLS + 1):  # the first one warms up
-        session.reset()
-        rates.append(T / _seconds(lambda: session.prefill(ids)))
+    prefill = _prefill(T, lambda: session.prefill(ids), before=session.reset)
     steps = min(DECODES, session.context - T)
     times = [_seconds(lambda: session.decode(ids[0])) for _ in range(steps)]
-    return {"prefill_tps": median(rates[1:]), "decode_tps": 1 / median(times)}
+    return prefill | {"decode_tps": 1 / median(times)}
 
 
 def _embedding(embedder: Embedder) -> dict[str, float]:
     ids = [embedder.bundle.golden()["tokens"].tolist()]
-    rates = [len(ids[0]) / _seconds(lambda: embedder.vectors(ids)) for _ in range(PREFILLS + 1)]
-    return {"prefill_tps": float(np.median(rates[1:]))}
+    return _prefill(len(ids[0]), lambda: embedder.vectors(ids))
 
 
 def _tagging(tagger: Tagger) -> dict[str, float]:
     ids = tagger.bundle.golden()["tokens"]
-    rates = [len(ids) / _seconds(lambda: list(tagger.logits(ids))) for _ in range(PREFILLS + 1)]
-    return {"prefill_tps": float(np.median(rates[1:]))}
+    return _prefill(len(ids), lambda: list(tagger.logits(ids)))
+
+
+def _prefill(tokens: int, call: Callable, before: Callable = lambda: None) -> dict[str, float]:
+    """Tokens a second of a call; before: what precedes each. The first one warms up."""
+    rates = []
+    for _ in range(PREFILLS + 1):
+        before()
+        rates.append(tokens / _seconds(call))
+    return {"prefill_tps": median(rates[1:])}
 
 
 KINDS = {
@@ -95,7 +92,7 @@ KINDS = {
 }
 
 
-def _seconds(call) -> float:
+def _seconds(call: Callable) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started

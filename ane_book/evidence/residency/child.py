@@ -18,11 +18,13 @@ import time
 
 from ane_book import device
 
-__all__ = ["Outcome", "resident_bytes", "run"]
+__all__ = ["Outcome", "own_folder", "resident_bytes", "run", "tell"]
 
 PERIOD = 0.05  # seconds between two looks at a child
 MOST_TEXT = 200_000  # characters of what a child says that are kept, from its end
 MEMORY = 0.8  # of the machine's, for a child alone; Apple's compiler service is beside it
+FOLDER = "ANE_BOOK_FOLDER"  # in the child's environment, its folder
+EVENTS = "events.jsonl"  # the file there that it writes
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,12 @@ class Outcome:
 def run(command: list[str], folder: Path, timeout: float, memory: int | None = None) -> Outcome:
     """Run a command to its end, or to the end of its time (seconds) or memory (bytes).
 
-    memory: by default four fifths of the machine's. It finds its folder's name in ANE_BOOK_FOLDER
-    and writes `events.jsonl` there. What it started goes with it.
+    memory: by default four fifths of the machine's. What the command makes known by `tell` stands
+    in its folder. What it started goes with it.
     """
     memory = memory or int(MEMORY * (device.memory_bytes() or 16 << 30))
     said = folder / "said.txt"
-    environment = os.environ | {"ANE_BOOK_FOLDER": str(folder)}
+    environment = os.environ | {FOLDER: str(folder)}
     started, peak, ended = time.monotonic(), 0, "exit"
     with said.open("wb") as stream:
         child = subprocess.Popen(
@@ -80,8 +82,19 @@ def run(command: list[str], folder: Path, timeout: float, memory: int | None = N
             _end(child)
     seconds = time.monotonic() - started
     text = said.read_text("utf-8", errors="replace")[-MOST_TEXT:]
-    events = list(_lines(folder / "events.jsonl"))
+    events = list(_lines(folder / EVENTS))
     return Outcome(ended, child.returncode, events, text, seconds, peak)
+
+
+def own_folder() -> Path:
+    """In a child, its folder."""
+    return Path(os.environ[FOLDER])
+
+
+def tell(step: str, then: str, **facts) -> None:
+    """In a child, a line of its account: what was found, and what comes next."""
+    with (own_folder() / EVENTS).open("a", encoding="utf-8") as events:
+        events.write(json.dumps({"step": step, "next": then} | facts) + "\n")
 
 
 def _end(child: subprocess.Popen) -> None:

@@ -10,6 +10,7 @@ without a function's name, and coremltools rewrites the Manifest.json of a packa
 """
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 import json
 import os
 from pathlib import Path
@@ -18,7 +19,7 @@ from statistics import median
 import sys
 import time
 
-from ane_book.evidence.residency.child import resident_bytes
+from ane_book.evidence.residency.child import own_folder, resident_bytes, tell
 from ane_book.evidence.residency.plan import DEVICES, PlannedOp
 import numpy as np
 
@@ -30,7 +31,7 @@ PROGRESS = 25  # predictions of the soak between two lines
 
 def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text())
-    Probe(request, Path(os.environ["ANE_BOOK_FOLDER"])).run()
+    Probe(request, own_folder()).run()
 
 
 class Probe:
@@ -39,28 +40,25 @@ class Probe:
     def __init__(self, request: dict, folder: Path):
         self.request, self.folder = request, folder
         self.path = Path(request["package"])
-        self.events = (folder / "events.jsonl").open("a", encoding="utf-8")
-        with np.load(folder / "inputs.npz") as file:
-            self.inputs = dict(file)
 
-    def tell(self, step: str, then: str, **facts) -> None:
-        """A line: what was found, and what comes next."""
-        self.events.write(json.dumps({"step": step, "next": then} | facts) + "\n")
-        self.events.flush()
+    @cached_property
+    def inputs(self) -> dict[str, np.ndarray]:
+        with np.load(self.folder / "inputs.npz") as file:
+            return dict(file)
 
     def run(self) -> None:
-        self.tell("started", "compiling", pid=os.getpid())
+        tell("started", "compiling", pid=os.getpid())
         seconds, compiled = _timed(self.compile)
         others, units = self.request["others"], self.request["units"]
-        self.tell("compiled", f"loading on {[*others, units][0]}", seconds=seconds)
+        tell("compiled", f"loading on {[*others, units][0]}", seconds=seconds)
         for other in others:
             self.measure(compiled, other)
-        self.tell("compared", f"the plan for {units}")
+        tell("compared", f"the plan for {units}")
         seconds, ops = _timed(lambda: list(self.plan(compiled, units)))
-        self.tell("plan", f"loading on {units}", seconds=seconds, ops=[op.fields() for op in ops])
+        tell("plan", f"loading on {units}", seconds=seconds, ops=[op.fields() for op in ops])
         model = self.measure(compiled, units)
         self.soak(model)
-        self.tell("done", "the end")
+        tell("done", "the end")
 
     def compile(self) -> str:
         """The compiled model, in which the function is the default one."""
@@ -103,14 +101,14 @@ class Probe:
 
         cold, model = _timed(load)
         warm, model = _timed(load)
-        self.tell("loaded", f"predicting on {units}", units=units, cold=cold, warm=warm)
+        tell("loaded", f"predicting on {units}", units=units, cold=cold, warm=warm)
         predict = self.predictor(model)
         first, _ = _timed(predict)
-        _, outputs = _timed(predict)
+        outputs = predict()
         times = [_timed(predict)[0] for _ in range(CALLS)]
         np.savez(self.folder / f"{units}.npz", **outputs)
         facts = {"units": units, "first": first, "median": median(times), "best": min(times)}
-        self.tell("predicted", "the next units", **facts)
+        tell("predicted", "the next units", **facts)
         return model
 
     def predictor(self, model) -> Callable[[], dict]:
@@ -125,7 +123,7 @@ class Probe:
             if done % PROGRESS == 0 or done == self.request["soak"]:
                 finite = all(np.isfinite(np.asarray(a, np.float64)).all() for a in outputs.values())
                 facts = {"done": done, "resident": resident_bytes(), "finite": finite}
-                self.tell("soak", f"prediction {done + 1} of the soak", **facts)
+                tell("soak", f"prediction {done + 1} of the soak", **facts)
         np.savez(self.folder / "soak.npz", **outputs)
 
 

@@ -88,14 +88,10 @@ def placement(tmp_path):
 
 def recorded(tmp_path, lines: str = BAND_PART) -> list[dict]:
     """The ops that the child's probe reads off a plan."""
-    (tmp_path / "inputs.npz").write_bytes(EMPTY)
     probe = Probe({"package": "x.mlpackage", "function": "main"}, tmp_path)
     load = SimpleNamespace(load_from_path=lambda path, compute_units: Recorded(lines))
-    with probe.events, patch.object(compute_plan, "MLComputePlan", load):
+    with patch.object(compute_plan, "MLComputePlan", load):
         return [op.fields() for op in probe.plan("x.mlmodelc", actual.UNITS)]
-
-
-EMPTY = b"PK\x05\x06" + bytes(18)  # a .npz without arrays
 
 
 def test_a_recorded_plan_beside_the_prediction(placement, tmp_path):
