@@ -15,7 +15,7 @@ from _command import ane_book as command
 from _command import refused
 import ane_book
 from ane_book.bundle import Bundle, Manifest
-from ane_book.bundle.manifest import called
+from ane_book.bundle.parts import called
 from ane_book.errors import AneBookError, InvalidBundle, InvalidInput
 from ane_book.mil.package.reader import Package
 from ane_book.runtime import Session

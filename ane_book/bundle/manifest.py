@@ -1,125 +1,36 @@
 """`manifest.json`: what a bundle is for, its programs as they are, and what the host does.
 
 `Manifest` says how to read it; its JSON schema, for programs in other languages, is
-`research/manifest.schema.json`.
+`research/manifest.schema.json`. Whatever was read or made is held to that contract here.
 """
 
 from math import prod
-from typing import Annotated, Literal
+from typing import Literal
 
-from ane_book.bundle.contract import check_packages
-from ane_book.host import Host, check_labels
+from ane_book.bundle.parts import (
+    SHA256,
+    Embedding,
+    FileName,
+    Function,
+    Natural,
+    Part,
+    Positive,
+    Record,
+    Source,
+    Tags,
+    Tokenizer,
+    Vectors,
+)
+from ane_book.host import Host
 from ane_book.options import Recipe
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-__all__ = ["Function", "Manifest", "Part", "Source", "Tokenizer", "Type", "called"]
+__all__ = ["FORMAT", "Manifest"]
 
 FORMAT = "ane-book bundle 4"
 
 
-def _inside(name: str) -> str:
-    """The path of a file below the bundle's folder, and nothing else."""
-    odd = not name.isprintable() or "\\" in name or ":" in name  # a drive, elsewhere a folder
-    if odd or len(name) > 255 or {"", ".", ".."} & set(name.split("/")):
-        raise ValueError(f"{name[:80]!r} is not a path below the bundle's folder")
-    return name
-
-
-FileName = Annotated[str, AfterValidator(_inside)]
-Natural = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-Extent = Annotated[int, Field(ge=1, le=1 << 40)]
-Label = Annotated[str, Field(pattern=r"^[!-~]{1,100}$")]
-SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Source(_Record):
-    """Where the weights came from."""
-
-    kind: str = Field(description='"gguf", "safetensors" or "random"')
-    files: list[str]
-    fingerprint: str = Field(description="sha256 of the files' bytes")
-
-
-class Type(_Record):
-    """A tensor that goes in or out of a function, or stays as its state."""
-
-    dtype: Literal["fp16", "fp32", "int32"]
-    shape: tuple[Extent, ...]
-
-
-class Function(_Record):
-    """A function of a package, as the package declares it."""
-
-    tokens: Positive = Field(description="T")
-    inputs: dict[str, Type]
-    states: dict[str, Type]
-    outputs: dict[str, Type]
-
-
-class Part(_Record):
-    """A package, and its part in the whole."""
-
-    package: FileName
-    part: Literal["layers", "head"]
-    functions: dict[str, Function]
-    layers: tuple[Natural, Natural] | None = Field(None, description="[first, last), of layers")
-    stretch: Natural | None = Field(
-        None,
-        description="n: not for the device but for the host; in the package, `decode` and "
-        "`prefill` are `decode_n` and `prefill_n`",
-    )
-
-
-def called(function: str, stretch: int | None) -> str:
-    """What a function of a part is called in its package."""
-    return function if stretch is None else f"{function}_{stretch}"
-
-
-class Embedding(_Record):
-    """A table of rows (C,), float16, in a file of numpy's format (.npy)."""
-
-    file: FileName = "embedding.npy"
-    shape: tuple[Positive, Positive]
-
-
-class Vectors(_Record):
-    """How the host makes vectors of texts."""
-
-    positions: Embedding = Field(description="Rows by a token's place in its text")
-    pooling: Literal["mean", "cls"] = Field(description='"cls": of the first token')
-
-
-class Tags(_Record):
-    """How tokens are labelled."""
-
-    labels: Annotated[list[Label], Field(min_length=1, max_length=10_000)] = Field(
-        description="In the order of the logits: O, and of each kind of span B, I, E and S"
-    )
-    window: Positive = Field(description="Tokens that a token sees on each side, in every layer")
-
-    @model_validator(mode="after")
-    def _check(self) -> "Tags":
-        check_labels(self.labels)
-        return self
-
-
-class Tokenizer(_Record):
-    """What turns text into token ids and back."""
-
-    file: FileName = "tokenizer.json"
-    chat_template: str | None = Field(None, description="Jinja")
-    eos_token_ids: list[int] = Field([], description="An answer ends at any of them")
-    bos_token_id: int | None = None
-    bos_token: str | None = None
-    eos_token: str | None = None
-
-
-class Manifest(_Record):
+class Manifest(Record):
     """What a bundle holds, version 4.
 
     It is enough to run a bundle, in any language, and knows no architecture. Text generation:
@@ -195,7 +106,7 @@ class Manifest(_Record):
         for table in tables:
             if 2 * prod(table.shape) > self.files[table.file]:
                 raise ValueError(f"{table.file}: {table.shape} is more than its file holds")
-        check_packages(self)
+        _check_packages(self)
         return self
 
     @property
@@ -231,3 +142,138 @@ class Manifest(_Record):
     def argmax_output(self) -> bool:
         """Whether the head gives the likeliest token instead of logits."""
         return not self.splits
+
+
+# --- the contract --------------------------------------------------------------------------------
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def _check_packages(manifest: Manifest) -> None:
+    """Hold every function to the contract that `Manifest` states; raises ValueError."""
+    functions, texts = manifest.functions, manifest.task != "text-generation"
+    if texts:
+        fit = max(functions.values(), default=0) == manifest.context
+    else:
+        fit = functions.get("decode") == 1
+        fit = fit and 2 <= functions.get("prefill", 0) <= manifest.context
+    if not fit:
+        raise ValueError(
+            f"a context of {manifest.context} and functions of {functions} tokens do not fit"
+        )
+    _check_order(manifest)
+    for part in manifest.packages:
+        if {name: f.tokens for name, f in part.functions.items()} != functions:
+            raise ValueError(f"{part.package} has other functions than the first package")
+    own = {"embedding": manifest.vectors, "token-classification": manifest.tags}
+    if any(part is not None for task, part in own.items() if task != manifest.task):
+        raise ValueError(f"vectors or tags are not of the task {manifest.task}")
+    for name in functions:
+        _check_types(manifest, name)
+    _check_encoder(manifest) if texts else _check_head(manifest)
+
+
+def _check_types(manifest: Manifest, name: str) -> None:
+    """Hold one function of every part to what those before it give; raises ValueError."""
+    given: Shapes = {}  # by the parts of the same layers
+    layer_types = _layer_types if manifest.task == "text-generation" else _encoder_types
+    for part in manifest.packages:
+        function = part.functions[name]
+        wanted = _head_types if part.part == "head" else layer_types
+        for kind, types in wanted(manifest, function, given).items():
+            found = {key: type_.shape for key, type_ in getattr(function, kind).items()}
+            if found != types:
+                raise ValueError(
+                    f"{part.package}, {name!r}: {kind} {found} do not fit; expected: {types}"
+                )
+        given |= {key: type_.shape for key, type_ in function.outputs.items()}
+        if "hidden_out" in given:
+            given = {}
+
+
+def _check_encoder(manifest: Manifest) -> None:
+    """An encoder has what its task needs, and nothing of a decoder; raises ValueError."""
+    shape, task = (manifest.context, manifest.embedding.shape[1]), manifest.task
+    vectors = manifest.vectors
+    if task == "embedding" and (vectors is None or vectors.positions.shape != shape):
+        raise ValueError(f"the task embedding needs vectors, with positions of {shape}")
+    if task == "token-classification" and manifest.tags is None:
+        raise ValueError(f"the task {task} needs tags")
+    if manifest.head or manifest.host.masks or (vectors and manifest.host.rotary):
+        raise ValueError(f"the task {task} has no head, masks or rotary tables of the host")
+
+
+def _check_head(manifest: Manifest) -> None:
+    """The head gives logits of the whole vocabulary, or a token; raises ValueError."""
+    outputs = [name for part in manifest.head for name in part.functions["decode"].outputs]
+    tokens = [name for name in outputs if name != "hidden_out"]
+    logits = [f"logits_{i}" for i in range(len(tokens))]
+    V = manifest.embedding.shape[0]
+    if tokens != ["token"] and (tokens != logits or sum(manifest.splits) != V):
+        raise ValueError(f"the head gives {tokens}, {manifest.splits} rows of a vocabulary of {V}")
+
+
+def _check_order(manifest: Manifest) -> None:
+    """Nothing is left out, and layers come in order; raises ValueError."""
+    packages = {part.package for part in manifest.packages}
+    if left := {name.split("/")[0] for name in manifest.files if "/" in name} - packages:
+        raise ValueError(f"{min(left)} is among the files, but is no part of the model")
+    layer, ended, ends = 0, True, {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}
+    for part in manifest.shards:
+        first, last = part.layers or (None, None)
+        if first != layer or last <= first:
+            raise ValueError(f"{part.package}, layers {first} to {last}, is out of order")
+        ended = all(f.outputs.keys() & ends for f in part.functions.values())
+        layer = last if ended else layer
+    if not ended:
+        raise ValueError(f"no part ends layer {layer} by giving hidden_out")
+
+
+def _host(manifest: Manifest, tokens: int) -> Shapes:
+    """Shapes of what the host gives to a call."""
+    C, T, S = manifest.embedding.shape[1], tokens, manifest.context
+    host = {"hidden": (1, C, 1, T), "position": (1,)}
+    host |= dict.fromkeys(manifest.host.masks, (1, 1, T, S + T))
+    for name, rotary in manifest.host.rotary.items():
+        host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
+    return host
+
+
+def _layer_types(manifest: Manifest, function: Function, given: Shapes) -> dict[str, Shapes]:
+    """Inputs and outputs as they have to be, for the names that are there."""
+    T, S, host = function.tokens, manifest.context, _host(manifest, function.tokens)
+    inputs, outputs = {}, {n: t.shape for n, t in function.outputs.items() if n not in host}
+    for name, type_ in function.inputs.items():
+        if f"new_{name}" not in outputs and name in given | host:
+            inputs[name] = (given | host)[name]
+        else:  # a cache
+            n, K, _, D = (*type_.shape, 0, 0, 0, 0)[:4]
+            inputs[name], outputs[f"new_{name}"] = (n, K, S, D), (n, K, T, D)
+    if "hidden_out" in outputs:
+        outputs["hidden_out"] = host["hidden"]
+    return {"inputs": inputs, "outputs": outputs}
+
+
+def _encoder_types(manifest: Manifest, function: Function, given: Shapes) -> dict[str, Shapes]:
+    """The same of a package of an encoder."""
+    T = function.tokens
+    hidden = 1, manifest.embedding.shape[1], 1, T
+    inputs = {"hidden": hidden, "mask": (1, 1, T, T)}
+    for name, rotary in manifest.host.rotary.items():
+        inputs |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
+    outputs: Shapes = {"hidden_out": hidden}
+    last = manifest.packages[-1].functions.values()
+    if manifest.tags and any(function is own for own in last):
+        outputs = {"logits": (1, len(manifest.tags.labels), 1, T)}
+    return {"inputs": inputs, "states": {}, "outputs": outputs}
+
+
+def _head_types(manifest: Manifest, function: Function, given: Shapes) -> dict[str, Shapes]:
+    """The same of a package of the head."""
+    T, outputs = function.tokens, {}
+    hidden = 1, manifest.embedding.shape[1], 1, T
+    for name, type_ in function.outputs.items():
+        outputs[name] = (1, T) if name == "token" else (1, (*type_.shape, 0, 0)[1], 1, T)
+    if "hidden_out" in outputs:
+        outputs["hidden_out"] = hidden
+    return {"inputs": {"hidden": hidden}, "outputs": outputs}

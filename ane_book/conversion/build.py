@@ -15,10 +15,10 @@ import shutil
 
 from ane_book.bundle import Bundle, regular_files, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
-from ane_book.bundle.manifest import (
+from ane_book.bundle.manifest import Manifest
+from ane_book.bundle.parts import (
     Embedding,
     Function,
-    Manifest,
     Part,
     Source,
     Tags,

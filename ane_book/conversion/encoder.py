@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from ane_book.bundle.manifest import Embedding, Tags, Vectors
+from ane_book.bundle.parts import Embedding, Tags, Vectors
 from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.write.encoder import lower_encoder, write_encoder

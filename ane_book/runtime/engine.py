@@ -14,7 +14,8 @@ from math import prod
 from typing import Any
 
 from ane_book.bundle import Bundle
-from ane_book.bundle.manifest import Manifest, Part, called
+from ane_book.bundle.manifest import Manifest
+from ane_book.bundle.parts import Part, called
 from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.host import MASKED, causal_mask

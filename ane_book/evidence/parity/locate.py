@@ -10,7 +10,7 @@ from pathlib import Path
 import shutil
 
 from ane_book.bundle import Bundle, regular_files
-from ane_book.bundle.manifest import Part, called
+from ane_book.bundle.parts import Part, called
 from ane_book.conversion.again import Again
 from ane_book.evidence.compare import Gap, diff
 from ane_book.evidence.parity.walk import encoder_feeds, packages, padded

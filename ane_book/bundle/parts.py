@@ -1,0 +1,128 @@
+"""What a manifest is made of: packages with their functions, tables, tokenizer.
+
+Names and descriptions go into `research/manifest.schema.json` as they stand here.
+"""
+
+from typing import Annotated, Literal
+
+from ane_book.host import check_labels
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+__all__ = [
+    "SHA256",
+    "Embedding",
+    "FileName",
+    "Function",
+    "Natural",
+    "Part",
+    "Positive",
+    "Record",
+    "Source",
+    "Tags",
+    "Tokenizer",
+    "Type",
+    "Vectors",
+    "called",
+]
+
+
+def _inside(name: str) -> str:
+    """The path of a file below the bundle's folder, and nothing else."""
+    odd = not name.isprintable() or "\\" in name or ":" in name  # a drive, elsewhere a folder
+    if odd or len(name) > 255 or {"", ".", ".."} & set(name.split("/")):
+        raise ValueError(f"{name[:80]!r} is not a path below the bundle's folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_inside)]
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Extent = Annotated[int, Field(ge=1, le=1 << 40)]
+Label = Annotated[str, Field(pattern=r"^[!-~]{1,100}$")]
+SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Source(Record):
+    """Where the weights came from."""
+
+    kind: str = Field(description='"gguf", "safetensors" or "random"')
+    files: list[str]
+    fingerprint: str = Field(description="sha256 of the files' bytes")
+
+
+class Type(Record):
+    """A tensor that goes in or out of a function, or stays as its state."""
+
+    dtype: Literal["fp16", "fp32", "int32"]
+    shape: tuple[Extent, ...]
+
+
+class Function(Record):
+    """A function of a package, as the package declares it."""
+
+    tokens: Positive = Field(description="T")
+    inputs: dict[str, Type]
+    states: dict[str, Type]
+    outputs: dict[str, Type]
+
+
+class Part(Record):
+    """A package, and its part in the whole."""
+
+    package: FileName
+    part: Literal["layers", "head"]
+    functions: dict[str, Function]
+    layers: tuple[Natural, Natural] | None = Field(None, description="[first, last), of layers")
+    stretch: Natural | None = Field(
+        None,
+        description="n: not for the device but for the host; in the package, `decode` and "
+        "`prefill` are `decode_n` and `prefill_n`",
+    )
+
+
+def called(function: str, stretch: int | None) -> str:
+    """What a function of a part is called in its package."""
+    return function if stretch is None else f"{function}_{stretch}"
+
+
+class Embedding(Record):
+    """A table of rows (C,), float16, in a file of numpy's format (.npy)."""
+
+    file: FileName = "embedding.npy"
+    shape: tuple[Positive, Positive]
+
+
+class Vectors(Record):
+    """How the host makes vectors of texts."""
+
+    positions: Embedding = Field(description="Rows by a token's place in its text")
+    pooling: Literal["mean", "cls"] = Field(description='"cls": of the first token')
+
+
+class Tags(Record):
+    """How tokens are labelled."""
+
+    labels: Annotated[list[Label], Field(min_length=1, max_length=10_000)] = Field(
+        description="In the order of the logits: O, and of each kind of span B, I, E and S"
+    )
+    window: Positive = Field(description="Tokens that a token sees on each side, in every layer")
+
+    @model_validator(mode="after")
+    def _check(self) -> "Tags":
+        check_labels(self.labels)
+        return self
+
+
+class Tokenizer(Record):
+    """What turns text into token ids and back."""
+
+    file: FileName = "tokenizer.json"
+    chat_template: str | None = Field(None, description="Jinja")
+    eos_token_ids: list[int] = Field([], description="An answer ends at any of them")
+    bos_token_id: int | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
