@@ -136,8 +136,7 @@ def write_evidence(folder: Path, evidence: Evidence) -> None:
     path = folder / "evidence.json"
     unfinished = path.with_name(f"evidence.json.{os.getpid()}.part")  # another may write too
     try:
-        text = json.dumps(evidence.model_dump(mode="json", exclude_defaults=True), indent=2)
-        fields = {"format": FORMAT} | json.loads(text)
+        fields = {"format": FORMAT} | evidence.model_dump(mode="json", exclude_defaults=True)
         unfinished.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
         os.replace(unfinished, path)
     except OSError as error:
