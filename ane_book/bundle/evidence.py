@@ -29,7 +29,9 @@ except ImportError:  # Windows, where the last to write wins
 __all__ = [
     "LEVELS",
     "Evidence",
+    "Figures",
     "Level",
+    "Words",
     "evidence_lock",
     "read_evidence",
     "unmeasured",
@@ -49,6 +51,7 @@ LEVELS = {"L0": "laws", "L1": "parity", "L2": "residency", "L3": "quality"}
 Name = Literal["L0", "L1", "L2", "L3"]
 Words = Annotated[str, Field(min_length=1, max_length=2000)]
 Figure = bool | int | float | Words | None
+Figures = dict[Words, Figure | list[Figure]]
 
 
 class _Record(BaseModel):
@@ -60,7 +63,7 @@ class Level(_Record):
 
     status: Literal["passed", "failed", "unmeasured"]
     reason: Words = Field(description="One sentence: why it is so, or why nobody knows")
-    figures: dict[Words, Figure | list[Figure]] = {}
+    figures: Figures = {}
     tools: dict[Words, Words] = Field({}, description="Versions of what measured it")
     machine: dict[Words, Words] = Field({}, description="Chip and system that it holds for")
     date: datetime.date | None = None

@@ -9,7 +9,8 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ane_book.bundle.evidence import Level
+from ane_book.bundle.evidence import Figures, Level, Words
+from ane_book.bundle.parts import SHA256
 from ane_book.errors import InvalidInput, printable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -19,11 +20,7 @@ FORMAT = "ane-book report 1"
 VERSION = int(FORMAT.split()[-1])
 MAX_BYTES = 1 << 24
 
-Words = Annotated[str, Field(min_length=1, max_length=2000)]
 Seconds = Annotated[float, Field(ge=0)]
-SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-Figure = bool | int | float | Words | None
-Figures = dict[Words, Figure | list[Figure]]
 
 
 class _Record(BaseModel):
