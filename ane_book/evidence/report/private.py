@@ -1,5 +1,6 @@
 """Nothing personal leaves a machine: no path, no name of a user or a host."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 import getpass
 from pathlib import Path
@@ -19,28 +20,26 @@ PATH = re.compile(
 
 def scrub(text: str) -> str:
     """The text without paths from the root, and without this machine's names."""
-    text = PATH.sub("(a path)", text)
-    for name in _names():
-        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "(a name)", text)
+    for what, pattern in _personal():
+        text = pattern.sub(what, text)
     return text
 
 
 def check(text: str) -> None:
     """Raise InvalidInput if a report holds what it must not."""
-    found = PATH.search(text) or next(
-        (
-            found
-            for name in _names()
-            if (found := re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text))
-        ),
-        None,
-    )
-    if found:
+    if found := next(filter(None, (pattern.search(text) for _, pattern in _personal())), None):
         around = text[max(0, found.start() - 40) : found.start()]
         raise InvalidInput(
             f"the report would hold a path or a name of this machine, after {around!r}; it was not "
             "written: please tell us"
         )
+
+
+def _personal() -> Iterator[tuple[str, re.Pattern]]:
+    """What must not be told, each with what stands for it."""
+    yield "(a path)", PATH
+    for name in _names():
+        yield "(a name)", re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
 
 
 def _names() -> set[str]:
