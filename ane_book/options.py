@@ -97,6 +97,11 @@ class Recipe(BaseModel):
         return given
 
     @property
+    def is_plain(self) -> bool:
+        """Whether no weight is quantised."""
+        return self.quant == self.quant_head == "none"
+
+    @property
     def is_calibrated(self) -> bool:
         """Whether matrices are stored by a budget, with a text at hand."""
         return any(name.startswith("auto") for name in (self.quant, self.quant_head))

@@ -43,10 +43,9 @@ def check_quality(
         return _no("texts are compared by what comes next, and this model makes vectors")
     if bundle.manifest.argmax_output:
         return _no("converted with argmax_output, it gives tokens and no logits")
-    plain = bundle.recipe.quant == bundle.recipe.quant_head == "none"
-    if not plain and source_of(bundle, source) is None:
+    if not bundle.recipe.is_plain and source_of(bundle, source) is None:
         return _no("quantised, and the weights that it was made of are not at hand (--source)")
-    with _reference(bundle, source, plain) as reference:
+    with _reference(bundle, source) as reference:
         return _compare(bundle, reference, tokens, most)
 
 
@@ -55,9 +54,9 @@ def _no(reason: str) -> Level:
 
 
 @contextmanager
-def _reference(bundle: Bundle, source: str | Path | None, plain: bool) -> Iterator[Session]:
+def _reference(bundle: Bundle, source: str | Path | None) -> Iterator[Session]:
     """The same model, not quantised, in single precision."""
-    if plain:
+    if bundle.recipe.is_plain:
         yield Session(bundle, backend=MILBackend("fp32"), force=True)
         return
     own = {name: getattr(bundle.recipe, name) for name in ("context", "prefill", "shard_limit")}

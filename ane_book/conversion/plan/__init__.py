@@ -319,7 +319,7 @@ def _listed(heading: str, texts: list[str]) -> list[tuple[str, str]]:
 
 
 def _quality(recipe: Recipe) -> str:
-    if recipe.quant == recipe.quant_head == "none":
+    if recipe.is_plain:
         return "as the source, rounded to fp16"
     return f"{loss_of(recipe.quant, recipe.quant_head)}, on SmolLM2-135M"
 

@@ -102,11 +102,10 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
     """
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     weights, golden = source_of(bundle, source), bundle.golden()
-    recipe = bundle.recipe
-    plain = recipe.quant == recipe.quant_head == "none"
     stages = [stage for precision in ("fp32", "fp16") for stage in walk(bundle, golden, precision)]
-    fault = _host_fault(bundle) or _program_fault(bundle, weights, golden, stages, plain)
-    exact, known = plain or weights is not None, weights is not None
+    fault = _host_fault(bundle) or _program_fault(bundle, weights, golden, stages)
+    known = weights is not None
+    exact = known or bundle.recipe.is_plain
     if fault is None:
         return Parity(True, _passed(stages, exact), stages, exact, known)
     own = fault.package, fault.function, fault.first
@@ -125,14 +124,14 @@ def _host_fault(bundle: Bundle) -> _Fault | None:
 
 
 def _program_fault(
-    bundle: Bundle, source: WeightSource | None, golden: dict, stages: list[Stage], plain: bool
+    bundle: Bundle, source: WeightSource | None, golden: dict, stages: list[Stage]
 ) -> _Fault | None:
     """The programs are the model's: by their figures, and by the source where it is at hand."""
     with tempfile.TemporaryDirectory() as folder:
         again = source and Again(bundle, source, Path(folder))
         return (
             (again and _golden_fault(again, golden))
-            or _stage_fault(bundle, again, golden, stages, plain)
+            or _stage_fault(bundle, again, golden, stages)
             or (again and _package_fault(bundle, again, golden))
             or None
         )
@@ -150,11 +149,11 @@ def _golden_fault(again: Again, golden: dict) -> _Fault | None:
 
 
 def _stage_fault(
-    bundle: Bundle, again: Again | None, golden: dict, stages: list[Stage], plain: bool
+    bundle: Bundle, again: Again | None, golden: dict, stages: list[Stage]
 ) -> _Fault | None:
     """The first stage beyond what its precision allows, with the op where the source tells it."""
     for stage in stages:
-        exact = plain and stage.precision == "fp32"
+        exact = bundle.recipe.is_plain and stage.precision == "fp32"
         off = _beyond(stage, exact)
         if off is None:
             continue
