@@ -26,7 +26,7 @@ from ane_book.claims import find
 from ane_book.errors import InvalidInput
 from ane_book.evidence.placement.graph import Op, bytes_of, elements
 
-__all__ = ["Estimator", "Range", "Roof", "Work", "features", "work"]
+__all__ = ["Estimator", "Range", "Roof", "Work", "chips", "features", "work"]
 
 Range = tuple[float, float]  # least and most ms
 MARGIN = 2.0  # a size up to so many times what was seen is taken to be like it
@@ -108,13 +108,12 @@ class Estimator:
     @classmethod
     def of(cls, chip: str) -> "Estimator":
         """The estimator of a chip; raises InvalidInput, with those that are known, for others."""
-        facts = _facts()
-        if chip not in facts["chips"]:
-            known = ", ".join(sorted(facts["chips"]))
+        if chip not in chips():
+            known = ", ".join(sorted(chips()))
             raise InvalidInput(
                 f"no estimates are published for the chip {chip!r}; there are some for {known}"
             )
-        return cls.made_of(chip, facts)
+        return cls.made_of(chip, _facts())
 
     @classmethod
     def made_of(cls, chip: str, facts: dict) -> "Estimator":
@@ -147,6 +146,11 @@ class Estimator:
         ]
         found += map(roof.ms, outside)
         return min(found), max(found)
+
+
+def chips() -> list[str]:
+    """The chips of which estimates are published."""
+    return list(_facts()["chips"])
 
 
 @cache

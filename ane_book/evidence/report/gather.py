@@ -23,6 +23,7 @@ from ane_book.evidence.levels import versions
 from ane_book.evidence.parity import check_parity
 from ane_book.evidence.placement import place
 from ane_book.evidence.placement.actual import Plan
+from ane_book.evidence.placement.estimator import chips
 from ane_book.evidence.quality import check_quality
 from ane_book.evidence.report import experiments
 from ane_book.evidence.report.private import scrub
@@ -35,7 +36,6 @@ from ane_book.reference import reference_models
 __all__ = ["Settings", "gather"]
 
 Progress = Callable[[str, int, int], None]
-CHIPS = ("m2", "m4", "m6")  # those with published estimates; another is held against the M4's
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,9 @@ def _predicted(placement) -> dict:
 
 
 def _chip() -> str:
+    """This machine's chip; one without published estimates is held against the M4's."""
     words = device.chip().lower().split()
-    return next((chip for chip in CHIPS if chip in words), "m4")
+    return next((chip for chip in chips() if chip in words), "m4")
 
 
 def _speed(bundle: Bundle, units: str, settings: Settings) -> Speed:

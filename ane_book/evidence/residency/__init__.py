@@ -36,8 +36,6 @@ PROBE = [sys.executable, "-m", "ane_book.evidence.residency.probe"]
 
 def why_not() -> str | None:
     """Why residency cannot be measured here; None where it can."""
-    if not device.CAN_PREDICT:
-        return device.CAN_PREDICT_REASON
     engine, reason = device.neural_engine()
     return None if engine else reason
 
