@@ -18,6 +18,7 @@ Exit status alone says nothing: compilers exit 0 while everything runs on the GP
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 import re
 import signal
@@ -72,25 +73,43 @@ class Residency:
         }
 
 
+@dataclass(frozen=True)
+class _Account:
+    """What a child that was asked for `units` left behind; expected: what the executor gives."""
+
+    outcome: Outcome
+    folder: Path
+    units: str
+    expected: dict[str, np.ndarray]
+
+    @cached_property
+    def ops(self) -> list[PlannedOp]:
+        return [PlannedOp(**op) for event in self.outcome.find("plan") for op in event["ops"]]
+
+    @cached_property
+    def said(self) -> list[str]:
+        return messages(self.outcome.said)
+
+    def outputs(self, name: str) -> dict[str, np.ndarray]:
+        """What was given on some units, or at the end of the "soak"; {} where it did not come."""
+        path = self.folder / f"{name}.npz"
+        if not path.exists():
+            return {}
+        with np.load(path) as file:
+            return dict(file)
+
+
 def judge(outcome: Outcome, folder: Path, units: str, expected: dict[str, np.ndarray]) -> Residency:
     """The verdict on a child that was asked for `units`; expected: what the executor gives."""
-    ops = [PlannedOp(**op) for event in outcome.find("plan") for op in event["ops"]]
-    said = messages(outcome.said)
-    facts = figures(outcome, ops)
-
-    def found(verdict: str, reason: str) -> Residency:
-        return Residency(verdict, reason, facts, ops, said, _load(folder / f"{units}.npz"))
-
-    for check in (_ended, _refused, _numbers, _elsewhere, _silent, _soaked):
-        result = check(outcome, folder, units, expected, ops, said)
-        if result:
-            return found(*result)
-    planned = share(ops)
-    return found(
+    account = _Account(outcome, folder, units, expected)
+    facts = figures(outcome, account.ops)
+    checks = (_ended, _refused, _numbers, _elsewhere, _silent, _soaked)
+    verdict, reason = next(filter(None, (check(account) for check in checks)), None) or (
         "resident",
-        f"{planned:.0%} of the estimated time is planned on the ANE, and numbers, speed and a soak "
-        f"of {facts.get('soaked', 0)} predictions agree with that",
+        f"{share(account.ops):.0%} of the estimated time is planned on the ANE, and numbers, speed "
+        f"and a soak of {facts.get('soaked', 0)} predictions agree with that",
     )
+    return Residency(verdict, reason, facts, account.ops, account.said, account.outputs(units))
 
 
 def messages(text: str) -> list[str]:
@@ -112,7 +131,8 @@ def figures(outcome: Outcome, ops: list[PlannedOp]) -> dict:
     return found
 
 
-def _ended(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
+def _ended(account: _Account) -> tuple[str, str] | None:
+    outcome = account.outcome
     if outcome.ended == "timeout":
         return "hung", f"not done after {outcome.seconds:.0f} s, while {outcome.reached}"
     if outcome.ended == "memory":
@@ -120,28 +140,30 @@ def _ended(outcome, folder, units, expected, ops, said) -> tuple[str, str] | Non
     if outcome.code < 0:
         name = signal.Signals(-outcome.code).name
         return "crashed", f"ended by {name}, while {outcome.reached}"
-    if outcome.code and not said:
+    if outcome.code and not account.said:
         last = next((line for line in reversed(outcome.said.splitlines()) if line.strip()), "")
         return (
             "crashed",
             f"exit status {outcome.code}, while {outcome.reached}: {last.strip()[:200]}",
         )
-    if not outcome.code and not said and not list(outcome.find("done")):
+    if not outcome.code and not account.said and not list(outcome.find("done")):
         return "crashed", f"ended with status 0, but not done: while {outcome.reached}"
     return None
 
 
-def _refused(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
-    if not said:
+def _refused(account: _Account) -> tuple[str, str] | None:
+    if not account.said:
         return None
-    status = f"exit status {outcome.code}"
-    return "refused", f"the compiler gave up ({status}), while {outcome.reached}: {said[0][:200]}"
+    code, reached = account.outcome.code, account.outcome.reached
+    said = account.said[0][:200]
+    return "refused", f"the compiler gave up (exit status {code}), while {reached}: {said}"
 
 
-def _numbers(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
-    for name in (f"{units}.npz", "soak.npz"):
-        found = _load(folder / name)
-        for output, wanted in expected.items():
+def _numbers(account: _Account) -> tuple[str, str] | None:
+    units = account.units
+    for name in (units, "soak"):
+        found = account.outputs(name)
+        for output, wanted in account.expected.items():
             if output not in found or found[output].size != wanted.size:
                 return "numbers", f"{output!r} is missing, or of another size, on {units}"
             a, b = (np.asarray(x, np.float64).ravel() for x in (found[output], wanted))
@@ -153,30 +175,31 @@ def _numbers(outcome, folder, units, expected, ops, said) -> tuple[str, str] | N
                 )
             cosine = _cosine(a, b)
             if not cosine >= COSINE:
-                if name == "soak.npz":
+                if name == "soak":
                     continue
                 text = f"cosine {cosine:.3f} to the executor's, at least {COSINE} expected"
                 return "numbers", f"{output!r} on {units}: {text}"
     return None
 
 
-def _elsewhere(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
-    planned = share(ops)
+def _elsewhere(account: _Account) -> tuple[str, str] | None:
+    planned = share(account.ops)
     if planned is None:
         return "elsewhere", "Core ML's plan says of no op where it runs"
     if planned >= RESIDENT:
         return None
-    dear = "; ".join(outside(ops))
+    dear = "; ".join(outside(account.ops))
     return "elsewhere", f"{planned:.0%} of the estimated time is planned on the ANE: {dear}"
 
 
-def _silent(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
+def _silent(account: _Account) -> tuple[str, str] | None:
     """Other arithmetic rounds otherwise, and another engine takes another time."""
-    times = {event["units"]: event["median"] for event in outcome.find("predicted")}
-    mine = _load(folder / f"{units}.npz")
+    units, predicted = account.units, account.outcome.find("predicted")
+    times = {event["units"]: event["median"] for event in predicted}
+    mine = account.outputs(units)
     for other, seconds in times.items():
         alike = abs(seconds - times[units]) <= ALIKE * seconds
-        theirs = _load(folder / f"{other}.npz")
+        theirs = account.outputs(other)
         same = all(np.array_equal(mine[name], theirs.get(name)) for name in mine)
         if other != units and alike and same:
             speed = f"{times[units] * 1e3:.3g} ms against {seconds * 1e3:.3g} ms"
@@ -188,14 +211,14 @@ def _silent(outcome, folder, units, expected, ops, said) -> tuple[str, str] | No
     return None
 
 
-def _soaked(outcome, folder, units, expected, ops, said) -> tuple[str, str] | None:
-    events = list(outcome.find("soak"))
+def _soaked(account: _Account) -> tuple[str, str] | None:
+    events = list(account.outcome.find("soak"))
     held = [event["resident"] for event in events if event.get("resident")]
     late = held[len(held) // 5 :]
     if len(late) > 1 and late[-1] - late[0] > LEAK:
         grown, calls = late[-1] - late[0], events[-1]["done"] - events[len(held) // 5]["done"]
         return "leaking", f"{grown / 1e6:.0f} MB more after {calls} predictions"
-    first, last = _load(folder / f"{units}.npz"), _load(folder / "soak.npz")
+    first, last = account.outputs(account.units), account.outputs("soak")
     for name in first:
         a, b = (np.asarray(x[name], np.float64).ravel() for x in (last, first))
         if not _cosine(a, b) >= COSINE:
@@ -209,10 +232,3 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
     a, b = a[keep], b[keep]
     length = float(np.sqrt((a * a).sum() * (b * b).sum()))
     return float((a * b).sum() / length) if length else float(np.array_equal(a, b))
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    if not path.exists():
-        return {}
-    with np.load(path) as file:
-        return dict(file)
