@@ -28,8 +28,8 @@ with silent_coremltools():
     from coremltools.converters.mil import Builder as mb
     from coremltools.converters.mil.mil import types
 
-__all__ = ["Case", "between", "conv", "ct", "found", "graph", "main", "mb", "milliseconds",
-           "random", "run", "save", "silent_coremltools"]  # fmt: skip
+__all__ = ["Case", "all_found", "between", "conv", "ct", "found", "graph", "main", "mb",
+           "milliseconds", "random", "run", "save", "silent_coremltools"]  # fmt: skip
 
 SOAK = 25  # predictions: what is asked here shows at the first
 
@@ -98,6 +98,11 @@ def _dry(case: Case) -> Residency:
 def found(results: Found, name: str) -> str:
     """A case in words."""
     return f"{name}: {results[name].verdict}"
+
+
+def all_found(results: Found) -> str:
+    """Every case in words."""
+    return "; ".join(found(results, name) for name in results)
 
 
 def milliseconds(results: Found, name: str, units: str = "CPU_AND_NE") -> float:

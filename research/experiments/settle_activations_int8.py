@@ -1,7 +1,7 @@
 """Claim activations-int8: weights and activations in int8 run at up to 1.88 times half precision's
 speed (Apple, cadamcat); refused by the engine's compiler on iOS (CoreML-LLM)."""
 
-from _settle import Case, conv, found, graph, main, mb, milliseconds, random
+from _settle import Case, all_found, conv, graph, main, mb, milliseconds, random
 import numpy as np
 
 CHANNELS, COLUMNS, LAYERS = 1024, 256, 8
@@ -38,7 +38,7 @@ def eight_bits(path):
 
 def decide(results):
     a, b = milliseconds(results, "fp16"), milliseconds(results, "int8 times int8")
-    said = "; ".join(found(results, name) for name in results)
+    said = all_found(results)
     return f"{a / b:.2f} times half precision's speed ({a:.3g} and {b:.3g} ms). {said}"
 
 

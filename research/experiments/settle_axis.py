@@ -4,7 +4,7 @@ For a cap at 65,536: ANEForge, M6 study. Against: a head of 66,688 rows ran on a
 convolution over 64 columns with so many rows says which.
 """
 
-from _settle import Case, conv, found, graph, main, mb
+from _settle import Case, all_found, conv, graph, main, mb
 
 ROWS = (16_384, 16_385, 50_016, 65_536, 65_537, 66_688, 131_072)
 
@@ -17,7 +17,7 @@ def head(rows: int):
 
 
 def decide(results):
-    said = "; ".join(found(results, f"{rows:,} rows") for rows in ROWS)
+    said = all_found(results)
     taken = [rows for rows in ROWS if results[f"{rows:,} rows"].resident]
     return f"{max(taken, default=0):,} rows are the most that ran on the engine. {said}"
 

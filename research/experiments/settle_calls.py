@@ -4,7 +4,7 @@ Private interfaces are not asked; what a call of Core ML costs is: the same work
 32 layers and as programs of 16, 8 and 4. Time over layers is a line; where it starts is the call.
 """
 
-from _settle import Case, conv, found, graph, main, mb, milliseconds
+from _settle import Case, all_found, conv, graph, main, mb, milliseconds
 import numpy as np
 
 LAYERS = (4, 8, 16, 32)
@@ -22,7 +22,7 @@ def write(layers: int):
 def decide(results):
     times = [milliseconds(results, f"{layers} layers") for layers in LAYERS]
     if np.isnan(times).any():
-        return "; ".join(found(results, case.name) for case in CASES)
+        return all_found(results)
     slope, start = np.polyfit(LAYERS, times, 1)
     return (
         f"a call takes {start:.3f} ms and {slope * 1e3:.1f} microseconds for each layer, through "

@@ -1,6 +1,6 @@
 """Claim conv-height: a kernel more than 31 high is refused (M6 study), or never (ANEForge)."""
 
-from _settle import Case, between, conv, found, main
+from _settle import Case, all_found, between, conv, main
 
 HEIGHTS = (15, 31, 32, 48)
 
@@ -10,7 +10,7 @@ def tall(height: int):
 
 
 def decide(results):
-    said = "; ".join(found(results, f"{height} high") for height in HEIGHTS)
+    said = all_found(results)
     if results["31 high"].resident:
         word = "is not" if results["32 high"].resident else "is"
         return f"more than 31 {word} refused. {said}"
