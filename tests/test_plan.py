@@ -83,7 +83,6 @@ class TestBytes:
 PEAK = """
 import sys
 import ane_book
-from ane_book.cli import app
 from ane_book.mil.analysis.memory import peak_resident
 ane_book.convert(sys.argv[1], out=sys.argv[2], context=32, prefill=8, partition="projections")
 print(peak_resident())
