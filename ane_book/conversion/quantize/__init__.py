@@ -174,6 +174,18 @@ class Encoded:
     op: str
     operands: dict[str, tuple[str, np.ndarray]]
 
+    @classmethod
+    def linear(cls, bits: int, data: np.ndarray, scale: np.ndarray) -> "Encoded":
+        """w = scale * data."""
+        operands = {"data": (f"int{bits}", data), "scale": ("fp16", scale)}
+        return cls("constexpr_blockwise_shift_scale", operands)
+
+    @classmethod
+    def palette(cls, bits: int, indices: np.ndarray, lut: np.ndarray) -> "Encoded":
+        """w = lut[index]."""
+        operands = {"indices": (f"uint{bits}", indices), "lut": ("fp16", lut)}
+        return cls("constexpr_lut_to_dense", operands)
+
     @property
     def shape(self) -> tuple[int, ...]:
         return next(iter(self.operands.values()))[1].shape
@@ -185,16 +197,9 @@ def encode(weight: Tensor, scheme: Scheme) -> Encoded:
         return Encoded("const", {"val": ("fp16", weight.half().numpy())})
     groups = scheme.groups(len(weight))
     if scheme.form == "linear":
-        data, scale = quantize(weight, groups, scheme.blocks(weight.shape[1]), scheme.bits)
-        return Encoded(
-            "constexpr_blockwise_shift_scale",
-            {"data": (f"int{scheme.bits}", data), "scale": ("fp16", scale)},
-        )
-    indices, lut = palettize(weight, groups, scheme.bits)
-    return Encoded(
-        "constexpr_lut_to_dense",
-        {"indices": (f"uint{scheme.bits}", indices), "lut": ("fp16", lut)},
-    )
+        blocks = scheme.blocks(weight.shape[1])
+        return Encoded.linear(scheme.bits, *quantize(weight, groups, blocks, scheme.bits))
+    return Encoded.palette(scheme.bits, *palettize(weight, groups, scheme.bits))
 
 
 def _is_projection(weight: Tensor) -> bool:

@@ -69,22 +69,18 @@ def encode(weight: Tensor, scheme: Scheme, moments: Moments) -> tuple[Encoded, f
     mean square of what they change in the outputs, each output by how much the loss feels it.
     """
     rows = weight.reshape(len(weight), -1).float()  # (O, C)
-    groups = scheme.groups(len(rows))
+    groups, bits = scheme.groups(len(rows)), scheme.bits
     if scheme.form == "linear":
-        scale = _scales(rows, groups, scheme.bits, moments)  # (G,)
-        codes, errors = _feedback(rows, moments, _on_a_grid(scale, len(rows), scheme.bits))
-        shared = ("scale", ("fp16", scale.half().reshape(groups, 1, 1, 1).numpy()))
-        own = ("data", (f"int{scheme.bits}", codes))
-        op = "constexpr_blockwise_shift_scale"
+        scale = _scales(rows, groups, bits, moments)  # (G,)
+        codes, errors = _feedback(rows, moments, _on_a_grid(scale, len(rows), bits))
+        stored, shared = Encoded.linear, scale.half().reshape(groups, 1, 1, 1)
     else:
-        lut = _palettes(rows, groups, scheme.bits, moments)  # (G, P)
+        lut = _palettes(rows, groups, bits, moments)  # (G, P)
         codes, errors = _feedback(rows, moments, _in_palettes(lut))
-        shared = ("lut", ("fp16", lut.half().reshape(groups, 1, 1, 1, -1, 1).numpy()))
-        own = ("indices", (f"uint{scheme.bits}", codes.view(torch.uint8)))
-        op = "constexpr_lut_to_dense"
-    key, (dtype, array) = own
-    operands = {key: (dtype, array.reshape(weight.shape).numpy()), shared[0]: shared[1]}
-    return Encoded(op, operands), float(errors @ moments.outputs) / 2
+        codes = codes.view(torch.uint8)
+        stored, shared = Encoded.palette, lut.half().reshape(groups, 1, 1, 1, -1, 1)
+    encoded = stored(bits, codes.reshape(weight.shape).numpy(), shared.numpy())
+    return encoded, float(errors @ moments.outputs) / 2
 
 
 def _scales(rows: Tensor, groups: int, bits: int, moments: Moments) -> Tensor:
