@@ -6,12 +6,12 @@ scores of labels.
 """
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from ane_book.bundle.parts import Embedding, Tags, Vectors
 from ane_book.conversion.build import BundleBuilder
-from ane_book.conversion.golden import GoldenPass
+from ane_book.conversion.golden import GoldenPass, loaded
 from ane_book.conversion.write.encoder import lower_encoder, write_encoder
 from ane_book.host import text_mask
 from ane_book.models import find
@@ -28,8 +28,8 @@ class EncoderPass(GoldenPass):
     def _hidden(self, layer: int) -> Tensor:
         if layer:
             return super()._hidden(layer)
-        first = find(self.config.architecture).first(self.config)
-        first.load_state_dict(end_weights(self.config, "first", self.read))
+        make = partial(find(self.config.architecture).first, self.config)
+        first = loaded(make, end_weights(self.config, "first", self.read))
         with torch.inference_mode():
             return first(self._given(self.tokens))
 
@@ -41,13 +41,11 @@ class EncoderPass(GoldenPass):
         T = len(self.tokens)
         return block(hidden, torch.zeros(1, 1, T, T))
 
-    def write(self, path: Path) -> None:
-        """golden.npz: the tokens, and their vector (C,) of length 1."""
+    def _results(self) -> dict[str, np.ndarray]:
+        """The vector of the tokens, (C,), of length 1."""
         rows = self._hidden(self.config.num_layers)[0, :, 0].numpy()  # (C, T)
         vector = rows[:, 0] if self.config.pooling == "cls" else rows.mean(axis=1)
-        vector = vector / np.linalg.norm(vector)
-        with path.open("wb") as file:
-            np.savez(file, tokens=self.tokens, hidden=self.hidden(), vector=vector)
+        return {"vector": vector / np.linalg.norm(vector)}
 
 
 class TaggerPass(GoldenPass):
@@ -59,14 +57,12 @@ class TaggerPass(GoldenPass):
         mask = text_mask([T], T, self.config.sliding_window)
         return block(hidden, *map(torch.from_numpy, (*tables, mask)))
 
-    def write(self, path: Path) -> None:
-        """golden.npz: the tokens, and their logits (N, T)."""
-        last = find(self.config.architecture).last(self.config)
-        last.load_state_dict(end_weights(self.config, "last", self.read))
+    def _results(self) -> dict[str, np.ndarray]:
+        """The logits of the tokens, (N, T)."""
+        make = partial(find(self.config.architecture).last, self.config)
+        last = loaded(make, end_weights(self.config, "last", self.read))
         with torch.inference_mode():
-            logits = last(self._hidden(self.config.num_layers))[0, :, 0].numpy()
-        with path.open("wb") as file:
-            np.savez(file, tokens=self.tokens, hidden=self.hidden(), logits=logits)
+            return {"logits": last(self._hidden(self.config.num_layers))[0, :, 0].numpy()}
 
 
 def end_weights(config, end: str, read) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ Letters: C hidden size, T golden tokens, S slots of the cache, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from ane_book.host import Host, causal_mask
@@ -19,7 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GoldenPass"]
+__all__ = ["GoldenPass", "loaded"]
+
+
+def loaded(make: Callable[[], nn.Module], weights: dict[str, Tensor]) -> nn.Module:
+    """A module with the weights of a state dict, which take no memory twice."""
+    with torch.device("meta"):  # none for parameters that are given
+        module = make()
+    module.load_state_dict(weights, assign=True)
+    return module
 
 
 class GoldenPass:
@@ -48,12 +56,9 @@ class GoldenPass:
         """The state dict of each layer, run as it goes by; then the hidden state is on disk."""
         hidden, architecture = self._hidden(layers.start), find(self.config.architecture)
         kinds = architecture.kinds(self.config)
-        with torch.device("meta"):  # no memory for parameters that are given
-            blocks = {kind: architecture.block(self.config, kind) for kind in set(kinds)}
         for layer in layers:
-            block = blocks[kinds[layer]]
             state = decoder.block_weights(self.config, layer, self.read)
-            block.load_state_dict(state, assign=True)
+            block = loaded(partial(architecture.block, self.config, kinds[layer]), state)
             with torch.inference_mode():
                 hidden = self._step(block, hidden, kinds[layer])
             yield state
@@ -101,25 +106,21 @@ class GoldenPass:
 
     def head(self, splits: tuple[int, ...], weights: dict[str, Tensor]) -> None:
         """The next parts of the vocabulary; `weights` is the state dict of a `Head` with them."""
-        with torch.device("meta"):
-            head = decoder.Head(self.config, splits)
-        head.load_state_dict(weights, assign=True)
+        head = loaded(partial(decoder.Head, self.config, splits), weights)
         with torch.inference_mode():
             self._logits += head(self._hidden(self.config.num_layers))  # (1, V_i, 1, T) each
 
     def write(self, path: Path) -> None:
-        """golden.npz, once all parts of the vocabulary have passed."""
-        logits = torch.cat(self._logits, dim=1)[0, :, 0]  # (V, T)
+        """golden.npz, once all layers and all parts of the vocabulary have passed."""
         with path.open("wb") as file:
-            np.savez(
-                file,
-                tokens=self.tokens,
-                hidden=self.hidden(),
-                logits=logits[:, -1].numpy(),
-                argmax=logits.argmax(dim=0).numpy(),
-            )
+            np.savez(file, tokens=self.tokens, hidden=self._hidden_states(), **self._results())
 
-    def hidden(self) -> np.ndarray:
+    def _results(self) -> dict[str, np.ndarray]:
+        """The last token's logits (V,), and every token's likeliest next one (T,)."""
+        logits = torch.cat(self._logits, dim=1)[0, :, 0]  # (V, T)
+        return {"logits": logits[:, -1].numpy(), "argmax": logits.argmax(dim=0).numpy()}
+
+    def _hidden_states(self) -> np.ndarray:
         """The hidden state before the first program of layers and after each, (n + 1, C, T)."""
         layers = sorted(int(file.stem[7:]) for file in self.folder.glob("hidden_*.npy"))
         states = [self._given(self.tokens), *map(self._hidden, layers)]

@@ -12,9 +12,10 @@ Letters: O output channels, C input channels of a projection, T tokens of a wind
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from ane_book.conversion.golden import GoldenPass
+from ane_book.conversion.golden import GoldenPass, loaded
 from ane_book.conversion.quantize.feedback import Moments, moments_of
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
@@ -92,18 +93,15 @@ class Calibration(GoldenPass):
         """A layer with its weights, and its kind."""
         architecture = find(self.config.architecture)
         kind = architecture.kinds(self.config)[layer]
-        with torch.device("meta"):  # no memory for parameters that are given
-            block = architecture.block(self.config, kind)
-        block.load_state_dict(decoder.block_weights(self.config, layer, self.read), assign=True)
+        state = decoder.block_weights(self.config, layer, self.read)
+        block = loaded(partial(architecture.block, self.config, kind), state)
         return block.requires_grad_(False), kind
 
     def _head(self, hidden: list[Tensor]) -> list[Tensor]:
         """The gradients of what the head takes, on the windows that go backwards."""
         splits = (self.config.vocab_size,)
-        with torch.device("meta"):
-            head = decoder.Head(self.config, splits)
-        head.load_state_dict(decoder.head_weights(self.config, splits, self.read), assign=True)
-        head.requires_grad_(False)
+        state = decoder.head_weights(self.config, splits, self.read)
+        head = loaded(partial(decoder.Head, self.config, splits), state).requires_grad_(False)
         draw, variance = torch.Generator().manual_seed(0), torch.zeros(*splits)
 
         def loss(x: Tensor) -> Tensor:
