@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ane_book.bundle import Bundle
 from ane_book.conversion.builders import BUILDERS
-from ane_book.conversion.plan import Program
 from ane_book.errors import InvalidInput, WeightsNotFound
 from ane_book.models import read_config
 from ane_book.models.base.decoder import block_weights
@@ -61,16 +60,10 @@ class Again:
         self._builder = kind(bundle.manifest.name, source, config, bundle.recipe)
         self._builder.partial = folder
         self._builder.write_embedding(folder / "embedding.npy")  # where it is tied, the head's too
-        own = self._builder.config, bundle.recipe, folder, self._builder.read
-        self._golden = kind.golden_pass(*own)
 
     @cached_property
     def _pieces(self) -> dict:
         return self._builder.lower()
-
-    def _splits(self, program: Program) -> dict[int, int]:
-        """Number and rows of each part of the vocabulary that a program holds."""
-        return {i: self._builder.plan.splits[i] for i in program.parts}
 
     def golden(self) -> dict[str, np.ndarray]:
         """The golden numbers, from PyTorch; see `Bundle.golden`."""
@@ -78,13 +71,13 @@ class Again:
         if self._bundle.manifest.vectors:
             builder.write_positions(folder / "positions.npy")
         for layers, _ in builder.plan.groups():
-            for _ in self._golden.layers(layers):
+            for _ in builder.golden.layers(layers):
                 pass
         for program in builder.plan.head:
-            if splits := self._splits(program):
-                self._golden.head(tuple(splits.values()), builder.head_weights(splits))
+            if splits := builder.plan.rows(program):
+                builder.golden.head(tuple(splits.values()), builder.head_weights(splits))
         path = folder / "golden.npz"
-        self._golden.write(path)
+        builder.golden.write(path)
         with np.load(path) as file:
             return dict(file)
 
@@ -94,7 +87,7 @@ class Again:
         program = next(p for p in builder.plan.steps if p.package == name)
         matrix = program.projection is not None
         if program.parts:
-            splits = self._splits(program)
+            splits = builder.plan.rows(program)
             builder.head(path, splits, builder.head_weights(splits))
         elif not program.layers:
             builder.norm(path)

@@ -82,13 +82,16 @@ class BundleBuilder:
         """The functions of every package, and T, the tokens that a call of each takes."""
         return self.recipe.functions
 
+    @cached_property
+    def golden(self) -> GoldenPass:
+        return self.golden_pass(self.config, self.recipe, self.partial, self.read)
+
     def build(self, target: Path, key: str) -> Bundle:
         """Build the bundle, or finish one that was interrupted; `key` names source and recipe.
 
         Raises OutOfSpace before anything is done, or when the disk fills up in the middle.
         """
         self.partial = beside(target, "partial")
-        self.golden = self.golden_pass(self.config, self.recipe, self.partial, self.read)
         try:
             with Journal(self.partial, key) as self.journal:
                 self._build()
@@ -246,7 +249,7 @@ class BundleBuilder:
             if not program.parts:
                 self._whole(program.package, self.norm)
                 continue
-            splits = {i: self.plan.splits[i] for i in program.parts}
+            splits = self.plan.rows(program)
             weights = self.head_weights(splits)
             self.golden.head(tuple(splits.values()), weights)
             self._whole(program.package, lambda path, s=splits, w=weights: self.head(path, s, w))

@@ -125,11 +125,15 @@ class Plan:
         """
         config = self.config
         part = 8 * max(self.splits, default=0) * config.hidden_size
-        rows = max((sum(self.splits[i] for i in program.parts) for program in self.head), default=0)
+        rows = max((sum(self.rows(program).values()) for program in self.head), default=0)
         head = self.embedding_bytes + 4 * rows * config.hidden_size + part
         kinds = set(find(config.architecture).kinds(config))
         layer = 6 * max(sum(layer_blobs(config, SCHEMES["none"], kind)) for kind in kinds)
         return IMPORTED + max(3 * self.embedding_bytes, layer, head)
+
+    def rows(self, program: Program) -> dict[int, int]:
+        """Number and rows of each part of the vocabulary that a program holds."""
+        return {i: self.splits[i] for i in program.parts}
 
     def groups(self) -> list[tuple[range, list[Program]]]:
         """Layers that are read together, each with the programs that come of them."""
