@@ -24,7 +24,7 @@ class CalibratedBuilder(BundleBuilder):
 
     @cached_property
     def _allotment(self) -> Allotment:
-        return Allotment(self.config, self.recipe, self.plan, self.partial, self.read)
+        return Allotment(self.plan, self.partial, self.read)
 
     def _write_layers(self) -> None:
         if (self.partial / Allotment.file).exists():

@@ -20,7 +20,6 @@ from ane_book.conversion.quantize.feedback import Moments, encode
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig
 from ane_book.models.base import decoder
-from ane_book.options import Recipe
 from ane_book.text.process import TextProcess
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ STRETCH, EVERY = 32, 8  # of so many stretches of rows one is stored to see what
 
 
 class Allotment:
-    """The schemes of a bundle in the making, whose unfinished folder is `folder`.
+    """The schemes of a planned bundle in the making, whose unfinished folder is `folder`.
 
     read(name) gives a tensor under its `transformers` name, float32. `file` has the scheme of every
     matrix; it stays in the bundle.
@@ -40,16 +39,9 @@ class Allotment:
 
     file = "schemes.json"
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        recipe: Recipe,
-        plan: Plan,
-        folder: Path,
-        read: Callable[[str], np.ndarray],
-    ):
-        self.config, self.plan, self.splits = config, plan, plan.splits
-        self.folder, self.read = folder, read
+    def __init__(self, plan: Plan, folder: Path, read: Callable[[str], np.ndarray]):
+        self.plan, self.config, self.folder, self.read = plan, plan.config, folder, read
+        recipe = plan.recipe
         self.layers, self.head = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
 
     @staticmethod
@@ -95,11 +87,15 @@ class Allotment:
                 yield f"layers.{layer}.{name}", state[name], self.layers, moments
             report(f"schemes of layer {layer + 1} of {self.config.num_layers}")
         (moments,) = calibration.of(HEAD).values()
-        weights = decoder.head_weights(self.config, self.splits, self.read)
-        parts = torch.arange(sum(self.splits)).split(self.splits)
-        for i, rows in enumerate(parts):
+        weights = decoder.head_weights(self.config, self.plan.splits, self.read)
+        for i, rows in enumerate(self._rows):
             yield f"head.{i}", weights[f"parts.{i}.weight"], self.head, moments.of_rows(rows)
         report("schemes of the head")
+
+    @property
+    def _rows(self) -> tuple[Tensor, ...]:
+        """The rows of the vocabulary that each part of it has."""
+        return torch.arange(self.config.vocab_size).split(self.plan.splits)
 
     def layer(self, layer: int, state: dict[str, Tensor]) -> dict[str, Tensor | Encoded]:
         """The state dict of a layer, with the matrices that have a scheme stored by it."""
@@ -114,9 +110,8 @@ class Allotment:
 
     def parts(self, parts: list[int], weights: dict[str, Tensor]) -> dict[str, Tensor | Encoded]:
         """The same of a `Head` with these parts of the vocabulary."""
-        table, stored = self._table(), {}
+        table, rows, stored = self._table(), self._rows, {}
         (moments,) = self._calibration().of(HEAD).values()
-        rows = torch.arange(sum(self.splits)).split(self.splits)
         for own, i in enumerate(parts):
             if f"head.{i}" in table:
                 scheme, name = find_scheme(table[f"head.{i}"]), f"parts.{own}.weight"
