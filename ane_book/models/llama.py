@@ -4,7 +4,7 @@ References: Llama 2, Touvron et al. 2023 (arXiv 2307.09288); `transformers`, mod
 llama.cpp, convert_hf_to_gguf.py.
 """
 
-from ane_book.models.base.architecture import GGUF
+from ane_book.models.base.architecture import GGUF, halves
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
 import numpy as np
@@ -28,8 +28,5 @@ class Llama(Dense):
         Its "llama" rotates neighbours (0, 1), (2, 3), ...; `transformers` rotates halves (0, D/2),
         (1, D/2 + 1), ... The GGUF of most other architectures has the rows as they were.
         """
-        heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}.get(name.split(".")[-2])
-        if heads is None:
-            return array
-        pairs = array.reshape(heads, -1, 2, *array.shape[1:])  # (heads, D/2, 2, C)
-        return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
+        rotated = name.split(".")[-2] in ("q_proj", "k_proj")
+        return halves(array, config.head_dim) if rotated else array

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["FULL", "GGUF", "Architecture", "Shape", "Tensor"]
+__all__ = ["FULL", "GGUF", "Architecture", "Shape", "Tensor", "halves"]
 
 Shape = tuple[int, ...]
 
@@ -45,12 +45,17 @@ class Tensor:
     def rows(self, array: np.ndarray) -> np.ndarray:
         """Float32 (with the values of fp16, as `array`), as our parameter has them."""
         if self.pairs:
-            heads = array.reshape(-1, self.pairs // 2, 2, *array.shape[1:])
-            array = heads.swapaxes(1, 2).reshape(array.shape)
+            array = halves(array, self.pairs)
         if (self.times, self.plus) != (1.0, 0.0):
             array = array * np.float32(self.times) + self.plus
             array = array.astype(np.float16).astype(np.float32)
         return np.tile(array, self.repeat) if self.repeat > 1 else array
+
+
+def halves(array: np.ndarray, D: int) -> np.ndarray:
+    """Rows of heads of size D, rotary pairs 2i and 2i + 1 of each put at i and i + D/2."""
+    heads = array.reshape(-1, D // 2, 2, *array.shape[1:])
+    return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(array.shape)
 
 
 @dataclass(frozen=True)
