@@ -5,7 +5,7 @@ sink; the feed-forward is a mixture of experts, of which a token's router picks 
 program gives a score for each label of a token.
 
 The labels of a kind of span are B, I and E (it begins, goes on, ends) and S (one token alone); O is
-outside of all. The host makes spans of them (`ane_book.runtime.tagger`).
+outside of all. The host makes spans of them (`ane_book.runtime.tags`).
 
 Letters: C hidden size, F feed-forward size of an expert, H query heads, K key/value heads, D head
 size, W band, E experts, N labels.
@@ -20,7 +20,7 @@ from ane_book.errors import UnsupportedModel
 from ane_book.host import Host, check_labels
 from ane_book.models.base.architecture import FULL, Architecture, Tensor
 from ane_book.models.base.config import Count, DecoderConfig, Width
-from ane_book.models.base.dense import plain_rope, rope_type
+from ane_book.models.base.dense import plain_rope, sizes, typed_scaling
 from ane_book.models.base.experts import Experts, Strategy
 from pydantic import Field, model_validator
 
@@ -94,21 +94,13 @@ class PrivacyFilter(Architecture):
     def config(self, fields: dict) -> PrivacyFilterConfig:
         fields = plain_rope(fields)
         self.refuse(fields)
-        heads = fields["num_attention_heads"]
         theta = fields.get("rope_theta")
         return PrivacyFilterConfig(
+            **sizes(fields),
             architecture=self.model_type,
-            hidden_size=fields["hidden_size"],
-            intermediate_size=fields["intermediate_size"],
-            num_layers=fields["num_hidden_layers"],
-            num_heads=heads,
-            num_kv_heads=fields.get("num_key_value_heads") or heads,
-            head_dim=fields.get("head_dim") or fields["hidden_size"] // heads,
-            vocab_size=fields["vocab_size"],
             rms_norm_eps=fields.get("rms_norm_eps", 1e-5),
             rope_theta=150000.0 if theta is None else theta,
-            rope_scaling=_scaling(fields),
-            max_position=fields["max_position_embeddings"],
+            rope_scaling=self._scaling(fields),
             sliding_window=fields["sliding_window"],
             num_experts=fields.get("num_local_experts") or fields["num_experts"],
             experts_per_token=fields["num_experts_per_tok"],
@@ -116,6 +108,12 @@ class PrivacyFilter(Architecture):
             swiglu_limit=fields.get("swiglu_limit", 7.0),
             labels=_labels(fields.get("id2label")),
         )
+
+    def _scaling(self, fields: dict) -> dict | None:
+        """The rotary embedding's; `YARN` where nothing is said of the embedding at all."""
+        if (given := fields["rope_scaling"]) is None:
+            return YARN if fields["rope_theta"] is None else None
+        return typed_scaling(given, ("linear", "yarn"), self.model_type)
 
     def kinds(self, config: PrivacyFilterConfig) -> list[str]:
         return [FULL] * config.num_layers
@@ -178,19 +176,6 @@ class PrivacyFilter(Architecture):
             "last.score.weight": Tensor("score.weight", (N, C)),
             "last.score.bias": Tensor("score.bias", (N,)),
         }
-
-
-def _scaling(fields: dict) -> dict | None:
-    """The rotary embedding's scaling; `YARN` where nothing is said of the embedding at all."""
-    scaling = fields["rope_scaling"]
-    if scaling is None:
-        return YARN if fields["rope_theta"] is None else None
-    if (kind := rope_type(scaling)) not in ("yarn", "linear"):
-        raise UnsupportedModel(
-            f"config.json: rope_scaling of type {kind!r} is not supported for "
-            "openai_privacy_filter models; supported: default, linear, yarn"
-        )
-    return {key: value for key, value in scaling.items() if key != "type"} | {"rope_type": kind}
 
 
 def _labels(names: dict | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 Architectures say what differs from it, each in its own file. Letters as in config.py.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ane_book.errors import UnsupportedModel
@@ -13,7 +14,16 @@ from ane_book.models.base.config import DecoderConfig
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["NAMES", "OUTER", "Dense", "head_norms", "plain_rope", "rope_type"]
+__all__ = [
+    "NAMES",
+    "OUTER",
+    "Dense",
+    "head_norms",
+    "plain_rope",
+    "rope_type",
+    "sizes",
+    "typed_scaling",
+]
 
 #: GGUF's names of tensors -> those of `transformers`: around the layers, and in one.
 OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -55,40 +65,28 @@ class Dense(Architecture):
 
     def read(self, fields: dict) -> dict:
         """The fields of `Config`, of those of a `plain_rope` configuration."""
-        heads, theta = fields["num_attention_heads"], fields.get("rope_theta")
-        return {
+        theta = fields.get("rope_theta")
+        return sizes(fields) | {
             "architecture": self.model_type,
-            "hidden_size": fields["hidden_size"],
-            "intermediate_size": fields["intermediate_size"],
-            "num_layers": fields["num_hidden_layers"],
-            "num_heads": heads,
-            "num_kv_heads": fields.get("num_key_value_heads") or heads,
-            "head_dim": fields.get("head_dim") or fields["hidden_size"] // heads,
-            "vocab_size": fields["vocab_size"],
             "rms_norm_eps": fields["rms_norm_eps"],
             "rope_theta": self.rope_theta if theta is None else theta,
             "rope_scaling": self.read_scaling(fields),
-            "max_position": fields["max_position_embeddings"],
             "tied_embeddings": fields.get("tie_word_embeddings") or False,
         }
 
     def read_scaling(self, fields: dict) -> dict | None:
         """The scaling of a `plain_rope` configuration; refuses a type that is not there."""
-        scaling = fields["rope_scaling"]
-        if scaling is None:
+        given = fields["rope_scaling"]
+        if given is None:
             return None
-        kind = rope_type(scaling)
-        kind = "longrope" if kind == "su" else kind  # as it was called in 2024
-        if kind not in self.scalings:
-            raise UnsupportedModel(
-                f"config.json: rope_scaling of type {kind!r} is not supported for "
-                f"{self.model_type} models; supported: default, {', '.join(self.scalings)}"
-            )
-        if kind in ("llama3", "longrope", "yarn"):  # at the top, as in Phi's files, it has priority
-            name = "original_max_position_embeddings"
-            original = fields.get(name) or scaling.get(name) or fields["max_position_embeddings"]
-            scaling = scaling | {name: original}
-        return {key: value for key, value in scaling.items() if key != "type"} | {"rope_type": kind}
+        if rope_type(given) == "su":  # as it was called in 2024
+            given = given | {"rope_type": "longrope"}
+        given = typed_scaling(given, self.scalings, self.model_type)
+        if given["rope_type"] in ("llama3", "longrope", "yarn"):
+            name = "original_max_position_embeddings"  # has priority at the top, as in Phi's files
+            original = fields.get(name) or given.get(name) or fields["max_position_embeddings"]
+            given = given | {name: original}
+        return given
 
     # --- blocks, and what the host gives them
 
@@ -198,6 +196,32 @@ def plain_rope(config: dict) -> dict:
         result["partial_rotary_factor"] = partial
     result["rope_scaling"] = None if rope_type(scaling) == "default" else scaling
     return result
+
+
+def sizes(fields: dict) -> dict:
+    """The sizes of a model as `DecoderConfig` calls them, of a `config.json`."""
+    heads = fields["num_attention_heads"]
+    return {
+        "hidden_size": fields["hidden_size"],
+        "intermediate_size": fields["intermediate_size"],
+        "num_layers": fields["num_hidden_layers"],
+        "num_heads": heads,
+        "num_kv_heads": fields.get("num_key_value_heads") or heads,
+        "head_dim": fields.get("head_dim") or fields["hidden_size"] // heads,
+        "vocab_size": fields["vocab_size"],
+        "max_position": fields["max_position_embeddings"],
+    }
+
+
+def typed_scaling(given: dict, supported: Sequence[str], model_type: str) -> dict:
+    """A `rope_scaling` with its type as `rope_type`; refuses one that is not supported."""
+    kind = rope_type(given)
+    if kind not in supported:
+        raise UnsupportedModel(
+            f"config.json: rope_scaling of type {kind!r} is not supported for "
+            f"{model_type} models; supported: default, {', '.join(supported)}"
+        )
+    return {key: value for key, value in given.items() if key != "type"} | {"rope_type": kind}
 
 
 def rope_type(scaling: dict) -> str:
