@@ -7,6 +7,7 @@ one stretch to another get names that are the same in every layer and function.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import Piece, value_type
 
 __all__ = ["Cut", "cut_block", "source"]
@@ -33,7 +34,7 @@ def cut_block(piece: Piece, projections: Sequence[str]) -> Cut:
         if projection not in projections:
             stretches[-1].append(operation)
             continue
-        (taken[projection],) = _operands(operation, "x")
+        (taken[projection],) = operands(operation, "x")
         if taken[projection] in piece.inputs:  # of which no stretch makes anything
             stretches[-1].append(_identity(operation, piece))
             taken[projection] = stretches[-1][-1].outputs[0].name
@@ -55,13 +56,13 @@ def _projection(operation, piece: Piece) -> str | None:
     """The module whose convolution an op is."""
     if operation.type != "conv":
         return None
-    (weight,) = _operands(operation, "weight")
+    (weight,) = operands(operation, "weight")
     return piece.parameters.get(weight, "").removesuffix(".weight")
 
 
 def _identity(operation, piece: Piece):
     """An op that makes an input of the block a value of its own, for `operation` to take as x."""
-    (x,) = _operands(operation, "x")
+    (x,) = operands(operation, "x")
     copy = type(operation)(type="identity")
     copy.inputs["x"].arguments.add(name=x)
     copy.outputs.add(name=f"{x}_as_it_is", type=value_type("fp16", piece.inputs[x]))
@@ -75,7 +76,7 @@ def _pieces(piece: Piece, stretches: list[list], names: dict[str, str]) -> list[
     found = []
     for operations in ([o for o in s if o.type != "const"] for s in stretches):
         made = dict.fromkeys(v.name for o in operations for v in o.outputs)
-        used = dict.fromkeys(v for o in operations for key in o.inputs for v in _operands(o, key))
+        used = dict.fromkeys(v for o in operations for key in o.inputs for v in operands(o, key))
         own = [constants[name] for name in used if name in constants]
         inputs = {n: shapes[n] for n in used if n not in constants and n not in made}
         parameters = {n: piece.parameters[n] for n in used if n in piece.parameters}
@@ -87,10 +88,6 @@ def _pieces(piece: Piece, stretches: list[list], names: dict[str, str]) -> list[
         Piece(operations, inputs, tuple(name for name in made if name in names), parameters)
         for operations, inputs, made, parameters in found
     ]
-
-
-def _operands(operation, key: str) -> list[str]:
-    return [binding.name for binding in operation.inputs[key].arguments]
 
 
 def _shape(value) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ Reference: coremltools 9.0, the passes `fuse_layernorm_or_instancenorm` and
 
 import numpy as np
 
-__all__ = ["join_norms", "sharpen_epsilon"]
+__all__ = ["join_norms", "operands", "sharpen_epsilon"]
 
 
 def join_norms(operations: list) -> list:
@@ -29,7 +29,7 @@ def join_norms(operations: list) -> list:
             for key in ("x", "axes", "epsilon"):
                 operation.inputs[key].CopyFrom(norm.inputs[key])
     kept = [o for o in operations if not any(o is norm for norm in norms)]
-    used = {name for o in kept for key in o.inputs for name in _operands(o, key)}
+    used = {name for o in kept for key in o.inputs for name in operands(o, key)}
     return [o for o in kept if o.type != "const" or o.outputs[0].name in used]
 
 
@@ -37,9 +37,7 @@ def sharpen_epsilon(operations: list, epsilon: float) -> None:
     """Give every layer_norm its eps in single precision (iOS 17 lets its dtype differ from x's)."""
     from coremltools.converters.mil.backend.mil import helper
 
-    wanted = {
-        name for o in operations if o.type == "layer_norm" for name in _operands(o, "epsilon")
-    }
+    wanted = {name for o in operations if o.type == "layer_norm" for name in operands(o, "epsilon")}
     for operation in operations:
         if operation.outputs and operation.outputs[0].name in wanted:
             value = helper.create_scalar_value(np.float32(epsilon))
@@ -47,6 +45,6 @@ def sharpen_epsilon(operations: list, epsilon: float) -> None:
             operation.outputs[0].type.CopyFrom(value.type)
 
 
-def _operands(operation, key: str) -> list[str]:
+def operands(operation, key: str) -> list[str]:
     """The names of the values that an op takes as `key`."""
     return [b.name for b in operation.inputs[key].arguments] if key in operation.inputs else []
