@@ -34,7 +34,8 @@ def as_engine(operation: Operation, function: Callable) -> Callable:
         return lambda **given: function(**{key: _finite(v) for key, v in given.items()})
 
     def run(**given: object) -> Tensor:
-        result = function(**{key: _widened(value) for key, value in given.items()})
+        # Widened, so that sums are seen before they are rounded.
+        result = function(**{key: _finite(v, torch.float32) for key, v in given.items()})
         mean = operation.type == "reduce_mean"
         return _summed(result, given["x"].numel() / result.numel() if mean else 1)
 
@@ -49,18 +50,10 @@ def _summed(y: Tensor, terms: float) -> Tensor:
     return torch.where(lost, y.sign() * torch.inf, fixed).half()
 
 
-def _finite(value: object) -> object:
-    """A tensor without infinity and NaN; anything else as it is."""
+def _finite(value: object, dtype: torch.dtype = torch.float16) -> object:
+    """A tensor of half precision in `dtype`, without infinity and NaN; anything else as it is."""
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [_finite(one, dtype) for one in value]
     if not isinstance(value, Tensor) or value.dtype != torch.float16:
         return value
-    return torch.nan_to_num(value, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
-
-
-def _widened(value: object) -> object:
-    """A tensor of half precision as float32, so that its sums are seen before they are rounded."""
-    if isinstance(value, list):
-        return [_widened(one) for one in value]
-    value = _finite(value)
-    return value.float() if isinstance(value, Tensor) and value.dtype == torch.float16 else value
+    return torch.nan_to_num(value, nan=0.0, posinf=LARGEST, neginf=-LARGEST).to(dtype)
