@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from ane_book.errors import InvalidInput
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-__all__ = ["Bytes", "Recipe", "Sampling", "checked", "parse_bytes"]
+__all__ = ["Bytes", "Recipe", "Sampling", "Strategy", "checked", "parse_bytes"]
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -42,6 +42,8 @@ Real = Annotated[float, BeforeValidator(_plain), Field(strict=True, allow_inf_na
 Texts = Annotated[
     tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
 ]
+#: What of a mixture of experts is in a graph: see `ane_book.models.base.experts`.
+Strategy = Literal["dense", "packed"]
 
 
 class Recipe(BaseModel):
@@ -79,7 +81,7 @@ class Recipe(BaseModel):
         description="A program for as many layers as the limit allows, for all of them, or for "
         "each matrix, with the rest on the host.",
     )
-    experts: Literal["dense", "packed"] = Field(
+    experts: Strategy = Field(
         "packed",
         description="Of a mixture of experts: a convolution for each expert, or for as many side "
         "by side as keep a product narrow.",

@@ -21,7 +21,8 @@ from ane_book.host import Host, check_labels
 from ane_book.models.base.architecture import FULL, Architecture, Tensor
 from ane_book.models.base.config import Count, DecoderConfig, Width
 from ane_book.models.base.dense import plain_rope, sizes, typed_scaling
-from ane_book.models.base.experts import Experts, Strategy
+from ane_book.models.base.experts import Experts
+from ane_book.options import Strategy
 from pydantic import Field, model_validator
 
 if TYPE_CHECKING:

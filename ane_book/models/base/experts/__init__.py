@@ -21,12 +21,10 @@ from itertools import pairwise
 from typing import Literal
 
 from ane_book.models.base.architecture import Shape, Tensor
+from ane_book.options import Strategy
 import numpy as np
 
-__all__ = ["DEEPEST", "STRATEGIES", "Experts", "Stacked", "Strategy"]
-
-Strategy = Literal["dense", "packed"]
-STRATEGIES: tuple[Strategy, ...] = ("dense", "packed")
+__all__ = ["DEEPEST", "Experts", "Stacked"]
 
 #: Terms of a down-projection: so many were seen on the engine, twice as many nowhere.
 DEEPEST = 20_480
