@@ -22,7 +22,7 @@ def tiny() -> tuple[nn.Module, callable]:
 
 
 class TestRuns:
-    schedule = Schedule(steps=20, warm_up=4, every=6)
+    schedule = Schedule(steps=20, rate=0.03, warm_up=4, every=6)
 
     def test_broken_off_and_taken_up_ends_where_one_straight_through_does(self, tmp_path):
         straight, loss = tiny()
