@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from ane_book.errors import InvalidInput
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-__all__ = ["Bytes", "Recipe", "Sampling", "Strategy", "checked", "parse_bytes"]
+__all__ = ["APART", "Bytes", "Recipe", "Sampling", "Strategy", "checked", "parse_bytes"]
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -43,7 +43,9 @@ Texts = Annotated[
     tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
 ]
 #: What of a mixture of experts is in a graph: see `ane_book.models.base.experts`.
-Strategy = Literal["dense", "packed"]
+Strategy = Literal["dense", "packed", "dispatch", "functions"]
+#: Strategies with experts out of the graph, for the host to call as the router chooses.
+APART = ("dispatch", "functions")
 
 
 class Recipe(BaseModel):
@@ -83,8 +85,9 @@ class Recipe(BaseModel):
     )
     experts: Strategy = Field(
         "packed",
-        description="Of a mixture of experts: a convolution for each expert, or for as many side "
-        "by side as keep a product narrow.",
+        description="Of a mixture of experts: a convolution for each expert; for as many side by "
+        "side as keep a product narrow; a program for each expert, called when it is chosen; or "
+        "the experts of a layer as functions of one package, called likewise.",
     )
 
     @model_validator(mode="before")

@@ -39,13 +39,13 @@ from ane_book.conversion.write.projections import (
     write_host,
     write_projection,
 )
-from ane_book.errors import InvalidWeights, OutOfSpace
+from ane_book.errors import InvalidInput, InvalidWeights, OutOfSpace
 from ane_book.mil.package.function import Function as Declared
 from ane_book.mil.package.reader import Package
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
 from ane_book.models.base.architecture import Tensor as Named
-from ane_book.options import Recipe
+from ane_book.options import APART, Recipe
 from ane_book.weights import TokenizerFiles, WeightSource
 import numpy as np
 from torch import Tensor
@@ -71,6 +71,8 @@ class BundleBuilder:
         progress: Progress = lambda description, done, total: None,
     ):
         self.name, self.source, self.recipe = name, source, recipe
+        if "experts" in type(config).model_fields and recipe.experts in APART:
+            raise InvalidInput(f"experts {recipe.experts!r} can be planned, not yet written")
         self.report = progress
         self.plan = plan(config, recipe)
         self.config = config = self.plan.config

@@ -8,59 +8,45 @@ a package, and a dispatch is one call of it: a token passes every program once.
     projections   each of a layer's seven matrices a program, each part of the head another; what
                   is between them is the host's, programs too, which count for no dispatch
 
+A mixture of experts with the strategy `dispatch` or `functions` is cut otherwise, into what is
+around its mixtures and its experts, which a call dispatches as its tokens choose
+(`programs.cut_experts`, `ane_book.models.base.experts`).
+
 `projections` is how the first complete language model on the engine was built, out of kernels of
 one matrix each (maderix/ANE, pull request 26: Qwen2.5-0.5B in 24 x 7 of them, and the head).
 
-Taught in chapter 4.
+Taught in chapters 4 and 7.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from ane_book import models
-from ane_book.conversion.plan import limits
-from ane_book.conversion.plan.shards import (
-    blob_bytes,
-    end_blobs,
-    even_ranges,
-    file_bytes,
-    head_splits,
-    host_blobs,
-    layer_blobs,
-    layer_ranges,
-    projections,
+from ane_book.conversion.plan import lines
+from ane_book.conversion.plan.choices import woken
+from ane_book.conversion.plan.programs import (
+    Program,
+    cut_experts,
+    cut_head,
+    cut_projections,
+    cut_shards,
 )
-from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme, loss_of, scheme_warning
+from ane_book.conversion.plan.shards import layer_blobs
+from ane_book.conversion.quantize import SCHEMES, find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
-from ane_book.options import Recipe
+from ane_book.options import APART, Recipe
 from ane_book.reference import find_reference, reference_models
 from ane_book.weights import open_source, read_config, read_json
+import numpy as np
 
 __all__ = ["Plan", "Program", "find_config", "plan"]
 
 #: Bytes of memory that a conversion holds before any weight is read: Python, torch, coremltools.
 #: Measured on Linux (a test holds a conversion to it).
 IMPORTED = 650_000_000
-
-
-@dataclass(frozen=True)
-class Program:
-    """One package: what it holds, and the bytes of its weight file.
-
-    layers: those of a shard. projection: the one matrix that it has of them, or None for all.
-    stretch: what the host runs between matrices, the n-th of its package; None for the device.
-    parts: of the vocabulary, those of a program of the head.
-    """
-
-    package: str
-    bytes: int
-    layers: range = range(0)
-    projection: str | None = None
-    stretch: int | None = None
-    parts: range = range(0)
 
 
 @dataclass(frozen=True)
@@ -84,8 +70,13 @@ class Plan:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """Those of the device; as many calls does a token of decode take."""
+        """Those of the device; where no experts are apart, a token of decode calls each once."""
         return tuple(step for step in self.steps if step.stretch is None)
+
+    @property
+    def always(self) -> tuple[Program, ...]:
+        """Those that every call runs, whatever its tokens choose."""
+        return tuple(program for program in self.programs if not program.experts)
 
     @property
     def packages(self) -> dict[str, int]:
@@ -142,190 +133,79 @@ class Plan:
             groups.setdefault(program.layers, []).append(program)
         return list(groups.items())
 
-    def facts(self) -> list[tuple[str, str]]:
-        """The plan as lines: a heading, once, and a text."""
-        config, recipe, calls = self.config, self.recipe, len(self.programs)
-        more = ", and more of it to calibrate" if recipe.is_calibrated else ""
-        return [
-            ("model", f"{config.architecture}, {config.num_layers} layers"),
-            ("recipe", f"{recipe.partition}, quant {recipe.quant}, head {recipe.quant_head}"),
-            ("quality", _quality(recipe)),
-            *_listed("shards", list(self._shown())),
-            *_listed("head", list(self._heads())),
-            ("embedding", f"{_size(self.embedding_bytes)}, fp16, kept by the host"),
-            *_listed("cache", list(self._cache())),
-            ("programs", f"{calls}, {_size(self.weight_bytes)} of weights in all"),
-            ("per token", f"{calls} dispatches in decode")
-            if self.head
-            else ("per call", f"{calls} dispatches, up to {recipe.context} tokens"),
-            ("to convert", f"about {self.memory_bytes / 1e9:.1f} GB of memory{more}"),
-            *_listed("limits", list(self.notes())),
-        ]
+    # --- what a call takes
 
-    def _heads(self) -> Iterator[str]:
-        if self.head:
-            low, high = min(self.splits), max(self.splits)
-            rows = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-            sizes = [program.bytes for program in self.head if program.parts]
-            several = f" in {len(sizes)} programs, the largest" if len(sizes) > 1 else ""
-            yield f"{len(self.splits)} parts of {rows} rows{several}: {_size(max(sizes))}"
+    def woken(self, tokens: int = 1, shares: np.ndarray | None = None) -> float:
+        """The expected number of experts, of all layers, that a call of so many tokens runs.
 
-    def _cache(self) -> Iterator[str]:
-        if self.head:
-            yield f"{_size(self.cache_bytes)}, for a context of {self.recipe.context}"
-
-    def _shown(self) -> Iterator[str]:
-        """The shards in words; of projections those of one layer, since all layers are equal."""
-        for shard in self.shards:
-            layers = f"layers {shard.layers.start} to {shard.layers.stop - 1}"
-            if shard.projection is None and shard.stretch is None:
-                yield f"{layers}: {_size(shard.bytes)}"
-            elif shard.layers.start == 0 and shard.projection:
-                yield f"{shard.projection} of every layer: {_size(shard.bytes)}"
-
-    def notes(self) -> Iterator[str]:
-        """What the evidence says of this plan, where it touches a limit."""
-        largest, smallest = (
-            choose(self.programs, key=lambda program: program.bytes) for choose in (max, min)
-        )
-        for limit in limits.WEIGHTS:
-            if largest.bytes > limit.value:
-                yield limit.note(f"{largest.package}, {_size(largest.bytes)}")
-        small = [p for p in self.programs if p.bytes < limits.SMALL.value]
-        if small:
-            where = f"{len(small)} of {len(self.programs)} programs, from {_size(smallest.bytes)}"
-            yield limits.SMALL.note(where)
-        if self.weight_bytes > limits.LOADED.value:
-            yield limits.LOADED.note(f"{_size(self.weight_bytes)} in all")
-        for limit in limits.AXIS:
-            if self._longest > limit.value:
-                yield limit.note(f"an axis of {self._longest:,}")
-        if len(self.programs) > limits.MANY:
-            yield limits.CALLS.note(f"{len(self.programs)} dispatches a token")
-        if warning := scheme_warning(self.recipe.quant, self.recipe.quant_head):
-            yield warning
+        shares: what the router chooses (`choices.woken`); by default every expert as often as any
+        other. All of them where they are in one graph; 0 of a model without experts.
+        """
+        layout = find(self.config.architecture).layout(self.config)
+        if layout is None:
+            return 0.0
+        L, E = self.config.num_layers, layout.count
+        if not self.has_choice:
+            return float(L * E)
+        uniform = np.full((L, E), layout.taken / layout.choices)
+        return float(woken(uniform if shares is None else shares, tokens).sum())
 
     @property
-    def _longest(self) -> int:
-        """The longest axis of a weight, fused as in the program."""
-        if self.recipe.partition == "projections":
-            shapes = list(projections(self.config).values())
-        else:
-            parameters = find(self.config.architecture).parameters(self.config).values()
-            shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
-        return max([axis for shape in shapes for axis in shape] + list(self.splits))
+    def has_choice(self) -> bool:
+        """Whether experts are programs or functions apart, which a call runs as they are chosen."""
+        return len(self.always) < len(self.programs)
+
+    def calls(self, tokens: int = 1, shares: np.ndarray | None = None) -> float:
+        """The expected number of dispatches of a call of so many tokens; `shares` as of `woken`."""
+        return len(self.always) + (self.woken(tokens, shares) if self.has_choice else 0.0)
+
+    def read_bytes(self, tokens: int = 1, shares: np.ndarray | None = None) -> float:
+        """The expected bytes of the weights that these dispatches read, each once."""
+        total = float(sum(program.bytes for program in self.always))
+        if self.has_choice:
+            program = next(program for program in self.programs if program.experts)
+            total += self.woken(tokens, shares) * program.bytes / len(program.experts)
+        return total
+
+    # --- as lines
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan as lines: a heading, once, and a text."""
+        return list(lines.facts(self))
+
+    def notes(self) -> list[str]:
+        """What the evidence says of this plan, where it touches a limit."""
+        return list(lines.notes(self))
 
 
 def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
     """Cut a model by a recipe.
 
-    Raises InvalidInput when a layer or a projection is beyond the limit, or `argmax_output` needs
-    the head in one program and it does not fit.
+    Raises InvalidInput when a layer, a projection or an expert is beyond the limit, when
+    `argmax_output` needs the head in one program and it does not fit, and for experts apart in
+    another partition than "layers".
     """
     scheme, head_scheme = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
     if "experts" in type(config).model_fields:
         config = config.model_copy(update={"experts": recipe.experts})
-    cut = _projections if recipe.partition == "projections" else _shards
-    shards = tuple(cut(config, recipe, scheme))
+    shards = tuple(_cut(config, recipe)(config, recipe, scheme))
     splits, head = (), []
     if find(config.architecture).task == "text-generation":
-        splits, head = _head(config, recipe, head_scheme)
+        splits, head = cut_head(config, recipe, head_scheme)
     return Plan(config, recipe, shards, tuple(head), splits)
 
 
-def _shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
-    whole = recipe.partition == "whole"
-    everything = [range(config.num_layers)]
-    kinds = find(config.architecture).kinds(config)
-    blobs = {kind: layer_blobs(config, scheme, kind) for kind in set(kinds)}
-    for layers in everything if whole else layer_ranges(config, recipe.shard_limit, scheme):
-        name = f"layers_{layers.start:02d}-{layers.stop:02d}.mlpackage"
-        first = [] if layers.start else end_blobs(config, "first")
-        last = end_blobs(config, "last") if layers.stop == config.num_layers else []
-        size = file_bytes([*first, *(blob for i in layers for blob in blobs[kinds[i]]), *last])
-        yield Program(name, size, layers)
-
-
-def _projections(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
-    architecture, sizes = find(config.architecture), dict(_matrix_bytes(config, scheme))
-    for name, size in sizes.items():
-        if size > recipe.shard_limit:
-            raise InvalidInput(
-                f"projection {name} has {size / 1e6:.1f} MB of weights, more than the shard "
-                f"limit of {recipe.shard_limit / 1e6:.1f} MB; raise the limit"
-            )
-    for layer, kind in enumerate(architecture.kinds(config)):
-        layers, package = range(layer, layer + 1), f"layer_{layer:02d}_{{}}.mlpackage".format
-        host = Program(package("host"), file_bytes(host_blobs(config, kind)), layers)
-        matrices = architecture.matrices(config).values()
-        for stretch, names in enumerate(matrices):
-            yield replace(host, stretch=stretch)
-            for name in names:
-                yield Program(package(name), sizes[name], layers, name)
-        yield replace(host, stretch=len(matrices))
-
-
-def _matrix_bytes(config: DecoderConfig, scheme: Scheme) -> Iterator[tuple[str, int]]:
-    """Every matrix of a layer, with the bytes of its program's weight file."""
-    architecture = find(config.architecture)
-    parameters = architecture.parameters(config)
-    for projection, matrices in architecture.matrices(config).items():
-        for name, (outputs, inputs) in matrices.items():
-            blobs = blob_bytes((outputs, inputs, 1, 1), scheme)
-            if f"{projection}.bias" in parameters:
-                blobs += blob_bytes((outputs,), SCHEMES["none"])
-            yield name, file_bytes(blobs)
-
-
-def _head(
-    config: DecoderConfig, recipe: Recipe, scheme: Scheme
-) -> tuple[tuple[int, ...], list[Program]]:
-    """Rows of each part of the vocabulary, and the programs that hold them."""
-    C, limit = config.hidden_size, recipe.shard_limit
-    own = recipe.partition == "projections"  # a program for every part, the norm on the host
-    norm = blob_bytes((C,), SCHEMES["none"])
-
-    def size(splits: tuple[int, ...]) -> int:
-        parts = [blob for rows in splits for blob in blob_bytes((rows, C, 1, 1), scheme)]
-        return file_bytes(parts if own else norm + parts)
-
-    splits = head_splits(config.vocab_size, recipe.head_rows)
-    most = len(splits)  # parts in one program
-    if recipe.partition != "whole":
-        while max(splits) > 1 and size(splits[-1:]) > limit:
-            splits = head_splits(config.vocab_size, max(splits) - 1)
-        most = max(n for n in range(1, len(splits) + 1) if n == 1 or size(splits[-n:]) <= limit)
-    ranges = even_ranges(len(splits), 1 if own else most)
-    if recipe.argmax_output and len(ranges) > 1:
+def _cut(config: DecoderConfig, recipe: Recipe) -> Callable[..., Iterator[Program]]:
+    """How the layers are cut."""
+    apart = find(config.architecture).layout(config) and recipe.experts in APART
+    if not apart:
+        return cut_projections if recipe.partition == "projections" else cut_shards
+    if recipe.partition != "layers":
         raise InvalidInput(
-            f"argmax_output picks the token inside one program, and the head makes {len(ranges)} "
-            f"(partition {recipe.partition}, {size(splits) / 1e6:.1f} MB, shard limit "
-            f"{limit / 1e6:.1f} MB); leave it out, or choose layers and a higher limit"
+            f"experts {recipe.experts!r} cuts every layer at its mixture, so it goes with "
+            f"partition 'layers', not {recipe.partition!r}"
         )
-    one = len(ranges) == 1
-    host = [Program("head_host.mlpackage", file_bytes(norm), stretch=0)] if own else []
-    return splits, host + [
-        Program(
-            "head.mlpackage" if one else f"head_{i:02d}.mlpackage",
-            size(splits[part.start : part.stop]),
-            parts=part,
-        )
-        for i, part in enumerate(ranges)
-    ]
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"
-
-
-def _listed(heading: str, texts: list[str]) -> list[tuple[str, str]]:
-    return [(heading if i == 0 else "", text) for i, text in enumerate(texts)]
-
-
-def _quality(recipe: Recipe) -> str:
-    if recipe.is_plain:
-        return "as the source, rounded to fp16"
-    return f"{loss_of(recipe.quant, recipe.quant_head)}, on SmolLM2-135M"
+    return cut_experts
 
 
 def find_config(model: str) -> DecoderConfig:

@@ -17,12 +17,14 @@ __all__ = [
     "blob_bytes",
     "end_blobs",
     "even_ranges",
+    "expert_blobs",
     "file_bytes",
     "head_splits",
     "host_blobs",
     "layer_blobs",
     "layer_ranges",
     "projections",
+    "trunk_blobs",
 ]
 
 ALIGNMENT = 64
@@ -66,6 +68,21 @@ def host_blobs(config: DecoderConfig, kind: str) -> list[int]:
     parameters, cut = architecture.parameters(config, kind), architecture.matrices(config)
     own = [parts for name, parts in parameters.items() if name.rsplit(".", 1)[0] not in cut]
     return [blob for parts in own for blob in _blobs(parts, none)]
+
+
+def trunk_blobs(config: DecoderConfig, scheme: Scheme, kind: str) -> tuple[list[int], list[int]]:
+    """The same of what a layer has before its mixture of experts, and of what after it."""
+    architecture, sides = find(config.architecture), ([], [])
+    for name, parts in architecture.parameters(config, kind).items():
+        if not name.startswith("mixture."):
+            sides[name.startswith(architecture.after_mixture)].extend(_blobs(parts, scheme))
+    return sides
+
+
+def expert_blobs(config: DecoderConfig, scheme: Scheme) -> list[int]:
+    """The same of one expert in a program, or a function, of its own; all are equal."""
+    parameters = find(config.architecture).layout(config).alone("", "", 0).values()
+    return [blob for parts in parameters for blob in _blobs(parts, scheme)]
 
 
 def _blobs(parts: tuple[Tensor, ...], scheme: Scheme) -> list[int]:

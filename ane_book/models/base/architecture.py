@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
+    from ane_book.models.base.experts import Experts
     from torch import nn
 
 __all__ = ["FULL", "GGUF", "Architecture", "Shape", "Tensor", "halves"]
@@ -80,6 +81,9 @@ class Architecture(ABC):
     #: without a word and then answer wrongly.
     fixed: ClassVar[Mapping[str, Any]] = {}
 
+    #: How the names of a block's parameters begin that come after its mixture of experts.
+    after_mixture: ClassVar[tuple[str, ...]] = ()
+
     # --- config.json
 
     @abstractmethod
@@ -108,6 +112,13 @@ class Architecture(ABC):
     @abstractmethod
     def block(self, config, kind: str = FULL) -> "nn.Module":
         """A block in ANE form, composed of `ane_book.models.base.layers`."""
+
+    def layout(self, config) -> "Experts | None":
+        """The experts of a block, of which the parameter names begin with "mixture."; mostly none.
+
+        All blocks have as many.
+        """
+        return None
 
     def first(self, config) -> "nn.Module | None":
         """What the first program does before its first layer, to (1, C, 1, T); mostly nothing.

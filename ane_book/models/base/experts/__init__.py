@@ -3,10 +3,13 @@
 A token's router gives a number for each expert, a gate, and 0 for all but the top k. What of it is
 in the graph is a strategy:
 
-    dense    a convolution for each expert; all of them run, and gates of 0 silence the rest
-    packed   the same in few convolutions: experts side by side, as many as keep a product narrow
+    dense      a convolution for each expert; all of them run, and gates of 0 silence the rest
+    packed     the same in few convolutions: experts side by side, as many as keep a product narrow
+    dispatch   the graph ends at the gates; each expert is a program, which the host calls when a
+               token of the call has chosen it
+    functions  the same, a layer's experts being functions of one package over one weight file
 
-Both give the same sums, since experts share their input: side by side they are one wide
+All give the same sums, since experts share their input: side by side they are one wide
 gate-and-up projection, and one product over all of their channels adds up what they say. Its depth
 is what limits them: a product of 81,920 terms went to the CPU (claim `matmul-depth`).
 
@@ -67,7 +70,8 @@ class Experts:
     """The experts of a layer in numbers, and their tensors by the names of `transformers`.
 
     The stacks are `gate_up_proj`, each expert's gate and then its up, and `down_proj`; with biases
-    `gate_up_proj_bias` and `down_proj_bias`. flipped: matrices are stored (in, out).
+    `gate_up_proj_bias` and `down_proj_bias`. flipped: matrices are stored (in, out). taken: experts
+    of a token. silent: what a router may choose that is no expert and adds nothing.
     """
 
     count: int  # E
@@ -76,17 +80,37 @@ class Experts:
     strategy: Strategy
     biases: bool = False
     flipped: bool = False
+    taken: int = 1  # k
+    silent: int = 0
+
+    @property
+    def choices(self) -> int:
+        """Among how many a router chooses."""
+        return self.count + self.silent
 
     @property
     def groups(self) -> list[range]:
         """The experts that are side by side, of every group; sizes differ by one at most."""
-        most = 1 if self.strategy == "dense" else max(1, DEEPEST // self.width)
+        most = max(1, DEEPEST // self.width) if self.strategy == "packed" else 1
         parts = -(-self.count // most)
         cuts = [self.count * i // parts for i in range(parts + 1)]
         return [range(a, b) for a, b in pairwise(cuts)]
 
-    def parameters(self, ours: str, theirs: str) -> dict[str, tuple[Tensor, ...]]:
-        """The parameters of layers.Mixture, whose own name is `ours`, of the stacks in `theirs`."""
+    def alone(self, ours: str, theirs: str, expert: int) -> dict[str, tuple[Tensor, ...]]:
+        """The parameters of one expert in a program of its own, as those of `parameters`.
+
+        They are "gate_up.weight", "gate_up.bias", "down.weight" and "down.bias" below `ours`.
+        """
+        one, stacks = range(expert, expert + 1), self._stacks()
+        if self.biases:
+            stacks["down.bias"] = ("down_proj_bias", (self.count, self.channels), {})
+        return {
+            f"{ours}.{name}": (Stacked(f"{theirs}.{stack}", shape, experts=one, **how),)
+            for name, (stack, shape, how) in stacks.items()
+        }
+
+    def _stacks(self) -> dict[str, tuple[str, Shape, dict]]:
+        """Of the parameters of a group: the stack that each is of, its shape, and how."""
         C, F, E = self.channels, self.width, self.count
         gate_up = (E, C, 2 * F) if self.flipped else (E, 2 * F, C)
         down = (E, F, C) if self.flipped else (E, C, F)
@@ -95,10 +119,13 @@ class Experts:
             "gate_up.bias": ("gate_up_proj_bias", (E, 2 * F), {"parts": 2}),
             "down.weight": ("down_proj", down, {"side": "in", "flipped": self.flipped}),
         }
+        return {n: how for n, how in stacks.items() if self.biases or not n.endswith("bias")}
+
+    def parameters(self, ours: str, theirs: str) -> dict[str, tuple[Tensor, ...]]:
+        """The parameters of layers.Mixture, whose own name is `ours`, of the stacks in `theirs`."""
+        C, E = self.channels, self.count
         found: dict[str, tuple[Tensor, ...]] = {}
-        for name, (stack, shape, how) in stacks.items():
-            if name.endswith("bias") and not self.biases:
-                continue
+        for name, (stack, shape, how) in self._stacks().items():
             for i, experts in enumerate(self.groups):
                 part = Stacked(f"{theirs}.{stack}", shape, experts=experts, **how)
                 found[f"{ours}.groups.{i}.{name}"] = (part,)

@@ -1,0 +1,127 @@
+"""A plan as lines of text: what is made, what it takes, and what the evidence says of it."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ane_book.conversion.plan import limits
+from ane_book.conversion.plan.shards import projections
+from ane_book.conversion.quantize import loss_of, scheme_warning
+from ane_book.models import find
+from ane_book.options import Recipe
+
+if TYPE_CHECKING:
+    from ane_book.conversion.plan import Plan
+
+__all__ = ["facts", "notes"]
+
+Line = tuple[str, str]  # a heading, "" below the first of it, and a text
+
+
+def facts(plan: "Plan") -> Iterator[Line]:
+    """The plan as lines."""
+    config, recipe = plan.config, plan.recipe
+    more = ", and more of it to calibrate" if recipe.is_calibrated else ""
+    yield "model", f"{config.architecture}, {config.num_layers} layers"
+    yield "recipe", f"{recipe.partition}, quant {recipe.quant}, head {recipe.quant_head}"
+    yield "quality", _quality(recipe)
+    yield from _listed("shards", _shown(plan))
+    yield from _listed("experts", _experts(plan))
+    yield from _listed("head", _heads(plan))
+    yield "embedding", f"{_size(plan.embedding_bytes)}, fp16, kept by the host"
+    if plan.head:
+        yield "cache", f"{_size(plan.cache_bytes)}, for a context of {recipe.context}"
+    yield "programs", f"{len(plan.programs):,}, {_size(plan.weight_bytes)} of weights in all"
+    yield _calls(plan)
+    yield "to convert", f"about {plan.memory_bytes / 1e9:.1f} GB of memory{more}"
+    yield from _listed("limits", notes(plan))
+
+
+def _calls(plan: "Plan") -> Line:
+    if plan.has_choice:
+        reads = f"{plan.calls():,.0f} dispatches, {_size(plan.read_bytes())} of weights"
+        return "per token", f"{reads}, if every expert is chosen as often as any other"
+    if plan.head:
+        return "per token", f"{len(plan.programs)} dispatches in decode"
+    return "per call", f"{len(plan.programs)} dispatches, up to {plan.recipe.context} tokens"
+
+
+def _heads(plan: "Plan") -> Iterator[str]:
+    if plan.head:
+        low, high = min(plan.splits), max(plan.splits)
+        rows = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        sizes = [program.bytes for program in plan.head if program.parts]
+        several = f" in {len(sizes)} programs, the largest" if len(sizes) > 1 else ""
+        yield f"{len(plan.splits)} parts of {rows} rows{several}: {_size(max(sizes))}"
+
+
+def _experts(plan: "Plan") -> Iterator[str]:
+    if plan.has_choice:
+        own = [program for program in plan.programs if program.experts]
+        each = len(own[0].experts)
+        several = f", {each} functions in each" if each > 1 else ""
+        yield f"{len(own):,} programs{several}: {_size(own[0].bytes)} each"
+
+
+def _shown(plan: "Plan") -> Iterator[str]:
+    """The shards in words; of projections those of one layer, since all layers are equal."""
+    trunk = [shard.bytes for shard in plan.shards if shard.trunk is not None]
+    if trunk:
+        yield f"{len(trunk)} programs of what is around experts, the largest: {_size(max(trunk))}"
+        return
+    for shard in plan.shards:
+        layers = f"layers {shard.layers.start} to {shard.layers.stop - 1}"
+        if shard.projection is None and shard.stretch is None:
+            yield f"{layers}: {_size(shard.bytes)}"
+        elif shard.layers.start == 0 and shard.projection:
+            yield f"{shard.projection} of every layer: {_size(shard.bytes)}"
+
+
+def notes(plan: "Plan") -> Iterator[str]:
+    """What the evidence says of a plan, where it touches a limit."""
+    largest, smallest = (
+        choose(plan.programs, key=lambda program: program.bytes) for choose in (max, min)
+    )
+    for limit in limits.WEIGHTS:
+        if largest.bytes > limit.value:
+            yield limit.note(f"{largest.package}, {_size(largest.bytes)}")
+    small = [p for p in plan.programs if p.bytes < limits.SMALL.value]
+    if small:
+        where = f"{len(small)} of {len(plan.programs)} programs, from {_size(smallest.bytes)}"
+        yield limits.SMALL.note(where)
+    if plan.weight_bytes > limits.LOADED.value:
+        yield limits.LOADED.note(f"{_size(plan.weight_bytes)} in all")
+    longest = _longest(plan)
+    for limit in limits.AXIS:
+        if longest > limit.value:
+            yield limit.note(f"an axis of {longest:,}")
+    if (calls := plan.calls()) > limits.MANY:
+        yield limits.CALLS.note(f"{calls:.0f} dispatches a token")
+    if warning := scheme_warning(plan.recipe.quant, plan.recipe.quant_head):
+        yield warning
+
+
+def _longest(plan: "Plan") -> int:
+    """The longest axis of a weight, fused as in the program."""
+    config = plan.config
+    if plan.recipe.partition == "projections":
+        shapes = list(projections(config).values())
+    else:
+        parameters = find(config.architecture).parameters(config).values()
+        shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
+    return max([axis for shape in shapes for axis in shape] + list(plan.splits))
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+def _listed(heading: str, texts: Iterator[str]) -> Iterator[Line]:
+    for text in texts:
+        yield heading, text
+        heading = ""
+
+
+def _quality(recipe: Recipe) -> str:
+    if recipe.is_plain:
+        return "as the source, rounded to fp16"
+    return f"{loss_of(recipe.quant, recipe.quant_head)}, on SmolLM2-135M"
