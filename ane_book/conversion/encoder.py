@@ -15,6 +15,7 @@ from ane_book.conversion.golden import GoldenPass, loaded
 from ane_book.conversion.write.encoder import lower_encoder, write_encoder
 from ane_book.host import text_mask
 from ane_book.models import find
+from ane_book.models.base.decoder import end_weights
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -63,19 +64,6 @@ class TaggerPass(GoldenPass):
         last = loaded(make, end_weights(self.config, "last", self.read))
         with torch.inference_mode():
             return {"logits": last(self._hidden(self.config.num_layers))[0, :, 0].numpy()}
-
-
-def end_weights(config, end: str, read) -> dict[str, Tensor]:
-    """The parameters of what comes before the "first" layer or after the "last", as a state dict;
-    {} where nothing does."""
-    architecture = find(config.architecture)
-    module = getattr(architecture, end)(config)
-    shapes = {name: p.shape for name, p in module.named_parameters()} if module else {}
-    outer = architecture.outer(config)
-    return {
-        name: torch.from_numpy(read(outer[f"{end}.{name}"].name)).view(shape)
-        for name, shape in shapes.items()
-    }
 
 
 class EncoderBuilder(BundleBuilder):

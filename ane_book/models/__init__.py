@@ -6,6 +6,7 @@
       dense.py          the decoder that most of them are, but for a few lines
       layers.py         the layers, in the form that the Neural Engine likes (torch)
       encoder.py        those of encoders (torch)
+      compressed.py     attention that is mixed along the tokens, and its router (torch)
       experts/          mixtures of experts: how they are laid out, and their layers (torch)
       decoder.py        what comes around the blocks: head, weights, the whole decoder (torch)
 
@@ -27,6 +28,7 @@ from ane_book.models.phi3 import Phi3
 from ane_book.models.privacy_filter import PrivacyFilter
 from ane_book.models.qwen2 import Qwen2
 from ane_book.models.qwen3 import Qwen3
+from ane_book.models.zaya import Zaya
 
 __all__ = ["ARCHITECTURES", "DecoderConfig", "find", "find_gguf", "read_config"]
 
@@ -45,6 +47,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         PrivacyFilter(),
         Qwen2(),
         Qwen3(),
+        Zaya(),
     )
 }
 

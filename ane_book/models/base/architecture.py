@@ -134,6 +134,18 @@ class Architecture(ABC):
         """
         return None
 
+    def tails(self, config) -> dict[str, tuple[int, int]]:
+        """What a block takes of the tokens just before a call, and gives of the call's own: the
+        last W columns of so many channels, by name; see `ane_book.bundle.manifest`."""
+        return {}
+
+    def carried(self, config) -> dict[str, int]:
+        """What a block hands to the next one beside the hidden state, (1, R, 1, T): R by name.
+
+        The first layer's takes none of it, and so is of a kind of its own.
+        """
+        return {}
+
     @abstractmethod
     def host(self, config) -> Host:
         """What the host computes."""

@@ -16,7 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Decoder", "Head", "Winner", "block_weights", "head_weights", "norm_weight"]
+__all__ = [
+    "Decoder",
+    "Head",
+    "Winner",
+    "block_weights",
+    "end_weights",
+    "head_weights",
+    "norm_weight",
+]
 
 
 class Head(nn.Module):
@@ -89,6 +97,20 @@ def norm_weight(config: DecoderConfig, read: Callable[[str], np.ndarray]) -> Ten
     return torch.from_numpy(norm.rows(read(norm.name))).view(1, -1, 1, 1)
 
 
+def end_weights(config, end: str, read: Callable[[str], np.ndarray]) -> dict[str, Tensor]:
+    """The parameters of what comes before the "first" layer or after the "last", as a state dict;
+    {} where nothing does."""
+    architecture = find(config.architecture)
+    with torch.device("meta"):
+        module = getattr(architecture, end)(config)
+    shapes = {name: p.shape for name, p in module.named_parameters()} if module else {}
+    outer = architecture.outer(config)
+    return {
+        name: torch.from_numpy(read(outer[f"{end}.{name}"].name)).view(shape)
+        for name, shape in shapes.items()
+    }
+
+
 class Decoder(nn.Module):
     """The whole decoder, for tests and chapters: hidden states in, logits and new rows out."""
 
@@ -97,13 +119,16 @@ class Decoder(nn.Module):
         self.config, architecture = config, find(config.architecture)
         kinds = architecture.kinds(config)
         self.feeds = [architecture.feeds(kind) for kind in kinds]  # of each layer
+        self.first = architecture.first(config) or nn.Identity()
         self.layers = nn.ModuleList(architecture.block(config, kind) for kind in kinds)
         self.head = Head(config, (config.vocab_size,))
+        self.tails = architecture.tails(config)
 
     @classmethod
     def from_weights(cls, config: DecoderConfig, read: Callable[[str], np.ndarray]) -> "Decoder":
         """Build the decoder from a reader of named tensors, every tensor accounted for."""
         decoder = cls(config)
+        decoder.first.load_state_dict(end_weights(config, "first", read))
         for i, layer in enumerate(decoder.layers):
             layer.load_state_dict(block_weights(config, i, read))
         decoder.head.load_state_dict(head_weights(config, (config.vocab_size,), read))
@@ -114,16 +139,17 @@ class Decoder(nn.Module):
         """What it takes of the host's tables and masks, in the order of `forward`."""
         return list(dict.fromkeys(name for feeds in self.feeds for name in feeds))
 
-    def forward(self, hidden: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """hidden (1,C,1,T), `inputs`, cache (L,K,S,D), keys and values -> logits (1,V,1,T), new
-        keys and values (L,K,T,D). The inputs of most models are cos, sin and mask."""
-        *tables, keys, values = rest
-        given = dict(zip(self.inputs, tables, strict=True))
-        new_keys, new_values = [], []
-        each = zip(self.layers, self.feeds, keys.split(1), values.split(1), strict=True)
-        for layer, feeds, k, v in each:
-            hidden, new_k, new_v = layer(hidden, *(given[name] for name in feeds), k, v)
-            new_keys.append(new_k)
-            new_values.append(new_v)
+    def forward(self, hidden: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        """hidden (1,C,1,T), `inputs`, cache (L,K,S,D), keys and values, `tails` (L,channels,1,W) ->
+        logits (1,V,1,T), new keys and values (L,K,T,D), new columns of the tails (L,channels,1,T).
+        The inputs of most models are cos, sin and mask, and they have no tails."""
+        count = len(self.inputs)
+        given = dict(zip(self.inputs, rest[:count], strict=True))
+        kept = [whole.split(1) for whole in rest[count:]]  # keys, values, tails
+        hidden, carried, new = self.first(hidden), (), []
+        for layer, feeds, *own in zip(self.layers, self.feeds, *kept, strict=True):
+            hidden, *made = layer(hidden, *(given[name] for name in feeds), *own, *carried)
+            new.append(made[: len(kept)])
+            carried = made[len(kept) :]
         (logits,) = self.head(hidden)
-        return logits, torch.cat(new_keys), torch.cat(new_values)
+        return logits, *map(torch.cat, zip(*new, strict=True))

@@ -184,11 +184,23 @@ class Attention(nn.Module):
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """x (1,C,1,T), mask (1,1,G*T or 1,S+T), cache (1,K,S,D) -> y, new keys, new values."""
-        H, K, D, T, S = self.heads, self.kv_heads, self.dim, x.shape[3], keys.shape[2]
+        H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
         rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
         qk, new_values = rows.split([H + K, K], dim=1)
         q, new_keys = self.prepare(qk, cos, sin).split([H, K], dim=1)
+        return self.attend(q, new_keys, new_values, mask, keys, values), new_keys, new_values
 
+    def attend(
+        self,
+        q: Tensor,
+        new_keys: Tensor,
+        new_values: Tensor,
+        mask: Tensor,
+        keys: Tensor,
+        values: Tensor,
+    ) -> Tensor:
+        """Rows (1,H,T,D) and (1,K,T,D), mask and cache as in `forward` -> y (1,C,1,T)."""
+        H, K, D, T, S = self.heads, self.kv_heads, self.dim, q.shape[2], keys.shape[2]
         # The G query heads of one key/value head become rows of one matrix: no copy of K or V.
         # The scale 1/sqrt(D) came in with the rotary tables (`ane_book.rope`).
         q = q.reshape(1, K, (H // K) * T, D)
@@ -197,7 +209,7 @@ class Attention(nn.Module):
         old, new = weights.split([S, T], dim=3)
         y = old @ values + new @ new_values  # (1, K, G*T, D)
         y = y.view(1, H, T, D).transpose(2, 3).reshape(1, H * D, 1, T)
-        return self.out(y), new_keys, new_values
+        return self.out(y)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

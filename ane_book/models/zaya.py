@@ -1,0 +1,253 @@
+"""ZAYA1: compressed convolutional attention, and a mixture of experts of which a token takes one.
+
+What differs from most: queries and keys are normed after a convolution along the tokens; the
+hidden state and what is added to it are scaled channel by channel in every sum; the router hands
+its state to the next layer's, and one of its classes is no expert at all. The first layer's router
+has nothing handed to it, so that this layer is of a kind of its own.
+
+References: ZAYA1 (arXiv 2511.17127); compressed convolutional attention (arXiv 2510.04476);
+`transformers`, modeling_zaya.py.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from ane_book.errors import UnsupportedModel
+from ane_book.host import Host
+from ane_book.models.base.architecture import FULL, Tensor
+from ane_book.models.base.config import DecoderConfig, Real, Width
+from ane_book.models.base.dense import Dense, rope_type
+from ane_book.models.base.experts import Experts
+from ane_book.options import Strategy
+from pydantic import Field, model_validator
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Zaya", "ZayaConfig"]
+
+SLIDING, FIRST = "sliding", "_first"
+KINDS = {"hybrid": FULL, "hybrid_sliding": SLIDING}  # in config.json -> kind of block
+#: `rope_parameters` of `transformers` where config.json has none.
+DEFAULT = {
+    "hybrid": {"rope_theta": 5e6, "partial_rotary_factor": 0.5},
+    "hybrid_sliding": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+}
+
+Taps = Annotated[int, Field(gt=0, le=64)]
+
+
+class ZayaConfig(DecoderConfig):
+    """A ZAYA in numbers; F is the feed-forward size of one expert."""
+
+    layer_types: tuple[str, ...]  # FULL or SLIDING, of every layer
+    rope_local_theta: Real  # of sliding layers
+    num_experts: Annotated[int, Field(gt=0, le=2047)]  # E; order is counted in fp16
+    router_size: Width  # R
+    taps: tuple[Taps, Taps]  # tokens that each convolution of queries and keys takes
+    experts: Strategy = "packed"  # how they are laid out
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> "ZayaConfig":
+        if SLIDING in self.layer_types and self.sliding_window is None:
+            raise ValueError("hybrid_sliding layers need a sliding_window")
+        if self.num_kv_heads * self.head_dim % 2:
+            raise ValueError(
+                f"{self.num_kv_heads} KV heads of {self.head_dim} dimensions have no half"
+            )
+        return self
+
+    @property
+    def tail_width(self) -> int:
+        """W: the tokens before a call that its convolutions and its waiting values reach."""
+        return max(sum(self.taps) - 2, 1)
+
+
+class Zaya(Dense):
+    """`model_type` "zaya": ZAYA1-8B."""
+
+    model_type = "zaya"
+    Config = ZayaConfig
+    fixed: ClassVar = {
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "lm_head_bias": False,
+        "num_experts_per_tok": 1,
+    }
+
+    # --- config.json
+
+    def read(self, fields: dict) -> dict:
+        types = fields.get("layer_types") or ["hybrid"] * min(fields["num_hidden_layers"], 10_000)
+        L = fields["num_hidden_layers"]
+        if not isinstance(types, list) or len(types) != L or any(t not in KINDS for t in types):
+            raise UnsupportedModel(
+                f"config.json: layer_types = {types!r:.200} of {L!r} layers; every layer needs one "
+                f"of {', '.join(KINDS)}"
+            )
+        thetas, partial = self._rope(fields, set(types))
+        own = {
+            "intermediate_size": fields["moe_intermediate_size"],
+            "rope_scaling": None,
+            "rope_theta": thetas["hybrid"],
+            "tie_word_embeddings": fields.get("tie_word_embeddings", True),
+        }
+        return super().read(fields | own) | {
+            "partial_rotary_factor": partial,
+            "rope_local_theta": thetas["hybrid_sliding"],
+            "sliding_window": fields.get("sliding_window"),
+            "layer_types": [KINDS[name] for name in types],
+            "num_experts": fields["num_experts"],
+            "router_size": fields["router_hidden_size"],
+            "taps": (fields["cca_time0"], fields["cca_time1"]),
+        }
+
+    def _rope(self, fields: dict, types: set[str]) -> tuple[dict[str, float], float]:
+        """theta by the type of layer, and the share of dimensions that are rotated."""
+        given = fields.get("rope_parameters") or DEFAULT
+        if given is DEFAULT and (fields.get("rope_theta") or fields.get("rope_scaling")):
+            raise UnsupportedModel(
+                "config.json: rope_parameters that are not by the type of layer are not supported "
+                f"for {self.model_type} models"
+            )
+        used = {name: given.get(name) for name in sorted(types)}
+        for name, own in used.items():
+            if not isinstance(own, dict):
+                raise TypeError(f"rope_parameters: {name} is not an object")
+            if rope_type(own) != "default":
+                raise UnsupportedModel(
+                    f"config.json: rope_parameters of type {rope_type(own)!r} are not supported "
+                    f"for {self.model_type} models"
+                )
+        shares = {own.get("partial_rotary_factor", 1.0) for own in used.values()}
+        if len(shares) > 1:
+            raise UnsupportedModel(
+                f"config.json: partial_rotary_factor of {' and '.join(map(str, sorted(shares)))} "
+                f"in one model is not supported for {self.model_type} models"
+            )
+        return {name: own["rope_theta"] for name, own in (DEFAULT | used).items()}, *shares
+
+    # --- blocks, and what the host gives them
+
+    def kinds(self, config: ZayaConfig) -> list[str]:
+        first, *rest = config.layer_types
+        return [first + FIRST, *rest]
+
+    def feeds(self, kind: str) -> tuple[str, str, str]:
+        if kind.startswith(SLIDING):
+            return "rope_local_cos", "rope_local_sin", "mask_local"
+        return super().feeds(kind)
+
+    def host(self, config: ZayaConfig) -> Host:
+        local = replace(config.rotary, theta=config.rope_local_theta)
+        rotary = {FULL: {"rope": config.rotary}, SLIDING: {"rope_local": local}}
+        masks = {FULL: {"mask": None}, SLIDING: {"mask_local": config.sliding_window}}
+        types = sorted(set(config.layer_types))
+        return Host(
+            rotary={name: own for kind in types for name, own in rotary[kind].items()},
+            masks={name: own for kind in types for name, own in masks[kind].items()},
+        )
+
+    def tails(self, config: ZayaConfig) -> dict[str, tuple[int, int]]:
+        """Queries and keys before their convolutions, and the values that wait for a token."""
+        _, _, Q, KV = config.widths
+        return {"projected": (Q + KV + KV // 2, config.tail_width)}
+
+    def carried(self, config: ZayaConfig) -> dict[str, int]:
+        return {"router": config.router_size}
+
+    def layout(self, config: ZayaConfig) -> Experts:
+        """The experts of a layer."""
+        return Experts(
+            config.num_experts, config.hidden_size, config.intermediate_size, config.experts
+        )
+
+    def first(self, config: ZayaConfig) -> "nn.Module":
+        from ane_book.models.base.compressed import Scaling
+
+        return Scaling(config.hidden_size)
+
+    def block(self, config: ZayaConfig, kind: str = FULL) -> "nn.Module":
+        from ane_book.models.base import compressed
+        from ane_book.models.base.experts.layers import Mixture
+
+        C, eps, first = config.hidden_size, config.rms_norm_eps, kind.endswith(FIRST)
+        return compressed.CompressedBlock(
+            compressed.CompressedAttention(config, config.taps, config.tail_width),
+            compressed.CarriedRouter(C, config.router_size, config.num_experts, eps, first),
+            Mixture(self.layout(config), compressed.swiglu),
+            eps,
+        )
+
+    # --- tensors
+
+    def parameters(self, config: ZayaConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+        C, R = config.hidden_size, config.router_size
+        return {
+            "attention_norm.weight": (Tensor("input_layernorm.weight", (C,)),),
+            **_attention(config),
+            **_residual("attention", "post_attention_residual_scale", C),
+            "mixture_norm.weight": (Tensor("post_attention_layernorm.weight", (C,)),),
+            "router.down.weight": (Tensor("mlp.gate.down_proj.weight", (R, C)),),
+            "router.down.bias": (Tensor("mlp.gate.down_proj.bias", (R,)),),
+            **_router(config, first=kind.endswith(FIRST)),
+            **self.layout(config).parameters("mixture", "mlp.experts"),
+            **_residual("mixture", "post_mlp_residual_scale", C),
+        }
+
+    def matrices(self, config: ZayaConfig) -> dict:
+        return {}
+
+    def outer(self, config: ZayaConfig) -> dict[str, Tensor]:
+        C = (config.hidden_size,)
+        embedding, norm, *head = super().outer(config).items()
+        first = {
+            "first.bias": Tensor("model.input_hidden_states_bias", C),
+            "first.scale": Tensor("model.input_hidden_states_scale", C),
+        }
+        return dict([embedding]) | first | dict([norm, *head])
+
+
+def _attention(config: ZayaConfig) -> dict[str, tuple[Tensor, ...]]:
+    C, _, Q, KV = config.widths
+    D, rows, depthwise, grouped = config.head_dim, Q + KV, *config.taps
+    parts = {"q_proj": Q, "k_proj": KV, "v_proj_delayed": KV // 2, "v_proj_current": KV // 2}
+    own = "self_attn.qkv_proj"
+    return {
+        "attention.qkv.weight": tuple(
+            Tensor(f"{own}.{name}.weight", (size, C)) for name, size in parts.items()
+        ),
+        "attention.depthwise.weight": (
+            Tensor(f"{own}.conv_qk_depthwise.weight", (rows, 1, depthwise)),
+        ),
+        "attention.depthwise.bias": (Tensor(f"{own}.conv_qk_depthwise.bias", (rows,)),),
+        "attention.grouped.weight": (Tensor(f"{own}.conv_qk_grouped.weight", (rows, D, grouped)),),
+        "attention.grouped.bias": (Tensor(f"{own}.conv_qk_grouped.bias", (rows,)),),
+        "attention.key_scale": (Tensor("self_attn.qk_norm.temp", (config.num_kv_heads,)),),
+        "attention.out.weight": (Tensor("self_attn.o_proj.weight", (C, Q)),),
+    }
+
+
+def _residual(ours: str, theirs: str, C: int) -> dict[str, tuple[Tensor, ...]]:
+    """Both sides of a sum: what is added, and the hidden state that it is added to."""
+    sides = {"scaling": "hidden_states", "residual": "residual"}
+    return {
+        f"{ours}_{side}.{part}": (Tensor(f"{theirs}.{name}_{part}", (C,)),)
+        for side, name in sides.items()
+        for part in ("bias", "scale")
+    }
+
+
+def _router(config: ZayaConfig, first: bool) -> dict[str, tuple[Tensor, ...]]:
+    R, classes, own = config.router_size, config.num_experts + 1, "mlp.gate"
+    carried = {"router.carried_scale": (Tensor(f"{own}.router_states_scale", (R,)),)}
+    found = {} if first else carried
+    found["router.norm.weight"] = (Tensor(f"{own}.router_mlp.norm.weight", (R,)),)
+    for i in range(2):
+        for part, shape in (("weight", (R, R)), ("bias", (R,))):
+            name = f"{own}.router_mlp.fc{i + 1}.{part}"
+            found[f"router.hidden.{i}.{part}"] = (Tensor(name, shape),)
+    return found | {
+        "router.out.weight": (Tensor(f"{own}.router_mlp.out_proj.weight", (classes, R)),),
+        "router.balance": (Tensor(f"{own}.balancing_biases", (classes,)),),
+    }

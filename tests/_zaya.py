@@ -1,0 +1,75 @@
+"""Tiny ZAYAs with random weights, made by `transformers`; nothing in them is 0 or 1 by chance."""
+
+import torch
+
+VOCABULARY = 257
+
+COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "moe_intermediate_size": 48,
+    "num_experts": 4,
+    "router_hidden_size": 24,
+    "max_position_embeddings": 128,
+    "bos_token_id": None,
+    "eos_token_id": VOCABULARY - 1,
+    "pad_token_id": None,
+}
+
+#: Values of one head, whose halves are half a head, and of three, whose second is of both; windows,
+#: one of which is shorter than a chunk; convolutions that reach one token back, two, and three.
+SIZES = {
+    "usual": {},
+    "odd": {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "hidden_size": 96,
+        "head_dim": 24,
+        "num_experts": 12,
+        "router_hidden_size": 20,
+        "cca_time0": 3,
+        "tie_word_embeddings": False,
+        "rope_parameters": {
+            "hybrid": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
+        },
+    },
+    "sliding": {
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "head_dim": 8,
+        "num_experts": 3,
+        "cca_time0": 1,
+        "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
+        "sliding_window": 9,
+    },
+}
+
+#: What weights are multiplied by, so that every part has its say.
+SCALES = {"router_mlp": 20.0, "conv": 1.0, "": 5.0}
+
+
+def tiny_zaya(size: str, seed: int = 0, **changes):
+    """A random `transformers` ZAYA, its numbers those of fp16, float32, evaluation mode."""
+    from transformers import ZayaConfig, ZayaForCausalLM
+
+    torch.manual_seed(seed)
+    model = ZayaForCausalLM(ZayaConfig(**COMMON | SIZES[size] | changes))
+    model = model.eval().requires_grad_(False)
+    buffers = [(name, value) for name, value in model.named_buffers() if "inv_freq" not in name]
+    for name, value in [*model.named_parameters(), *buffers]:
+        kind, noise = name.rsplit(".", 1)[-1], torch.randn_like(value)
+        if kind in ("temp", "balancing_biases"):  # of 0, and -1 for the class that is no expert
+            value.copy_(noise * 0.2 + (1.0 if kind == "temp" else 0.0))
+        elif value.dim() == 1:
+            value.add_(noise * 0.2)
+        elif "embed" in name:
+            value.copy_(noise * 0.3)
+        else:  # a router's choices far enough apart to tell a wrong one from a right one
+            value.mul_(next(scale for part, scale in SCALES.items() if part in name))
+        value.copy_(value.half().float())
+    return model
