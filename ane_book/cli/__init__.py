@@ -109,7 +109,7 @@ def plan(
     from ane_book.evidence.inspect import facts
 
     planned = ane_book.plan(model, **recipe)
-    predicted = [] if chip is None else cost.predict(planned, chip).facts()
+    predicted = [] if chip is None else cost.facts(planned, chip)
     print(facts(planned.facts() + predicted, get_terminal_size((10_000, 24)).columns))
 
 

@@ -19,9 +19,11 @@ Taught in chapters 4 and 7.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import get_args
 
 from ane_book import models
 from ane_book.conversion.plan import lines
@@ -37,7 +39,7 @@ from ane_book.conversion.plan.shards import layer_blobs
 from ane_book.conversion.quantize import SCHEMES, find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
-from ane_book.options import APART, Recipe
+from ane_book.options import APART, Recipe, Strategy
 from ane_book.reference import find_reference, reference_models
 from ane_book.weights import open_source, read_config, read_json
 import numpy as np
@@ -166,6 +168,18 @@ class Plan:
             program = next(program for program in self.programs if program.experts)
             total += self.woken(tokens, shares) * program.bytes / len(program.experts)
         return total
+
+    @property
+    def strategies(self) -> dict[str, "Plan"]:
+        """The same model and recipe by every strategy for experts that the limit allows; {} of a
+        model without experts."""
+        found: dict[str, Plan] = {}
+        if find(self.config.architecture).layout(self.config) is None:
+            return found
+        for name in get_args(Strategy):
+            with suppress(InvalidInput):  # beyond the limit
+                found[name] = plan(self.config, self.recipe.model_copy(update={"experts": name}))
+        return found
 
     # --- as lines
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ane_book.conversion.plan import limits
+from ane_book.conversion.plan.choices import crossing
 from ane_book.conversion.plan.shards import projections
 from ane_book.conversion.quantize import loss_of, scheme_warning
 from ane_book.models import find
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["facts", "notes"]
 
+#: What is said of a router while nothing is known of it.
+EVEN = "if every expert is chosen as often as any other"
 Line = tuple[str, str]  # a heading, "" below the first of it, and a text
 
 
@@ -32,6 +35,7 @@ def facts(plan: "Plan") -> Iterator[Line]:
         yield "cache", f"{_size(plan.cache_bytes)}, for a context of {recipe.context}"
     yield "programs", f"{len(plan.programs):,}, {_size(plan.weight_bytes)} of weights in all"
     yield _calls(plan)
+    yield from _listed("strategies", _strategies(plan))
     yield "to convert", f"about {plan.memory_bytes / 1e9:.1f} GB of memory{more}"
     yield from _listed("limits", notes(plan))
 
@@ -39,10 +43,26 @@ def facts(plan: "Plan") -> Iterator[Line]:
 def _calls(plan: "Plan") -> Line:
     if plan.has_choice:
         reads = f"{plan.calls():,.0f} dispatches, {_size(plan.read_bytes())} of weights"
-        return "per token", f"{reads}, if every expert is chosen as often as any other"
+        return "per token", f"{reads}, {EVEN}"
     if plan.head:
         return "per token", f"{len(plan.programs)} dispatches in decode"
     return "per call", f"{len(plan.programs)} dispatches, up to {plan.recipe.context} tokens"
+
+
+def _strategies(plan: "Plan") -> Iterator[str]:
+    """Every strategy for experts in a line, and where they meet."""
+    found, few = plan.strategies, min(plan.recipe.prefill, plan.recipe.context)
+    for name, other in found.items():
+        one, several = (
+            f"{other.calls(tokens):,.0f} calls, {_size(other.read_bytes(tokens))}"
+            for tokens in (1, few)
+        )
+        programs = f"{name}: {len(other.programs):,} programs; "
+        yield f"{programs}{one} a token; {several} for {few} tokens"
+    if {"dispatch", "packed"} <= found.keys():
+        tokens = crossing(found["dispatch"], found["packed"])
+        from_ = "never" if tokens is None else f"from {tokens:,} tokens a call on"
+        yield f"experts apart read as much as packed {from_}, {EVEN}"
 
 
 def _heads(plan: "Plan") -> Iterator[str]:

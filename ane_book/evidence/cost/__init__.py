@@ -16,7 +16,9 @@ beside; where placement finds a converted program in several stretches, what eac
 `model` has the formula, `chips` its data, `published` the figures that others measured, `fit` holds
 one against the other, and `page` is the planner of the book.
 
-Taught in chapter 10.
+Of a mixture of experts, `strategies` says what each way to call them takes, and where they meet.
+
+Taught in chapters 7 and 10.
 """
 
 from ane_book.evidence.cost.chips import chips, find_chip, parameter
@@ -29,6 +31,7 @@ from ane_book.evidence.cost.model import (
     segments_of,
     work_of,
 )
+from ane_book.evidence.cost.strategies import crossings, facts
 
 __all__ = [
     "Estimate",
@@ -36,6 +39,8 @@ __all__ = [
     "Term",
     "Work",
     "chips",
+    "crossings",
+    "facts",
     "find_chip",
     "parameter",
     "predict",

@@ -21,6 +21,8 @@ from ane_book.conversion.plan import Plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.evidence.cost.chips import find_chip, parameter
+from ane_book.models import find
+import numpy as np
 
 if TYPE_CHECKING:
     from ane_book.evidence.placement import Placement
@@ -155,13 +157,17 @@ def _range(claim: Claim) -> str:
     return f"{low:g} to {high:g} {claim.unit}"
 
 
-def work_of(plan: Plan) -> Work:
-    """What a token of decode asks of an engine, by a plan.
+def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> Work:
+    """What a call of so many tokens asks of an engine, by a plan; of one, it is decode.
 
-    Raises InvalidInput for a model that generates no text, for a plan that leaves attention to the
-    host, and for weights in a form of which no figure on the engine is known.
+    shares: what the router of a mixture of experts chooses, as `Plan.woken` takes them. Reading and
+    calls are in it, no arithmetic: of many tokens it is a part of the time.
+
+    Raises InvalidInput for a model that neither generates text nor has experts, for a plan that
+    leaves attention to the host, and for weights in a form of which no figure on the engine is
+    known.
     """
-    if not plan.head:
+    if not plan.head and find(plan.config.architecture).layout(plan.config) is None:
         raise InvalidInput(
             f"a prediction is of decode, and {plan.config.architecture} generates no text; "
             "leave the chip out"
@@ -172,10 +178,12 @@ def work_of(plan: Plan) -> Work:
             "a prediction is of an engine, and with partition 'projections' the host computes "
             "attention and norms; take 'layers' or 'whole', or leave the chip out"
         )
-    for quant, programs in ((recipe.quant, plan.shards), (recipe.quant_head, plan.head)):
-        sizes[form_of(quant)] += sum(program.bytes for program in programs)
-    calls = len(plan.programs)
-    return Work(sizes["plain"], sizes["packed"], plan.cache_bytes, calls, slots=recipe.context)
+    head = sum(program.bytes for program in plan.head)
+    sizes[form_of(recipe.quant)] += round(plan.read_bytes(tokens, shares)) - head
+    sizes[form_of(recipe.quant_head)] += head
+    cache, slots = (plan.cache_bytes, recipe.context) if plan.head else (0, 0)
+    calls = round(plan.calls(tokens, shares))
+    return Work(sizes["plain"], sizes["packed"], cache, calls, slots=slots)
 
 
 def segments_of(placements: "Iterable[Placement]") -> int:

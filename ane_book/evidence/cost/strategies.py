@@ -1,0 +1,95 @@
+"""The strategies for experts on a chip: what each takes, and from how many tokens on it is slower.
+
+Reading weights and calling programs are predicted, of one token and of several in a call. What the
+arithmetic of many tokens adds nobody has measured for experts, and so no strategy's time is
+complete: what differs between them, bytes and calls, is what there is to compare.
+
+Taught in chapter 7.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import product
+
+from ane_book.claims import Claim
+from ane_book.conversion.plan import Plan
+from ane_book.evidence.cost.chips import find_chip, parameter
+from ane_book.evidence.cost.model import PER_MS, Work, form_of, predict, work_of
+import numpy as np
+
+__all__ = ["MOST", "crossings", "facts"]
+
+#: Tokens of a call beyond which `crossings` does not look.
+MOST = 1 << 12
+
+
+def crossings(
+    apart: Plan, whole: Plan, chip: str | Claim, shares: np.ndarray | None = None
+) -> tuple[int | None, int | None]:
+    """From how many tokens of a call on experts apart take longer than experts in a graph.
+
+    The earliest and the latest, over all values of bandwidth and of what a call takes that the
+    evidence leaves; both strategies are under the same ones. None: not up to MOST tokens. shares:
+    as `Plan.woken` takes them.
+    """
+    chip = find_chip(chip) if isinstance(chip, str) else chip
+    packed = parameter("packed").value if form_of(whole.recipe.quant) == "packed" else (1.0, 1.0)
+    rates = [times / (rate * PER_MS) for times in packed for rate in chip.value]  # ms a byte
+
+    def slower(tokens: int, rate: float, call: float) -> bool:
+        more = apart.calls(tokens, shares) - whole.calls(tokens)
+        fewer = whole.read_bytes(tokens) - apart.read_bytes(tokens, shares)
+        return more * call > fewer * rate
+
+    found = [
+        bisect_left(range(1, MOST + 1), True, key=lambda tokens: slower(tokens, rate, call)) + 1
+        for rate, call in product(rates, parameter("program").value)
+    ]
+    first, last = (tokens if tokens <= MOST else None for tokens in (min(found), max(found)))
+    return first, last
+
+
+def facts(planned: Plan, chip: str) -> list[tuple[str, str]]:
+    """What is predicted of a plan, as lines: a heading, once, and a text.
+
+    Raises InvalidInput as `predict` does.
+    """
+    lines = predict(planned, chip).facts() if planned.head else []
+    if not planned.head:
+        work_of(planned)  # refused, where there is nothing to say
+    told = list(_strategies(planned, find_chip(chip)))
+    return lines + [("on the engine" if i == 0 else "", text) for i, text in enumerate(told)]
+
+
+def _strategies(planned: Plan, chip: Claim) -> Iterator[str]:
+    plans = planned.strategies
+    few = min(planned.recipe.prefill, planned.recipe.context)
+    for name, other in plans.items():
+        one, several = (predict(_without_cache(other, n), chip).ms.text() for n in (1, few))
+        yield f"{name}: {one} ms for a token, {several} ms for {few} at once"
+    if {"dispatch", "packed"} <= plans.keys():
+        first, last = crossings(plans["dispatch"], plans["packed"], chip)
+        yield f"experts apart are slower than packed {_said(first, last)}"
+    if plans:
+        yield (
+            f"weights and calls on the engine of an {chip.chip}; cache and arithmetic come on top, "
+            "and no strategy was measured there by this project: unmeasured"
+        )
+
+
+def _without_cache(plan: Plan, tokens: int) -> Work:
+    work = work_of(plan, tokens)
+    return Work(work.plain_bytes, work.packed_bytes, 0, work.programs)
+
+
+def _said(first: int | None, last: int | None) -> str:
+    if first is None:
+        return f"for no call of up to {MOST:,} tokens"
+    early = f"from {_tokens(first)} on, where a call takes most"
+    if last is None:
+        return f"{early}; never, where it takes least"
+    return f"{early}; from {_tokens(last)} on, where it takes least" if first != last else early
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} token{'s' * (count > 1)} a call"
