@@ -68,6 +68,7 @@ class Zaya(Dense):
 
     model_type = "zaya"
     Config = ZayaConfig
+    after_mixture: ClassVar = ("mixture_scaling.", "mixture_residual.")
     fixed: ClassVar = {
         "hidden_act": "silu",
         "attention_bias": False,
