@@ -15,8 +15,11 @@ __all__ = ["progress_bar", "silent_coremltools"]
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A callback (description, done, total): a bar on a terminal, else a line now and then."""
+def progress_bar() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A callback (description, done, total): a bar on a terminal, else a line now and then.
+
+    total: None where nobody knows.
+    """
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -29,7 +32,7 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     ) as bar:
         task = bar.add_task("loading", total=None)  # a pulse until there are steps to count
 
-        def draw(description: str, done: int, total: int) -> None:
+        def draw(description: str, done: int, total: int | None) -> None:
             bar.update(task, description=description, completed=done, total=total)
 
         yield draw
@@ -43,10 +46,11 @@ class _Lines:
     def __init__(self):
         self._next = time.monotonic() + self.PAUSE
 
-    def __call__(self, description: str, done: int, total: int) -> None:
-        if done >= total or time.monotonic() >= self._next:
+    def __call__(self, description: str, done: int, total: int | None) -> None:
+        if (total is not None and done >= total) or time.monotonic() >= self._next:
             self._next = time.monotonic() + self.PAUSE
-            print(f"{description} ({done:,} of {total:,})", file=sys.stderr, flush=True)
+            of = "" if total is None else f" of {total:,}"
+            print(f"{description} ({done:,}{of})", file=sys.stderr, flush=True)
 
 
 class _Silence:

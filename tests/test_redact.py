@@ -1,7 +1,8 @@
 """Spans of texts: labels that make sense, windows whose seams change nothing, bytes that stay."""
 
-from itertools import product
+from itertools import accumulate, pairwise, product
 import json
+import re
 
 from _command import ane_book as command
 from _command import refused
@@ -13,13 +14,25 @@ from ane_book.models.privacy_filter import LABELS
 from ane_book.runtime import Tagger
 from ane_book.runtime.tags import decode
 from ane_book.runtime.tags.spans import Viterbi, find_spans, log_softmax
+from ane_book.runtime.tags.stretches import Stretch
 from ane_book.runtime.tags.windows import blocks, windows
+from ane_book.weights.tokenizer import CUTS
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 import torch
 
 NAMES = ["O", *(f"{part}-{kind}" for kind in ("name", "url") for part in "BIES")]
+SIGNS = "aB1' \n\r\t,.;/_-@é\u0301🙂他，"
+WORD_ENDS = r'(?<=[^\W_])(?=[\s,;:.!?()"。、，；：！？])'
 TEXT = "Ann Lee, ann@example.org; zażółć 🙂🙂\r\n\tcall\x00 +48 600 100 200, é" * 4
+
+
+def parted(text: str, data) -> list[str]:
+    """The text in parts, somehow."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=9)))
+    return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +93,9 @@ class TestScores:
 
     def test_a_window_that_would_keep_nothing_is_refused(self, tagger):
         tagging = Tagger(tagger("usual")[1])
-        with pytest.raises(InvalidInput, match=r"21 tokens takes several calls.* context of 40"):
+        with pytest.raises(
+            InvalidInput, match=r"more than 20 tokens takes several.* context of 40"
+        ):
             scores_of(tagging, range(21), 20)
         assert scores_of(tagging, range(20), 20).shape == (20, 33)
 
@@ -106,26 +121,49 @@ class TestScores:
 class TestWindows:
     @pytest.mark.parametrize("tokens", [0, 1, 30, 31, 47, 100, 1000])
     @pytest.mark.parametrize(("most", "reach"), [(30, 0), (30, 3), (30, 14)])
-    def test_keep_every_token_once_and_far_from_a_cut(self, tokens, most, reach):
-        kept = []
-        for window in windows(tokens, most, reach):
-            assert window.stop - window.start <= most
-            assert window.start == 0 or window.first - window.start >= reach
-            assert window.stop == tokens or window.stop - window.last >= reach
-            kept += range(window.first, window.last)
-        assert kept == list(range(tokens))
+    @pytest.mark.parametrize("parts", [1, 2, 50])
+    def test_keep_every_token_once_and_far_from_a_cut(self, tokens, most, reach, parts):
+        kept, ids = [], np.arange(tokens) + 7
+        for window in windows(np.array_split(ids, parts), most, reach):
+            assert (window.ids == ids[window.start :][: len(window.ids)]).all()
+            assert len(window.ids) <= most
+            first, last = window.kept.start, window.kept.stop
+            assert window.start == 0 or first >= reach
+            assert window.start + len(window.ids) == tokens or len(window.ids) - last >= reach
+            kept += window.ids[window.kept].tolist()
+        assert kept == ids.tolist()
 
     @pytest.mark.parametrize("text", ["", "a", "ab " * 50, "x" * 95, "é\n" * 40, "a\n\nb " * 30])
     def test_blocks_are_the_text(self, text):
-        found = list(blocks(text, 20))
-        assert "".join(part for _, part in found) == text
-        assert all(text[place : place + len(part)] == part for place, part in found)
-        assert all(0 < len(part) <= 20 for _, part in found)
+        found = list(blocks([text], 20))
+        assert "".join(found) == text
+        assert all(0 < len(part) <= 20 for part in found)
 
-    def test_blocks_end_where_a_line_or_a_word_does(self):
-        assert [part for _, part in blocks("one two\nthree four five", 14)] == [
-            "one two\n", "three four", " five",
+    def test_blocks_end_where_a_word_does(self):
+        assert list(blocks(["one two\nthree four five"], 14)) == [
+            "one two\nthree", " four", " five",
         ]  # fmt: skip
+
+    @pytest.mark.parametrize("cut", CUTS)
+    @given(data=st.data())
+    @settings(max_examples=60, deadline=None)
+    def test_the_words_of_every_tokenizer_are_those_of_the_whole_text(self, cut, data):
+        """However a text comes, and wherever its blocks end, if it has a place in each for that."""
+        text = data.draw(st.text(SIGNS, max_size=60))
+        longest = max(map(len, re.split(WORD_ENDS, text)))
+        most = data.draw(st.integers(max(longest, 1), 70))
+        found = list(blocks(parted(text, data), most))
+        assert "".join(found) == text
+        words = [word for part in found for word, _ in CUTS[cut].pre_tokenize_str(part)]
+        assert words == [word for word, _ in CUTS[cut].pre_tokenize_str(text)]
+
+    @given(st.text("ab, ", max_size=80), st.integers(1, 8), st.data())
+    def test_a_stretch_without_a_place_is_cut_alike_however_it_comes(self, text, most, data):
+        def cuts(parts) -> set[int]:
+            ends = set(accumulate(map(len, blocks(parts, most))))
+            return ends - {found.start() for found in re.finditer(WORD_ENDS, text)}
+
+        assert cuts(parted(text, data)) == cuts([text])
 
 
 def best_by_trying_all(scores: np.ndarray) -> float:
@@ -165,7 +203,7 @@ class TestViterbi:
         best, found = Viterbi(LABELS), []
         for part in np.array_split(scores, 50):
             found.append(best.push(part))
-            assert len(best._from) < 60
+            assert len(best._steps) < 60
         np.testing.assert_array_equal(np.concatenate([*found, best.finish()]), expected)
 
     def test_of_nothing_is_nothing(self):
@@ -183,7 +221,8 @@ class TestViterbi:
 def spans_of(text: str, tokens: list[tuple[int, int, str]]) -> list[tuple]:
     starts, ends, names = (np.array(column) for column in zip(*tokens, strict=True))
     chosen = np.array([NAMES.index(name) for name in names])
-    found = find_spans(NAMES, chosen, np.full(len(chosen), 0.5), starts, ends, text)
+    scores, places = np.full(len(chosen), 0.5), np.stack([starts, ends], axis=1)
+    found = list(find_spans(NAMES, Stretch(text, 0, 0, chosen, scores, places)))
     for span in found:
         data = text.encode()[span.byte_start : span.byte_end]
         assert data.decode() == text[span.start : span.end]
@@ -237,7 +276,7 @@ class TestRedact:
 
     def test_bytes_that_are_no_text_stay(self, tagger):
         data = b"Ann \xff\xfe Lee \x80" * 9
-        text = decode(data, "x", "replace")
+        text = "".join(decode([data], "x", "replace"))
         found = Tagger(tagger("odd")[1], "fp32").redact(text)
         self.check(text, found)
         assert found.spans
@@ -251,11 +290,26 @@ class TestRedact:
         with pytest.raises(InvalidInput, match="not valid text at character 2"):
             Tagger(tagger("odd")[1]).redact("ab\ud83d")
 
-    def test_a_file_that_is_not_utf8_is_told_where(self):
-        with pytest.raises(
-            InvalidInput, match=r"f is not UTF-8 at byte 5 \(line 2, byte 3 of it\)"
-        ):
-            decode(b"ab\ncd\xff", "f")
+    @pytest.mark.parametrize("size", [1, 2, 3, 100])
+    @pytest.mark.parametrize(
+        ("data", "where"),
+        [
+            (b"ab\ncd\xff", r"byte 5 \(line 2, byte 3 of it\): 0xff, invalid start"),
+            (b"\xff\xfea\0b", r"byte 0 \(line 1, byte 1 of it\): 0xff"),
+            (b"\n\n\xe2\x82\n", r"byte 2 \(line 3, byte 1 of it\): 0xe2, invalid cont"),
+            (b"a\n\xf0\x9f", r"byte 2 \(line 2, byte 1 of it\): 0xf0, unexpected end"),
+        ],
+    )
+    def test_a_file_that_is_not_utf8_is_told_where(self, data, where, size):
+        parts = [data[i : i + size] for i in range(0, len(data), size)]
+        with pytest.raises(InvalidInput, match=f"f is not UTF-8 at {where}"):
+            list(decode(parts, "f"))
+
+    @given(st.binary(max_size=40), st.lists(st.integers(0, 40), max_size=5))
+    def test_bytes_come_back_however_they_came(self, data, cuts):
+        parts = [data[a:b] for a, b in pairwise([0, *sorted(cuts), len(data)])]
+        text = "".join(decode(parts, "f", "replace"))
+        assert text == data.decode("utf-8", "surrogateescape")
 
 
 class TestCommand:

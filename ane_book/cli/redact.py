@@ -1,26 +1,44 @@
 """`ane-book redact`: a file without what is private in it."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 import json
 import os
 from pathlib import Path
+import re
+import shutil
+import stat
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 from ane_book.cli import options
 from ane_book.cli.load import load
-from ane_book.errors import printable
+from ane_book.errors import InvalidInput, printable
 from ane_book.options import Recipe
+from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
-    from ane_book.runtime.tags import Span
+    from ane_book.runtime.tags import Span, Tagger
 
 __all__ = ["redact"]
 
+CHUNK = 1 << 16  # bytes that are read at once
+
 #: ANSI's colours of kinds of spans, in the order in which they are met.
 COLOURS = (41, 42, 43, 44, 45, 46, 101, 102, 104, 105)
+ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8
+RETURN = re.compile(r"\r(?=\n|\Z)")  # before a line feed, which may be in the next piece
+
+Show = Callable[[str, "Span | None"], str]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write here, whole or not at all. FILE itself may be given; `> FILE` would lose it.  "
+        "[default: stdout]"
+    ),
+]
 
 
 @options.takes(Recipe, "quant", "experts")
@@ -28,6 +46,7 @@ def redact(
     file: Annotated[str, typer.Argument(help="A text in UTF-8; - is stdin.")],
     recipe: dict,
     model: options.Encoder = "privacy-filter",
+    out: Out = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each span instead.")
     ] = False,
@@ -45,55 +64,157 @@ def redact(
 ) -> None:
     """Replace what is private in a text by its kind; keep the rest.
 
-    All else stays, byte for byte. Long texts go in windows whose seams change nothing.
+    All else stays, byte for byte. Long texts go in windows whose seams change nothing, and are
+    written as soon as nothing that follows can change them: a call's tokens behind what was read.
     """
-    from ane_book.runtime.tags import decode
-
     if as_json and dry_run:
         raise typer.BadParameter("--json and --dry-run are two ways to show the same")
-    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    text = decode(data, "stdin" if file == "-" else file, errors)  # before a model is converted
-    how = precision, backend, force
-    tagger = load(model, "token-classification", *how, context=context, **recipe)
-    found = tagger.redact(text)
-    if as_json:
-        _write("".join(json.dumps(_row(span, text)) + "\n" for span in found.spans))
-    else:
-        _write("".join(_marked(text, found.spans)) if dry_run else found.text)
-    counts = Counter(span.label for span in found.spans)
+    name = "stdin" if file == "-" else file
+    with _target(out) as target, _source(file) as source:
+        _check(source, name, target, errors)  # before a model is converted
+        how = precision, backend, force
+        tagger = load(model, "token-classification", *how, context=context, **recipe)
+        show = _row if as_json else _marks(target) if dry_run else _replaced
+        counts = _rewrite(tagger, source, name, target, errors, show)
     listed = "".join(f", {count:,} {label}" for label, count in counts.most_common())
-    print(f"{len(found.spans):,} spans{listed}", file=sys.stderr)
+    print(f"{counts.total():,} spans{listed}", file=sys.stderr)
 
 
-def _row(span: "Span", text: str) -> dict:
-    return {
+def _rewrite(
+    tagger: "Tagger", source: BinaryIO, name: str, target: BinaryIO, errors: str, show: Show
+) -> Counter:
+    """Write what is shown of every piece of a text; how many spans of each kind it has."""
+    from ane_book.runtime.tags import decode
+
+    def chunks() -> Iterator[bytes]:
+        for chunk in _chunks(source, name):
+            yield chunk
+            target.flush()  # what is settled, before more is waited for
+
+    counts, done, size = Counter(), 0, _size(source)
+    seen = source.isatty() or target.isatty()  # a bar would come between what is typed or shown
+    with nullcontext(lambda *_: None) if seen else progress_bar() as progress:
+        for text, span in tagger.stream(decode(chunks(), name, errors)):
+            target.write(_bytes(show(text, span)))
+            counts.update([span.label] if span else [])
+            done += len(_bytes(text))
+            if done != size:
+                progress("redacting", done, size)
+        target.flush()
+    return counts
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+# --- what is shown of a piece of the text ---------------------------------------------------------
+
+
+def _replaced(text: str, span: "Span | None") -> str:
+    return span.replacement if span else text
+
+
+def _row(text: str, span: "Span | None") -> str:
+    """A line of JSON for a span."""
+    if span is None:
+        return ""
+    row = {
         "label": span.label,
         "start": span.start,
         "end": span.end,
         "byte_start": span.byte_start,
         "byte_end": span.byte_end,
         "score": round(span.score, 6),
-        "text": text[span.start : span.end],
+        "text": text,
     }
+    return json.dumps(row) + "\n"
 
 
-def _marked(text: str, spans: "list[Span]") -> Iterator[str]:
-    """The text for a terminal, spans coloured; [kind: text] where colours do not show."""
-    colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+def _marks(target: BinaryIO) -> Show:
+    """For a terminal, spans in colours; [kind: text] where colours do not show."""
+    colours = target.isatty() and not os.environ.get("NO_COLOR")
+    colours = colours and os.environ.get("TERM") != "dumb"
     kinds: dict[str, int] = {}
-    place = 0
-    for span in spans:
-        yield printable(text[place : span.start])
+
+    def show(text: str, span: "Span | None") -> str:
+        text = ESCAPED.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)
+        text = printable(RETURN.sub("", text))
+        if span is None:
+            return text
         colour = COLOURS[kinds.setdefault(span.label, len(kinds)) % len(COLOURS)]
         marks = (f"\x1b[{colour}m", "\x1b[0m") if colours else ("[", "]")
-        own = f"{span.label}: {text[span.start : span.end]}"
-        yield marks[0] + printable(own) + marks[1]
-        place = span.end
-    yield printable(text[place:])
+        return f"{marks[0]}{printable(span.label)}: {text}{marks[1]}"
+
+    return show
 
 
-def _write(text: str) -> None:
-    """To stdout, every byte as it is."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
-    sys.stdout.buffer.flush()
+# --- what is read and written ---------------------------------------------------------------------
+
+
+@contextmanager
+def _source(file: str) -> Iterator[BinaryIO]:
+    """The file to read, open; - is stdin."""
+    if file == "-":
+        yield sys.stdin.buffer
+    else:
+        with open(file, "rb") as opened:
+            yield opened
+
+
+@contextmanager
+def _target(out: Path | None) -> Iterator[BinaryIO]:
+    """Where to write: stdout, or a file that appears when all is done."""
+    if out is None:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        return
+    out = Path(os.path.realpath(out))  # what a link stands for, not the link
+    if out.exists() and not out.is_file():
+        raise InvalidInput(f"{out} is no file; --out takes one, for all else redirect the output")
+    unfinished = out.with_name(f"{out.name}.{os.getpid()}.part")
+    try:
+        with unfinished.open("wb") as opened:
+            if out.exists():
+                shutil.copymode(out, unfinished)
+            yield opened
+        os.replace(unfinished, out)
+    except OSError as error:
+        if error.filename in (None, str(unfinished)):
+            raise OSError(error.errno, error.strerror, str(out)) from None
+        raise
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _size(source: BinaryIO) -> int | None:
+    """Bytes that are there to be read; None of a pipe."""
+    own = os.fstat(source.fileno())
+    return own.st_size - source.tell() if stat.S_ISREG(own.st_mode) else None
+
+
+def _check(source: BinaryIO, name: str, target: BinaryIO, errors: str) -> None:
+    """Refuse a file that would be its own output, or is no text, before anything is written.
+
+    A pipe tells nothing before it is read.
+    """
+    from ane_book.runtime.tags import decode
+
+    if _size(source) is None:
+        return
+    if os.path.samestat(os.fstat(source.fileno()), os.fstat(target.fileno())):
+        raise InvalidInput(f"{name} is its own output, and would be lost; --out FILE can do that")
+    if errors == "strict":
+        start = source.tell()
+        for _ in decode(_chunks(source, name), name):
+            pass
+        source.seek(start)
+
+
+def _chunks(source: BinaryIO, name: str) -> Iterator[bytes]:
+    """The bytes, as soon as some are there."""
+    try:
+        while chunk := source.read1(CHUNK):
+            yield chunk
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, name) from None

@@ -137,13 +137,16 @@ class TextProcess:
         self._stop = weakref.finalize(self, _stop, self._process, self._owner)
 
 
-def check_text(text: str, what: str) -> None:
-    """Raise InvalidInput, where it is called `what`, for a text that no file could hold."""
+def check_text(text: str, what: str, place: int = 0) -> None:
+    """Raise InvalidInput for a text that no file could hold.
+
+    what: its name. place: where in it this text begins, in characters.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(
-            f"{what} is not valid text at character {error.start}: {error.reason}"
+            f"{what} is not valid text at character {place + error.start}: {error.reason}"
         ) from None
 
 

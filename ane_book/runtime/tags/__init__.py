@@ -4,20 +4,24 @@
     found = tagger.redact("Write to ann@example.org.")
     found.text, found.spans    # "Write to <PRIVATE_EMAIL>.", [Span(...)]
 
-    windows.py    long texts, in calls that overlap
-    spans.py      labels that make sense, and the spans of the text that they mark
+    windows.py      long texts, in calls that overlap
+    spans.py        labels that make sense, and the spans of the text that they mark
+    stretches.py    what was read of a text and cannot be given back yet
 
 Letters: C hidden size, T tokens of a call, N labels, n tokens of a text.
 """
 
-from collections.abc import Iterator
+import codecs
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 import re
 
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType
 from ane_book.host import text_mask
 from ane_book.runtime.encoder import Encoder
 from ane_book.runtime.tags.spans import Span, Viterbi, find_spans, log_softmax
+from ane_book.runtime.tags.stretches import Stretch, Waiting
 from ane_book.runtime.tags.windows import Window, blocks, windows
 from ane_book.text.process import check_text
 import numpy as np
@@ -63,11 +67,9 @@ class Tagger(Encoder):
 
     def redact(self, text: str) -> Redaction:
         """The text with every span replaced by its kind, "<PRIVATE_EMAIL>"; all else as it is."""
-        spans, parts, place = self.spans(text), [], 0
-        for span in spans:
-            parts += [text[place : span.start], span.replacement]
-            place = span.end
-        return Redaction("".join([*parts, text[place:]]), spans)
+        pieces = list(self.stream([text]))
+        redacted = "".join(span.replacement if span else own for own, span in pieces)
+        return Redaction(redacted, [span for _, span in pieces if span])
 
     def spans(self, text: str) -> list[Span]:
         """What is private in a text, in order; spans are apart from each other.
@@ -78,89 +80,133 @@ class Tagger(Encoder):
 
         Raises InvalidType (a TypeError too) for what is no str, and InvalidInput.
         """
-        return find_spans(self.labels, *self._tagged(text), text)
+        return [span for _, span in self.stream([text]) if span]
+
+    def stream(self, parts: Iterable[str]) -> Iterator[tuple[str, Span | None]]:
+        """A text that is read in parts, in pieces, all of it: each a span's own, or between spans.
+
+        A piece comes as soon as nothing that follows can change it, a call's tokens behind what was
+        read, and then is forgotten; so a text may be longer than memory. How it is parted changes
+        nothing. Raises as `spans` does.
+        """
+        for stretch in self._stretches(parts):
+            place = stretch.start
+            for span in find_spans(self.labels, stretch):
+                if place < span.start:
+                    yield stretch.part(place, span.start), None
+                yield stretch.part(span.start, span.end), span
+                place = span.end
+            if rest := stretch.text[place - stretch.start :]:
+                yield rest, None
 
     def tag(self, text: str) -> list[Tag]:
         """Every token of a text with its label, of the best sequence that makes sense."""
-        chosen, scores, starts, ends = self._tagged(text)
-        each = zip(starts.tolist(), ends.tolist(), chosen.tolist(), scores.tolist(), strict=True)
-        return [Tag(start, end, self.labels[i], score) for start, end, i, score in each]
+        return [
+            Tag(start, end, self.labels[label], score)
+            for stretch in self._stretches([text])
+            for (start, end), label, score in zip(
+                stretch.places.tolist(),
+                stretch.labels.tolist(),
+                stretch.scores.tolist(),
+                strict=True,
+            )
+        ]
 
-    def _tagged(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of every token (n,): label, the label's probability, and where it starts and ends."""
-        ids, starts, ends = self._encode(text)
-        best, scores, labels = Viterbi(self.labels), [], []
-        waiting = np.zeros((0, len(self.labels)), np.float32)
+    def _stretches(self, parts: Iterable[str]) -> Iterator[Stretch]:
+        """The text with its tokens' labels, in stretches that no span crosses."""
+        waiting = Waiting(self.labels)
+        for labels, scores in self._labelled(self._read(parts, waiting)):
+            if stretch := waiting.settle(labels, scores):
+                yield stretch
+        yield waiting.finish()
 
-        def settle(found: np.ndarray) -> None:
-            nonlocal waiting
-            labels.append(found)
-            scores.append(np.exp(waiting[np.arange(len(found)), found]))
-            waiting = waiting[len(found) :]
+    def _read(self, parts: Iterable[str], waiting: Waiting) -> Iterator[np.ndarray]:
+        """The token ids of a text, which waits with them for their labels."""
+        place = 0
+        for text in blocks(map(_checked, parts)):
+            plain = ESCAPED.sub("\N{REPLACEMENT CHARACTER}", text)
+            check_text(plain, "the text", place)
+            found = np.array(self._words.locate(plain), np.int64).reshape(-1, 3)
+            waiting.read(text, found[:, 1:] + place)
+            place += len(text)
+            yield found[:, 0]
 
-        for logits in self.logits(ids):
+    def _labelled(self, ids: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Of the next tokens (n,) that no later one can change: labels, and their probabilities."""
+        best, waiting = Viterbi(self.labels), np.zeros((0, len(self.labels)), np.float32)
+        for logits in self._scores(ids):
             rows = log_softmax(logits)
-            waiting = np.concatenate([waiting, rows])
-            settle(best.push(rows))
-        settle(best.finish())
-        return np.concatenate(labels), np.concatenate(scores), starts, ends
-
-    def _encode(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Token ids, and where each starts and ends in characters."""
-        if not isinstance(text, str):
-            raise InvalidType(f"a text is a str, not {type(text).__name__}; see `decode` for bytes")
-        plain = ESCAPED.sub("\N{REPLACEMENT CHARACTER}", text)
-        check_text(plain, "the text")
-        parts = [np.zeros((0, 3), np.int64)]
-        for place, block in blocks(plain):
-            part = np.array(self._words.locate(block), np.int64).reshape(-1, 3)
-            part[:, 1:] += place
-            parts.append(part)
-        ids, starts, ends = np.concatenate(parts).T
-        return ids, starts, ends
+            waiting, labels = np.concatenate([waiting, rows]), best.push(rows)
+            yield labels, np.exp(waiting[np.arange(len(labels)), labels])
+            waiting = waiting[len(labels) :]
+        labels = best.finish()
+        yield labels, np.exp(waiting[np.arange(len(labels)), labels])
 
     def logits(self, ids: np.ndarray, most: int | None = None) -> Iterator[np.ndarray]:
         """Scores of labels, float32 (n, N) for all tokens of a text, a stretch at a time.
 
         ids: token ids (n,). most: tokens of a call, at most and by default `max_tokens`.
         """
-        ids = np.asarray(ids)
-        self._check_ids(ids)
-        for window in windows(len(ids), min(most or self.max_tokens, self.max_tokens), self.reach):
-            found = self._run(ids, window)
+        yield from self._scores([np.asarray(ids)], most)
+
+    def _scores(self, ids: Iterable[np.ndarray], most: int | None = None) -> Iterator[np.ndarray]:
+        """`logits` of ids that come in parts."""
+        for window in windows(ids, min(most or self.max_tokens, self.max_tokens), self.reach):
+            self._check_ids(window.ids)
+            found = self._run(window)
             if not np.isfinite(found).all():
                 raise InvalidBundle(
-                    f"{self.bundle.path}: scores that are no numbers, of tokens {window.start} to "
-                    f'{window.stop}: they leave the range of fp16; take precision "fp32"'
+                    f"{self.bundle.path}: scores that are no numbers, of tokens {window.start:,} "
+                    f"to {window.start + len(window.ids):,}: they leave the range of fp16; take "
+                    'precision "fp32"'
                 )
             yield found
 
-    def _run(self, ids: np.ndarray, window: Window) -> np.ndarray:
-        """One call: (last - first, N)."""
-        n, manifest = window.stop - window.start, self.bundle.manifest
+    def _run(self, window: Window) -> np.ndarray:
+        """One call: the scores of what is kept, (n, N)."""
+        n, manifest = len(window.ids), self.bundle.manifest
 
         def host(T: int) -> dict[str, np.ndarray]:
             # By their places in the whole text, so that tables are equal on both sides of a seam.
             tables = manifest.host.tables(window.start + np.arange(T), self.max_tokens)
             return tables | {"mask": text_mask([n], T, manifest.tags.window)}
 
-        scores = self._call(self._embedding[ids[window.start : window.stop]], host)
-        return scores[window.first - window.start : window.last - window.start]
+        return self._call(self._embedding[window.ids], host)[window.kept]
 
 
-def decode(data: bytes, name: str, errors: str = "strict") -> str:
-    """A file's bytes as text; encode("utf-8", "surrogateescape") gives them back, every one.
+def _checked(part: str) -> str:
+    if not isinstance(part, str):
+        raise InvalidType(f"a text is a str, not {type(part).__name__}; see `decode` for bytes")
+    return part
 
-    errors: "strict" raises InvalidInput, which says where, for what is no UTF-8; "replace" lets it
-    pass: the model sees signs that cannot be read, and what is written has the bytes as they were.
+
+def decode(parts: Iterable[bytes], name: str, errors: str = "strict") -> Iterator[str]:
+    """Bytes as text; encode("utf-8", "surrogateescape") gives them back, every one.
+
+    Both come in parts. errors: "strict" raises InvalidInput, which says where, for what is no
+    UTF-8; "replace" lets it pass: the model sees signs that cannot be read, and what is written has
+    the bytes as they were.
     """
-    try:
-        return data.decode("utf-8", "strict" if errors == "strict" else "surrogateescape")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        raise InvalidInput(
-            f"{name} is not UTF-8 at byte {error.start:,} (line {line:,}, byte {column:,} of it): "
-            f"0x{data[error.start]:02x}, {error.reason}; --errors replace goes on, and keeps such "
-            "bytes as they are"
-        ) from None
+    errors = "strict" if errors == "strict" else "surrogateescape"
+    decoder = codecs.getincrementaldecoder("utf-8")(errors)
+    place, line, begun = 0, 1, 0  # bytes before this part, its line, and where that one begins
+    for part in chain(filter(None, parts), [b""]):
+        half = len(decoder.getstate()[0])  # of a character, from the part before
+        try:
+            yield decoder.decode(part, final=not part)
+        except UnicodeDecodeError as error:
+            at = place - half + error.start
+            line, begun = _line(error.object[half : error.start], line, begun, place)
+            raise InvalidInput(
+                f"{name} is not UTF-8 at byte {at:,} (line {line:,}, byte {at - begun + 1:,} of "
+                f"it): 0x{error.object[error.start]:02x}, {error.reason}; --errors replace goes "
+                "on, and keeps such bytes as they are"
+            ) from None
+        line, begun = _line(part, line, begun, place)
+        place += len(part)
+
+
+def _line(part: bytes, line: int, begun: int, place: int) -> tuple[int, int]:
+    """The line that a part ends in, and where that line begins."""
+    last = part.rfind(b"\n")
+    return line + part.count(b"\n"), begun if last < 0 else place + last + 1

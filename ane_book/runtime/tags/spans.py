@@ -4,17 +4,20 @@ Of each kind of span there are four labels: B, I and E where it begins, goes on 
 one token alone; O is outside of all. Most sequences mean nothing, such as an E after an O. Among
 those that do, Viterbi's algorithm finds the one of the largest sum of log probabilities.
 
-Letters: N labels, n tokens.
+Letters: N labels, K kinds of spans, n tokens.
 
 References: Viterbi 1967 (IEEE Trans. Inf. Theory 13); Ratinov and Roth 2009 (CoNLL) on BIOES.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ane_book.runtime.tags.stretches import Stretch
 import numpy as np
 
-__all__ = ["Span", "Viterbi", "find_spans", "log_softmax"]
+__all__ = ["LONGEST", "Span", "Viterbi", "find_spans", "log_softmax"]
+
+LONGEST = 1 << 14  # tokens that may wait for the one that decides what they are
 
 
 @dataclass(frozen=True)
@@ -47,97 +50,119 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 class Viterbi:
     """The best sequence of labels of a text, whose tokens come a stretch at a time.
 
-    labels: "O", and "B-", "I-", "E-" and "S-" of each kind. Of equal sequences it is that with the
-    label that comes first, at the last token where they differ.
+    labels: "O", and "B-", "I-", "E-" and "S-" of each kind. After a token no span is open, or one
+    of a kind; so there are 1 + K ways to go on, and of each the best is kept. Where LONGEST tokens
+    are decided by none that follows, those are taken as if the text ended there.
     """
 
     def __init__(self, labels: Sequence[str]):
-        opens = np.array([label[0] in "BI" for label in labels])
-        goes_on = np.array([label[0] in "IE" for label in labels])
-        kinds = np.array([label[2:] for label in labels])
-        same = (kinds[:, None] == kinds) & opens[:, None] & goes_on
-        follows = same | (~opens[:, None] & ~goes_on)
-        self._barred = np.where(follows, np.float32(0), np.float32(-np.inf))  # (from, to)
-        self._best = np.where(goes_on, np.float32(-np.inf), np.float32(0))  # of what ends so
-        self._ends = ~opens
-        self._begun = False
-        self._from: list[np.ndarray] = []  # (N,) for each token: the label before it
+        kinds = dict.fromkeys(label[2:] for label in labels if label != "O")
+        index = {label: i for i, label in enumerate(labels)}
+        self._outside = index["O"]
+        # The label of each part for each kind, (K,).
+        self._parts = {
+            part: np.array([index[f"{part}-{kind}"] for kind in kinds], np.int64) for part in "BIES"
+        }
+        self._begin()
+
+    def _begin(self) -> None:
+        """No token, no open span."""
+        self._open = np.full(len(self._parts["B"]), -np.inf)  # (K,): less that of no open span
+        #: Of each token that waits: its label where it ends a way without an open span, the kind
+        #: that is open before it (-1: none), and of each kind whether the token opens it, (K,).
+        self._steps: list[tuple[int, int, np.ndarray]] = []
 
     def push(self, scores: np.ndarray) -> np.ndarray:
         """Take log probabilities (n, N) of the next tokens.
 
         Returns the labels of those tokens that no later one can change any more, int64.
         """
-        for row in scores:
-            if self._begun:
-                paths = self._best[:, None] + self._barred
-                before = paths.argmax(axis=0)
-                best = paths[before, np.arange(len(before))]
-            else:
-                before, best = np.zeros(len(row), np.int64), self._best
-                self._begun = True
-            self._from.append(before)
-            self._best = best + row
-            self._best -= self._best.max()
-        return self._settled()
+        scores = np.asarray(scores, np.float64)
+        alone = np.concatenate([[self._outside], self._parts["S"]])
+        flat = alone[scores[:, alone].argmax(axis=1)]  # the better of O and every S, (n,)
+        flat_scores = scores[np.arange(len(scores)), flat].tolist()
+        opens, goes_on, ends = (scores[:, self._parts[part]] for part in "BIE")
+        found = []
+        for i, label in enumerate(flat.tolist()):
+            self._step(label, flat_scores[i], opens[i], goes_on[i], ends[i])
+            if len(self._steps) == LONGEST:
+                found.append(self._settled())
+                if len(self._steps) == LONGEST:
+                    found.append(self.finish())
+        return np.concatenate([*found, self._settled()])
+
+    def _step(
+        self, flat: int, score: float, opens: np.ndarray, goes_on: np.ndarray, ends: np.ndarray
+    ) -> None:
+        """A token more: its best label of O and S with its score, and the scores of B, I, E."""
+        kind, closing = -1, self._open + ends
+        if len(closing) and closing.max() > score:
+            kind = int(closing.argmax())
+            flat, score = int(self._parts["E"][kind]), closing[kind]
+        going_on = self._open + goes_on
+        self._steps.append((flat, kind, opens >= going_on))
+        self._open = np.maximum(opens, going_on) - score
 
     def finish(self) -> np.ndarray:
         """The labels of all other tokens; the text ends here."""
-        if not self._from:
-            return np.zeros(0, np.int64)
-        last = int(np.where(self._ends, self._best, -np.inf).argmax())
-        return self._back(len(self._from), last)
+        found = self._back(len(self._steps), -1)
+        self._begin()
+        return found
 
-    def _back(self, count: int, label: int) -> np.ndarray:
-        """The labels of the first `count` tokens that wait, of which the last has this one."""
+    def _before(self, i: int, kind: int) -> int:
+        """What is open before a token of those that wait, on the way to `kind` after it."""
+        _, closes, opened = self._steps[i]
+        if kind < 0:
+            return closes
+        return -1 if opened[kind] else kind
+
+    def _back(self, count: int, kind: int) -> np.ndarray:
+        """The labels of the first `count` tokens that wait, after which this kind is open."""
         found = np.empty(count, np.int64)
         for i in range(count - 1, -1, -1):
-            found[i] = label
-            label = self._from[i][label]
+            before = self._before(i, kind)
+            if kind < 0:
+                found[i] = self._steps[i][0]
+            else:
+                found[i] = self._parts["B" if before < 0 else "I"][kind]
+            kind = before
         return found
 
     def _settled(self) -> np.ndarray:
-        """Tokens before all ways that are still open have one label in common."""
-        ways = np.flatnonzero(np.isfinite(self._best))
-        for i in range(len(self._from) - 1, 0, -1):
-            ways = np.unique(self._from[i][ways])
+        """Of tokens before all ways that are still open have parted: their labels."""
+        ways = {-1, *np.flatnonzero(np.isfinite(self._open)).tolist()}
+        for i in range(len(self._steps) - 1, 0, -1):
+            ways = {self._before(i, kind) for kind in ways}
             if len(ways) == 1:
-                found = self._back(i, int(ways[0]))
-                self._from = self._from[i:]
+                found = self._back(i, ways.pop())
+                self._steps = self._steps[i:]
                 return found
         return np.zeros(0, np.int64)
 
 
-def find_spans(
-    labels: Sequence[str],
-    chosen: np.ndarray,
-    scores: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    text: str,
-) -> list[Span]:
-    """The spans of a text, in order and apart from each other.
+def find_spans(names: Sequence[str], stretch: Stretch) -> Iterator[Span]:
+    """The spans of a stretch of a text, in order and apart from each other.
 
-    chosen: the label of each token (n,), a sequence that makes sense. scores: its probability (n,).
-    starts, ends: where tokens lie in the text, in characters. White space at both ends of a span is
-    not part of it, and neither is what an earlier span has.
+    names: of the labels, whose sequence makes sense. White space at both ends of a span is not part
+    of it, and neither is what an earlier span has.
     """
-    found, byte, place = [], 0, 0
-    first = np.flatnonzero([labels[i][0] in "BS" for i in range(len(labels))])
-    last = np.flatnonzero([labels[i][0] in "ES" for i in range(len(labels))])
-    begins, stops = (np.flatnonzero(np.isin(chosen, which)) for which in (first, last))
+    first, last = (
+        [i for i, name in enumerate(names) if name[0] in which] for which in ("BS", "ES")
+    )
+    begins, stops = (np.flatnonzero(np.isin(stretch.labels, which)) for which in (first, last))
+    byte, place = stretch.byte_start, stretch.start
     for begin, stop in zip(begins, stops, strict=True):
-        start, end = max(int(starts[begin]), place), int(ends[begin : stop + 1].max())
-        own = text[start:end]
+        places = stretch.places[begin : stop + 1]
+        start, end = max(int(places[0, 0]), place), int(places[:, 1].max())
+        own = stretch.part(start, end)
         start += len(own) - len(own.lstrip())
         end = max(start, end - (len(own) - len(own.rstrip())))
         if start == end:
             continue
-        byte_start = byte + _bytes(text[place:start])
-        byte, place = byte_start + _bytes(text[start:end]), end
-        score = float(scores[begin : stop + 1].mean())
-        found.append(Span(labels[chosen[begin]][2:], start, end, byte_start, byte, score))
-    return found
+        byte_start = byte + _bytes(stretch.part(place, start))
+        byte, place = byte_start + _bytes(stretch.part(start, end)), end
+        score = float(stretch.scores[begin : stop + 1].mean())
+        yield Span(names[stretch.labels[begin]][2:], start, end, byte_start, byte, score)
 
 
 def _bytes(text: str) -> int:

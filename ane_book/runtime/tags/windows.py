@@ -3,72 +3,71 @@
 In every layer a token sees W tokens on each side, so that after L layers its labels depend on R =
 L * W tokens on each side, and on none beyond. A window is a call's tokens; what of it is at least R
 from a cut is what the whole text would give, and is kept. So windows overlap by 2 R.
+
+Both a text and its tokens come in parts, as they are read; how they are parted changes nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 import re
 
 from ane_book.errors import InvalidInput
+import numpy as np
 
 __all__ = ["BLOCK", "Window", "blocks", "windows"]
 
-BLOCK = 1 << 16  # characters that are tokenised at once
+BLOCK = 1 << 16  # characters that are tokenised at once, at most
 
-#: Where a text is cut so that its tokens stay what they are: a line, or else a word, begins.
-LINE = re.compile(r"(?<=\n)(?=\S)")
-WORD = re.compile(r"(?<=\S)(?=\s)")
+#: Up to the last place where a letter or digit ends before white space or a mark. There every
+#: tokenizer that parts texts into words begins a new one, and what is before is parted as if the
+#: text went on: only marks, white space and apostrophes go by what follows them.
+PLACE = re.compile(r'.*[^\W_](?=[\s,;:.!?()"。、，；：！？])', re.S)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens start to stop of a text, of which those from `first` to `last` are kept."""
+    """A call: token ids (n,), the first of them the text's number `start`, and which are kept."""
 
+    ids: np.ndarray
     start: int
-    stop: int
-    first: int
-    last: int
+    kept: slice
 
 
-def windows(tokens: int, most: int, reach: int) -> Iterator[Window]:
-    """The windows of a text of so many tokens, at most `most` in each.
+def windows(ids: Iterable[np.ndarray], most: int, reach: int) -> Iterator[Window]:
+    """The windows of a text, at most `most` tokens in each; its ids (n,) come in parts.
 
     Raises InvalidInput where a window would have nothing to keep.
     """
-    if tokens <= most:
-        if tokens:
-            yield Window(0, tokens, 0, tokens)
-        return
-    if most <= 2 * reach:
-        raise InvalidInput(
-            f"a text of {tokens:,} tokens takes several calls, and calls of {most:,} tokens are "
-            f"too short for that: the labels of a token depend on {reach:,} on each side; convert "
-            f"the model with a context of {4 * reach:,} or more"
-        )
-    start = kept = 0
-    while kept < tokens:
-        stop = min(start + most, tokens)
-        last = tokens if stop == tokens else stop - reach
-        yield Window(start, stop, kept, last)
-        kept, start = last, last - reach
+    held, start, first = np.zeros(0, np.int64), 0, 0
+    for part in ids:
+        held = np.concatenate([held, part])
+        while len(held) > most:
+            step = most - 2 * reach
+            if step <= 0:
+                raise InvalidInput(
+                    f"a text of more than {most:,} tokens takes several calls, and calls of that "
+                    f"length are too short for that: the labels of a token depend on {reach:,} on "
+                    f"each side; convert the model with a context of {4 * reach:,} or more"
+                )
+            yield Window(held[:most], start, slice(first, most - reach))
+            held, start, first = held[step:], start + step, reach
+    if len(held):
+        yield Window(held, start, slice(first, len(held)))
 
 
-def blocks(text: str, most: int = BLOCK) -> Iterator[tuple[int, str]]:
-    """The text in parts of at most `most` characters, each with its place.
+def blocks(parts: Iterable[str], most: int = BLOCK) -> Iterator[str]:
+    """A text that comes in parts, in others of at most `most` characters, tokenised one by one.
 
-    They end where a line does, if there is one in the second half, or else a word. Tokenizers of
-    byte pairs split texts there anyway; a word longer than half a block may be cut in two, and then
-    has other tokens there.
+    They end where a word does; a stretch without such a place is cut after `most` characters,
+    and may have other tokens there than it would have uncut.
     """
-    start = 0
-    while len(text) - start > most:
-        half = start + most // 2
-        cut = start + most
-        for place in (LINE, WORD):
-            if found := [match.start() for match in place.finditer(text, half, cut)]:
-                cut = found[-1]
-                break
-        yield start, text[start:cut]
-        start = cut
-    if start < len(text):
-        yield start, text[start:]
+    held = ""
+    for part in parts:
+        for i in range(0, len(part), most):
+            held += part[i : i + most]
+            while (found := PLACE.match(held, 0, most + 1)) or len(held) > most:
+                end = found.end() if found else most
+                yield held[:end]
+                held = held[end:]
+    if held:
+        yield held
