@@ -4,6 +4,7 @@ import gc
 import io
 import pickle
 
+from _taggers import tiny_tagger, write_tagger
 from _tiny import tiny_model, write_checkpoint
 import ane_book
 import pytest
@@ -81,6 +82,24 @@ def tiny_bundle(tiny, tmp_path_factory):
             model, folder = tiny(family, **dict(changes))
             recipe = {"context": 32, "prefill": 8} | recipe
             out = tmp_path_factory.mktemp("bundles") / family
+            made[key] = model, ane_book.convert(str(folder), out=out, **recipe)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tagger(tmp_path_factory):
+    """`tagger(size, **recipe)` -> (transformers model, bundle), converted once."""
+    made = {}
+
+    def make(size: str = "usual", **recipe):
+        recipe = {"context": 64} | recipe
+        key = size, *sorted(recipe.items())
+        if key not in made:
+            model = tiny_tagger(size)
+            folder = write_tagger(model, tmp_path_factory.mktemp(size))
+            out = tmp_path_factory.mktemp("bundles") / size
             made[key] = model, ane_book.convert(str(folder), out=out, **recipe)
         return made[key]
 
