@@ -3,9 +3,9 @@
     python benchmarks/full_size.py MODEL [--quant int8] [--limit 1GB]
 
 Converts and runs in a process of its own each, and holds what was written to the plan. Then the
-golden tokens go through all programs, and one more, by the executor in fp16; what comes out is held
-to the golden logits, which PyTorch computed with the weights in fp16. What random weights cannot
-show is quality.
+golden tokens go through all programs, and a token more, or a sentence through a tagger, by the
+executor in fp16; what comes out is held to the golden logits, which PyTorch computed with the
+weights in fp16. What random weights cannot show is quality.
 
 Results are kept by model in research/measurements/full_size.json.
 """
@@ -43,28 +43,50 @@ ane_book.convert(model, out, "random", quant=quant, shard_limit=limit)
 print(json.dumps({"seconds": time.perf_counter() - start, "peak_bytes": peak()}))
 """
 
-RUN = """
+OPEN = """
 import json, sys, time
 import numpy as np
 from ane_book.bundle import Bundle
-from ane_book.runtime import Session
+from ane_book.runtime import Session, Tagger
 bundle = Bundle.open(sys.argv[1])
+golden = bundle.golden()
+expected = golden["logits"].astype(np.float64).ravel()
 start = time.perf_counter()
+"""
+
+CLOSE = """
+found = found.astype(np.float64).ravel()
+cosine = expected @ found / np.linalg.norm(expected) / np.linalg.norm(found)
+print(json.dumps(seconds | {"cosine": cosine, "peak_bytes": peak()}))
+"""
+
+#: By what the model is for: the golden tokens, and then a token more or a sentence.
+RUN = {
+    "text-generation": """
 session = Session(bundle, "fp16", "mil")
 opened = time.perf_counter()
-golden = bundle.golden()
-expected = golden["logits"].astype(np.float64)
-found = session.prefill(golden["tokens"]).astype(np.float64)
+found = session.prefill(golden["tokens"])
 prefilled = time.perf_counter()
-logits = session.decode(int(golden["argmax"][-1]))
-assert np.isfinite(logits).all()
-cosine = expected @ found / np.linalg.norm(expected) / np.linalg.norm(found)
-print(json.dumps({
+assert np.isfinite(session.decode(int(golden["argmax"][-1]))).all()
+seconds = {
     "open_seconds": opened - start, "prefill_seconds": prefilled - opened,
     "token_seconds": time.perf_counter() - prefilled,
-    "cosine": cosine, "peak_bytes": peak(),
-}))
-"""
+}
+""",
+    "token-classification": """
+tagger = Tagger(bundle, "fp16", "mil")
+opened = time.perf_counter()
+found = np.concatenate(list(tagger.logits(golden["tokens"]))).T
+labelled = time.perf_counter()
+sentence = "Write to Ann Lee, 14 Mill Lane, York, at ann@example.org or call 01904 555 0142."
+seen = tagger.tag(sentence)
+assert seen[-1].end == len(sentence) and all(0 < tag.score <= 1 for tag in seen)
+seconds = {
+    "open_seconds": opened - start, "golden_seconds": labelled - opened,
+    "sentence_tokens": len(seen), "sentence_seconds": time.perf_counter() - labelled,
+}
+""",
+}
 
 
 def child(code: str, *arguments: str) -> dict:
@@ -91,7 +113,7 @@ def measure(model: str, quant: str, limit: str, folder: str) -> dict:
         "when": time.strftime("%Y-%m-%d"),
         "parameters": sum(np.prod(shape) for shape in shapes(bundle)).item(),
         "convert": converted,
-        "run": child(RUN, out),
+        "run": child(OPEN + RUN[bundle.manifest.task] + CLOSE, out),
         "programs": written,
         "embedding_bytes": planned.embedding_bytes,
         "bundle_bytes": sum(bundle.manifest.files.values()),
@@ -119,8 +141,9 @@ def main() -> None:
     )
     for package, size in found["programs"].items():
         print(f"  {package:24}{size / 1e6:10,.1f} MB")
+    through = "token" if "token_seconds" in run else "sentence"
     print(
-        f"opened in {run['open_seconds']:.0f} s, a token in {run['token_seconds']:.2f} s, "
+        f"opened in {run['open_seconds']:.0f} s, a {through} in {run[through + '_seconds']:.2f} s, "
         f"cosine to the golden logits {run['cosine']:.6f}, {run['peak_bytes'] / 1e9:.2f} GB"
     )
     file = MEASUREMENTS / f"{NAME}.json"
