@@ -39,7 +39,7 @@ def lowered_once():
 
     That takes most of a tiny model's conversion; quantisation, limits and caches do not change it.
     """
-    from ane_book.conversion.write import decoder, encoder, program
+    from ane_book.conversion.write import decoder, encoder, experts, program
 
     made = {}
 
@@ -51,8 +51,8 @@ def lowered_once():
         return made[key.getvalue()]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder, "lower", lower)
-        patch.setattr(encoder, "lower", lower)
+        for writer in (decoder, encoder, experts):
+            patch.setattr(writer, "lower", lower)
         yield
 
 

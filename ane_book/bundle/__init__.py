@@ -13,7 +13,9 @@
     evidence.json       what has been found out about it since, in four levels
 
 Cut into projections, it has a package for every matrix instead (layer_00_q.mlpackage, ...), and for
-every layer one of what the host does between them (layer_00_host.mlpackage).
+every layer one of what the host does between them (layer_00_host.mlpackage). Where the experts of
+a mixture are apart, they are packages (layer_00_expert_000.mlpackage, ...), or functions of one
+(layer_00_experts.mlpackage), and trunk_00.mlpackage, ... are what is around them.
 
 It is the contract between conversion and everything after it. A bundle appears whole or not at all,
 and whoever opens one trusts none of it: every file is a regular one inside the folder, every number
@@ -160,7 +162,7 @@ class Bundle:
         manifest, (V, C) = self.manifest, self.manifest.embedding.shape
         decoder = manifest.task == "text-generation"
         T = manifest.functions["prefill"] if decoder else self.recipe.prefill
-        stages = len({part.layers for part in self.manifest.shards})
+        stages = len({part.layers[1] for part in self.manifest.shards})
         wanted = {"tokens": ((T,), np.int64), "hidden": ((stages + 1, C, T), np.float32)}
         if manifest.vectors:
             wanted |= {"vector": ((C,), np.float32)}

@@ -27,11 +27,11 @@ from pydantic import Field, model_validator
 
 __all__ = ["FORMAT", "Manifest"]
 
-FORMAT = "ane-book bundle 4"
+FORMAT = "ane-book bundle 5"
 
 
 class Manifest(Record):
-    """What a bundle holds, version 4.
+    """What a bundle holds, version 5.
 
     It is enough to run a bundle, in any language, and knows no architecture. Text generation:
 
@@ -46,6 +46,11 @@ class Manifest(Record):
     3.  Where logits are wanted, the parts "head" are called with the hidden state likewise.
         The parts `logits_0`, `logits_1`, ... (1, V_i, 1, T) in a row are the logits; or `token` (1,
         T) is the likeliest token.
+
+    A part that gives `x` (1, C, 1, T) and `gates` (1, E, 1, T) has E experts after it, the parts
+    "experts" by their numbers. One takes `x`, and its own row of the gates as `gate` (1, 1, 1, T),
+    and gives `y` (1, C, 1, T). Only those are called of which the gate of one of the n tokens is
+    not 0; what they give is added up in single precision, and the sum is the `y` of the next part.
 
     A part with a `stretch` is the host's to run, on its CPU: what is between the programs of the
     device, where each of those has one matrix alone.
@@ -72,7 +77,7 @@ class Manifest(Record):
     package, K key/value heads, D head size, V vocabulary.
     """
 
-    format: Literal["ane-book bundle 4"] = FORMAT
+    format: Literal["ane-book bundle 5"] = FORMAT
     name: str
     task: Literal["text-generation", "embedding", "token-classification"]
     packages: list[Part] = Field(min_length=1, description="In the order of a token's way")
@@ -162,6 +167,7 @@ def _check_packages(manifest: Manifest) -> None:
             f"a context of {manifest.context} and functions of {functions} tokens do not fit"
         )
     _check_order(manifest)
+    _check_experts(manifest)
     for part in manifest.packages:
         if {name: f.tokens for name, f in part.functions.items()} != functions:
             raise ValueError(f"{part.package} has other functions than the first package")
@@ -179,7 +185,7 @@ def _check_types(manifest: Manifest, name: str) -> None:
     layer_types = _layer_types if manifest.task == "text-generation" else _encoder_types
     for part in manifest.packages:
         function = part.functions[name]
-        wanted = _head_types if part.part == "head" else layer_types
+        wanted = {"head": _head_types, "experts": _expert_types}.get(part.part, layer_types)
         for kind, types in wanted(manifest, function, given).items():
             found = {key: type_.shape for key, type_ in getattr(function, kind).items()}
             if found != types:
@@ -218,15 +224,39 @@ def _check_order(manifest: Manifest) -> None:
     packages = {part.package for part in manifest.packages}
     if left := {name.split("/")[0] for name in manifest.files if "/" in name} - packages:
         raise ValueError(f"{min(left)} is among the files, but is no part of the model")
-    layer, ended, ends = 0, True, {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}
+    layer, ends, mixed = 0, {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}, False
     for part in manifest.shards:
         first, last = part.layers or (None, None)
-        if first != layer or last <= first:
+        if first != layer or last < first + (not mixed):  # what is behind experts may end it all
             raise ValueError(f"{part.package}, layers {first} to {last}, is out of order")
-        ended = all(f.outputs.keys() & ends for f in part.functions.values())
-        layer = last if ended else layer
+        given = [f.outputs.keys() for f in part.functions.values()]
+        mixed, ended = (all(own & names for own in given) for names in ({"gates"}, ends))
+        layer = last if ended or mixed else layer
     if not ended:
         raise ValueError(f"no part ends layer {layer} by giving hidden_out")
+
+
+def _check_experts(manifest: Manifest) -> None:
+    """Gates are followed by as many experts, in order; raises ValueError."""
+    number = count = 0
+    layers = None
+    for part in [*manifest.packages, None]:
+        if part and part.part == "experts":
+            if (part.expert, part.layers) != (number, layers) or number == count:
+                raise ValueError(
+                    f"{part.package}, expert {part.expert} of layers {part.layers}, is out of "
+                    f"order; expected: {number} of {count}, of layers {layers}"
+                )
+            number += 1
+            continue
+        if number != count:
+            raise ValueError(f"layers {layers} have {number} experts, and gates for {count}")
+        if part:
+            gates = [f.outputs.get("gates") for f in part.functions.values()]
+            sizes = {(*gate.shape, 0, 0)[1] if gate else 0 for gate in gates}
+            number, count, layers = 0, max(sizes), part.layers
+            if len(sizes) > 1:
+                raise ValueError(f"{part.package}: functions with gates for {sorted(sizes)}")
 
 
 def _host(manifest: Manifest, tokens: int) -> Shapes:
@@ -251,20 +281,39 @@ def _layer_types(manifest: Manifest, function: Function, given: Shapes) -> dict[
             inputs[name], outputs[f"new_{name}"] = (n, K, S, D), (n, K, T, D)
     if "hidden_out" in outputs:
         outputs["hidden_out"] = host["hidden"]
-    return {"inputs": inputs, "outputs": outputs}
+    return {"inputs": inputs, "outputs": outputs | _mixed(function, host["hidden"])}
+
+
+def _mixed(function: Function, hidden: tuple[int, ...]) -> Shapes:
+    """What a part gives to experts, if it has any."""
+    if (gates := function.outputs.get("gates")) is None:
+        return {}
+    return {"x": hidden, "gates": (1, (*gates.shape, 0, 0)[1], *hidden[2:])}
+
+
+def _expert_types(manifest: Manifest, function: Function, given: Shapes) -> dict[str, Shapes]:
+    """The same of an expert."""
+    hidden = _host(manifest, function.tokens)["hidden"]
+    inputs = {"x": hidden, "gate": (1, 1, *hidden[2:])}
+    return {"inputs": inputs, "states": {}, "outputs": {"y": hidden}}
 
 
 def _encoder_types(manifest: Manifest, function: Function, given: Shapes) -> dict[str, Shapes]:
     """The same of a package of an encoder."""
     T = function.tokens
     hidden = 1, manifest.embedding.shape[1], 1, T
-    inputs = {"hidden": hidden, "mask": (1, 1, T, T)}
+    host = {"hidden": hidden, "mask": (1, 1, T, T)}
     for name, rotary in manifest.host.rotary.items():
-        inputs |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
-    outputs: Shapes = {"hidden_out": hidden}
+        host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
+    inputs, outputs = host, {"hidden_out": hidden}
     last = manifest.packages[-1].functions.values()
     if manifest.tags and any(function is own for own in last):
         outputs = {"logits": (1, len(manifest.tags.labels), 1, T)}
+    if "gates" in function.outputs or "y" in function.inputs:  # around experts
+        inputs = {name: (host | given).get(name) for name in function.inputs}
+    if "gates" in function.outputs:
+        own = {name: t.shape for name, t in function.outputs.items() if name not in host}
+        outputs = own | _mixed(function, hidden)
     return {"inputs": inputs, "states": {}, "outputs": outputs}
 
 

@@ -74,7 +74,7 @@ class Part(Record):
     """A package, and its part in the whole."""
 
     package: FileName
-    part: Literal["layers", "head"]
+    part: Literal["layers", "experts", "head"]
     functions: dict[str, Function]
     layers: tuple[Natural, Natural] | None = Field(None, description="[first, last), of layers")
     stretch: Natural | None = Field(
@@ -82,11 +82,18 @@ class Part(Record):
         description="n: not for the device but for the host; in the package, `decode` and "
         "`prefill` are `decode_n` and `prefill_n`",
     )
+    expert: Natural | None = Field(
+        None, description="n: of the part experts, its number; functions are called likewise"
+    )
+
+    def called(self, function: str) -> str:
+        """What a function of the part is called in its package."""
+        return called(function, self.stretch if self.expert is None else self.expert)
 
 
-def called(function: str, stretch: int | None) -> str:
-    """What a function of a part is called in its package."""
-    return function if stretch is None else f"{function}_{stretch}"
+def called(function: str, number: int | None) -> str:
+    """What a function of a stretch or of an expert is called in a package."""
+    return function if number is None else f"{function}_{number}"
 
 
 class Embedding(Record):

@@ -85,17 +85,18 @@ class Again:
         """Write one of the bundle's packages once more; returns its path."""
         builder, path = self._builder, self._folder / name
         program = next(p for p in builder.plan.steps if p.package == name)
-        matrix = program.projection is not None
         if program.parts:
             splits = builder.plan.rows(program)
             builder.head(path, splits, builder.head_weights(splits))
-        elif not program.layers:
+        elif not program.layers and program.trunk is None:
             builder.norm(path)
-        elif matrix or program.stretch is not None:
-            (state,) = self._states(program.layers)
-            builder.projection(path, program, {} if matrix else self._pieces, state)
-        else:
+        elif program.is_whole:
             builder.shard(path, self._pieces, program.layers, self._states(program.layers))
+        else:
+            states = self._states(program.layers)
+            state = dict(pair for layer in states for pair in layer.items())
+            pieces = {} if program.projection is not None else self._pieces
+            builder.piece(path, program, pieces, state)
         return path
 
     def _states(self, layers: range) -> Iterator[dict[str, Tensor]]:

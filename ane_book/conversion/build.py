@@ -16,36 +16,26 @@ import shutil
 from ane_book.bundle import Bundle, regular_files, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
-from ane_book.bundle.parts import (
-    Embedding,
-    Function,
-    Part,
-    Source,
-    Tags,
-    Tokenizer,
-    Type,
-    Vectors,
-    called,
-)
+from ane_book.bundle.parts import Embedding, Part, Source, Tags, Tokenizer, Vectors
 from ane_book.conversion.golden import GoldenPass
+from ane_book.conversion.parts import parts
 from ane_book.conversion.place import beside, exchange, is_full
 from ane_book.conversion.place.journal import Journal
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.decoder import lower_blocks, write_head, write_norm, write_shard
+from ane_book.conversion.write.experts import expert_weights, write_experts
 from ane_book.conversion.write.projections import (
     cut_weights,
     sources,
     write_host,
     write_projection,
 )
-from ane_book.errors import InvalidInput, InvalidWeights, OutOfSpace
-from ane_book.mil.package.function import Function as Declared
-from ane_book.mil.package.reader import Package
+from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
 from ane_book.models.base.architecture import Tensor as Named
-from ane_book.options import APART, Recipe
+from ane_book.options import Recipe
 from ane_book.weights import TokenizerFiles, WeightSource
 import numpy as np
 from torch import Tensor
@@ -71,8 +61,6 @@ class BundleBuilder:
         progress: Progress = lambda description, done, total: None,
     ):
         self.name, self.source, self.recipe = name, source, recipe
-        if "experts" in type(config).model_fields and recipe.experts in APART:
-            raise InvalidInput(f"experts {recipe.experts!r} can be planned, not yet written")
         self.report = progress
         self.plan = plan(config, recipe)
         self.config = config = self.plan.config
@@ -187,17 +175,17 @@ class BundleBuilder:
     # --- layers -------------------------------------------------------------------------------
 
     def _write_layers(self) -> None:
-        groups, cut = self.plan.groups(), self.recipe.partition == "projections"
+        groups = self.plan.groups()
         done = [self._is_done(*group) for group in groups]
         pieces = {} if all(done) else self.lower()
         self._advance("lowering")
         for (layers, programs), exist in zip(groups, done, strict=True):
             if exist:
                 self._advance("layers", len(layers))
-            elif cut:
-                self._write_projections(layers, programs, pieces)
-            else:
+            elif programs[0].is_whole:
                 self._write_shard(layers, programs[0], pieces)
+            else:
+                self._write_pieces(layers, programs, pieces)
 
     def lower(self) -> dict:
         return lower_blocks(self.config, self.recipe)
@@ -224,22 +212,32 @@ class BundleBuilder:
         """Write the package of some layers; `weights` yields the state dict of each."""
         write_shard(path, self.config, self.recipe, pieces, layers, weights)
 
-    def _write_projections(self, layers: range, programs: list[Program], pieces: dict) -> None:
-        """Every matrix of one layer, a package each, and one of what is between them."""
-        (state,) = self._states(layers)
+    def _write_pieces(self, layers: range, programs: list[Program], pieces: dict) -> None:
+        """Every matrix or expert of one layer, and what is around them, a package each."""
+        state = dict(pair for layer in self._states(layers) for pair in layer.items())
         for program in programs:
-            write = partial(self.projection, program=program, pieces=pieces, state=state)
+            write = partial(self.piece, program=program, pieces=pieces, state=state)
             self._whole(program.package, write)
 
-    def projection(self, path: Path, program: Program, pieces: dict, state: dict) -> None:
-        """Write the package of one matrix of a layer, or of what is between them."""
+    def behind(self, layer: int, pieces: dict) -> dict[str, Tensor]:
+        """The parameters of what is behind the experts of a layer, its state dict's."""
+        names = next(iter(self.parted(pieces, layer).values())).behind.parameters.values()
+        return decoder.block_weights(self.config, layer, self.read, set(names))
+
+    def piece(self, path: Path, program: Program, pieces: dict, state: dict) -> None:
+        """Write the package of a piece of a layer, of which `state` is the state dict."""
         config, recipe, name = self.config, self.recipe, program.projection
-        matrices, rest = cut_weights(config, state)
-        if name is None:
-            write_host(path, config, recipe, pieces, program.layers.start, rest)
+        scheme, layer = find_scheme(recipe.quant), program.layers.start
+        if program.trunk is not None:
+            self.trunk(path, program.trunk, pieces, state)
+        elif program.experts:
+            weights = {e: expert_weights(state, e) for e in program.experts}
+            write_experts(path, scheme, self.parted(pieces, layer), layer, weights)
+        elif name is None:
+            write_host(path, config, recipe, pieces, layer, cut_weights(config, state)[1])
         else:
-            scheme, hidden = find_scheme(recipe.quant), sources(config)[name]
-            write_projection(path, recipe, matrices[name], scheme, hidden, name)
+            matrix, hidden = cut_weights(config, state)[0][name], sources(config)[name]
+            write_projection(path, recipe, matrix, scheme, hidden, name)
 
     # --- head ---------------------------------------------------------------------------------
 
@@ -288,18 +286,14 @@ class BundleBuilder:
     def tokenizer(self) -> TokenizerFiles:
         return self.source.tokenizer()
 
-    def _part(self, program: Program) -> Part:
-        """The package as it was written."""
-        functions, n = Package(self.partial / program.package).functions, program.stretch
-        return Part(
-            package=program.package,
-            part="layers" if program.layers else "head",
-            functions={
-                name: described(functions[called(name, n)], T) for name, T in self.functions.items()
-            },
-            layers=(program.layers.start, program.layers.stop) if program.layers else None,
-            stretch=n,
-        )
+    @property
+    def _parts(self) -> list[Part]:
+        """The packages as they were written."""
+        return [
+            part
+            for program in self.plan.steps
+            for part in parts(self.partial, program, self.functions, program in self.plan.head)
+        ]
 
     def _write_manifest(self, path: Path) -> None:
         hashes, sizes = self.journal.hashes(), regular_files(self.partial)
@@ -307,7 +301,7 @@ class BundleBuilder:
         manifest = Manifest(
             name=self.name,
             task=find(config.architecture).task,
-            packages=[self._part(step) for step in self.plan.steps],
+            packages=self._parts,
             embedding=Embedding(shape=(config.vocab_size, config.hidden_size)),
             context=self.recipe.context,
             host=find(config.architecture).host(config),
@@ -334,15 +328,3 @@ class BundleBuilder:
         )
         fields = manifest.model_dump(mode="json")
         path.write_text(json.dumps(fields | {"seal": seal(fields)}, indent=2) + "\n")
-
-
-def described(function: Declared, tokens: int) -> Function:
-    """A function of a package as the manifest has it."""
-    kinds = {
-        kind: {
-            name: Type(dtype=type_.dtype, shape=type_.shape)
-            for name, type_ in getattr(function, kind).items()
-        }
-        for kind in ("inputs", "states", "outputs")
-    }
-    return Function(tokens=tokens, **kinds)

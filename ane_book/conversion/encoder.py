@@ -12,7 +12,8 @@ from pathlib import Path
 from ane_book.bundle.parts import Embedding, Tags, Vectors
 from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.golden import GoldenPass, loaded
-from ane_book.conversion.write.encoder import lower_encoder, write_encoder
+from ane_book.conversion.write.encoder import lower_encoder, write_encoder, write_trunk
+from ane_book.conversion.write.experts import Parted
 from ane_book.host import text_mask
 from ane_book.models import find
 from ane_book.models.base.decoder import end_weights
@@ -101,10 +102,22 @@ class EncoderBuilder(BundleBuilder):
         super()._write_layers()
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
-        has = {"first": layers.start == 0, "last": layers.stop == self.config.num_layers}
-        ends = {e: end_weights(self.config, e, self.read) for e, here in has.items() if here}
+        ends = self._ends(layers.start, layers.stop)
         own = self.config, self.functions, self.recipe.quant, pieces, layers, ends
         write_encoder(path, *own, weights)
+
+    def _ends(self, first: int, last: int) -> dict[str, dict[str, Tensor]]:
+        """The parameters of what is before the first layer and after the last, if they are here."""
+        has = {"first": first == 0, "last": last == self.config.num_layers}
+        return {e: end_weights(self.config, e, self.read) for e, here in has.items() if here}
+
+    def parted(self, pieces: dict, layer: int) -> dict[str, Parted]:
+        return {name: piece["block"] for name, piece in pieces.items()}
+
+    def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, Tensor]) -> None:
+        behind = self.behind(layer - 1, pieces) if layer else {}
+        own = self.config, self.functions, self.recipe.quant, pieces, layer
+        write_trunk(path, *own, (behind, state), self._ends(layer, layer))
 
     def _write_head(self) -> None:
         self._whole("golden.npz", self.golden.write)

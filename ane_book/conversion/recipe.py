@@ -4,7 +4,7 @@ from ane_book.bundle import Bundle
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
-from ane_book.options import Recipe, checked
+from ane_book.options import APART, Recipe, checked
 
 __all__ = ["hold_to", "make_recipe"]
 
@@ -26,6 +26,11 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
         raise InvalidInput(
             f"quant {recipe.quant} chooses for the matrices of whole layers; with partition "
             '"projections" take a scheme by its name'
+        )
+    if recipe.is_calibrated and recipe.experts in APART:
+        raise InvalidInput(
+            f"quant {recipe.quant} chooses for the matrices of whole layers; with experts "
+            f'"{recipe.experts}" take a scheme by its name'
         )
     context, prefill = _context(config, recipe), recipe.prefill
     if prefill > context:

@@ -14,7 +14,8 @@ from ane_book.bundle import Bundle, opened
 from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.runtime.backends import Backend, choose_backend
-from ane_book.runtime.engine import load_part
+from ane_book.runtime.engine import load_steps
+from ane_book.runtime.experts import Calls
 from ane_book.runtime.session import load_tokenizer
 from ane_book.text.process import TextProcess
 import numpy as np
@@ -26,7 +27,7 @@ class Encoder:
     """Opens a bundle of its task, and runs it.
 
     bundle: a `Bundle`, or its folder. precision, backend, force: as a `Session` takes them.
-    Threads may share one; they take turns.
+    Threads may share one; they take turns. `calls` counts those of each program.
 
     Raises InvalidBundle, InvalidPackage, InvalidInput or BackendUnavailable.
     """
@@ -47,7 +48,8 @@ class Encoder:
         manifest = self.bundle.manifest
         self.max_tokens = manifest.context
         _check_memory(self.bundle)
-        self._packages = [load_part(self.bundle, backend, part) for part in manifest.packages]
+        self.calls = Calls()
+        self._steps = load_steps(self.bundle, backend, manifest.packages, self.calls)
         self._widths = dict(sorted(manifest.functions.items(), key=lambda item: item[1]))
         self._embedding = np.asarray(self.bundle.embedding)  # (V, C), still mapped
         load_tokenizer(self._words, self.bundle.path / manifest.tokenizer.file)
@@ -68,11 +70,13 @@ class Encoder:
         function, T = next((f, T) for f, T in self._widths.items() if n <= T)
         hidden = np.zeros((1, rows.shape[1], 1, T), dtype)
         hidden[0, :, 0, :n] = rows.T
-        feeds = {name: array.astype(dtype) for name, array in host(T).items()}
+        values = {name: array.astype(dtype) for name, array in host(T).items()}
+        values["hidden"] = hidden
         with self._turn:
-            for functions in self._packages:
-                (hidden,) = functions[function].predict(feeds | {"hidden": hidden}).values()
-        return hidden[0, :, 0].T[:n].astype(np.float32)
+            for step in self._steps:
+                step.run(function, values, n)
+        found = values["logits" if self.bundle.manifest.tags else "hidden"]
+        return found[0, :, 0].T[:n].astype(np.float32)
 
 
 def _check_memory(bundle: Bundle) -> None:

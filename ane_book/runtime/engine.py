@@ -10,26 +10,28 @@ V vocabulary; n layers of a shard.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from math import prod
 from typing import Any
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
-from ane_book.bundle.parts import Part, called
+from ane_book.bundle.parts import Part
 from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.host import MASKED, causal_mask
 from ane_book.runtime.backends import Backend, LoadedFunction, MILBackend
+from ane_book.runtime.experts import Calls, Experts
 import numpy as np
 
-__all__ = ["Engine", "Feeds", "Head", "Shard", "load_part", "stages"]
+__all__ = ["Engine", "Feeds", "Head", "Shard", "load_part", "load_steps", "stages"]
 
 
 def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:
     """The functions of a package, held to the types that the manifest promises."""
     functions = {}
     for name, declared in part.functions.items():
-        own = called(name, part.stretch)
+        own = part.called(name)
         where = f"{bundle.path / part.package}, function {own!r}"
         try:
             functions[name] = backend.load(bundle.path / part.package, own)
@@ -54,7 +56,7 @@ def _said(type_: tuple[str, tuple[int, ...]] | None) -> str:
 
 def _caches(part: Part) -> dict[str, tuple[int, ...]]:
     """Shapes (n, K, S, D) of the caches that the host keeps for a package: see the manifest."""
-    function = part.functions["decode"]
+    function = next(iter(part.functions.values()))
     return {n: t.shape for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
 
 
@@ -65,7 +67,7 @@ def _check_memory(manifest: Manifest) -> None:
     needed = 4 * T * (S + T) * len(host.masks)
     needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
     for part in manifest.packages:
-        states = part.functions["decode"].states.values()
+        states = next(iter(part.functions.values())).states.values()
         needed += 2 * sum(map(prod, [*_caches(part).values(), *(t.shape for t in states)]))
     limit = memory_bytes()
     if limit is not None and needed > limit:
@@ -151,15 +153,19 @@ class Feeds:
 class _Step:
     """A part of the bundle with its part of the cache, in the program's states or the host's."""
 
-    def __init__(self, part: Part, functions: dict[str, LoadedFunction], dtype: np.dtype):
+    def __init__(
+        self, part: Part, functions: dict[str, LoadedFunction], dtype: np.dtype, calls: Calls
+    ):
         self._functions, self._shapes, self._dtype = functions, _caches(part), dtype
         self._given = {n: set(f.inputs) - set(self._shapes) for n, f in part.functions.items()}
-        self._stateful = bool(part.functions["decode"].states)
+        self._stateful = any(function.states for function in part.functions.values())
+        self._name, self._calls = (part.package, None), calls
         self.clear()
 
     def clear(self) -> None:
         """An empty cache."""
-        self._state: Any = self._functions["decode"].make_state() if self._stateful else None
+        one = next(iter(self._functions.values()))
+        self._state: Any = one.make_state() if self._stateful else None
         self._cache = {name: np.zeros(shape, self._dtype) for name, shape in self._shapes.items()}
 
     def run(self, function: str, values: dict, tokens: int) -> None:
@@ -167,6 +173,7 @@ class _Step:
         `hidden_out` as the next `hidden`; the cache grows by `tokens` rows."""
         inputs = {name: values[name] for name in self._given[function]}
         outputs = self._functions[function].predict(inputs | self._cache, self._state)
+        self._calls[self._name] += 1
         for name, cache in self._cache.items():
             at = values["position"][0]
             cache[:, :, at : at + tokens] = outputs.pop(f"new_{name}")[:, :, :tokens]
@@ -178,7 +185,7 @@ class _Step:
 class Shard:
     """Some layers: what runs them, in order, with their part of the cache."""
 
-    def __init__(self, steps: list[_Step]):
+    def __init__(self, steps: list[_Step | Experts]):
         self._steps = steps
 
     def clear(self) -> None:
@@ -197,9 +204,9 @@ class Shard:
 class Head:
     """The parts of the head."""
 
-    def __init__(self, bundle: Bundle, backend: Backend):
+    def __init__(self, bundle: Bundle, backend: Backend, calls: Calls | None = None):
         manifest = bundle.manifest
-        self._steps = _load(bundle, backend, manifest.head)
+        self._steps = load_steps(bundle, backend, manifest.head, calls)
         self._outputs = [f"logits_{i}" for i in range(len(manifest.splits))]
 
     def run(self, hidden: np.ndarray) -> np.ndarray | list[int]:
@@ -214,27 +221,46 @@ class Head:
         return np.concatenate(parts, axis=0, dtype=np.float32, casting="unsafe").T  # (T, V)
 
 
-def _load(bundle: Bundle, backend: Backend, parts: list[Part]) -> list[_Step]:
-    """Parts on the backend; what is the host's on the executor, in the backend's precision."""
+def load_steps(
+    bundle: Bundle, backend: Backend, parts: list[Part], calls: Calls | None = None
+) -> list[_Step | Experts]:
+    """Parts on the backend, the experts of a layer as one step.
+
+    What is the host's is on the executor, in the backend's precision. calls: counts those of the
+    backend.
+    """
+    calls = Calls() if calls is None else calls
     host, steps = MILBackend("fp16" if backend.dtype == np.float16 else "fp32"), []
-    for part in parts:
-        functions = load_part(bundle, backend if part.stretch is None else host, part)
-        steps.append(_Step(part, functions, backend.dtype))
+    for apart, group in groupby(parts, lambda part: part.part == "experts"):
+        own = list(group)
+        loaded = [load_part(bundle, backend if p.stretch is None else host, p) for p in own]
+        if apart:
+            steps.append(Experts(own, loaded, calls))
+            continue
+        for part, functions in zip(own, loaded, strict=True):
+            counted = calls if part.stretch is None else Calls()
+            steps.append(_Step(part, functions, backend.dtype, counted))
     return steps
 
 
-def stages(bundle: Bundle, backend: Callable[[], Backend]) -> Iterator[Shard]:
+def stages(
+    bundle: Bundle, backend: Callable[[], Backend], calls: Calls | None = None
+) -> Iterator[Shard]:
     """What a hidden state passes, in order, each loaded when its turn comes."""
-    groups: dict[tuple[int, int], list[Part]] = {}
-    for part in bundle.manifest.shards:
-        groups.setdefault(part.layers, []).append(part)
-    for parts in groups.values():
-        own = backend()
-        yield Shard(_load(bundle, own, parts))
+    parts: list[Part] = []
+    for part in bundle.manifest.packages:
+        if part.part == "head":
+            return
+        parts.append(part)
+        if "hidden_out" in next(iter(part.functions.values())).outputs:
+            yield Shard(load_steps(bundle, backend(), parts, calls))
+            parts = []
 
 
 class Engine:
     """The functions of a bundle's packages, loaded, with their caches and input arrays.
+
+    calls: how often each program of the backend was called since.
 
     Raises InvalidBundle when a package is not what the manifest says.
     """
@@ -245,8 +271,10 @@ class Engine:
         self.context, self.argmax_output = manifest.context, manifest.argmax_output
         self.vocabulary = manifest.embedding.shape[0]
         self._width = manifest.functions["prefill"]
-        self._shards = list(stages(bundle, lambda: backend))
-        self._head, self._feeds = Head(bundle, backend), Feeds(bundle, backend.dtype)
+        self.calls = Calls()
+        self._shards = list(stages(bundle, lambda: backend, self.calls))
+        self._head = Head(bundle, backend, self.calls)
+        self._feeds = Feeds(bundle, backend.dtype)
 
     def clear(self) -> None:
         """Empty every shard's cache."""

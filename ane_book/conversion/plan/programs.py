@@ -43,6 +43,12 @@ class Program:
     trunk: int | None = None
     experts: range = range(0)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all of its layers."""
+        pieces = self.projection, self.stretch, self.trunk
+        return bool(self.layers) and not self.experts and pieces == (None, None, None)
+
 
 def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
     whole = recipe.partition == "whole"

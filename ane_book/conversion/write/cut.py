@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import Piece, value_type
 
-__all__ = ["Cut", "cut_block", "source"]
+__all__ = ["Cut", "cut_block", "pieces_of", "source"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def cut_block(piece: Piece, projections: Sequence[str]) -> Cut:
         raise RuntimeError(f"the block has projections {list(taken)}, not {list(projections)}")
     names = {value: source(projection) for projection, value in taken.items()}
     names |= {name: name for name in piece.outputs}
-    return Cut(_pieces(piece, stretches, names), names, results)
+    return Cut(pieces_of(piece, stretches, names), names, results)
 
 
 def source(projection: str) -> str:
@@ -69,8 +69,11 @@ def _identity(operation, piece: Piece):
     return copy
 
 
-def _pieces(piece: Piece, stretches: list[list], names: dict[str, str]) -> list[Piece]:
-    """A piece of each stretch's ops; adds to `names` what other stretches take of one."""
+def pieces_of(piece: Piece, stretches: list[list], names: dict[str, str]) -> list[Piece]:
+    """A piece of each stretch's ops; adds to `names` what other stretches take of one.
+
+    names: of all values that leave a stretch, by what the block calls them.
+    """
     constants = {o.outputs[0].name: o for o in piece.operations if o.type == "const"}
     shapes = piece.inputs | {v.name: _shape(v) for o in piece.operations for v in o.outputs}
     found = []

@@ -10,17 +10,25 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ane_book.conversion.quantize import find_scheme
-from ane_book.conversion.write.program import PackageWriter, Piece, lower
+from ane_book.conversion.write.experts import Parted, lower_parted, trunk_weights
+from ane_book.conversion.write.program import (
+    FunctionWriter,
+    PackageWriter,
+    Piece,
+    Stored,
+    lower,
+)
 from ane_book.models import find
 from ane_book.models.bert import BertConfig
 from ane_book.models.privacy_filter import PrivacyFilterConfig
 import torch
 from torch import Tensor
 
-__all__ = ["lower_encoder", "write_encoder"]
+__all__ = ["lower_encoder", "write_encoder", "write_trunk"]
 
 Config = BertConfig | PrivacyFilterConfig
-Pieces = dict[str, dict[str, Piece]]  # function -> "block", and "first" and "last" where they are
+#: function -> "block", and "first" and "last" where they are
+Pieces = dict[str, dict[str, Piece | Parted]]
 
 
 def lower_encoder(config: Config, functions: dict[str, int]) -> Pieces:
@@ -29,7 +37,9 @@ def lower_encoder(config: Config, functions: dict[str, int]) -> Pieces:
     for name, T in functions.items():
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
         inputs = hidden | {n: torch.zeros(shape) for n, shape in _feeds(config, T).items()}
-        pieces[name] = {"block": lower(architecture.block(config), inputs, ["hidden_out"], eps)}
+        layout = architecture.layout(config)
+        make = lower_parted if layout and layout.apart else lower
+        pieces[name] = {"block": make(architecture.block(config), inputs, ["hidden_out"], eps)}
         ends = {"first": (architecture.first, "first"), "last": (architecture.last, "logits")}
         for end, (make, output) in ends.items():
             if (module := make(config)) is not None:
@@ -81,3 +91,57 @@ def write_encoder(
         function.finish([hidden])
     text = f"Layers {layers.start} to {layers.stop - 1}, made by ane-book"
     package.finish(next(iter(functions)), text)
+
+
+def write_trunk(
+    path: Path,
+    config: Config,
+    functions: dict[str, int],
+    quant: str,
+    pieces: Pieces,
+    layer: int,
+    states: tuple[dict[str, Tensor], dict[str, Tensor]],
+    ends: dict[str, dict[str, Tensor]],
+) -> None:
+    """Write the package of what is behind the experts of the layer before this one, and before
+    those of this one; `states` are the state dicts of the two layers, {} where there is none.
+
+    ends: as `write_encoder` takes them.
+    """
+    package, scheme = PackageWriter(path), find_scheme(quant)
+    parted = next(iter(pieces.values()))["block"]
+    parts = {
+        "first": package.write_weights(ends.get("first", {})),
+        "behind": package.write_weights(trunk_weights(parted.behind, states[0]), scheme),
+        "before": package.write_weights(trunk_weights(parted.before, states[1]), scheme),
+        "last": package.write_weights(ends.get("last", {})),
+    }
+    for name, T in functions.items():
+        function = package.function(name)
+        if layer == 0:
+            function.input("hidden", "fp16", (1, config.hidden_size, 1, T))
+        _stamp_trunk(function, pieces[name], layer, parts, layer == config.num_layers)
+    package.finish(next(iter(functions)), f"Trunk {layer}, made by ane-book")
+
+
+def _stamp_trunk(
+    function: FunctionWriter,
+    pieces: dict[str, Piece | Parted],
+    layer: int,
+    parts: dict[str, dict[str, Stored]],
+    last: bool,
+) -> None:
+    """One function of a trunk, of the stored weights of its parts."""
+    block, hidden = pieces["block"], "hidden"
+    if layer > 0:
+        out = "hidden_out" if last and not parts["last"] else None
+        hidden = block.stamp_behind(function, layer - 1, parts["behind"], out)
+    if parts["first"]:
+        (hidden,) = function.stamp(pieces["first"], "first", {"hidden": hidden}, parts["first"])
+    results = [hidden]
+    if not last:
+        results = block.stamp_before(function, layer, {"hidden": hidden}, parts["before"])
+    elif parts["last"]:
+        own, out = {"hidden": hidden}, {"logits": "logits"}
+        results = function.stamp(pieces["last"], "last", own, parts["last"], out)
+    function.finish(results)

@@ -10,7 +10,7 @@ from pathlib import Path
 import shutil
 
 from ane_book.bundle import Bundle, regular_files
-from ane_book.bundle.parts import Part, called
+from ane_book.bundle.parts import Part
 from ane_book.conversion.again import Again
 from ane_book.evidence.compare import Gap, diff
 from ane_book.evidence.parity.walk import encoder_feeds, packages, padded
@@ -40,7 +40,7 @@ def first_op(
         if _content(bundle.path / part.package) == _content(written):
             return None
         for function in functions:
-            own = called(function, part.stretch)
+            own = part.called(function)
             ours = MLProgram(bundle.path / part.package, own, precision="fp32").plain()
             theirs = MLProgram(written, own, precision="fp32").plain()
             inputs = golden_inputs(bundle, golden, ours, part, function)

@@ -7,7 +7,7 @@ chapters call it directly. Embedding lookup, rotary tables and the mask are the 
 Letters are those of `ane_book.models.base.layers`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 
 from ane_book.models import DecoderConfig, find
@@ -63,10 +63,16 @@ class Winner(nn.Module):
         return torch.cat(tokens, dim=1).gather(1, winner).view(1, -1)
 
 
-def block_weights(config: DecoderConfig, layer: int, read: Callable[[str], np.ndarray]) -> dict:
+def block_weights(
+    config: DecoderConfig,
+    layer: int,
+    read: Callable[[str], np.ndarray],
+    names: Collection[str] | None = None,
+) -> dict:
     """The parameters of layer `layer` as a state dict of its block, in the order of storing.
 
-    read(name) gives a tensor under its `transformers` name, float32, (out, in) order.
+    read(name) gives a tensor under its `transformers` name, float32, (out, in) order. names: of
+    those that are wanted, when not all are.
     """
     architecture = find(config.architecture)
     kind, prefix = architecture.kinds(config)[layer], f"{architecture.layer_prefix}.{layer}"
@@ -75,6 +81,8 @@ def block_weights(config: DecoderConfig, layer: int, read: Callable[[str], np.nd
     read = lru_cache(maxsize=1)(read)  # experts in a row are parts of one tensor
     weights = {}
     for name, parts in architecture.parameters(config, kind).items():
+        if names is not None and name not in names:
+            continue
         rows = np.concatenate([part.rows(read(f"{prefix}.{part.name}")) for part in parts])
         weights[name] = torch.from_numpy(rows).view(shapes[name].shape)
     return weights

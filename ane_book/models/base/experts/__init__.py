@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import Literal
 
 from ane_book.models.base.architecture import Shape, Tensor
-from ane_book.options import Strategy
+from ane_book.options import APART, Strategy
 import numpy as np
 
 __all__ = ["DEEPEST", "Experts", "Stacked"]
@@ -96,18 +96,10 @@ class Experts:
         cuts = [self.count * i // parts for i in range(parts + 1)]
         return [range(a, b) for a, b in pairwise(cuts)]
 
-    def alone(self, ours: str, theirs: str, expert: int) -> dict[str, tuple[Tensor, ...]]:
-        """The parameters of one expert in a program of its own, as those of `parameters`.
-
-        They are "gate_up.weight", "gate_up.bias", "down.weight" and "down.bias" below `ours`.
-        """
-        one, stacks = range(expert, expert + 1), self._stacks()
-        if self.biases:
-            stacks["down.bias"] = ("down_proj_bias", (self.count, self.channels), {})
-        return {
-            f"{ours}.{name}": (Stacked(f"{theirs}.{stack}", shape, experts=one, **how),)
-            for name, (stack, shape, how) in stacks.items()
-        }
+    @property
+    def apart(self) -> bool:
+        """Whether each expert is a program, and then has all of its bias."""
+        return self.strategy in APART
 
     def _stacks(self) -> dict[str, tuple[str, Shape, dict]]:
         """Of the parameters of a group: the stack that each is of, its shape, and how."""
@@ -119,6 +111,8 @@ class Experts:
             "gate_up.bias": ("gate_up_proj_bias", (E, 2 * F), {"parts": 2}),
             "down.weight": ("down_proj", down, {"side": "in", "flipped": self.flipped}),
         }
+        if self.apart:
+            stacks["down.bias"] = ("down_proj_bias", (E, C), {})
         return {n: how for n, how in stacks.items() if self.biases or not n.endswith("bias")}
 
     def parameters(self, ours: str, theirs: str) -> dict[str, tuple[Tensor, ...]]:
@@ -129,7 +123,7 @@ class Experts:
             for i, experts in enumerate(self.groups):
                 part = Stacked(f"{theirs}.{stack}", shape, experts=experts, **how)
                 found[f"{ours}.groups.{i}.{name}"] = (part,)
-        if self.biases:
+        if self.biases and not self.apart:
             whole = Stacked(f"{theirs}.down_proj_bias", (E, C), experts=range(E), side="in")
             found[f"{ours}.bias.weight"] = (whole,)
         return found

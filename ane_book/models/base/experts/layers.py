@@ -51,19 +51,26 @@ class TopGates(nn.Module):
 
 
 class ExpertGroup(nn.Module):
-    """n experts as one: their gates and ups in one convolution, their downs in another."""
+    """n experts as one: their gates and ups in one convolution, their downs in another.
 
-    def __init__(self, C: int, width: int, n: int, activation: Activation, biases: bool):
+    apart: one that is a program, with all of its bias.
+    """
+
+    def __init__(
+        self, C: int, width: int, n: int, activation: Activation, biases: bool, apart: bool = False
+    ):
         super().__init__()
-        self.n, self.width, self.activation = n, width, activation
+        self.n, self.width, self.activation, self.apart = n, width, activation, apart
         self.gate_up = projection(C, 2 * n * width, biases)
-        self.down = projection(n * width, C)
+        self.down = projection(n * width, C, biases and apart)
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         """x (1, C, 1, T), gates (1, n, 1, T) -> (1, C, 1, T)."""
         n, width, T = self.n, self.width, x.shape[3]
         gate, up = self.gate_up(x).chunk(2, dim=1)  # 2 x (1, n*F, 1, T)
         y = self.activation(gate, up)
+        if self.apart:
+            return self.down(y) * gates
         if n == 1:
             return self.down(y * gates)
         return self.down((y.view(1, n, width, T) * gates.view(1, n, 1, T)).view(1, -1, 1, T))
@@ -74,12 +81,12 @@ class Mixture(nn.Module):
 
     def __init__(self, experts: Experts, activation: Activation):
         super().__init__()
-        C, width, biases = experts.channels, experts.width, experts.biases
+        C, width, biases, apart = experts.channels, experts.width, experts.biases, experts.apart
         self.sizes = [len(group) for group in experts.groups]
         self.groups = nn.ModuleList(
-            ExpertGroup(C, width, n, activation, biases) for n in self.sizes
+            ExpertGroup(C, width, n, activation, biases, apart) for n in self.sizes
         )
-        self.bias = projection(experts.count, C) if biases else None
+        self.bias = projection(experts.count, C) if biases and not apart else None
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         """x (1, C, 1, T), gates (1, E, 1, T) -> (1, C, 1, T)."""

@@ -1,0 +1,165 @@
+"""A mixture of experts as programs: each expert one, and a trunk of what is before and after them.
+
+The block is lowered without its experts: what they say comes in as `y`, and what they are given,
+`x` and the `gates`, goes out. It is then cut there. What the results need comes before, the rest
+behind; with L layers there are L + 1 trunks, of which number j has what is behind the experts of
+layer j - 1, and what comes before those of layer j.
+
+Letters: C hidden size, E experts, T tokens of a call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ane_book.conversion.quantize import Scheme
+from ane_book.conversion.write.cut import pieces_of
+from ane_book.conversion.write.norms import operands
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Piece, lower
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Parted", "expert_weights", "lower_parted", "trunk_weights", "write_experts"]
+
+OWN = "mixture.groups"  # an expert's parameters begin with this, a dot and its number
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A lowered block cut at its mixture, and one of the experts.
+
+    held: the values that go past the experts, by what the block calls them.
+    """
+
+    before: Piece
+    behind: Piece
+    expert: Piece
+    held: tuple[str, ...]
+
+    def names(self, layer: int) -> dict[str, str]:
+        """What values are called on their way past the experts of a layer."""
+        return {value: f"layer{layer}_held_{i}" for i, value in enumerate(self.held)}
+
+    def stamp_before(
+        self, function: FunctionWriter, layer: int, feeds: dict[str, str], weights: dict
+    ) -> list[str]:
+        """Add to a trunk what is before the experts of a layer; what `feeds` lacks becomes an input
+        of the trunk. Returns the names of the results."""
+        piece = self.before
+        own = feeds | {
+            value: function.input(value, "fp16", shape)
+            for value, shape in piece.inputs.items()
+            if value not in feeds
+        }
+        names = {name: name for name in piece.outputs} | self.names(layer)
+        return function.stamp(piece, "before", own, weights, names)
+
+    def stamp_behind(
+        self, function: FunctionWriter, layer: int, weights: dict, out: str | None = None
+    ) -> str:
+        """Add to a trunk what is behind the experts of a layer; all that it takes are inputs.
+
+        Returns the name of the hidden state, which is `out` where it leaves the trunk.
+        """
+        piece, names = self.behind, self.names(layer)
+        feeds = {
+            value: function.input(names.get(value, value), "fp16", shape)
+            for value, shape in piece.inputs.items()
+        }
+        (hidden,) = piece.outputs
+        return function.stamp(piece, "behind", feeds, weights, {hidden: out} if out else None)[0]
+
+
+class _Outside(nn.Module):
+    """A block without its experts: takes what they say, and gives what they would be given."""
+
+    def __init__(self, block: nn.Module):
+        super().__init__()
+        del block.mixture
+        self.block = block
+
+    def forward(self, y: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        given: list[Tensor] = []
+
+        def mixture(x: Tensor, gates: Tensor) -> Tensor:
+            given.extend((x, gates))
+            return y
+
+        self.block.mixture = mixture
+        results = self.block(*inputs)
+        return (*(results if isinstance(results, tuple) else (results,)), *given)
+
+
+def lower_parted(
+    block: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], epsilon: float
+) -> Parted:
+    """Lower a block with a mixture in parts; the arguments are those of `lower`.
+
+    The first of `inputs` is the hidden state, (1, C, 1, T), and the first of `outputs`, too.
+    """
+    hidden, *_ = inputs.values()
+    expert = block.mixture.groups[0]
+    gate = torch.zeros(1, 1, 1, hidden.shape[3])
+    one = lower(expert, {"x": hidden, "gate": gate}, ["y"], epsilon)
+    whole = lower(_Outside(block), {"y": hidden} | inputs, [*outputs, "x", "gates"], epsilon)
+    ours = {name: ours.removeprefix("block.") for name, ours in whole.parameters.items()}
+    before, behind, held = _cut(replace(whole, parameters=ours))
+    return Parted(before, behind, one, held)
+
+
+def _cut(piece: Piece) -> tuple[Piece, Piece, tuple[str, ...]]:
+    """The ops that all results but the first need, the others, and what these take of those."""
+    needed, ours = set(piece.outputs[1:]), []
+    for operation in reversed(piece.operations):
+        if operation.type != "const" and needed & {v.name for v in operation.outputs}:
+            needed |= {v for key in operation.inputs for v in operands(operation, key)}
+            ours.append(operation)
+    if "y" in needed:
+        raise RuntimeError("what experts are given depends on what they say")
+    own = {id(operation) for operation in ours}
+    others = [o for o in piece.operations if id(o) not in own and o.type != "const"]
+    names = {name: name for name in piece.outputs}
+    before, behind = pieces_of(piece, [ours[::-1], others], names)
+    if own := behind.inputs.keys() & piece.inputs.keys() - {"y"}:
+        raise RuntimeError(f"what is behind the experts takes {sorted(own)} of the block")
+    return before, behind, tuple(name for name in before.outputs if name in behind.inputs)
+
+
+def expert_weights(state: dict[str, Tensor], expert: int) -> dict[str, Tensor]:
+    """The parameters of one expert, of the state dict of a block."""
+    own = f"{OWN}.{expert}."
+    return {name.removeprefix(own): value for name, value in state.items() if name.startswith(own)}
+
+
+def trunk_weights(piece: Piece, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters of `Parted.before` or `Parted.behind`, in the order of the state dict."""
+    wanted = set(piece.parameters.values())
+    return {name: value for name, value in state.items() if name in wanted}
+
+
+def write_experts(
+    path: Path,
+    scheme: Scheme,
+    pieces: dict[str, Parted],
+    layer: int,
+    weights: dict[int, dict[str, Tensor]],
+) -> None:
+    """Write a package of experts of a layer, by their numbers: of expert 3, `decode` is `decode_3`.
+
+    An expert takes `x` (1, C, 1, T) and its `gate` (1, 1, 1, T), and gives `y` (1, C, 1, T).
+    pieces: the block, by function. weights: the parameters of each expert, by its number.
+    """
+    package = PackageWriter(path)
+    stored = {expert: package.write_weights(own, scheme) for expert, own in weights.items()}
+    for expert, own in stored.items():
+        for name, parted in pieces.items():
+            function, piece = package.function(f"{name}_{expert}"), parted.expert
+            feeds = {n: function.input(n, "fp16", shape) for n, shape in piece.inputs.items()}
+            function.finish(function.stamp(piece, "expert", feeds, own, {"y": "y"}))
+    which = f"expert{'s' * (len(weights) > 1)} {' to '.join(map(str, _ends(list(weights))))}"
+    default = f"{next(iter(pieces))}_{next(iter(weights))}"
+    package.finish(default, f"Layer {layer}, {which}, made by ane-book")
+
+
+def _ends(numbers: list[int]) -> list[int]:
+    return numbers if len(numbers) == 1 else [numbers[0], numbers[-1]]

@@ -1,0 +1,43 @@
+"""The experts of a layer at work, where each is a program: those run that some token chose.
+
+Letters: C hidden size, E experts, T tokens of a call, n tokens of it that are no padding.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ane_book.bundle.parts import Part
+from ane_book.runtime.backends import LoadedFunction
+import numpy as np
+
+__all__ = ["Calls", "Experts"]
+
+#: How often a program was called: by its package, and the number of the expert if it is one.
+Calls = Counter[tuple[str, int | None]]
+
+
+class Experts:
+    """The experts of one layer, in order, each with its functions; `calls` counts what they did."""
+
+    def __init__(
+        self, parts: Sequence[Part], functions: Sequence[Mapping[str, LoadedFunction]], calls: Calls
+    ):
+        self._names = [(part.package, part.expert) for part in parts]
+        self._functions, self._calls = functions, calls
+
+    def clear(self) -> None:
+        """They keep nothing from call to call."""
+
+    def run(self, function: str, values: dict, tokens: int) -> None:
+        """Of `x` (1, C, 1, T) and `gates` (1, E, 1, T) among `values`, put the sum `y` there.
+
+        Only the first `tokens` columns are asked for their gates; the sum is in single precision.
+        """
+        x, gates = values["x"], values["gates"]
+        total = np.zeros(x.shape, np.float32)
+        for expert in np.flatnonzero((gates[0, :, 0, :tokens] != 0).any(axis=1)):
+            gate = np.ascontiguousarray(gates[:, expert : expert + 1])
+            total += self._functions[expert][function].predict({"x": x, "gate": gate})["y"]
+            self._calls[self._names[expert]] += 1
+        with np.errstate(over="ignore"):  # whoever reads the result sees what is not finite
+            values["y"] = total.astype(x.dtype)
