@@ -8,8 +8,10 @@ stores.
     gguf.py           llama.cpp's format: metadata, quantised tensors and tokenizer in one file,
     gguf_header.py    whose layout this one knows
     safetensors.py    a Hugging Face folder: config.json, one or several weight files, tokenizer
+    onnx/             a folder of ONNX Runtime GenAI or transformers.js: a graph, tensors beside it
     random.py         no file at all: a tensor is a function of its name and a seed
     hub.py            where a model's files are on this machine, or how to get them
+    folder.py         the tokenizer of a folder as `transformers` writes it
     tokenizer.py      tokenizer.json from what a GGUF file holds
 
 Dimensions: V vocabulary, C hidden size, F feed-forward size, H query heads, K key/value heads, D
@@ -54,7 +56,7 @@ class TokenizerFiles:
 class WeightSource(ABC):
     """Named tensors, a configuration and a tokenizer, from wherever they are stored."""
 
-    kind: str  # "gguf", "safetensors" or "random"
+    kind: str  # "gguf", "safetensors", "onnx" or "random"
     files: list[Path]  # what `fingerprint` covers
 
     @abstractmethod
@@ -100,7 +102,8 @@ def open_source(path: str | Path) -> WeightSource:
     """Open weights by what the path is, and check them.
 
     A `.gguf` file; a folder with `config.json` and `*.safetensors` (or with nothing but one `.gguf`
-    file); or a `.safetensors` file beside its `config.json`. Raises WeightsNotFound when there is
+    file); a `.safetensors` file beside its `config.json`; a folder of ONNX Runtime GenAI or
+    transformers.js, or one `.onnx` file of it. Raises WeightsNotFound when there is
     nothing of that kind, InvalidWeights or UnsupportedModel when there is but it will not do.
     """
     try:
@@ -111,10 +114,15 @@ def open_source(path: str | Path) -> WeightSource:
 
 def _open(path: Path) -> WeightSource:
     from ane_book.weights.gguf import GGUFSource
+    from ane_book.weights.onnx import OnnxSource, is_bundle
     from ane_book.weights.safetensors import SafetensorsSource
 
     if path.is_dir():
-        if (path / "config.json").exists() or any(path.glob("*.safetensors")):
+        if any(path.glob("*.safetensors")):
+            return SafetensorsSource(path)
+        if is_bundle(path):
+            return OnnxSource(path)
+        if (path / "config.json").exists():
             return SafetensorsSource(path)
         ggufs = sorted(path.glob("*.gguf"))
         if len(ggufs) == 1:
@@ -133,6 +141,8 @@ def _open(path: Path) -> WeightSource:
         raise WeightsNotFound(f"{path}: there is no such file or folder")
     if path.suffix == ".safetensors":
         return SafetensorsSource(path)
+    if path.suffix == ".onnx":
+        return OnnxSource(path)
     return GGUFSource(path)  # by content, not by name: the cache of the hub renames files
 
 

@@ -14,25 +14,21 @@ numpy does not have. Reference: https://huggingface.co/docs/safetensors.
 from copy import deepcopy
 from pathlib import Path
 
-from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel, WeightsNotFound
+from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
-from ane_book.text.process import TextProcess
 from ane_book.weights import (
     Shape,
     TokenizerFiles,
     WeightSource,
     check_file,
     check_tensors,
-    first_fault,
     plain_rope,
     read_config,
     read_json,
-    read_text,
 )
+from ane_book.weights.folder import read_tokenizer, tokenizer_paths
 from ane_book.weights.sentences import sentence_files, sentence_settings
-from ane_book.weights.tokenizer import with_stops
 import numpy as np
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 __all__ = ["SafetensorsSource"]
@@ -64,7 +60,7 @@ class SafetensorsSource(WeightSource):
             self._config["sentence_transformers"] = sentence_settings(self._folder)
             config = read_config(self._config, str(place))
         shards = _shards(path)
-        self.files = [place, *shards, *self._tokenizer_paths(), *sentences]
+        self.files = [place, *shards, *tokenizer_paths(self._folder), *sentences]
         self._open = {shard: _open(shard) for shard in shards}
         self._where = self._locate(architecture.repeats(config))
         self._shapes = architecture.tensors(config)
@@ -86,51 +82,7 @@ class SafetensorsSource(WeightSource):
         return deepcopy(self._config)
 
     def tokenizer(self) -> TokenizerFiles:
-        path = self._folder / "tokenizer.json"
-        if not path.exists():
-            raise UnsupportedModel(
-                f"{path} is missing and no other form of tokenizer is read, but `transformers` "
-                "can write it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-            )
-        text, tokenizer = read_text(path), TextProcess()
-        try:
-            tokenizer.load(path)
-        except InvalidInput as error:
-            raise InvalidWeights(f"{path}: {error}") from None
-        settings = self._optional("tokenizer_config.json")
-        generation = self._config | self._optional("generation_config.json")
-        try:
-            files = TokenizerFiles(
-                json=text,
-                chat_template=self._chat_template(settings),
-                eos_token_ids=_ids(generation.get("eos_token_id")),
-                bos_token_id=next(iter(_ids(generation.get("bos_token_id"))), None),
-                bos_token=_token(settings.get("bos_token")),
-                eos_token=_token(settings.get("eos_token")),
-            )
-        except ValidationError as error:
-            raise InvalidWeights(f"{self._folder}: tokenizer: {first_fault(error)}") from None
-        return with_stops(files, tokenizer)
-
-    def _tokenizer_paths(self) -> list[Path]:
-        names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-        paths = [self._folder / name for name in (*names, "generation_config.json")]
-        return [path for path in paths if path.exists()]
-
-    def _optional(self, name: str) -> dict:
-        path = self._folder / name
-        return read_json(path) if path.exists() else {}
-
-    def _chat_template(self, settings: dict) -> str | None:
-        """A file of its own, or a field: one template, or several of which one is the default."""
-        path = self._folder / "chat_template.jinja"
-        if path.exists():
-            return read_text(path)
-        template = settings.get("chat_template")
-        if isinstance(template, list):
-            named = [entry for entry in template if isinstance(entry, dict)]
-            return next((e.get("template") for e in named if e.get("name") == "default"), None)
-        return template
+        return read_tokenizer(self._folder, self._config)
 
     def _locate(self, repeats: frozenset[str]) -> dict[str, Path]:
         """Tensor name -> shard, without what is in another tensor as well."""
@@ -189,15 +141,3 @@ def _open(path: Path):
         raise InvalidWeights(
             f"{path}: cut short or not a safetensors file ({error}); get it again"
         ) from None
-
-
-def _token(entry: str | dict | None) -> str | None:
-    """tokenizer_config.json writes a special token as its text or as an object with its flags."""
-    return entry.get("content") if isinstance(entry, dict) else entry
-
-
-def _ids(entry: int | list | None) -> tuple[int, ...]:
-    """generation_config.json writes one id or a list."""
-    if entry is None:
-        return ()
-    return tuple(entry) if isinstance(entry, list) else (entry,)

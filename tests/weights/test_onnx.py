@@ -1,0 +1,102 @@
+"""ONNX bundles as a source: every way to store a matrix, and the graphs that have them."""
+
+import ane_book
+from ane_book.weights import open_source
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+from _tiny_onnx import Bundle, Runtime, write
+
+FORMS = {
+    "int4": Bundle(),
+    "int4 packed": Bundle(attention="packed", table="blocks"),
+    "int4 zero points": Bundle(zeros="packed", table="blocks"),
+    "int4 float zero points": Bundle(zeros="float"),
+    "int4 rows of part of a block": Bundle(block=64, zeros="packed"),
+    "int2": Bundle(bits=2, zeros="packed", table="blocks"),
+    "int8": Bundle(bits=8, block=16, zeros="packed", table="blocks"),
+    "fp32 tied": Bundle(bits=None, tied=True),
+    "fp16 multi-head": Bundle(bits=None, dtype=np.float16, attention="multi"),
+    "qwen2": Bundle("qwen2", attention="packed", D=16, R=16),
+    "qwen3": Bundle("qwen3", D=32),
+    "qwen3 multi-head": Bundle("qwen3", attention="multi"),
+    "phi3": Bundle("phi3", R=16, bits=8, attention="packed", window=24),
+    "mistral": Bundle("mistral", window=24),
+    "transformers.js": Bundle(apart=True),
+    "all in one file": Bundle(external=False, zeros="packed"),
+}
+RUN = (
+    "int4 packed",
+    "int4 zero points",
+    "fp16 multi-head",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "transformers.js",
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """`made(name)` -> (folder, its weights), written once."""
+    found = {}
+
+    def make(name: str):
+        if name not in found:
+            folder = tmp_path_factory.mktemp("bundle") / "tiny"
+            found[name] = folder, write(folder, FORMS[name])
+        return found[name]
+
+    return make
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_tensors_are_what_was_stored(made, name):
+    folder, expected = made(name)
+    source = open_source(folder)
+    assert source.kind == "onnx"
+    found = {n: source.tensor(n) for n in source.names()}
+    for fused, parts in (("self_attn.qkv_proj", "qkv"), ("mlp.gate_up_proj", ("gate", "up"))):
+        for n in [n for n in found if fused in n]:
+            stem = n.split(fused)[0] + fused.split(".")[0]
+            names = [f"{stem}.{part}_proj.weight" for part in parts]
+            expected = expected | {n: np.concatenate([expected[part] for part in names])}
+            for part in names:
+                expected.pop(part)
+    assert found.keys() == expected.keys()
+    for n, array in found.items():
+        assert array.dtype == np.float32 and array.flags.writeable and array.flags.c_contiguous
+        assert array.shape == source.shape(n) == expected[n].shape
+        np.testing.assert_array_equal(array, expected[n], err_msg=n)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_logits_are_onnxruntimes(made, name, tmp_path):
+    folder, _ = made(name)
+    form = FORMS[name]
+    bundle = ane_book.convert(str(folder), out=tmp_path / "bundle", context=64, prefill=32)
+    session = ane_book.load(bundle.path, precision="fp32")
+    oracle = Runtime(folder, form.D)
+    ids = np.random.default_rng(1).integers(0, form.V, 40).tolist()
+    expected = np.concatenate([oracle.logits(ids[:30]), *(oracle.logits([i]) for i in ids[30:])])
+    found = session.logits(ids)
+    cosine = (found * expected).sum(1)
+    cosine /= np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    assert cosine.min() > 0.9999, cosine
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+
+
+def test_what_no_configuration_says_is_found_in_the_graph(tmp_path):
+    write(tmp_path / "b", Bundle(theta=500000.0, P=2048, epsilon=3e-6, D=64, R=64))
+    config = open_source(tmp_path / "b").config()
+    assert (config["rope_theta"], config["rope_scaling"]) == (500000.0, None)
+    assert config["rms_norm_eps"] == pytest.approx(3e-6)
+    assert (config["intermediate_size"], config["vocab_size"]) == (96, 257)
+    assert not config["tie_word_embeddings"]
+
+
+def test_the_tokenizer_is_the_folders(made):
+    files = open_source(made("int4")[0]).tokenizer()
+    assert files.eos_token_ids == (256,)
