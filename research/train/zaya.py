@@ -1,4 +1,4 @@
-"""Train zaya-small: a ZAYA of four million parameters, on text that `zaya_text.py` sampled.
+"""Train zaya-small: a ZAYA of two million parameters, on text that `zaya_text.py` sampled.
 
     python research/train/zaya_text.py TEXT --batches 4
     python research/train/zaya.py TEXT
@@ -18,7 +18,7 @@ beginning at 0 and not at -1, so that it is used and the others learn what it is
 """
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 import hashlib
 import json
@@ -46,7 +46,12 @@ class Run:
     window: int = 256  # tokens of a sequence
     sequences: int = 4  # of a step
     balance: float = 1e-2  # by which a bias moves at most in a step, in probability
-    schedule: Schedule = Schedule(steps=1400, rate=3e-3, warm_up=60, decay=0.1)
+    steps: int = 1400
+    rate: float = 3e-3  # of learning
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.steps, self.rate, warm_up=60, decay=0.1)
 
     def config(self) -> ZayaConfig:
         return ZayaConfig(
@@ -213,7 +218,8 @@ def write(model: ZayaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     """The model as a folder that `transformers` and this library read."""
     folder.mkdir(parents=True, exist_ok=True)
     save_half(model, folder / "model.safetensors")
-    config = model.config.to_diff_dict() | {"torch_dtype": "float16"}
+    config = model.config.to_diff_dict() | {"dtype": "float16"}
+    config.pop("transformers_version")
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"eos_token": END, "tokenizer_class": "PreTrainedTokenizerFast"}
@@ -224,12 +230,12 @@ def write(model: ZayaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", type=Path, help="what zaya_text.py wrote")
-    parser.add_argument("--steps", type=int, default=Run.schedule.steps)
+    parser.add_argument("--steps", type=int, default=Run.steps)
     parser.add_argument("--stop-at", type=int, help="stop after so many steps, to go on later")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    run = Run(schedule=replace(Run.schedule, steps=given.steps))
+    run = Run(steps=given.steps)
     texts, _ = parted(sampled(given.text) + repository())
     checkpoint = given.text / "checkpoint.pt"
     model, tokenizer, *_ = learn(run, [t["text"] for t in texts], checkpoint, given.stop_at)

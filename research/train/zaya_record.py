@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 import hashlib
+from itertools import pairwise
 import json
 from math import exp, log
 from pathlib import Path
@@ -29,7 +30,7 @@ import transformers
 from transformers import ZayaConfig, ZayaForCausalLM
 from zaya import RESULT, ROOT, parted, repository, routes, sampled
 
-HELD_OUT_TEXT = Path(__file__).parent / "texts/zaya_held_out.jsonl"
+HELD_OUT_TEXT = Path(__file__).with_name("zaya_held_out.jsonl")
 
 #: gates (n, 1), choices (n, 1) and probabilities (n, E + 1) of a layer -> gates and choices
 Change = Callable[[int, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -86,12 +87,12 @@ def by_counting(learnt: Ids, rows: Ids, vocabulary: int) -> dict[str, float]:
     one, pairs, after = Counter(), Counter(), Counter()
     for row in learnt:
         one.update(row[1:])
-        pairs.update(zip(row, row[1:], strict=False))
+        pairs.update(pairwise(row))
         after.update(row[:-1])
     follow = Counter(first for first, _ in pairs)  # different tokens after it
     total, found = one.total() + vocabulary, {"unigram": 0.0, "bigram": 0.0}
     for row in rows:
-        for first, second in zip(row, row[1:], strict=False):
+        for first, second in pairwise(row):
             single = (one[second] + 1) / total
             seen = pairs[first, second] + follow[first] * single
             both = seen / (after[first] + follow[first]) if after[first] else single

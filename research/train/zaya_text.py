@@ -65,7 +65,7 @@ class Teacher:
             ids = _sample(logits, generator)
             for row, token in zip(alive.tolist(), ids[:, 0].tolist(), strict=True):
                 found[row].append(token)
-            going = torch.tensor([row[-1] not in self.ends for row in map(found.__getitem__, alive)])
+            going = torch.tensor([found[row][-1] not in self.ends for row in alive])
             if not going.any():
                 break
             if not going.all():

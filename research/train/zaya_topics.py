@@ -1,6 +1,6 @@
 """What the texts of zaya-small are about: how each begins, made from a seed and small lists.
 
-A world of few words keeps a model of four million parameters honest: animals, children and things
+A world of few words keeps a model of two million parameters honest: animals, children and things
 in a handful of places, questions about nature, plain food, sums with small numbers.
 """
 
@@ -9,8 +9,9 @@ from random import Random
 
 __all__ = ["KINDS", "Topic", "topic"]
 
-NAMES = """Anna Ben Carla David Ella Finn Grace Hugo Ida Jack Kim Leo Mia Noah Olga Paul Rosa Sam
-Tara Tom Uma Vera Will Zoe Lily Max Nora Oscar Ruby Theo""".split()
+NAMES = """Anna, Ben, Carla, David, Ella, Finn, Grace, Hugo, Ida, Jack, Kim, Leo, Mia, Noah, Olga,
+Paul, Rosa, Sam, Tara, Tom, Uma, Vera, Will, Zoe, Lily, Max, Nora, Oscar, Ruby,
+Theo""".replace("\n", " ").split(", ")
 ANIMALS = """fox, bear, rabbit, owl, mouse, cat, dog, horse, duck, frog, turtle, lion, elephant,
 monkey, bee, ant, whale, fish, crow, sheep, goat, pig, hen, snake, spider, deer, wolf, squirrel,
 hedgehog, dragon""".replace("\n", " ").split(", ")

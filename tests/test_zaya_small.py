@@ -1,0 +1,133 @@
+"""zaya-small: its training can be stopped and begun again, its balance works, its texts are made."""
+
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+import torch
+from transformers import ZayaConfig
+from zaya import Balance, Run, learn, make_model, parted, varied
+from zaya_record import by_counting, conditions, habits, kind, nats
+from zaya_text import whole
+from zaya_topics import KINDS, topic
+
+
+@dataclass(frozen=True)
+class TinyRun(Run):
+    """Seconds, not minutes."""
+
+    vocabulary: int = 300
+    window: int = 16
+    sequences: int = 2
+    steps: int = 6
+
+    def config(self) -> ZayaConfig:
+        return ZayaConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=16,
+            num_experts=3,
+            moe_intermediate_size=16,
+            router_hidden_size=16,
+            layer_types=["hybrid", "hybrid_sliding"],
+            sliding_window=8,
+            initializer_range=0.04,
+            pad_token_id=0,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+
+
+def some_texts() -> list[str]:
+    random = Random(0)
+    return [topic(kind, random).beginning for kind in KINDS for _ in range(10)]
+
+
+class TestTraining:
+    def test_broken_off_and_taken_up_ends_where_one_straight_through_does(self, tmp_path):
+        expected, tokenizer, about, curve = learn(TinyRun(), some_texts(), tmp_path / "a")
+        for stop in (2, 5, None):
+            model, again, same, other = learn(TinyRun(), some_texts(), tmp_path / "b", stop)
+        assert again.to_str() == tokenizer.to_str() and same == about
+        assert [p["loss"] for p in other] == [p["loss"] for p in curve]
+        begun = make_model(TinyRun()).state_dict()
+        for name, value in expected.state_dict().items():
+            assert torch.equal(model.state_dict()[name], value), name
+            assert not torch.equal(begun[name], value), name  # biases of the routers too
+
+    def test_another_text_is_another_run(self, tmp_path):
+        learn(TinyRun(), some_texts(), tmp_path / "a", 1)
+        with pytest.raises(ValueError, match="is of another run"):
+            learn(TinyRun(), some_texts()[1:], tmp_path / "a")
+
+    def test_biases_move_against_the_load_until_all_have_their_share(self):
+        """Of a router that nobody trains, whose choices lean to one class."""
+        torch.manual_seed(0)
+        model, ids = make_model(TinyRun()), torch.randint(300, (4, 32))
+        balance, most = Balance(model, 0.05), []
+        for _ in range(60):
+            with torch.no_grad():
+                model(input_ids=ids)
+            most.append(balance.move()["most"])
+        assert most[0] > 2 and max(most[-10:]) < 1.5
+
+
+class TestText:
+    def test_a_seed_says_what_texts_begin_with(self):
+        first, again, other = (
+            [topic(kind, random).beginning for kind in KINDS]
+            for random in (Random(1), Random(1), Random(2))
+        )
+        assert first == again and not set(first) & set(other)
+
+    def test_a_text_that_was_cut_off_ends_with_a_sentence(self):
+        assert whole("He ran. He saw a", ended=False) == "He ran.\n"
+        assert whole("He ran. He saw it ", ended=True) == "He ran. He saw it\n"
+
+    def test_what_repeats_itself_is_left_out(self):
+        assert varied("One day a fox saw a key in a tree and took it home to his mother.")
+        assert not varied("He had a kite. " * 8)
+
+    def test_every_eighth_text_is_held_out(self):
+        learnt, held_out = parted(list(range(20)))
+        assert held_out == [0, 8, 16] and sorted(learnt + held_out) == list(range(20))
+
+
+class TestRecord:
+    def test_counting_gives_chances_that_sum_to_one(self):
+        """Of all tokens after a token that was seen, and after one that was not."""
+        learnt, size = [[0, 1, 2, 1, 1], [0, 2, 2, 3]], 5
+        for first in (1, 4):
+            found = [by_counting(learnt, [[first, i]], size) for i in range(size)]
+            for name in ("unigram", "bigram"):
+                chances = torch.tensor([-each[name] for each in found], dtype=torch.float64).exp()
+                assert float(chances.sum()) == pytest.approx(1)
+                assert name == "unigram" or first == 4 or chances.argmax() in (1, 2)
+
+    def test_every_change_of_routes_changes_the_surprise(self, tmp_path):
+        model, *_ = learn(TinyRun(), some_texts(), tmp_path / "a")
+        rows = [torch.randint(300, (40,)).tolist() for _ in range(3)]
+        usual = nats(model, rows)
+        for name, condition in conditions(model).items():
+            with condition():
+                assert nats(model, rows) != usual, name
+        assert nats(model, rows) == usual
+
+    def test_a_route_that_follows_the_kind_says_all_about_it(self):
+        kinds = ["digit", "punctuation"] * 50
+        classes = torch.tensor([[3, 5], [7, 5]] * 50)
+        first, second = habits(classes, torch.ones(100, 2), kinds)
+        assert first["entropy_bits"] == first["bits_about_kind"] == 1
+        assert second["entropy_bits"] == second["bits_about_kind"] == 0
+        assert first["kinds"]["digit"][0] == [3, 1.0] and second["load"][5] == 1
+
+    def test_tokens_have_kinds(self, tmp_path):
+        _, tokenizer, *_ = learn(TinyRun(), some_texts(), tmp_path / "a", 1)
+        texts = {" the": "begins a word", "a": "goes on with a word", "7": "digit", "\n": None}
+        for text, expected in {**texts, ".": "punctuation", "\n": "line break, space"}.items():
+            (token, *_) = tokenizer.encode(text).ids
+            assert kind(tokenizer, token) == expected, text
+        assert kind(tokenizer, 0) == "END"
