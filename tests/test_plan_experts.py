@@ -11,10 +11,12 @@ from ane_book.conversion.plan.choices import MOST, crossing, woken
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
 from ane_book.models.privacy_filter import PrivacyFilter
+from ane_book.runtime import Tagger
 import numpy as np
 import pytest
 
 MODEL = "privacy-filter"
+STRATEGIES = ("dense", "packed", "dispatch", "functions")
 L, E, K = 8, 128, 4  # its layers, experts, and experts of a token
 
 
@@ -70,7 +72,7 @@ class TestPrograms:
         ] + ["trunk_08.mlpackage"]
         assert bank["layer_03_experts.mlpackage"] == E * (size - 64) + 64
 
-    @pytest.mark.parametrize("experts", ["dense", "packed", "dispatch", "functions"])
+    @pytest.mark.parametrize("experts", STRATEGIES)
     @pytest.mark.parametrize("size", SIZES)
     def test_hold_the_weights_of_the_model(self, size, experts):
         """Every tensor but the embedding; beside it only headers, records and alignment."""
@@ -89,6 +91,59 @@ class TestPrograms:
         assert [made.steps[i].layers for i in (0, 1, 9, 18)] == [
             range(1), range(1), range(1, 2), range(2, 2),
         ]  # fmt: skip
+
+
+class TestWritten:
+    """Planned, written and counted are the same numbers."""
+
+    @pytest.mark.parametrize("experts", STRATEGIES)
+    @pytest.mark.parametrize(("size", "quant"), [*((s, "none") for s in SIZES), ("odd", "int8")])
+    def test_bytes_and_packages(self, tagger, size, quant, experts):
+        _, bundle = tagger(size, experts=experts, quant=quant)
+        made = plan(bundle.config, bundle.recipe)
+        files = bundle.path.glob("*.mlpackage/Data/com.apple.CoreML/weights/weight.bin")
+        assert {file.parents[3].name: file.stat().st_size for file in files} == made.packages
+        parts = bundle.manifest.packages
+        assert list(dict.fromkeys(part.package for part in parts)) == [*made.packages]
+
+    @pytest.mark.parametrize("experts", STRATEGIES)
+    def test_calls_and_bytes_of_a_token(self, tagger, experts):
+        _, bundle = tagger("usual", experts=experts)
+        made, running = plan(bundle.config, bundle.recipe), Tagger(bundle)
+        for token in (0, 99):
+            running.calls.clear()
+            list(running.logits(np.array([token])))
+            assert running.calls.total() == round(made.calls())
+            programs = {program.package: program for program in made.programs}
+            read = [
+                times * programs[package].bytes / max(len(programs[package].experts), 1)
+                for (package, _), times in running.calls.items()
+            ]
+            assert sum(read) == pytest.approx(made.read_bytes())
+
+    def test_calls_of_many_tokens_by_their_own_shares(self, tagger):
+        """By the histogram of a text its tokens' calls are met on average, drawn independently."""
+        _, bundle = tagger("narrow", experts="dispatch")  # one expert a token
+        made, running = plan(bundle.config, bundle.recipe), Tagger(bundle)
+        alone = [self.woken(running, [token]) for token in range(257)]
+        shares = np.mean(alone, axis=0)
+        rng, counted = np.random.default_rng(0), []
+        for _ in range(2000):
+            drawn = rng.integers(0, 257, 3)
+            counted.append(4 + np.any([alone[token] for token in drawn], axis=0).sum())
+        assert np.mean(counted) == pytest.approx(made.calls(3, shares), rel=0.01)
+
+    def woken(self, running: Tagger, tokens: list[int]) -> np.ndarray:
+        """(L, E), of the tokens of a call."""
+        config = running.bundle.config
+        found = np.zeros((config.num_layers, config.num_experts), bool)
+        layers = {(p.package, p.expert): p.layers[0] for p in running.bundle.manifest.packages}
+        running.calls.clear()
+        list(running.logits(np.array(tokens)))
+        for package, expert in running.calls:
+            if expert is not None:
+                found[layers[package, expert], expert] = True
+        return found
 
 
 class TestCalls:
@@ -153,10 +208,10 @@ class TestLines:
         assert "experts apart read as much as packed" not in said  # and so are whole layers
 
     def test_of_every_strategy(self):
-        for experts in ("dense", "packed", "dispatch", "functions"):
+        for experts in STRATEGIES:
             lines = [text for _, text in planned(experts).facts()]
             told = [text.split(":")[0] for text in lines if " a token; " in text]
-            assert told == ["dense", "packed", "dispatch", "functions"]
+            assert told == [*STRATEGIES]
             assert any(text.startswith("experts apart read as much") for text in lines)
 
 
