@@ -1,4 +1,4 @@
-"""zaya-small: its training can be stopped and begun again, its balance works, its texts are made."""
+"""zaya-small: a training that may stop and go on, a router kept in balance, the record."""
 
 from dataclasses import dataclass
 from random import Random
