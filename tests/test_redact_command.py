@@ -1,10 +1,19 @@
 """`ane-book redact`: files, pipes and terminals, whatever is in them."""
 
 import json
+import os
+import signal
+import subprocess
+import time
 
+from _command import COMMAND, ENVIRONMENT, refused, start
 from _command import ane_book as command
-from _command import refused
+from _taggers import tiny_tagger, write_tagger
+from ane_book.cli.redact import _marks
 from ane_book.runtime import Tagger
+from ane_book.runtime.tags import Span, decode
+import pytest
+from safetensors.numpy import load_file, save_file
 
 TEXT = "Ann Lee, ann@example.org; zażółć 🙂🙂\r\n\tcall\x00 +48 600 100 200, é" * 4
 
@@ -52,3 +61,180 @@ class TestCommand:
             "convert", "smollm2-135m-instruct", "--source", "random", "--experts", "dense"
         )
         assert "experts goes with mixtures of experts" in said
+
+
+#: What editors, systems and networks leave in texts; the last two are no UTF-8.
+FILES = {
+    "signature": b"\xef\xbb\xbfAnn Lee\r\nann@example.org\r\n",
+    "line ends": b"\r\r\nAnn\n\n\r\x0b\x0c\xc2\x85\xe2\x80\xa8Lee \t ",
+    "zeros": b"\x00Ann\x00\x00 Lee\x1b[31m\x07\x7f\x00",
+    "marks": "é e\u0301 n\u0303\u0303 \u202eLee\u202c \u200f\u05e9\u05dc\u05d5\u05dd".encode(),
+    "emoji": "🙂👩\u200d👩\u200d👧🏽🇵🇱 \U0010ffff\ufffd".encode() * 9,
+    "bytes": b"Ann \xff\xfe Lee \x80\xed\xa0\x80 \xf4\x90\x80\x80 \xc0\xaf \xe2\x82",
+    "utf-16": "Ann Lee".encode("utf-16"),
+}
+
+
+class TestBytes:
+    @pytest.mark.parametrize("name", FILES)
+    def test_outside_of_spans_stay_as_they_are(self, tagger, tmp_path, name):
+        path, data = tagger("odd")[1].path, FILES[name]
+        (file := tmp_path / "in").write_bytes(data)
+        words = "redact", "--model", path, file, "--errors", "replace", "--precision", "fp32"
+        assert command(*words, "--out", tmp_path / "out").returncode == 0
+        assert command(*words, "--out", tmp_path / "rows", "--json").returncode == 0
+        rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+        assert rows  # or nothing was shown
+        parts, place = [], 0
+        for row in rows:
+            parts += [data[place : row["byte_start"]], f"<{row['label'].upper()}>".encode()]
+            place = row["byte_end"]
+        assert (tmp_path / "out").read_bytes() == b"".join([*parts, data[place:]])
+        text = "".join(decode([data], "in", "replace"))
+        found = Tagger(path, "fp32").redact(text)  # Python's are the command's
+        assert (tmp_path / "out").read_bytes() == found.text.encode("utf-8", "surrogateescape")
+        assert [row["text"] for row in rows] == [text[s.start : s.end] for s in found.spans]
+
+    def test_of_no_text_are_refused_before_anything_is_written(self, tagger, tmp_path):
+        (file := tmp_path / "a.txt").write_bytes(b"word " * 20_000 + b"\xff")
+        said = refused("redact", "--model", tagger("odd")[1].path, file)
+        assert "a.txt is not UTF-8 at byte 100,000 (line 1, byte 100,001 of it): 0xff" in said
+
+    def test_of_a_weight_file_or_a_number_of_experts_that_does_not_fit(self, tmp_path):
+        """A router with a row more than there are experts."""
+        folder = write_tagger(tiny_tagger("odd"), tmp_path / "model")
+        tensors = load_file(folder / "model.safetensors")
+        (name,) = (name for name in tensors if name.endswith("router.weight"))
+        for rows, config in ((6, 5), (6, 6), (4, 5)):
+            changed = {name: tensors[name].repeat(2, axis=0)[:rows]}
+            save_file(tensors | changed, folder / "model.safetensors")
+            fields = json.loads((folder / "config.json").read_text())
+            fields["num_local_experts"] = config
+            (folder / "config.json").write_text(json.dumps(fields))
+            (file := tmp_path / "a.txt").write_text("Ann")
+            said = refused("redact", "--model", folder, file)
+            assert ("model.layers.0.mlp" in said and f"({rows}, 96)" in said) or config == 6, said
+
+
+class TestOut:
+    def test_may_be_the_file_itself_and_keeps_its_mode_and_its_links(self, tagger, tmp_path):
+        path = tagger("odd")[1].path
+        (file := tmp_path / "a.txt").write_text(TEXT)
+        file.chmod(0o640)
+        (link := tmp_path / "link").symlink_to("a.txt")
+        done = command("redact", "--model", path, link, "--out", link, "--precision", "fp32")
+        assert (done.returncode, done.stdout) == (0, "")
+        text = file.read_bytes().decode()
+        assert text == Tagger(path, "fp32").redact(TEXT).text != TEXT
+        assert file.stat().st_mode & 0o777 == 0o640 and link.is_symlink()
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "link"]
+
+    def test_that_is_the_input_is_refused(self, tagger, tmp_path):
+        (file := tmp_path / "a.txt").write_text(TEXT)
+        words = "redact", "--model", "none", file
+        with file.open("ab") as output, start(*words, stdout=output) as process:  # FILE >> FILE
+            said = process.stderr.read()
+        assert process.returncode == 2 and "a.txt is its own output" in said
+        assert file.read_bytes().decode() == TEXT
+
+    def test_that_cannot_be_written(self, tagger, tmp_path):
+        (file := tmp_path / "a.txt").write_text(TEXT)
+        words = "redact", "--model", tagger("odd")[1].path, file, "--out"
+        assert f"{tmp_path / 'no' / 'b'}: No such file" in refused(*words, tmp_path / "no" / "b")
+        assert f"{tmp_path} is no file" in refused(*words, tmp_path)
+        assert f"{os.devnull} is no file" in refused(*words, os.devnull)
+        assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+    def test_what_turns_out_to_be_no_text_leaves_nothing(self, tagger, tmp_path):
+        words = "redact", "--model", tagger("odd")[1].path, "-", "--out", tmp_path / "out"
+        with start(*words) as process:
+            process.stdin.buffer.write(b"word\n" * 100 + b"\xc3(")
+            process.stdin.close()
+            assert (
+                "error: stdin is not UTF-8 at byte 500 (line 101, byte 1" in process.stderr.read()
+            )
+        assert process.returncode == 2 and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals, pipes and terminals are POSIX's")
+class TestStreams:
+    ATTEND = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}  # noqa: RUF012
+
+    def test_what_is_settled_comes_before_the_input_ends(self, tagger):
+        with start("redact", "--model", tagger("odd")[1].path, "-") as process:
+            process.stdin.write("some words in a log\n" * 40)
+            process.stdin.flush()
+            first = os.read(process.stdout.fileno(), 1)
+            process.stdin.close()
+            assert first and process.stdout.read().count("\n") > 10
+        assert process.wait() == 0
+
+    def test_ctrl_c_leaves_nothing_half_written(self, tagger, tmp_path):
+        (out := tmp_path / "out").write_text("as it was")
+        words = "redact", "--model", tagger("odd")[1].path, "-", "--out", out
+        with start(*words, **self.ATTEND) as process:
+            process.stdin.write("some words in a log\n" * 400)
+            process.stdin.flush()
+            end = time.monotonic() + 120
+            while not any(p.stat().st_size for p in tmp_path.glob("out.*.part")):
+                assert process.poll() is None and time.monotonic() < end
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=60)
+            assert process.stderr.read() == ""
+        assert process.returncode == 130 and out.read_text() == "as it was"
+        assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+    @pytest.mark.parametrize(
+        ("line", "code", "out"),
+        [
+            ('"$@" <&-', 0, b""),
+            ('"$@" < "$FILE" >&-', 0, b""),
+            ('"$@" < "$FILE" >/dev/full', 2, b""),
+            ('{ "$@" < "$FILE"; echo $? >&2; } | head -c 1', 0, None),
+        ],
+    )
+    def test_that_are_closed_full_or_left(self, tagger, tmp_path, line, code, out):
+        (tmp_path / "a.txt").write_text("word " * 2000)
+        words = [*COMMAND, "redact", "--model", tagger("odd")[1].path, "-"]
+        environment = os.environ | ENVIRONMENT | {"FILE": str(tmp_path / "a.txt")}
+        done = subprocess.run(
+            ["sh", "-c", line, "sh", *map(str, words)], capture_output=True, env=environment
+        )
+        assert done.returncode == code and b"Traceback" not in done.stderr
+        assert out is None or done.stdout == out
+        if out is None:
+            assert done.stderr == b"141\n" and len(done.stdout) == 1
+        if code:
+            assert done.stderr == b"error: standard output: No space left on device\n"
+
+    def test_a_folder_is_no_text(self, tagger, tmp_path):
+        said = refused("redact", "--model", tagger("odd")[1].path, tmp_path)
+        assert said == f"error: {tmp_path}: Is a directory"
+
+
+class TestMarks:
+    SPAN = Span("private_email", 0, 1, 0, 1, 1.0)
+
+    def shown(self, target, text: str = "a\x1b[2J\udcffb") -> str:
+        show = _marks(target)
+        return show("x\r", None) + show("\ny", None) + show(text, self.SPAN)
+
+    def test_have_colours_on_a_terminal_alone(self, monkeypatch, tmp_path):
+        pty = pytest.importorskip("pty")
+        for name in ("NO_COLOR", "TERM"):
+            monkeypatch.delenv(name, raising=False)
+        plain = "x\ny[private_email: a\\x1b[2J\\xffb]"
+        with (tmp_path / "f").open("wb") as file:
+            assert self.shown(file) == plain
+        ours, theirs = pty.openpty()
+        with open(ours, "rb"), open(theirs, "wb", buffering=0) as terminal:
+            coloured = "x\ny\x1b[41mprivate_email: a\\x1b[2J\\xffb\x1b[0m"
+            assert self.shown(terminal) == coloured
+            monkeypatch.setenv("NO_COLOR", "")  # which means nothing, by no-color.org
+            assert self.shown(terminal) == coloured
+            monkeypatch.setenv("NO_COLOR", "1")
+            assert self.shown(terminal) == plain
+            monkeypatch.delenv("NO_COLOR")
+            monkeypatch.setenv("TERM", "dumb")
+            assert self.shown(terminal) == plain
