@@ -158,12 +158,18 @@ class Bundle:
         """The reference: `tokens` (T,), `logits` (V,) of the last, `argmax` (T,) of every one; of
         an encoder `tokens` (T,) and their `vector` (C,), or `logits` (N, T) of N labels. `hidden`
         (n + 1, C, T) is the hidden state before the first program of layers and after each of the
-        n; of the last one of a layer, where each matrix is a program."""
+        n; of the last one of a layer, where each matrix is a program. Where experts are programs,
+        `x` (L, C, T) and `gates` (L, E, T) are what those of every layer are given, `y` (L, C, T)
+        is their sum, and `experts` (L, E, C) what each says of the first token by a gate of 1."""
         manifest, (V, C) = self.manifest, self.manifest.embedding.shape
         decoder = manifest.task == "text-generation"
         T = manifest.functions["prefill"] if decoder else self.recipe.prefill
         stages = len({part.layers[1] for part in self.manifest.shards})
         wanted = {"tokens": ((T,), np.int64), "hidden": ((stages + 1, C, T), np.float32)}
+        if counts := manifest.experts:
+            L, E = len(counts), counts[0]
+            shapes = {"x": (L, C, T), "gates": (L, E, T), "y": (L, C, T), "experts": (L, E, C)}
+            wanted |= {name: (shape, np.float32) for name, shape in shapes.items()}
         if manifest.vectors:
             wanted |= {"vector": ((C,), np.float32)}
         elif manifest.tags:

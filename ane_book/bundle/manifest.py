@@ -4,6 +4,7 @@
 `research/manifest.schema.json`. Whatever was read or made is held to that contract here.
 """
 
+from collections import Counter
 from math import prod
 from typing import Literal
 
@@ -128,6 +129,12 @@ class Manifest(Record):
     def shards(self) -> list[Part]:
         """The packages of the layers."""
         return [part for part in self.packages if part.part == "layers"]
+
+    @property
+    def experts(self) -> list[int]:
+        """How many experts every layer has that are programs; [] where there are none."""
+        parts = [part.layers for part in self.packages if part.part == "experts"]
+        return list(Counter(parts).values())
 
     @property
     def head(self) -> list[Part]:

@@ -103,8 +103,9 @@ class BundleBuilder:
         self._write_layers()
         self._write_head()
         self._advance("head")
-        for leftover in self.partial.glob("hidden_*.npy"):
-            leftover.unlink()
+        for pattern in ("hidden_*.npy", "experts_*.npz"):
+            for leftover in self.partial.glob(pattern):
+                leftover.unlink()
         self._whole("manifest.json", self._write_manifest)
         written = json.loads((self.partial / "manifest.json").read_bytes())["seal"]
         write_evidence(self.partial, unmeasured(written))

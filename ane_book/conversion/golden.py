@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
 
+from ane_book.conversion.heard import heard, listening
 from ane_book.host import Host, causal_mask
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
@@ -59,7 +60,7 @@ class GoldenPass:
         for layer in layers:
             state = decoder.block_weights(self.config, layer, self.read)
             block = loaded(partial(architecture.block, self.config, kinds[layer]), state)
-            with torch.inference_mode():
+            with torch.inference_mode(), listening(block, self.folder, layer):
                 hidden = self._step(block, hidden, kinds[layer])
             yield state
         final = self.file(layers.stop)
@@ -112,8 +113,9 @@ class GoldenPass:
 
     def write(self, path: Path) -> None:
         """golden.npz, once all layers and all parts of the vocabulary have passed."""
+        states, results = self._hidden_states(), self._results() | heard(self.folder)
         with path.open("wb") as file:
-            np.savez(file, tokens=self.tokens, hidden=self._hidden_states(), **self._results())
+            np.savez(file, tokens=self.tokens, hidden=states, **results)
 
     def _results(self) -> dict[str, np.ndarray]:
         """The last token's logits (V,), and every token's likeliest next one (T,)."""

@@ -155,7 +155,7 @@ def write_experts(
         for name, parted in pieces.items():
             function, piece = package.function(f"{name}_{expert}"), parted.expert
             feeds = {n: function.input(n, "fp16", shape) for n, shape in piece.inputs.items()}
-            function.finish(function.stamp(piece, "expert", feeds, own, {"y": "y"}))
+            function.finish(function.stamp(piece, f"expert{expert}", feeds, own, {"y": "y"}))
     which = f"expert{'s' * (len(weights) > 1)} {' to '.join(map(str, _ends(list(weights))))}"
     default = f"{next(iter(pieces))}_{next(iter(weights))}"
     package.finish(default, f"Layer {layer}, {which}, made by ane-book")

@@ -77,7 +77,7 @@ def golden_sums(bundle: Bundle, most: float) -> Iterator[tuple[Package, str, See
     for part in bundle.manifest.programs:
         package = Package(bundle.path / part.package)
         for function in part.functions:
-            program = MLProgram(package, function, precision="fp32")
+            program = MLProgram(package, part.called(function), precision="fp32")
             given = golden_inputs(bundle, golden, program, part, function)
             for seen in sums(program, given, most):
                 yield package, function, seen

@@ -25,7 +25,8 @@ from ane_book.evidence.compare import Gap, percent
 from ane_book.evidence.inspect import table
 from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import first_op
-from ane_book.evidence.parity.walk import Stage, walk
+from ane_book.evidence.parity.stage import Stage
+from ane_book.evidence.parity.walk import walk
 from ane_book.models import find
 from ane_book.weights import WeightSource
 import numpy as np
@@ -181,24 +182,28 @@ def _with_op(bundle: Bundle, again: Again | None, golden: dict, fault: _Fault) -
         return _Fault(f"{fault.reason}; its source, with --source, would tell the op",
                       fault.package, fault.function)  # fmt: skip
     names = fault.package.split()
-    for part in (part for part in bundle.manifest.packages if part.package in names):
-        if found := first_op(bundle, again, golden, part, [fault.function]):
+    for package in (name for name in _packages(bundle) if name in names):
+        if found := first_op(bundle, again, golden, package, [fault.function]):
             _, gap = found
-            said = f"; first apart: {gap.op} {gap.name!r} of {part.package}, {percent(gap.error)}"
-            return _Fault(fault.reason + said, part.package, fault.function, gap)
+            said = f"; first apart: {gap.op} {gap.name!r} of {package}, {percent(gap.error)}"
+            return _Fault(fault.reason + said, package, fault.function, gap)
     said = "; the same ops are made of its source today, so that conversion itself is at fault"
     return _Fault(fault.reason + said, fault.package, fault.function)
 
 
 def _package_fault(bundle: Bundle, again: Again, golden: dict) -> _Fault | None:
     """Every package, quantised or not, is what the recipe makes of the source, op by op."""
-    for part in bundle.manifest.packages:
-        if found := first_op(bundle, again, golden, part, part.functions):
+    for package in _packages(bundle):
+        if found := first_op(bundle, again, golden, package, bundle.manifest.functions):
             function, gap = found
             said = f"{gap.op} {gap.name!r} is {percent(gap.error)} off what the recipe makes"
-            reason = f"{part.package}, {function}: {said} of the source"
-            return _Fault(reason, part.package, function, gap)
+            reason = f"{package}, {function}: {said} of the source"
+            return _Fault(reason, package, function, gap)
     return None
+
+
+def _packages(bundle: Bundle) -> list[str]:
+    return list(dict.fromkeys(part.package for part in bundle.manifest.packages))
 
 
 def _passed(stages: list[Stage], exact: bool) -> str:

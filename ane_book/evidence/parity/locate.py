@@ -6,6 +6,7 @@ precision, on the golden tokens. Names are the same on both sides, so every valu
 
 from collections.abc import Iterable
 import hashlib
+from itertools import product
 from pathlib import Path
 import shutil
 
@@ -13,7 +14,8 @@ from ane_book.bundle import Bundle, regular_files
 from ane_book.bundle.parts import Part
 from ane_book.conversion.again import Again
 from ane_book.evidence.compare import Gap, diff
-from ane_book.evidence.parity.walk import encoder_feeds, packages, padded
+from ane_book.evidence.parity.stage import padded
+from ane_book.evidence.parity.walk import encoder_feeds, packages
 from ane_book.mil import MLProgram
 from ane_book.runtime.engine import Feeds
 import numpy as np
@@ -27,21 +29,22 @@ def first_op(
     bundle: Bundle,
     again: Again,
     golden: dict[str, np.ndarray],
-    part: Part,
+    package: str,
     functions: Iterable[str],
 ) -> tuple[str, Gap] | None:
-    """The function of a part, and its first value beyond `TOLERANCE`; None where there is none.
+    """The function of a package, and its first value beyond `TOLERANCE`; None where there is none.
 
     again: writes the package once more; it is gone afterwards. A package that is the same to the
     byte is not run.
     """
-    written = again.package(part.package)
+    written = again.package(package)
+    parts = [part for part in bundle.manifest.packages if part.package == package]
     try:
-        if _content(bundle.path / part.package) == _content(written):
+        if _content(bundle.path / package) == _content(written):
             return None
-        for function in functions:
+        for part, function in product(parts, functions):
             own = part.called(function)
-            ours = MLProgram(bundle.path / part.package, own, precision="fp32").plain()
+            ours = MLProgram(bundle.path / package, own, precision="fp32").plain()
             theirs = MLProgram(written, own, precision="fp32").plain()
             inputs = golden_inputs(bundle, golden, ours, part, function)
             if gap := diff(ours, theirs, inputs, TOLERANCE).first:
@@ -67,17 +70,26 @@ def golden_inputs(
     """What the program of a part takes at the first golden tokens: of the host, and PyTorch's
     hidden state; caches are empty, and what another program of the same layers gives is random."""
     T, given = bundle.manifest.functions[function], program.random_inputs(0)
-    hidden = _before(bundle, golden, part.package)
+    if part.part == "experts":
+        layer, n = part.layers[0], part.expert
+        rows = {"x": golden["x"][layer], "gate": golden["gates"][layer, n : n + 1]}
+        return {name: padded(own[:, :T], T) for name, own in rows.items()}
+    hidden = _before(bundle, golden, part)
     if bundle.manifest.task != "text-generation":
         feeds = encoder_feeds(bundle, hidden.shape[1], T)
     else:
         feeds = Feeds(bundle, np.dtype(np.float32)).of(function, golden["tokens"][:T], 0)
     feeds["hidden"] = padded(hidden[:, :T], T)
+    if bundle.manifest.experts and part.layers and part.layers[0]:
+        feeds["y"] = padded(golden["y"][part.layers[0] - 1][:, :T], T)
     caches = {n: np.zeros_like(a) for n, a in given.items() if f"new_{n}" in program.outputs}
     return given | caches | {n: a for n, a in feeds.items() if n in program.inputs}
 
 
-def _before(bundle: Bundle, golden: dict[str, np.ndarray], package: str) -> np.ndarray:
+def _before(bundle: Bundle, golden: dict[str, np.ndarray], part: Part) -> np.ndarray:
     """PyTorch's hidden state before a package, (C, T)."""
+    if bundle.manifest.experts:
+        return golden["hidden"][part.layers[0] if part.layers else -1]
     names = [*packages(bundle), " ".join(part.package for part in bundle.manifest.head)]
-    return golden["hidden"][next(i for i, name in enumerate(names) if package in name.split())]
+    place = next(i for i, name in enumerate(names) if part.package in name.split())
+    return golden["hidden"][place]

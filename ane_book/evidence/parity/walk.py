@@ -8,44 +8,28 @@ Letters: C hidden size, T golden tokens, V vocabulary.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from math import nan
+from dataclasses import replace
 
 from ane_book.bundle import Bundle
+from ane_book.evidence.parity.experts import Run, walk_experts
+from ane_book.evidence.parity.stage import Stage, judged, padded
 from ane_book.host import text_mask
 from ane_book.runtime.backends import MILBackend
 from ane_book.runtime.engine import Feeds, Head, load_part, stages
 import numpy as np
 
-__all__ = ["Stage", "encoder_feeds", "packages", "padded", "walk"]
+__all__ = ["encoder_feeds", "packages", "walk"]
 
 DECODED = 8  # golden tokens that also go one by one; what is new after a few is the position alone
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What one program, or the host, makes of the golden tokens, against PyTorch.
-
-    name: its packages, "embedding" for what the host begins with, or "whole" for what comes out
-    after all of them. function: of the packages. cosine: the smallest over tokens. error: the
-    largest difference in a token's vector, relative to the largest magnitude in PyTorch's, the
-    largest over tokens. max_abs: the largest difference of all. agreement: how often the likeliest
-    token is PyTorch's, of so many `tokens`. None: it gives nothing of the kind.
-    """
-
-    name: str
-    function: str
-    precision: str
-    cosine: float | None = None
-    error: float | None = None
-    max_abs: float | None = None
-    agreement: float | None = None
-    tokens: int = 0
-
-
 def walk(bundle: Bundle, golden: dict[str, np.ndarray], precision: str) -> Iterator[Stage]:
     """Every stage in order, computed in "fp32" or "fp16"; the last one is the whole bundle."""
-    way = _decoder if bundle.manifest.task == "text-generation" else _encoder
+    decoder, way = bundle.manifest.task == "text-generation", _encoder
+    if bundle.manifest.experts:
+        way = _mixed_encoder
+    elif decoder:
+        way = _decoder
     yield from way(bundle, golden, precision)
 
 
@@ -64,18 +48,18 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
     feeds = Feeds(bundle, dtype)
     values = feeds.of("prefill", ids, 0)
     chain = values["hidden"]
-    yield _stage("embedding", "", precision, chain[0, :, 0], hidden[0])
+    yield judged("embedding", "", precision, chain[0, :, 0], hidden[0])
     programs = stages(bundle, lambda: MILBackend(precision))
     for i, (name, program) in enumerate(zip(packages(bundle), programs, strict=True)):
         before = hidden[i][None, :, None].astype(dtype)  # (1, C, 1, T)
         found = program.run("prefill", values | {"hidden": before}, T)
-        yield _stage(name, "prefill", precision, found[0, :, 0], hidden[i + 1])
+        yield judged(name, "prefill", precision, found[0, :, 0], hidden[i + 1])
         program.clear()
         steps = []
         for t in range(n):
             own = feeds.of("decode", ids[t : t + 1], t) | {"hidden": before[..., t : t + 1]}
             steps.append(program.run("decode", own, 1)[0, :, 0])
-        yield _stage(name, "decode", precision, np.hstack(steps), hidden[i + 1][:, :n])
+        yield judged(name, "decode", precision, np.hstack(steps), hidden[i + 1][:, :n])
         program.clear()
         chain = program.run("prefill", values | {"hidden": chain.astype(dtype)}, T)
     yield from _ends(bundle, golden, precision, chain.astype(dtype))
@@ -94,7 +78,7 @@ def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> It
         if isinstance(found, list):  # token ids
             stage = Stage(*own, precision)
         else:
-            stage = _stage(*own, precision, found[-1:].T, golden["logits"][:, None])
+            stage = judged(*own, precision, found[-1:].T, golden["logits"][:, None])
             found = found.argmax(axis=1)
         agreement = float((np.asarray(found) == expected).mean())
         yield replace(stage, agreement=agreement, tokens=len(expected))
@@ -104,7 +88,7 @@ def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
     manifest, hidden, n = bundle.manifest, golden["hidden"], len(golden["tokens"])
     given = bundle.embedding[golden["tokens"]].astype(np.float32)  # (n, C)
     given = given + bundle.positions[:n] if manifest.vectors else given
-    yield _stage("embedding", "", precision, given.T, hidden[0])
+    yield judged("embedding", "", precision, given.T, hidden[0])
     functions = {name: T for name, T in manifest.functions.items() if n <= T}
     chains = {name: padded(given.T, T) for name, T in functions.items()}
     for i, part in enumerate(manifest.packages):
@@ -120,19 +104,39 @@ def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
 
             expected = golden["logits"] if output == "logits" else hidden[i + 1]
             found = run(padded(hidden[i], T))[0, :, 0, :n]
-            yield _stage(part.package, name, precision, found, expected)
+            yield judged(part.package, name, precision, found, expected)
             chains[name] = run(chains[name])
     for name, chain in chains.items():
         columns = chain[0, :, 0, :n].astype(np.float32)  # (C, n), or (N, n) of labels
         if manifest.tags:
-            whole = _stage("whole", name, precision, columns, golden["logits"])
-            agreement = float((columns.argmax(axis=0) == golden["logits"].argmax(axis=0)).mean())
-            yield replace(whole, agreement=agreement, tokens=n)
+            yield _labels(name, precision, columns, golden["logits"])
             continue
         vector = columns[:, 0] if manifest.vectors.pooling == "cls" else columns.mean(axis=1)
         with np.errstate(invalid="ignore"):
             vector = (vector / np.linalg.norm(vector))[:, None]
-        yield _stage("whole", name, precision, vector, golden["vector"][:, None])
+        yield judged("whole", name, precision, vector, golden["vector"][:, None])
+
+
+def _labels(name: str, precision: str, found: np.ndarray, expected: np.ndarray) -> Stage:
+    """A tagger's scores of labels, (N, n)."""
+    agreement = float((found.argmax(axis=0) == expected.argmax(axis=0)).mean())
+    whole = judged("whole", name, precision, found, expected)
+    return replace(whole, agreement=agreement, tokens=found.shape[1])
+
+
+def _mixed_encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
+    """A tagger whose experts are programs."""
+    manifest, n, dtype = bundle.manifest, len(golden["tokens"]), MILBackend(precision).dtype
+    given = bundle.embedding[golden["tokens"]].astype(np.float32).T  # (C, n)
+    yield judged("embedding", "", precision, given, golden["hidden"][0])
+    runs = []
+    for name, T in ((name, T) for name, T in manifest.functions.items() if n <= T):
+        feeds = encoder_feeds(bundle, n, T) | {"hidden": padded(given, T)}
+        values = {key: value.astype(dtype) for key, value in feeds.items()}
+        runs += [Run(name, [dict(values)], n, taught) for taught in (True, False)]
+    yield from walk_experts(bundle, golden, precision, runs)
+    for run in (run for run in runs if not run.taught):
+        yield _labels(run.function, precision, run.result("logits"), golden["logits"])
 
 
 def encoder_feeds(bundle: Bundle, tokens: int, T: int) -> dict[str, np.ndarray]:
@@ -140,21 +144,3 @@ def encoder_feeds(bundle: Bundle, tokens: int, T: int) -> dict[str, np.ndarray]:
     manifest = bundle.manifest
     tables = manifest.host.tables(np.arange(T), manifest.context)
     return tables | {"mask": text_mask([tokens], T, manifest.tags and manifest.tags.window)}
-
-
-def padded(hidden: np.ndarray, tokens: int) -> np.ndarray:
-    """(C, n) -> (1, C, 1, T), zeros beyond n."""
-    return np.pad(hidden, ((0, 0), (0, tokens - hidden.shape[1])))[None, :, None]
-
-
-def _stage(
-    name: str, function: str, precision: str, found: np.ndarray, expected: np.ndarray
-) -> Stage:
-    """Found against expected, (C, T) each, a column for a token."""
-    a, b = (np.asarray(x, np.float64) for x in (found, expected))
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        apart = np.abs(a - b).max(axis=0)
-        cosine = (a * b).sum(axis=0) / np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))
-        error = apart / np.abs(b).max(axis=0)
-    cosine = float(cosine.min()) if np.isfinite(cosine).all() else nan
-    return Stage(name, function, precision, cosine, float(error.max()), float(apart.max()))

@@ -183,7 +183,7 @@ def _functions(path: Path) -> Iterator[tuple[Path, str, str]]:
     """Package, function, and the name by which `measure_each` has it."""
     if is_bundle(path):
         for part in Bundle.open(path).manifest.packages:
-            for function in part.functions:
+            for function in map(part.called, part.functions):
                 yield path / part.package, function, f"{part.package} {function}"
     else:
         for function in Package(path).functions:

@@ -112,8 +112,8 @@ def measure_each(
     names = [(path, function)]
     if is_bundle(path):
         programs = Bundle.open(path).manifest.programs
-        names = [(path / p.package, f) for p in programs for f in p.functions]
-        names = [(package, f) for package, f in names if function in (None, f)]
+        names = [(path / p.package, p.called(f), f) for p in programs for f in p.functions]
+        names = [(package, own) for package, own, f in names if function in (None, f, own)]
         if not names:
             raise InvalidInput(f"{path}: none of its packages has a function {function!r}")
     for done, (package, each) in enumerate(names, 1):

@@ -82,7 +82,7 @@ class Mixture(nn.Module):
     def __init__(self, experts: Experts, activation: Activation):
         super().__init__()
         C, width, biases, apart = experts.channels, experts.width, experts.biases, experts.apart
-        self.sizes = [len(group) for group in experts.groups]
+        self.sizes, self.apart = [len(group) for group in experts.groups], apart
         self.groups = nn.ModuleList(
             ExpertGroup(C, width, n, activation, biases, apart) for n in self.sizes
         )

@@ -1,0 +1,117 @@
+"""Experts that are programs on the golden tokens: the trunks around them, and each by itself.
+
+A trunk is given what PyTorch's experts said, and what the trunks before it hold; of what it gives,
+`x` is held to PyTorch's, and so are the gates in single precision. In half precision a token whose
+scores lie close together may choose another expert: how many choose PyTorch's is told, no more.
+Each expert is held to what PyTorch's says of the first token, whether that has chosen it or not.
+
+Letters: C hidden size, E experts, L layers, T tokens of a call.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import inf
+
+from ane_book.bundle import Bundle
+from ane_book.bundle.parts import Part
+from ane_book.evidence.parity.stage import Stage, judged, padded
+from ane_book.runtime.backends import MILBackend
+from ane_book.runtime.engine import load_part, load_steps
+import numpy as np
+
+__all__ = ["Run", "walk_experts"]
+
+Ends = Callable[[dict[str, np.ndarray]], Iterator[Stage]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Calls of one function, one after another, each with its values and so many tokens.
+
+    taught: PyTorch's experts speak, not the bundle's.
+    """
+
+    function: str
+    calls: list[dict[str, np.ndarray]]
+    tokens: int
+    taught: bool = True
+
+    def result(self, name: str) -> np.ndarray:
+        """A result of all calls' tokens, (rows, tokens)."""
+        return np.hstack([values[name][0, :, 0, : self.tokens] for values in self.calls])
+
+    def step(self, step) -> None:
+        step.clear()
+        for values in self.calls:
+            step.run(self.function, values, self.tokens)
+
+    def say(self, y: np.ndarray) -> None:
+        """Put `y` (C, tokens) where the sum of the experts goes."""
+        for i, values in enumerate(self.calls):
+            x, own = values["x"], y[:, i * self.tokens : (i + 1) * self.tokens]
+            values["y"] = padded(own, x.shape[3]).astype(x.dtype)
+
+
+def walk_experts(
+    bundle: Bundle, golden: dict[str, np.ndarray], precision: str, runs: list[Run]
+) -> Iterator[Stage]:
+    """Every program in order, but for the head's; `runs` then have the last results."""
+    experts: list[Part] = []
+    for part in bundle.manifest.packages:
+        if part.part == "experts":
+            experts.append(part)
+        elif part.part == "layers":
+            if experts:
+                yield _worst(bundle, golden, precision, experts)
+                _speak(bundle, golden, precision, experts, runs)
+            (step,) = load_steps(bundle, MILBackend(precision), [part])
+            for run in runs:
+                run.step(step)
+            yield from (_trunk(part, run, precision, golden) for run in runs if run.taught)
+            experts = []
+
+
+def _speak(
+    bundle: Bundle, golden: dict, precision: str, experts: list[Part], runs: list[Run]
+) -> None:
+    """What the experts of a layer say together."""
+    (step,) = load_steps(bundle, MILBackend(precision), experts)
+    for run in runs:
+        run.say(golden["y"][experts[0].layers[0]]) if run.taught else run.step(step)
+
+
+def _trunk(part: Part, run: Run, precision: str, golden: dict) -> Stage:
+    """What a trunk gives to the experts behind it, or at the end."""
+    layer, own = part.layers[0], (part.package, run.function, precision)
+    if "gates" not in part.functions[run.function].outputs:
+        last = "logits" if "logits" in run.calls[0] else "hidden"
+        expected = golden["hidden"][-1] if last == "hidden" else golden["logits"]
+        found = run.result(last)
+        return judged(*own, found, expected[:, : found.shape[1]])
+    x, gates = run.result("x"), run.result("gates")
+    n = x.shape[1]
+    stage, expected = judged(*own, x, golden["x"][layer][:, :n]), golden["gates"][layer][:, :n]
+    same = float(((gates != 0) == (expected != 0)).all(axis=0).mean())
+    if precision == "fp32":
+        stage = max(stage, judged(*own, gates, expected), key=_error)
+    return replace(stage, agreement=same, tokens=n)
+
+
+def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) -> Stage:
+    """Of the experts of a layer the one that is furthest off, on the first token."""
+    backend, layer = MILBackend(precision), experts[0].layers[0]
+    name, T = next(iter(bundle.manifest.functions.items()))
+    x = padded(golden["x"][layer][:, :1], T).astype(backend.dtype)
+    gate = padded(np.ones((1, 1), np.float32), T).astype(backend.dtype)
+    stages, one = [], len({part.package for part in experts}) == 1
+    for part in experts:
+        said = load_part(bundle, backend, part)[name].predict({"x": x, "gate": gate})["y"]
+        expected = golden["experts"][layer, part.expert][:, None]
+        which = f"{part.package} {part.expert}" if one else part.package
+        own = which, name, precision
+        stages.append(judged(*own, said[0, :, 0, :1], expected))
+    return max(stages, key=_error)
+
+
+def _error(stage: Stage) -> float:
+    return stage.error if stage.error == stage.error else inf

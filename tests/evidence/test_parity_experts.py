@@ -1,0 +1,91 @@
+"""Parity of a bundle whose experts are programs: each is judged, whether a golden token chose it.
+
+The faults are planted in copies of a tagger's bundle with three layers of eight experts.
+"""
+
+from _plant import change_weight, copied, flip
+from _taggers import tiny_tagger, write_tagger
+from ane_book.bundle import Bundle
+from ane_book.conversion.again import Again
+from ane_book.evidence.parity import check_parity
+from ane_book.weights import open_source
+import numpy as np
+import pytest
+
+APART = ["dispatch", "functions"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return write_tagger(tiny_tagger("narrow"), tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture
+def faulty(tagger, tmp_path):
+    return lambda strategy: copied(tagger("narrow", experts=strategy)[1], tmp_path)
+
+
+def negate(weight: np.ndarray) -> None:
+    np.negative(weight, out=weight)
+
+
+@pytest.mark.parametrize("strategy", APART)
+def test_what_conversion_writes_passes(tagger, strategy):
+    bundle = tagger("narrow", experts=strategy)[1]
+    found = check_parity(bundle)
+    assert found.passed, found.reason
+    names = [stage.name for stage in found.stages if stage.precision == "fp32"]
+    assert names[0] == "embedding" and names[-1] == "whole" and len(names) == 1 + 4 + 3 + 1
+
+
+@pytest.mark.parametrize("strategy", APART)
+@pytest.mark.parametrize("unchosen", [False, True])
+def test_a_wrong_weight_of_an_expert_is_named(tagger, faulty, strategy, unchosen):
+    """One that golden tokens choose, and the one that the fewest of them choose."""
+    folder = faulty(strategy)
+    gates = Bundle.open(folder).golden()["gates"][1]
+    expert = int((gates != 0).sum(axis=1).argsort()[0 if unchosen else -1])
+    package = "layer_01_experts" if strategy == "functions" else f"layer_01_expert_{expert:03d}"
+    package = f"{package}.mlpackage"
+    names = weights_of(folder / package, expert)
+    change_weight(folder / package, names["down"], negate)
+    found = check_parity(folder)
+    assert not found.passed and found.package.split()[0] == package
+    assert strategy == "dispatch" or found.package == f"{package} {expert}"
+
+
+def weights_of(package, expert: int) -> dict[str, str]:
+    from ane_book.mil.package.reader import Package
+
+    function = Package(package).functions[f"encode_64_{expert}"]
+    names = [o.name for o in function.operations() if o.type == "const"]
+    return {part: next(n for n in names if f"{part}_weight" in n) for part in ("gate_up", "down")}
+
+
+def test_a_wrong_weight_of_a_trunk_is_named(faulty):
+    folder = faulty("dispatch")
+    change_weight(folder / "trunk_01.mlpackage", "router_weight_to_fp16", negate)
+    found = check_parity(folder)
+    assert not found.passed and found.package == "trunk_01.mlpackage"
+
+
+def test_with_its_source_the_op_is_named(source, faulty):
+    folder = faulty("dispatch")
+    package = "layer_02_expert_003.mlpackage"
+    change_weight(folder / package, "down_weight_to_fp16", flip)
+    found = check_parity(folder, source)
+    assert not found.passed
+    assert (found.package, found.first.op) == (package, "conv"), found.reason
+
+
+@pytest.mark.parametrize("strategy", APART)
+def test_a_package_is_written_again_to_the_byte(tagger, source, tmp_path, strategy):
+    bundle = tagger("narrow", experts=strategy)[1]
+    again = Again(bundle, open_source(source), tmp_path)
+    for name in ("trunk_00", "trunk_02", "trunk_03", "layer_01_experts", "layer_01_expert_005"):
+        package = bundle.path / f"{name}.mlpackage"
+        if package.exists():
+            written = again.package(package.name)
+            for file in (file for file in package.rglob("*") if file.is_file()):
+                other = written / file.relative_to(package)
+                assert other.read_bytes() == file.read_bytes(), file
