@@ -1,9 +1,19 @@
 """Experts as programs: the host calls those that a token chose, and the result is the same."""
 
-from _taggers import SIZES, tiny_tagger
+from functools import partial
+import json
+from pathlib import Path
+import shutil
+
+from _taggers import SIZES, tiny_tagger, write_tagger
+import ane_book
+from ane_book.bundle import Bundle, Manifest
+from ane_book.conversion.plan import plan
+from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.host import text_mask
 from ane_book.runtime import Tagger
 import numpy as np
+from pydantic import ValidationError
 import pytest
 import torch
 
@@ -108,9 +118,6 @@ class TestCalls:
 
 def test_ties_in_the_routers_scores(tmp_path):
     """Experts that are equal to the last bit: the first ones are taken, by every strategy."""
-    from _taggers import write_tagger
-    import ane_book
-
     model = tiny_tagger("odd")
     for block in model.model.layers:
         block.mlp.router.weight.zero_()
@@ -123,3 +130,139 @@ def test_ties_in_the_routers_scores(tmp_path):
         found[strategy] = scores(tagging, some_ids(9, 263))
     np.testing.assert_allclose(found["dispatch"], found["dense"], rtol=2e-2, atol=2e-2)
     assert experts_of(tagging) == {(0, expert) for expert in range(4)}
+
+
+class TestDamage:
+    """Every kind is told in one clear error, when the bundle is opened or its packages are."""
+
+    @pytest.fixture
+    def fields(self, tagger):
+        return tagger("narrow", experts="dispatch")[1].manifest.model_dump(mode="json")
+
+    def refused(self, fields: dict, match: str) -> None:
+        with pytest.raises(ValidationError, match=match):
+            Manifest.model_validate(fields)
+
+    def place(self, fields: dict, package: str) -> int:
+        return next(i for i, p in enumerate(fields["packages"]) if p["package"] == package)
+
+    def without(self, fields: dict, package: str) -> dict:
+        del fields["packages"][self.place(fields, package)]
+        for files in (fields["files"], fields["sha256"]):
+            for name in [name for name in files if name.startswith(package)]:
+                del files[name]
+        return fields
+
+    @pytest.mark.parametrize(
+        ("number", "match"),
+        [(7, r"layers \(1, 2\) have 7 experts, and gates for 8"),
+         (3, r"expert_004.mlpackage, expert 4 of layers \(1, 2\), is out of order; expected: 3")],
+    )  # fmt: skip
+    def test_an_expert_is_missing(self, fields, number, match):
+        self.refused(self.without(fields, f"layer_01_expert_{number:03d}.mlpackage"), match)
+
+    def test_of_all_experts(self, fields):
+        for number in range(8):
+            self.without(fields, f"layer_01_expert_{number:03d}.mlpackage")
+        self.refused(fields, r"layers \(1, 2\) have 0 experts, and gates for 8")
+
+    def test_an_expert_too_many(self, fields):
+        packages, place = fields["packages"], self.place(fields, "layer_00_expert_007.mlpackage")
+        packages.insert(place + 1, packages[place] | {"expert": 8})
+        self.refused(fields, r"expert 8 of layers \(0, 1\), is out of order; expected: 8 of 8")
+
+    def test_an_expert_of_another_layer(self, fields):
+        fields["packages"][self.place(fields, "layer_01_expert_002.mlpackage")]["layers"] = [0, 1]
+        self.refused(fields, r"expert_002.mlpackage, expert 2 of layers \(0, 1\), is out of order")
+
+    @pytest.mark.parametrize("kind", ["inputs", "outputs"])
+    def test_an_expert_of_another_shape(self, fields, kind):
+        part = fields["packages"][self.place(fields, "layer_01_expert_002.mlpackage")]
+        name = {"inputs": "gate", "outputs": "y"}[kind]
+        part["functions"]["encode_64"][kind][name]["shape"][1] = 2
+        self.refused(fields, f"layer_01_expert_002.mlpackage, 'encode_64': {kind} .* do not fit")
+
+    def test_gates_of_another_number(self, fields):
+        part = fields["packages"][self.place(fields, "trunk_01.mlpackage")]
+        for function in part["functions"].values():
+            function["outputs"]["gates"]["shape"][1] = 9
+        self.refused(fields, r"layers \(1, 2\) have 8 experts, and gates for 9")
+
+    def test_gates_of_another_number_in_one_function(self, fields):
+        part = fields["packages"][self.place(fields, "trunk_01.mlpackage")]
+        part["functions"]["encode_32"]["outputs"]["gates"]["shape"][1] = 7
+        self.refused(fields, r"trunk_01.mlpackage: functions with gates for \[7, 8\]")
+
+    @pytest.mark.parametrize(
+        ("package", "match"),
+        [("trunk_00.mlpackage", "expert 0 of layers .* out of order|trunk_01.* out of order"),
+         ("trunk_01.mlpackage", "trunk_02.mlpackage, layers 2 to 3, is out of order"),
+         ("trunk_03.mlpackage", "no part ends layer 3 by giving hidden_out")],
+    )  # fmt: skip
+    def test_a_trunk_is_missing(self, fields, package, match):
+        self.refused(self.without(fields, package), match)
+
+    def test_a_value_that_nobody_gives(self, fields):
+        part = fields["packages"][self.place(fields, "trunk_02.mlpackage")]
+        inputs = part["functions"]["encode_32"]["inputs"]
+        inputs["layer7_held_0"] = inputs.pop("layer1_held_0")
+        self.refused(fields, "trunk_02.mlpackage, 'encode_32': inputs .*layer7_held_0")
+
+    @pytest.fixture
+    def copy(self, tagger, tmp_path):
+        return Path(shutil.copytree(tagger("narrow", experts="dispatch")[1].path, tmp_path / "b"))
+
+    def test_a_package_is_missing(self, copy):
+        shutil.rmtree(copy / "layer_00_expert_005.mlpackage")
+        with pytest.raises(InvalidBundle, match=r"expert_005.mlpackage\S* is missing"):
+            Bundle.open(copy)
+
+    def test_a_package_is_damaged(self, copy):
+        (file,) = (copy / "layer_00_expert_005.mlpackage").rglob("*.mlmodel")
+        file.write_bytes(bytes(file.stat().st_size))
+        with pytest.raises(InvalidBundle, match=r"expert_005.mlpackage, function 'encode_32_5': "):
+            Tagger(copy)
+
+    def test_packages_of_different_layers_that_changed_places(self, copy):
+        manifest = json.loads((copy / "manifest.json").read_text())
+        trunk = manifest["packages"][self.place(manifest, "trunk_01.mlpackage")]
+        other = manifest["packages"][self.place(manifest, "trunk_02.mlpackage")]
+        trunk["package"], other["package"] = other["package"], trunk["package"]
+        (copy / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(InvalidBundle, match=r"trunk_02.mlpackage.*manifest.json says"):
+            Tagger(copy)
+
+
+class TestConversion:
+    @pytest.mark.parametrize("strategy", APART)
+    @pytest.mark.parametrize("step", ["layer 2", "head"])
+    def test_goes_on_where_it_stopped(self, tagger, tmp_path, step, strategy):
+        expected = tagger("narrow", experts=strategy)[1]
+        folder = write_tagger(tiny_tagger("narrow"), tmp_path / "model")
+        convert = partial(ane_book.convert, str(folder), tmp_path / "b", context=64)
+
+        def stop(description: str, done: int, total: int) -> None:
+            if description.startswith(step):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            convert(experts=strategy, progress=stop)
+        assert convert(experts=strategy).manifest.files == expected.manifest.files
+
+    @pytest.mark.parametrize(("quant", "least"), [("int8", 0.999), ("lut4-g8", 0.9)])
+    def test_of_experts_quantised(self, tagger, quant, least):
+        """As in one graph: the quality that the scheme leaves; the bytes that were planned."""
+        model, bundle = tagger("usual", experts="functions", quant=quant)
+        ids = some_ids(40)
+        expected = model(torch.from_numpy(ids)[None]).logits[0].numpy().ravel()
+        found = scores(Tagger(bundle), ids).ravel()
+        assert found @ expected / np.linalg.norm(found) / np.linalg.norm(expected) > least
+        written = {file.parents[3].name: file.stat().st_size
+                   for file in bundle.path.rglob("weight.bin")}  # fmt: skip
+        assert written == plan(bundle.config, bundle.recipe).packages
+
+    @pytest.mark.parametrize("strategy", APART)
+    def test_in_another_partition_is_refused(self, tmp_path, strategy):
+        folder = write_tagger(tiny_tagger("narrow"), tmp_path / "model")
+        with pytest.raises(InvalidInput, match="goes with partition 'layers', not 'whole'"):
+            ane_book.convert(str(folder), tmp_path / "b", experts=strategy, partition="whole")
