@@ -22,7 +22,8 @@ import numpy as np
 
 __all__ = ["Blocks", "Matrix", "Piece", "Plain", "unpack"]
 
-ROWS_AT_ONCE = 1 << 21  # weights that are decoded at a time: the temporaries stay near 20 MB
+FLOATS, NIBBLES = ("FLOAT", "FLOAT16", "BFLOAT16"), ("UINT4", "INT4")  # ONNX's types
+WEIGHTS_AT_ONCE = 1 << 21  # weights that are decoded at a time: the temporaries stay near 20 MB
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Blocks:
                 f"{path}: tensor {self.scales.name} has shape {list(self.scales.shape)}; "
                 f"{N} rows of {B} blocks have a scale each"
             )
-        if self.zeros is not None and self.zeros.array().size not in self._sizes_of_zeros():
+        if self.zeros is not None and self.zeros.array().size != self._size_of_zeros():
             raise InvalidWeights(
                 f"{path}: tensor {self.zeros.name} has shape {list(self.zeros.shape)}; "
                 f"zero points of {N} rows of {B} blocks take {N} x {self._packed_zeros()} bytes"
@@ -99,18 +100,23 @@ class Blocks:
     def _packed_zeros(self) -> int:
         return -(-self.count * self.bits // 8)
 
-    def _sizes_of_zeros(self) -> tuple[int, ...]:
-        unpacked = self.zeros.kind in ("FLOAT", "FLOAT16", "BFLOAT16")
-        return (self.shape[0] * (self.count if unpacked else self._packed_zeros()),)
+    def _size_of_zeros(self) -> int:
+        N, B = self.shape[0], self.count
+        if self.zeros.kind in FLOATS:
+            return N * B
+        if self.zeros.kind in NIBBLES:
+            return -(-N * B // 2)
+        return N * self._packed_zeros()
 
     def integers(self, start: int, stop: int) -> np.ndarray:
         """(stop - start, K) as they are stored: uint8, or int8 where they have a sign."""
         rows = self.data.bytes().reshape(self.shape[0], -1)[start:stop]
         numbers = unpack(rows, self.bits)[:, : self.shape[1]]
-        if not self.signed:
-            return numbers
+        return self._signed(numbers)
+
+    def _signed(self, numbers: np.ndarray) -> np.ndarray:
         half = 1 << (self.bits - 1)
-        return ((numbers ^ half).astype(np.int16) - half).astype(np.int8)
+        return (numbers ^ half).astype(np.int8) - np.int8(half) if self.signed else numbers
 
     def scale(self, start: int, stop: int) -> np.ndarray:
         """(stop - start, B) float32."""
@@ -122,18 +128,22 @@ class Blocks:
         N, B = stop - start, self.count
         if self.zeros is None:
             return np.full((N, B), self.middle, np.float32)
-        if self.zeros.kind in ("FLOAT", "FLOAT16", "BFLOAT16"):
-            return self.zeros.array().reshape(self.shape[0], -1)[start:stop].astype(np.float32)
-        packed = self.zeros.bytes().reshape(self.shape[0], -1)[start:stop]
-        numbers = unpack(packed, self.bits)[:, :B].astype(np.float32)
-        half = 1 << (self.bits - 1)
-        return np.where(numbers >= half, numbers - 2 * half, numbers) if self.signed else numbers
+        if self.zeros.kind in FLOATS:
+            return self.zeros.array().reshape(-1, B)[start:stop].astype(np.float32)
+        if self.zeros.kind in NIBBLES:  # rows follow each other, and may begin inside of a byte
+            first = start * B // 2
+            row = unpack(self.zeros.bytes()[None, first : -(-stop * B // 2)], 4)[0]
+            numbers = row[start * B - 2 * first :][: N * B].reshape(N, B)
+        else:
+            packed = self.zeros.bytes().reshape(self.shape[0], -1)[start:stop]
+            numbers = unpack(packed, self.bits)[:, :B]
+        return self._signed(numbers).astype(np.float32)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """(stop - start, K) float32, the caller's own; so many at a time."""
         K = self.shape[1]
         out, block = np.empty((stop - start, K), np.float32), np.arange(K) // self.block
-        step = max(1, ROWS_AT_ONCE // max(K, 1))
+        step = max(1, WEIGHTS_AT_ONCE // max(K, 1))
         for first in range(start, stop, step):
             last = min(first + step, stop)
             part = out[first - start : last - start]
