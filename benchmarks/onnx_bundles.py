@@ -228,7 +228,8 @@ def measure(name: str, work: Path) -> dict:
     origin, precision, options, prompts = CASES[name]
     if not (saved := work / origin).exists():
         save(origin, saved)
-    folder = build(saved, work / name.replace(", ", "-").replace(" ", "-"), precision, options)
+    folder = work / f"{name.replace(', ', '-').replace(' ', '-')}-onnx"
+    build(saved, folder, precision, options)
     source = open_source(folder)
     oracle = Runtime(plain(folder, work / f"{folder.name}-plain"), source.config()["head_dim"])
     bundle = ane_book.convert(str(folder), out=work / f"{folder.name}-bundle", context=CONTEXT)
