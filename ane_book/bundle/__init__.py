@@ -158,9 +158,10 @@ class Bundle:
         """The reference: `tokens` (T,), `logits` (V,) of the last, `argmax` (T,) of every one; of
         an encoder `tokens` (T,) and their `vector` (C,), or `logits` (N, T) of N labels. `hidden`
         (n + 1, C, T) is the hidden state before the first program of layers and after each of the
-        n; of the last one of a layer, where each matrix is a program. Where experts are programs,
-        `x` (L, C, T) and `gates` (L, E, T) are what those of every layer are given, `y` (L, C, T)
-        is their sum, and `experts` (L, E, C) what each says of the first token by a gate of 1."""
+        n; of the last one of a layer, where each matrix is a program. What programs hand on beside
+        it is there by its name, (R, T). Where experts are programs, `x` (L, C, T) and `gates` (L,
+        E, T) are what those of every layer are given, `y` (L, C, T) is their sum, and `experts` (L,
+        E, C) what each says of the first token by a gate of 1."""
         manifest, (V, C) = self.manifest, self.manifest.embedding.shape
         decoder = manifest.task == "text-generation"
         T = manifest.functions["prefill"] if decoder else self.recipe.prefill
@@ -176,6 +177,7 @@ class Bundle:
             wanted |= {"logits": ((len(manifest.tags.labels), T), np.float32)}
         else:
             wanted |= {"logits": ((V,), np.float32), "argmax": ((T,), np.int64)}
+            wanted |= {n: ((R, T), np.float32) for n, R in manifest.handed.items()}
         return read_arrays(self.path / self.manifest.golden, wanted)
 
     @property

@@ -40,10 +40,13 @@ class Manifest(Record):
         (1, C, 1, T); a call of n < T tokens has columns beyond them, whose results are ignored.
     2.  Every part "layers" of `packages` is called in order, by its function of T tokens. Of its
         inputs, `hidden` is the hidden state, `position` (1,) the slot of the first token, a rotary
-        table or a mask what `host` says, `x` with a result `new_x` a cache (n, K, S, D), zeros at
-        first, and any other one the result of that name of a part before it. The result
-        `hidden_out` is the next hidden state; the rows `new_x` (n, K, T, D) go into the cache `x`
-        at `position`. States are kept from call to call, zeros at first.
+        table or a mask what `host` says, `x` with a result `new_x` a cache (n, K, S, D) or a tail
+        (n, R, 1, W), and any other one the result of that name of a part before it. The result
+        `hidden_out` is the next hidden state. The rows `new_x` (n, K, T, D) go into the cache `x`
+        at `position`. The columns `new_x` (n, R, 1, T) of a tail belong to the call's tokens; `x`
+        is those of the W tokens before `position`. A host that keeps the columns of all tokens can
+        go back to any of them. Caches, columns before the first token and states are zeros at
+        first; they are kept from call to call.
     3.  Where logits are wanted, the parts "head" are called with the hidden state likewise.
         The parts `logits_0`, `logits_1`, ... (1, V_i, 1, T) in a row are the logits; or `token` (1,
         T) is the likeliest token.
@@ -75,7 +78,7 @@ class Manifest(Record):
     `tags.window` tokens on each side.
 
     Letters: C hidden size, T tokens of a call, S slots of the cache (`context`), n layers of a
-    package, K key/value heads, D head size, V vocabulary.
+    package, K key/value heads, D head size, V vocabulary; R channels and W columns of a tail.
     """
 
     format: Literal["ane-book bundle 5"] = FORMAT
@@ -142,6 +145,13 @@ class Manifest(Record):
         return [part for part in self.packages if part.part == "head"]
 
     @property
+    def handed(self) -> dict[str, int]:
+        """R of every value (1, R, 1, T) that layers of one part hand to those of the next one."""
+        functions = [next(iter(part.functions.values())) for part in self.shards]
+        ends = [f.outputs for f in functions if "hidden_out" in f.outputs]
+        return {n: t.shape[1] for outputs in ends for n, t in _handed(outputs).items()}
+
+    @property
     def splits(self) -> list[int]:
         """Rows of each part of the vocabulary; [] where the head gives the token."""
         parts = {}
@@ -188,7 +198,7 @@ def _check_packages(manifest: Manifest) -> None:
 
 def _check_types(manifest: Manifest, name: str) -> None:
     """Hold one function of every part to what those before it give; raises ValueError."""
-    given: Shapes = {}  # by the parts of the same layers
+    given: Shapes = {}  # by the parts of the same layers, or by those before them with `hidden_out`
     layer_types = _layer_types if manifest.task == "text-generation" else _encoder_types
     for part in manifest.packages:
         function = part.functions[name]
@@ -199,9 +209,13 @@ def _check_types(manifest: Manifest, name: str) -> None:
                 raise ValueError(
                     f"{part.package}, {name!r}: {kind} {found} do not fit; expected: {types}"
                 )
-        given |= {key: type_.shape for key, type_ in function.outputs.items()}
-        if "hidden_out" in given:
-            given = {}
+        own = {key: type_.shape for key, type_ in function.outputs.items()}
+        given = _handed(own) if "hidden_out" in own else given | own
+
+
+def _handed(outputs: dict) -> dict:
+    """Of the results of the last part of some layers, those that the next layers may take."""
+    return {n: own for n, own in outputs.items() if n != "hidden_out" and not n.startswith("new_")}
 
 
 def _check_encoder(manifest: Manifest) -> None:
@@ -283,9 +297,11 @@ def _layer_types(manifest: Manifest, function: Function, given: Shapes) -> dict[
     for name, type_ in function.inputs.items():
         if f"new_{name}" not in outputs and name in given | host:
             inputs[name] = (given | host)[name]
-        else:  # a cache
-            n, K, _, D = (*type_.shape, 0, 0, 0, 0)[:4]
-            inputs[name], outputs[f"new_{name}"] = (n, K, S, D), (n, K, T, D)
+        else:
+            n, K, slots, D = (*type_.shape, 0, 0, 0, 0)[:4]
+            tail = slots == 1  # D is then W, and a cache has at least two slots
+            inputs[name] = (n, K, 1, D) if tail else (n, K, S, D)
+            outputs[f"new_{name}"] = (n, K, 1, T) if tail else (n, K, T, D)
     if "hidden_out" in outputs:
         outputs["hidden_out"] = host["hidden"]
     return {"inputs": inputs, "outputs": outputs | _mixed(function, host["hidden"])}

@@ -103,7 +103,7 @@ class BundleBuilder:
         self._write_layers()
         self._write_head()
         self._advance("head")
-        for pattern in ("hidden_*.npy", "experts_*.npz"):
+        for pattern in ("hidden_*.npz", "experts_*.npz"):
             for leftover in self.partial.glob(pattern):
                 leftover.unlink()
         self._whole("manifest.json", self._write_manifest)
@@ -211,7 +211,8 @@ class BundleBuilder:
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
         """Write the package of some layers; `weights` yields the state dict of each."""
-        write_shard(path, self.config, self.recipe, pieces, layers, weights)
+        first = {} if layers.start else decoder.end_weights(self.config, "first", self.read)
+        write_shard(path, self.config, self.recipe, pieces, layers, first, weights)
 
     def _write_pieces(self, layers: range, programs: list[Program], pieces: dict) -> None:
         """Every matrix or expert of one layer, and what is around them, a package each."""

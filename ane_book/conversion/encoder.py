@@ -27,21 +27,13 @@ __all__ = ["EncoderBuilder", "TaggerBuilder"]
 class EncoderPass(GoldenPass):
     """The golden tokens on their way, one text of them."""
 
-    def _hidden(self, layer: int) -> Tensor:
-        if layer:
-            return super()._hidden(layer)
-        make = partial(find(self.config.architecture).first, self.config)
-        first = loaded(make, end_weights(self.config, "first", self.read))
-        with torch.inference_mode():
-            return first(self._given(self.tokens))
-
     def _given(self, tokens: np.ndarray) -> Tensor:
         positions = np.load(self.folder / "positions.npy")[: len(tokens)]
         return super()._given(tokens) + torch.from_numpy(positions.astype(np.float32).T[:, None])
 
-    def _step(self, block: nn.Module, hidden: Tensor, kind: str) -> Tensor:
+    def _step(self, block: nn.Module, values: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
         T = len(self.tokens)
-        return block(hidden, torch.zeros(1, 1, T, T))
+        return {"hidden": block(values["hidden"], torch.zeros(1, 1, T, T))}
 
     def _results(self) -> dict[str, np.ndarray]:
         """The vector of the tokens, (C,), of length 1."""
@@ -53,11 +45,11 @@ class EncoderPass(GoldenPass):
 class TaggerPass(GoldenPass):
     """The same of a tagger."""
 
-    def _step(self, block: nn.Module, hidden: Tensor, kind: str) -> Tensor:
+    def _step(self, block: nn.Module, values: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
         T = len(self.tokens)
         tables = self._host.tables(np.arange(T), T).values()
         mask = text_mask([T], T, self.config.sliding_window)
-        return block(hidden, *map(torch.from_numpy, (*tables, mask)))
+        return {"hidden": block(values["hidden"], *map(torch.from_numpy, (*tables, mask)))}
 
     def _results(self) -> dict[str, np.ndarray]:
         """The logits of the tokens, (N, T)."""

@@ -55,30 +55,54 @@ class GoldenPass:
 
     def layers(self, layers: range) -> Iterator[dict[str, Tensor]]:
         """The state dict of each layer, run as it goes by; then the hidden state is on disk."""
-        hidden, architecture = self._hidden(layers.start), find(self.config.architecture)
+        values, architecture = self._values(layers.start), find(self.config.architecture)
         kinds = architecture.kinds(self.config)
+        if layers.start == 0:
+            values = {"hidden": self._first(values["hidden"])}
         for layer in layers:
             state = decoder.block_weights(self.config, layer, self.read)
             block = loaded(partial(architecture.block, self.config, kinds[layer]), state)
             with torch.inference_mode(), listening(block, self.folder, layer):
-                hidden = self._step(block, hidden, kinds[layer])
+                values = self._step(block, values, kinds[layer])
             yield state
         final = self.file(layers.stop)
         unfinished = final.with_name(f"unfinished_{final.name}")
-        np.save(unfinished, hidden.numpy())
+        np.savez(unfinished, **{name: value.numpy() for name, value in values.items()})
         unfinished.rename(final)
 
-    def _step(self, block: nn.Module, hidden: Tensor, kind: str) -> Tensor:
-        """The hidden state (1, C, 1, T) after a block of this kind."""
-        feeds = find(self.config.architecture).feeds(kind)
-        return block(hidden, *(self._feeds[name] for name in feeds), *self._cache)[0]
+    def _first(self, hidden: Tensor) -> Tensor:
+        """After what comes before the first layer, if anything does."""
+        architecture, weights = find(self.config.architecture), None
+        weights = decoder.end_weights(self.config, "first", self.read)
+        if not weights:
+            return hidden
+        with torch.inference_mode():
+            return loaded(partial(architecture.first, self.config), weights)(hidden)
+
+    def _step(self, block: nn.Module, values: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+        """What a block of this kind hands to the next one: `hidden` (1, C, 1, T), and what the
+        architecture says is `carried`."""
+        architecture = find(self.config.architecture)
+        hidden, *carried = values.values()
+        feeds = [self._feeds[name] for name in architecture.feeds(kind)]
+        hidden, *new = block(hidden, *feeds, *self._kept, *carried)
+        handed = new[len(self._kept) :]
+        return {"hidden": hidden} | dict(
+            zip(architecture.carried(self.config), handed, strict=True)
+        )
 
     def file(self, layer: int) -> Path:
-        """Where the hidden state before a layer waits."""
-        return self.folder / f"hidden_{layer:03d}.npy"
+        """Where what the blocks before a layer hand to it waits."""
+        return self.folder / f"hidden_{layer:03d}.npz"
+
+    def _values(self, layer: int) -> dict[str, Tensor]:
+        if layer == 0:
+            return {"hidden": self._given(self.tokens)}
+        with np.load(self.file(layer)) as file:
+            return {name: torch.from_numpy(array) for name, array in file.items()}
 
     def _hidden(self, layer: int) -> Tensor:
-        return torch.from_numpy(np.load(self.file(layer))) if layer else self._given(self.tokens)
+        return self._values(layer)["hidden"]
 
     def _given(self, tokens: np.ndarray) -> Tensor:
         """What the host gives to the first program for T tokens, (1, C, 1, T)."""
@@ -100,10 +124,12 @@ class GoldenPass:
         return {name: torch.from_numpy(array) for name, array in (tables | masks).items()}
 
     @property
-    def _cache(self) -> tuple[Tensor, Tensor]:
-        """Nothing before the first token: keys and values."""
-        shape = 1, self.config.num_kv_heads, self.recipe.context, self.config.head_dim
-        return torch.zeros(shape), torch.zeros(shape)
+    def _kept(self) -> list[Tensor]:
+        """Nothing before the first token: keys, values, and tails."""
+        cache = 1, self.config.num_kv_heads, self.recipe.context, self.config.head_dim
+        tails = find(self.config.architecture).tails(self.config).values()
+        shapes = [cache, cache, *((1, rows, 1, W) for rows, W in tails)]
+        return [torch.zeros(shape) for shape in shapes]
 
     def head(self, splits: tuple[int, ...], weights: dict[str, Tensor]) -> None:
         """The next parts of the vocabulary; `weights` is the state dict of a `Head` with them."""
@@ -113,7 +139,14 @@ class GoldenPass:
 
     def write(self, path: Path) -> None:
         """golden.npz, once all layers and all parts of the vocabulary have passed."""
-        states, results = self._hidden_states(), self._results() | heard(self.folder)
+        hidden, carried = [self._given(self.tokens)], {}
+        for layer in sorted(int(file.stem[7:]) for file in self.folder.glob("hidden_*.npz")):
+            values = self._values(layer)
+            hidden.append(values.pop("hidden"))
+            if layer < self.config.num_layers:
+                carried |= {f"{n}_{layer}": value[0, :, 0].numpy() for n, value in values.items()}
+        states = torch.cat(hidden)[:, :, 0].numpy()  # (n + 1, C, T)
+        results = self._results() | carried | heard(self.folder)
         with path.open("wb") as file:
             np.savez(file, tokens=self.tokens, hidden=states, **results)
 
@@ -121,9 +154,3 @@ class GoldenPass:
         """The last token's logits (V,), and every token's likeliest next one (T,)."""
         logits = torch.cat(self._logits, dim=1)[0, :, 0]  # (V, T)
         return {"logits": logits[:, -1].numpy(), "argmax": logits.argmax(dim=0).numpy()}
-
-    def _hidden_states(self) -> np.ndarray:
-        """The hidden state before the first program of layers and after each, (n + 1, C, T)."""
-        layers = sorted(int(file.stem[7:]) for file in self.folder.glob("hidden_*.npy"))
-        states = [self._given(self.tokens), *map(self._hidden, layers)]
-        return torch.cat(states)[:, :, 0].numpy()

@@ -76,6 +76,8 @@ class Zaya(Dense):
         "num_experts_per_tok": 1,
     }
 
+    after_mixture = ("mixture_scaling.", "mixture_residual.")
+
     # --- config.json
 
     def read(self, fields: dict) -> dict:
@@ -159,9 +161,8 @@ class Zaya(Dense):
 
     def layout(self, config: ZayaConfig) -> Experts:
         """The experts of a layer."""
-        return Experts(
-            config.num_experts, config.hidden_size, config.intermediate_size, config.experts
-        )
+        sizes = config.num_experts, config.hidden_size, config.intermediate_size
+        return Experts(*sizes, config.experts, silent=1)
 
     def first(self, config: ZayaConfig) -> "nn.Module":
         from ane_book.models.base.compressed import Scaling

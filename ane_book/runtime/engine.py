@@ -54,10 +54,17 @@ def _said(type_: tuple[str, tuple[int, ...]] | None) -> str:
     return "none" if type_ is None else f"{type_[0]} {type_[1]}"
 
 
-def _caches(part: Part) -> dict[str, tuple[int, ...]]:
-    """Shapes (n, K, S, D) of the caches that the host keeps for a package: see the manifest."""
+def _kept(part: Part) -> dict[str, tuple[int, ...]]:
+    """Shapes of what the host keeps for a package from call to call, caches (n, K, S, D) and tails
+    (n, R, 1, W): see the manifest."""
     function = next(iter(part.functions.values()))
     return {n: t.shape for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
+
+
+def _held(shape: tuple[int, ...], context: int) -> tuple[int, ...]:
+    """Of what is kept, the shape that the host holds: of a tail every column, behind W zeros."""
+    *rows, slots, last = shape
+    return shape if slots > 1 else (*rows, 1, last + context)
 
 
 def _check_memory(manifest: Manifest) -> None:
@@ -68,7 +75,8 @@ def _check_memory(manifest: Manifest) -> None:
     needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
     for part in manifest.packages:
         states = next(iter(part.functions.values())).states.values()
-        needed += 2 * sum(map(prod, [*_caches(part).values(), *(t.shape for t in states)]))
+        held = [_held(shape, S) for shape in _kept(part).values()]
+        needed += 2 * sum(map(prod, [*held, *(t.shape for t in states)]))
     limit = memory_bytes()
     if limit is not None and needed > limit:
         raise InvalidBundle(
@@ -151,54 +159,73 @@ class Feeds:
 
 
 class _Step:
-    """A part of the bundle with its part of the cache, in the program's states or the host's."""
+    """A part of the bundle with what is kept for it, in the program's states or by the host."""
 
     def __init__(
-        self, part: Part, functions: dict[str, LoadedFunction], dtype: np.dtype, calls: Calls
+        self,
+        part: Part,
+        functions: dict[str, LoadedFunction],
+        context: int,
+        dtype: np.dtype,
+        calls: Calls,
     ):
-        self._functions, self._shapes, self._dtype = functions, _caches(part), dtype
+        self._functions, self._context, self._dtype = functions, context, dtype
+        self._shapes = _kept(part)
         self._given = {n: set(f.inputs) - set(self._shapes) for n, f in part.functions.items()}
         self._stateful = any(function.states for function in part.functions.values())
         self._name, self._calls = (part.package, None), calls
         self.clear()
 
     def clear(self) -> None:
-        """An empty cache."""
+        """As before the first token."""
         one = next(iter(self._functions.values()))
         self._state: Any = one.make_state() if self._stateful else None
-        self._cache = {name: np.zeros(shape, self._dtype) for name, shape in self._shapes.items()}
+        shapes = {name: _held(shape, self._context) for name, shape in self._shapes.items()}
+        self._kept = {name: np.zeros(shape, self._dtype) for name, shape in shapes.items()}
 
     def run(self, function: str, values: dict, tokens: int) -> None:
         """Call a function on its inputs among `values`, and put its results there by their names,
-        `hidden_out` as the next `hidden`; the cache grows by `tokens` rows."""
+        `hidden_out` as the next `hidden`; what is kept grows by `tokens` rows or columns."""
+        at = values["position"][0] if self._kept else 0
         inputs = {name: values[name] for name in self._given[function]}
-        outputs = self._functions[function].predict(inputs | self._cache, self._state)
+        inputs |= {name: self._before(name, at) for name in self._kept}
+        outputs = self._functions[function].predict(inputs, self._state)
         self._calls[self._name] += 1
-        for name, cache in self._cache.items():
-            at = values["position"][0]
-            cache[:, :, at : at + tokens] = outputs.pop(f"new_{name}")[:, :, :tokens]
+        for name, kept in self._kept.items():
+            new, (*_, slots, W) = outputs.pop(f"new_{name}"), self._shapes[name]
+            if slots > 1:
+                kept[:, :, at : at + tokens] = new[:, :, :tokens]
+            else:
+                kept[..., W + at : W + at + tokens] = new[..., :tokens]
         if "hidden_out" in outputs:
             outputs["hidden"] = outputs.pop("hidden_out")
         values.update(outputs)
 
+    def _before(self, name: str, at: int) -> np.ndarray:
+        """The cache; the W columns of a tail before position `at`."""
+        *_, slots, W = self._shapes[name]
+        kept = self._kept[name]
+        return kept if slots > 1 else np.ascontiguousarray(kept[..., at : at + W])
+
 
 class Shard:
-    """Some layers: what runs them, in order, with their part of the cache."""
+    """Some layers: what runs them, in order, with what is kept for them."""
 
     def __init__(self, steps: list[_Step | Experts]):
         self._steps = steps
 
     def clear(self) -> None:
-        """An empty cache."""
+        """As before the first token."""
         for step in self._steps:
             step.clear()
 
-    def run(self, function: str, values: dict, tokens: int) -> np.ndarray:
-        """The hidden state after these layers, (1, C, 1, T); the cache grows by `tokens` rows."""
-        values = dict(values)  # what one step gives to another is nobody else's
+    def run(self, function: str, values: dict, tokens: int) -> dict:
+        """The values after these layers: `hidden` (1, C, 1, T), and what else they hand on; what is
+        kept grows by `tokens` rows."""
+        values = dict(values)
         for step in self._steps:
             step.run(function, values, tokens)
-        return values["hidden"]
+        return values
 
 
 class Head:
@@ -239,7 +266,8 @@ def load_steps(
             continue
         for part, functions in zip(own, loaded, strict=True):
             counted = calls if part.stretch is None else Calls()
-            steps.append(_Step(part, functions, backend.dtype, counted))
+            context, dtype = bundle.manifest.context, backend.dtype
+            steps.append(_Step(part, functions, context, dtype, counted))
     return steps
 
 
@@ -300,7 +328,7 @@ class Engine:
         function = "decode" if len(ids) == 1 else "prefill"
         values = self._feeds.of(function, ids, position)
         for shard in self._shards:
-            values["hidden"] = shard.run(function, values, len(ids))
+            values = shard.run(function, values, len(ids))
         return values["hidden"]
 
     def head(self, hidden: np.ndarray) -> np.ndarray | list[int]:

@@ -73,7 +73,7 @@ class Calibration(GoldenPass):
             kept.append(hidden[:GRADED])
             block, kind = self._block(layer)
             with torch.no_grad(), _watched(block) as found:
-                hidden = [self._step(block, x, kind) for x in hidden]
+                hidden = [self._after(block, x, kind) for x in hidden]
             torch.save(found, self._file(layer))
             yield f"calibrating layer {layer + 1} of {len(layers)}"
         gradients = self._head(hidden)
@@ -83,11 +83,14 @@ class Calibration(GoldenPass):
             forwards = torch.load(self._file(layer))
             with _watched(block) as found:
                 gradients = [
-                    _back(lambda x: self._step(block, x, kind), *pair)  # noqa: B023 - called here
+                    _back(lambda x: self._after(block, x, kind), *pair)  # noqa: B023 - called here
                     for pair in zip(kept.pop(), gradients, strict=True)
                 ]
             torch.save(forwards | {"outputs": found["outputs"]}, self._file(layer))
             yield f"sensitivity of layer {layer + 1} of {len(layers)}"
+
+    def _after(self, block: nn.Module, hidden: Tensor, kind: str) -> Tensor:
+        return self._step(block, {"hidden": hidden}, kind)["hidden"]
 
     def _block(self, layer: int) -> tuple[nn.Module, str]:
         """A layer with its weights, and its kind."""

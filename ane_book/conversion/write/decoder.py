@@ -4,7 +4,7 @@ Every shard has the functions `decode` (T = 1) and `prefill` (T > 1) over one we
 layers only read the cache; what differs between the cache variants is the frame around them. With
 kv="state" the frame reads the states once and writes the new rows of all layers back in one
 `slice_update` a state; with kv="host" keys and values come in as inputs, and the new rows go out
-for the host to append.
+for the host to append. Tails are the host's with both.
 
 Letters are those of `ane_book.models.base.layers`; n is the number of layers in a shard.
 """
@@ -32,28 +32,39 @@ __all__ = [
 ]
 
 Pieces = dict[tuple[str, str], Piece]  # function and kind of block -> the lowered block
+CACHE = ("keys", "values")
 
 
 def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
-    """One block of each kind, lowered for each function; every layer is stamped from them."""
-    D, K, S = config.head_dim, config.num_kv_heads, recipe.context
-    architecture, pieces = find(config.architecture), {}
+    """One block of each kind, and what comes before the "first", lowered for each function."""
+    D, architecture, pieces = config.head_dim, find(config.architecture), {}
+    kinds, kept = architecture.kinds(config), _kept(config, recipe)
     for name, T in recipe.functions.items():
         rows = config.group * T if T > 1 else 1  # one row of the mask serves all heads when T = 1
-        for kind in dict.fromkeys(architecture.kinds(config)):
+        hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
+        handed = {n: torch.zeros(1, R, 1, T) for n, R in architecture.carried(config).items()}
+        if (first := architecture.first(config)) is not None:
+            pieces[name, "first"] = lower(first, hidden, ["hidden_out"])
+        for kind in dict.fromkeys(kinds):
             cos, sin, mask = architecture.feeds(kind)
-            inputs = {
-                "hidden": torch.zeros(1, config.hidden_size, 1, T),
+            inputs = hidden | {
                 cos: torch.zeros(1, 1, T, D),
                 sin: torch.zeros(1, 1, T, D),
-                mask: torch.zeros(1, 1, rows, S + T),
-                "keys": torch.zeros(1, K, S, D),
-                "values": torch.zeros(1, K, S, D),
+                mask: torch.zeros(1, 1, rows, recipe.context + T),
+                **{n: torch.zeros(1, *shape) for n, shape in kept.items()},
+                **(handed if kind != kinds[0] else {}),
             }
-            outputs = ("hidden_out", "new_keys", "new_values")
+            outputs = ["hidden_out", *(f"new_{n}" for n in kept), *(f"{n}_out" for n in handed)]
             block = architecture.block(config, kind)
             pieces[name, kind] = lower(block, inputs, outputs, config.rms_norm_eps)
     return pieces
+
+
+def _kept(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, int, int]]:
+    """What a layer keeps from call to call: the cache, (K, S, D), and tails, (channels, 1, W)."""
+    cache = config.num_kv_heads, recipe.context, config.head_dim
+    tails = find(config.architecture).tails(config)
+    return dict.fromkeys(CACHE, cache) | {n: (rows, 1, W) for n, (rows, W) in tails.items()}
 
 
 def write_shard(
@@ -62,55 +73,85 @@ def write_shard(
     recipe: Recipe,
     pieces: Pieces,
     layers: range,
+    first: dict[str, Tensor],
     weights: Iterable[dict[str, Tensor]],
 ) -> None:
-    """Write the package of some layers; `weights` yields the state dict of each, in order."""
-    package = PackageWriter(path)
-    scheme, architecture = find_scheme(recipe.quant), find(config.architecture)
-    kinds = architecture.kinds(config)
+    """Write the package of some layers; `weights` yields the state dict of each, in order.
+
+    first: the state dict of what comes before them, {} where nothing does.
+    """
+    package, scheme = PackageWriter(path), find_scheme(recipe.quant)
+    before = package.write_weights(first)
     stored = [package.write_weights(state, scheme) for state in weights]
     for name, T in recipe.functions.items():
         function = package.function(name)
         frame = _open_frame(function, config, recipe, layers, T)
-        hidden, new_keys, new_values = "hidden", [], []
-        for i, layer in enumerate(layers):
-            last = {"hidden_out": "hidden_out"} if i == len(layers) - 1 else {}
-            feeds = {key: frame.get(key, key) for key in architecture.feeds(kinds[layer])} | {
-                "hidden": hidden,
-                "keys": frame["keys"][i],
-                "values": frame["values"][i],
-            }
-            piece = pieces[name, kinds[layer]]
-            hidden, k, v = function.stamp(piece, f"layer{layer}", feeds, stored[i], last)
-            new_keys.append(k)
-            new_values.append(v)
-        _close_frame(function, config, recipe, frame, new_keys, new_values, T)
+        if before:
+            feeds = {"hidden": "hidden"}
+            (frame["hidden"],) = function.stamp(pieces[name, "first"], "first", feeds, before)
+        own = {kind: piece for (function, kind), piece in pieces.items() if function == name}
+        new = _stamp_layers(function, config, own, layers, frame, stored)
+        _close_frame(function, config, recipe, layers, frame, new, T)
     package.finish("decode", f"Layers {layers.start} to {layers.stop - 1}, made by ane-book")
+
+
+def _stamp_layers(
+    function: FunctionWriter,
+    config: DecoderConfig,
+    pieces: dict[str, Piece],
+    layers: range,
+    frame: dict,
+    stored: list[dict[str, Stored]],
+) -> list[dict[str, str]]:
+    """Stamp one layer after the other; what each gives, by what its block calls it."""
+    architecture, given, new = find(config.architecture), dict(frame), []
+    kinds, carried = architecture.kinds(config), architecture.carried(config)
+    leaving = {"hidden_out": "hidden_out"} | _handed(config, layers.stop, "{}_out")
+    for i, layer in enumerate(layers):
+        feeds = {key: given.get(key, key) for key in architecture.feeds(kinds[layer])}
+        feeds |= {name: given[name] for name in ("hidden", *carried) if name in given}
+        feeds |= {name: parts[i] for name, parts in frame["kept"].items()}
+        piece, names = pieces[kinds[layer]], leaving if layer == layers[-1] else {}
+        results = function.stamp(piece, f"layer{layer}", feeds, stored[i], names)
+        new.append(dict(zip(piece.outputs, results, strict=True)))
+        given |= {name: new[-1][f"{name}_out"] for name in ("hidden", *carried)}
+    return new
+
+
+def _handed(config: DecoderConfig, layer: int, name: str = "{}") -> dict[str, str]:
+    """What packages call the values that come to a layer from the one before it, by what blocks
+    call them; {} before the first layer and after the last."""
+    if layer in (0, config.num_layers):
+        return {}
+    carried = find(config.architecture).carried(config)
+    return {name.format(own): f"{own}_{layer}" for own in carried}
 
 
 def _open_frame(
     function: FunctionWriter, config: DecoderConfig, recipe: Recipe, layers: range, T: int
 ) -> dict:
-    """Inputs, states, and this call's views of them: masks for all heads, the cache by layer."""
-    D, K, S, n = config.head_dim, config.num_kv_heads, recipe.context, len(layers)
-    cache = (n, K, S, D)
-    function.input("hidden", "fp16", (1, config.hidden_size, 1, T))
+    """Inputs, states, and this call's views of them: masks for all heads, the `cache` as it is now,
+    and what is `kept`, by layer."""
+    n, carried = len(layers), find(config.architecture).carried(config)
+    frame = {"hidden": function.input("hidden", "fp16", (1, config.hidden_size, 1, T))}
     masks = _add_feeds(function, config, recipe, layers, T)
+    for own, name in _handed(config, layers.start).items():
+        frame[own] = function.input(name, "fp16", (1, carried[own], 1, T))
     if recipe.kv == "state":
         function.input("position", "int32", (1,))
-    for name in ("keys", "values"):
-        if recipe.kv == "state":
-            function.state(name, cache)
-        else:
-            function.input(name, "fp16", cache)
-    frame = for_all_heads(function, masks, config.group, T, S)
-    for name in ("keys", "values"):
+    kept = {name: (n, *shape) for name, shape in _kept(config, recipe).items()}
+    states = CACHE if recipe.kv == "state" else ()
+    for name, shape in kept.items():
+        (function.state(name, shape) if name in states else function.input(name, "fp16", shape))
+    frame |= for_all_heads(function, masks, config.group, T, recipe.context)
+    frame["cache"], frame["kept"] = {}, {}
+    for name, (_, *shape) in kept.items():
         whole = name
-        if recipe.kv == "state":
-            (whole,) = function.op("read_state", f"{name}_now", "fp16", [cache], input=name)
-        frame[f"{name}_now"] = whole
-        frame[name] = [whole] if n == 1 else function.op(
-            "split", f"{name}_of", "fp16", [(1, K, S, D)] * n,
+        if name in states:
+            (whole,) = function.op("read_state", f"{name}_now", "fp16", [(n, *shape)], input=name)
+            frame["cache"][name] = whole
+        frame["kept"][name] = [whole] if n == 1 else function.op(
+            "split", f"{name}_of", "fp16", [(1, *shape)] * n,
             x=whole, axis=np.int32(0), num_splits=np.int32(n),
         )  # fmt: skip
     return frame
@@ -148,36 +189,49 @@ def _close_frame(
     function: FunctionWriter,
     config: DecoderConfig,
     recipe: Recipe,
+    layers: range,
     frame: dict,
-    new_keys: list[str],
-    new_values: list[str],
+    new: list[dict[str, str]],
     T: int,
 ) -> None:
-    """Gather the layers' new rows; write them to the states or hand them to the host."""
-    n, K, S, D = len(new_keys), config.num_kv_heads, recipe.context, config.head_dim
+    """Gather what the layers gave; write it to the states or hand it to the host."""
+    n, K, D = len(new), config.num_kv_heads, config.head_dim
     rows = {}
-    for name, parts in (("keys", new_keys), ("values", new_values)):
+    for name, (channels, *_) in _kept(config, recipe).items():
+        shape = (n, K, T, D) if name in CACHE else (n, channels, 1, T)
+        values = [own[f"new_{name}"] for own in new]
         (rows[name],) = function.op(
-            "concat", f"new_{name}", "fp16", [(n, K, T, D)],
-            values=parts, axis=np.int32(0), interleave=np.bool_(False),
+            "concat", f"new_{name}", "fp16", [shape],
+            values=values, axis=np.int32(0), interleave=np.bool_(False),
         )  # fmt: skip
-    if recipe.kv == "host":
-        function.finish(["hidden_out", rows["keys"], rows["values"]])
+    _write_states(function, recipe, frame["cache"], rows, (n, K, T, D))
+    given = [own for name, own in rows.items() if name not in frame["cache"]]
+    function.finish(["hidden_out", *given, *_handed(config, layers.stop).values()])
+
+
+def _write_states(
+    function: FunctionWriter,
+    recipe: Recipe,
+    cache: dict[str, str],
+    rows: dict[str, str],
+    new: tuple[int, int, int, int],
+) -> None:
+    """Write new rows (n, K, T, D) at `position` to the states, whose values now are the cache."""
+    if not cache:
         return
+    n, K, _, D = new
     zero = function.constant("zero", np.zeros(1, np.int32))
     (begin,) = function.op(
         "concat", "begin", "int32", [(4,)],
         values=[zero, zero, "position", zero], axis=np.int32(0), interleave=np.bool_(False),
     )  # fmt: skip
-    size = np.array([n, K, T, D], np.int32)
-    (end,) = function.op("add", "end", "int32", [(4,)], x=begin, y=size)
-    for name in ("keys", "values"):
+    (end,) = function.op("add", "end", "int32", [(4,)], x=begin, y=np.array(new, np.int32))
+    for name, now in cache.items():
         (updated,) = function.op(
-            "slice_update", f"{name}_next", "fp16", [(n, K, S, D)],
-            x=frame[f"{name}_now"], update=rows[name], begin=begin, end=end,
+            "slice_update", f"{name}_next", "fp16", [(n, K, recipe.context, D)],
+            x=now, update=rows[name], begin=begin, end=end,
         )  # fmt: skip
         function.op("write_state", f"{name}_write", input=name, data=updated)
-    function.finish(["hidden_out"])
 
 
 def write_head(

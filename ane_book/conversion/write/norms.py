@@ -8,6 +8,8 @@ Reference: coremltools 9.0, the passes `fuse_layernorm_or_instancenorm` and
 `fuse_elementwise_to_batchnorm`.
 """
 
+from collections.abc import Collection
+
 import numpy as np
 
 __all__ = ["join_norms", "operands", "sharpen_epsilon"]
@@ -33,13 +35,19 @@ def join_norms(operations: list) -> list:
     return [o for o in kept if o.type != "const" or o.outputs[0].name in used]
 
 
-def sharpen_epsilon(operations: list, epsilon: float) -> None:
-    """Give every layer_norm its eps in single precision (iOS 17 lets its dtype differ from x's)."""
+def sharpen_epsilon(operations: list, epsilons: Collection[float]) -> None:
+    """Give every layer_norm its eps in single precision (iOS 17 lets its dtype differ from x's).
+
+    epsilons: those of the module's norms, of which half precision has made something near.
+    """
     from coremltools.converters.mil.backend.mil import helper
 
     wanted = {name for o in operations if o.type == "layer_norm" for name in operands(o, "epsilon")}
     for operation in operations:
         if operation.outputs and operation.outputs[0].name in wanted:
+            half = operation.attributes["val"].immediateValue.tensor.bytes.values
+            (found,) = np.frombuffer(half, np.float16).astype(np.float64)
+            epsilon = min(epsilons, key=lambda own: abs(own - found))
             value = helper.create_scalar_value(np.float32(epsilon))
             operation.attributes["val"].CopyFrom(value)
             operation.outputs[0].type.CopyFrom(value.type)

@@ -77,8 +77,9 @@ def lower(
     """Lower a module to MIL in fp16, with its parameters left open.
 
     inputs: examples by name, in the order of `module.forward`. outputs: names for its results.
-    norm_epsilon: eps of the module's norms. Half precision has 1e-5 to within 0.1 % and 1e-6 to
-    within 1 %; MIL's layer_norm takes eps in single precision, and gets it so.
+    norm_epsilon: eps of the module's norms, but for those that have another as their `eps`. Half
+    precision has 1e-5 to within 0.1 %, 1e-6 to within 1 % and 1e-10 not at all; MIL's layer_norm
+    takes eps in single precision, and gets it so.
     """
     import coremltools as ct
 
@@ -100,7 +101,8 @@ def lower(
     package = Package.from_spec(spec, model.weights_dir)
     parameters = _find_parameters(module, package)
     operations = join_norms(list(block.operations))
-    sharpen_epsilon(operations, norm_epsilon)
+    own = [layer.eps for layer in module.modules() if hasattr(layer, "eps")]
+    sharpen_epsilon(operations, [norm_epsilon, *own])
     inline_constants(operations, package, parameters)
     shapes = {name: tuple(example.shape) for name, example in inputs.items()}
     return Piece(operations, shapes, tuple(block.outputs), parameters)

@@ -83,6 +83,7 @@ def golden_inputs(
     if bundle.manifest.experts and part.layers and part.layers[0]:
         feeds["y"] = padded(golden["y"][part.layers[0] - 1][:, :T], T)
     caches = {n: np.zeros_like(a) for n, a in given.items() if f"new_{n}" in program.outputs}
+    feeds |= {n: padded(golden[n][:, :T], T) for n in bundle.manifest.handed}
     return given | caches | {n: a for n, a in feeds.items() if n in program.inputs}
 
 

@@ -46,23 +46,31 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
     T, n = len(ids), min(DECODED, len(ids))
     dtype = MILBackend(precision).dtype
     feeds = Feeds(bundle, dtype)
-    values = feeds.of("prefill", ids, 0)
-    chain = values["hidden"]
-    yield judged("embedding", "", precision, chain[0, :, 0], hidden[0])
+    chain = values = feeds.of("prefill", ids, 0)
+    yield judged("embedding", "", precision, values["hidden"][0, :, 0], hidden[0])
     programs = stages(bundle, lambda: MILBackend(precision))
     for i, (name, program) in enumerate(zip(packages(bundle), programs, strict=True)):
-        before = hidden[i][None, :, None].astype(dtype)  # (1, C, 1, T)
-        found = program.run("prefill", values | {"hidden": before}, T)
+        before = given(bundle, golden, i, dtype)
+        found = program.run("prefill", values | before, T)["hidden"]
         yield judged(name, "prefill", precision, found[0, :, 0], hidden[i + 1])
         program.clear()
         steps = []
         for t in range(n):
-            own = feeds.of("decode", ids[t : t + 1], t) | {"hidden": before[..., t : t + 1]}
-            steps.append(program.run("decode", own, 1)[0, :, 0])
+            own = {key: value[..., t : t + 1] for key, value in before.items()}
+            own = feeds.of("decode", ids[t : t + 1], t) | own
+            steps.append(program.run("decode", own, 1)["hidden"][0, :, 0])
         yield judged(name, "decode", precision, np.hstack(steps), hidden[i + 1][:, :n])
         program.clear()
-        chain = program.run("prefill", values | {"hidden": chain.astype(dtype)}, T)
-    yield from _ends(bundle, golden, precision, chain.astype(dtype))
+        chain = program.run("prefill", chain, T)
+    yield from _ends(bundle, golden, precision, chain["hidden"].astype(dtype))
+
+
+def given(bundle: Bundle, golden: dict, program: int, dtype: np.dtype) -> dict[str, np.ndarray]:
+    """What PyTorch hands to a program of layers, (1, C, 1, T) and (1, R, 1, T)."""
+    arrays = {name: golden[name] for name in bundle.manifest.handed} | {
+        "hidden": golden["hidden"][program]
+    }
+    return {name: array[None, :, None].astype(dtype) for name, array in arrays.items()}
 
 
 def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> Iterator[Stage]:

@@ -36,6 +36,7 @@ class CompressedAttention(Attention):
         _, _, Q, KV = config.widths
         super().__init__(config, nn.Identity())  # its projection: q, k, v that waits, v of now
         self.rotary_dim, self.width, self.reach = config.rotary_dim, width, sum(taps) - 2
+        self.eps = HEAD_EPSILON
         rows, heads = Q + KV, self.heads + self.kv_heads
         self.depthwise = nn.Conv2d(rows, rows, (1, taps[0]), groups=rows)
         self.grouped = nn.Conv2d(rows, rows, (1, taps[1]), groups=heads)
@@ -50,7 +51,7 @@ class CompressedAttention(Attention):
         columns, waiting = torch.cat([tail, new], dim=3).split([(H + K) * D, half], dim=1)
         mixed = self.grouped(self.depthwise(columns[..., self.width - self.reach :]))
         rows = self._heads(mixed + self._means(new), T)  # (1, H+K, T, D)
-        q, k = rotate(rms_normalize(rows, 3, HEAD_EPSILON), cos, sin, self.rotary_dim).split(
+        q, k = rotate(rms_normalize(rows, 3, self.eps), cos, sin, self.rotary_dim).split(
             [H, K], dim=1
         )
         k = k * self.key_scale

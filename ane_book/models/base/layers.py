@@ -53,8 +53,10 @@ def rms_normalize(x: Tensor, dim: int, eps: float) -> Tensor:
     what goes wrong when one scales by max|x| instead: eps is scaled with it).
     """
     pair = torch.cat([x, -x], dim=dim)
+    if dim == x.dim() - 1:
+        return F.layer_norm(pair, pair.shape[-1:], eps=eps).narrow(dim, 0, x.shape[dim])
     # Written out, since `F.layer_norm` takes trailing axes only; coremltools fuses it to
-    # layer_norm.
+    # layer_norm, of axis 1 and no other.
     centred = pair - pair.mean(dim=dim, keepdim=True)
     variance = (centred * centred).mean(dim=dim, keepdim=True)
     return (centred * torch.rsqrt(variance + eps)).narrow(dim, 0, x.shape[dim])
