@@ -1,9 +1,13 @@
 """ZAYA in ANE form against `transformers`: the same weights, the same logits."""
 
+from _tiny import write_checkpoint
 from _zaya import SIZES, VOCABULARY, tiny_zaya
+import ane_book
+from ane_book.evidence.parity import check_parity
 from ane_book.host import causal_mask
 from ane_book.models import find, read_config
 from ane_book.models.base.decoder import Decoder
+from ane_book.runtime import Session
 import numpy as np
 import pytest
 import torch
@@ -77,3 +81,85 @@ def test_tokens_take_different_experts_and_some_take_none(size):
         assert (taken > 3).sum() >= 2, taken
         none += taken[-1]
     assert none > 3
+
+
+PREFILL = 8
+#: Of each size: who keeps the cache, and a limit that puts its layers into two programs or three.
+RECIPES = {
+    "usual": {"kv": "state", "shard_limit": 160_000},
+    "odd": {"kv": "host", "shard_limit": 600_000, "experts": "dense"},
+    "sliding": {"kv": "host", "shard_limit": 220_000},
+}
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory):
+    """`bundled(size)` -> (transformers model, folder of its checkpoint, bundle), made once."""
+    made = {}
+
+    def make(size: str):
+        if size not in made:
+            model, folder = tiny_zaya(size), tmp_path_factory.mktemp(size)
+            checkpoint = write_checkpoint(model, folder / "checkpoint")
+            recipe = {"context": CONTEXT, "prefill": PREFILL, "head_rows": 100} | RECIPES[size]
+            bundle = ane_book.convert(str(checkpoint), out=folder / "bundle", **recipe)
+            made[size] = model, checkpoint, bundle
+        return made[size]
+
+    return make
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_bundle_gives_the_logits_and_tokens_of_transformers(bundled, size):
+    """Prompt and 64 greedy tokens: each the winner of its logits, those of the whole text."""
+    model, _, bundle = bundled(size)
+    options = {"max_new_tokens": 64, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    ids = model.generate(torch.tensor([some_ids(30)]), **options)[0].tolist()
+    expected = model(torch.tensor([ids])).logits[0].numpy()
+    session = Session(bundle, precision="fp32")
+    found = np.vstack([session.logits(ids[:30]), *map(session.decode, ids[30:])])
+    assert abs(found - expected).max() < 1e-3
+    assert found[29:-1].argmax(axis=1).tolist() == ids[30:]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_prompt_cut_anywhere_gives_the_same(bundled, size):
+    """What is before a cut comes out of the cache and the tails; chunks are full or padded."""
+    model, _, bundle = bundled(size)
+    ids = some_ids(2 * PREFILL + 3)
+    expected = model(torch.tensor([ids])).logits[0].numpy()
+    session = Session(bundle, precision="fp32")
+    for cut in range(1, len(ids)):
+        session.reset()
+        found = np.vstack([session.logits(ids[:cut]), session.logits(ids[cut:])])
+        assert abs(found - expected).max() < 1e-3, cut
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_rewinding_is_exact(bundled, size):
+    """To any token, however long ago it was: to the bit what it is without all that came after."""
+    session, ids = Session(bundled(size)[2], precision="fp32"), some_ids(60)
+    session.prefill(ids)
+    for position in (33, 32, 5, 1, 0):
+        session.rewind(position)
+        again = session.logits(ids[position : position + 11])
+        session.reset()
+        if position:
+            session.prefill(ids[:position])
+        np.testing.assert_array_equal(again, session.logits(ids[position : position + 11]))
+
+
+def test_a_growing_chat_runs_only_what_is_new(bundled):
+    session = Session(bundled("odd")[2], precision="fp32")
+    first = session.generate("Hello", max_tokens=6)
+    longer = "Hello" + first.text + ", you"
+    reused = session.generate(longer, max_tokens=8, reuse_cache=True)
+    assert session.generate(longer, max_tokens=8).token_ids == reused.token_ids
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_parity_holds_every_program_to_pytorch(bundled, size):
+    _, checkpoint, bundle = bundled(size)
+    found = check_parity(bundle, checkpoint if size == "usual" else None)
+    assert found.passed, found.reason
+    assert bundle.manifest.handed and bundle.golden()["router_1"].shape[1] == PREFILL

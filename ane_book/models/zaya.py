@@ -76,8 +76,6 @@ class Zaya(Dense):
         "num_experts_per_tok": 1,
     }
 
-    after_mixture = ("mixture_scaling.", "mixture_residual.")
-
     # --- config.json
 
     def read(self, fields: dict) -> dict:
