@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from ane_book import __version__
 from ane_book.cli import options
 from ane_book.cli.check import check
+from ane_book.cli.graph import Precision, Shapes, convert_onnx, is_graph
 from ane_book.cli.load import load
 from ane_book.cli.place import place_command
 from ane_book.cli.quality import quality_command
@@ -83,10 +84,17 @@ def convert(
         Path | None, typer.Option(help="Folder of the bundle; by default one in the cache.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Convert again if it exists.")] = False,
+    precision: Precision = None,
+    shape: Shapes = None,
 ) -> None:
-    """Convert a model to a bundle, and print the bundle's folder."""
+    """Convert a model to a bundle, or an .onnx graph to a package; print its folder."""
     import ane_book
 
+    if is_graph(model, out):
+        print(convert_onnx(model, out, precision, shape, force, source=source, **recipe))
+        return
+    if precision or shape:
+        raise InvalidInput("--precision and --shape are of .onnx graphs")
     with progress_bar() as progress:
         where = {"out": out, "source": source, "force": force, "progress": progress}
         bundle = ane_book.convert(model, **where, **recipe)

@@ -22,7 +22,7 @@ import numpy as np
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-__all__ = ["Graph", "Stored", "attribute", "describe"]
+__all__ = ["Graph", "ModelFile", "Stored", "attribute", "describe"]
 
 PROTOBUF_BYTES = (1 << 31) - 1  # protobuf has no larger message
 MOST_DIMENSIONS = 8
@@ -139,14 +139,53 @@ class Stored:
         return data[offset : offset + length]
 
 
-class Graph:
+class ModelFile:
+    """An `.onnx` file: its model, and the files beside it that tensors lie in."""
+
+    def __init__(self, path: Path):
+        """Reads the model; raises InvalidWeights or UnsupportedModel."""
+        self.path = path
+        self._maps: dict[str, np.ndarray] = {}
+        self.model = _read(path)
+
+    def data_file(self, location: str, place: str) -> np.ndarray:
+        """The bytes of a file of external data, mapped; it has to lie in the model's folder."""
+        if location not in self._maps:
+            path = self._locate(location, place)
+            if not path.exists():
+                raise InvalidWeights(f"{place}: its file {location} is missing; get it")
+            check_file(path)
+            try:
+                self._maps[location] = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
+            except (OSError, ValueError) as error:  # ValueError: the file is empty
+                raise InvalidWeights(f"{path}: cannot be mapped into memory: {error}") from None
+        return self._maps[location]
+
+    def _locate(self, location: str, place: str) -> Path:
+        """Where a file of external data is: in the folder, also where a link leads there.
+
+        In the hub's cache the model and its data are both links to another folder, that of blobs.
+        """
+        try:
+            folders = {self.path.parent.resolve(), self.path.resolve().parent}
+            path = self.path.parent / location
+            real = path.resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise InvalidWeights(f"{place}: its file {location!r}: {error}") from None
+        outside = not any(folder in real.parents for folder in folders)
+        if not location or Path(location).is_absolute() or ".." in Path(location).parts or outside:
+            raise InvalidWeights(
+                f"{place}: its data are in {location!r}, outside of the folder of the model"
+            )
+        return path
+
+
+class Graph(ModelFile):
     """The graph of an `.onnx` file: what computes each value, and what is stored."""
 
     def __init__(self, path: Path):
         """Reads the graph; raises InvalidWeights or UnsupportedModel."""
-        self.path = path
-        self._maps: dict[str, np.ndarray] = {}
-        self.model = _read(path)
+        super().__init__(path)
         graph = self.model.graph
         self.nodes: list[NodeProto] = list(graph.node)
         self.inputs = {value.name: _dimensions(value) for value in graph.input}
@@ -180,37 +219,6 @@ class Graph:
             if item.name == "value":
                 return Stored(self, item.t)
         return None
-
-    def data_file(self, location: str, place: str) -> np.ndarray:
-        """The bytes of a file of external data, mapped; it has to lie in the model's folder."""
-        if location not in self._maps:
-            path = self._locate(location, place)
-            if not path.exists():
-                raise InvalidWeights(f"{place}: its file {location} is missing; get it")
-            check_file(path)
-            try:
-                self._maps[location] = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
-            except (OSError, ValueError) as error:  # ValueError: the file is empty
-                raise InvalidWeights(f"{path}: cannot be mapped into memory: {error}") from None
-        return self._maps[location]
-
-    def _locate(self, location: str, place: str) -> Path:
-        """Where a file of external data is: in the folder, also where a link leads there.
-
-        In the hub's cache the model and its data are both links to another folder, that of blobs.
-        """
-        try:
-            folders = {self.path.parent.resolve(), self.path.resolve().parent}
-            path = self.path.parent / location
-            real = path.resolve()
-        except (OSError, RuntimeError, ValueError) as error:
-            raise InvalidWeights(f"{place}: its file {location!r}: {error}") from None
-        outside = not any(folder in real.parents for folder in folders)
-        if not location or Path(location).is_absolute() or ".." in Path(location).parts or outside:
-            raise InvalidWeights(
-                f"{place}: its data are in {location!r}, outside of the folder of the model"
-            )
-        return path
 
     def _data_files(self) -> Iterator[Path]:
         """The files of external data that the tensors name, which are checked to be there."""

@@ -1,0 +1,86 @@
+"""What the operators share: the builder, types and axes."""
+
+from ane_book.conversion.onnx.ops import Unsayable
+from ane_book.progress import silent_coremltools
+import numpy as np
+
+with silent_coremltools():
+    from coremltools.converters.mil.mil import Builder as mb
+    from coremltools.converters.mil.mil import Var, types
+
+
+Tensor = Var | np.ndarray
+
+
+def kind(x: Tensor) -> str:
+    """'f', 'i' or 'b': what numpy calls the kind of a tensor's type."""
+    if isinstance(x, Var):
+        return np.dtype(types.nptype_from_builtin(x.dtype)).kind
+    return np.asarray(x).dtype.kind
+
+
+def is_float(x: Tensor) -> bool:
+    return kind(x) == "f"
+
+
+def is_int(x: Tensor) -> bool:
+    return kind(x) == "i"
+
+
+def is_bool(x: Tensor) -> bool:
+    return kind(x) == "b"
+
+
+def as_float(x: Tensor) -> Tensor:
+    return x if is_float(x) else mb.cast(x=x, dtype="fp32")
+
+
+def as_int(x: Tensor) -> Tensor:
+    """Toward zero, as a cast goes."""
+    return x if is_int(x) else mb.cast(x=x, dtype="int32")
+
+
+def rank(x: Tensor) -> int:
+    return len(x.shape)
+
+
+def all_axes(axes, count: int) -> list[int]:
+    """Axes as numbers from 0; all of them for None."""
+    if axes is None:
+        return list(range(count))
+    return [int(axis) % count for axis in np.asarray(axes).reshape(-1)]
+
+
+def reshaped(x: Tensor, shape) -> Tensor:
+    """x in another shape; MIL takes no empty one."""
+    if len(shape):
+        return mb.reshape(x=x, shape=np.array(shape, np.int32))
+    return mb.squeeze(x=x) if rank(x) else x
+
+
+def sliced(x: Tensor, axis: int, begin: int, end: int, step: int = 1) -> Tensor:
+    """x[begin:end:step] along one axis, forward."""
+    begins, ends, steps = [0] * rank(x), [int(size) for size in x.shape], [1] * rank(x)
+    begins[axis], ends[axis], steps[axis] = begin, end, step
+    return mb.slice_by_index(x=x, begin=begins, end=ends, stride=steps)
+
+
+def mil_dtype(dtype: np.dtype) -> np.dtype:
+    """fp32, int32 or bool for a type of ONNX. Raises Unsayable."""
+    if dtype.kind == "b":
+        return np.dtype(bool)
+    if dtype.kind in "iu" or dtype.name in ("int4", "uint4", "int2", "uint2"):
+        return np.dtype(np.int32)
+    if dtype.kind == "f" or dtype.name.startswith(("bfloat", "float")):  # ml_dtypes' as well
+        return np.dtype(np.float32)
+    raise Unsayable(f"numbers of type {'string' if dtype.kind in 'OSU' else dtype.name}")
+
+
+def in_mil(array: np.ndarray) -> np.ndarray | np.generic:
+    """A constant in the type it is computed in; whole numbers must be of int32's."""
+    dtype = mil_dtype(array.dtype)
+    if array.dtype.kind in "iu" and array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < -(2**31) or high >= 2**31:
+            raise Unsayable(f"whole numbers beyond int32: {low:,} to {high:,}")
+    return array.astype(dtype, copy=False)

@@ -1,0 +1,194 @@
+"""Resizing: a linear map of each axis, so a product with a matrix that is known.
+
+Whole factors of the nearest kind and MIL's own bilinear ones are ops of their own; all others of
+ONNX's many kinds (cubic, antialiased, cut out, with any of its coordinates) are two products.
+
+Reference: https://onnx.ai/onnx/operators/onnx__Resize.html
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from . import Constant, operator
+from ._common import Tensor, all_axes, mb, rank
+
+ROUNDINGS = {
+    b"round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    b"round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    b"floor": np.floor,
+    b"ceil": np.ceil,
+}
+
+#: ONNX's coordinates that `resize_bilinear` has, where sizes are whole multiples of the scale.
+SAMPLINGS = {b"half_pixel": "UNALIGN_CORNERS", b"align_corners": "STRICT_ALIGN_CORNERS"}
+
+
+@operator("Resize", since=11)
+def resize(
+    x: Tensor, roi: Constant | None = None, scales: Constant | None = None,
+    sizes: Constant | None = None, *, antialias=0, axes=None,
+    coordinate_transformation_mode=b"half_pixel", cubic_coeff_a=-0.75, exclude_outside=0,
+    extrapolation_value=0.0, keep_aspect_ratio_policy=b"stretch", mode=b"nearest",
+    nearest_mode=b"round_prefer_floor",
+) -> Tensor:  # fmt: skip
+    chosen, where = all_axes(axes, rank(x)), coordinate_transformation_mode
+    given = [int(x.shape[axis]) for axis in chosen]
+    cut = where == b"tf_crop_and_resize"
+    ends = np.reshape(roi, (2, -1)).T if cut else np.tile([0.0, 1.0], (len(chosen), 1))
+    scales, out = _sizes(given, scales, sizes, keep_aspect_ratio_policy, ends)
+    at = {
+        axis: _coordinates(given[i], out[i], scales[i], where, ends[i])
+        for i, axis in enumerate(chosen)
+        if cut or out[i] != given[i] or scales[i] != 1
+    }
+    if mode == b"nearest":
+        result = _nearest(x, {a: ROUNDINGS[nearest_mode](places) for a, places in at.items()})
+    elif mode == b"linear" and not (antialias or exclude_outside) and _is_plain(x, at, where):
+        height, width = (len(at[axis]) if axis in at else int(x.shape[axis]) for axis in (2, 3))
+        result = mb.resize_bilinear(
+            x=x, target_size_height=height, target_size_width=width, sampling_mode=SAMPLINGS[where]
+        )
+    else:
+        kernel = _linear if mode == b"linear" else _cubic(cubic_coeff_a)
+        wider = {axis: min(1, scales[i]) if antialias else 1 for i, axis in enumerate(chosen)}
+        result = x
+        for axis, places in at.items():
+            size = int(x.shape[axis])
+            result = _along(
+                result, axis, _weights(places, size, kernel, wider[axis], bool(exclude_outside))
+            )
+    return _filled(result, x, at, extrapolation_value) if cut else mb.identity(x=result)
+
+
+def _sizes(given: list[int], scales, sizes, policy: bytes, ends) -> tuple[list[float], list[int]]:
+    """The scale and the new size of each axis."""
+    if sizes is None or not np.size(sizes):
+        scales = [float(scale) for scale in scales]
+        parts = [float(end - start) for start, end in ends]
+        sized = zip(given, scales, parts, strict=True)
+        return scales, [int(np.floor(size * scale * part)) for size, scale, part in sized]
+    out = [int(size) for size in sizes]
+    scales = [size / old for size, old in zip(out, given, strict=True)]
+    if policy != b"stretch":
+        one = min(scales) if policy == b"not_larger" else max(scales)
+        scales = [one] * len(given)
+        out = [int(np.floor(one * old + 0.5)) for old in given]
+    return scales, out
+
+
+def _coordinates(size: int, out: int, scale: float, where: bytes, ends) -> np.ndarray:
+    """Where the new numbers of an axis stand among the old ones."""
+    x, length = np.arange(out, dtype=np.float64), scale * size
+    middle = (x + 0.5) / scale - 0.5
+    if where == b"asymmetric":
+        return x / scale
+    if where == b"align_corners":
+        return x * (size - 1) / (length - 1) if length != 1 else x * 0
+    if where == b"pytorch_half_pixel":
+        return middle if length > 1 else x * 0
+    if where == b"half_pixel_symmetric":
+        return size / 2 * (1 - out / length) + middle
+    if where == b"tf_crop_and_resize":
+        start, end = (float(v) for v in ends)
+        length = out
+        if length > 1:
+            return start * (size - 1) + x * (end - start) * (size - 1) / (length - 1)
+        return np.full(out, 0.5 * (start + end) * (size - 1))
+    return middle
+
+
+def _nearest(x: Tensor, places: dict[int, np.ndarray]) -> Tensor:
+    """Rows and columns repeated whole times are one op; others are fetched."""
+    indices = {
+        axis: np.clip(at, 0, int(x.shape[axis]) - 1).astype(np.int32) for axis, at in places.items()
+    }
+    times = {axis: len(at) // int(x.shape[axis]) for axis, at in indices.items()}
+    even = all(
+        len(at) and np.array_equal(at, np.arange(len(at)) // max(1, times[axis]))
+        for axis, at in indices.items()
+    )
+    if even and rank(x) == 4 and indices and set(indices) <= {2, 3}:
+        return mb.upsample_nearest_neighbor(
+            x=x, scale_factor_height=times.get(2, 1), scale_factor_width=times.get(3, 1)
+        )
+    for axis, at in indices.items():
+        x = mb.gather(x=x, indices=at, axis=axis)
+    return x
+
+
+def _is_plain(x: Tensor, at: dict[int, np.ndarray], where: bytes) -> bool:
+    """Whether MIL's bilinear op does it: rows and columns of images, in whole sizes."""
+    whole = all(
+        np.allclose(places, _coordinates(size, len(places), len(places) / size, where, (0, 1)))
+        for axis, places in at.items()
+        if (size := int(x.shape[axis]))
+    )
+    return where in SAMPLINGS and rank(x) == 4 and set(at) <= {2, 3} and bool(at) and whole
+
+
+# --- by a matrix
+
+
+def _linear(distance: np.ndarray) -> np.ndarray:
+    return np.maximum(0, 1 - np.abs(distance))
+
+
+_linear.reach = 1
+
+
+def _cubic(a: float) -> Callable:
+    """Keys' kernel."""
+
+    def kernel(distance: np.ndarray) -> np.ndarray:
+        d = np.abs(distance)
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+    kernel.reach = 2
+    return kernel
+
+
+def _weights(
+    at: np.ndarray, size: int, kernel: Callable, scale: float, exclude: bool
+) -> np.ndarray:
+    """(out, size): how much of each old number is in a new one; past the ends the ends stand."""
+    reach = int(np.ceil(kernel.reach / scale)) + 1
+    places = np.floor(at).astype(int)[:, None] + np.arange(-reach, reach + 1)  # (out, near)
+    weights = kernel((places - at[:, None]) * scale)
+    if exclude:
+        weights = np.where((places < 0) | (places >= size), 0, weights)
+    weights /= weights.sum(1, keepdims=True)
+    matrix = np.zeros((len(at), size))
+    rows = np.broadcast_to(np.arange(len(at))[:, None], places.shape)
+    np.add.at(matrix, (rows, places.clip(0, size - 1)), weights)
+    return matrix.astype(np.float32)
+
+
+def _along(x: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
+    """The product of a matrix (out, size) with one axis of x."""
+    count = rank(x)
+    if axis == count - 2:
+        return mb.matmul(x=matrix, y=x)
+    last = axis == count - 1
+    perm = [a for a in range(count) if a != axis] + [axis]
+    moved = x if last else mb.transpose(x=x, perm=perm)
+    if count == 1:
+        moved = mb.expand_dims(x=moved, axes=[0])
+    made = mb.matmul(x=moved, y=np.ascontiguousarray(matrix.T))
+    if count == 1:
+        return mb.squeeze(x=made, axes=[0])
+    return made if last else mb.transpose(x=made, perm=np.argsort(perm).tolist())
+
+
+def _filled(x: Tensor, old: Tensor, at: dict[int, np.ndarray], value: float) -> Tensor:
+    """x with a number where it was cut from beyond the old one."""
+    outside = np.zeros([1] * rank(x), bool)
+    for axis, places in at.items():
+        beyond = (places < 0) | (places > int(old.shape[axis]) - 1)
+        outside = outside | beyond.reshape([-1 if a == axis else 1 for a in range(rank(x))])
+    if not outside.any():
+        return mb.identity(x=x)
+    mask = np.broadcast_to(outside, [int(size) for size in x.shape]).copy()
+    return mb.select(cond=mask, a=np.float32(value), b=x)

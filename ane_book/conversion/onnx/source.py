@@ -1,0 +1,131 @@
+"""An ONNX file made ready: of an opset that is known here, without functions, its constants read.
+
+Constants that lie in files beside it are mapped, not read (`ane_book.weights.onnx.file`).
+"""
+
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+from ane_book.conversion.onnx.ops import OPERATORS
+from ane_book.errors import InvalidWeights, UnsupportedModel
+from ane_book.weights.onnx.file import ModelFile
+import numpy as np
+
+__all__ = ["ONNX_DOMAINS", "Source", "opset_of"]
+
+OLDEST = 13  # older graphs are carried over to it, by onnx itself
+#: Defined by loops, or by chance; what is known of them is folded.
+NOT_WRITTEN_OUT = {"Range", "SequenceMap", "Bernoulli"}
+ONNX_DOMAINS = ("", "ai.onnx")
+
+
+class Source:
+    """A file's graph, and its constants."""
+
+    def __init__(self, path: Path):
+        """Raises InvalidInput, InvalidWeights and UnsupportedModel."""
+        self.path, self._file = path, ModelFile(path)
+        model = _carried_over(self._file.model, path)
+        self.model = _expanded(_inlined(model, path), path)
+        self.graph, self.opset = self.model.graph, opset_of(self.model)
+
+    def constants(self) -> Iterator[tuple[str, np.ndarray]]:
+        """The graph's, by name, in ONNX's types."""
+        if self.graph.sparse_initializer:
+            raise UnsupportedModel(f"{self.path} has sparse constants: store them dense")
+        for tensor in self.graph.initializer:
+            yield tensor.name, self.array(tensor)
+
+    def array(self, tensor) -> np.ndarray:
+        """A constant. Raises InvalidWeights."""
+        from onnx import TensorProto, numpy_helper
+
+        where = f"{self.path}: constant {tensor.name!r}"
+        if tensor.data_location == TensorProto.EXTERNAL:
+            return self._mapped(tensor, where)
+        try:
+            return numpy_helper.to_array(tensor)
+        except Exception as error:  # whatever a damaged tensor brings about there
+            raise InvalidWeights(f"{where} cannot be read: {error}") from None
+
+    def _mapped(self, tensor, where: str) -> np.ndarray:
+        from onnx import helper
+
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        try:
+            offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
+            dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+        except (KeyError, TypeError, ValueError):
+            raise InvalidWeights(f"{where}: neither its place nor its type can be read") from None
+        data, shape = self._file.data_file(entries.get("location", ""), where), tuple(tensor.dims)
+        if min(shape, default=0) < 0 or dtype.name in ("int4", "uint4", "int2", "uint2", "object"):
+            raise InvalidWeights(f"{where}: {dtype} {shape} is not read from a file of its own")
+        need = prod(shape) * dtype.itemsize
+        if length not in (-1, need) or offset < 0 or offset + need > len(data):
+            raise InvalidWeights(
+                f"{where}: {dtype} {shape} takes {need:,} bytes; from {offset:,} on there are "
+                f"{max(0, len(data) - offset):,}, and {max(length, 0):,} are said to be its: the "
+                "file is cut short, or another's"
+            )
+        return data[offset : offset + need].view(dtype).reshape(shape)
+
+
+def opset_of(model) -> int:
+    return max((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), default=1)
+
+
+def _carried_over(model, path: Path):
+    opset = opset_of(model)
+    if opset >= OLDEST:
+        return model
+    from onnx.version_converter import convert_version
+
+    try:
+        return convert_version(model, OLDEST)
+    except Exception as error:  # RuntimeError and others of its own, from C++
+        first = str(error).strip().splitlines()[0]
+        raise UnsupportedModel(
+            f"{path} is of opset {opset}, and onnx cannot carry it over to {OLDEST}: {first}"
+        ) from None
+
+
+def _inlined(model, path: Path):
+    if not model.functions:
+        return model
+    from onnx.inliner import inline_local_functions
+
+    try:
+        return inline_local_functions(model)
+    except Exception as error:  # from C++
+        raise InvalidWeights(f"{path}: its functions cannot be inlined: {error}") from None
+
+
+def _expanded(model, path: Path):
+    """The model, its operators without a function here written as those that define them."""
+    from onnx.inliner import inline_selected_functions
+
+    left = 8  # a definition may use others that are defined so
+    while (names := _defined_by_others(model)) and left:
+        try:
+            model = inline_selected_functions(model, names, inline_schema_functions=True)
+        except Exception as error:  # from C++
+            named = ", ".join(name for _, name in names)
+            raise UnsupportedModel(
+                f"{path}: onnx cannot write {named} out as the operators it is defined by: {error}"
+            ) from None
+        left -= 1
+    return model
+
+
+def _defined_by_others(model) -> list[tuple[str, str]]:
+    """Operators that the table does not have, and that onnx can write out."""
+    from onnx import defs
+
+    opset, found = opset_of(model), set()
+    for name in {node.op_type for node in model.graph.node if node.domain in ONNX_DOMAINS}:
+        if name not in OPERATORS and name not in NOT_WRITTEN_OUT and defs.has(name, opset, ""):
+            schema = defs.get_schema(name, opset, "")
+            if schema.has_function or schema.has_context_dependent_function:
+                found.add(("", name))
+    return sorted(found)
