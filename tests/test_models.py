@@ -8,11 +8,13 @@ from _tiny import COMMON, TINY, VARIANTS, longrope, odd, tiny_model, write_check
 import ane_book
 from ane_book.conversion import _open
 from ane_book.conversion.recipe import make_recipe
+from ane_book.conversion.write.decoder import lower_blocks
 from ane_book.errors import AneBookError, InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.host import causal_mask
 from ane_book.models import find, read_config
 from ane_book.models.base.decoder import Decoder, Head, Winner
 from ane_book.models.base.layers import rms_normalize
+from ane_book.options import Recipe
 from ane_book.reference import MODELS, ReferenceModel
 from ane_book.runtime import Session
 from ane_book.weights.random import RandomSource
@@ -357,6 +359,16 @@ def test_rms_norm_is_exact_for_tiny_and_huge_activations(scale, dim):
     expected = x / torch.sqrt((x * x).mean(dim=dim, keepdim=True) + 1e-5)
     found = rms_normalize(x.float(), dim, 1e-5)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "hunyuan_v1_dense"])
+def test_norms_of_heads_are_one_op_too_which_holds_no_squares(family):
+    """In fp16 the square of 256 is beyond all numbers, and queries are larger in some models."""
+    config = read_config(tiny_model(family).config.to_dict())
+    pieces = lower_blocks(config, Recipe(context=32, prefill=8))
+    for piece in pieces.values():
+        kinds = [operation.type for operation in piece.operations]
+        assert "rsqrt" not in kinds and kinds.count("layer_norm") >= 3
 
 
 def test_winner_is_the_first_of_the_largest():

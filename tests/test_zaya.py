@@ -1,13 +1,20 @@
 """ZAYA in ANE form against `transformers`: the same weights, the same logits."""
 
+import json
+
 from _tiny import write_checkpoint
 from _zaya import SIZES, VOCABULARY, tiny_zaya
 import ane_book
+from ane_book.conversion.recipe import make_recipe
+from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.evidence.parity import check_parity
 from ane_book.host import causal_mask
 from ane_book.models import find, read_config
+from ane_book.models.base.compressed import CarriedRouter, CompressedAttention
 from ane_book.models.base.decoder import Decoder
 from ane_book.runtime import Session
+from ane_book.weights import open_source
+from ane_book.weights.random import RandomSource
 import numpy as np
 import pytest
 import torch
@@ -81,6 +88,121 @@ def test_tokens_take_different_experts_and_some_take_none(size):
         assert (taken > 3).sum() >= 2, taken
         none += taken[-1]
     assert none > 3
+
+
+GATES, HEADS = CarriedRouter.forward, CompressedAttention._heads
+
+
+def late(self, x: torch.Tensor, T: int) -> torch.Tensor:
+    """Half of the values waits for two tokens."""
+    if x.shape[1] != self.kv_heads * self.dim:  # queries and keys
+        return HEADS(self, x, T)
+    now, waiting = x.chunk(2, dim=1)
+    waiting = torch.cat([waiting[..., :1] * 0, waiting[..., :-1]], dim=3)
+    return HEADS(self, torch.cat([now, waiting], dim=1), T)
+
+
+def forgetful(self, x, *state):
+    """The router begins anew in every layer."""
+    return GATES(self, x, *(0 * before for before in state))
+
+
+def certain(self, x, *state):
+    """The softmax comes after all but the chosen one are masked."""
+    gates, new = GATES(self, x, *state)
+    return (gates != 0) * 1.0, new
+
+
+def biased(self, x, *state):
+    """The gate is what the choice was made by."""
+    gates, new = GATES(self, x, *state)
+    return gates + (gates != 0) * self.balance[:, :-1], new
+
+
+ERRORS = {
+    "values that wait for two tokens": (CompressedAttention, "_heads", late),
+    "a router without memory": (CarriedRouter, "forward", forgetful),
+    "softmax after masking": (CarriedRouter, "forward", certain),
+    "biases in the gate": (CarriedRouter, "forward", biased),
+    "no key scale": "attention.key_scale",  # these are 1 or 0 instead
+    "no biases of the choice": "router.balance",
+    "no scale of what is carried": "router.carried_scale",
+    "no scale of the hidden state": "mixture_residual.scale",
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("size", ["usual", "sliding"])
+def test_a_deliberate_error_is_seen(monkeypatch, size, error):
+    """Each is a slip that a port could make; logits are then off by far more than rounding."""
+    model, ids, slip = tiny_zaya(size), some_ids(24), ERRORS[error]
+    expected, decoder = model(torch.tensor([ids])).logits[0], decoder_of(model)
+    if isinstance(slip, str):
+        for name, value in decoder.named_parameters():
+            if name.endswith(slip):
+                value.fill_(1.0 if "scale" in slip else 0.0)
+    else:
+        monkeypatch.setattr(*slip)
+    assert (logits(decoder, model, ids, [24]) - expected).abs().max() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"attention_bias": True}, UnsupportedModel, "attention_bias = True is not supported"),
+        ({"lm_head_bias": True}, UnsupportedModel, "lm_head_bias = True is not supported"),
+        ({"hidden_act": "gelu"}, UnsupportedModel, "hidden_act = 'gelu' is not supported"),
+        ({"num_experts_per_tok": 2}, UnsupportedModel, "num_experts_per_tok = 2 is not"),
+        ({"layer_types": ["hybrid"]}, UnsupportedModel, "of 3 layers; every layer needs one of"),
+        ({"layer_types": ["full"] * 3}, UnsupportedModel, "one of hybrid, hybrid_sliding"),
+        ({"layer_types": ["hybrid_sliding"] * 3}, InvalidWeights, "need a sliding_window"),
+        ({"rope_parameters": {"rope_theta": 1e4}}, UnsupportedModel, "not by the type of layer"),
+        ({"rope_parameters": {"hybrid": {"rope_type": "yarn", "factor": 2.0}}}, UnsupportedModel,
+         "of type 'yarn' are not supported for zaya"),
+        ({"rope_parameters": {"hybrid": {}}}, InvalidWeights, "'rope_theta' is missing"),
+        ({"rope_parameters": {"other": {}}}, InvalidWeights, "hybrid is not an object"),
+        ({"layer_types": ["hybrid", "hybrid", "hybrid_sliding"], "sliding_window": 9,
+          "rope_parameters": {"hybrid": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+                              "hybrid_sliding": {"rope_theta": 1e4}}}, UnsupportedModel,
+         "partial_rotary_factor of 0.5 and 1.0 in one model"),
+        ({"cca_time0": 0}, InvalidWeights, "taps.*greater than 0"),
+        ({"num_experts": 5000}, InvalidWeights, "num_experts: .*2047"),
+        ({"num_key_value_heads": 1, "head_dim": 9, "rope_parameters": None}, InvalidWeights,
+         "1 KV heads of 9 dimensions have no half"),
+        ({"router_hidden_size": 0}, InvalidWeights, "router_size: .*greater than 0"),
+        ({"layer_types": None, "num_hidden_layers": 10**9}, UnsupportedModel, "of 1000000000 la"),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_will_not_do(changes, error, message):
+    fields = tiny_zaya("usual").config.to_dict() | changes
+    with pytest.raises(error, match=message) as caught:
+        RandomSource(fields)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_without_rope_has_that_of_transformers():
+    given = tiny_zaya("sliding").config.to_dict()
+    assert read_config(given | {"rope_parameters": None}) == read_config(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"partition": "projections"}, 'partition "projections" is for models whose layers are'),
+        ({"quant": "auto:5"}, "quant auto:5 chooses for models whose layers are seven matrices"),
+    ],
+)
+def test_recipes_of_dense_decoders_are_refused(options, message):
+    with pytest.raises(InvalidInput, match=message):
+        make_recipe(read_config(tiny_zaya("usual").config.to_dict()), **options)
+
+
+def test_a_router_with_more_experts_than_weights_is_one_clear_error(tmp_path):
+    folder = write_checkpoint(tiny_zaya("usual"), tmp_path / "checkpoint")
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(fields | {"num_experts": 6}))
+    with pytest.raises(InvalidWeights, match=r"has shape \(5.*but the configuration asks for \(7"):
+        open_source(folder)
 
 
 PREFILL = 8

@@ -32,6 +32,8 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
             f"quant {recipe.quant} chooses for the matrices of whole layers; with experts "
             f'"{recipe.experts}" take a scheme by its name'
         )
+    if config is not None and find(config.architecture).task == "text-generation":
+        _refuse_layers(config, recipe)
     context, prefill = _context(config, recipe), recipe.prefill
     if prefill > context:
         if context < 2:
@@ -42,6 +44,22 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
             )
         prefill = context
     return recipe.model_copy(update={"context": context, "prefill": prefill})
+
+
+def _refuse_layers(config: DecoderConfig, recipe: Recipe) -> None:
+    """Refuse what is for decoders whose layers are seven matrices and no more."""
+    if find(config.architecture).matrices(config):
+        return
+    if recipe.partition == "projections":
+        raise InvalidInput(
+            f'partition "projections" is for models whose layers are seven matrices; '
+            f'{config.architecture} models have experts: choose "layers" or "whole"'
+        )
+    if recipe.is_calibrated:
+        raise InvalidInput(
+            f"quant {recipe.quant} chooses for models whose layers are seven matrices; "
+            f"{config.architecture} models have experts: take a scheme by its name, such as int8"
+        )
 
 
 def _context(config: DecoderConfig | None, recipe: Recipe) -> int:

@@ -26,12 +26,13 @@ import numpy as np
 __all__ = ["RandomSource"]
 
 SPREAD = 0.02  # standard deviation: what these families are initialised with before training
+NEAR_ONE = "norm.weight", "norm.temp", "_scale"
 
 
 class RandomSource(WeightSource):
     """Weights of the shapes that a Hugging Face configuration asks for, N(0, 0.02²).
 
-    Norms are near 1 instead, N(1, 0.02²), as they are in trained models.
+    Norms and scales are near 1 instead, N(1, 0.02²), as they are in trained models.
     """
 
     kind = "random"
@@ -57,7 +58,7 @@ class RandomSource(WeightSource):
         generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
         array = generator.standard_normal(shape, dtype=np.float32)
         array *= np.float32(SPREAD)
-        if name.lower().endswith("norm.weight"):
+        if name.lower().endswith(NEAR_ONE):
             array += np.float32(1.0)
         return array
 
