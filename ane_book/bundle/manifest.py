@@ -8,6 +8,7 @@ from collections import Counter
 from math import prod
 from typing import Literal
 
+from ane_book.bundle.order import check_experts, check_order
 from ane_book.bundle.parts import (
     SHA256,
     Embedding,
@@ -183,8 +184,9 @@ def _check_packages(manifest: Manifest) -> None:
         raise ValueError(
             f"a context of {manifest.context} and functions of {functions} tokens do not fit"
         )
-    _check_order(manifest)
-    _check_experts(manifest)
+    ends = {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}
+    check_order(manifest.packages, manifest.files, ends)
+    check_experts(manifest.packages)
     for part in manifest.packages:
         if {name: f.tokens for name, f in part.functions.items()} != functions:
             raise ValueError(f"{part.package} has other functions than the first package")
@@ -238,46 +240,6 @@ def _check_head(manifest: Manifest) -> None:
     V = manifest.embedding.shape[0]
     if tokens != ["token"] and (tokens != logits or sum(manifest.splits) != V):
         raise ValueError(f"the head gives {tokens}, {manifest.splits} rows of a vocabulary of {V}")
-
-
-def _check_order(manifest: Manifest) -> None:
-    """Nothing is left out, and layers come in order; raises ValueError."""
-    packages = {part.package for part in manifest.packages}
-    if left := {name.split("/")[0] for name in manifest.files if "/" in name} - packages:
-        raise ValueError(f"{min(left)} is among the files, but is no part of the model")
-    layer, ends, mixed = 0, {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}, False
-    for part in manifest.shards:
-        first, last = part.layers or (None, None)
-        if first != layer or last < first + (not mixed):  # what is behind experts may end it all
-            raise ValueError(f"{part.package}, layers {first} to {last}, is out of order")
-        given = [f.outputs.keys() for f in part.functions.values()]
-        mixed, ended = (all(own & names for own in given) for names in ({"gates"}, ends))
-        layer = last if ended or mixed else layer
-    if not ended:
-        raise ValueError(f"no part ends layer {layer} by giving hidden_out")
-
-
-def _check_experts(manifest: Manifest) -> None:
-    """Gates are followed by as many experts, in order; raises ValueError."""
-    number = count = 0
-    layers = None
-    for part in [*manifest.packages, None]:
-        if part and part.part == "experts":
-            if (part.expert, part.layers) != (number, layers) or number == count:
-                raise ValueError(
-                    f"{part.package}, expert {part.expert} of layers {part.layers}, is out of "
-                    f"order; expected: {number} of {count}, of layers {layers}"
-                )
-            number += 1
-            continue
-        if number != count:
-            raise ValueError(f"layers {layers} have {number} experts, and gates for {count}")
-        if part:
-            gates = [f.outputs.get("gates") for f in part.functions.values()]
-            sizes = {(*gate.shape, 0, 0)[1] if gate else 0 for gate in gates}
-            number, count, layers = 0, max(sizes), part.layers
-            if len(sizes) > 1:
-                raise ValueError(f"{part.package}: functions with gates for {sorted(sizes)}")
 
 
 def _host(manifest: Manifest, tokens: int) -> Shapes:

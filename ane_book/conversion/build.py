@@ -24,13 +24,14 @@ from ane_book.conversion.place.journal import Journal
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.decoder import lower_blocks, write_head, write_norm, write_shard
-from ane_book.conversion.write.experts import expert_weights, write_experts
+from ane_book.conversion.write.experts import Parted, expert_weights, write_experts
 from ane_book.conversion.write.projections import (
     cut_weights,
     sources,
     write_host,
     write_projection,
 )
+from ane_book.conversion.write.trunk import write_trunk
 from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
@@ -220,6 +221,17 @@ class BundleBuilder:
         for program in programs:
             write = partial(self.piece, program=program, pieces=pieces, state=state)
             self._whole(program.package, write)
+
+    def parted(self, pieces: dict, layer: int) -> dict[str, Parted]:
+        """The block of a layer, cut at its experts, by function."""
+        kind = find(self.config.architecture).kinds(self.config)[layer]
+        return {name: pieces[name, kind] for name in self.functions}
+
+    def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, Tensor]) -> None:
+        """Write the package of a trunk; `state` is the state dict of the layer that begins."""
+        first = {} if layer else decoder.end_weights(self.config, "first", self.read)
+        behind = self.behind(layer - 1, pieces) if layer else {}
+        write_trunk(path, self.config, self.recipe, pieces, layer, first, (behind, state))
 
     def behind(self, layer: int, pieces: dict) -> dict[str, Tensor]:
         """The parameters of what is behind the experts of a layer, its state dict's."""

@@ -146,7 +146,7 @@ class GoldenPass:
             if layer < self.config.num_layers:
                 carried |= {f"{n}_{layer}": value[0, :, 0].numpy() for n, value in values.items()}
         states = torch.cat(hidden)[:, :, 0].numpy()  # (n + 1, C, T)
-        results = self._results() | carried | heard(self.folder)
+        results = self._results() | (heard(self.folder) or carried)
         with path.open("wb") as file:
             np.savez(file, tokens=self.tokens, hidden=states, **results)
 

@@ -67,6 +67,7 @@ class Zaya(Dense):
     """`model_type` "zaya": ZAYA1-8B."""
 
     model_type = "zaya"
+    after_mixture = ("mixture_scaling", "mixture_residual")
     Config = ZayaConfig
     after_mixture: ClassVar = ("mixture_scaling.", "mixture_residual.")
     fixed: ClassVar = {

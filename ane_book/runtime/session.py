@@ -20,6 +20,7 @@ from ane_book.options import Sampling, checked
 from ane_book.runtime.answer import Clock, Result, Stream, alone
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.engine import Engine
+from ane_book.runtime.experts import Calls
 from ane_book.runtime.sampling import Sampler
 from ane_book.runtime.streaming import TextStream
 from ane_book.text.chat import Messages, as_messages
@@ -95,6 +96,11 @@ class Session:
     def _clear(self) -> None:
         self._engine.clear()
         self._tokens.clear()
+
+    @property
+    def calls(self) -> Calls:
+        """How often each program was called since: see `ane_book.runtime.experts`."""
+        return self._engine.calls
 
     def rewind(self, position: int) -> None:
         """Forget all but the first `position` tokens: later slots stay masked until overwritten."""

@@ -9,10 +9,11 @@ for the host to append. Tails are the host's with both.
 Letters are those of `ane_book.models.base.layers`; n is the number of layers in a shard.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ane_book.conversion.quantize import find_scheme
+from ane_book.conversion.write.experts import Parted, lower_parted
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Piece, Stored, lower
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.decoder import Winner
@@ -24,14 +25,17 @@ from torch import Tensor
 __all__ = [
     "Pieces",
     "add_convolution",
+    "close_frame",
     "for_all_heads",
+    "handed",
     "lower_blocks",
+    "open_frame",
     "write_head",
     "write_norm",
     "write_shard",
 ]
 
-Pieces = dict[tuple[str, str], Piece]  # function and kind of block -> the lowered block
+Pieces = dict[tuple[str, str], Piece | Parted]  # function and kind of block -> the lowered block
 CACHE = ("keys", "values")
 
 
@@ -39,6 +43,8 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
     """One block of each kind, and what comes before the "first", lowered for each function."""
     D, architecture, pieces = config.head_dim, find(config.architecture), {}
     kinds, kept = architecture.kinds(config), _kept(config, recipe)
+    layout = architecture.layout(config)
+    make = lower_parted if layout and layout.apart else lower
     for name, T in recipe.functions.items():
         rows = config.group * T if T > 1 else 1  # one row of the mask serves all heads when T = 1
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
@@ -56,7 +62,7 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
             }
             outputs = ["hidden_out", *(f"new_{n}" for n in kept), *(f"{n}_out" for n in handed)]
             block = architecture.block(config, kind)
-            pieces[name, kind] = lower(block, inputs, outputs, config.rms_norm_eps)
+            pieces[name, kind] = make(block, inputs, outputs, config.rms_norm_eps)
     return pieces
 
 
@@ -85,13 +91,13 @@ def write_shard(
     stored = [package.write_weights(state, scheme) for state in weights]
     for name, T in recipe.functions.items():
         function = package.function(name)
-        frame = _open_frame(function, config, recipe, layers, T)
+        frame = open_frame(function, config, recipe, layers, T)
         if before:
             feeds = {"hidden": "hidden"}
             (frame["hidden"],) = function.stamp(pieces[name, "first"], "first", feeds, before)
         own = {kind: piece for (function, kind), piece in pieces.items() if function == name}
         new = _stamp_layers(function, config, own, layers, frame, stored)
-        _close_frame(function, config, recipe, layers, frame, new, T)
+        close_frame(function, config, recipe, layers, frame, new, T)
     package.finish("decode", f"Layers {layers.start} to {layers.stop - 1}, made by ane-book")
 
 
@@ -106,7 +112,7 @@ def _stamp_layers(
     """Stamp one layer after the other; what each gives, by what its block calls it."""
     architecture, given, new = find(config.architecture), dict(frame), []
     kinds, carried = architecture.kinds(config), architecture.carried(config)
-    leaving = {"hidden_out": "hidden_out"} | _handed(config, layers.stop, "{}_out")
+    leaving = {"hidden_out": "hidden_out"} | handed(config, layers.stop, "{}_out")
     for i, layer in enumerate(layers):
         feeds = {key: given.get(key, key) for key in architecture.feeds(kinds[layer])}
         feeds |= {name: given[name] for name in ("hidden", *carried) if name in given}
@@ -118,7 +124,7 @@ def _stamp_layers(
     return new
 
 
-def _handed(config: DecoderConfig, layer: int, name: str = "{}") -> dict[str, str]:
+def handed(config: DecoderConfig, layer: int, name: str = "{}") -> dict[str, str]:
     """What packages call the values that come to a layer from the one before it, by what blocks
     call them; {} before the first layer and after the last."""
     if layer in (0, config.num_layers):
@@ -127,15 +133,20 @@ def _handed(config: DecoderConfig, layer: int, name: str = "{}") -> dict[str, st
     return {name.format(own): f"{own}_{layer}" for own in carried}
 
 
-def _open_frame(
-    function: FunctionWriter, config: DecoderConfig, recipe: Recipe, layers: range, T: int
+def open_frame(
+    function: FunctionWriter,
+    config: DecoderConfig,
+    recipe: Recipe,
+    layers: range,
+    T: int,
+    hidden: str | None = None,
 ) -> dict:
     """Inputs, states, and this call's views of them: masks for all heads, the `cache` as it is now,
-    and what is `kept`, by layer."""
+    and what is `kept`, by layer. hidden: the value that is the hidden state, if it is no input."""
     n, carried = len(layers), find(config.architecture).carried(config)
-    frame = {"hidden": function.input("hidden", "fp16", (1, config.hidden_size, 1, T))}
+    frame = {"hidden": hidden or function.input("hidden", "fp16", (1, config.hidden_size, 1, T))}
     masks = _add_feeds(function, config, recipe, layers, T)
-    for own, name in _handed(config, layers.start).items():
+    for own, name in handed(config, layers.start).items():
         frame[own] = function.input(name, "fp16", (1, carried[own], 1, T))
     if recipe.kv == "state":
         function.input("position", "int32", (1,))
@@ -185,7 +196,7 @@ def for_all_heads(
     }
 
 
-def _close_frame(
+def close_frame(
     function: FunctionWriter,
     config: DecoderConfig,
     recipe: Recipe,
@@ -193,8 +204,12 @@ def _close_frame(
     frame: dict,
     new: list[dict[str, str]],
     T: int,
+    results: Sequence[str] = ("hidden_out",),
 ) -> None:
-    """Gather what the layers gave; write it to the states or hand it to the host."""
+    """Gather what the layers gave; write it to the states or hand it to the host.
+
+    results: what leaves the package beside it.
+    """
     n, K, D = len(new), config.num_kv_heads, config.head_dim
     rows = {}
     for name, (channels, *_) in _kept(config, recipe).items():
@@ -206,7 +221,7 @@ def _close_frame(
         )  # fmt: skip
     _write_states(function, recipe, frame["cache"], rows, (n, K, T, D))
     given = [own for name, own in rows.items() if name not in frame["cache"]]
-    function.finish(["hidden_out", *given, *_handed(config, layers.stop).values()])
+    function.finish([*results, *given, *handed(config, layers.stop).values()])
 
 
 def _write_states(

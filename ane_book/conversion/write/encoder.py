@@ -140,8 +140,9 @@ def _stamp_trunk(
         (hidden,) = function.stamp(pieces["first"], "first", {"hidden": hidden}, parts["first"])
     results = [hidden]
     if not last:
-        results = block.stamp_before(function, layer, {"hidden": hidden}, parts["before"])
+        own = {"hidden": hidden}
+        results = block.stamp_before(function, layer, own, parts["before"]).values()
     elif parts["last"]:
         own, out = {"hidden": hidden}, {"logits": "logits"}
         results = function.stamp(pieces["last"], "last", own, parts["last"], out)
-    function.finish(results)
+    function.finish(list(results))

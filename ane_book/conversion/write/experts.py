@@ -41,18 +41,28 @@ class Parted:
         return {value: f"layer{layer}_held_{i}" for i, value in enumerate(self.held)}
 
     def stamp_before(
-        self, function: FunctionWriter, layer: int, feeds: dict[str, str], weights: dict
-    ) -> list[str]:
+        self,
+        function: FunctionWriter,
+        layer: int,
+        feeds: dict[str, str],
+        weights: dict,
+        names: dict[str, str] | None = None,
+    ) -> dict[str, str]:
         """Add to a trunk what is before the experts of a layer; what `feeds` lacks becomes an input
-        of the trunk. Returns the names of the results."""
+        of the trunk.
+
+        names: of results that leave it beside `x`, `gates` and what is held. Returns what all
+        results are called, by what the block calls them.
+        """
         piece = self.before
         own = feeds | {
             value: function.input(value, "fp16", shape)
             for value, shape in piece.inputs.items()
             if value not in feeds
         }
-        names = {name: name for name in piece.outputs} | self.names(layer)
-        return function.stamp(piece, "before", own, weights, names)
+        names = {"x": "x", "gates": "gates"} | self.names(layer) | (names or {})
+        results = function.stamp(piece, "before", own, weights, names)
+        return dict(zip(piece.outputs, results, strict=True))
 
     def stamp_behind(
         self, function: FunctionWriter, layer: int, weights: dict, out: str | None = None

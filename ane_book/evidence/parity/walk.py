@@ -25,11 +25,8 @@ DECODED = 8  # golden tokens that also go one by one; what is new after a few is
 
 def walk(bundle: Bundle, golden: dict[str, np.ndarray], precision: str) -> Iterator[Stage]:
     """Every stage in order, computed in "fp32" or "fp16"; the last one is the whole bundle."""
-    decoder, way = bundle.manifest.task == "text-generation", _encoder
-    if bundle.manifest.experts:
-        way = _mixed_encoder
-    elif decoder:
-        way = _decoder
+    decoder, mixed = bundle.manifest.task == "text-generation", bool(bundle.manifest.experts)
+    way = ((_encoder, _mixed_encoder), (_decoder, _mixed_decoder))[decoder][mixed]
     yield from way(bundle, golden, precision)
 
 
@@ -63,6 +60,28 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
         program.clear()
         chain = program.run("prefill", chain, T)
     yield from _ends(bundle, golden, precision, chain["hidden"].astype(dtype))
+
+
+def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
+    """A decoder whose experts are programs."""
+    ids, dtype = golden["tokens"], MILBackend(precision).dtype
+    feeds = Feeds(bundle, dtype)
+
+    def call(function: str, first: int, last: int) -> dict[str, np.ndarray]:
+        own = feeds.of(function, ids[first:last], first)
+        return {name: value.copy() for name, value in own.items()}  # the next call changes them
+
+    T, n = len(ids), min(DECODED, len(ids))
+    whole = Run("prefill", [call("prefill", 0, T)], T, taught=False)
+    runs = [
+        Run("prefill", [call("prefill", 0, T)], T),
+        Run("decode", [call("decode", t, t + 1) for t in range(n)], 1),
+        whole,
+    ]
+    hidden = runs[0].result("hidden")
+    yield judged("embedding", "", precision, hidden, golden["hidden"][0])
+    yield from walk_experts(bundle, golden, precision, runs)
+    yield from _ends(bundle, golden, precision, whole.calls[0]["hidden"].astype(dtype))
 
 
 def given(bundle: Bundle, golden: dict, program: int, dtype: np.dtype) -> dict[str, np.ndarray]:

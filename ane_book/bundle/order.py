@@ -1,0 +1,50 @@
+"""The order of a bundle's packages: layer after layer, the experts of each behind its gates."""
+
+from collections.abc import Iterable, Set
+
+from ane_book.bundle.parts import Part
+
+__all__ = ["check_experts", "check_order"]
+
+
+def check_order(parts: list[Part], files: Iterable[str], ends: Set[str]) -> None:
+    """Nothing is left out, and layers come in order; raises ValueError.
+
+    ends: results of which one ends some layers, unless experts follow.
+    """
+    packages = {part.package for part in parts}
+    if left := {name.split("/")[0] for name in files if "/" in name} - packages:
+        raise ValueError(f"{min(left)} is among the files, but is no part of the model")
+    layer, mixed, ended = 0, False, True
+    for part in (part for part in parts if part.part == "layers"):
+        first, last = part.layers or (None, None)
+        if first != layer or last < first + (not mixed):  # what is behind experts may end it all
+            raise ValueError(f"{part.package}, layers {first} to {last}, is out of order")
+        given = [f.outputs.keys() for f in part.functions.values()]
+        mixed, ended = (all(own & names for own in given) for names in ({"gates"}, ends))
+        layer = last if ended or mixed else layer
+    if not ended:
+        raise ValueError(f"no part ends layer {layer} by giving hidden_out")
+
+
+def check_experts(parts: list[Part]) -> None:
+    """Gates are followed by as many experts, in order; raises ValueError."""
+    number = count = 0
+    layers = None
+    for part in [*parts, None]:
+        if part and part.part == "experts":
+            if (part.expert, part.layers) != (number, layers) or number == count:
+                raise ValueError(
+                    f"{part.package}, expert {part.expert} of layers {part.layers}, is out of "
+                    f"order; expected: {number} of {count}, of layers {layers}"
+                )
+            number += 1
+            continue
+        if number != count:
+            raise ValueError(f"layers {layers} have {number} experts, and gates for {count}")
+        if part:
+            gates = [f.outputs.get("gates") for f in part.functions.values()]
+            sizes = {(*gate.shape, 0, 0)[1] if gate else 0 for gate in gates}
+            number, count, layers = 0, max(sizes), part.layers
+            if len(sizes) > 1:
+                raise ValueError(f"{part.package}: functions with gates for {sorted(sizes)}")

@@ -1,0 +1,77 @@
+"""A decoder's trunks: what is behind the experts of a layer, and before those of the next one.
+
+The cache, the tails and what layers hand on are with the trunk that has the layer's attention.
+"""
+
+from pathlib import Path
+
+from ane_book.conversion.quantize import find_scheme
+from ane_book.conversion.write.decoder import Pieces, close_frame, handed, open_frame
+from ane_book.conversion.write.experts import trunk_weights
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Stored
+from ane_book.models import DecoderConfig, find
+from ane_book.options import Recipe
+from torch import Tensor
+
+__all__ = ["write_trunk"]
+
+Parts = dict[str, dict[str, Stored]]  # of a trunk: "first", "behind" and "before"
+
+
+def write_trunk(
+    path: Path,
+    config: DecoderConfig,
+    recipe: Recipe,
+    pieces: Pieces,
+    layer: int,
+    first: dict[str, Tensor],
+    states: tuple[dict[str, Tensor], dict[str, Tensor]],
+) -> None:
+    """Write the package of what is behind the experts of the layer before this one, and before
+    those of this one; `states` are the state dicts of the two layers, {} where there is none.
+
+    first: the state dict of what comes before all layers, {} where nothing does.
+    """
+    package, scheme, parts = PackageWriter(path), find_scheme(recipe.quant), {}
+    kinds = find(config.architecture).kinds(config)
+    parts["first"] = package.write_weights(first)
+    for part, i, state in (("behind", layer - 1, states[0]), ("before", layer, states[1])):
+        if 0 <= i < len(kinds):
+            piece = getattr(pieces["decode", kinds[i]], part)
+            parts[part] = package.write_weights(trunk_weights(piece, state), scheme)
+    for name, T in recipe.functions.items():
+        own = {kind: piece for (function, kind), piece in pieces.items() if function == name}
+        _stamp(package.function(name), config, recipe, own, layer, parts, T)
+    package.finish("decode", f"Trunk {layer}, made by ane-book")
+
+
+def _stamp(
+    function: FunctionWriter,
+    config: DecoderConfig,
+    recipe: Recipe,
+    pieces: dict,
+    layer: int,
+    parts: Parts,
+    T: int,
+) -> None:
+    """One function of a trunk."""
+    architecture, hidden, last = find(config.architecture), None, layer == config.num_layers
+    kinds, carried = architecture.kinds(config), architecture.carried(config)
+    if layer > 0:
+        block, out = pieces[kinds[layer - 1]], "hidden_out" if last else None
+        hidden = block.stamp_behind(function, layer - 1, parts["behind"], out)
+    if last:
+        function.finish([hidden])
+        return
+    layers = range(layer, layer + 1)
+    frame = open_frame(function, config, recipe, layers, T, hidden)
+    if parts["first"]:
+        own = {"hidden": frame["hidden"]}
+        (frame["hidden"],) = function.stamp(pieces["first"], "first", own, parts["first"])
+    feeds = {key: frame.get(key, key) for key in architecture.feeds(kinds[layer])}
+    feeds |= {name: frame[name] for name in ("hidden", *carried) if name in frame}
+    feeds |= {name: each for name, (each,) in frame["kept"].items()}
+    block, leaving = pieces[kinds[layer]], handed(config, layers.stop, "{}_out")
+    new = block.stamp_before(function, layer, feeds, parts["before"], leaving)
+    results = [new[name] for name in ("x", "gates", *block.held)]
+    close_frame(function, config, recipe, layers, frame, [new], T, results)

@@ -1,0 +1,115 @@
+"""ZAYA with its experts as programs: cache, tails and the router's state stay with the trunks.
+
+A token takes one expert or none; the one that takes none wakes nobody.
+"""
+
+from _tiny import write_checkpoint
+from _zaya import SIZES, tiny_zaya
+import ane_book
+from ane_book.conversion.plan import plan
+from ane_book.evidence.parity import check_parity
+from ane_book.runtime import Session
+import numpy as np
+import pytest
+import torch
+
+#: Of each size: how its experts are programs, and who keeps the cache.
+RECIPES = {
+    "usual": {"experts": "dispatch", "kv": "state"},
+    "odd": {"experts": "functions", "kv": "host"},
+    "sliding": {"experts": "functions", "kv": "state"},
+}
+PREFILL = 8
+
+
+def some_ids(tokens: int) -> list[int]:
+    return torch.randint(0, 257, (tokens,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory):
+    """`apart(size)` -> (transformers model, folder of its checkpoint, bundle), made once."""
+    made = {}
+
+    def make(size: str):
+        if size not in made:
+            model, folder = tiny_zaya(size), tmp_path_factory.mktemp(size)
+            checkpoint = write_checkpoint(model, folder / "checkpoint")
+            recipe = {"context": 112, "prefill": PREFILL} | RECIPES[size]
+            bundle = ane_book.convert(str(checkpoint), out=folder / "bundle", **recipe)
+            made[size] = model, checkpoint, bundle
+        return made[size]
+
+    return make
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_logits_and_64_greedy_tokens_are_those_of_transformers(apart, size):
+    model, _, bundle = apart(size)
+    options = {"max_new_tokens": 64, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    ids = model.generate(torch.tensor([some_ids(30)]), **options)[0].tolist()
+    expected = model(torch.tensor([ids])).logits[0].numpy()
+    session = Session(bundle, precision="fp32")
+    found = np.vstack([session.logits(ids[:30]), *map(session.decode, ids[30:])])
+    assert abs(found - expected).max() < 1e-3
+    assert found[29:-1].argmax(axis=1).tolist() == ids[30:]
+    half = Session(bundle).logits(ids).ravel()
+    cosine = half @ expected.ravel() / np.linalg.norm(half) / np.linalg.norm(expected)
+    assert cosine > 0.999
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_prompt_cut_anywhere_and_rewinding_give_the_same(apart, size):
+    model, _, bundle = apart(size)
+    ids = some_ids(2 * PREFILL + 3)
+    expected = model(torch.tensor([ids])).logits[0].numpy()
+    session = Session(bundle, precision="fp32")
+    for cut in range(1, len(ids)):
+        session.reset()
+        found = np.vstack([session.logits(ids[:cut]), session.logits(ids[cut:])])
+        assert abs(found - expected).max() < 1e-3, cut
+    for position in (PREFILL + 1, 3, 0):
+        session.rewind(position)
+        assert abs(session.logits(ids[position:]) - expected[position:]).max() < 1e-3
+
+
+def chosen_by(model, ids: list[int]) -> list[np.ndarray]:
+    """The expert of each token, by layer, as `transformers` has it; E is none of them."""
+    output = model(torch.tensor([ids]), output_router_logits=True)
+    return [
+        (scores.softmax(dim=1) + layer.mlp.gate.balancing_biases).argmax(dim=1).numpy()
+        for layer, scores in zip(model.model.layers, output.router_logits, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_token_calls_its_expert_alone_and_none_where_it_takes_none(apart, size):
+    model, _, bundle = apart(size)
+    ids, E = some_ids(60), bundle.config.num_experts
+    layers = chosen_by(model, ids)
+    session = Session(bundle, precision="fp32")
+    session.logits(ids[:-1])
+    layer_of = {(p.package, p.expert): p.layers for p in bundle.manifest.packages}
+    nobody = 0
+    for t in range(20, 60):
+        session.rewind(t)
+        session.calls.clear()
+        session.decode(ids[t])
+        calls = session.calls
+        woken = {(layer_of[name][0], name[1]) for name in calls if name[1] is not None}
+        expected = {(i, int(choice[t])) for i, choice in enumerate(layers) if choice[t] < E}
+        assert woken == expected
+        around = len(layers) + 1 + len(bundle.manifest.head)
+        assert calls.total() == around + len(expected)
+        nobody += len(expected) < len(layers)
+    assert nobody, "some token takes no expert, or nothing is shown of those"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_parity_and_the_bytes_that_were_planned(apart, size):
+    _, checkpoint, bundle = apart(size)
+    found = check_parity(bundle, checkpoint)
+    assert found.passed, found.reason
+    files = bundle.path.rglob("weight.bin")
+    written = {file.parents[3].name: file.stat().st_size for file in files}
+    assert written == plan(bundle.config, bundle.recipe).packages
