@@ -75,7 +75,7 @@ class Recipe(BaseModel):
         "them); a lut also with -g1, -g8, -g32 or -tensor, the output channels of a palette. "
         "auto:BITS, such as auto:5 (+3.7 %), spends so many bits a weight, head included, on "
         "palettes and int8 where the loss on a text feels it most, with error feedback; "
-        "auto-int:BITS on integers alone.",
+        "auto-int:BITS on integers alone; stored keeps the integers of an ONNX bundle.",
     )
     quant_head: str | None = Field(None, description="The head's; by default as quant.")
     partition: Literal["layers", "whole", "projections"] = Field(
@@ -110,6 +110,11 @@ class Recipe(BaseModel):
     def is_calibrated(self) -> bool:
         """Whether matrices are stored by a budget, with a text at hand."""
         return any(name.startswith("auto") for name in (self.quant, self.quant_head))
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether matrices keep the integers that their source has."""
+        return "stored" in (self.quant, self.quant_head)
 
     @property
     def functions(self) -> dict[str, int]:

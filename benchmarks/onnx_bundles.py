@@ -154,7 +154,12 @@ def plain(folder: Path, out: Path) -> Path:
             if node.op_type == "Cast" and item.name == "to" and item.i == onnx.TensorProto.FLOAT16:
                 item.i = onnx.TensorProto.FLOAT
         nodes.append(node)
-    used = {name for node in nodes for name in node.input}
+    used, alive = {value.name for value in graph.output}, []
+    for node in reversed(nodes):  # without what shaped the integers
+        if used.intersection(node.output):
+            alive.append(node)
+            used.update(node.input)
+    nodes = alive[::-1]
     for name, tensor in stored.items():
         array = numpy_helper.to_array(tensor)
         if name in used and array.dtype in (np.float16, np.float32) and name not in widened:

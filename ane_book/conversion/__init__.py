@@ -16,6 +16,7 @@ from ane_book.conversion.place import check_ours, check_place, is_empty, recover
 from ane_book.conversion.place.key import code_key
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.conversion.recipe import make_recipe
+from ane_book.conversion.stored import StoredBuilder
 from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
 from ane_book.models import find, read_config
 from ane_book.options import Recipe
@@ -73,7 +74,9 @@ def _convert(
         name, weights = _open(model, source)
         config = read_config(weights.config())
         made = make_recipe(config, **options)
-        kind = CalibratedBuilder if made.is_calibrated else BUILDERS[find(config.architecture).task]
+        kind = BUILDERS[find(config.architecture).task]
+        if made.is_calibrated or made.is_stored:
+            kind = CalibratedBuilder if made.is_calibrated else StoredBuilder
         builder = kind(name, weights, config, made, progress)
         bundle = _build(builder, out, force)
         if key:

@@ -22,12 +22,14 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
         raise InvalidInput("experts goes with mixtures of experts, and this model is none")
     recipe = checked(Recipe, options)
     find_scheme(recipe.quant), find_scheme(recipe.quant_head)
-    if recipe.is_calibrated and recipe.partition == "projections":
+    if recipe.is_calibrated and recipe.is_stored:
+        raise InvalidInput(f"quant {recipe.quant} and {recipe.quant_head} do not go together")
+    if (recipe.is_calibrated or recipe.is_stored) and recipe.partition == "projections":
         raise InvalidInput(
             f"quant {recipe.quant} chooses for the matrices of whole layers; with partition "
             '"projections" take a scheme by its name'
         )
-    if recipe.is_calibrated and recipe.experts in APART:
+    if (recipe.is_calibrated or recipe.is_stored) and recipe.experts in APART:
         raise InvalidInput(
             f"quant {recipe.quant} chooses for the matrices of whole layers; with experts "
             f'"{recipe.experts}" take a scheme by its name'
@@ -82,6 +84,7 @@ def _refuse_generation(options: dict) -> None:
         "prefill": options.get("prefill") is not None,
         "argmax_output": bool(options.get("argmax_output")),
         "quant_head": options.get("quant_head") is not None,
+        "stored as quant": options.get("quant") == "stored",
         "a budget as quant": str(options.get("quant")).startswith("auto"),
         "partition": options.get("partition") == "projections",
     }

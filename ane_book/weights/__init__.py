@@ -33,7 +33,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 from pydantic.dataclasses import dataclass
 
-__all__ = ["Shape", "TokenizerFiles", "WeightSource", "open_source"]
+__all__ = ["Integers", "Shape", "TokenizerFiles", "WeightSource", "open_source"]
 
 TEXT_BYTES = 100_000_000  # a config.json has 1 kB, a tokenizer.json 35 MB at most
 
@@ -51,6 +51,34 @@ class TokenizerFiles:
     bos_token_id: int | None = None
     bos_token: str | None = None  # the two that templates refer to by name
     eos_token: str | None = None
+
+
+@dataclass(frozen=True, config={"arbitrary_types_allowed": True})
+class Integers:
+    """A matrix as a file stores it: w = scale * (data - zero), by blocks of a row's columns.
+
+    data (out, in), int8 or uint8. scale (out, B) float32. zero (out, B) of data's dtype, or None
+    where it is 0 throughout. bits: 4 or 8, of data and of zero.
+    """
+
+    data: np.ndarray
+    scale: np.ndarray
+    zero: np.ndarray | None
+    bits: int
+
+    def rows(self, start: int, stop: int) -> "Integers":
+        """Some of its rows."""
+        zero = None if self.zero is None else self.zero[start:stop]
+        return Integers(self.data[start:stop], self.scale[start:stop], zero, self.bits)
+
+    def halved(self) -> np.ndarray:
+        """(out, in) float32: what it stands for with scales in fp16, in the values of fp16."""
+        block = self.data.shape[1] // self.scale.shape[1]
+        wide = self.data.astype(np.float32)
+        if self.zero is not None:
+            wide -= np.repeat(self.zero.astype(np.float32), block, axis=1)
+        wide *= np.repeat(self.scale.astype(np.float16).astype(np.float32), block, axis=1)
+        return wide.astype(np.float16).astype(np.float32)
 
 
 class WeightSource(ABC):
@@ -74,6 +102,10 @@ class WeightSource(ABC):
         Raises InvalidWeights when the source has no tensor of that name.
         """
 
+    def integers(self, name: str) -> Integers | None:
+        """A matrix as it is stored, where that is by integers that Core ML has a form for."""
+        return None
+
     @abstractmethod
     def config(self) -> dict:
         """The fields of a Hugging Face `config.json`, with `rope_theta` at the top and
@@ -96,6 +128,16 @@ class WeightSource(ABC):
                 while block := file.read(1 << 20):
                     digest.update(block)
         return digest.hexdigest()
+
+
+def joined(parts: list[Integers]) -> Integers | None:
+    """The rows of several matrices as those of one; None where they are not stored alike."""
+    forms = {(p.bits, p.data.dtype, p.scale.shape[1], p.zero is None) for p in parts}
+    if len(forms) != 1:
+        return None
+    zeros = None if parts[0].zero is None else np.concatenate([p.zero for p in parts])
+    data, scale = (np.concatenate([getattr(p, name) for p in parts]) for name in ("data", "scale"))
+    return Integers(data, scale, zeros, parts[0].bits)
 
 
 def open_source(path: str | Path) -> WeightSource:

@@ -1,6 +1,9 @@
 """ONNX bundles as a source: every way to store a matrix, and the graphs that have them."""
 
 import ane_book
+from ane_book.conversion.quantize import scheme_warning
+from ane_book.errors import InvalidInput
+from ane_book.mil.package.reader import Package
 from ane_book.weights import open_source
 import numpy as np
 import pytest
@@ -100,3 +103,58 @@ def test_what_no_configuration_says_is_found_in_the_graph(tmp_path):
 def test_the_tokenizer_is_the_folders(made):
     files = open_source(made("int4")[0]).tokenizer()
     assert files.eos_token_ids == (256,)
+
+
+# --- the integers as they are
+
+
+def blocks_of(package) -> list[dict]:
+    """What the blockwise constants of a package hold, in order: their operands by name."""
+    found = []
+    for operation in Package(package).functions["decode"].operations():
+        if operation.type == "constexpr_blockwise_shift_scale":
+            found.append({key: item.array() for key, (item,) in operation.inputs.items()})
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::ane_book.errors.SchemeWarning")
+@pytest.mark.parametrize("name", ["int4 packed", "int4 zero points", "int8", "int2"])
+def test_stored_integers_reach_the_package_as_they_are(made, name, tmp_path):
+    folder, weights = made(name)
+    source = open_source(folder)
+    bundle = ane_book.convert(
+        str(folder), out=tmp_path / "b", quant="stored", context=64, prefill=32
+    )
+    layers, head = (blocks_of(bundle.path / part.package) for part in bundle.manifest.packages)
+    assert len(layers) == 4 * FORMS[name].L and len(head) == 1
+    names = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]
+    parts = [source.integers(f"model.layers.0.{part}.weight") for part in names]
+    data, scale = (np.concatenate([getattr(p, n) for p in parts]) for n in ("data", "scale"))
+    np.testing.assert_array_equal(layers[0]["data"][:, :, 0, 0], data)
+    np.testing.assert_array_equal(layers[0]["scale"][:, :, 0, 0], scale.astype(np.float16))
+    assert ("offset" in layers[0]) == bool(FORMS[name].zeros)
+    for operands, meant in ((layers[3], "model.layers.0.mlp.down_proj"), (head[0], "lm_head")):
+        wide = operands["data"].astype(np.float32)
+        block = wide.shape[1] // operands["scale"].shape[1]
+        if "offset" in operands:
+            wide -= np.repeat(operands["offset"].astype(np.float32), block, axis=1)
+        wide = wide * np.repeat(operands["scale"].astype(np.float32), block, axis=1)
+        np.testing.assert_allclose(wide[:, :, 0, 0], weights[f"{meant}.weight"], rtol=2**-10.9)
+    logits = ane_book.load(bundle.path, precision="fp32").logits(range(20))
+    expected = Runtime(folder, FORMS[name].D).logits(list(range(20)))
+    np.testing.assert_allclose(logits, expected, atol=0.03 * np.abs(expected).max())
+
+
+@pytest.mark.filterwarnings("ignore::ane_book.errors.SchemeWarning")
+def test_stored_needs_integers(made, tmp_path):
+    for name, said in (
+        ("fp32 tied", "stores no integers"),
+        ("int4 float zero points", "no integers"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            ane_book.convert(str(made(name)[0]), out=tmp_path / "b", quant="stored")
+    assert scheme_warning("stored").startswith("stored: a weight whose scales change")
+    with pytest.raises(InvalidInput, match="whole layers"):
+        ane_book.convert(
+            str(made("int8")[0]), out=tmp_path / "b", quant="stored", partition="projections"
+        )

@@ -37,6 +37,8 @@ def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
     """
     if scheme.form == "plain":
         return [stored_bytes("fp16", shape)]
+    if scheme.form == "stored":  # at most: what a file has as integers takes less
+        return [stored_bytes("fp16", shape) + 2 * ALIGNMENT]
     if scheme.form == "auto":  # two operands, each of which may have to be aligned
         return [ceil(prod(shape) * scheme.bits / 8) + ALIGNMENT, ALIGNMENT]
     outputs, inputs = shape[:2]

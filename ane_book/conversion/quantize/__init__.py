@@ -21,6 +21,7 @@ from typing import Literal
 from ane_book import claims
 from ane_book.conversion.quantize.kmeans import centres, middles
 from ane_book.errors import InvalidInput
+from ane_book.weights import Integers
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ __all__ = [
     "AUTO",
     "LOSSES",
     "SCHEMES",
+    "STORED",
     "Encoded",
     "Scheme",
     "encode",
@@ -50,7 +52,7 @@ class Scheme:
     family: with "auto", the one of `AUTO` that matrices are stored by.
     """
 
-    form: Literal["plain", "linear", "palette", "auto"]
+    form: Literal["plain", "linear", "palette", "auto", "stored"]
     bits: float
     channels: int = 0
     block: int = 0
@@ -92,6 +94,9 @@ SCHEMES = {
 #: ran fast where palettes did not (claims int4-per-channel and palette-slow).
 AUTO = {"auto": ("lut4-g8", "lut6", "int8"), "auto-int": ("int4-channel", "int8")}
 BUDGET = 4.1, 8.0  # bits
+
+#: The integers that a file has, such as an ONNX bundle's, as they are; what has none in fp16.
+STORED = "stored"
 
 
 #: What they cost: the change of perplexity, by scheme of the layers and, where it is another, of
@@ -135,8 +140,8 @@ def scheme_warning(quant: str | None, head: str | None = None) -> str:
     """What to know before these schemes are chosen; empty for most."""
     quant, said = quant or "none", []
     names = dict.fromkeys((quant, head or quant))
-    if any(find_scheme(name).block for name in names):
-        said.append(f"{claims.find('scale-per-block').note('int4')}.")
+    if blocks := [name for name in names if find_scheme(name).block]:
+        said.append(f"{claims.find('scale-per-block').note(blocks[0])}.")
     together = _together(quant, head)
     losses = {name: LOSSES.get(name, 0.0) for name in names}
     if together in LOSSES:
@@ -155,10 +160,12 @@ def find_scheme(name: str) -> Scheme:
     """The scheme of this name, or InvalidInput with all names."""
     if name in SCHEMES:
         return SCHEMES[name]
+    if name == STORED:  # as many bits, and blocks, as the file has
+        return Scheme("stored", 16, 1, 1)
     budget = re.fullmatch(r"(auto|auto-int):(\d+(?:\.\d+)?)", name)
     if budget and BUDGET[0] <= float(budget[2]) <= BUDGET[1]:
         return Scheme("auto", float(budget[2]), family=budget[1])
-    known = ", ".join([*SCHEMES, *(f"{family}:BITS" for family in AUTO)])
+    known = ", ".join([*SCHEMES, STORED, *(f"{family}:BITS" for family in AUTO)])
     bits = f"{BUDGET[0]:g} to {BUDGET[1]:g}"
     raise InvalidInput(f"quant must be one of {known} (BITS {bits}), not {name!r}")
 
@@ -181,6 +188,16 @@ class Encoded:
         return cls("constexpr_blockwise_shift_scale", operands)
 
     @classmethod
+    def stored(cls, matrix: Integers) -> "Encoded":
+        """w = scale * (data - offset), the integers as they are."""
+        kind = f"{'u' if matrix.data.dtype == np.uint8 else ''}int{matrix.bits}"
+        operands = {"data": (kind, matrix.data), "scale": ("fp16", matrix.scale.astype(np.float16))}
+        if matrix.zero is not None:
+            operands["offset"] = kind, matrix.zero
+        operands = {key: (dtype, a[:, :, None, None]) for key, (dtype, a) in operands.items()}
+        return cls("constexpr_blockwise_shift_scale", operands)
+
+    @classmethod
     def palette(cls, bits: int, indices: np.ndarray, lut: np.ndarray) -> "Encoded":
         """w = lut[index]."""
         operands = {"indices": (f"uint{bits}", indices), "lut": ("fp16", lut)}
@@ -193,7 +210,7 @@ class Encoded:
 
 def encode(weight: Tensor, scheme: Scheme) -> Encoded:
     """A parameter of any shape by a scheme. Only projections, (O, C, 1, 1), are compressed."""
-    if scheme.form == "plain" or not _is_projection(weight):
+    if scheme.form in ("plain", "stored") or not _is_projection(weight):
         return Encoded("const", {"val": ("fp16", weight.half().numpy())})
     groups = scheme.groups(len(weight))
     if scheme.form == "linear":

@@ -20,10 +20,12 @@ from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
 from ane_book.models.base.config import DecoderConfig
 from ane_book.weights import (
+    Integers,
     Shape,
     TokenizerFiles,
     WeightSource,
     check_tensors,
+    joined,
     plain_rope,
     read_config,
     read_json,
@@ -104,6 +106,10 @@ class OnnxSource(WeightSource):
     def tensor(self, name: str) -> np.ndarray:
         pieces = [piece.read() for piece in self._find(name)]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def integers(self, name: str) -> Integers | None:
+        found = [piece.integers() for piece in self._find(name)]
+        return None if None in found else joined(found)
 
     def config(self) -> dict:
         return deepcopy(self._fields)

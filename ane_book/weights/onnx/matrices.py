@@ -16,7 +16,7 @@ in a row.
 from dataclasses import dataclass
 
 from ane_book.errors import InvalidWeights
-from ane_book.weights import Shape
+from ane_book.weights import Integers, Shape
 from ane_book.weights.onnx.file import Stored
 import numpy as np
 
@@ -139,6 +139,21 @@ class Blocks:
             numbers = unpack(packed, self.bits)[:, :B]
         return self._signed(numbers).astype(np.float32)
 
+    def stored(self, start: int, stop: int) -> Integers | None:
+        """Rows as they are stored; None where blocks do not divide them or zeros are no integers.
+
+        Without stored zero points the integers have a sign, and 0 is their zero. Those of two bits
+        come as ones of four.
+        """
+        if self.shape[1] % self.block or (self.zeros is not None and self.zeros.kind in FLOATS):
+            return None
+        data, scale, bits = self.integers(start, stop), self.scale(start, stop), max(self.bits, 4)
+        if self.zeros is not None:
+            return Integers(data, scale, self.zero(start, stop).astype(data.dtype), bits)
+        if self.signed or not self.middle:
+            return Integers(data, scale, None, bits)
+        return Integers((data.astype(np.int16) - self.middle).astype(np.int8), scale, None, bits)
+
     def rows(self, start: int, stop: int) -> np.ndarray:
         """(stop - start, K) float32, the caller's own; so many at a time."""
         K = self.shape[1]
@@ -166,6 +181,11 @@ class Piece:
     @property
     def shape(self) -> Shape:
         return self.stop - self.start, *self.source.shape[1:]
+
+    def integers(self) -> Integers | None:
+        """As they are stored, where that is by integers."""
+        is_blocks = isinstance(self.source, Blocks)
+        return self.source.stored(self.start, self.stop) if is_blocks else None
 
     def read(self) -> np.ndarray:
         """Float32, the caller's own."""
