@@ -133,6 +133,16 @@ def widen(node, stored: dict) -> tuple[str, np.ndarray]:
     return name, half(run_node(one, operands, feed, onnx.TensorProto.FLOAT))
 
 
+def needed(nodes: list, used: set[str]) -> tuple[list, set[str]]:
+    """The nodes that results need, without what shaped the integers; and all that they take."""
+    alive = []
+    for node in reversed(nodes):
+        if used.intersection(node.output):
+            alive.append(node)
+            used.update(node.input)
+    return alive[::-1], used
+
+
 def plain(folder: Path, out: Path) -> Path:
     """The bundle's graph with matrices of float32 in the place of its integers."""
     model = onnx.load(folder / "model.onnx")
@@ -154,12 +164,7 @@ def plain(folder: Path, out: Path) -> Path:
             if node.op_type == "Cast" and item.name == "to" and item.i == onnx.TensorProto.FLOAT16:
                 item.i = onnx.TensorProto.FLOAT
         nodes.append(node)
-    used, alive = {value.name for value in graph.output}, []
-    for node in reversed(nodes):  # without what shaped the integers
-        if used.intersection(node.output):
-            alive.append(node)
-            used.update(node.input)
-    nodes = alive[::-1]
+    nodes, used = needed(nodes, {value.name for value in graph.output})
     for name, tensor in stored.items():
         array = numpy_helper.to_array(tensor)
         if name in used and array.dtype in (np.float16, np.float32) and name not in widened:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.weights import open_source
+from ane_book.weights.onnx import is_bundle
 import numpy as np
 import pytest
 
@@ -262,3 +263,15 @@ def test_one_of_several_files_has_to_be_named(bundle):
     (folder / "onnx" / "embed_tokens.onnx").unlink()
     with pytest.raises(WeightsNotFound, match="embed_tokens.onnx"):
         open_source(model)
+
+
+def test_a_file_is_of_a_bundle_by_the_configuration_beside_it(bundle):
+    folder = bundle(apart=True)
+    model, place = folder / "onnx" / "decoder_model_merged.onnx", folder / "config.json"
+    assert is_bundle(model) and is_bundle(folder)
+    place.write_text(json.dumps({"model_type": "bert"}))
+    assert not is_bundle(model)
+    place.write_text(json.dumps({"model_type": "resnet"}))
+    assert not is_bundle(model)
+    place.unlink()
+    assert not is_bundle(model)

@@ -17,7 +17,7 @@ import math
 from pathlib import Path
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
-from ane_book.models import find
+from ane_book.models import ARCHITECTURES, find
 from ane_book.models.base.config import DecoderConfig
 from ane_book.weights import (
     Integers,
@@ -55,7 +55,14 @@ def is_bundle(path: Path) -> bool:
     """Whether a folder has a model of ONNX, or a file is one of a language model's folder."""
     if path.is_dir():
         return (path / GENAI).exists() or bool(_models(path))
-    return path.suffix == ".onnx" and _config_folder(path) is not None
+    folder = _config_folder(path) if path.suffix == ".onnx" else None
+    if folder is None or (folder / GENAI).exists():
+        return folder is not None
+    fields = read_json(folder / "config.json")
+    text = fields.get("text_config")
+    kind = (text if isinstance(text, dict) else fields).get("model_type")
+    known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    return known is not None and known.task == "text-generation"
 
 
 class OnnxSource(WeightSource):
@@ -132,7 +139,8 @@ class OnnxSource(WeightSource):
         tied = {"tie_word_embeddings": "lm_head.weight" not in self._pieces}
         if place.exists():
             fields = read_json(place)
-            fields = fields.get("text_config") or fields
+            text = fields.get("text_config")
+            fields = text if isinstance(text, dict) else fields
             return plain_rope(fields, str(place)) | tied
         context = self._genai.get("context_length")
         if not isinstance(context, int) or not 0 < context < 1 << 31:
