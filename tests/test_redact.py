@@ -109,6 +109,14 @@ class TestRedact:
         for x, y in zip(a.spans, b.spans, strict=True):
             assert x.score == pytest.approx(y.score, abs=1e-3)
 
+    def test_the_same_however_it_is_read(self, tagger):
+        tagging = Tagger(tagger("usual")[1], "fp32")
+        expected = tagging.redact(TEXT)
+        for size in (1, 7, 100):
+            pieces = list(tagging.stream(TEXT[i : i + size] for i in range(0, len(TEXT), size)))
+            assert "".join(own for own, _ in pieces) == TEXT
+            assert [span for _, span in pieces if span] == expected.spans
+
     def test_bytes_that_are_no_text_stay(self, tagger):
         data = b"Ann \xff\xfe Lee \x80" * 9
         text = "".join(decode([data], "x", "replace"))

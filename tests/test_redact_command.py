@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -9,7 +10,8 @@ import time
 from _command import COMMAND, ENVIRONMENT, refused, start
 from _command import ane_book as command
 from _taggers import tiny_tagger, write_tagger
-from ane_book.cli.redact import _marks
+from ane_book import progress
+from ane_book.cli.redact import _marks, _replaced, _rewrite
 from ane_book.runtime import Tagger
 from ane_book.runtime.tags import Span, decode
 import pytest
@@ -207,6 +209,24 @@ class TestStreams:
             assert done.stderr == b"141\n" and len(done.stdout) == 1
         if code:
             assert done.stderr == b"error: standard output: No space left on device\n"
+
+    def test_a_long_text_tells_how_far_it_is(self, tagger, tmp_path, monkeypatch, capsys):
+        """A file of how much; of a pipe nobody knows."""
+        monkeypatch.setattr(progress._Lines, "PAUSE", 0.0)
+        tagging, data = Tagger(tagger("odd")[1]), b"some words in a log\n" * 60
+        ours, theirs = os.pipe()
+        os.write(theirs, data)
+        os.close(theirs)
+        (file := tmp_path / "a.txt").write_bytes(data)
+        capsys.readouterr()  # of what made the bundle
+        for source, of in ((file.open("rb"), " of 1,200"), (os.fdopen(ours, "rb"), "")):
+            with source, (tmp_path / "out").open("wb") as target:
+                _rewrite(tagging, source, "a text", target, "strict", _replaced)
+            said = capsys.readouterr().err
+            far = re.findall(rf"^redacting \(([\d,]+){of}\)$", said, re.M)
+            far = [int(number.replace(",", "")) for number in far]
+            assert len(far) > 9 and far == sorted(far) and far[-1] > 1000
+            assert len(far) == said.count("\n") and (of == "" or 1200 not in far)
 
     def test_a_folder_is_no_text(self, tagger, tmp_path):
         said = refused("redact", "--model", tagger("odd")[1].path, tmp_path)

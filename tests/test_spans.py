@@ -115,6 +115,11 @@ class TestViterbi:
             assert len(best._steps) < 60
         np.testing.assert_array_equal(np.concatenate([*found, best.finish()]), expected)
 
+    def test_where_nothing_can_be_found(self):
+        best = Viterbi(["O"])
+        found = [best.push(np.zeros((5, 1), np.float32)), best.finish()]
+        assert np.concatenate(found).tolist() == [0] * 5
+
     def test_of_nothing_is_nothing(self):
         best = Viterbi(NAMES)
         assert len(best.push(np.zeros((0, 9), np.float32))) == len(best.finish()) == 0

@@ -40,6 +40,13 @@ Out = Annotated[
     ),
 ]
 
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=3, help="Most tokens of a call; a text may have more.  [default: the model's own]"
+    ),
+]
+
 
 @options.takes(Recipe, "quant", "experts")
 def redact(
@@ -58,7 +65,7 @@ def redact(
         typer.Option(help="What is no UTF-8: refuse it, or keep those bytes and go on."),
     ] = "strict",
     precision: options.Precision = "fp16",
-    context: options.TextLength = None,
+    context: Context = None,
     backend: options.BackendName = "auto",
     force: options.Force = False,
 ) -> None:

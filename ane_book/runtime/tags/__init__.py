@@ -14,6 +14,7 @@ Letters: C hidden size, T tokens of a call, N labels, n tokens of a text.
 import codecs
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 import re
 
@@ -169,9 +170,14 @@ class Tagger(Encoder):
         def host(T: int) -> dict[str, np.ndarray]:
             # By their places in the whole text, so that tables are equal on both sides of a seam.
             tables = manifest.host.tables(window.start + np.arange(T), self.max_tokens)
-            return tables | {"mask": text_mask([n], T, manifest.tags.window)}
+            return tables | {"mask": _mask(n, T, manifest.tags.window)}
 
         return self._call(self._embedding[window.ids], host)[window.kept]
+
+
+@lru_cache(maxsize=1)  # all windows of a text are equally long but the last
+def _mask(n: int, T: int, band: int) -> np.ndarray:
+    return text_mask([n], T, band)
 
 
 def _checked(part: str) -> str:
