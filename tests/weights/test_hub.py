@@ -47,6 +47,15 @@ def test_finds_the_cache(hub_cache):
     assert hub.find_weights(REFERENCE) == folder
 
 
+def test_what_came_with_the_library_is_in_its_folder_and_nowhere_else(tmp_path, hub_cache):
+    folder = save_folder(tmp_path / "tiny", tiny_model("llama"))
+    reference = hub.Reference("tiny", folder=folder)
+    assert hub.find_weights(reference) == hub.find_weights(reference, online=False) == folder
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(WeightsNotFound, match=r"there, but no .safetensors file"):
+        hub.find_weights(reference)
+
+
 def test_names_every_place(hub_cache):
     with pytest.raises(WeightsNotFound) as caught:
         hub.find_weights(REFERENCE)
