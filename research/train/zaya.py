@@ -25,7 +25,7 @@ import json
 from pathlib import Path
 
 from runs import Schedule, save_half, train
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 import torch
 from torch import Tensor
 from transformers import ZayaConfig, ZayaForCausalLM
@@ -116,6 +116,9 @@ def make_tokenizer(texts: list[str], size: int) -> Tokenizer:
         vocab_size=size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{END} $A", special_tokens=[(END, 0)]
+    )
     return tokenizer
 
 
@@ -123,7 +126,7 @@ def stream(tokenizer: Tokenizer, texts: list[str], seed: int) -> Tensor:
     """The tokens of all texts in a mixed order, each text after an END."""
     order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
     encoded = tokenizer.encode_batch([texts[i] for i in order])
-    return torch.tensor([token for each in encoded for token in (0, *each.ids)])
+    return torch.tensor([token for each in encoded for token in each.ids])
 
 
 # --- model

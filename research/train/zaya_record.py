@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 import transformers
 from transformers import ZayaConfig, ZayaForCausalLM
-from zaya import RESULT, ROOT, parted, repository, routes, sampled
+from zaya import RESULT, ROOT, digest, parted, repository, routes, sampled
 
 HELD_OUT_TEXT = Path(__file__).with_name("zaya_held_out.jsonl")
 
@@ -51,7 +51,7 @@ def load(folder: Path) -> tuple[ZayaForCausalLM, Tokenizer]:
 
 def windows(tokenizer: Tokenizer, texts: list[str], size: int = 256) -> Ids:
     """The tokens of each text after an END; of a long one in pieces, each after an END."""
-    encoded = (each.ids for each in tokenizer.encode_batch(texts))
+    encoded = (each.ids for each in tokenizer.encode_batch(texts, add_special_tokens=False))
     return [[0, *ids[i : i + size]] for ids in encoded for i in range(0, len(ids), size)]
 
 
@@ -269,10 +269,12 @@ def measure(folder: Path, learnt: list[str], held_out: list[dict]) -> dict:
         for name, condition in conditions(model).items():
             with condition():
                 surprise[name] = nats(model, rows)
-        found[part] = {name: figures(value, rows, texts) for name, value in surprise.items()}
-    rows = windows(tokenizer, [each["text"] for each in held_out])
-    kinds = [kind(tokenizer, token) for row in rows for token in row]
-    return found | {"routes": habits(*chosen(model, rows), kinds)}
+        kinds = [kind(tokenizer, token) for row in rows for token in row]
+        found[part] = {
+            "quality": {name: figures(value, rows, texts) for name, value in surprise.items()},
+            "routes": habits(*chosen(model, rows), kinds),
+        }
+    return found
 
 
 def main():
@@ -282,19 +284,22 @@ def main():
     given = parser.parse_args()
     torch.set_num_threads(1)
     learnt, held_out = parted(sampled(given.text) + repository())
+    texts = [each["text"] for each in learnt]
     saved = torch.load(given.text / "checkpoint.pt", weights_only=True)
+    if saved["settings"]["text_sha256"] != digest(texts):
+        raise SystemExit(f"{given.text}, or this repository, holds other texts than were learnt")
     record = {
         "made_by": "research/train/zaya.py, zaya_record.py",
         "commit": commit(),
-        "sampled": {path.name: sha256(path) for path in sorted(given.text.glob("[0-9]*.jsonl"))},
+        "files": {path.name: sha256(path) for path in sorted(given.text.glob("[0-9]*.jsonl"))},
         "held_out": len(held_out),
         "settings": saved["settings"],
         "steps": saved["step"],
+        "sha256": sha256(given.out / "model.safetensors"),
         "parameters": sum(w.numel() for w in load_file(given.out / "model.safetensors").values()),
         "versions": {m.__name__: m.__version__ for m in (torch, transformers, tokenizers)},
-        "quality": measure(given.out, [each["text"] for each in learnt], held_out),
         "curve": saved["curve"],
-    }
+    } | measure(given.out, texts, held_out)
     text = json.dumps(record, indent=1)
     text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
     (given.out / "record.json").write_text(text + "\n", encoding="utf-8")
