@@ -185,7 +185,7 @@ class TestManners:
 
     def test_models_are_listed(self):
         done = ane_book("models")
-        assert done.returncode == 0 and done.stdout.startswith("all-minilm-l6-v2 ")
+        assert done.returncode == 0 and done.stdout.startswith("zaya-small ")
 
     def test_doctor_gives_every_check_a_line(self):
         done = ane_book("doctor")

@@ -183,6 +183,7 @@ def unseen(trained):
 
 
 class TestModel:
+    @pytest.mark.slow
     def test_greedy_tokens_are_those_of_transformers(self, trained, converted):
         model, tokenizer = trained
         session = ane_book.Session(converted, precision="fp32")
@@ -193,6 +194,7 @@ class TestModel:
                 expected = reference_greedy(model, ids, 64)
             assert greedy(session, ids, 64) == expected, prompt
 
+    @pytest.mark.slow
     def test_the_package_predicts_text_that_was_not_learnt(self, trained, converted, unseen):
         """And no model does whose router is broken, in any of the ways of the record."""
         session, surprise, tokens = ane_book.Session(converted), 0.0, 0

