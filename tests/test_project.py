@@ -110,9 +110,10 @@ def pins() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pairs}
 
 
-def requirements() -> list[Requirement]:
-    extras = PROJECT["optional-dependencies"].values()
-    return [Requirement(line) for group in (PROJECT["dependencies"], *extras) for line in group]
+def requirements(without: str | None = None) -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"]
+    groups = [PROJECT["dependencies"], *(extras[name] for name in extras if name != without)]
+    return [Requirement(line) for group in groups for line in group]
 
 
 def applies(requirement: Requirement, extras: set[str]) -> bool:
@@ -122,7 +123,7 @@ def applies(requirement: Requirement, extras: set[str]) -> bool:
 
 def needed() -> dict[str, str]:
     """Name and version of every installed distribution that the project needs, at any depth."""
-    found, seen, todo = {}, set(), requirements()
+    found, seen, todo = {}, set(), requirements(without="train")  # which `make train` installs
     while todo:
         requirement = todo.pop()
         key = (canonicalize_name(requirement.name), frozenset(requirement.extras))

@@ -22,7 +22,7 @@ def tiny() -> tuple[nn.Module, callable]:
 
 
 class TestRuns:
-    schedule = Schedule(steps=20, rate=0.03, warm_up=4, every=6)
+    schedule = Schedule(20, rate=0.03, warm_up=4, every=6)
 
     def test_broken_off_and_taken_up_ends_where_one_straight_through_does(self, tmp_path):
         straight, loss = tiny()
@@ -36,6 +36,18 @@ class TestRuns:
         for name, value in straight.state_dict().items():
             assert torch.equal(model.state_dict()[name], value), name
         assert expected[-1]["loss"] < 0.9 * expected[0]["loss"]
+
+    def test_a_cycle_more_goes_on_from_the_end_of_the_last(self, tmp_path):
+        longer = Schedule(20, rate=0.03, warm_up=4, every=6, more=(12,))
+        assert [longer.at(i) for i in range(20)] == [self.schedule.at(i) for i in range(20)]
+        assert longer.at(19) < 0.1 * longer.at(23) == pytest.approx(0.07 * 0.03)
+        straight, loss = tiny()
+        train(straight, loss, longer, tmp_path / "a", {})
+        for schedule in (self.schedule, longer):
+            model, loss = tiny()
+            train(model, loss, schedule, tmp_path / "b", {})
+        for name, value in straight.state_dict().items():
+            assert torch.equal(model.state_dict()[name], value), name
 
     def test_a_checkpoint_of_another_run_is_not_gone_on_with(self, tmp_path):
         model, loss = tiny()

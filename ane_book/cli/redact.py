@@ -52,7 +52,7 @@ Context = Annotated[
 def redact(
     file: Annotated[str, typer.Argument(help="A text in UTF-8; - is stdin.")],
     recipe: dict,
-    model: options.Encoder = "privacy-filter",
+    model: options.Encoder = "privacy-filter-small",
     out: Out = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each span instead.")

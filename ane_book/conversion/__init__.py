@@ -68,8 +68,10 @@ def _convert(
         with telling(out):
             check_place(out)
     key = None  # of what a reference model's name led to: a second call looks for no weights
-    if model in reference_models() and source is None and out is None:
-        key = _digest(find_reference(model), options)
+    known = reference_models().get(model)
+    # Of what came with the library the weights are at hand, and may be new ones.
+    if known and not known.trained and source is None and out is None:
+        key = _digest(known, options)
     bundle = _recalled(key) if key and not force else None
     if bundle is None:
         name, weights = _open(model, source)

@@ -1,6 +1,6 @@
 """Texts to labels of tokens, and to spans: a tagger's bundle at work.
 
-    tagger = ane_book.load("privacy-filter")
+    tagger = ane_book.load("privacy-filter-small")
     found = tagger.redact("Write to ann@example.org.")
     found.text, found.spans    # "Write to <PRIVATE_EMAIL>.", [Span(...)]
 
