@@ -30,7 +30,7 @@ SIZES = {
         "num_key_value_heads": 1,
         "hidden_size": 96,
         "head_dim": 24,
-        "num_experts": 12,
+        "num_experts": 6,
         "router_hidden_size": 20,
         "cca_time0": 3,
         "tie_word_embeddings": False,
@@ -39,12 +39,13 @@ SIZES = {
         },
     },
     "sliding": {
+        "num_hidden_layers": 2,
         "num_attention_heads": 6,
         "num_key_value_heads": 3,
         "head_dim": 8,
         "num_experts": 3,
         "cca_time0": 1,
-        "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
+        "layer_types": ["hybrid", "hybrid_sliding"],
         "sliding_window": 9,
     },
 }
