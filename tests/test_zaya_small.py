@@ -25,6 +25,7 @@ from zaya_record import (
     sha256,
     windows,
 )
+import zaya_text
 from zaya_text import whole
 from zaya_topics import KINDS, topic
 
@@ -111,6 +112,25 @@ class TestText:
     def test_every_eighth_text_is_held_out(self):
         learnt, held_out = parted(list(range(20)))
         assert held_out == [0, 8, 16] and sorted(learnt + held_out) == list(range(20))
+
+    @pytest.mark.slow
+    def test_the_teacher_writes_what_it_would_alone(self, monkeypatch):
+        """Many prompts of unlike length at a time, by an attention of our own; and again."""
+        monkeypatch.setattr(zaya_text, "LONGEST", 8)
+        teacher = zaya_text.Teacher()
+        prompts = [topic(kind, Random(5)).beginning for kind in ("question", "story", "sum")]
+        two = [teacher.write(prompts, torch.Generator().manual_seed(3)) for _ in range(2)]
+        assert two[0] == two[1]
+        monkeypatch.setattr(zaya_text, "TOP", 1)
+        teacher.model.float()
+        found = teacher.write(prompts, torch.Generator())
+        teacher.model.set_attn_implementation("sdpa")
+        for prompt, (text, ended) in zip(prompts, found, strict=True):
+            ids = teacher.tokenizer.encode(prompt, add_special_tokens=False).ids
+            with torch.inference_mode():
+                expected = reference_greedy(teacher.model, ids, 8)
+            assert ended or text == teacher.tokenizer.decode(expected), prompt
+        assert not all(ended for _, ended in found)
 
 
 class TestRecord:

@@ -80,7 +80,7 @@ class Teacher:
         slots = torch.arange(cache.layers[0].max_cache_len)
         seen = (slots <= places[:, None]) & (slots >= pad[:, None, None])
         seen |= slots == places[:, None]  # padding sees itself, so that no row is empty
-        mask = torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill(~seen, -1e9)
+        mask = torch.zeros(seen.shape, dtype=self.model.dtype).masked_fill(~seen, -1e9)
         return self.model(
             input_ids=ids,
             attention_mask=mask[:, None],
