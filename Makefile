@@ -15,7 +15,7 @@ BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance fuzz bench train full-size notebooks schema notes lint clean distclean
+.PHONY: help book test unit conformance onnx-nodes fuzz bench train full-size notebooks schema notes lint clean distclean
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,9 @@ unit: $(INSTALLED) ## test the library alone: no book is built, no site is looke
 
 conformance: $(INSTALLED) ## run coremltools' own tests on the executor (some 40 minutes)
 	$(BIN)/python tests/conformance/run.py --workers $(WORKERS)
+
+onnx-nodes: $(INSTALLED) ## convert ONNX's own node tests and run them on the executor (some minutes)
+	$(BIN)/python tests/onnx_graph/nodes.py --workers $(WORKERS)
 
 fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 500 model files (some minutes)
 	$(BIN)/python tests/fuzz/run.py --cases $(or $(N),10000) --seed $(or $(SEED),0)

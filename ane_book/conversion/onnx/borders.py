@@ -35,6 +35,8 @@ class Borders:
         if unknown := shapes.keys() - {f.name for f in features}:
             there = ", ".join(f.name for f in features)
             raise InvalidInput(f"{walk.path}: no input {min(unknown)!r}; there are: {there}")
+        if not features:
+            raise UnsupportedModel(f"{walk.path}: nothing is left to compute: it has no inputs")
         self._inputs = {
             f.name: (_dtype(f, walk), _shape(f, shapes.get(f.name), walk)) for f in features
         }
@@ -106,7 +108,9 @@ def _shape(feature, given: tuple[int, ...] | None, walk: Walk) -> tuple[int, ...
     """The sizes of an input, as the graph or the caller has them."""
     tensor = feature.type.tensor_type
     where = f"{walk.path}: input {feature.name!r}"
-    declared = [d.dim_value or d.dim_param or "?" for d in tensor.shape.dim]
+    declared = [
+        d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim
+    ]
     fits = given is not None and len(given) == len(declared)
     fits = fits and all(isinstance(d, str) or d == g for d, g in zip(declared, given, strict=True))
     if given is not None and tensor.HasField("shape") and not fits:

@@ -12,7 +12,7 @@ from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights.onnx.file import ModelFile
 import numpy as np
 
-__all__ = ["ONNX_DOMAINS", "Source", "opset_of"]
+__all__ = ["ONNX_DOMAINS", "Source", "is_written_out", "opset_of"]
 
 OLDEST = 13  # older graphs are carried over to it, by onnx itself
 #: Defined by loops, or by chance; what is known of them is folded.
@@ -72,7 +72,7 @@ class Source:
 
 
 def opset_of(model) -> int:
-    return max((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), default=1)
+    return max((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), default=OLDEST)
 
 
 def _carried_over(model, path: Path):
@@ -101,12 +101,29 @@ def _inlined(model, path: Path):
         raise InvalidWeights(f"{path}: its functions cannot be inlined: {error}") from None
 
 
+def is_written_out(name: str, opset: int) -> bool:
+    """Whether an operator is converted as those that ONNX defines it by."""
+    from onnx import defs
+
+    if name in OPERATORS or name in NOT_WRITTEN_OUT or not defs.has(name, opset, ""):
+        return False
+    schema = defs.get_schema(name, opset, "")
+    return schema.has_function or schema.has_context_dependent_function
+
+
 def _expanded(model, path: Path):
     """The model, its operators without a function here written as those that define them."""
     from onnx.inliner import inline_selected_functions
 
-    left = 8  # a definition may use others that are defined so
-    while (names := _defined_by_others(model)) and left:
+    opset, left = opset_of(model), 8  # a definition may use others that are defined so
+    while left:
+        nodes = [node for node in model.graph.node if node.domain in ONNX_DOMAINS]
+        nodes = [node for node in nodes if is_written_out(node.op_type, opset)]
+        if not nodes:
+            break
+        names = sorted({("", node.op_type) for node in nodes})
+        for node in nodes:
+            _complete(node, opset)
         try:
             model = inline_selected_functions(model, names, inline_schema_functions=True)
         except Exception as error:  # from C++
@@ -118,14 +135,11 @@ def _expanded(model, path: Path):
     return model
 
 
-def _defined_by_others(model) -> list[tuple[str, str]]:
-    """Operators that the table does not have, and that onnx can write out."""
+def _complete(node, opset: int) -> None:
+    """Say the attributes that are left out: onnx leaves them out of what it writes, too."""
     from onnx import defs
 
-    opset, found = opset_of(model), set()
-    for name in {node.op_type for node in model.graph.node if node.domain in ONNX_DOMAINS}:
-        if name not in OPERATORS and name not in NOT_WRITTEN_OUT and defs.has(name, opset, ""):
-            schema = defs.get_schema(name, opset, "")
-            if schema.has_function or schema.has_context_dependent_function:
-                found.add(("", name))
-    return sorted(found)
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in defs.get_schema(node.op_type, opset, "").attributes.items():
+        if attribute.default_value.name and name not in given:
+            node.attribute.append(attribute.default_value)

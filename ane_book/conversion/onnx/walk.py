@@ -11,7 +11,7 @@ from typing import get_args
 
 from ane_book.conversion.onnx.fold import fold, is_foldable
 from ane_book.conversion.onnx.ops import OPERATORS, Constant, Operator, Unsayable
-from ane_book.conversion.onnx.ops._common import Var, in_mil, is_bool, is_float
+from ane_book.conversion.onnx.ops._common import Var, in_mil, is_bool, is_float, mb
 from ane_book.conversion.onnx.source import ONNX_DOMAINS, Source
 from ane_book.conversion.onnx.values import Value, wrapped
 from ane_book.errors import InvalidWeights, UnsupportedOp
@@ -33,11 +33,11 @@ CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 
 
 class NeedsConstant(UnsupportedOp):
-    """An input shapes the program, and is known only when it runs; `value` is its name."""
+    """What shapes the program is known only when it runs; `origins`: the inputs it rests on."""
 
-    def __init__(self, message: str, value: str):
+    def __init__(self, message: str, origins: list[str]):
         super().__init__(message)
-        self.value = value
+        self.origins = origins
 
 
 class Walk:
@@ -83,7 +83,9 @@ class Walk:
         operator = self._operator(node, schema)
         dtypes = _declared(schema, node, inputs)
         arguments = self._arguments(node, operator, inputs)
-        made = _call(operator, arguments, self._keywords(node, operator, dtypes))
+        keywords = self._keywords(node, operator, dtypes, schema.since_version)
+        made = _call(operator, arguments, keywords)
+        made = [mb.identity(x=x) if any(x is a for a in arguments) else x for x in made]
         return [
             self._result(node.op_type, x, dtype, name)
             for x, dtype, name in zip(made, dtypes, node.output, strict=False)
@@ -91,15 +93,15 @@ class Walk:
 
     def _result(self, op: str, x: Var, dtype: np.dtype | None, name: str) -> Value:
         """A result in its type, called in the program what it is called in the graph."""
+        if isinstance(x, np.ndarray):  # an empty tensor, which Core ML does not have
+            return Value(x.astype(dtype or x.dtype), dtype or x.dtype)
         x = wrapped(x, dtype or _of(x), op)
         x.name = self.name(name)
         return Value(x, dtype or _of(x))
 
     def _folded(self, node, inputs: list[Value | None]) -> list[np.ndarray]:
-        if node.op_type == "Constant":
-            attribute = node.attribute[0]
-            if attribute.name == "value":
-                return [self.source.array(attribute.t)]
+        if node.op_type == "Constant" and [a.name for a in node.attribute] == ["value"]:
+            return [self.source.array(node.attribute[0].t)]
         return fold(node, inputs, self.source.opset)
 
     def _schema(self, node):
@@ -133,12 +135,31 @@ class Walk:
         arguments = []
         for value, name, parameter in zip(inputs, node.input, operator.parameters, strict=False):
             if value is not None and not value.is_known and _is_constant(parameter):
-                reason = f"input {parameter.name!r} that is known only when the program runs"
-                raise NeedsConstant(self._say(node, inputs, reason), name)
+                origins = sorted(self._origins(name))
+                reason = (
+                    f"input {parameter.name!r} that is known only when the program runs: it rests "
+                    f"on {', '.join(origins)}"
+                )
+                raise NeedsConstant(self._say(node, inputs, reason), origins)
             arguments.append(_argument(value, parameter))
         return arguments
 
-    def _keywords(self, node, operator: Operator, dtypes: list) -> dict:
+    def _origins(self, name: str) -> set[str]:
+        """The inputs of the graph that a value rests on, what is known left out."""
+        makers = {output: node for node in self.graph.node for output in node.output}
+        found, seen, todo = set(), set(), [name]
+        while todo:
+            name = todo.pop()
+            if name in seen or not name or self.values[name].is_known:
+                continue
+            seen.add(name)
+            if name in makers:
+                todo.extend(makers[name].input)
+            else:
+                found.add(name)
+        return found
+
+    def _keywords(self, node, operator: Operator, dtypes: list, since: int) -> dict:
         """The attributes, and what else the function asks for by name."""
         from onnx import helper
 
@@ -150,6 +171,7 @@ class Walk:
         asked = {
             "outputs": max(i for i, name in enumerate(node.output, 1) if name),
             "dtype": dtypes[0],
+            "since": since,
         }
         return found | {name: v for name, v in asked.items() if name in operator.keywords}
 

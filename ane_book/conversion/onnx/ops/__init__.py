@@ -5,7 +5,8 @@ their order, and its keywords the attributes, with ONNX's names and defaults; wh
 definition has an attribute for what is an input now, the one parameter takes both. A tensor comes
 as a `Var` of the program or, where it is known, as an array in MIL's types (fp32, int32, bool); an
 input that is annotated as `Constant` has to be known, because it shapes the program, and comes as
-ONNX has it. What is left out is None. Results are of MIL's types; several come as a tuple.
+ONNX has it. What is left out is None. Results are of MIL's types; several come as a tuple. Core ML
+has no empty tensors: where a part is one, it is an array, and known.
 
 Files are grouped as ONNX groups its definitions (`onnx/defs`), which are also the reference:
 https://onnx.ai/onnx/operators/

@@ -44,6 +44,22 @@ def rank(x: Tensor) -> int:
     return len(x.shape)
 
 
+def select(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """a where the condition holds, b elsewhere; all of one shape, as MIL's op declares it."""
+    shape = np.broadcast_shapes(*(tuple(map(int, np.shape(x))) for x in (condition, a, b)))
+
+    def spread(x: Tensor) -> Tensor:
+        if isinstance(x, Var):
+            if tuple(map(int, x.shape)) == shape:
+                return x
+            if is_bool(x):
+                return mb.logical_or(x=x, y=np.zeros(shape, bool))
+            return mb.add(x=x, y=np.zeros(shape, np.float32 if is_float(x) else np.int32))
+        return np.broadcast_to(x, shape).copy()
+
+    return mb.select(cond=spread(condition), a=spread(a), b=spread(b))
+
+
 def all_axes(axes, count: int) -> list[int]:
     """Axes as numbers from 0; all of them for None."""
     if axes is None:
@@ -63,6 +79,22 @@ def sliced(x: Tensor, axis: int, begin: int, end: int, step: int = 1) -> Tensor:
     begins, ends, steps = [0] * rank(x), [int(size) for size in x.shape], [1] * rank(x)
     begins[axis], ends[axis], steps[axis] = begin, end, step
     return mb.slice_by_index(x=x, begin=begins, end=ends, stride=steps)
+
+
+def along(x: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
+    """The product of a matrix (out, size) with one axis of x."""
+    count = rank(x)
+    if axis == count - 2:
+        return mb.matmul(x=matrix, y=x)
+    last = axis == count - 1
+    perm = [a for a in range(count) if a != axis] + [axis]
+    moved = x if last else mb.transpose(x=x, perm=perm)
+    if count == 1:
+        moved = mb.expand_dims(x=moved, axes=[0])
+    made = mb.matmul(x=moved, y=np.ascontiguousarray(matrix.T))
+    if count == 1:
+        return mb.squeeze(x=made, axes=[0])
+    return made if last else mb.transpose(x=made, perm=np.argsort(perm).tolist())
 
 
 def mil_dtype(dtype: np.dtype) -> np.dtype:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import Constant, Unsayable, operator
-from ._common import Tensor, as_float, as_int, is_float, is_int, mb, rank
+from ._common import Tensor, as_float, as_int, is_float, is_int, mb, rank, select
 
 # --- one tensor
 
@@ -145,7 +145,7 @@ def swish(x: Tensor, *, alpha=1.0) -> Tensor:
 @operator("ThresholdedRelu")
 def thresholded_relu(x: Tensor, *, alpha=1.0) -> Tensor:
     """x above alpha, which MIL's op takes in."""
-    return mb.select(cond=mb.greater(x=x, y=np.float32(alpha)), a=x, b=mb.mul(x=x, y=np.float32(0)))
+    return select(mb.greater(x=x, y=np.float32(alpha)), x, np.float32(0))
 
 
 @operator("Shrink")
@@ -154,7 +154,7 @@ def shrink(x: Tensor, *, bias=0.0, lambd=0.5) -> Tensor:
     x = as_float(x)
     far = mb.greater(x=mb.abs(x=x), y=np.float32(lambd))
     nearer = mb.sub(x=x, y=mb.mul(x=mb.sign(x=x), y=np.float32(bias)))
-    return mb.select(cond=far, a=nearer, b=mb.mul(x=x, y=np.float32(0)))
+    return select(far, nearer, np.float32(0))
 
 
 @operator("Gelu")

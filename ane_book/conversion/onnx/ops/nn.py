@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 
 from . import Constant, Unsayable, operator
-from ._common import Tensor, mb, rank, reshaped, sliced
+from ._common import Tensor, all_axes, as_float, as_int, is_float, mb, rank, reshaped, sliced
 
 
 def _window(
@@ -74,7 +74,7 @@ def conv_transpose(
             before, after = (pads[axis], pads[axis + count]) if pads else (0, 0)
         else:  # as much is cut as is too much
             cut = size + added[axis] - want
-            before = cut // 2 if auto_pad == b"SAME_UPPER" or cut < 0 else cut - cut // 2
+            before = cut // 2 if auto_pad == b"SAME_UPPER" else cut - cut // 2
             after = cut - before
         whole = _trimmed(whole, 2 + axis, before, after - added[axis])
     return whole if bias is None else mb.add(x=whole, y=_per_channel(bias, rank(x)))
@@ -138,6 +138,9 @@ def max_pool(
 ) -> Tensor:  # fmt: skip
     if outputs > 1:
         raise Unsayable("the indices of the largest values")
+    if not is_float(x):
+        how = {"dilations": dilations, "pads": pads, "strides": strides, "ceil_mode": ceil_mode}
+        return as_int(max_pool(as_float(x), kernel_shape=kernel_shape, auto_pad=auto_pad, **how))
     strides, dilations, room = _window(x, kernel_shape, strides, pads, dilations, auto_pad)
     room = _overhang(x, kernel_shape, strides, dilations, room, ceil_mode)
     if set(dilations) != {1}:
@@ -279,6 +282,12 @@ def group_normalization(
     even, _, _ = _standard(grouped, [2], epsilon)
     even = reshaped(even, [int(size) for size in x.shape])
     return mb.add(x=mb.mul(x=even, y=_per_channel(scale, rank(x))), y=_per_channel(bias, rank(x)))
+
+
+@operator("MeanVarianceNormalization", since=9)
+def mean_variance_normalization(x: Tensor, *, axes=None) -> Tensor:
+    axes = [0, 2, 3] if axes is None else all_axes(axes, rank(x))
+    return _standard(x, axes, 0)[0]
 
 
 @operator("LRN")

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from . import Constant, operator
-from ._common import Tensor, all_axes, mb, rank
+from . import Constant, Unsayable, operator
+from ._common import Tensor, all_axes, along, mb, rank, reshaped, select
 
 ROUNDINGS = {
     b"round_prefer_floor": lambda x: np.ceil(x - 0.5),
@@ -55,7 +55,7 @@ def resize(
         result = x
         for axis, places in at.items():
             size = int(x.shape[axis])
-            result = _along(
+            result = along(
                 result, axis, _weights(places, size, kernel, wider[axis], bool(exclude_outside))
             )
     return _filled(result, x, at, extrapolation_value) if cut else mb.identity(x=result)
@@ -166,22 +166,6 @@ def _weights(
     return matrix.astype(np.float32)
 
 
-def _along(x: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
-    """The product of a matrix (out, size) with one axis of x."""
-    count = rank(x)
-    if axis == count - 2:
-        return mb.matmul(x=matrix, y=x)
-    last = axis == count - 1
-    perm = [a for a in range(count) if a != axis] + [axis]
-    moved = x if last else mb.transpose(x=x, perm=perm)
-    if count == 1:
-        moved = mb.expand_dims(x=moved, axes=[0])
-    made = mb.matmul(x=moved, y=np.ascontiguousarray(matrix.T))
-    if count == 1:
-        return mb.squeeze(x=made, axes=[0])
-    return made if last else mb.transpose(x=made, perm=np.argsort(perm).tolist())
-
-
 def _filled(x: Tensor, old: Tensor, at: dict[int, np.ndarray], value: float) -> Tensor:
     """x with a number where it was cut from beyond the old one."""
     outside = np.zeros([1] * rank(x), bool)
@@ -190,5 +174,40 @@ def _filled(x: Tensor, old: Tensor, at: dict[int, np.ndarray], value: float) -> 
         outside = outside | beyond.reshape([-1 if a == axis else 1 for a in range(rank(x))])
     if not outside.any():
         return mb.identity(x=x)
-    mask = np.broadcast_to(outside, [int(size) for size in x.shape]).copy()
-    return mb.select(cond=mask, a=np.float32(value), b=x)
+    return select(outside, np.float32(value), x)
+
+
+# --- by coordinates
+
+
+SAMPLING = {b"bilinear": "bilinear", b"linear": "bilinear", b"nearest": "nearest"}
+PADDING = {b"zeros": "constant", b"border": "border", b"reflection": "reflection"}
+
+
+@operator("GridSample", since=16)
+def grid_sample(
+    x: Tensor, grid: Tensor, *, align_corners=0, mode=b"linear", padding_mode=b"zeros"
+) -> Tensor:
+    """x (B, C, H, W) at the places of grid (B, H', W', 2), which go from -1 to 1."""
+    if rank(x) != 4 or mode not in SAMPLING:
+        raise Unsayable(f"{mode.decode()} sampling of rank {rank(x)}")
+    if padding_mode == b"reflection" and not align_corners:
+        raise Unsayable("a reflection at the edges of pixels; MIL's is at their middles")
+    return mb.resample(
+        x=x, coordinates=grid, sampling_mode=SAMPLING[mode], padding_mode=PADDING[padding_mode],
+        padding_value=np.float32(0), coordinates_mode="normalized_minus_one_to_one",
+        align_corners=bool(align_corners),
+    )  # fmt: skip
+
+
+@operator("AffineGrid")
+def affine_grid(theta: Tensor, size: Constant, *, align_corners=0) -> Tensor:
+    """The places (B, H, W, 2) or (B, D, H, W, 3) that matrices theta (B, 2, 3) send a grid to."""
+    batch, _, *sizes = (int(n) for n in size)
+    axes = [
+        np.linspace(-1, 1, n) if align_corners else (2 * np.arange(n) + 1) / n - 1 for n in sizes
+    ]
+    places = np.stack([*np.meshgrid(*axes, indexing="ij")[::-1], np.ones(sizes)], -1)
+    flat = np.ascontiguousarray(places.reshape(1, -1, len(sizes) + 1), np.float32)
+    flat = np.repeat(flat, batch, 0)
+    return reshaped(mb.matmul(x=flat, y=theta, transpose_y=True), [batch, *sizes, len(sizes)])

@@ -14,6 +14,7 @@ from ._common import (
     mil_dtype,
     rank,
     reshaped,
+    select,
     sliced,
 )
 
@@ -27,7 +28,8 @@ def identity(x: Tensor) -> Tensor:
 def concat(*tensors: Tensor, axis: int) -> Tensor:
     if is_bool(tensors[0]):
         return mb.cast(x=concat(*map(as_int, tensors), axis=axis), dtype="bool")
-    return mb.concat(values=list(tensors), axis=axis)
+    full = [x for x in tensors if 0 not in x.shape]
+    return mb.concat(values=full, axis=axis) if len(full) > 1 else mb.identity(x=full[0])
 
 
 @operator("Transpose")
@@ -91,150 +93,7 @@ def tile(x: Tensor, repeats: Constant) -> Tensor:
 def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
     if is_bool(x):
         return mb.cast(x=where(condition, as_int(x), as_int(y)), dtype="bool")
-    return mb.select(cond=condition, a=x, b=y)
-
-
-@operator("Shape", "Size")
-def shape(x: Tensor) -> Tensor:
-    raise Unsayable("the shape of a tensor whose shape is not known")  # known ones are folded
-
-
-# --- parts
-
-
-@operator("Slice", since=10)
-def slice_(
-    x: Tensor,
-    starts: Constant,
-    ends: Constant,
-    axes: Constant | None = None,
-    steps: Constant | None = None,
-) -> Tensor:
-    """As Python's slices; a step backward is a reversal and a step forward."""
-    axes = range(len(starts)) if axes is None else all_axes(axes, rank(x))
-    steps = [1] * len(starts) if steps is None else steps
-    if is_bool(x):
-        return mb.cast(
-            x=slice_(as_int(x), starts, ends, np.array(list(axes)), np.array(steps)), dtype="bool"
-        )
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        x = _slice(x, axis, slice(int(start), int(end), int(step)))
-    return mb.identity(x=x)
-
-
-def _slice(x: Tensor, axis: int, taken: slice) -> Tensor:
-    size = int(x.shape[axis])
-    chosen = range(size)[taken]
-    if not len(chosen):
-        raise Unsayable(f"an empty slice of axis {axis}; Core ML has no empty tensors")
-    if len(chosen) == size and chosen.step > 0:
-        return x
-    if chosen.step < 0:
-        x = mb.reverse(x=x, axes=[axis])
-        chosen = range(size - 1 - chosen.start, size - chosen[-1], -chosen.step)
-    return sliced(x, axis, chosen.start, chosen[-1] + 1, chosen.step)
-
-
-@operator("Split")
-def split(
-    x: Tensor, split: Constant | None = None, *, axis=0, num_outputs=None, outputs: int = 1
-) -> tuple[Tensor, ...]:
-    size = int(x.shape[axis])
-    if split is None:
-        each = -(-size // (num_outputs or outputs))
-        split = [min(each, size - at) for at in range(0, size, each)]
-    sizes = [int(part) for part in split]
-    if min(sizes) < 1:
-        raise Unsayable("an empty part; Core ML has no empty tensors")
-    if len(sizes) == 1:
-        return (mb.identity(x=x),)
-    return tuple(mb.split(x=x, split_sizes=sizes, axis=axis))
-
-
-@operator("Gather")
-def gather(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
-    if is_bool(x):
-        return mb.cast(x=gather(as_int(x), indices, axis=axis), dtype="bool")
-    return mb.gather(x=x, indices=_from_zero(indices, x.shape[axis]), axis=axis)
-
-
-@operator("GatherElements")
-def gather_elements(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
-    """MIL wants the other axes as long in x as in the indices."""
-    axis %= rank(x)
-    for other, size in enumerate(indices.shape):
-        if other != axis and int(size) < int(x.shape[other]):
-            x = sliced(x, other, 0, int(size))
-    return mb.gather_along_axis(x=x, indices=_from_zero(indices, x.shape[axis]), axis=axis)
-
-
-@operator("GatherND", since=11)
-def gather_nd(x: Tensor, indices: Tensor, *, batch_dims=0) -> Tensor:
-    count = int(indices.shape[-1])
-    sizes = np.array([int(s) for s in x.shape[batch_dims : batch_dims + count]], np.int32)
-    return mb.gather_nd(x=x, indices=_from_zero(indices, sizes), batch_dims=batch_dims)
-
-
-def _from_zero(indices: Tensor, size) -> Tensor:
-    """Indices counted from the front, and none of them negative; Core ML does not count back."""
-    size = np.asarray(size, np.int32)[()]
-    if isinstance(indices, np.ndarray):
-        return np.where(indices < 0, indices + size, indices).astype(np.int32)
-    return mb.select(cond=mb.less(x=indices, y=np.int32(0)), a=mb.add(x=indices, y=size), b=indices)
-
-
-REDUCTIONS = {b"none": "update", b"add": "add", b"mul": "mul", b"max": "max", b"min": "min"}
-
-
-@operator("ScatterElements", "Scatter")
-def scatter_elements(
-    x: Tensor, indices: Tensor, updates: Tensor, *, axis=0, reduction=b"none"
-) -> Tensor:
-    places = _from_zero(indices, x.shape[axis])
-    how = {"axis": axis % rank(x), "mode": REDUCTIONS[reduction]}
-    return mb.scatter_along_axis(data=x, indices=places, updates=updates, **how)
-
-
-@operator("ScatterND")
-def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction=b"none") -> Tensor:
-    sizes = np.array([int(s) for s in x.shape[: int(indices.shape[-1])]], np.int32)
-    places = _from_zero(indices, sizes)
-    return mb.scatter_nd(data=x, indices=places, updates=updates, mode=REDUCTIONS[reduction])
-
-
-@operator("Compress")
-def compress(x: Tensor, condition: Constant, *, axis=None) -> Tensor:
-    if axis is None:
-        x, axis = reshaped(x, [-1]), 0
-    return gather(x, np.flatnonzero(condition).astype(np.int32), axis=axis)
-
-
-@operator("OneHot")
-def one_hot(indices: Tensor, depth: Constant, values: Constant, *, axis=-1) -> Tensor:
-    size, (off, on) = int(np.asarray(depth).reshape(-1)[0]), values
-    real = values.dtype.kind == "f"
-    off, on = (np.float32(v) if real else np.int32(v) for v in (off, on))
-    places = _from_zero(as_int(indices), size)
-    return mb.one_hot(
-        indices=places, one_hot_vector_size=size, axis=axis, on_value=on, off_value=off
-    )
-
-
-@operator("Trilu")
-def trilu(x: Tensor, k: Constant | None = None, *, upper=1) -> Tensor:
-    """By a mask, which is known."""
-    ones = np.ones([int(size) for size in x.shape[-2:]], bool)
-    k = 0 if k is None else int(k)
-    mask = np.triu(ones, k) if upper else np.tril(ones, k)
-    zero = np.float32(0) if is_float(x) else np.int32(0)
-    if is_bool(x):
-        return mb.logical_and(x=x, y=mask)
-    return mb.select(cond=mask, a=x, b=zero)
-
-
-@operator("ReverseSequence")
-def reverse_sequence(x: Tensor, lengths: Tensor, *, time_axis=0, batch_axis=1) -> Tensor:
-    return mb.reverse_sequence(x=x, lengths=lengths, seq_axis=time_axis, batch_axis=batch_axis)
+    return select(condition, x, y)
 
 
 # --- room around
@@ -265,17 +124,13 @@ def pad(
         return mb.identity(x=x)
     if mode != b"constant":
         return _padded(x, room, mode)
+    fill = 0 if value is None or not value.size else value.reshape(-1)[0]
+    how = {"pad": room.reshape(-1), "mode": "constant", "constant_val": np.float32(fill)}
     if is_bool(x):
-        filled = mb.pad(
-            x=as_float(x), pad=room.reshape(-1), mode="constant", constant_val=float(value or 0)
-        )
-        return mb.cast(x=filled, dtype="bool")
-    fill = (
-        np.float32(0 if value is None else value)
-        if is_float(x)
-        else np.int32(0 if value is None else value)
-    )
-    return mb.pad(x=x, pad=room.reshape(-1), mode="constant", constant_val=fill)
+        return mb.cast(x=mb.pad(x=as_float(x), **how), dtype="bool")
+    if not is_float(x):
+        how["constant_val"] = np.int32(fill)
+    return mb.pad(x=x, **how)
 
 
 def _padded(x: Tensor, room: np.ndarray, mode: bytes) -> Tensor:
@@ -286,6 +141,20 @@ def _padded(x: Tensor, room: np.ndarray, mode: bytes) -> Tensor:
         if before or after:
             x = mb.gather(x=x, indices=places.astype(np.int32), axis=axis)
     return x
+
+
+@operator("CenterCropPad")
+def center_crop_pad(x: Tensor, shape: Constant, *, axes=None) -> Tensor:
+    """Sides are cut, or zeros added, so that the middle stays; an odd one is at the end."""
+    for axis, want in zip(all_axes(axes, rank(x)), shape, strict=True):
+        size, want = int(x.shape[axis]), int(want)
+        if want < size:
+            begin = (size - want) // 2
+            x = sliced(x, axis, begin, begin + want)
+        elif want > size:
+            before = (want - size) // 2
+            x = pad(x, np.array([before, want - size - before]), axes=np.array([axis]))
+    return mb.identity(x=x)
 
 
 # --- blocks
@@ -301,7 +170,7 @@ def depth_to_space(x: Tensor, *, blocksize: int, mode=b"DCR") -> Tensor:
 @operator("SpaceToDepth")
 def space_to_depth(x: Tensor, *, blocksize: int, mode=b"DCR") -> Tensor:
     if mode == b"CRD":
-        return mb.pixel_unshuffle(x=x, downscale_factor=blocksize)
+        return mb.pixel_unshuffle(x=x, downscale_factor=np.uint32(blocksize))
     return mb.space_to_depth(x=x, block_size=blocksize)
 
 
@@ -313,6 +182,8 @@ def cast(
     x: Tensor, like: Tensor | None = None, *, to=None, saturate=1, round_mode=None, dtype: np.dtype
 ) -> Tensor:
     """To fp32, int32 or bool, whichever stands for the type."""
+    if dtype.name.startswith(("float8", "float4")):
+        raise Unsayable(f"numbers of type {dtype.name}")
     kind = mil_dtype(dtype).kind
     if kind == "b":
         return (

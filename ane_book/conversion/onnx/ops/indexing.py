@@ -1,0 +1,157 @@
+"""Parts of tensors: slices, what indices name, and what is written there."""
+
+import numpy as np
+
+from . import Constant, operator
+from ._common import (
+    Tensor,
+    all_axes,
+    as_int,
+    is_bool,
+    is_float,
+    mb,
+    rank,
+    reshaped,
+    select,
+    sliced,
+)  # fmt: skip
+
+
+@operator("Slice", since=10)
+def slice_(
+    x: Tensor,
+    starts: Constant,
+    ends: Constant,
+    axes: Constant | None = None,
+    steps: Constant | None = None,
+) -> Tensor:
+    """As Python's slices; a step backward is a reversal and a step forward."""
+    axes = range(len(starts)) if axes is None else all_axes(axes, rank(x))
+    steps = [1] * len(starts) if steps is None else steps
+    if is_bool(x):
+        return mb.cast(
+            x=slice_(as_int(x), starts, ends, np.array(list(axes)), np.array(steps)), dtype="bool"
+        )
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        x = _slice(x, axis, slice(int(start), int(end), int(step)))
+    return x
+
+
+def _slice(x: Tensor, axis: int, taken: slice) -> Tensor:
+    size = int(x.shape[axis])
+    chosen = range(size)[taken]
+    if not len(chosen):
+        return _empty(x, axis)
+    if len(chosen) == size and chosen.step > 0:
+        return x
+    if chosen.step < 0:
+        x = mb.reverse(x=x, axes=[axis])
+        chosen = range(size - 1 - chosen.start, size - chosen[-1], -chosen.step)
+    return sliced(x, axis, chosen.start, chosen[-1] + 1, chosen.step)
+
+
+@operator("Split")
+def split(
+    x: Tensor, split: Constant | None = None, *, axis=0, num_outputs=None, outputs: int = 1
+) -> tuple[Tensor, ...]:
+    size = int(x.shape[axis])
+    if split is None:
+        each = -(-size // (num_outputs or outputs))
+        split = [min(each, size - at) for at in range(0, size, each)]
+    sizes = [int(part) for part in split]
+    full = [part for part in sizes if part]
+    parts = iter(mb.split(x=x, split_sizes=full, axis=axis) if len(full) > 1 else [x])
+    return tuple(next(parts) if part else _empty(x, axis) for part in sizes)
+
+
+def _empty(x: Tensor, axis: int) -> np.ndarray:
+    """x without anything of an axis."""
+    shape = [int(size) for size in x.shape]
+    shape[axis] = 0
+    return np.empty(shape, np.float32 if is_float(x) else np.int32)
+
+
+@operator("Gather")
+def gather(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
+    if is_bool(x):
+        return mb.cast(x=gather(as_int(x), indices, axis=axis), dtype="bool")
+    return mb.gather(x=x, indices=_from_zero(indices, x.shape[axis]), axis=axis)
+
+
+@operator("GatherElements")
+def gather_elements(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
+    """MIL wants the other axes as long in x as in the indices."""
+    axis %= rank(x)
+    for other, size in enumerate(indices.shape):
+        if other != axis and int(size) < int(x.shape[other]):
+            x = sliced(x, other, 0, int(size))
+    return mb.gather_along_axis(x=x, indices=_from_zero(indices, x.shape[axis]), axis=axis)
+
+
+@operator("GatherND", since=11)
+def gather_nd(x: Tensor, indices: Tensor, *, batch_dims=0) -> Tensor:
+    count = int(indices.shape[-1])
+    sizes = np.array([int(s) for s in x.shape[batch_dims : batch_dims + count]], np.int32)
+    return mb.gather_nd(x=x, indices=_from_zero(indices, sizes), batch_dims=batch_dims)
+
+
+def _from_zero(indices: Tensor, size) -> Tensor:
+    """Indices counted from the front, and none of them negative; Core ML does not count back."""
+    size = np.asarray(size, np.int32)[()]
+    if isinstance(indices, np.ndarray):
+        return np.where(indices < 0, indices + size, indices).astype(np.int32)
+    return select(mb.less(x=indices, y=np.int32(0)), mb.add(x=indices, y=size), indices)
+
+
+REDUCTIONS = {b"none": "update", b"add": "add", b"mul": "mul", b"max": "max", b"min": "min"}
+
+
+@operator("ScatterElements", "Scatter")
+def scatter_elements(
+    x: Tensor, indices: Tensor, updates: Tensor, *, axis=0, reduction=b"none"
+) -> Tensor:
+    places = _from_zero(indices, x.shape[axis])
+    how = {"axis": axis % rank(x), "mode": REDUCTIONS[reduction]}
+    return mb.scatter_along_axis(data=x, indices=places, updates=updates, **how)
+
+
+@operator("ScatterND")
+def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction=b"none") -> Tensor:
+    sizes = np.array([int(s) for s in x.shape[: int(indices.shape[-1])]], np.int32)
+    places = _from_zero(indices, sizes)
+    return mb.scatter_nd(data=x, indices=places, updates=updates, mode=REDUCTIONS[reduction])
+
+
+@operator("Compress")
+def compress(x: Tensor, condition: Constant, *, axis=None) -> Tensor:
+    if axis is None:
+        x, axis = reshaped(x, [-1]), 0
+    return gather(x, np.flatnonzero(condition).astype(np.int32), axis=axis)
+
+
+@operator("OneHot")
+def one_hot(indices: Tensor, depth: Constant, values: Constant, *, axis=-1) -> Tensor:
+    size, (off, on) = int(np.asarray(depth).reshape(-1)[0]), values
+    real = values.dtype.kind == "f"
+    off, on = (np.float32(v) if real else np.int32(v) for v in (off, on))
+    places = _from_zero(as_int(indices), size)
+    return mb.one_hot(
+        indices=places, one_hot_vector_size=size, axis=axis, on_value=on, off_value=off
+    )
+
+
+@operator("Trilu")
+def trilu(x: Tensor, k: Constant | None = None, *, upper=1) -> Tensor:
+    """By a mask, which is known."""
+    ones = np.ones([int(size) for size in x.shape[-2:]], bool)
+    k = 0 if k is None else int(k)
+    mask = np.triu(ones, k) if upper else np.tril(ones, k)
+    zero = np.float32(0) if is_float(x) else np.int32(0)
+    if is_bool(x):
+        return mb.logical_and(x=x, y=mask)
+    return select(mask, x, zero)
+
+
+@operator("ReverseSequence")
+def reverse_sequence(x: Tensor, lengths: Tensor, *, time_axis=0, batch_axis=1) -> Tensor:
+    return mb.reverse_sequence(x=x, lengths=lengths, seq_axis=time_axis, batch_axis=batch_axis)
