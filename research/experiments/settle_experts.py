@@ -23,7 +23,8 @@ def write(experts: int, tokens: int, sizes: tuple[int, int] = SMALL, layers: int
     def build(x, gates):
         parts = mb.reshape(x=gates, shape=(1, experts, 1, tokens))
         for _ in range(layers):
-            gate, up = (conv(x, experts * width) for _ in range(2))
+            both = conv(x, 2 * experts * width)  # two would have equal weights, stored once
+            gate, up = mb.split(x=both, num_splits=2, axis=1)
             said = mb.mul(x=mb.silu(x=gate), y=up)
             each = mb.reshape(x=said, shape=(1, experts, width, tokens))
             each = mb.mul(x=each, y=parts)
