@@ -54,11 +54,11 @@ def _strategies(plan: "Plan") -> Iterator[str]:
     found, few = plan.strategies, min(plan.recipe.prefill, plan.recipe.context)
     for name, other in found.items():
         one, several = (
-            f"{other.calls(tokens):,.0f} calls, {_size(other.read_bytes(tokens))}"
+            f"{_counted(other.calls(tokens), 'call')}, {_size(other.read_bytes(tokens))}"
             for tokens in (1, few)
         )
-        programs = f"{name}: {len(other.programs):,} programs; "
-        yield f"{programs}{one} a token; {several} for {few} tokens"
+        programs = _counted(len(other.programs), "program")
+        yield f"{name}: {programs}; {one} a token; {several} for {few} tokens"
     if {"dispatch", "packed"} <= found.keys():
         tokens = crossing(found["dispatch"], found["packed"])
         from_ = "never" if tokens is None else f"from {tokens:,} tokens a call on"
@@ -129,6 +129,10 @@ def _longest(plan: "Plan") -> int:
         parameters = find(config.architecture).parameters(config).values()
         shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
     return max([axis for shape in shapes for axis in shape] + list(plan.splits))
+
+
+def _counted(count: float, what: str) -> str:
+    return f"{count:,.0f} {what}{'' if round(count) == 1 else 's'}"
 
 
 def _size(count: float) -> str:
