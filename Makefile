@@ -15,7 +15,7 @@ BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance onnx-nodes fuzz bench train full-size notebooks schema notes lint clean distclean
+.PHONY: help book test unit conformance onnx-nodes fuzz bench train full-size notebooks schema notes lint clean distclean demo
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -55,6 +55,9 @@ train: $(INSTALLED) ## train the small Privacy Filter anew, on one core, and mea
 
 full-size: $(INSTALLED) ## convert MODEL at its true shapes from random weights, and run a token (minutes)
 	$(BIN)/python $(FULL_SIZE) $(or $(MODEL),qwen2.5-0.5b-instruct)
+
+demo: $(INSTALLED) ## redact a page of invented personal data, and print what was found
+	$(BIN)/python demo/redact.py
 
 notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/
 	@for page in $(NOTEBOOK_PAGES); do \
