@@ -213,7 +213,7 @@ class BundleBuilder:
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
         """Write the package of some layers; `weights` yields the state dict of each."""
         first = {} if layers.start else decoder.end_weights(self.config, "first", self.read)
-        write_shard(path, self.config, self.recipe, pieces, layers, first, weights)
+        write_shard(path, self.config, self.recipe, pieces, layers, weights, first)
 
     def _write_pieces(self, layers: range, programs: list[Program], pieces: dict) -> None:
         """Every matrix or expert of one layer, and what is around them, a package each."""

@@ -79,15 +79,15 @@ def write_shard(
     recipe: Recipe,
     pieces: Pieces,
     layers: range,
-    first: dict[str, Tensor],
     weights: Iterable[dict[str, Tensor]],
+    first: dict[str, Tensor] | None = None,
 ) -> None:
     """Write the package of some layers; `weights` yields the state dict of each, in order.
 
-    first: the state dict of what comes before them, {} where nothing does.
+    first: the state dict of what comes before them, if anything does.
     """
     package, scheme = PackageWriter(path), find_scheme(recipe.quant)
-    before = package.write_weights(first)
+    before = package.write_weights(first or {})
     stored = [package.write_weights(state, scheme) for state in weights]
     for name, T in recipe.functions.items():
         function = package.function(name)

@@ -84,7 +84,8 @@ def lower(
     import coremltools as ct
 
     _randomize(module)
-    traced = torch.jit.trace(module.eval(), tuple(inputs.values()), check_trace=False)
+    module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
+    traced = torch.jit.trace(module, tuple(inputs.values()), check_trace=False)
     passes = ct.PassPipeline()
     passes.remove_passes({"common::fuse_conv_scale"})  # it changes weights, which here are open
     model = ct.convert(
