@@ -5,10 +5,9 @@ from pathlib import Path
 from ane_book.conversion.onnx import convert_graph
 from ane_book.mil import MLProgram
 import numpy as np
-import pytest
-
-onnx = pytest.importorskip("onnx")
-from onnx import helper, numpy_helper  # noqa: E402
+import onnx
+from onnx import helper, numpy_helper
+import onnxruntime
 
 
 class Maker:
@@ -46,8 +45,7 @@ class Maker:
 
 def hold_to_onnxruntime(path: Path, given: dict, tolerance: float = 1e-4) -> MLProgram:
     """Convert in fp32, run by the executor, and compare with ONNX Runtime by the largest value."""
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     wanted = session.run(None, given)
     shapes = {name: array.shape for name, array in given.items()}
     package = convert_graph(path, path.with_suffix(".mlpackage"), "fp32", shapes)

@@ -1,9 +1,7 @@
 """A sample of ONNX's own node tests, judged by `nodes.py` as the full run is; what that found."""
 
-import pytest
-
-pytest.importorskip("onnx")
 from nodes import cases, is_claimed, reason, run_case, tolerance
+import pytest
 
 #: A case or two of what differs most: dtypes, broadcasts, windows, modes, recurrences, quantities.
 SAMPLE = """

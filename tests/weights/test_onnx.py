@@ -1,5 +1,6 @@
 """ONNX bundles as a source: every way to store a matrix, and the graphs that have them."""
 
+from _tiny_onnx import Bundle, Runtime, write
 import ane_book
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.errors import InvalidInput
@@ -7,10 +8,6 @@ from ane_book.mil.package.reader import Package
 from ane_book.weights import open_source
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
-from _tiny_onnx import Bundle, Runtime, write
 
 FORMS = {
     "int4": Bundle(),

@@ -4,16 +4,13 @@ import json
 import os
 from pathlib import Path
 
+from _tiny_onnx import Bundle, edit, write
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.weights import open_source
 from ane_book.weights.onnx import is_bundle
 import numpy as np
+from onnx import helper, numpy_helper
 import pytest
-
-onnx = pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
-from _tiny_onnx import Bundle, edit, write  # noqa: E402
-from onnx import helper, numpy_helper  # noqa: E402
 
 
 @pytest.fixture

@@ -6,24 +6,23 @@ EXAMPLES=200 python -m pytest tests/weights/test_onnx_operators.py      the long
 import os
 from pathlib import Path
 
+from _tiny_onnx import MICROSOFT, pack
 from ane_book.host import causal_mask
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.layers import Attention, NormThenRotate, RMSNorm, Rotate, rotate
 from ane_book.rope import Rotary
+from ane_book.weights.onnx.attention import attention_of
+from ane_book.weights.onnx.file import Graph
+from ane_book.weights.onnx.products import matrix_of_nbits, table_of
+from ane_book.weights.onnx.walk import Walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+import onnxruntime
 import pytest
 import torch
-
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-from _tiny_onnx import MICROSOFT, pack  # noqa: E402
-from ane_book.weights.onnx.attention import attention_of  # noqa: E402
-from ane_book.weights.onnx.file import Graph  # noqa: E402
-from ane_book.weights.onnx.products import matrix_of_nbits, table_of  # noqa: E402
-from ane_book.weights.onnx.walk import Walk  # noqa: E402
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 EXAMPLES = settings(
     max_examples=int(os.environ.get("EXAMPLES", 20)), deadline=None, derandomize=True, database=None
