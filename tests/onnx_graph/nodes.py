@@ -124,6 +124,8 @@ def tolerance(case, want: np.ndarray) -> tuple[float, float]:
 def as_array(value) -> np.ndarray:
     from onnx import TensorProto, numpy_helper
 
+    if isinstance(value, list):  # a sequence, which is none of Core ML's
+        return np.empty(len(value), object)
     return np.asarray(numpy_helper.to_array(value) if isinstance(value, TensorProto) else value)
 
 
@@ -190,7 +192,7 @@ def summary(records: list[dict]) -> dict:
 
 #: What of a refusal is of the one case: where it stands, and what is put instead.
 SPOKEN = {
-    r"^.*?Core ML is not given ": "",
+    r"^(.*?Core ML is not given |model.onnx: )": "",
     r"^.*?(input|output) '[^']*' (has|is of type)": r"\1 \2",
     r" has shape \([^)]*\);.*| has an? .*": " has a shape that Core ML does not take",
     r"(input) '[^']*'": r"\1",

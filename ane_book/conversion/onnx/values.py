@@ -6,6 +6,7 @@ products of narrow types wrap as theirs do.
 """
 
 from dataclasses import dataclass
+import re
 
 from ane_book.conversion.onnx.ops._common import Var, is_float, mb
 import numpy as np
@@ -50,9 +51,11 @@ class Value:
 
 def wrapped(x: Var, dtype: np.dtype, op: str) -> Var:
     """A result of a narrow type as that type has it: modulo its range."""
-    if dtype.kind not in "iu" or dtype.itemsize > 2 or op not in WRAPPING or is_float(x):
+    kind, bits = re.fullmatch(r"(u?int|.*?)(\d*)", dtype.name).groups()
+    if kind not in ("int", "uint") or int(bits) > 16 or op not in WRAPPING or is_float(x):
         return x
-    low, count = np.iinfo(dtype).min, 2 ** (8 * dtype.itemsize)
-    if low == 0:
+    count = 2 ** int(bits)
+    if kind == "uint":
         return mb.mod(x=x, y=np.int32(count))
-    return mb.add(x=mb.mod(x=mb.sub(x=x, y=np.int32(low)), y=np.int32(count)), y=np.int32(low))
+    low = np.int32(-count // 2)
+    return mb.add(x=mb.mod(x=mb.sub(x=x, y=low), y=np.int32(count)), y=low)
