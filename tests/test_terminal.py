@@ -53,7 +53,7 @@ class TestStreams:
         assert done.returncode == code
         assert done.stderr.startswith(said) and (said or not done.stderr)
         assert done.stdout.startswith(
-            b"all-minilm" if command in ('"$@" 2>&-', '"$@" 2>/dev/full') else b""
+            b"zaya-small" if command in ('"$@" 2>&-', '"$@" 2>/dev/full') else b""
         )
 
     @pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full"])

@@ -261,7 +261,8 @@ def _layer_types(manifest: Manifest, function: Function, given: Shapes) -> dict[
             inputs[name] = (given | host)[name]
         else:
             n, K, slots, D = (*type_.shape, 0, 0, 0, 0)[:4]
-            tail = slots == 1  # D is then W, and a cache has at least two slots
+            # Of a tail D is W; a cache has at least two slots.
+            tail = slots == 1 and f"new_{name}" in outputs
             inputs[name] = (n, K, 1, D) if tail else (n, K, S, D)
             outputs[f"new_{name}"] = (n, K, 1, T) if tail else (n, K, T, D)
     if "hidden_out" in outputs:

@@ -87,7 +87,10 @@ def convert(
     precision: Precision = None,
     shape: Shapes = None,
 ) -> None:
-    """Convert a model to a bundle, or an .onnx graph to a package; print its folder."""
+    """Convert a model to a bundle, or an .onnx graph to a package.
+
+    Prints the path of what was made.
+    """
     import ane_book
 
     if is_graph(model, out):
