@@ -28,6 +28,9 @@ import tempfile
 import time
 import tomllib
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from _lines import lines
+
 HERE = Path(__file__).parent
 RESULT = HERE.parents[1] / "research" / "conformance.json"
 DIFFERENCE = re.compile(r"Max absolute difference(?: among violations)?: ([\d.e+-]+)")
@@ -208,7 +211,7 @@ def main() -> int:
         "workers": int(workers),
         "seconds": round(time.monotonic() - begin),
     } | summary(records)
-    RESULT.write_text(lines(result) + "\n")
+    RESULT.write_text(lines(result, depth=3) + "\n")
     print(f"\nFor README:\n{headline(result['predicted'])}\n")
     for name, kinds in result["predicted"].items():
         for key, found in kinds.items():
@@ -222,14 +225,6 @@ def main() -> int:
     for record in new:
         print(f"\nunexplained: {record['id']}\n  {record['why']}")
     return 1 if new or not result["predicted"] else 0
-
-
-def lines(value, depth: int = 3) -> str:
-    """JSON with a line for each entry of tables, down to a depth."""
-    if not depth or not isinstance(value, dict):
-        return json.dumps(value)
-    entries = (f"{json.dumps(key)}: {lines(entry, depth - 1)}" for key, entry in value.items())
-    return "{\n" + ",\n".join(entries) + "\n}"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 import gc
 from importlib import metadata
-import json
 from multiprocessing import get_context
 from pathlib import Path
 import re
@@ -26,6 +25,9 @@ import warnings
 
 from ane_book.errors import AneBookError
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from _lines import lines
 
 RESULT = Path(__file__).parents[2] / "research" / "onnx-nodes.json"
 
@@ -226,19 +228,11 @@ def main() -> int:
     records = run_all(list(cases()), workers)
     versions = {n: metadata.version(n) for n in ("onnx", "coremltools", "torch", "numpy")}
     result = {"date": date.today().isoformat(), "versions": versions} | summary(records)
-    RESULT.write_text(lines(result) + "\n")
+    RESULT.write_text(lines(result, depth=2) + "\n")
     print(headline(result))
     for name, why in result["failed"].items():
         print(f"failed: {name}\n  {why}")
     return 0
-
-
-def lines(value, depth: int = 2) -> str:
-    """JSON with a line for each entry of tables, down to a depth."""
-    if not depth or not isinstance(value, dict):
-        return json.dumps(value)
-    entries = (f"{json.dumps(key)}: {lines(entry, depth - 1)}" for key, entry in value.items())
-    return "{\n" + ",\n".join(entries) + "\n}"
 
 
 if __name__ == "__main__":
