@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
 from ane_book.weights.onnx.file import attribute, describe
-from ane_book.weights.onnx.matrices import Piece
 from ane_book.weights.onnx.products import Linear, rows_of
 
 if TYPE_CHECKING:
@@ -199,8 +198,3 @@ def _attention(walk, node, parts, norms, heads, kv_heads, scale, window, tables)
     return Attention(
         source, parts, norms, heads, kv_heads, scale, window if window > 0 else None, tables
     )
-
-
-def whole_piece(stored) -> Piece:
-    """All of a stored vector."""
-    return Piece(stored, 0, stored.shape[0])
