@@ -99,9 +99,6 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 # --- room around
 
 
-MODES = {b"constant": "constant", b"reflect": "reflect", b"edge": "replicate"}
-
-
 @operator("Pad", since=2)
 def pad(
     x: Tensor,
