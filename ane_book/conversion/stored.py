@@ -12,7 +12,7 @@ from ane_book.conversion.quantize import STORED, Encoded
 from ane_book.errors import InvalidInput
 from ane_book.models import find
 from ane_book.models.base.architecture import Tensor as Named
-from ane_book.weights import Integers, joined
+from ane_book.weights import joined
 import numpy as np
 from torch import Tensor
 
@@ -56,14 +56,11 @@ class StoredBuilder(BundleBuilder):
         architecture, found = find(self.config.architecture), {}
         kind = architecture.kinds(self.config)[layer]
         for name, parts in architecture.parameters(self.config, kind).items():
-            whole = self._joined([f"{architecture.layer_prefix}.{layer}.{p.name}" for p in parts])
+            names = [f"{architecture.layer_prefix}.{layer}.{p.name}" for p in parts]
+            whole = joined([self.source.integers(name) for name in names])
             if whole is not None and all(map(_as_it_is, parts)):
                 found[name] = Encoded.stored(whole)
         return found
-
-    def _joined(self, names: list[str]) -> Integers | None:
-        parts = [self.source.integers(name) for name in names]
-        return None if None in parts else joined(parts)
 
     def head(self, path, splits: dict[int, int], weights: dict[str, Tensor]) -> None:
         outer = self._outer

@@ -86,21 +86,33 @@ class WeightSource(ABC):
 
     kind: str  # "gguf", "safetensors", "onnx" or "random"
     files: list[Path]  # what `fingerprint` covers
+    _shapes: dict[str, Shape]  # of all tensors
+    _place: str  # what an error about a tensor begins with
 
-    @abstractmethod
     def names(self) -> list[str]:
         """Names as `transformers` has them; `lm_head.weight` is absent when it is tied."""
+        return list(self._shapes)
 
-    @abstractmethod
     def shape(self, name: str) -> Shape:
-        """PyTorch order, (out, in) for a matrix."""
+        """PyTorch order, (out, in) for a matrix.
 
-    @abstractmethod
+        Raises InvalidWeights when the source has no tensor of that name.
+        """
+        if name not in self._shapes:
+            raise InvalidWeights(f"{self._place}: there is no tensor {name}")
+        return self._shapes[name]
+
     def tensor(self, name: str) -> np.ndarray:
         """One tensor: float32, contiguous, writable and the caller's own.
 
         Raises InvalidWeights when the source has no tensor of that name.
         """
+        self.shape(name)  # raises
+        return self._read(name)
+
+    @abstractmethod
+    def _read(self, name: str) -> np.ndarray:
+        """One tensor that is there, as `tensor` gives it."""
 
     def integers(self, name: str) -> Integers | None:
         """A matrix as it is stored, where that is by integers that Core ML has a form for."""
@@ -130,8 +142,10 @@ class WeightSource(ABC):
         return digest.hexdigest()
 
 
-def joined(parts: list[Integers]) -> Integers | None:
-    """The rows of several matrices as those of one; None where they are not stored alike."""
+def joined(parts: list[Integers | None]) -> Integers | None:
+    """The rows of several matrices as those of one; None where they are not all stored alike."""
+    if None in parts:
+        return None
     forms = {(p.bits, p.data.dtype, p.scale.shape[1], p.zero is None) for p in parts}
     if len(forms) != 1:
         return None

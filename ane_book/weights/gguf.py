@@ -17,7 +17,6 @@ from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.models import find, find_gguf
 from ane_book.rope import WIDEST
 from ane_book.weights import (
-    Shape,
     TokenizerFiles,
     WeightSource,
     check_tensors,
@@ -62,7 +61,7 @@ class GGUFSource(WeightSource):
 
     def __init__(self, path: Path):
         """Reads and checks the header; raises InvalidWeights or UnsupportedModel."""
-        self.files = [path]
+        self.files, self._place = [path], str(path)
         self._data = map_file(path)
         self._metadata, tensors = read_header(self._data, path)
         try:
@@ -79,14 +78,8 @@ class GGUFSource(WeightSource):
         found = {name: tensor.shape for name, tensor in self._tensors.items()}
         check_tensors(found, self._shapes, str(path))
 
-    def names(self) -> list[str]:
-        return list(self._shapes)
-
-    def shape(self, name: str) -> Shape:
-        return self._find(name).shape
-
-    def tensor(self, name: str) -> np.ndarray:
-        array = self._dequantize(self._find(name))
+    def _read(self, name: str) -> np.ndarray:
+        array = self._dequantize(self._tensors[name])
         return self._architecture.rows_of_gguf(self._config, name, array)
 
     def config(self) -> dict:
@@ -105,11 +98,6 @@ class GGUFSource(WeightSource):
             layer = f"{self._architecture.layer_prefix}.{block.removeprefix('blk.')}"
             return f"{layer}.{self._gguf.layer[part]}.{suffix}"
         return name
-
-    def _find(self, name: str) -> Tensor:
-        if name not in self._tensors:
-            raise InvalidWeights(f"{self.files[0]}: there is no tensor {name}")
-        return self._tensors[name]
 
     def _dequantize(self, tensor: Tensor) -> np.ndarray:
         """Block by block: blocks do not know of rows, and long runs of them are fast to decode."""

@@ -11,10 +11,8 @@ from copy import deepcopy
 import hashlib
 import json
 
-from ane_book.errors import InvalidWeights
 from ane_book.models import find
 from ane_book.weights import (
-    Shape,
     TokenizerFiles,
     WeightSource,
     plain_rope,
@@ -36,6 +34,7 @@ class RandomSource(WeightSource):
     """
 
     kind = "random"
+    _place = "the random model"
 
     def __init__(self, config: dict, seed: int = 0):
         """Raises UnsupportedModel or InvalidWeights when the configuration is not one we have."""
@@ -44,19 +43,10 @@ class RandomSource(WeightSource):
         config = read_config(self._config, place)
         self._shapes = find(config.architecture).tensors(config)
 
-    def names(self) -> list[str]:
-        return list(self._shapes)
-
-    def shape(self, name: str) -> Shape:
-        if name not in self._shapes:
-            raise InvalidWeights(f"the random model has no tensor {name}")
-        return self._shapes[name]
-
-    def tensor(self, name: str) -> np.ndarray:
-        shape = self.shape(name)
+    def _read(self, name: str) -> np.ndarray:
         key = hashlib.sha256(f"{self.seed} {name}".encode()).digest()[:16]
         generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
-        array = generator.standard_normal(shape, dtype=np.float32)
+        array = generator.standard_normal(self._shapes[name], dtype=np.float32)
         array *= np.float32(SPREAD)
         if name.lower().endswith(NEAR_ONE):
             array += np.float32(1.0)

@@ -48,6 +48,7 @@ class SafetensorsSource(WeightSource):
     def __init__(self, path: Path):
         """Raises WeightsNotFound, InvalidWeights or UnsupportedModel; reads headers only."""
         self._folder = path if path.is_dir() else path.parent
+        self._place = str(self._folder)
         place = self._folder / "config.json"
         if not place.exists():
             raise WeightsNotFound(f"{place} is missing; safetensors need it beside them")
@@ -67,15 +68,8 @@ class SafetensorsSource(WeightSource):
         found = {name: self._header(name) for name in self._where}
         check_tensors(found, self._shapes, str(path))
 
-    def names(self) -> list[str]:
-        return list(self._shapes)
-
-    def shape(self, name: str) -> Shape:
-        self._find(name)
-        return self._shapes[name]
-
-    def tensor(self, name: str) -> np.ndarray:
-        stored = self._open[self._find(name)].get_tensor(name)  # a view of the mapped file
+    def _read(self, name: str) -> np.ndarray:
+        stored = self._open[self._where[name]].get_tensor(name)  # a view of the mapped file
         return np.array(stored.float().numpy())
 
     def config(self) -> dict:
@@ -104,11 +98,6 @@ class SafetensorsSource(WeightSource):
                 f"supported: {', '.join(DTYPES)}"
             )
         return tuple(header.get_shape())
-
-    def _find(self, name: str) -> Path:
-        if name not in self._where:
-            raise InvalidWeights(f"{self._folder}: there is no tensor {name}")
-        return self._where[name]
 
 
 def _shards(path: Path) -> list[Path]:

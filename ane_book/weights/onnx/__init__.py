@@ -102,21 +102,15 @@ class OnnxSource(WeightSource):
         self.files = [file for file in configs if file.exists()]
         self.files += [file for one in graphs for file in one.files]
         self.files += tokenizer_paths(self._folder)
+        self._place = str(self.files[0])
 
-    def names(self) -> list[str]:
-        return list(self._shapes)
-
-    def shape(self, name: str) -> Shape:
-        self._find(name)
-        return self._shapes[name]
-
-    def tensor(self, name: str) -> np.ndarray:
-        pieces = [piece.read() for piece in self._find(name)]
+    def _read(self, name: str) -> np.ndarray:
+        pieces = [piece.read() for piece in self._pieces[name]]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def integers(self, name: str) -> Integers | None:
-        found = [piece.integers() for piece in self._find(name)]
-        return None if None in found else joined(found)
+        self.shape(name)  # raises
+        return joined([piece.integers() for piece in self._pieces[name]])
 
     def config(self) -> dict:
         return deepcopy(self._fields)
@@ -127,11 +121,6 @@ class OnnxSource(WeightSource):
     def _ids(self) -> dict:
         keys = "eos_token_id", "bos_token_id"
         return {key: self._genai[key] for key in keys if key in self._genai}
-
-    def _find(self, name: str) -> list[Piece]:
-        if name not in self._pieces:
-            raise InvalidWeights(f"{self.files[0]}: there is no tensor {name}")
-        return self._pieces[name]
 
     def _read_fields(self, decoder: Decoder, graph: Graph) -> dict:
         """A `config.json`: the one that is there, or what the graph and GenAI's say together."""
