@@ -29,6 +29,7 @@ class Bundle:
     table: str = "plain"  # of the embedding: "plain", "blocks"
     apart: bool = False  # the embedding in a file of its own, as transformers.js has it
     external: bool = True
+    masked: bool = False  # "multi": by what is added to the scores
     window: int = -1
     dtype: type = np.float32
     H: int = 4
@@ -50,7 +51,7 @@ class Writer:
 
     def __init__(self, bundle: Bundle, seed: int = 0):
         self.bundle, self.random = bundle, np.random.default_rng(seed)
-        self.nodes, self.stored, self.weights, self.count = [], [], {}, 0
+        self.nodes, self.stored, self.weights, self.count, self.added = [], [], {}, 0, ""
 
     def name(self) -> str:
         self.count += 1
@@ -165,8 +166,29 @@ class Writer:
             for part, heads in zip(parts, (b.H, b.K), strict=False)
         )  # fmt: skip
         k, v = (self.repeat(i, kind, x) for kind, x in (("key", k), ("value", parts[2])))
-        attributes = {"num_heads": b.H, "scale": b.D**-0.5, "unidirectional": 1} | b.changes
-        return self.add("MultiHeadAttention", q, k, v, domain=MICROSOFT, **attributes)
+        attributes = {"num_heads": b.H, "scale": b.D**-0.5, "unidirectional": int(not b.masked)}
+        mask = ["", "", self.mask()] if b.masked else []
+        return self.add("MultiHeadAttention", q, k, v, *mask, domain=MICROSOFT,
+                        **attributes | b.changes)  # fmt: skip
+
+    def mask(self) -> str:
+        """What is added to the scores (1, 1, t, n): nothing at a token itself and before it."""
+        if self.added:
+            return self.added
+        number = self.bundle.dtype
+        zero, one = (self.add("Constant", value_int=value) for value in (0, 1))
+        size, tokens = (
+            self.add("Gather", self.add("Shape", name), one, axis=0)
+            for name in ("attention_mask", "position_ids")
+        )
+        keys = self.add("Range", zero, size, one)
+        rows = self.add("Range", self.add("Sub", size, tokens), size, one)
+        rows = self.add("Unsqueeze", rows, self.store(np.array([1])))
+        seen = self.add("LessOrEqual", keys, rows)
+        low = self.store(np.array(np.finfo(number).min, number))
+        added = self.add("Where", seen, self.store(np.array(0, number)), low)
+        self.added = self.add("Unsqueeze", added, self.store(np.array([0, 1])))
+        return self.added
 
     def repeat(self, i: int, kind: str, x: str) -> str:
         b, store = self.bundle, lambda *sizes: self.store(np.array(sizes))

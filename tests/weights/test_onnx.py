@@ -22,6 +22,7 @@ FORMS = {
     "qwen2": Bundle("qwen2", attention="packed", D=16, R=16),
     "qwen3": Bundle("qwen3", D=32),
     "qwen3 multi-head": Bundle("qwen3", attention="multi"),
+    "qwen3 multi-head by a mask": Bundle("qwen3", attention="multi", masked=True),
     "phi3": Bundle("phi3", R=16, bits=8, attention="packed", window=24),
     "mistral": Bundle("mistral", window=24),
     "transformers.js": Bundle(apart=True),
@@ -33,6 +34,7 @@ RUN = (
     "fp16 multi-head",
     "qwen2",
     "qwen3",
+    "qwen3 multi-head by a mask",
     "phi3",
     "transformers.js",
 )

@@ -74,6 +74,59 @@ def test_attributes_that_are_not_ours(bundle, kind, values, said):
 
 
 @pytest.mark.parametrize(
+    "kind, other, said",
+    [
+        ("LessOrEqual", "GreaterOrEqual", "not the causal one, for 4 tokens after 0"),
+        ("LessOrEqual", "Less", "not the causal one, for 4 tokens after 0"),
+        ("LessOrEqual", "Frobnicate", "no part of a mask"),
+    ],
+)
+def test_a_mask_that_is_not_causal(bundle, kind, other, said):
+    folder = bundle(attention="multi", masked=True)
+    open_source(folder)
+
+    def change(model):
+        node(model, kind).op_type = other
+
+    edit(folder / "model.onnx", change)
+    refused(folder, UnsupportedModel, "attention's mask", said)
+
+
+def test_a_mask_that_is_not_causal_after_other_tokens(bundle):
+    def change(model):
+        begin = node(model, "Sub", 1)  # of the rows: the tokens of the call off all of them
+        begin.input[1] = begin.input[0]
+
+    folder = bundle(attention="multi", masked=True)
+    edit(folder / "model.onnx", change)
+    refused(folder, UnsupportedModel, "not the causal one, for 1 tokens after 4")
+
+
+def test_a_mask_that_hides_too_little(bundle):
+    folder = bundle(attention="multi", masked=True)
+
+    def change(model):
+        low = tensor(model, node(model, "Where").input[2])
+        low.CopyFrom(numpy_helper.from_array(np.float32(-100), low.name))
+
+    edit(folder / "model.onnx", change)
+    refused(folder, UnsupportedModel, "not the causal one")
+
+
+def test_a_mask_of_more_numbers_than_memory_holds(bundle):
+    def change(model):
+        size = node(model, "Range").input[1]
+        many = numpy_helper.from_array(np.array(1 << 40), "many")
+        model.graph.initializer.append(many)
+        for found in model.graph.node:
+            found.input[:] = ["many" if i == size else i for i in found.input]
+
+    folder = bundle(attention="multi", masked=True)
+    edit(folder / "model.onnx", change)
+    refused(folder, UnsupportedModel, "attention's mask", "1.1e+12 numbers")
+
+
+@pytest.mark.parametrize(
     "values", [{"block_size": 16}, {"block_size": 24}, {"block_size": 0}, {"K": 65}, {"N": -1}]
 )
 def test_blocks_of_another_size_than_the_data(bundle, values):

@@ -6,10 +6,12 @@
 
 The graph is recognised as one of our architectures (`walk`, with `products` and `attention`); what
 it stores gets the names of `transformers`. What no configuration says is found in the graph: sizes
-in the shapes, the epsilon in the norms, the rotary embedding in its tables (`rotary`).
+in the shapes, the epsilon in the norms, the rotary embedding in its tables (`rotary`). A mask that
+it computes has to be the causal one (`mask`).
 
     file.py        the file, and the tensors beside it
     matrices.py    matrices of integers with scales by blocks, and others
+    evaluate.py    what a node gives for operands that are known
 """
 
 from copy import deepcopy
@@ -32,6 +34,7 @@ from ane_book.weights import (
 )
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
 from ane_book.weights.onnx.file import Graph
+from ane_book.weights.onnx.mask import check_mask
 from ane_book.weights.onnx.matrices import Piece
 from ane_book.weights.onnx.products import embedding_of
 from ane_book.weights.onnx.rotary import Tables, check_tables, rope_fields, tables_of
@@ -92,6 +95,8 @@ class OnnxSource(WeightSource):
         self._fields = self._read_fields(decoder, graph)
         self._config = read_config(self._fields, str(self._folder))
         _check(decoder, self._config, self._tables, graph)
+        if mask := _only(decoder, "mask", graph):
+            check_mask(graph, mask)
         self._pieces |= _named(decoder, find(self._config.architecture).layer_prefix)
         self._shapes = find(self._config.architecture).tensors(self._config)
         self._join()

@@ -2,8 +2,8 @@
 
 `GroupQueryAttention` rotates queries and keys, writes the cache and masks by itself;
 `MultiHeadAttention` comes after `RotaryEmbedding` of both, with keys and values joined to the cache
-and repeated for the queries that share them. What they can do beyond our architectures, such as a
-cap on the scores or a sink, is refused by its name.
+and repeated for the queries that share them, and may take a mask (`mask`). What they can do beyond
+our architectures, such as a cap on the scores or a sink, is refused by its name.
 
 Reference: onnxruntime, docs/ContribOperators.md.
 """
@@ -68,7 +68,7 @@ def _grouped(walk: "Walk", node) -> "Attention":
         walk.refuse(node, "attention that rotates once: RotaryEmbedding comes before do_rotary")
     window = attribute(node, "local_window_size", -1)
     scale = attribute(node, "scale", 0.0)
-    return _attention(walk, node, parts, norms, heads, kv_heads, scale, window, tables)
+    return _attention(walk, node, parts, norms, heads, kv_heads, scale, window, tables, "")
 
 
 def _check(walk: "Walk", node, inputs: list[str]) -> None:
@@ -98,7 +98,7 @@ def _multi(walk: "Walk", node) -> "Attention":
     width = parts["q"][0].shape[0] // max(heads, 1)
     kv_heads = parts["k"][0].shape[0] // max(width, 1)
     scale, tables = attribute(node, "scale", 0.0), _tables(walk, node, rotary)
-    return _attention(walk, node, parts, norms, heads, kv_heads, scale, -1, tables)
+    return _attention(walk, node, parts, norms, heads, kv_heads, scale, -1, tables, inputs[5])
 
 
 def _from_cache(walk: "Walk", node, name: str) -> str:
@@ -187,7 +187,9 @@ def _tables(walk: "Walk", node, rotary: list) -> tuple[str, str]:
     return tables.pop()
 
 
-def _attention(walk, node, parts, norms, heads, kv_heads, scale, window, tables) -> "Attention":
+def _attention(
+    walk, node, parts, norms, heads, kv_heads, scale, window, tables, mask
+) -> "Attention":
     from ane_book.weights.onnx.walk import Attention
 
     source = parts.pop("source")
@@ -196,5 +198,5 @@ def _attention(walk, node, parts, norms, heads, kv_heads, scale, window, tables)
     if D <= 0 or sizes != (heads * D, kv_heads * D, kv_heads * D):
         walk.refuse(node, f"attention of {heads} and {kv_heads} heads of one size, not {sizes}")
     return Attention(
-        source, parts, norms, heads, kv_heads, scale, window if window > 0 else None, tables
+        source, parts, norms, heads, kv_heads, scale, window if window > 0 else None, tables, mask
     )

@@ -48,6 +48,7 @@ class Attention:
     scale: float  # 0 is the root of 1 / head size
     window: int | None
     tables: tuple[str, str]  # the names of cos and sin
+    mask: str  # the name of what is added to the scores; "" where attention is causal by itself
 
 
 @dataclass(frozen=True)
