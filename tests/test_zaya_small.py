@@ -4,6 +4,7 @@ from dataclasses import dataclass
 import json
 from math import exp
 from random import Random
+from typing import ClassVar
 
 import ane_book
 from ane_book import reference_models
@@ -11,8 +12,7 @@ from parity import greedy, reference_greedy
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import ZayaConfig
-from zaya import RESULT, Balance, Run, learn, make_model, parted, varied
+from zaya import RESULT, SIZES, Balance, Run, learn, make_model, parted, varied
 from zaya_record import (
     HELD_OUT_TEXT,
     by_counting,
@@ -38,25 +38,18 @@ class TinyRun(Run):
     window: int = 16
     sequences: int = 2
     steps: int = 6
-
-    def config(self) -> ZayaConfig:
-        return ZayaConfig(
-            vocab_size=self.vocabulary,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=16,
-            num_experts=3,
-            moe_intermediate_size=16,
-            router_hidden_size=16,
-            layer_types=["hybrid", "hybrid_sliding"],
-            sliding_window=8,
-            initializer_range=0.04,
-            pad_token_id=0,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
+    sizes: ClassVar[dict] = SIZES | {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "num_experts": 3,
+        "moe_intermediate_size": 16,
+        "router_hidden_size": 16,
+        "layer_types": ["hybrid", "hybrid_sliding"],
+        "sliding_window": 8,
+    }
 
 
 def some_texts() -> list[str]:

@@ -23,6 +23,7 @@ from functools import partial
 import hashlib
 import json
 from pathlib import Path
+from typing import ClassVar
 
 from runs import Schedule, save_half, train
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -35,6 +36,19 @@ END = "<|endoftext|>"  # between texts: token 0
 RESULT = ROOT / "ane_book/reference/zaya-small"
 HELD_OUT = 8  # of so many texts one is not learnt
 MARKDOWN = ("README.md", "book/*.md", "research/*.md")
+SIZES = {
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "num_experts": 16,
+    "moe_intermediate_size": 64,
+    "router_hidden_size": 32,
+    "layer_types": ["hybrid", "hybrid_sliding"] * 2,
+    "sliding_window": 64,
+    "max_position_embeddings": 1024,
+}
 
 
 @dataclass(frozen=True)
@@ -48,29 +62,16 @@ class Run:
     balance: float = 1e-2  # by which a bias moves at most in a step, in probability
     steps: int = 1400
     rate: float = 3e-3  # of learning
+    sizes: ClassVar[dict] = SIZES
 
     @property
     def schedule(self) -> Schedule:
         return Schedule(self.steps, self.rate, warm_up=60, decay=0.1, every=25)
 
     def config(self) -> ZayaConfig:
+        tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
         return ZayaConfig(
-            vocab_size=self.vocabulary,
-            hidden_size=128,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=32,
-            num_experts=16,
-            moe_intermediate_size=64,
-            router_hidden_size=32,
-            layer_types=["hybrid", "hybrid_sliding"] * 2,
-            sliding_window=64,
-            max_position_embeddings=1024,
-            initializer_range=0.04,
-            pad_token_id=0,
-            bos_token_id=0,
-            eos_token_id=0,
+            vocab_size=self.vocabulary, initializer_range=0.04, **tokens, **self.sizes
         )
 
 
