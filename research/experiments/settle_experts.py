@@ -33,11 +33,7 @@ def write(experts: int, tokens: int, sizes: tuple[int, int] = SMALL, layers: int
         return mb.identity(x=x, name="y")
 
     def make(path: Path):
-        graph(
-            path,
-            [(1, channels, 1, tokens), (1, experts, 1, tokens)],
-            lambda x, gates: build(x, gates),
-        )
+        graph(path, [(1, channels, 1, tokens), (1, experts, 1, tokens)], build)
         if scale:
             config = optimize.OpLinearQuantizerConfig(
                 mode="linear_symmetric", dtype="int8", granularity=scale, weight_threshold=1
