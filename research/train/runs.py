@@ -97,10 +97,9 @@ def train(
 
 def _goes_on(saved: dict, settings: dict) -> bool:
     """Whether a run of these settings begins as the saved one did, and may have cycles more."""
-    old = {"more": []} | saved["schedule"]
-    new = settings["schedule"]
+    old, new = saved["schedule"], settings["schedule"]
     begun = new | {"more": new["more"][: len(old["more"])]}
-    return saved | {"schedule": old} == settings | {"schedule": begun}
+    return saved == settings | {"schedule": begun}
 
 
 def _groups(model: nn.Module, decay: float) -> list[dict]:
