@@ -11,13 +11,11 @@ decides which is taken, and the scores of that token and of those that see it mo
 rounding does. `tokens_off` counts those that moved by more than a thousandth.
 """
 
-import json
-
 import ane_book
 from ane_book.runtime.tags.spans import Viterbi, log_softmax
-from evaluate import generated
+from evaluate import SETS, generated
 import numpy as np
-from privacy_filter import RESULT
+from privacy_filter import RESULT, add_to_record
 from tokenizers import Tokenizer
 import torch
 
@@ -70,16 +68,14 @@ def compare(tagger, reference: Reference, texts: list[str]) -> dict:
 
 
 def main() -> None:
-    kinds = ((False, False), (True, False), (True, True))
-    texts = [e.text for how in kinds for e in generated(*how, TEXTS // 3 + 1)][:TEXTS]
+    each = TEXTS // len(SETS) + 1
+    texts = [e.text for how in SETS.values() for e in generated(*how, each)][:TEXTS]
     reference, found = Reference(), {}
     for precision in ("fp32", "fp16"):
         tagger = ane_book.load(str(RESULT), precision=precision)
         found[precision] = compare(tagger, reference, texts)
         print(precision, found[precision])
-    path = RESULT / "record.json"
-    record = json.loads(path.read_text()) | {"labels_against_transformers": found}
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    add_to_record(labels_against_transformers=found)
 
 
 if __name__ == "__main__":

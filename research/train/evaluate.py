@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 import ane_book
-from privacy_filter import RESULT
+from privacy_filter import RESULT, add_to_record
 from scores import Example, score, table
 
 HERE = Path(__file__).parent
@@ -83,11 +83,9 @@ def main() -> None:
         print(f"{name}\n{table(quality[name])}\n")
     example = page()
     found = spans_of(tagger, example.text)
-    quality["page"] = score([found], [example]) | hidden(example, found)
-    print(f"the page\n{table(score([found], [example]))}\n{hidden(example, found)}")
-    path = RESULT / "record.json"
-    record = json.loads(path.read_text()) | {"quality": quality}
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    scores, parts = score([found], [example]), hidden(example, found)
+    print(f"the page\n{table(scores)}\n{parts}")
+    add_to_record(quality=quality | {"page": scores | parts})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     python research/train/privacy_filter.py --export   and write it to ane_book/reference/
 
 The model is `transformers`' own, so that what is trained is what the full model is, in small; the
-text is made up (`texts`). Whoever stops it loses at most fifty steps.
+text is made up (`texts`). Whoever stops it loses at most 25 steps.
 
 Reference for the loss that keeps experts in use: Fedus et al. 2021 (arXiv 2101.03961), eq. 4.
 """
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import OpenAIPrivacyFilterConfig, OpenAIPrivacyFilterForTokenClassification
 
-__all__ = ["Balance", "make_model", "make_step"]
+__all__ = ["RESULT", "Balance", "add_to_record", "make_model", "make_step"]
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "privacy-filter-small"
@@ -154,6 +154,11 @@ def _export(model: nn.Module, rows: Rows, work: Path, settings: dict, curve: lis
     }
     _write("record.json", record)
     print(f"{RESULT}: {size:,} bytes")
+
+
+def add_to_record(**fields) -> None:
+    """Say more of the model in its record.json, or say it anew."""
+    _write("record.json", json.loads((RESULT / "record.json").read_text()) | fields)
 
 
 def _write(name: str, fields: dict) -> None:
