@@ -9,8 +9,8 @@ model runs with other choices, and nothing else in it is changed.
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 import hashlib
 from itertools import pairwise
@@ -25,7 +25,9 @@ import tokenizers
 from tokenizers import Tokenizer
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
 import transformers
 from transformers import ZayaConfig, ZayaForCausalLM
 from zaya import RESULT, ROOT, digest, parted, repository, routes, sampled
@@ -33,7 +35,7 @@ from zaya import RESULT, ROOT, digest, parted, repository, routes, sampled
 HELD_OUT_TEXT = Path(__file__).with_name("zaya_held_out.jsonl")
 
 #: gates (n, 1), choices (n, 1) and probabilities (n, E + 1) of a layer -> gates and choices
-Change = Callable[[int, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Change = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 Ids = list[list[int]]
 KINDS = ("begins a word", "goes on with a word", "digit", "punctuation", "line break, space", "END")
 
@@ -105,66 +107,61 @@ def by_counting(learnt: Ids, rows: Ids, vocabulary: int) -> dict[str, float]:
 
 
 @contextmanager
-def rerouted(model: ZayaForCausalLM, change: Change) -> Iterator[None]:
-    """The model with other choices of its experts; the gate is the one that the router gave."""
-    hooks = []
-    for i, layer in enumerate(model.model.layers):
-
-        def hook(router, inputs, outputs, i=i):
-            logits, gates, choices, state = outputs
-            chances = logits.softmax(-1)
-            return logits, *change(i, gates, choices, chances), state
-
-        hooks.append(layer.mlp.gate.register_forward_hook(hook))
-    try:
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Hooks that go again at the end."""
+    with ExitStack() as stack:
+        for each in handles:
+            stack.enter_context(each)
         yield
-    finally:
-        for each in hooks:
-            each.remove()
 
 
-@contextmanager
-def forgetful(model: ZayaForCausalLM) -> Iterator[None]:
+def routers(model: ZayaForCausalLM) -> list[Module]:
+    return [layer.mlp.gate for layer in model.model.layers]
+
+
+def rerouted(model: ZayaForCausalLM, change: Change) -> AbstractContextManager[None]:
+    """The model with other choices of its experts; the gate is the one that the router gave."""
+
+    def hook(router, inputs, outputs):
+        logits, gates, choices, state = outputs
+        return logits, *change(gates, choices, logits.softmax(-1)), state
+
+    return hooked(each.register_forward_hook(hook) for each in routers(model))
+
+
+def forgetful(model: ZayaForCausalLM) -> AbstractContextManager[None]:
     """The model whose routers are not handed the state of the layer before."""
 
     def hook(router, inputs, keywords):
         return inputs, keywords | {"router_states": None}
 
-    hooks = [
-        layer.mlp.gate.register_forward_pre_hook(hook, with_kwargs=True)
-        for layer in model.model.layers
-    ]
-    try:
-        yield
-    finally:
-        for each in hooks:
-            each.remove()
+    return hooked(each.register_forward_pre_hook(hook, with_kwargs=True) for each in routers(model))
 
 
-def first_expert(i, gates, choices, chances):
+def first_expert(gates, choices, chances):
     """One expert for all that do not skip."""
     return gates, torch.zeros_like(choices)
 
 
-def shifted(i, gates, choices, chances):
+def shifted(gates, choices, chances):
     """The routes of a layer kept apart, and every one led to the next expert."""
     return gates, (choices + 1) % (chances.shape[1] - 1)
 
 
-def shuffled(generator, i, gates, choices, chances):
+def shuffled(generator, gates, choices, chances):
     """The choices of a text's tokens dealt out among them anew: the same load, for no reason."""
     order = torch.randperm(len(gates), generator=generator)
     return gates[order], choices[order]
 
 
-def unbalanced(i, gates, choices, chances):
+def unbalanced(gates, choices, chances):
     """The likeliest class, without the biases."""
     best, found = chances.max(-1, keepdim=True)
     skip = found == chances.shape[1] - 1
     return best.masked_fill(skip, 0), found.masked_fill(skip, 0)
 
 
-def all_skip(i, gates, choices, chances):
+def all_skip(gates, choices, chances):
     """No expert at all."""
     return torch.zeros_like(gates), choices
 
@@ -195,14 +192,10 @@ def chosen(model: ZayaForCausalLM, rows: Ids) -> tuple[Tensor, Tensor]:
         _, gates, *_ = outputs
         seen[i].append(torch.stack([routes(outputs, router.num_experts), gates[:, 0]]))
 
-    hooks = [
-        layer.mlp.gate.register_forward_hook(partial(hook, i))
-        for i, layer in enumerate(model.model.layers)
-    ]
-    for row in rows:
-        model(input_ids=torch.tensor([row]), use_cache=False)
-    for each in hooks:
-        each.remove()
+    hooks = (each.register_forward_hook(partial(hook, i)) for i, each in enumerate(routers(model)))
+    with hooked(hooks):
+        for row in rows:
+            model(input_ids=torch.tensor([row]), use_cache=False)
     classes, gates = torch.stack([torch.cat(each, dim=1) for each in seen], dim=1).unbind()
     return classes.long().T, gates.T
 
