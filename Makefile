@@ -15,7 +15,7 @@ BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance onnx-nodes fuzz bench train full-size notebooks schema notes lint clean distclean demo
+.PHONY: help book test unit conformance onnx-nodes fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -47,11 +47,18 @@ fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 50
 bench: $(INSTALLED) ## run each benchmark and print its table
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-train: $(INSTALLED) ## train the small Privacy Filter anew, on one core, and measure it (an hour)
+train: train-$(or $(MODEL),privacy-filter-small) ## train MODEL anew, a small one, on one core, and measure it (an hour)
+
+train-privacy-filter-small: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train]"
 	$(BIN)/python research/train/privacy_filter.py --export
 	$(BIN)/python research/train/evaluate.py
 	$(BIN)/python research/train/compare_labels.py
+
+train-zaya-small: $(INSTALLED)
+	$(BIN)/python research/train/zaya_text.py build/train/zaya-small
+	$(BIN)/python research/train/zaya.py build/train/zaya-small
+	$(BIN)/python research/train/zaya_record.py build/train/zaya-small
 
 full-size: $(INSTALLED) ## convert MODEL at its true shapes from random weights, and run a token (minutes)
 	$(BIN)/python $(FULL_SIZE) $(or $(MODEL),qwen2.5-0.5b-instruct)
