@@ -12,7 +12,7 @@ References: Viterbi 1967 (IEEE Trans. Inf. Theory 13); Ratinov and Roth 2009 (Co
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ane_book.runtime.tags.stretches import Stretch
+from ane_book.runtime.tags.stretches import Stretch, size
 import numpy as np
 
 __all__ = ["LONGEST", "Span", "Viterbi", "find_spans", "log_softmax"]
@@ -159,11 +159,7 @@ def find_spans(names: Sequence[str], stretch: Stretch) -> Iterator[Span]:
         end = max(start, end - (len(own) - len(own.rstrip())))
         if start == end:
             continue
-        byte_start = byte + _bytes(stretch.part(place, start))
-        byte, place = byte_start + _bytes(stretch.part(start, end)), end
+        byte_start = byte + size(stretch.part(place, start))
+        byte, place = byte_start + size(stretch.part(start, end)), end
         score = float(stretch.scores[begin : stop + 1].mean())
         yield Span(names[stretch.labels[begin]][2:], start, end, byte_start, byte, score)
-
-
-def _bytes(text: str) -> int:
-    return len(text.encode("utf-8", "surrogateescape"))

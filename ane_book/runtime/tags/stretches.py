@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Stretch", "Waiting"]
+__all__ = ["Stretch", "Waiting", "size"]
 
 
 @dataclass(frozen=True)
@@ -87,5 +87,10 @@ class Waiting:
         )
         self._known = [(labels[count:], scores[count:])]
         self._start += len(text)
-        self._byte += len(text.encode("utf-8", "surrogateescape"))
+        self._byte += size(text)
         return found
+
+
+def size(text: str) -> int:
+    """Bytes of a text, those that are no UTF-8 too."""
+    return len(text.encode("utf-8", "surrogateescape"))
