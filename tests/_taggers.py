@@ -7,6 +7,9 @@ import torch
 
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "truncate": False}
 
+#: Line ends, signs of several bytes, and one that a terminal would obey.
+TEXT = "Ann Lee, ann@example.org; zażółć 🙂🙂\r\n\tcall\x00 +48 600 100 200, é" * 4
+
 #: Odd on purpose: one KV head, an expert more than a token takes, a band of one, plain RoPE.
 SIZES = {
     "usual": {

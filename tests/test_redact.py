@@ -1,6 +1,6 @@
 """A tagger's bundle: the scores of `transformers`, whatever the windows, and texts redacted."""
 
-from _taggers import SIZES
+from _taggers import SIZES, TEXT
 import ane_book
 from ane_book.errors import InvalidInput, InvalidType
 from ane_book.runtime import Tagger
@@ -8,8 +8,6 @@ from ane_book.runtime.tags import decode
 import numpy as np
 import pytest
 import torch
-
-TEXT = "Ann Lee, ann@example.org; zażółć 🙂🙂\r\n\tcall\x00 +48 600 100 200, é" * 4
 
 
 def scores_of(tagger: Tagger, ids, most=None) -> np.ndarray:

@@ -9,15 +9,13 @@ import time
 
 from _command import COMMAND, ENVIRONMENT, refused, start
 from _command import ane_book as command
-from _taggers import tiny_tagger, write_tagger
+from _taggers import TEXT, tiny_tagger, write_tagger
 from ane_book import progress
 from ane_book.cli.redact import _marks, _replaced, _rewrite
 from ane_book.runtime import Tagger
 from ane_book.runtime.tags import Span, decode
 import pytest
 from safetensors.numpy import load_file, save_file
-
-TEXT = "Ann Lee, ann@example.org; zażółć 🙂🙂\r\n\tcall\x00 +48 600 100 200, é" * 4
 
 
 class TestCommand:

@@ -3,6 +3,7 @@
 from itertools import accumulate, pairwise, product
 import re
 
+from _labels import NAMES, makes_sense, parted
 from ane_book.errors import InvalidInput
 from ane_book.host import check_labels
 from ane_book.models.privacy_filter import LABELS
@@ -16,15 +17,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-NAMES = ["O", *(f"{part}-{kind}" for kind in ("name", "url") for part in "BIES")]
 SIGNS = "aB1' \n\r\t,.;/_-@é\u0301🙂他，"
 WORD_ENDS = r'(?<=[^\W_])(?=[\s,;:.!?()"。、，；：！？])'
-
-
-def parted(text: str, data) -> list[str]:
-    """The text in parts, somehow."""
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=9)))
-    return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 
 
 class TestWindows:
@@ -77,18 +71,9 @@ class TestWindows:
 
 def best_by_trying_all(scores: np.ndarray) -> float:
     """The largest sum over all sequences that make sense, found without Viterbi."""
-
-    def makes_sense(path: tuple[int, ...]) -> bool:
-        inside = ""
-        for label in (NAMES[i] for i in path):
-            if (label[0] in "IE") != bool(inside) or (inside and label[2:] != inside):
-                return False
-            inside = label[2:] if label[0] in "BI" else ""
-        return not inside
-
     n = range(len(scores))
     paths = product(range(len(NAMES)), repeat=len(scores))
-    return max(scores[n, path].sum() for path in paths if makes_sense(path))
+    return max(scores[n, path].sum() for path in paths if makes_sense([NAMES[i] for i in path]))
 
 
 class TestViterbi:

@@ -3,6 +3,7 @@
 from itertools import pairwise
 import tracemalloc
 
+from _labels import NAMES, makes_sense, parted
 from ane_book.errors import InvalidInput, InvalidType
 from ane_book.runtime import Tagger
 from ane_book.runtime.tags import spans
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-LABELS = ["O", *(f"{part}-{kind}" for kind in ("name", "url") for part in "BIES")]
 SIGNS = "aB1' \n\r\t,.\x00\x1b;/_-@é\u0301🙂שלום\u202e\ufeff\udcff\udc80他，"
 
 
@@ -21,7 +21,7 @@ class Dice(Tagger):
     A token is a byte, or `size` characters at once; scores come a few tokens at a time.
     """
 
-    labels = LABELS
+    labels = NAMES
 
     def __init__(self, seed: int = 0, few: int = 7, size: int = 0):
         self._words, self._seed, self._few, self._size = self, seed, few, size
@@ -42,7 +42,7 @@ class Dice(Tagger):
         yield self.throw(thrown, waiting)
 
     def throw(self, thrown: np.random.Generator, n: int) -> np.ndarray:
-        return thrown.normal(size=(n, len(LABELS))).astype(np.float32) * 3
+        return thrown.normal(size=(n, len(NAMES))).astype(np.float32) * 3
 
 
 def check(text: str, pieces: list) -> None:
@@ -58,15 +58,6 @@ def check(text: str, pieces: list) -> None:
             assert found == own.encode("utf-8", "surrogateescape")
             assert span.label in ("name", "url") and 0 < span.score <= 1
         place += len(own)
-
-
-def makes_sense(names: list[str]) -> bool:
-    inside = ""
-    for name in names:
-        if (name[0] in "IE") != bool(inside) or (inside and name[2:] != inside):
-            return False
-        inside = name[2:] if name[0] in "BI" else ""
-    return not inside
 
 
 def joined(pieces: list) -> list:
@@ -101,9 +92,7 @@ class TestAnyScores:
     @given(texts, st.integers(0, 99), st.integers(1, 50), st.data())
     @settings(deadline=None)
     def test_are_the_same_however_text_and_scores_come(self, text, seed, few, data):
-        cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=9)))
-        parts = [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
-        one, other = Dice(seed).stream([text]), Dice(seed, few).stream(parts)
+        one, other = Dice(seed).stream([text]), Dice(seed, few).stream(parted(text, data))
         for (own, span), (own_too, span_too) in zip(joined(one), joined(other), strict=True):
             assert own == own_too and (span is None) == (span_too is None)
             assert span is None or span.score == pytest.approx(span_too.score)
@@ -133,14 +122,14 @@ class Undecided(Dice):
 
     def throw(self, thrown, n):
         scores = {"O": 0.0, "B-name": -1.0, "I-name": 1e-6}
-        return np.ones((n, 1), np.float32) * [scores.get(label, -9.0) for label in LABELS]
+        return np.ones((n, 1), np.float32) * [scores.get(label, -9.0) for label in NAMES]
 
 
 class Secret(Dice):
     """One span from beginning to end."""
 
     def throw(self, thrown, n):
-        return np.where(np.arange(len(LABELS)) == LABELS.index("I-name"), 9, 0) * np.ones((n, 1))
+        return np.where(np.arange(len(NAMES)) == NAMES.index("I-name"), 9, 0) * np.ones((n, 1))
 
 
 @pytest.mark.parametrize(
