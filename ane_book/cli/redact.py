@@ -28,7 +28,6 @@ CHUNK = 1 << 16  # bytes that are read at once
 
 #: ANSI's colours of kinds of spans, in the order in which they are met.
 COLOURS = (41, 42, 43, 44, 45, 46, 101, 102, 104, 105)
-ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8
 RETURN = re.compile(r"\r(?=\n|\Z)")  # before a line feed, which may be in the next piece
 
 Show = Callable[[str, "Span | None"], str]
@@ -140,6 +139,8 @@ def _row(text: str, span: "Span | None") -> str:
 
 def _marks(target: BinaryIO) -> Show:
     """For a terminal, spans in colours; [kind: text] where colours do not show."""
+    from ane_book.runtime.tags import ESCAPED
+
     colours = target.isatty() and not os.environ.get("NO_COLOR")
     colours = colours and os.environ.get("TERM") != "dumb"
     kinds: dict[str, int] = {}

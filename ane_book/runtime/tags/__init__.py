@@ -27,7 +27,7 @@ from ane_book.runtime.tags.windows import Window, blocks, windows
 from ane_book.text.process import check_text
 import numpy as np
 
-__all__ = ["Redaction", "Span", "Tag", "Tagger", "decode"]
+__all__ = ["ESCAPED", "Redaction", "Span", "Tag", "Tagger", "decode"]
 
 ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as Python keeps them in a str
 
