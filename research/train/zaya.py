@@ -11,10 +11,10 @@ The model is `transformers`' own. Two things it leaves to whoever trains it. The
 begins at 0 there, at which all keys are equal; here at 1, at which queries and keys of a length of
 sqrt(D) give scores of up to sqrt(D). And the biases that balance the router have no gradient: here
 they move as those of DeepSeek-V3 do (arXiv 2412.19437, 2.1.2), a little up for an expert that got
-fewer tokens than its share in this step, a little down for one that got more,
-here by how much it was. ZAYA's authors call
-theirs "inspired by control theory"; the class that skips is balanced here like an expert, its bias
-beginning at 0 and not at -1, so that it is used and the others learn what it is worth.
+fewer tokens than its share in this step, a little down for one that got more, here by how much it
+was. ZAYA's authors call theirs "inspired by control theory"; the class that skips is balanced here
+like an expert, its bias beginning at 0 and not at -1, so that it is used and the others learn what
+it is worth.
 """
 
 import argparse
