@@ -3,12 +3,14 @@
 import sys
 
 from _taggers import SIZES, tiny_tagger
+from ane_book.conversion.write.program import lower
 from ane_book.host import text_mask
 from ane_book.models.base.architecture import Tensor
 from ane_book.models.base.decoder import block_weights
 from ane_book.models.base.experts import DEEPEST, Experts, layers
 from ane_book.models.base.experts.layers import TopGates, chosen
 from ane_book.models.privacy_filter import PrivacyFilter
+from coremltools.proto import MIL_pb2
 import numpy as np
 import pytest
 import torch
@@ -96,6 +98,14 @@ class TestChoice:
             gates = TopGates(4)(scores.to(dtype))
             assert ((gates > 0).sum(dim=1) == 4).all()
             torch.testing.assert_close(gates.sum(dim=1), torch.ones_like(gates[:, 0]))
+
+    @pytest.mark.parametrize("k", [1, 4])
+    def test_in_a_program_counts_in_half_precision(self, k):
+        """The engine computes no int32."""
+        piece = lower(TopGates(k), {"scores": torch.zeros(1, 9, 1, 4)}, ["gates"])
+        computed = [value for o in piece.operations if o.type != "const" for value in o.outputs]
+        found = {value.type.tensorType.dataType for value in computed}
+        assert found == {MIL_pb2.FLOAT16, MIL_pb2.BOOL}
 
 
 class TestLayout:

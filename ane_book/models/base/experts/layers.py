@@ -28,7 +28,8 @@ def chosen(scores: Tensor, k: int) -> Tensor:
     which. Scores lie above -40,000.
     """
     E = scores.shape[1]
-    order = torch.arange(E, dtype=scores.dtype).view(1, E, 1, 1)  # fp16 has integers to 2,048
+    # From a float on, or a program counts in int32; fp16 has integers to 2,048.
+    order = torch.arange(0.0, E, dtype=scores.dtype).view(1, E, 1, 1)
     beyond, taken = torch.full_like(order, E), torch.full_like(order, MASKED)
     left = scores
     for _ in range(k):
