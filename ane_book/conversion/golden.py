@@ -72,12 +72,12 @@ class GoldenPass:
 
     def _first(self, hidden: Tensor) -> Tensor:
         """After what comes before the first layer, if anything does."""
-        architecture, weights = find(self.config.architecture), None
         weights = decoder.end_weights(self.config, "first", self.read)
         if not weights:
             return hidden
+        make = partial(find(self.config.architecture).first, self.config)
         with torch.inference_mode():
-            return loaded(partial(architecture.first, self.config), weights)(hidden)
+            return loaded(make, weights)(hidden)
 
     def _step(self, block: nn.Module, values: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
         """What a block of this kind hands to the next one: `hidden` (1, C, 1, T), and what the

@@ -67,7 +67,6 @@ class Zaya(Dense):
     """`model_type` "zaya": ZAYA1-8B."""
 
     model_type = "zaya"
-    after_mixture = ("mixture_scaling", "mixture_residual")
     Config = ZayaConfig
     after_mixture: ClassVar = ("mixture_scaling.", "mixture_residual.")
     fixed: ClassVar = {

@@ -8,7 +8,7 @@ Each expert is held to what PyTorch's says of the first token, whether that has 
 Letters: C hidden size, E experts, L layers, T tokens of a call.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -20,8 +20,6 @@ from ane_book.runtime.engine import load_part, load_steps
 import numpy as np
 
 __all__ = ["Run", "walk_experts"]
-
-Ends = Callable[[dict[str, np.ndarray]], Iterator[Stage]]
 
 
 @dataclass(frozen=True)
