@@ -21,6 +21,7 @@ Taught in chapters 4 and 7.
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import get_args
@@ -70,12 +71,12 @@ class Plan:
         """All that a token passes, in order."""
         return self.shards + self.head
 
-    @property
+    @cached_property
     def programs(self) -> tuple[Program, ...]:
         """Those of the device; where no experts are apart, a token of decode calls each once."""
         return tuple(step for step in self.steps if step.stretch is None)
 
-    @property
+    @cached_property
     def always(self) -> tuple[Program, ...]:
         """Those that every call runs, whatever its tokens choose."""
         return tuple(program for program in self.programs if not program.experts)
@@ -169,7 +170,7 @@ class Plan:
             total += self.woken(tokens, shares) * program.bytes / len(program.experts)
         return total
 
-    @property
+    @cached_property
     def strategies(self) -> dict[str, "Plan"]:
         """The same model and recipe by every strategy for experts that the limit allows; {} of a
         model without experts."""

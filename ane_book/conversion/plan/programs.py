@@ -86,17 +86,18 @@ def cut_experts(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterat
     """
     architecture, L = find(config.architecture), config.num_layers
     kinds, one = architecture.kinds(config), expert_blobs(config, scheme)
+    sides = {kind: trunk_blobs(config, scheme, kind) for kind in set(kinds)}
     E = architecture.layout(config).count
     each = [range(E)] if recipe.experts == "functions" else [range(e, e + 1) for e in range(E)]
     after = end_blobs(config, "first")
     for n in range(L + 1):
-        before = trunk_blobs(config, scheme, kinds[n])[0] if n < L else end_blobs(config, "last")
+        before = sides[kinds[n]][0] if n < L else end_blobs(config, "last")
         size = file_bytes([*after, *before])
         _check(size, recipe, f"what is around the experts of layer {n}")
         yield Program(f"trunk_{n:02d}.mlpackage", size, range(n, min(n + 1, L)), trunk=n)
         if n == L:
             return
-        after = trunk_blobs(config, scheme, kinds[n])[1]
+        after = sides[kinds[n]][1]
         for experts in each:
             own = f"expert_{experts.start:03d}" if len(experts) == 1 < E else "experts"
             size = file_bytes(one * len(experts))
