@@ -44,7 +44,7 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
     D, architecture, pieces = config.head_dim, find(config.architecture), {}
     kinds, kept = architecture.kinds(config), _kept(config, recipe)
     layout = architecture.layout(config)
-    make = lower_parted if layout and layout.apart else lower
+    lower_block = lower_parted if layout and layout.apart else lower
     for name, T in recipe.functions.items():
         rows = config.group * T if T > 1 else 1  # one row of the mask serves all heads when T = 1
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
@@ -62,7 +62,7 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
             }
             outputs = ["hidden_out", *(f"new_{n}" for n in kept), *(f"{n}_out" for n in handed)]
             block = architecture.block(config, kind)
-            pieces[name, kind] = make(block, inputs, outputs, config.rms_norm_eps)
+            pieces[name, kind] = lower_block(block, inputs, outputs, config.rms_norm_eps)
     return pieces
 
 

@@ -34,13 +34,14 @@ Pieces = dict[str, dict[str, Piece | Parted]]
 def lower_encoder(config: Config, functions: dict[str, int]) -> Pieces:
     """One block, and what stands around all of them, for each function of so many tokens."""
     architecture, eps, pieces = find(config.architecture), config.norm_epsilon, {}
+    layout = architecture.layout(config)
+    lower_block = lower_parted if layout and layout.apart else lower
+    ends = {"first": (architecture.first, "first"), "last": (architecture.last, "logits")}
     for name, T in functions.items():
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
         inputs = hidden | {n: torch.zeros(shape) for n, shape in _feeds(config, T).items()}
-        layout = architecture.layout(config)
-        make = lower_parted if layout and layout.apart else lower
-        pieces[name] = {"block": make(architecture.block(config), inputs, ["hidden_out"], eps)}
-        ends = {"first": (architecture.first, "first"), "last": (architecture.last, "logits")}
+        block = lower_block(architecture.block(config), inputs, ["hidden_out"], eps)
+        pieces[name] = {"block": block}
         for end, (make, output) in ends.items():
             if (module := make(config)) is not None:
                 pieces[name][end] = lower(module, hidden, [output], eps)
