@@ -190,3 +190,15 @@ def write_checkpoint(model, folder: Path) -> Path:
     settings = {"eos_token": "<|end|>", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
+
+
+def prompt(tokens: int) -> list[int]:
+    """Token ids, the first ones always the same."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, VOCABULARY, (tokens,), generator=generator).tolist()
+
+
+def greedy(model, ids: list[int], tokens: int) -> list[int]:
+    """What `transformers` generates, all tokens."""
+    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    return model.generate(torch.tensor([ids]), max_new_tokens=tokens, **options)[0].tolist()

@@ -1,8 +1,15 @@
 """Tiny ZAYAs with random weights, made by `transformers`; nothing in them is 0 or 1 by chance."""
 
+from collections.abc import Callable
+from functools import cache
+
+from _tiny import VOCABULARY, greedy, prompt, write_checkpoint
+import ane_book
+from ane_book.runtime import Session
+import numpy as np
 import torch
 
-VOCABULARY = 257
+CONTEXT, PREFILL = 112, 8
 
 COMMON = {
     "vocab_size": VOCABULARY,
@@ -74,3 +81,30 @@ def tiny_zaya(size: str, seed: int = 0, **changes):
             value.mul_(next(scale for part, scale in SCALES.items() if part in name))
         value.copy_(value.half().float())
     return model
+
+
+def maker(tmp_path_factory, recipes: dict[str, dict], **common) -> Callable:
+    """`make(size)` -> (transformers model, folder of its checkpoint, bundle), made once.
+
+    recipes: what the conversion of each size takes; common: of all, beside context and prefill.
+    """
+
+    @cache
+    def make(size: str):
+        model, folder = tiny_zaya(size), tmp_path_factory.mktemp(size)
+        checkpoint = write_checkpoint(model, folder / "checkpoint")
+        recipe = {"context": CONTEXT, "prefill": PREFILL} | common | recipes[size]
+        bundle = ane_book.convert(str(checkpoint), out=folder / "bundle", **recipe)
+        return model, checkpoint, bundle
+
+    return make
+
+
+def continued(model, bundle) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """A prompt of 30 tokens and 64 greedy ones of `transformers`; the logits of all, (94, V), by
+    `transformers` and by the bundle, which takes the prompt at once and the others one by one."""
+    ids = greedy(model, prompt(30), 64)
+    expected = model(torch.tensor([ids])).logits[0].numpy()
+    session = Session(bundle, precision="fp32")
+    found = np.vstack([session.logits(ids[:30]), *map(session.decode, ids[30:])])
+    return ids, expected, found

@@ -4,7 +4,17 @@ from itertools import cycle
 from math import prod
 import tomllib
 
-from _tiny import COMMON, TINY, VARIANTS, longrope, odd, tiny_model, write_checkpoint
+from _tiny import (
+    COMMON,
+    TINY,
+    VARIANTS,
+    greedy,
+    longrope,
+    odd,
+    prompt,
+    tiny_model,
+    write_checkpoint,
+)
 import ane_book
 from ane_book.conversion import _open
 from ane_book.conversion.recipe import make_recipe
@@ -71,10 +81,6 @@ def logits(
     return torch.cat(found)
 
 
-def prompt(tokens: int) -> list[int]:
-    return torch.randint(0, 257, (tokens,), generator=torch.Generator().manual_seed(1)).tolist()
-
-
 @pytest.mark.parametrize("family", TINY)
 @pytest.mark.parametrize("chunks", [[20], [1] * 20, [8, 8, 1, 3]], ids=["whole", "steps", "mixed"])
 def test_logits_equal_those_of_transformers(family, chunks):
@@ -82,12 +88,6 @@ def test_logits_equal_those_of_transformers(family, chunks):
     expected = model(torch.tensor([ids])).logits[0]
     found = logits(decoder_of(model), model, ids, chunks, context=32)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def greedy(model, ids: list[int], tokens: int) -> list[int]:
-    """What `transformers` generates, all tokens."""
-    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    return model.generate(torch.tensor([ids]), max_new_tokens=tokens, **options)[0].tolist()
 
 
 PROMPT, ANSWER, CONTEXT = 40, 64, 112

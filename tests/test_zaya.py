@@ -2,9 +2,8 @@
 
 import json
 
-from _tiny import write_checkpoint
-from _zaya import SIZES, VOCABULARY, tiny_zaya
-import ane_book
+from _tiny import prompt, write_checkpoint
+from _zaya import CONTEXT, PREFILL, SIZES, continued, maker, tiny_zaya
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.evidence.parity import check_parity
@@ -19,18 +18,11 @@ import numpy as np
 import pytest
 import torch
 
-CONTEXT = 112
-
 
 def decoder_of(model, strategy: str = "packed") -> Decoder:
     config = read_config(model.config.to_dict()).model_copy(update={"experts": strategy})
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     return Decoder.from_weights(config, weights.__getitem__)
-
-
-def some_ids(tokens: int) -> list[int]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(0, VOCABULARY, (tokens,), generator=generator).tolist()
 
 
 def logits(decoder: Decoder, model, ids: list[int], chunks: list[int]) -> torch.Tensor:
@@ -60,7 +52,7 @@ def logits(decoder: Decoder, model, ids: list[int], chunks: list[int]) -> torch.
 @pytest.mark.parametrize("chunks", [[24], [1] * 24, [8, 8, 1, 7]], ids=["whole", "steps", "mixed"])
 @pytest.mark.parametrize("size", SIZES)
 def test_logits_equal_those_of_transformers(size, chunks, strategy):
-    model, ids = tiny_zaya(size), some_ids(24)
+    model, ids = tiny_zaya(size), prompt(24)
     expected = model(torch.tensor([ids])).logits[0]
     found = logits(decoder_of(model, strategy), model, ids, chunks)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
@@ -80,7 +72,7 @@ def test_tensors_are_those_of_the_checkpoint(size):
 def test_tokens_take_different_experts_and_some_take_none(size):
     """Else nothing here would be shown of the router."""
     model = tiny_zaya(size)
-    output = model(torch.tensor([some_ids(100)]), output_router_logits=True)
+    output = model(torch.tensor([prompt(100)]), output_router_logits=True)
     none = 0
     for layer, scores in zip(model.model.layers, output.router_logits, strict=True):
         biases = layer.mlp.gate.balancing_biases
@@ -135,7 +127,7 @@ ERRORS = {
 @pytest.mark.parametrize("size", ["usual", "sliding"])
 def test_a_deliberate_error_is_seen(monkeypatch, size, error):
     """Each is a slip that a port could make; logits are then off by far more than rounding."""
-    model, ids, slip = tiny_zaya(size), some_ids(24), ERRORS[error]
+    model, ids, slip = tiny_zaya(size), prompt(24), ERRORS[error]
     expected, decoder = model(torch.tensor([ids])).logits[0], decoder_of(model)
     if isinstance(slip, str):
         for name, value in decoder.named_parameters():
@@ -205,7 +197,6 @@ def test_a_router_with_more_experts_than_weights_is_one_clear_error(tmp_path):
         open_source(folder)
 
 
-PREFILL = 8
 #: Of each size: who keeps the cache, and a limit that puts its layers into two programs or three.
 RECIPES = {
     "usual": {"kv": "state", "shard_limit": 160_000},
@@ -216,30 +207,14 @@ RECIPES = {
 
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
-    """`bundled(size)` -> (transformers model, folder of its checkpoint, bundle), made once."""
-    made = {}
-
-    def make(size: str):
-        if size not in made:
-            model, folder = tiny_zaya(size), tmp_path_factory.mktemp(size)
-            checkpoint = write_checkpoint(model, folder / "checkpoint")
-            recipe = {"context": CONTEXT, "prefill": PREFILL, "head_rows": 100} | RECIPES[size]
-            bundle = ane_book.convert(str(checkpoint), out=folder / "bundle", **recipe)
-            made[size] = model, checkpoint, bundle
-        return made[size]
-
-    return make
+    return maker(tmp_path_factory, RECIPES, head_rows=100)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_bundle_gives_the_logits_and_tokens_of_transformers(bundled, size):
     """Prompt and 64 greedy tokens: each the winner of its logits, those of the whole text."""
     model, _, bundle = bundled(size)
-    options = {"max_new_tokens": 64, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    ids = model.generate(torch.tensor([some_ids(30)]), **options)[0].tolist()
-    expected = model(torch.tensor([ids])).logits[0].numpy()
-    session = Session(bundle, precision="fp32")
-    found = np.vstack([session.logits(ids[:30]), *map(session.decode, ids[30:])])
+    ids, expected, found = continued(model, bundle)
     assert abs(found - expected).max() < 1e-3
     assert found[29:-1].argmax(axis=1).tolist() == ids[30:]
 
@@ -248,7 +223,7 @@ def test_the_bundle_gives_the_logits_and_tokens_of_transformers(bundled, size):
 def test_a_prompt_cut_anywhere_gives_the_same(bundled, size):
     """What is before a cut comes out of the cache and the tails; chunks are full or padded."""
     model, _, bundle = bundled(size)
-    ids = some_ids(2 * PREFILL + 3)
+    ids = prompt(2 * PREFILL + 3)
     expected = model(torch.tensor([ids])).logits[0].numpy()
     session = Session(bundle, precision="fp32")
     for cut in range(1, len(ids)):
@@ -261,7 +236,7 @@ def test_a_prompt_cut_anywhere_gives_the_same(bundled, size):
 def test_rewinding_is_exact(bundled, size):
     """To any token, however long ago it was: what it is without all that came after, and to the bit
     where the calls are the same."""
-    session, ids = Session(bundled(size)[2], precision="fp32"), some_ids(60)
+    session, ids = Session(bundled(size)[2], precision="fp32"), prompt(60)
     for position in (33, 32, 5, 1, 0):
         session.reset()
         expected = session.logits(ids[: position + 11])[position:]
@@ -296,7 +271,7 @@ def test_half_precision_keeps_the_direction_of_logits(bundled, size):
     """Of tokens whose choice is clear. One between two experts may take the other one, and then
     says something else, in any arithmetic; few are so near."""
     model, _, bundle = bundled(size)
-    ids = some_ids(90)
+    ids = prompt(90)
     expected = model(torch.tensor([ids])).logits[0]
     found = torch.from_numpy(Session(bundle).logits(ids))
     cosine = torch.cosine_similarity(found, expected, dim=1).numpy()

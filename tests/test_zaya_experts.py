@@ -3,9 +3,8 @@
 A token takes one expert or none; the one that takes none wakes nobody.
 """
 
-from _tiny import write_checkpoint
-from _zaya import SIZES, tiny_zaya
-import ane_book
+from _tiny import prompt
+from _zaya import PREFILL, SIZES, continued, maker
 from ane_book.conversion.plan import plan
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
@@ -19,38 +18,17 @@ RECIPES = {
     "odd": {"experts": "functions", "kv": "host"},
     "sliding": {"experts": "functions", "kv": "state"},
 }
-PREFILL = 8
-
-
-def some_ids(tokens: int) -> list[int]:
-    return torch.randint(0, 257, (tokens,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory):
-    """`apart(size)` -> (transformers model, folder of its checkpoint, bundle), made once."""
-    made = {}
-
-    def make(size: str):
-        if size not in made:
-            model, folder = tiny_zaya(size), tmp_path_factory.mktemp(size)
-            checkpoint = write_checkpoint(model, folder / "checkpoint")
-            recipe = {"context": 112, "prefill": PREFILL} | RECIPES[size]
-            bundle = ane_book.convert(str(checkpoint), out=folder / "bundle", **recipe)
-            made[size] = model, checkpoint, bundle
-        return made[size]
-
-    return make
+    return maker(tmp_path_factory, RECIPES)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_logits_and_64_greedy_tokens_are_those_of_transformers(apart, size):
     model, _, bundle = apart(size)
-    options = {"max_new_tokens": 64, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    ids = model.generate(torch.tensor([some_ids(30)]), **options)[0].tolist()
-    expected = model(torch.tensor([ids])).logits[0].numpy()
-    session = Session(bundle, precision="fp32")
-    found = np.vstack([session.logits(ids[:30]), *map(session.decode, ids[30:])])
+    ids, expected, found = continued(model, bundle)
     assert abs(found - expected).max() < 1e-3
     assert found[29:-1].argmax(axis=1).tolist() == ids[30:]
     half = Session(bundle).logits(ids).ravel()
@@ -61,7 +39,7 @@ def test_logits_and_64_greedy_tokens_are_those_of_transformers(apart, size):
 @pytest.mark.parametrize("size", SIZES)
 def test_a_prompt_cut_anywhere_and_rewinding_give_the_same(apart, size):
     model, _, bundle = apart(size)
-    ids = some_ids(2 * PREFILL + 3)
+    ids = prompt(2 * PREFILL + 3)
     expected = model(torch.tensor([ids])).logits[0].numpy()
     session = Session(bundle, precision="fp32")
     for cut in range(1, len(ids)):
@@ -85,7 +63,7 @@ def chosen_by(model, ids: list[int]) -> list[np.ndarray]:
 @pytest.mark.parametrize("size", SIZES)
 def test_a_token_calls_its_expert_alone_and_none_where_it_takes_none(apart, size):
     model, _, bundle = apart(size)
-    ids, E = some_ids(60), bundle.config.num_experts
+    ids, E = prompt(60), bundle.config.num_experts
     layers = chosen_by(model, ids)
     session = Session(bundle, precision="fp32")
     session.logits(ids[:-1])
