@@ -1,6 +1,9 @@
 """What the operators share: the builder, types and axes."""
 
-from ane_book.conversion.onnx.ops import Unsayable
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+from ane_book.conversion.onnx.ops import Unsayable, operator
 from ane_book.progress import silent_coremltools
 import numpy as np
 
@@ -10,6 +13,29 @@ with silent_coremltools():
 
 
 Tensor = Var | np.ndarray
+
+
+def unary(name: str, mil_name: str) -> None:
+    """An operator of one tensor that is one of MIL's."""
+
+    def convert(x: Tensor) -> Tensor:
+        return getattr(mb, mil_name)(x=x)
+
+    operator(name)(convert)
+
+
+def binary(name: str, mil_name: str) -> None:
+    """An operator of two tensors, which broadcast, that is one of MIL's."""
+
+    def convert(x: Tensor, y: Tensor) -> Tensor:
+        return getattr(mb, mil_name)(x=x, y=y)
+
+    operator(name, since=7)(convert)
+
+
+def joined(tensors: Sequence[Tensor], join: Callable) -> Tensor:
+    """One tensor of several by one of MIL's operators of two."""
+    return reduce(lambda x, y: join(x=x, y=y), tensors)
 
 
 def kind(x: Tensor) -> str:

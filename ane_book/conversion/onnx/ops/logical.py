@@ -1,7 +1,7 @@
 """Comparisons and truth."""
 
 from . import operator
-from ._common import Tensor, as_int, is_bool, mb
+from ._common import Tensor, as_int, binary, is_bool, mb, unary
 
 
 def _compare(name: str, mil_name: str, since: int) -> None:
@@ -20,18 +20,7 @@ _compare("Less", "less", 7)
 _compare("LessOrEqual", "less_equal", 12)
 
 
-def _join(name: str, mil_name: str) -> None:
-    def convert(x: Tensor, y: Tensor) -> Tensor:
-        return getattr(mb, mil_name)(x=x, y=y)
-
-    operator(name, since=7)(convert)
-
-
-_join("And", "logical_and")
-_join("Or", "logical_or")
-_join("Xor", "logical_xor")
-
-
-@operator("Not")
-def logical_not(x: Tensor) -> Tensor:
-    return mb.logical_not(x=x)
+binary("And", "logical_and")
+binary("Or", "logical_or")
+binary("Xor", "logical_xor")
+unary("Not", "logical_not")

@@ -3,21 +3,25 @@
 import numpy as np
 
 from . import Constant, Unsayable, operator
-from ._common import Tensor, as_float, as_int, is_float, is_int, mb, rank, select
+from ._common import (
+    Tensor,
+    as_float,
+    as_int,
+    binary,
+    is_float,
+    is_int,
+    joined,
+    mb,
+    rank,
+    select,
+    unary,
+)
 
 # --- one tensor
 
 
-def _plain(name: str, mil_name: str) -> None:
-    """An operator that is one of MIL's, for real numbers."""
-
-    def convert(x: Tensor) -> Tensor:
-        return getattr(mb, mil_name)(x=x)
-
-    operator(name)(convert)
-
-
 for _name in [
+    "Abs",
     "Acos",
     "Asin",
     "Atan",
@@ -28,22 +32,17 @@ for _name in [
     "Erf",
     "Exp",
     "Floor",
+    "Round",
+    "Sigmoid",
     "Sin",
     "Sinh",
+    "Softplus",
+    "Softsign",
     "Sqrt",
     "Tan",
     "Tanh",
 ]:
-    _plain(_name, _name.lower())
-_plain("Sigmoid", "sigmoid")
-_plain("Softplus", "softplus")
-_plain("Softsign", "softsign")
-_plain("Round", "round")
-
-
-@operator("Abs")
-def absolute(x: Tensor) -> Tensor:
-    return mb.abs(x=x)
+    unary(_name, _name.lower())
 
 
 @operator("Acosh")
@@ -201,19 +200,9 @@ def hardmax(x: Tensor, *, axis=-1) -> Tensor:
 # --- two tensors and more
 
 
-@operator("Add", since=7)
-def add(x: Tensor, y: Tensor) -> Tensor:
-    return mb.add(x=x, y=y)
-
-
-@operator("Sub", since=7)
-def sub(x: Tensor, y: Tensor) -> Tensor:
-    return mb.sub(x=x, y=y)
-
-
-@operator("Mul", since=7)
-def mul(x: Tensor, y: Tensor) -> Tensor:
-    return mb.mul(x=x, y=y)
+binary("Add", "add")
+binary("Sub", "sub")
+binary("Mul", "mul")
 
 
 @operator("Div", since=7)
@@ -241,31 +230,24 @@ def power(x: Tensor, y: Tensor) -> Tensor:
     return as_int(mb.round(x=mb.pow(x=as_float(x), y=as_float(y))))
 
 
-def _joined(tensors: tuple[Tensor, ...], join) -> Tensor:
-    result = tensors[0]
-    for tensor in tensors[1:]:
-        result = join(x=result, y=tensor)
-    return result if len(tensors) > 1 else mb.identity(x=result)
-
-
 @operator("Max", since=8)
 def maximum(*tensors: Tensor) -> Tensor:
-    return _joined(tensors, mb.maximum)
+    return joined(tensors, mb.maximum)
 
 
 @operator("Min", since=8)
 def minimum(*tensors: Tensor) -> Tensor:
-    return _joined(tensors, mb.minimum)
+    return joined(tensors, mb.minimum)
 
 
 @operator("Sum", since=8)
 def total(*tensors: Tensor) -> Tensor:
-    return _joined(tensors, mb.add)
+    return joined(tensors, mb.add)
 
 
 @operator("Mean", since=8)
 def mean(*tensors: Tensor) -> Tensor:
-    return mb.mul(x=_joined(tensors, mb.add), y=np.float32(1 / len(tensors)))
+    return mb.mul(x=joined(tensors, mb.add), y=np.float32(1 / len(tensors)))
 
 
 # --- matrices

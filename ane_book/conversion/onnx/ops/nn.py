@@ -5,7 +5,18 @@ from itertools import product
 import numpy as np
 
 from . import Constant, Unsayable, operator
-from ._common import Tensor, all_axes, as_float, as_int, is_float, mb, rank, reshaped, sliced
+from ._common import (
+    Tensor,
+    all_axes,
+    as_float,
+    as_int,
+    is_float,
+    joined,
+    mb,
+    rank,
+    reshaped,
+    sliced,
+)
 
 
 def _window(
@@ -144,11 +155,7 @@ def max_pool(
     strides, dilations, room = _window(x, kernel_shape, strides, pads, dilations, auto_pad)
     room = _overhang(x, kernel_shape, strides, dilations, room, ceil_mode)
     if set(dilations) != {1}:
-        found = _shifted(x, kernel_shape, strides, dilations, -np.inf, room)
-        result = found[0]
-        for other in found[1:]:
-            result = mb.maximum(x=result, y=other)
-        return result
+        return joined(_shifted(x, kernel_shape, strides, dilations, -np.inf, room), mb.maximum)
     return mb.max_pool(
         x=x, kernel_sizes=list(kernel_shape), strides=strides, pad_type="custom", pad=_flat(room)
     )
@@ -179,15 +186,11 @@ def average_pool(
 
 def _dilated_mean(x: Tensor, kernel, strides, dilations, room) -> Tensor:
     ones = mb.add(x=mb.mul(x=x, y=np.float32(0)), y=np.float32(1))
-    total = _added(_shifted(x, kernel, strides, dilations, 0, room))
-    return mb.real_div(x=total, y=_added(_shifted(ones, kernel, strides, dilations, 0, room)))
-
-
-def _added(tensors: list[Tensor]) -> Tensor:
-    result = tensors[0]
-    for other in tensors[1:]:
-        result = mb.add(x=result, y=other)
-    return result
+    total, count = (
+        joined(_shifted(values, kernel, strides, dilations, 0, room), mb.add)
+        for values in (x, ones)
+    )
+    return mb.real_div(x=total, y=count)
 
 
 @operator("LpPool")
@@ -199,7 +202,7 @@ def lp_pool(
     strides, dilations, room = _window(x, kernel_shape, strides, pads, dilations, auto_pad)
     room = _overhang(x, kernel_shape, strides, dilations, room, ceil_mode)
     powers = mb.pow(x=mb.abs(x=x), y=np.float32(p))
-    total = _added(_shifted(powers, kernel_shape, strides, dilations, 0, room))
+    total = joined(_shifted(powers, kernel_shape, strides, dilations, 0, room), mb.add)
     return mb.pow(x=total, y=np.float32(1 / p))
 
 
