@@ -59,9 +59,8 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: -entry.used)
 
 
-def facts() -> list[tuple[str, str, str]]:
-    """The entries as lines: name, bytes, last use; their sum as the last."""
-    found = entries()
+def facts(found: list[Entry]) -> list[tuple[str, str, str]]:
+    """Entries as lines: name, bytes, last use; their sum as the last."""
     rows = [
         (e.path.name, f"{e.bytes:,} bytes", time.strftime("%Y-%m-%d %H:%M", time.localtime(e.used)))
         for e in found

@@ -4,25 +4,25 @@ Answers and tables go to stdout; progress, statistics and errors to stderr, so t
 piped. Errors and exit codes are the business of `ane_book.__main__`.
 """
 
-from importlib.util import find_spec
-import json
 from pathlib import Path
-from shutil import get_terminal_size
 import sys
-from typing import Annotated, Literal
+from typing import Annotated
 
 from ane_book import __version__
 from ane_book.cli import options
 from ane_book.cli.check import check
 from ane_book.cli.graph import Precision, Shapes, convert_onnx, is_graph
 from ane_book.cli.load import load
+from ane_book.cli.machine import cache_command, doctor_command
+from ane_book.cli.models import models_command, plan_command
+from ane_book.cli.output import AsJson, show
 from ane_book.cli.place import place_command
 from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
 from ane_book.cli.residency import residency_command
 from ane_book.cli.talk import answer, converse
-from ane_book.errors import InvalidInput, printable
+from ane_book.errors import InvalidInput
 from ane_book.options import Recipe, Sampling
 from ane_book.progress import progress_bar
 import typer
@@ -57,16 +57,7 @@ def root(
     """What goes before every command."""
 
 
-@app.command()
-def models() -> None:
-    """List the reference models: weights, recipe, evidence, figures."""
-    import ane_book
-    from ane_book.evidence.inspect import table
-
-    known = ane_book.reference_models().values()
-    print(table([(model.name, model.size, model.license, model.taught) for model in known]))
-    for model in known:
-        print(f"\n{model.name}\n{table(model.facts(), indent=2)}")
+app.command("models")(models_command)
 
 
 @app.command()
@@ -104,25 +95,7 @@ def convert(
     print(bundle.path)
 
 
-@app.command()
-@options.takes(Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "experts")
-def plan(
-    model: options.Weights,
-    recipe: dict,
-    chip: Annotated[
-        str | None,
-        typer.Option(help="Predict the speed of decode on its Neural Engine: m4-max, ..."),
-    ] = None,
-) -> None:
-    """Show how a model would be cut, without its weights."""
-    import ane_book
-    from ane_book.evidence import cost
-    from ane_book.evidence.inspect import facts
-
-    planned = ane_book.plan(model, **recipe)
-    predicted = [] if chip is None else cost.facts(planned, chip)
-    print(facts(planned.facts() + predicted, get_terminal_size((10_000, 24)).columns))
-
+app.command("plan")(plan_command)
 
 SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed")
 
@@ -199,7 +172,7 @@ def inspect_command(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare every byte of a bundle with what was written.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a package or a bundle holds.
 
@@ -221,10 +194,7 @@ def inspect_command(
 
         facts["plan"] = planned(path, function, precision)
         texts.append(plan_report(facts["plan"]))
-    if as_json:
-        print(json.dumps(facts, indent=2))
-    else:
-        print(printable("\n\n".join([report(facts), *texts])))
+    show(lambda: facts, lambda: "\n\n".join([report(facts), *texts]), as_json)
 
 
 def _verify(path: Path) -> dict[str, int]:
@@ -253,6 +223,7 @@ def diff(
         float, typer.Option(min=0, help="Largest difference, relative to the largest value in B.")
     ] = 0.01,
     seed: options.InputSeed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Show where two packages part, or one in fp16 and fp32.
 
@@ -260,9 +231,9 @@ def diff(
     """
     from ane_book.evidence.inspect.execute import compare_packages
 
-    text, equal = compare_packages(a, b, function, inputs, precision, tolerance, seed)
-    print(printable(text))
-    raise typer.Exit(0 if equal else 1)
+    found = compare_packages(a, b, function, inputs, precision, tolerance, seed)
+    show(lambda: found.facts, lambda: found.text, as_json)
+    raise typer.Exit(0 if found.equal else 1)
 
 
 app.command("place")(place_command)
@@ -285,45 +256,5 @@ def save_command(
     print(target)
 
 
-@app.command("cache")
-def cache_command(
-    action: Annotated[Literal["list", "delete"], typer.Argument(help="list or delete.")] = "list",
-    names: Annotated[list[str] | None, typer.Argument(help="What to delete.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Delete all.")] = False,
-    limit: Annotated[
-        str | None,
-        typer.Option(help="Delete what was not used for longest, until so much is left: 10GB."),
-    ] = None,
-) -> None:
-    """List the bundles that are kept in the cache, or delete some."""
-    from ane_book.bundle import cache
-    from ane_book.evidence.inspect import table
-
-    if (action == "delete") != bool(names or everything):
-        raise typer.BadParameter("delete takes names, or --all; list takes neither")
-    if action == "delete":
-        removed = cache.delete(names or [entry.path.name for entry in cache.entries()])
-    elif limit is not None:
-        from ane_book.options import parse_bytes
-
-        removed = cache.evict(parse_bytes(limit))
-    else:
-        print(table(cache.facts()))
-        return
-    for entry in removed:
-        print(f"deleted {entry.path.name}, {entry.bytes:,} bytes")
-
-
-@app.command()
-def doctor() -> None:
-    """Say what this machine can do, and why not."""
-    from ane_book import device
-    from ane_book.evidence.inspect import table
-
-    checks = device.describe()
-    if find_spec("torch"):
-        from ane_book.mil.kernels import native
-
-        checks.append(("compiled kernels", *native.status()))
-    words = {True: "yes", False: "no", None: ""}
-    print(table([(check, words[ok], detail) for check, ok, detail in checks]))
+app.command("cache")(cache_command)
+app.command("doctor")(doctor_command)

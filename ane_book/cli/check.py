@@ -7,6 +7,7 @@ from shutil import get_terminal_size
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from ane_book.cli.output import AsJson, show
 from ane_book.errors import InvalidBundle, printable
 from ane_book.progress import progress_bar
 import typer
@@ -22,7 +23,6 @@ Level = Literal["error", "warning", "note", "never"]
 Packages = Annotated[
     Path, typer.Argument(help="A .mlpackage or .mlmodelc, a bundle, or a folder of them.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")]
 FailOn = Annotated[Level, typer.Option(help="The mildest finding that makes the exit code 1.")]
 Rules = Annotated[
@@ -75,7 +75,7 @@ def check(
     held = _parity(package, source) if parity or source else None
     if chosen is None:
         _record(package, report, held)
-    print(_json(report, held) if as_json else _text(report, held))
+    show(lambda: _facts(report, held), lambda: _text(report, held), as_json)
     if (os.environ.get("GITHUB_ACTIONS") == "true") if github is None else github:
         lines = [*report.annotations(), *_annotation(package, held)]
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
@@ -122,11 +122,11 @@ def _text(report: "Report", held: "Parity | None") -> str:
     return text if held is None else f"{text}\n\n{printable(str(held))}"
 
 
-def _json(report: "Report", held: "Parity | None") -> str:
+def _facts(report: "Report", held: "Parity | None") -> dict:
     facts = report.facts()
     if held is not None:
         facts["parity"] = {"passed": held.passed, "reason": held.reason, **held.figures()}
-    return json.dumps(facts, indent=2)
+    return facts
 
 
 def _annotation(path: Path, held: "Parity | None") -> list[str]:

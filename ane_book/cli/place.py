@@ -1,13 +1,12 @@
 """`ane-book place`: where Core ML would run a package, as text of 80 columns or as JSON."""
 
 from collections import Counter
-import json
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ane_book.cli import options
-from ane_book.errors import printable
+from ane_book.cli.output import AsJson, show
 from ane_book.progress import progress_bar
 import typer
 
@@ -29,7 +28,7 @@ def place_command(
     chip: Annotated[str, typer.Option(help="m2, m4 or m6: those with published estimates.")] = "m4",
     function: options.FunctionName = None,
     ops: Annotated[bool, typer.Option("--ops", help="Show every op.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     fail_on: Annotated[
         Failing, typer.Option(help="The mildest verdict that makes the exit code 1.")
     ] = "never",
@@ -42,12 +41,12 @@ def place_command(
 
     placements = _placements(path, chip.lower(), function)
     plans = [read_plan(each.package, each.function) for each in placements]
-    print(_json(placements, plans) if as_json else printable(_text(placements, plans, ops)))
+    show(lambda: _facts(placements, plans), lambda: _text(placements, plans, ops), as_json)
     failing = {"never": (), "cpu": ("CPU",), "depends": ("CPU", "depends")}[fail_on]
     raise typer.Exit(any(each.verdict in failing for each in placements))
 
 
-def _json(placements: "list[Placement]", plans: "list[Plan]") -> str:
+def _facts(placements: "list[Placement]", plans: "list[Plan]") -> dict | list[dict]:
     """An object, or a list of them where there are several programs."""
     from ane_book.evidence.placement.edits import edits
 
@@ -55,7 +54,7 @@ def _json(placements: "list[Placement]", plans: "list[Plan]") -> str:
         each.facts | {"edits": [e.facts for e in edits(each)], "actual": plan.facts(each)}
         for each, plan in zip(placements, plans, strict=True)
     ]
-    return json.dumps(facts[0] if len(facts) == 1 else facts, indent=2)
+    return facts[0] if len(facts) == 1 else facts
 
 
 def _text(placements: "list[Placement]", plans: "list[Plan]", ops: bool) -> str:

@@ -1,10 +1,9 @@
 """`ane-book quality`: what a bundle loses against the model before it was quantised."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
-from ane_book.errors import printable
+from ane_book.cli.output import AsJson, show
 import typer
 
 __all__ = ["quality_command"]
@@ -18,7 +17,7 @@ def quality_command(
         str | None, typer.Option(help="The weights that it was made of, if it is quantised.")
     ] = None,
     tokens: Annotated[int, typer.Option(min=64, help="Of each of two texts.")] = 1024,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure what a bundle loses of its model, on two texts.
 
@@ -34,5 +33,5 @@ def quality_command(
     level = check_quality(opened, source, tokens)
     opened.record("L3", level)
     text = f"L3 quality {level.status}: {level.reason}"
-    print(json.dumps(level.model_dump(mode="json"), indent=2) if as_json else printable(text))
+    show(lambda: level.model_dump(mode="json"), lambda: text, as_json)
     raise typer.Exit({"passed": 0, "failed": 1, "unmeasured": UNMEASURED}[level.status])

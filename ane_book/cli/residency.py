@@ -1,12 +1,11 @@
 """`ane-book residency`: where this Mac runs a package or a bundle, function by function."""
 
 from collections.abc import Iterator
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ane_book.cli import options
-from ane_book.errors import printable
+from ane_book.cli.output import AsJson, show
 from ane_book.progress import progress_bar
 import typer
 
@@ -28,7 +27,7 @@ def residency_command(
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds for a function; compilers may need minutes.")
     ] = 1800,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Ask this Mac whether its Neural Engine runs a package.
 
@@ -46,10 +45,11 @@ def residency_command(
     with progress_bar() as progress:
         for key, one in measure_each(path, function, progress, **how):
             found[key] = one
-    if as_json:
-        print(json.dumps({key: one.facts() for key, one in found.items()}, indent=2))
-    else:
-        print(printable("\n".join(_lines(found))))
+    show(
+        lambda: {key: one.facts() for key, one in found.items()},
+        lambda: "\n".join(_lines(found)),
+        as_json,
+    )
     if is_bundle(path) and function is None:  # last: damaged evidence takes no answer along
         from ane_book.bundle import Bundle
 

@@ -10,6 +10,7 @@ from errno import EEXIST
 from math import isfinite
 from pathlib import Path
 import time
+from typing import NamedTuple
 from zipfile import ZipFile
 
 from ane_book.errors import InvalidInput
@@ -111,6 +112,14 @@ def _findings(findings: list[dict]) -> Iterator[str]:
             yield f"and {len(texts) - SHOWN} more like it ({kind}); --json lists all"
 
 
+class Comparison(NamedTuple):
+    """What `compare_packages` found: as text, in a word, as facts; errors there may be infinite."""
+
+    text: str
+    equal: bool
+    facts: dict
+
+
 def compare_packages(
     a: Path,
     b: Path | None = None,
@@ -119,8 +128,8 @@ def compare_packages(
     precision: str = "fp16",
     tolerance: float = TOLERANCE,
     seed: int = 0,
-) -> tuple[str, bool]:
-    """`diff` of two packages in one precision, or of one in both: its report, whether equal."""
+) -> Comparison:
+    """`diff` of two packages in one precision, or of one in both."""
     alone = "ane" if precision == "ane" else "fp16"
     ours = open_program(a, function, precision if b else alone)
     theirs = open_program(b, function, precision) if b else ours
@@ -129,12 +138,14 @@ def compare_packages(
     theirs = theirs if b else ours.plain("fp32")
     arrays = _arrays(ours, inputs, seed)
     difference = diff(ours, theirs, arrays, tolerance)
-    sides = [
-        (side, str(path), program.name, program.precision)
+    sides = {
+        side: {"package": str(path), "function": program.name, "precision": program.precision}
         for side, path, program in (("A", a, ours), ("B", b or a, theirs))
-    ]
-    sides.append(("on", str(inputs) if inputs else f"random inputs, seed {seed}", "", ""))
-    return f"{table(sides)}\n\n{difference}", difference.equal
+    }
+    on = str(inputs) if inputs else f"random inputs, seed {seed}"
+    head = table([*((side, *of.values()) for side, of in sides.items()), ("on", on, "", "")])
+    facts = {"on": on, **sides, "equal": difference.equal, **asdict(difference)}
+    return Comparison(f"{head}\n\n{difference}", difference.equal, facts)
 
 
 def open_program(path: Path, function: str | None, precision: str) -> MLProgram | Pipeline:

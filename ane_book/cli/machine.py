@@ -1,0 +1,66 @@
+"""`ane-book doctor` and `ane-book cache`: what this machine can do, and what is kept on it."""
+
+from importlib.util import find_spec
+import time
+from typing import Annotated, Literal
+
+from ane_book.cli.output import AsJson, show
+import typer
+
+__all__ = ["cache_command", "doctor_command"]
+
+
+def doctor_command(as_json: AsJson = False) -> None:
+    """Say what this machine can do, and why not."""
+    from ane_book import device
+    from ane_book.evidence.inspect import table
+
+    checks = device.describe()
+    if find_spec("torch"):
+        from ane_book.mil.kernels import native
+
+        checks.append(("compiled kernels", *native.status()))
+    words = {True: "yes", False: "no", None: ""}
+    show(
+        lambda: [{"check": check, "ok": ok, "detail": detail} for check, ok, detail in checks],
+        lambda: table([(check, words[ok], detail) for check, ok, detail in checks]),
+        as_json,
+    )
+
+
+def cache_command(
+    action: Annotated[Literal["list", "delete"], typer.Argument(help="list or delete.")] = "list",
+    names: Annotated[list[str] | None, typer.Argument(help="What to delete.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all.")] = False,
+    limit: Annotated[
+        str | None,
+        typer.Option(help="Delete what was not used for longest, until so much is left: 10GB."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the bundles that are kept in the cache, or delete some."""
+    from ane_book.bundle import cache
+    from ane_book.evidence.inspect import table
+
+    if (action == "delete") != bool(names or everything):
+        raise typer.BadParameter("delete takes names, or --all; list takes neither")
+    if action == "delete":
+        removed = cache.delete(names or [entry.path.name for entry in cache.entries()])
+    elif limit is not None:
+        from ane_book.options import parse_bytes
+
+        removed = cache.evict(parse_bytes(limit))
+    else:
+        kept = cache.entries()
+        facts = {"folder": str(cache.bundles()), "bundles": [_entry(one) for one in kept]}
+        show(lambda: facts, lambda: table(cache.facts(kept)), as_json)
+        return
+    lines = [f"deleted {entry.path.name}, {entry.bytes:,} bytes" for entry in removed]
+    if lines or as_json:
+        facts = {"deleted": [_entry(one) for one in removed]}
+        show(lambda: facts, lambda: "\n".join(lines), as_json)
+
+
+def _entry(entry) -> dict[str, str | int]:
+    used = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.used))
+    return {"name": entry.path.name, "bytes": entry.bytes, "used": used}

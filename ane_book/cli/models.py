@@ -1,0 +1,90 @@
+"""`ane-book models` and `ane-book plan`: what there is to convert, and what would come of it."""
+
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated
+
+from ane_book.cli import options
+from ane_book.cli.output import AsJson, show
+from ane_book.options import Recipe
+import typer
+
+if TYPE_CHECKING:
+    from ane_book.conversion.plan import Plan
+    from ane_book.evidence.cost import Estimate
+
+__all__ = ["models_command", "plan_command"]
+
+
+def models_command(as_json: AsJson = False) -> None:
+    """List the reference models: weights, recipe, evidence, figures."""
+    import ane_book
+    from ane_book.evidence.inspect import table
+    from ane_book.reference import ReferenceModel
+    from pydantic import TypeAdapter
+
+    known = [*ane_book.reference_models().values()]
+
+    def text() -> str:
+        head = table([(model.name, model.size, model.license, model.taught) for model in known])
+        return "\n\n".join([head, *(f"{m.name}\n{table(m.facts(), indent=2)}" for m in known)])
+
+    dump = TypeAdapter(ReferenceModel).dump_python  # where it lies on this machine is no fact of it
+    facts = [dump(m, mode="json", exclude={"folder"}) | {"task": m.task} for m in known]
+    show(lambda: facts, text, as_json)
+
+
+@options.takes(Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "experts")
+def plan_command(
+    model: options.Weights,
+    recipe: dict,
+    chip: Annotated[
+        str | None,
+        typer.Option(help="Predict the speed of decode on its Neural Engine: m4-max, ..."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a model would be cut, without its weights."""
+    import ane_book
+    from ane_book.evidence import cost
+    from ane_book.evidence.inspect import facts
+
+    planned = ane_book.plan(model, **recipe)
+    predicted = [] if chip is None else cost.facts(planned, chip)
+
+    def numbers() -> dict:
+        told = chip is not None and planned.head
+        return _numbers(planned) | (_predicted(cost.predict(planned, chip)) if told else {})
+
+    width = get_terminal_size((10_000, 24)).columns
+    show(numbers, lambda: facts(planned.facts() + predicted, width), as_json)
+
+
+def _numbers(planned: "Plan") -> dict:
+    """A plan as plain JSON values; sizes in bytes."""
+    return {
+        "architecture": planned.config.architecture,
+        "layers": planned.config.num_layers,
+        "recipe": planned.recipe.model_dump(mode="json"),
+        "packages": planned.packages,
+        "programs": len(planned.programs),
+        "weight_bytes": planned.weight_bytes,
+        "embedding_bytes": planned.embedding_bytes,
+        "cache_bytes": planned.cache_bytes if planned.head else 0,
+        "per_token" if planned.head else "per_call": {
+            "dispatches": planned.calls(),
+            "weight_bytes": planned.read_bytes(),
+        },
+        "conversion_memory_bytes": planned.memory_bytes,
+        "limits": planned.notes(),
+    }
+
+
+def _predicted(estimate: "Estimate") -> dict:
+    """Both ends of each range, and what it rests on."""
+    terms = [
+        {"what": term.what, "ms": [term.ms.low, term.ms.high], "evidence": term.evidence}
+        for term in estimate.terms
+    ]
+    rate, ms = estimate.tokens_s, estimate.ms
+    ends = {"tokens_s": [rate.low, rate.high], "ms": [ms.low, ms.high]}
+    return {"predicted": {"chip": estimate.chip.chip, **ends, "terms": terms}}

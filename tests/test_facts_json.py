@@ -1,0 +1,89 @@
+"""`--json`: every command that prints facts prints them as JSON, too."""
+
+import json
+from pathlib import Path
+import re
+
+from _command import ane_book
+from ane_book import reference_models
+from ane_book.bundle import cache
+from ane_book.cli import app
+from ane_book.cli.output import show
+import pytest
+from typer.main import get_command
+
+#: Those that print an answer, a path of what they wrote, or talk.
+OTHERS = {"chat", "convert", "redact", "report", "run", "save", "serve"}
+
+
+def facts(*arguments: str, code: int = 0):
+    done = ane_book(*arguments, "--json")
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.fixture
+def bundle(tiny_bundle) -> Path:
+    return tiny_bundle("llama", kv="state")[1].path
+
+
+def test_every_command_that_prints_facts_has_it():
+    commands = get_command(app).commands
+    lack = {name for name, command in commands.items()
+            if not any("--json" in option.opts for option in command.params)}  # fmt: skip
+    assert lack <= OTHERS
+
+
+def test_models():
+    known = {model["name"]: model for model in facts("models")}
+    assert list(known) == list(reference_models())
+    assert known["smollm2-135m-instruct"]["license"] == "Apache-2.0"
+    assert known["privacy-filter-small"]["task"] == "token-classification"
+    assert str(Path.home()) not in json.dumps(known)
+
+
+def test_plan_says_what_the_text_says(bundle):
+    arguments = "plan", "hy-mt", "--quant", "int8", "--chip", "m4-max"
+    found, text = facts(*arguments), ane_book(*arguments).stdout
+    assert found["weight_bytes"] == sum(found["packages"].values())
+    assert f"{found['weight_bytes'] / 1e6:,.1f} MB of weights in all" in text
+    low, high = found["predicted"]["tokens_s"]
+    assert f"{low:,.1f} to {high:,.1f} tokens/s" in text
+    assert found["per_token"]["dispatches"] == found["programs"]
+
+
+def test_plan_of_what_generates_no_text():
+    found = facts("plan", "all-minilm-l6-v2")
+    assert "per_call" in found and found["cache_bytes"] == 0
+
+
+def test_doctor():
+    checks = {check["check"]: check["ok"] for check in facts("doctor")}
+    assert checks["torch"] is True and checks["system"] is None
+
+
+def test_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+    assert facts("cache") == {"folder": str(cache.bundles()), "bundles": []}
+    kept = cache.bundles() / f"tiny-{'0' * 16}"
+    kept.mkdir(parents=True)
+    (kept / "file").write_text("four")
+    (entry,) = facts("cache")["bundles"]
+    assert (entry["name"], entry["bytes"]) == (kept.name, 4)
+    assert re.fullmatch(r"20..-..-..T..:..:..Z", entry["used"])
+    assert facts("cache", "--limit", "1GB") == {"deleted": []} and kept.exists()
+    assert facts("cache", "delete", "--all") == {"deleted": [entry]} and not kept.exists()
+
+
+def test_diff_of_equal_programs_and_of_different_ones(tiny_bundle, bundle):
+    head, other = bundle / "head.mlpackage", next(bundle.glob("layers*"))
+    equal = facts("diff", head, head)
+    assert equal["equal"] is True and equal["first"] is None
+    assert {output["error"] for output in equal["outputs"]} == {0.0}
+    half = facts("diff", other, "--tolerance", "0", code=1)
+    assert half["equal"] is False and half["first"]["error"] > 0
+
+
+def test_what_json_has_no_number_for_is_text(capsys):
+    show(lambda: {"a": [float("inf"), (1.5, float("nan"))]}, str, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"a": ["inf", [1.5, "nan"]]}
