@@ -134,6 +134,33 @@ class TestAnswers:
         assert "".join(pieces) == stream.result.text and all(pieces)
         assert list(stream) == [] and stream.result is not None
 
+    def test_steps_stop_after_every_call(self, session, monkeypatch):
+        alone, calls = session.generate("Hello, hello, hello", max_tokens=3), []
+        forward = session._engine.forward
+        monkeypatch.setattr(
+            session._engine, "forward", lambda ids, at: calls.append(len(ids)) or forward(ids, at)
+        )
+        stream, seen = session.stream("Hello, hello, hello", max_tokens=3), []
+        for piece in stream.steps():
+            seen.append((piece, len(calls)))
+        assert calls == [8, 8, 3, 1, 1]
+        assert [ran for piece, ran in seen if not piece][:3] == [1, 2, 3]
+        assert "".join(piece for piece, _ in seen) == alone.text == stream.result.text
+        assert stream.result.token_ids == alone.token_ids
+
+    def test_token_ids_go_as_they_are(self, session, edited):
+        ids = session.encode("Hello")
+        expected = session.generate("Hello", max_tokens=4)
+        found = session.generate(ids, max_tokens=4)
+        assert (found.token_ids, found.prompt_tokens) == (expected.token_ids, len(ids))
+        chat = edited(chat_template=LAYOUT)
+        assert chat.encode("Hello", plain=True) == ids != chat.encode("Hello")
+        assert chat.generate(np.array(ids), max_tokens=4).token_ids == expected.token_ids
+        with pytest.raises(InvalidInput, match="token id 257 is outside the vocabulary of 257"):
+            session.stream([1, 257])
+        with pytest.raises(InvalidInput, match="system prompt has no place"):
+            session.stream([1], system="Be kind.")
+
     def test_an_end_token_stops(self, session, edited):
         whole = session.generate("Hello", max_tokens=12).token_ids
         ends = edited(eos_token_ids=[whole[4]]).generate("Hello", max_tokens=12)

@@ -3,8 +3,8 @@
 A session works on one at a time, because there is one cache.
 """
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 import time
@@ -51,6 +51,9 @@ class Stream:
 
     From its first piece to its last it has the session to itself. One that is left before its end
     gives the session back when it is closed or no longer referred to.
+
+    pieces: what is run, with an empty piece after each call of the programs: `steps` gives those,
+    too, so that whoever serves many can leave an answer within one call.
     """
 
     def __init__(self, pieces: Generator[str, None, Result]):
@@ -61,6 +64,15 @@ class Stream:
         return self
 
     def __next__(self) -> str:
+        return next(filter(None, self.steps()))
+
+    def steps(self) -> Iterator[str]:
+        """The rest, with an empty piece for each step that gives no text."""
+        with suppress(StopIteration):
+            while True:
+                yield self._step()
+
+    def _step(self) -> str:
         with alone(self._turn):
             try:
                 return next(self._pieces)
@@ -81,7 +93,7 @@ class Clock:
         self.seconds = {"prefill": 0.0, "decode": 0.0}
         self.tokens = {"prefill": 0, "decode": 0}
 
-    def run(self, phase: str, tokens: int, work):
+    def run(self, phase: str, work: Callable, tokens: int = 0):
         start = time.perf_counter()
         value = work()
         self.seconds[phase] += time.perf_counter() - start

@@ -8,9 +8,9 @@ Taught in the chapters "Modern inference" and "Stateful KV cache".
 Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 
@@ -149,7 +149,8 @@ class Session:
             yield self._engine.forward(chunk, self.position), len(chunk)
             self._tokens.extend(chunk.tolist())
 
-    def _checked(self, token_ids: Sequence[int]) -> np.ndarray:
+    def _valid(self, token_ids: Sequence[int]) -> np.ndarray:
+        """Token ids as an array, held to the vocabulary."""
         ids = np.asarray(token_ids)
         vocabulary = self._engine.vocabulary
         if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
@@ -157,6 +158,10 @@ class Session:
         if ids.min() < 0 or ids.max() >= vocabulary:
             wrong = ids[(ids < 0) | (ids >= vocabulary)][0]
             raise InvalidInput(f"token id {wrong} is outside the vocabulary of {vocabulary}")
+        return ids
+
+    def _checked(self, token_ids: Sequence[int]) -> np.ndarray:
+        ids = self._valid(token_ids)
         if self.position + ids.size > self.context:
             raise PromptTooLong(
                 f"{ids.size} more tokens after {self.position} exceed the context of "
@@ -169,10 +174,15 @@ class Session:
 
     # Text: what readers use.
 
-    def encode(self, prompt: str | Messages, system: str | None = None) -> list[int]:
-        """The prompt's token ids: through the chat template, or as plain text without one."""
+    def encode(
+        self, prompt: str | Messages, system: str | None = None, plain: bool = False
+    ) -> list[int]:
+        """The prompt's token ids: through the chat template, or as plain text without one.
+
+        plain: leave the template out, for a text to go on with.
+        """
         text = self._text
-        if text.chat_template is not None:
+        if text.chat_template is not None and not plain:
             messages = as_messages(prompt, system)
             tokens = {"bos_token": text.bos_token, "eos_token": text.eos_token}
             rendered = self._words.render(text.chat_template, messages, **tokens)
@@ -188,7 +198,7 @@ class Session:
         check_text(text, "the prompt")
         return self._words.encode(text, special)
 
-    def generate(self, prompt: str | Messages, **sampling) -> Result:
+    def generate(self, prompt: str | Messages | Sequence[int], **sampling) -> Result:
         """Answer a prompt or a conversation; arguments and errors are those of `stream`."""
         stream = self.stream(prompt, **sampling)
         with closing(stream):
@@ -196,8 +206,8 @@ class Session:
                 pass
         return stream.result
 
-    def stream(self, prompt: str | Messages, **sampling) -> Stream:
-        """Answer a prompt or a conversation, piece by piece.
+    def stream(self, prompt: str | Messages | Sequence[int], **sampling) -> Stream:
+        """Answer a prompt, a conversation or token ids as they are, piece by piece.
 
         sampling: fields of `ane_book.options.Sampling` (max_tokens, temperature, top_k, top_p,
         seed, system, stop, reuse_cache). With reuse_cache chunks fall differently, so fp16 may
@@ -212,10 +222,18 @@ class Session:
                 f"{self.bundle.path}: converted with argmax_output, it returns the likeliest token "
                 "only; use temperature 0, or convert without argmax_output"
             )
-        ids = self.encode(prompt, how.system)
+        ids = self._given(prompt, how.system)
         most = min(how.max_tokens, self._room(ids))
         text = TextStream(self._words, tuple(filter(None, how.stop)))
         return Stream(self._answer(ids, most, sampler, text, how.reuse_cache))
+
+    def _given(self, prompt: str | Messages | Sequence[int], system: str | None) -> list[int]:
+        """The token ids of a prompt, which may be such."""
+        if not (len(prompt) and isinstance(prompt[0], int | np.integer)):
+            return self.encode(prompt, system)
+        if system is not None:
+            raise InvalidInput("token ids go as they are; a system prompt has no place in them")
+        return self._valid(prompt).tolist()
 
     def _room(self, ids: list[int]) -> int:
         """How many tokens the context leaves for an answer to this prompt."""
@@ -246,13 +264,12 @@ class Session:
         fresh, phase = ids[self.position :], "prefill"
         reason = "length"
         while True:
-            token = clock.run(phase, len(fresh), lambda new=fresh: self._next(new, sampler))
+            token = yield from self._next(fresh, sampler, partial(clock.run, phase))
             generated.append(token)
             ended = token in self._text.eos_token_ids
             piece = text.finish() if ended else text.add(token)
-            if piece:
-                pieces.append(piece)
-                yield piece
+            pieces.append(piece)
+            yield piece
             if ended or text.stopped:
                 reason = "stop"
                 break
@@ -260,15 +277,25 @@ class Session:
                 break
             fresh, phase = [token], "decode"
         rest = text.finish()
-        if rest:
-            pieces.append(rest)
-            yield rest
+        pieces.append(rest)
+        yield rest
         rates = clock.rate("prefill"), clock.rate("decode")
         return Result("".join(pieces), generated, len(ids), *rates, reason)
 
-    def _next(self, token_ids: Sequence[int], sampler: Sampler) -> int:
-        """Append tokens; the one that comes after them."""
-        output = self._append(token_ids)
+    def _next(
+        self, token_ids: Sequence[int], sampler: Sampler, timed: Callable
+    ) -> Generator[str, None, int]:
+        """Append tokens, with an empty piece after each call; the token that comes after them."""
+        calls = self._forward(token_ids)
+        while (call := timed(partial(next, calls, None))) is not None:
+            hidden, count = call
+            yield ""
+        last = hidden[..., count - 1 : count]  # (1, C, 1, 1)
+        return timed(lambda: self._drawn(last, sampler), len(token_ids))
+
+    def _drawn(self, hidden: np.ndarray, sampler: Sampler) -> int:
+        """The next token after a hidden state (1, C, 1, 1)."""
+        output = self._engine.head(hidden)[0]
         return output if self._engine.argmax_output else sampler(output)
 
 
