@@ -64,6 +64,12 @@ class Recipe(BaseModel):
     prefill: Whole = Field(
         64, ge=2, description="Tokens that a prefill call takes; at most the context."
     )
+    verify: Whole | None = Field(
+        None,
+        ge=2,
+        description="Also write a function for K tokens, which then does all decoding, guessed "
+        "tokens included.",
+    )
     shard_limit: Bytes = Field(1_000_000_000, ge=0, description="Most weight bytes of a program.")
     head_rows: Whole = Field(16384, ge=1, description="Most rows in a part of the vocabulary.")
     argmax_output: bool = Field(False, description="Return the likeliest token, not logits.")
@@ -119,7 +125,8 @@ class Recipe(BaseModel):
     @property
     def functions(self) -> dict[str, int]:
         """The functions of every package, and T, the tokens that a call of each takes."""
-        return {"decode": 1, "prefill": self.prefill}
+        own = {"decode": 1, "prefill": self.prefill}
+        return own | ({} if self.verify is None else {"verify": self.verify})
 
 
 class Sampling(BaseModel):

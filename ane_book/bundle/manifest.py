@@ -48,6 +48,9 @@ class Manifest(Record):
         is those of the W tokens before `position`. A host that keeps the columns of all tokens can
         go back to any of them. Caches, columns before the first token and states are zeros at
         first; they are kept from call to call.
+        A function `verify` of K tokens does all decoding where it is there: the context is cut into
+        blocks of K slots, and a call begins at its block, with the tokens of the block so far given
+        again, and guesses behind them.
     3.  Where logits are wanted, the parts "head" are called with the hidden state likewise.
         The parts `logits_0`, `logits_1`, ... (1, V_i, 1, T) in a row are the logits; or `token` (1,
         T) is the likeliest token.
@@ -180,6 +183,7 @@ def _check_packages(manifest: Manifest) -> None:
     else:
         fit = functions.get("decode") == 1
         fit = fit and 2 <= functions.get("prefill", 0) <= manifest.context
+        fit = fit and 2 <= functions.get("verify", 2) <= manifest.context
     if not fit:
         raise ValueError(
             f"a context of {manifest.context} and functions of {functions} tokens do not fit"

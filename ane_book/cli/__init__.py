@@ -63,7 +63,7 @@ app.command("models")(models_command)
 @app.command()
 @options.takes(
     Recipe, "kv", "context", "quant", "quant_head", "prefill", "shard_limit", "partition",
-    "argmax_output", "experts",
+    "argmax_output", "experts", "verify",
 )  # fmt: skip
 def convert(
     model: options.Weights,
@@ -97,11 +97,12 @@ def convert(
 
 app.command("plan")(plan_command)
 
+
 SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed")
 
 
 @app.command()
-@options.takes(Recipe, "kv", "context", "quant")
+@options.takes(Recipe, "kv", "context", "quant", "verify")
 @options.takes(Sampling, *SAMPLING)
 def run(
     model: options.Model,
@@ -119,7 +120,7 @@ def run(
 
 
 @app.command()
-@options.takes(Recipe, "kv", "context", "quant")
+@options.takes(Recipe, "kv", "context", "quant", "verify")
 @options.takes(Sampling, *SAMPLING)
 def chat(
     model: options.Model,

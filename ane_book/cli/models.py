@@ -33,7 +33,9 @@ def models_command(as_json: AsJson = False) -> None:
     show(lambda: facts, text, as_json)
 
 
-@options.takes(Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "experts")
+@options.takes(
+    Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "experts", "verify"
+)
 def plan_command(
     model: options.Weights,
     recipe: dict,

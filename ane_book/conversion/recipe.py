@@ -36,16 +36,24 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
         )
     if config is not None and find(config.architecture).task == "text-generation":
         _refuse_layers(config, recipe)
-    context, prefill = _context(config, recipe), recipe.prefill
-    if prefill > context:
-        if context < 2:
-            raise InvalidInput(f"a context needs at least 2 tokens, not {context}")
-        if "prefill" in recipe.model_fields_set:
-            raise InvalidInput(
-                f"prefill must be between 2 and the context of {context} tokens, not {prefill}"
-            )
-        prefill = context
+    context = _context(config, recipe)
+    prefill = _prefill(recipe, context)
+    if recipe.verify is not None and recipe.verify > context:
+        raise InvalidInput(
+            f"verify must be between 2 and the context of {context} tokens, not {recipe.verify}"
+        )
     return recipe.model_copy(update={"context": context, "prefill": prefill})
+
+
+def _prefill(recipe: Recipe, context: int) -> int:
+    """Tokens of a prompt's chunk: what was asked for, or the context where that is less."""
+    if context < 2:
+        raise InvalidInput(f"a context needs at least 2 tokens, not {context}")
+    if recipe.prefill > context and "prefill" in recipe.model_fields_set:
+        raise InvalidInput(
+            f"prefill must be between 2 and the context of {context} tokens, not {recipe.prefill}"
+        )
+    return min(recipe.prefill, context)
 
 
 def _refuse_layers(config: DecoderConfig, recipe: Recipe) -> None:
@@ -82,6 +90,7 @@ def _refuse_generation(options: dict) -> None:
     given = {
         "kv": options.get("kv", "state") != "state",
         "prefill": options.get("prefill") is not None,
+        "verify": options.get("verify") is not None,
         "argmax_output": bool(options.get("argmax_output")),
         "quant_head": options.get("quant_head") is not None,
         "stored as quant": options.get("quant") == "stored",

@@ -24,7 +24,10 @@ from ane_book.runtime.backends import Backend, LoadedFunction, MILBackend
 from ane_book.runtime.experts import Calls, Experts
 import numpy as np
 
-__all__ = ["Engine", "Feeds", "Head", "Shard", "load_part", "load_steps", "stages"]
+__all__ = ["Chunk", "Engine", "Feeds", "Head", "Shard", "load_part", "load_steps", "stages"]
+
+
+Chunk = tuple[str, int, int]  # a call: its function, its first slot, the one after its last
 
 
 def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:
@@ -70,7 +73,7 @@ def _held(shape: tuple[int, ...], context: int) -> tuple[int, ...]:
 def _check_memory(manifest: Manifest) -> None:
     """Refuse a cache, masks and rotary tables that this machine cannot hold, before any is made."""
     S, host = manifest.context, manifest.host
-    T = manifest.packages[0].functions["prefill"].tokens
+    T = max(manifest.functions.values())
     needed = 4 * T * (S + T) * len(host.masks)
     needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
     for part in manifest.packages:
@@ -235,10 +238,11 @@ class Head:
         manifest = bundle.manifest
         self._steps = load_steps(bundle, backend, manifest.head, calls)
         self._outputs = [f"logits_{i}" for i in range(len(manifest.splits))]
+        self._functions = {T: name for name, T in manifest.functions.items()}
 
     def run(self, hidden: np.ndarray) -> np.ndarray | list[int]:
         """Logits (T, V) float32, or token ids, of a hidden state (1, C, 1, T)."""
-        function = "decode" if hidden.shape[3] == 1 else "prefill"
+        function = self._functions[hidden.shape[3]]
         values = {"hidden": np.ascontiguousarray(hidden)}
         for step in self._steps:
             step.run(function, values, hidden.shape[3])
@@ -288,7 +292,7 @@ def stages(
 class Engine:
     """The functions of a bundle's packages, loaded, with their caches and input arrays.
 
-    calls: how often each program of the backend was called since.
+    calls: how often each program of the backend was called since. block: K of `verify`, else 1.
 
     Raises InvalidBundle when a package is not what the manifest says.
     """
@@ -299,6 +303,7 @@ class Engine:
         self.context, self.argmax_output = manifest.context, manifest.argmax_output
         self.vocabulary = manifest.embedding.shape[0]
         self._width = manifest.functions["prefill"]
+        self.block = manifest.functions.get("verify", 1)
         self.calls = Calls()
         self._shards = list(stages(bundle, lambda: backend, self.calls))
         self._head = Head(bundle, backend, self.calls)
@@ -309,23 +314,31 @@ class Engine:
         for shard in self._shards:
             shard.clear()
 
-    def chunks(self, position: int, tokens: int) -> Iterator[tuple[int, int]]:
-        """How `tokens` tokens from `position` on are cut into calls, as (start, stop).
+    def chunks(self, position: int, tokens: int) -> Iterator[Chunk]:
+        """How tokens from slot `position` on are cut into calls, each with room for all its T."""
+        end = position + tokens
+        while position < end:
+            chunk = "prefill", position, min(position + self._width, end)
+            if end - position == 1 or position + self._width > self.context:
+                chunk = self.step(position, end - position)
+            yield chunk
+            position = chunk[2]
 
-        A chunk needs all its T slots, padding included: near the end of the context, and for a
-        single token, it is the one-token function's turn.
+    def step(self, position: int, tokens: int) -> Chunk:
+        """The call for the token of slot `position`, and as many after it as it takes.
+
+        With `verify` it is of the block of K slots that the token is in: those of the block before
+        it are given again. So a token has its own column of one graph, beside the cache before the
+        block, and the same result to the bit, guessed or not. `decode` has the context's rest.
         """
-        width, start = self._width, 0
-        while start < tokens:
-            count = min(width, tokens - start)
-            if position + start + width > self.context:
-                count = 1
-            yield start, start + count
-            start += count
+        first = position - position % self.block
+        if self.block == 1 or first + self.block > self.context:
+            return "decode", position, position + 1
+        return "verify", first, min(first + self.block, position + tokens)
 
-    def forward(self, ids: np.ndarray, position: int) -> np.ndarray:
-        """Run one chunk through all shards: the last hidden state (1, C, 1, T)."""
-        function = "decode" if len(ids) == 1 else "prefill"
+    def forward(self, function: str, ids: np.ndarray, position: int) -> np.ndarray:
+        """Run tokens (n,), n <= T, that go to slots `position` and after through all shards: the
+        last hidden state (1, C, 1, T)."""
         values = self._feeds.of(function, ids, position)
         for shard in self._shards:
             values = shard.run(function, values, len(ids))

@@ -8,7 +8,7 @@ Taught in the chapters "Modern inference" and "Stateful KV cache".
 Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
@@ -119,9 +119,15 @@ class Session:
             return self._append(token_ids)
 
     def _append(self, token_ids: Sequence[int]) -> np.ndarray | int:
-        for hidden, count in self._forward(token_ids):
-            last = hidden[..., count - 1 : count]  # (1, C, 1, 1)
-        return self._engine.head(last)[0]
+        *_, call = self._forward(token_ids)
+        return self._last(*call)
+
+    def _last(self, function: str, hidden: np.ndarray, new: slice) -> np.ndarray | int:
+        """What the head says after the last token of a call."""
+        last = new.stop - 1
+        if function != "verify":  # the only one whose tokens all go through a head of its own
+            hidden, last = hidden[..., last : last + 1], 0  # (1, C, 1, 1)
+        return self._engine.head(hidden)[last]
 
     def decode(self, token_id: int) -> np.ndarray | int:
         """Append one token. Returns logits (V,) float32, or a token id, as `prefill` does."""
@@ -136,18 +142,21 @@ class Session:
         rows = np.empty((len(token_ids), self._engine.vocabulary), dtype=np.float32)
         done = 0
         with alone(self._cache):
-            for hidden, count in self._forward(token_ids):
-                rows[done : done + count] = self._engine.head(hidden)[:count]
+            for _, hidden, new in self._forward(token_ids):
+                count = new.stop - new.start
+                rows[done : done + count] = self._engine.head(hidden)[new]
                 done += count
         return rows
 
-    def _forward(self, token_ids: Sequence[int]):
-        """Run tokens through the shards: (hidden (1, C, 1, T), tokens that count) of each chunk."""
+    def _forward(self, token_ids: Sequence[int]) -> Iterator[tuple[str, np.ndarray, slice]]:
+        """Run tokens through the shards: function, hidden (1, C, 1, T), and the columns of it that
+        are new, of each call."""
         ids = self._checked(token_ids)
-        for start, stop in self._engine.chunks(self.position, len(ids)):
-            chunk = ids[start:stop]
-            yield self._engine.forward(chunk, self.position), len(chunk)
-            self._tokens.extend(chunk.tolist())
+        tokens = np.concatenate([np.array(self._tokens, ids.dtype), ids])
+        for function, first, stop in self._engine.chunks(self.position, len(ids)):
+            hidden = self._engine.forward(function, tokens[first:stop], first)
+            yield function, hidden, slice(self.position - first, stop - first)
+            self._tokens.extend(tokens[self.position : stop].tolist())
 
     def _valid(self, token_ids: Sequence[int]) -> np.ndarray:
         """Token ids as an array, held to the vocabulary."""
@@ -288,14 +297,13 @@ class Session:
         """Append tokens, with an empty piece after each call; the token that comes after them."""
         calls = self._forward(token_ids)
         while (call := timed(partial(next, calls, None))) is not None:
-            hidden, count = call
+            last = call
             yield ""
-        last = hidden[..., count - 1 : count]  # (1, C, 1, 1)
-        return timed(lambda: self._drawn(last, sampler), len(token_ids))
+        return timed(lambda: self._drawn(sampler, *last), len(token_ids))
 
-    def _drawn(self, hidden: np.ndarray, sampler: Sampler) -> int:
-        """The next token after a hidden state (1, C, 1, 1)."""
-        output = self._engine.head(hidden)[0]
+    def _drawn(self, sampler: Sampler, *call) -> int:
+        """The token that comes after a call."""
+        output = self._last(*call)
         return output if self._engine.argmax_output else sampler(output)
 
 

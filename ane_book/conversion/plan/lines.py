@@ -41,11 +41,13 @@ def facts(plan: "Plan") -> Iterator[Line]:
 
 
 def _calls(plan: "Plan") -> Line:
+    K = plan.recipe.verify
+    times = f"up to {K} tokens" if K else "token"
     if plan.has_choice:
         reads = f"{plan.calls():,.0f} dispatches, {_size(plan.read_bytes())} of weights"
         return "per token", f"{reads}, {EVEN}"
     if plan.head:
-        return "per token", f"{len(plan.programs)} dispatches in decode"
+        return f"per {times}", f"{len(plan.programs)} dispatches in decode"
     return "per call", f"{len(plan.programs)} dispatches, up to {plan.recipe.context} tokens"
 
 

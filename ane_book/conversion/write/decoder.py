@@ -1,10 +1,10 @@
 """A decoder as packages: shards of layers, and the head.
 
-Every shard has the functions `decode` (T = 1) and `prefill` (T > 1) over one weight file. The
-layers only read the cache; what differs between the cache variants is the frame around them. With
-kv="state" the frame reads the states once and writes the new rows of all layers back in one
-`slice_update` a state; with kv="host" keys and values come in as inputs, and the new rows go out
-for the host to append. Tails are the host's with both.
+Every shard has the functions `decode` (T = 1), `prefill` (T > 1) and, where asked for, `verify`
+(T = K) over one weight file. The layers only read the cache; what differs between the cache
+variants is the frame around them. With kv="state" the frame reads the states once and writes the
+new rows of all layers back in one `slice_update` a state; with kv="host" keys and values come in as
+inputs, and the new rows go out for the host to append. Tails are the host's with both.
 
 Letters are those of `ane_book.models.base.layers`; n is the number of layers in a shard.
 """

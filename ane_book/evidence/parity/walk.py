@@ -40,8 +40,7 @@ def packages(bundle: Bundle) -> list[str]:
 
 def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
     ids, hidden = golden["tokens"], golden["hidden"]
-    T, n = len(ids), min(DECODED, len(ids))
-    dtype = MILBackend(precision).dtype
+    T, dtype = len(ids), MILBackend(precision).dtype
     feeds = Feeds(bundle, dtype)
     chain = values = feeds.of("prefill", ids, 0)
     yield judged("embedding", "", precision, values["hidden"][0, :, 0], hidden[0])
@@ -51,15 +50,27 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
         found = program.run("prefill", values | before, T)["hidden"]
         yield judged(name, "prefill", precision, found[0, :, 0], hidden[i + 1])
         program.clear()
-        steps = []
-        for t in range(n):
-            own = {key: value[..., t : t + 1] for key, value in before.items()}
-            own = feeds.of("decode", ids[t : t + 1], t) | own
-            steps.append(program.run("decode", own, 1)["hidden"][0, :, 0])
-        yield judged(name, "decode", precision, np.hstack(steps), hidden[i + 1][:, :n])
-        program.clear()
+        for function, n, starts in _steps(bundle, T):
+            steps = []
+            for t in starts:
+                K, own = bundle.manifest.functions[function], feeds.of(function, ids[t : t + n], t)
+                own |= {key: padded(v[0, :, 0, t : t + n], K) for key, v in before.items()}
+                steps.append(program.run(function, own, n)["hidden"][0, :, 0, :n])
+            found = np.hstack(steps)
+            expected = hidden[i + 1][:, : found.shape[1]]
+            yield judged(name, function, precision, found, expected)
+            program.clear()
         chain = program.run("prefill", chain, T)
     yield from _ends(bundle, golden, precision, chain["hidden"].astype(dtype))
+
+
+def _steps(bundle: Bundle, tokens: int) -> Iterator[tuple[str, int, range]]:
+    """The functions that decode; of each how many of the golden tokens a call takes, and the slots
+    that its calls begin at."""
+    yield "decode", 1, range(min(DECODED, tokens))
+    if K := bundle.manifest.functions.get("verify"):
+        n = min(K, tokens)
+        yield "verify", n, range(0, tokens - n + 1, n)[:2]
 
 
 def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
@@ -71,11 +82,14 @@ def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Sta
         own = feeds.of(function, ids[first:last], first)
         return {name: value.copy() for name, value in own.items()}  # the next call changes them
 
-    T, n = len(ids), min(DECODED, len(ids))
+    T = len(ids)
     whole = Run("prefill", [call("prefill", 0, T)], T, taught=False)
     runs = [
         Run("prefill", [call("prefill", 0, T)], T),
-        Run("decode", [call("decode", t, t + 1) for t in range(n)], 1),
+        *(
+            Run(function, [call(function, t, t + n) for t in starts], n)
+            for function, n, starts in _steps(bundle, T)
+        ),
         whole,
     ]
     hidden = runs[0].result("hidden")
@@ -93,13 +107,14 @@ def given(bundle: Bundle, golden: dict, program: int, dtype: np.dtype) -> dict[s
 
 
 def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> Iterator[Stage]:
-    """The head's two functions on PyTorch's hidden state, and on what the shards gave."""
+    """The head's functions on PyTorch's hidden state, and on what the shards gave."""
     name = " ".join(part.package for part in bundle.manifest.head)
     head = Head(bundle, MILBackend(precision))
     last = golden["hidden"][-1][None, :, None].astype(chain.dtype)
-    given = {"prefill": last, "decode": last[..., -1:], "whole": chain}
+    given = {own: _last(last, T) for own, T in bundle.manifest.functions.items()}
+    given |= {"whole": chain}
     for function, hidden in given.items():
-        found = head.run(hidden)
+        found = head.run(hidden)[-len(golden["argmax"]) :]
         expected = golden["argmax"][-len(found) :]
         own = ("whole", "prefill") if function == "whole" else (name, function)
         if isinstance(found, list):  # token ids
@@ -109,6 +124,12 @@ def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> It
             found = found.argmax(axis=1)
         agreement = float((np.asarray(found) == expected).mean())
         yield replace(stage, agreement=agreement, tokens=len(expected))
+
+
+def _last(hidden: np.ndarray, tokens: int) -> np.ndarray:
+    """The last columns of a hidden state, behind zeros where there are fewer."""
+    short = max(tokens - hidden.shape[3], 0)
+    return np.pad(hidden[..., -tokens:], ((0, 0), (0, 0), (0, 0), (short, 0)))
 
 
 def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
