@@ -42,6 +42,7 @@ FLOORS = [
     "conversion",
     "runtime",
     "evidence cli.talk figures",
+    "serve",
     "cli",
     "__main__",
 ]

@@ -21,6 +21,7 @@ from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
 from ane_book.cli.residency import residency_command
+from ane_book.cli.serve import serve
 from ane_book.cli.talk import answer, converse
 from ane_book.errors import InvalidInput
 from ane_book.options import Recipe, Sampling
@@ -243,6 +244,7 @@ app.command()(check)
 app.command("quality")(quality_command)
 app.command("report")(report_command)
 app.command()(redact)
+app.command()(serve)
 
 
 @app.command("save")

@@ -1,0 +1,46 @@
+"""What is refused, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+import logging
+
+from ane_book.errors import AneBookError, InvalidInput, PromptTooLong, printable
+
+__all__ = ["Refusal", "refusal_of"]
+
+log = logging.getLogger("ane_book.serve")
+
+
+class Refusal(Exception):
+    """A request that gets no answer: a status, a sentence, and which field is to blame."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry: int | None = None,
+    ):
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, printable(message), code, param
+        self.headers = {} if retry is None else {"retry-after": str(retry)}
+
+    def body(self) -> dict:
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
+        said = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": said}
+
+
+def refusal_of(error: Exception, model: str) -> Refusal:
+    """What a client is told of an error; of one that is not its own, no more than that it was."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, PromptTooLong):
+        return Refusal(400, str(error), code="context_length_exceeded")
+    if isinstance(error, InvalidInput):
+        return Refusal(400, str(error), code="invalid_value")
+    known = isinstance(error, AneBookError)
+    log.error("%s: %s", model, error, exc_info=None if known else error)
+    why = f"{model} cannot answer now; the server's log says why"
+    return Refusal(503 if known else 500, why, code="model_failed" if known else "internal_error")

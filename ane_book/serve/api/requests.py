@@ -1,0 +1,214 @@
+"""What may be asked, field by field.
+
+A field of OpenAI's that this server does not have is refused by its name, unless its value asks for
+nothing; one that nobody knows is refused as OpenAI does it.
+"""
+
+from typing import Annotated, Any, Literal
+
+from ane_book.options import Real, Whole
+from ane_book.serve.api.refusal import Refusal
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = ["Chat", "Completion", "Embedding", "Message", "refuse_invalid"]
+
+#: Fields of OpenAI's that are not served, with the values that ask for nothing. None always does.
+UNSERVED: dict[str, tuple] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "presence_penalty": (0,),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+}
+#: Fields about who asks; they change no answer.
+HEEDLESS = ("metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user")
+
+#: What a field with several forms takes.
+FORMS = {
+    "prompt": "a text, a list of texts, a list of token ids, or a list of such lists",
+    "input": "a text, a list of texts, a list of token ids, or a list of such lists",
+    "stop": "a string or a list of at most 16 strings",
+    "content": 'a text, or a list of {"type": "text", "text": ...}',
+}
+
+Ids = Annotated[list[Whole], Field(min_length=1)]
+Texts = Annotated[list[str], Field(min_length=1, max_length=2048)]
+Prompt = str | Texts | Ids | Annotated[list[Ids], Field(min_length=1, max_length=2048)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    model: str | None = Field(None, description="A model's name; without it the first one.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _served(cls, given: Any) -> Any:
+        """Without what asks for nothing; raises Refusal for what is not served."""
+        if not isinstance(given, dict):
+            return given
+        for name, neutral in UNSERVED.items():
+            if given.get(name) is not None and not any(_same(given[name], v) for v in neutral):
+                message = f"{name} is not served here; leave it out"
+                raise Refusal(400, message, code="unsupported_parameter", param=name)
+        aside = {*UNSERVED, *HEEDLESS}
+        return {k: v for k, v in given.items() if k not in aside and v is not None}
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a == b and isinstance(a, bool) == isinstance(b, bool)
+
+
+class StreamOptions(BaseModel):
+    """What a stream has beside its text."""
+
+    include_usage: bool = Field(False, description="A last chunk with the usage.")
+    include_obfuscation: bool = Field(False, description="Taken, and nothing is done.")
+
+
+class _Sampled(_Request):
+    temperature: Real | None = Field(None, ge=0, le=2, description="0 takes the likeliest token.")
+    top_p: Real | None = Field(None, ge=0, le=1)
+    top_k: Whole | None = Field(None, ge=1, description="Beyond OpenAI: of the K likeliest alone.")
+    n: Whole = Field(1, ge=1, le=16, description="Answers; the i-th draws with seed + i.")
+    seed: Whole | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    def sampling(self, most: int | None, temperature: float) -> dict:
+        """The fields of `options.Sampling`, but for the seed."""
+        given = self.temperature
+        top_p = None if self.top_p is None else max(self.top_p, 1e-9)  # 0: the likeliest alone
+        return {
+            "max_tokens": most or 2**31,
+            "temperature": temperature if given is None else given,
+            "top_p": top_p,
+            "top_k": self.top_k,
+            "stop": self.stop or (),
+        }
+
+
+class Part(BaseModel):
+    """A piece of a message."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Part]
+    name: str | None = Field(None, description="Taken, and nothing is done.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _said(cls, given: Any) -> Any:
+        """Without the empty fields that clients send back with an answer of ours."""
+        if not isinstance(given, dict):
+            return given
+        return {k: v for k, v in given.items() if k in ("role", "content") or v not in (None, [])}
+
+    def plain(self) -> dict[str, str]:
+        """As a chat template takes it."""
+        content = self.content
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+class Chat(_Sampled):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: Whole | None = Field(None, ge=1, description="By default what the context leaves.")
+    max_completion_tokens: Whole | None = Field(None, ge=1, description="The same, newer.")
+
+    @property
+    def most(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+
+class Completion(_Sampled):
+    """POST /v1/completions.
+
+    Without `model`, or with `system`, it is asked as the book's source has it: the prompt is what a
+    user says, through the chat template, answered greedily in at most 50 tokens by default.
+    """
+
+    prompt: Prompt
+    max_tokens: Whole | None = Field(None, ge=1, description="16 by default, 50 without a model.")
+    system: str | None = Field(None, description="System prompt, as the book's source has it.")
+
+    @property
+    def plainly_asked(self) -> bool:
+        """Whether it is asked as the source does it."""
+        return isinstance(self.prompt, str) and (self.model is None or self.system is not None)
+
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, of which each gets its answers."""
+        if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return self.prompt
+
+
+class Embedding(_Request):
+    """POST /v1/embeddings."""
+
+    input: Prompt
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Whole | None = Field(None, ge=1, description="The model's own, or left out.")
+
+    def texts(self) -> list[str | list[int]]:
+        if isinstance(self.input, str) or isinstance(self.input[0], int):
+            return [self.input]
+        return self.input
+
+
+def refuse_invalid(errors: list[dict]) -> Refusal:
+    """The first thing that is wrong with a body, in one sentence."""
+    first = errors[0]
+    place = [part for part in first["loc"][1:] if not str(part).startswith(("list[", "constr"))]
+    if first["type"] == "json_invalid":
+        why = first.get("ctx", {}).get("error", "")
+        return Refusal(400, f"the body is not JSON: {why}", code="invalid_json")
+    if not place:
+        return Refusal(400, "the body has to be a JSON object, sent as application/json")
+    field = next((part for part in reversed(place) if part in FORMS), None)
+    param = ".".join(map(str, place))
+    if first["type"] == "extra_forbidden":
+        message = f"Unrecognized request argument supplied: {param}"
+        return Refusal(400, message, code="unknown_parameter", param=param)
+    if field is not None and first["type"] != "missing":
+        param = ".".join(map(str, place[: place.index(field) + 1]))
+        return Refusal(400, f"{param} has to be {FORMS[field]}", code="invalid_type", param=param)
+    if first["type"] == "missing":
+        return Refusal(400, f"{param} is missing", code="missing_required_parameter", param=param)
+    wanted = first["msg"].replace("Input should be", "has to be", 1)
+    return Refusal(400, f"{param} {wanted}{_was(first)}", code="invalid_value", param=param)
+
+
+def _was(error: dict) -> str:
+    given = error.get("input")
+    return f", not {given!r}"[:100] if isinstance(given, str | int | float) else ""

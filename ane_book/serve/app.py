@@ -1,0 +1,296 @@
+"""The routes: OpenAI's, the source's, and what an operator looks at."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+
+from ane_book import __version__
+from ane_book.runtime import Embedder
+from ane_book.serve.api import requests
+from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, event, vectors
+from ane_book.serve.api.refusal import Refusal
+from ane_book.serve.gate import Gate
+from ane_book.serve.pool import EMBEDDING, TEXT, Model, Pool
+from ane_book.serve.slot import Ask, Finished, Piece, answers
+from ane_book.serve.watch import Note, Watch
+from ane_book.serve.work import Gone, Job, Work
+from fastapi import Body, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+__all__ = ["create_app"]
+
+BODY = 4 << 20  # bytes: a million tokens
+SOURCE_TOKENS, COMPLETION_TOKENS = 50, 16  # of an answer, where the request says nothing
+AT_A_TIME = 16  # texts, between two looks at whether somebody still waits for their vectors
+DESCRIPTION = "Language models from bundles of the ANE Book, as OpenAI's clients ask for them."
+
+
+class Json(Response):
+    """A JSON answer."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        return as_json(content)
+
+
+class _Work(Response):
+    """An answer that is made while the client waits: a subclass says what it sends."""
+
+    def __init__(self, service: "Service", job: Job, note: Note):
+        super().__init__()
+        self._service, self._job, self._note = service, job, note
+        note.facts["model"] = job.model.name
+
+    async def __call__(self, scope, receive, send) -> None:
+        service, job, note = self._service, self._job, self._note
+        try:
+            async with service.work.doing(job, receive, service.seconds):
+                await self._made(job.events(), send, scope, receive)
+        except Gone:
+            note.facts["finish"] = "client left"
+        finally:
+            if job.begun is not None:
+                note.facts["queue_s"] = note.since(job.begun)
+
+
+class _Text(_Work):
+    """Text, whole or in chunks."""
+
+    def __init__(self, service: "Service", job: Job, note: Note, shape, asked):
+        super().__init__(service, job, note)
+        self._shape, self._asked = shape, asked
+
+    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
+        shape = self._shape
+        shape.prompt_tokens = (await anext(events)).prompt_tokens
+        self._note.facts["prompt_tokens"] = shape.prompt_tokens
+        if self._asked.stream:
+            await self._stream(events, send)
+            return
+        async for _ in self._watched(events):
+            pass
+        await Json(shape.answer())(scope, receive, send)
+
+    async def _watched(self, events: AsyncIterator) -> AsyncIterator[Piece | Finished]:
+        """The events, noted; what is finished goes to the shape."""
+        facts, shape = self._note.facts, self._shape
+        async for made in events:
+            if isinstance(made, Piece):
+                facts.setdefault("first_s", self._note.since())
+            else:
+                shape.done[made.index] = made
+                facts |= {"completion_tokens": shape.completion_tokens, **shape.figures()}
+                facts |= {"cached_tokens": shape.cached, "finish": made.result.finish_reason}
+                del facts["elapsed_s"]
+                facts.pop("text", None), facts.pop("gen_tokens", None)
+            yield made
+
+    async def _stream(self, events: AsyncIterator, send) -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        headers += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        try:
+            async for chunk in self._chunks(events):
+                body = event(chunk)
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        except Refusal as refusal:
+            body = event(refusal.body())
+            self._note.facts["finish"] = refusal.code
+        else:
+            body = event(b"[DONE]")
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _chunks(self, events: AsyncIterator) -> AsyncIterator[dict]:
+        shape, begun = self._shape, set()
+        async for made in self._watched(events):
+            if made.index not in begun:
+                begun.add(made.index)
+                if (first := shape.begin(made.index)) is not None:
+                    yield first
+            if isinstance(made, Piece):
+                yield shape.piece(made.index, made.text)
+            else:
+                yield shape.end(made)
+        options = self._asked.stream_options
+        if options is not None and options.include_usage:
+            yield shape.last()
+
+
+class _Vectors(_Work):
+    """Vectors of texts."""
+
+    def __init__(self, service: "Service", job: Job, note: Note, form: str):
+        super().__init__(service, job, note)
+        self._form = form
+
+    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
+        made = [both async for both in events]
+        rows, tokens = [row for row, _ in made], sum(count for _, count in made)
+        self._note.facts["prompt_tokens"] = tokens
+        answer = vectors(self._job.model.name, rows, tokens, self._form)
+        await Json(answer)(scope, receive, send)
+
+
+def embedded(embedder: Embedder, texts: list[str | list[int]]) -> Iterator[tuple | None]:
+    """A vector (C,) and a number of tokens for each text, some at a time."""
+    ids = []
+    for i, text in enumerate(texts):
+        ids.append(embedder.encode(text, f"input {i}") if isinstance(text, str) else text)
+        yield None
+    for start in range(0, len(ids), AT_A_TIME):
+        part = ids[start : start + AT_A_TIME]
+        yield from zip(embedder.vectors(part), map(len, part), strict=True)
+
+
+class Service:
+    """What the routes share."""
+
+    def __init__(self, pool: Pool, work: Work, seconds: float):
+        self.pool, self.work, self.seconds = pool, work, seconds
+
+    def text(self, request: Request, model: Model, asked, ask: Ask, shape) -> Response:
+        job = Job(model, lambda slot: answers(slot, ask))
+        return _Text(self, job, request.state.note, shape, asked)
+
+    def chat(self, request: Request, asked: requests.Chat) -> Response:
+        model = self.pool.find(asked.model, TEXT)
+        messages = [message.plain() for message in asked.messages]
+        ask = Ask([messages], self._sampling(asked, model, asked.most, 1.0), asked.n, _seed(asked))
+        return self.text(request, model, asked, ask, ChatShape(model.name, model.seal))
+
+    def completion(self, request: Request, asked: requests.Completion) -> Response:
+        model, plain = self.pool.find(asked.model, TEXT), asked.plainly_asked
+        most = asked.max_tokens or (SOURCE_TOKENS if plain else COMPLETION_TOKENS)
+        sampling = self._sampling(asked, model, most, 0.0 if plain else 1.0)
+        ask = Ask(asked.prompts(), sampling, asked.n, _seed(asked), asked.system, not plain)
+        shape = CompletionShape(model.name, model.seal, plain=plain)
+        return self.text(request, model, asked, ask, shape)
+
+    def embedding(self, request: Request, asked: requests.Embedding) -> Response:
+        model = self.pool.find(asked.model, EMBEDDING)
+        job = Job(model, lambda embedder: embedded(embedder, asked.texts()))
+        return _Vectors(self, job, request.state.note, asked.encoding_format)
+
+    def _sampling(self, asked, model: Model, most: int | None, temperature: float) -> dict:
+        """The fields of `options.Sampling`; OpenAI's temperature is 1 where none is given."""
+        sampling = asked.sampling(most, 0.0 if model.argmax else temperature)
+        if model.argmax and sampling["temperature"] > 0:
+            message = f"{model.name} gives the likeliest token alone; temperature has to be 0"
+            raise Refusal(400, message, code="unsupported_value", param="temperature")
+        return sampling
+
+
+def _seed(asked) -> int | None:
+    return None if asked.seed is None else asked.seed % 2**63
+
+
+def _facts(model: Model, loaded: list[str]) -> dict:
+    said = {"id": model.name, "object": "model", "created": model.created, "owned_by": "ane-book"}
+    return said | {"task": model.task, "context": model.context, "loaded": model.name in loaded}
+
+
+def create_app(
+    models: list[Model],
+    *,
+    memory: int | None = None,
+    key: str | None = None,
+    origins: tuple[str, ...] = (),
+    waiting: int = 64,
+    slots: int = 1,
+    seconds: float = 600.0,
+    body: int = BODY,
+) -> FastAPI:
+    """The application. `app.state.work` is its queue, to be closed before the server is stopped.
+
+    models: what is served, see `ane_book.serve.pool.bundle_model`. memory: most bytes of models at
+    once. key: what clients have to show. origins: web pages of which sites may ask. waiting: most
+    requests in the queue. slots: requests at work at once. seconds: for a request, with its wait.
+    body: most bytes of one.
+
+    Raises InvalidInput.
+    """
+    pool = Pool(models, memory)
+    work = Work(pool, slots, waiting)
+    app = FastAPI(
+        title="ane-book", version=__version__, description=DESCRIPTION, docs_url=None,
+        redoc_url=None, default_response_class=Json,
+    )  # fmt: skip
+    app.state.work, watch = work, Watch(work)
+    _add_routes(app, Service(pool, work, seconds))
+    _add_looks(app, work, watch)
+    _add_refusals(app)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    app.add_middleware(Gate, watch=watch, key=key, seconds=seconds, body=body)
+    return app
+
+
+def _add_routes(app: FastAPI, service: Service) -> None:
+    errors = {status: {"description": "Refused."} for status in (400, 401, 404, 413, 429, 503)}
+
+    @app.post("/v1/chat/completions", responses=errors)
+    async def chat(request: Request, asked: Annotated[requests.Chat, Body()]):
+        """Answer a conversation."""
+        return service.chat(request, asked)
+
+    @app.post("/v1/completions", responses=errors)
+    async def completions(request: Request, asked: Annotated[requests.Completion, Body()]):
+        """Go on with a text; without a model's name, answer it."""
+        return service.completion(request, asked)
+
+    @app.post("/v1/embeddings", responses=errors)
+    async def embeddings(request: Request, asked: Annotated[requests.Embedding, Body()]):
+        """Make vectors of texts."""
+        return service.embedding(request, asked)
+
+    @app.get("/v1/models")
+    async def models():
+        """What is served."""
+        loaded = service.pool.loaded()
+        data = [_facts(model, loaded) for model in service.pool.models.values()]
+        return Json({"object": "list", "data": data})
+
+    @app.get("/v1/models/{name:path}", responses={404: {"description": "Refused."}})
+    async def model(name: str):
+        """One of the models."""
+        found = service.pool.models.get(name)
+        if found is None:
+            message = f"the model {name[:100]!r} does not exist"
+            raise Refusal(404, message, code="model_not_found", param="model")
+        return Json(_facts(found, service.pool.loaded()))
+
+
+def _add_looks(app: FastAPI, work: Work, watch: Watch) -> None:
+    @app.get("/health")
+    async def health():
+        """Whether it is there, and how busy."""
+        loaded = work.pool.loaded()
+        facts = {"status": "ok", "running": work.running, "waiting": work.waiting}
+        return Json(facts | {"models": list(work.pool.models), "loaded": loaded})
+
+    @app.get("/metrics")
+    async def metrics():
+        """Counters, as Prometheus reads them."""
+        found = await asyncio.to_thread(watch.metrics)
+        return Response(found, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_refusals(app: FastAPI) -> None:
+    @app.exception_handler(Refusal)
+    async def refused(request: Request, refusal: Refusal):
+        return Json(refusal.body(), refusal.status, refusal.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError):
+        return await refused(request, requests.refuse_invalid(error.errors()))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException):
+        what = f"{request.method} {request.url.path[:100]}: {error.detail}"
+        return await refused(request, Refusal(error.status_code, what))

@@ -1,0 +1,133 @@
+"""What every request passes before a route sees it: who asks, from where, and how much.
+
+A page in a browser can send requests to this machine. So a body has to be JSON by its header, which
+a browser asks leave for, and without a key the address has to be this machine's own by name, which
+one that was made to point here is not.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+import hmac
+import logging
+from uuid import uuid4
+
+from ane_book.serve.api.answers import as_json
+from ane_book.serve.api.refusal import Refusal
+from ane_book.serve.watch import Note, Watch
+
+__all__ = ["OPEN", "Gate"]
+
+OPEN = ("/", "/health")  # paths that need no key
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+
+log = logging.getLogger("ane_book.serve")
+
+
+@dataclass
+class Gate:
+    """The outermost part of the application.
+
+    key: what a client has to show, if anything. seconds: until a body has to be there. body: most
+    bytes of one.
+    """
+
+    app: Callable
+    watch: Watch
+    key: str | None
+    seconds: float
+    body: int
+
+    async def __call__(self, scope: dict, receive: Callable, send: Callable) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        answered, note = _Answered(send, uuid4().hex), Note("")
+        note.id = answered.id
+        scope.setdefault("state", {})["note"] = note
+        try:
+            self._check(scope)
+            body = await self._read(scope, receive)
+            await self.app(scope, _again(body, receive), answered)
+        except Refusal as refusal:
+            await answered.refuse(refusal)
+        except ConnectionError:
+            pass
+        except Exception:
+            log.exception("request %s", note.id)
+            await answered.refuse(Refusal(500, "the server failed; its log says why"))
+        finally:
+            route = scope.get("route")
+            known = getattr(route, "path", "other")
+            status = answered.status or 499  # nginx's number for a client that left
+            self.watch.done(note, scope["method"], scope["path"], known, status)
+
+    def _check(self, scope: dict) -> None:
+        """Raise Refusal for whoever may not ask."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        if self.key is None:
+            host = headers.get(b"host", "").rpartition(":")
+            if (host[0] or host[2]) not in LOCAL and headers.get(b"host") != "[::1]":
+                raise Refusal(403, "without an API key this server is for localhost alone")
+        elif scope["path"] not in OPEN and scope["method"] != "OPTIONS":
+            shown = headers.get(b"authorization", "").removeprefix("Bearer ").encode()
+            if not hmac.compare_digest(shown, self.key.encode()):
+                raise Refusal(401, "the API key is missing or wrong", code="invalid_api_key")
+        kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
+        if scope["method"] == "POST" and kind != "application/json":
+            raise Refusal(415, "a body has to be sent as application/json")
+        length = headers.get(b"content-length", "0")
+        if length.isdigit() and int(length) > self.body:
+            raise self._too_long()
+
+    def _too_long(self) -> Refusal:
+        return Refusal(413, f"a body has at most {self.body:,} bytes", code="body_too_long")
+
+    async def _read(self, scope: dict, receive: Callable) -> bytes:
+        parts, size, more = [], 0, True
+        try:
+            async with asyncio.timeout(self.seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ConnectionError
+                    parts.append(message.get("body", b""))
+                    size, more = size + len(parts[-1]), message.get("more_body", False)
+                    if size > self.body:
+                        raise self._too_long()
+        except TimeoutError:
+            raise Refusal(408, f"the body did not come within {self.seconds:g} s") from None
+        return b"".join(parts)
+
+
+def _again(body: bytes, receive: Callable) -> Callable:
+    """A `receive` that gives a body that was read, then what comes after it."""
+    left = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> dict:
+        return left.pop() if left else await receive()
+
+    return replay
+
+
+class _Answered:
+    """A `send` that knows what was sent."""
+
+    def __init__(self, send: Callable, name: str):
+        self._send, self.id, self.status = send, name, None
+
+    async def __call__(self, message: dict) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message["headers"], (b"x-request-id", self.id.encode())]
+        await self._send(message)
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """The refusal as an answer, where none has begun."""
+        if self.status is not None:
+            raise ConnectionError  # the server ends what cannot be completed
+        body = as_json(refusal.body())
+        headers = {"content-type": "application/json", "content-length": str(len(body))}
+        pairs = [(k.encode(), v.encode()) for k, v in (headers | refusal.headers).items()]
+        await self({"type": "http.response.start", "status": refusal.status, "headers": pairs})
+        await self({"type": "http.response.body", "body": body})

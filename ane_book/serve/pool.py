@@ -1,0 +1,155 @@
+"""The models of a server: opened when they are asked for, let go when memory is short.
+
+A request names a model and nothing else: which folder that is was said when the server started.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+import gc
+import logging
+from threading import Condition
+import time
+
+from ane_book.bundle import Bundle
+from ane_book.errors import InvalidInput
+from ane_book.runtime import Embedder, Session
+from ane_book.serve.api.refusal import Refusal
+from ane_book.serve.slot import Slot
+
+__all__ = ["EMBEDDING", "TEXT", "Model", "Pool", "bundle_model"]
+
+TEXT, EMBEDDING = "text-generation", "embedding"
+DOES = {TEXT: "generates text", EMBEDDING: "makes vectors"}
+
+log = logging.getLogger("ane_book.serve")
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What may be served by a name.
+
+    bytes: what it takes in memory, about. slots: opens it, for as many requests at once as there
+    are slots. argmax: it gives the likeliest token alone. seal: of its bundle.
+    """
+
+    name: str
+    task: str
+    bytes: int
+    slots: Callable[[], list]
+    context: int
+    created: int
+    argmax: bool = False
+    seal: str = ""
+
+
+def bundle_model(
+    bundle: Bundle, name: str | None = None, slots: int = 1, **how: str | bool | None
+) -> Model:
+    """A bundle as a model. how: precision, backend and force, as a `Session` takes them."""
+    manifest = bundle.manifest
+    name = name or manifest.name
+    if manifest.task not in DOES:
+        raise InvalidInput(f"{name} is for {manifest.task}; text and vectors are served")
+
+    def opened() -> list:
+        if manifest.task == EMBEDDING:
+            return [Embedder(bundle, **how) for _ in range(slots)]
+        return [Slot(Session(bundle, **how)) for _ in range(slots)]
+
+    return Model(
+        name, manifest.task, slots * sum(manifest.files.values()), opened, manifest.context,
+        int((bundle.path / "manifest.json").stat().st_mtime), manifest.argmax_output, manifest.seal,
+    )  # fmt: skip
+
+
+@dataclass
+class _Open:
+    """A model that is in memory, with the slots that are free and how many are at work."""
+
+    model: Model
+    free: list = field(default_factory=list)
+    busy: int = 0
+
+
+class Pool:
+    """Models by name; in memory at most `memory` bytes of them, where that is given.
+
+    Raises InvalidInput for two models of one name, and for one that alone is too large.
+    """
+
+    def __init__(self, models: list[Model], memory: int | None = None):
+        self.models = {model.name: model for model in models}
+        if not models or len(self.models) < len(models):
+            raise InvalidInput("give at least one model, and each a name of its own: NAME=FOLDER")
+        for model in models:
+            if memory is not None and model.bytes > memory:
+                raise InvalidInput(
+                    f"{model.name} takes {model.bytes / 1e9:.2f} GB, more than the limit of "
+                    f"{memory / 1e9:.2f} GB (--memory)"
+                )
+        self._memory, self._open, self._change = memory, {}, Condition()
+
+    def find(self, name: str | None, task: str) -> Model:
+        """The model of a name, or the first for a task; raises Refusal."""
+        fit = [model for model in self.models.values() if model.task == task]
+        if name is None and fit:
+            return fit[0]
+        model = self.models.get(name)
+        if model is None:
+            known = ", ".join(each.name for each in fit) or "none"
+            asked = "no model" if name is None else f"the model {name[:100]!r} does not exist"
+            message = f"{asked}; one that {DOES[task]} here: {known}"
+            raise Refusal(404, message, code="model_not_found", param="model")
+        if model.task != task:
+            message = f"{name} {DOES[model.task]}; this path is for one that {DOES[task]}"
+            raise Refusal(400, message, code="model_not_supported", param="model")
+        return model
+
+    def loaded(self) -> list[str]:
+        """The models in memory, the least recently used first."""
+        return list(self._open)
+
+    @contextmanager
+    def borrowed(self, model: Model) -> Iterator:
+        """A slot of a model, alone; waits while all work, or hold the memory that it needs."""
+        with self._change:
+            self._change.wait_for(lambda: self._ready(model))
+            held = self._open.pop(model.name)
+            self._open[model.name] = held  # the most recently used
+            slot = held.free.pop()
+            held.busy += 1
+        try:
+            yield slot
+        finally:
+            with self._change:
+                held.free.append(slot)
+                held.busy -= 1
+                self._change.notify_all()
+
+    def _ready(self, model: Model) -> bool:
+        """Whether a slot is free, of a model that is opened if there is room."""
+        held = self._open.get(model.name)
+        if held is not None:
+            return bool(held.free)
+        if not self._make_room(model):
+            return False
+        start = time.monotonic()
+        self._open[model.name] = _Open(model, model.slots())
+        log.info("opened %s in %.2f s", model.name, time.monotonic() - start)
+        return True
+
+    def _make_room(self, model: Model) -> bool:
+        """Let go who was not used for longest, but nobody who is at work, until the model fits."""
+        idle = [held for held in self._open.values() if not held.busy]
+        while self._memory is not None and self._bytes() + model.bytes > self._memory:
+            if not idle:
+                return False
+            gone = idle.pop(0).model.name
+            del self._open[gone]
+            gc.collect()  # programs and what they run with know each other
+            log.info("let go %s", gone)
+        return True
+
+    def _bytes(self) -> int:
+        return sum(held.model.bytes for held in self._open.values())

@@ -1,0 +1,106 @@
+"""A session that serves one request after the other, and what its cache keeps between them.
+
+Whoever comes next may share the beginning of a prompt: the system prompt of an application, the
+turns of a conversation. Those tokens stay in the cache, as far as whole prefill calls go. Then the
+calls that are left fall where they would fall without a cache, so an answer is the same to the last
+bit, whoever was served before. What was decoded is run again by the next turn: T tokens a call.
+
+Letters: T tokens of a prefill call.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from ane_book.runtime import Session
+from ane_book.runtime.answer import Result
+from ane_book.text.chat import Messages
+
+__all__ = ["Ask", "Finished", "Piece", "Slot", "Started", "answers"]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Prompts, of which each gets n answers.
+
+    prompts: texts, conversations, or token ids. system: of a text. plain: no chat template.
+    sampling: fields of `options.Sampling`, but for the seed, of which the i-th answer has seed + i.
+    """
+
+    prompts: Sequence[str | Messages | list[int]]
+    sampling: dict
+    n: int = 1
+    seed: int | None = None
+    system: str | None = None
+    plain: bool = False
+
+
+@dataclass(frozen=True)
+class Started:
+    """The prompts can be answered: their tokens, and how many of those the cache has."""
+
+    prompt_tokens: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text of an answer."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An answer is whole; the cache had the first `cached` tokens of its prompt."""
+
+    index: int
+    result: Result
+    cached: int
+
+
+class Slot:
+    """A session with one request at a time."""
+
+    def __init__(self, session: Session):
+        self.session = session
+        self._width = session.bundle.manifest.functions["prefill"]
+        self._asked: list[int] = []  # the last prompt
+
+    def ids(self, ask: Ask, prompt: str | Messages | list[int]) -> list[int]:
+        """A prompt's token ids."""
+        if isinstance(prompt, list) and isinstance(prompt[0], int):
+            return prompt
+        return self.session.encode(prompt, ask.system, ask.plain)
+
+    def keep(self, ids: list[int]) -> int:
+        """Forget what an answer to these tokens cannot use; how many are kept."""
+        held = self._asked[: self.session.position]
+        kept = common_prefix(held, ids[:-1]) // self._width * self._width
+        self.session.rewind(kept)
+        self._asked = ids
+        return kept
+
+
+def answers(slot: Slot, ask: Ask) -> Iterator[Started | Piece | Finished | None]:
+    """All that is asked, step by step; None is a step that gave no text."""
+    session = slot.session
+    prompts = [slot.ids(ask, prompt) for prompt in ask.prompts]
+    streams = [session.stream(ids, reuse_cache=True, **ask.sampling) for ids in prompts]
+    yield Started(sum(map(len, prompts)))
+    del streams  # each was only tried: what does not fit is told before the first token
+    for i, ids in enumerate(prompts):
+        for j in range(ask.n):
+            index, seed = i * ask.n + j, ask.seed if ask.seed is None else ask.seed + j
+            kept = slot.keep(ids)
+            stream = session.stream(ids, reuse_cache=True, seed=seed, **ask.sampling)
+            with closing(stream):
+                for text in stream.steps():
+                    yield Piece(index, text) if text else None
+            yield Finished(index, stream.result, kept)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many first tokens two lists share."""
+    pairs = zip(a, b, strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

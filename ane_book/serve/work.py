@@ -1,0 +1,160 @@
+"""Who waits, who is at work, and who has gone away.
+
+An engine runs one thing at a time, so a thread takes one job after the other. What a job makes goes
+to its own queue in the event loop, never more than its answer is long: a slow reader fills that,
+and holds no engine. A job that nobody waits for ends with the step that it is in.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from threading import Condition, Thread
+import time
+
+from ane_book.serve.api.refusal import Refusal, refusal_of
+from ane_book.serve.pool import Model, Pool
+
+__all__ = ["Gone", "Job", "Work"]
+
+
+class Gone(Exception):
+    """The client has left; there is nobody to tell."""
+
+
+class Job:
+    """Something to be done with a model, step by step.
+
+    steps: of a slot of the model, what is made of it; None is a step that made nothing.
+    """
+
+    def __init__(self, model: Model, steps: Callable[[object], Iterator]):
+        self.model, self.steps = model, steps
+        self.left = False
+        self.arrived, self.begun = time.monotonic(), None
+        self._loop = asyncio.get_running_loop()
+        self._made: asyncio.Queue = asyncio.Queue()
+
+    def put(self, event: object) -> None:
+        """Hand on what was made; called by the thread at work."""
+        try:
+            self._loop.call_soon_threadsafe(self._made.put_nowait, event)
+        except RuntimeError:  # the loop has ended, and with it whoever waited
+            self.left = True
+
+    async def events(self) -> AsyncIterator:
+        """What is made, until all of it is; raises Refusal or Gone."""
+        while (event := await self._made.get()) is not None:
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+    def leave(self, why: Exception) -> None:
+        """Nobody waits any more; the engine is free after its present step."""
+        self.left = True
+        self._made.put_nowait(why)
+
+
+class Work:
+    """A queue and the threads that work it off.
+
+    slots: how many may be at work at once. waiting: how many may wait.
+    """
+
+    def __init__(self, pool: Pool, slots: int = 1, waiting: int = 64):
+        self.pool, self._most = pool, waiting
+        self._waiting: deque[Job] = deque()
+        self._running: list[Job] = []
+        self._change = Condition()
+        self._seconds = 1.0  # of a job, lately
+        self._closed = False
+        for i in range(slots):
+            Thread(target=self._work, name=f"engine {i}", daemon=True).start()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @asynccontextmanager
+    async def doing(self, job: Job, receive: Callable, seconds: float) -> AsyncIterator[Job]:
+        """Queue a job, watch for its client to leave, and end it with the block or the deadline."""
+        self._submit(job)
+        gone = asyncio.create_task(_disconnected(receive))
+        gone.add_done_callback(lambda _: job.leave(Gone()))
+        late = f"no answer within {seconds:g} s, the server's limit (--timeout)"
+        refusal = Refusal(504, late, code="timeout")
+        try:
+            async with asyncio.timeout(seconds):
+                yield job
+        except TimeoutError:
+            raise refusal from None
+        finally:
+            gone.cancel()
+            job.left = True
+            self._drop(job)
+
+    def _submit(self, job: Job) -> None:
+        with self._change:
+            if self._closed:
+                raise Refusal(503, "the server is being stopped", code="stopping", retry=5)
+            if len(self._waiting) >= self._most:
+                retry = max(1, round(self._seconds * len(self._waiting)))
+                message = f"{len(self._waiting)} requests are waiting, as many as may (--queue)"
+                raise Refusal(429, message, code="queue_full", retry=min(retry, 60))
+            self._waiting.append(job)
+            self._change.notify()
+
+    def _drop(self, job: Job) -> None:
+        with self._change:
+            if job in self._waiting:
+                self._waiting.remove(job)
+
+    def close(self) -> None:
+        """Refuse what comes and what waits; what runs goes on."""
+        with self._change:
+            self._closed, waiting = True, list(self._waiting)
+            self._waiting.clear()
+            self._change.notify_all()
+        for job in waiting:
+            job.put(Refusal(503, "the server is being stopped", code="stopping", retry=5))
+
+    def _next(self) -> Job | None:
+        with self._change:
+            self._change.wait_for(lambda: self._waiting or self._closed)
+            if not self._waiting:
+                return None
+            job = self._waiting.popleft()
+            self._running.append(job)
+            return job
+
+    def _work(self) -> None:
+        while job := self._next():
+            job.begun = time.monotonic()
+            try:
+                self._do(job)
+                job.put(None)
+            except Exception as error:
+                job.put(refusal_of(error, job.model.name))
+            finally:
+                with self._change:
+                    self._running.remove(job)
+                    self._seconds += 0.2 * (time.monotonic() - job.begun - self._seconds)
+
+    def _do(self, job: Job) -> None:
+        if job.left:
+            return
+        with self.pool.borrowed(job.model) as slot, closing(job.steps(slot)) as steps:
+            for event in steps:
+                if job.left:
+                    return
+                if event is not None:
+                    job.put(event)
+
+
+async def _disconnected(receive: Callable) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

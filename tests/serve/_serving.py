@@ -1,0 +1,37 @@
+"""A real server on loopback, in a thread of the test's process."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+import socket
+from threading import Thread
+import time
+
+from ane_book.serve.app import create_app
+from ane_book.serve.pool import Model
+import uvicorn
+
+
+@contextmanager
+def serving(*models: Model, **options) -> Iterator[str]:
+    """The address of a server of these models; options are those of `create_app`."""
+    app = create_app(list(models), **options)
+    with served(app) as address:
+        yield address
+
+
+@contextmanager
+def served(app) -> Iterator[str]:
+    """The address of a server of an application."""
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none")
+    server, listening = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
+    thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        app.state.work.close()
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive(), "the server does not stop"

@@ -1,0 +1,123 @@
+"""The server as the `openai` package sees it, over a real socket."""
+
+from ane_book.runtime import Embedder, Session
+import httpx
+import numpy as np
+import openai
+import pytest
+
+HELLO = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def session(talker):
+    return Session(talker, precision="fp32")
+
+
+class TestChat:
+    def test_an_answer_is_the_sessions(self, client, session):
+        expected = session.generate(HELLO, max_tokens=9)
+        found = client.chat.completions.create(
+            model="talker", messages=HELLO, max_tokens=9, temperature=0
+        )
+        choice = found.choices[0]
+        assert (choice.message.role, choice.message.content) == ("assistant", expected.text)
+        assert choice.finish_reason == "length"
+        usage = found.usage
+        assert (usage.prompt_tokens, usage.completion_tokens) == (expected.prompt_tokens, 9)
+        assert found.decode_tps > 0 and found.prefill_tps > 0 and found.elapsed_s > 0
+
+    def test_a_stream_joins_to_the_answer(self, client, session):
+        expected = session.generate(HELLO, max_tokens=9)
+        stream = client.chat.completions.create(
+            model="talker", messages=HELLO, max_tokens=9, temperature=0, stream=True,
+            stream_options={"include_usage": True},
+        )  # fmt: skip
+        *chunks, last = stream
+        assert chunks[0].choices[0].delta.role == "assistant"
+        assert "".join(c.choices[0].delta.content or "" for c in chunks) == expected.text
+        assert chunks[-1].choices[0].finish_reason == "length"
+        assert last.choices == [] and last.usage.completion_tokens == 9
+        assert last.decode_tps > 0
+
+    def test_answers_differ_by_seed_and_repeat_with_it(self, client, session):
+        ask = {"model": "talker", "messages": HELLO, "max_tokens": 9, "seed": 3, "n": 2}
+        first, again = (client.chat.completions.create(**ask) for _ in range(2))
+        texts = [choice.message.content for choice in first.choices]
+        assert texts == [choice.message.content for choice in again.choices]
+        sampling = {"max_tokens": 9, "temperature": 1.0}
+        assert texts == [session.generate(HELLO, seed=s, **sampling).text for s in (3, 4)]
+        assert texts[0] != texts[1]
+
+
+class TestCompletions:
+    def test_a_text_goes_on_without_the_template(self, client, session):
+        ids = session.encode("Once", plain=True)
+        expected = session.generate(ids, max_tokens=16)
+        found = client.completions.create(model="talker", prompt="Once", temperature=0)
+        assert found.choices[0].text == expected.text
+        assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (len(ids), 16)
+        assert not hasattr(found, "gen_tokens")
+
+    def test_several_prompts_and_token_ids(self, client, session):
+        ids = [session.encode(text, plain=True) for text in ("Once", "Twice")]
+        texts = [session.generate(each, max_tokens=4).text for each in ids]
+        ask = {"model": "talker", "max_tokens": 4, "temperature": 0}
+        for prompt in (["Once", "Twice"], ids):
+            found = client.completions.create(prompt=prompt, **ask)
+            assert [(c.index, c.text) for c in found.choices] == list(enumerate(texts))
+        assert client.completions.create(prompt=ids[1], **ask).choices[0].text == texts[1]
+
+    def test_the_source_asks_without_a_model(self, address, session):
+        body = {"prompt": "What is 2+2?", "max_tokens": 7, "system": "Be brief."}
+        found = httpx.post(f"{address}/v1/completions", json=body).json()
+        expected = session.generate("What is 2+2?", system="Be brief.", max_tokens=7)
+        assert found["text"] == expected.text == found["choices"][0]["text"]
+        assert (found["prompt_tokens"], found["gen_tokens"]) == (expected.prompt_tokens, 7)
+        assert min(found[name] for name in ("prefill_tps", "decode_tps", "elapsed_s")) > 0
+
+
+class TestEmbeddings:
+    TEXTS = ("A cat.", "A kitten.", "")
+
+    def test_vectors_are_the_embedders(self, client, encoder):
+        expected = Embedder(encoder, precision="fp32").embed(self.TEXTS)
+        for form in ("float", "base64", openai.NOT_GIVEN):  # the package asks for base64 by itself
+            found = client.embeddings.create(
+                model="encoder", input=list(self.TEXTS), encoding_format=form
+            )
+            rows = [each.embedding for each in found.data]
+            if form == "base64":
+                import base64
+
+                rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in rows]
+            np.testing.assert_array_equal(np.array(rows, np.float32), expected)
+            assert found.usage.prompt_tokens > 0
+
+    def test_one_text(self, client):
+        assert len(client.embeddings.create(model="encoder", input="A cat.").data) == 1
+
+
+def test_models_and_health(client, address):
+    assert [model.id for model in client.models.list()] == ["talker", "encoder"]
+    assert client.models.retrieve("talker").context == 128
+    health = httpx.get(f"{address}/health").json()
+    assert health["status"] == "ok" and health["models"] == ["talker", "encoder"]
+    assert "ane_book_requests_total" in httpx.get(f"{address}/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        ({"model": "gpt-9"}, openai.NotFoundError, "'gpt-9' does not exist"),
+        ({"model": "encoder"}, openai.BadRequestError, "makes vectors"),
+        ({"messages": [{"role": "user", "content": "x" * 300}]}, openai.BadRequestError,
+         "must fit the context of 128 tokens"),
+        ({"temperature": -1}, openai.BadRequestError, "temperature has to be"),
+        ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
+    ],
+)  # fmt: skip
+def test_errors_are_openais(client, change, kind, said):
+    with pytest.raises(kind, match=said) as caught:
+        client.chat.completions.create(**{"model": "talker", "messages": HELLO} | change)
+    assert caught.value.type == "invalid_request_error"
