@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-from _common import record, weights_file
+from _common import MEASUREMENTS, record, weights_file
 import ane_book
 from ane_book.weights import TokenizerFiles, open_source
 from ane_book.weights.tokenizer import byte_level
@@ -259,16 +259,16 @@ def measure(name: str, work: Path) -> dict:
 
 
 def main() -> None:
-    found = {}
+    """Each case is written as it is done, beside those that are there."""
+    path = MEASUREMENTS / "onnx_bundles.json"
+    found = json.loads(path.read_text())["cases"] if path.exists() else {}
+    tools = {tool: version(tool) for tool in ("onnx", "onnxruntime", "onnxruntime-genai")}
     with tempfile.TemporaryDirectory() as work:
         for name in sys.argv[1:] or CASES:
-            found[name] = measure(name, Path(work))
-            print(name, found[name])
-    if sys.argv[1:]:
-        return
-    tools = ("onnx", "onnxruntime", "onnxruntime-genai")
-    record("onnx_bundles", {"new_tokens": NEW_TOKENS, "cases": found,
-                            "tools": {tool: version(tool) for tool in tools}})  # fmt: skip
+            row = measure(name, Path(work))
+            print(name, row)
+            found = {n: row if n == name else found[n] for n in CASES if n == name or n in found}
+            record("onnx_bundles", {"new_tokens": NEW_TOKENS, "tools": tools, "cases": found})
 
 
 if __name__ == "__main__":

@@ -198,6 +198,8 @@ def unpack(data: np.ndarray, bits: int) -> np.ndarray:
     """(n, m) uint8 -> (n, m * 8 / bits) uint8: the numbers in each byte, low bits first."""
     if bits == 8:
         return data
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    numbers = (data[:, :, None] >> shifts) & np.uint8((1 << bits) - 1)
+    per = 8 // bits
+    numbers = np.empty((*data.shape, per), np.uint8)
+    for place in range(per):  # a pass for each place: broadcasting over so few is slow
+        numbers[:, :, place] = (data >> np.uint8(place * bits)) & np.uint8((1 << bits) - 1)
     return numbers.reshape(len(data), -1)
