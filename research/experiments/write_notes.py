@@ -4,9 +4,9 @@ Both sides come from the registry of claims, the experiments from the scripts be
 """
 
 from pathlib import Path
-import re
 
 from ane_book import claims
+from ane_book.evidence.experiments import asked
 
 FOLDER = Path(__file__).parent
 HEAD = """# Claims with evidence on both sides
@@ -21,10 +21,9 @@ def experiments() -> dict[str, list[tuple[str, str]]]:
     """Claim -> the scripts that ask it, each with what follows its first line."""
     found: dict[str, list[tuple[str, str]]] = {}
     for path in sorted(FOLDER.glob("settle_*.py")):
-        text = path.read_text().split('"""')[1]
-        named, said = re.fullmatch(r"Claims? (.*?)[:(] ?(.*)", text, re.S).groups()
-        for claim in re.split(r", | and ", named.strip()):
-            found.setdefault(claim, []).append((path.name, " ".join(said.split())))
+        named, said = asked(path)
+        for claim in named:
+            found.setdefault(claim, []).append((path.name, said))
     return found
 
 

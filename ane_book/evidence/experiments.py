@@ -1,0 +1,150 @@
+"""The index of experiments: what was asked, on what, what came of it, the command that asks again.
+
+Three kinds, never merged: those that this project ran (`own`), those that wait for a Mac
+(`for_a_mac`), and those of others, by what they published (`published`). All come from files of a
+checkout's `research/`; results are filled in from what the benchmarks recorded.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+import re
+from string import Formatter
+import tomllib
+from typing import Any, Literal, get_args
+
+from ane_book import claims, records
+from ane_book.errors import InvalidInput
+
+__all__ = ["Experiment", "Verdict", "for_a_mac", "own", "published"]
+
+Verdict = Literal["yes", "no", "partly", "missed", "unmeasured", "published"]
+FOLDER = "experiments"
+INDEX = f"{FOLDER}/index.toml"
+FIELDS = {"question", "setup", "result", "verdict", "means", "run", "more"}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One line of the index.
+
+    verdict: "missed" where an aim was set and not reached. run: a command, from the repository's
+    root; "" for others'. more: the page or the address that tells it at length.
+    """
+
+    id: str
+    question: str
+    setup: str
+    result: str
+    verdict: Verdict
+    means: str
+    run: str
+    more: str
+
+
+class _Figures(Formatter):
+    """Python's templates, for records: shares, bytes and counts have formats of their own."""
+
+    def get_field(self, field_name: str, args, kwargs) -> tuple[Any, str]:
+        """JSON's keys are texts, "1" too; a list's are numbers."""
+        name, *keys = re.findall(r"[^\[\]]+", field_name)
+        value = kwargs[name]
+        for key in keys:
+            value = value[int(key) if isinstance(value, list) else key]
+        return value, name
+
+    def format_field(self, value: Any, spec: str) -> str:
+        kind, _, rest = spec.partition(".")
+        if kind == "%":
+            return f"{100 * value:.{rest}f} %"
+        if kind in ("GB", "MB"):
+            return f"{value / {'GB': 1e9, 'MB': 1e6}[kind]:,.{rest}f} {kind}"
+        if kind.startswith("count"):
+            key, _, wanted = kind.removeprefix("count").strip().partition("=")
+            return str(sum(not key or row[key] == wanted for row in value))
+        return super().format_field(value, spec)
+
+
+def own() -> list[Experiment]:
+    """What this project ran, in the order of its index.
+
+    Raises InvalidInput, with the entry, where one lacks a field or names a figure that no record
+    has.
+    """
+    path = records.find(INDEX)
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    return [_own(name, table, f"{path}, {name!r}") for name, table in tables.items()]
+
+
+def _own(name: str, table: dict, where: str) -> Experiment:
+    if missing := FIELDS - table.keys():
+        raise InvalidInput(f"{where}: {min(missing)!r} is not said")
+    if unknown := table.keys() - FIELDS - {"reads"}:
+        raise InvalidInput(f"{where}: {min(unknown)!r} is no field of an experiment")
+    if table["verdict"] not in get_args(Verdict)[:4]:
+        raise InvalidInput(f"{where}: {table['verdict']!r} is no verdict")
+    read = {Path(n).stem.replace("-", "_"): records.read(n) for n in table.get("reads", [])}
+    try:
+        result = _Figures().vformat(table["result"], (), read)
+    except (LookupError, TypeError, ValueError) as error:
+        raise InvalidInput(f"{where}: no record has a figure of its result ({error!r})") from None
+    return Experiment(name, **{k: table[k] for k in FIELDS} | {"result": result})
+
+
+def for_a_mac() -> list[Experiment]:
+    """Scripts that each settle claims on a Mac with an engine; nobody has run them yet."""
+    scripts = sorted(records.find(INDEX).parent.glob("settle_*.py"))
+    return [_waiting(script) for script in scripts]
+
+
+def _waiting(script: Path) -> Experiment:
+    named, said = asked(script)
+    known = [claims.find(claim) for claim in named]
+    return Experiment(
+        id=script.stem.removeprefix("settle_").replace("_", "-"),
+        question="; ".join(f"Is it so that {claim.statement}?" for claim in known),
+        setup=said,
+        result="; ".join(f"{claim.id}: {claim.evidence}" for claim in known),
+        verdict="unmeasured",
+        means="A Mac with a Neural Engine would settle it; --dry-run runs its graphs anywhere.",
+        run=f"python research/{FOLDER}/{script.name}",
+        more="",
+    )
+
+
+def asked(script: Path) -> tuple[list[str], str]:
+    """The claims that a script asks, and the rest of its docstring."""
+    text = script.read_text(encoding="utf-8").split('"""')[1]
+    found = re.fullmatch(r"Claims? (.*?)[:(] ?(.*)", text, re.S)
+    if found is None:
+        raise InvalidInput(f"{script}: its docstring does not begin with the claims that it asks")
+    return re.split(r", | and ", found[1].strip()), " ".join(found[2].split())
+
+
+def published() -> list[Experiment]:
+    """What others measured on engines, by the file that says so; each figure as it stands there."""
+    rows = records.read("measurements/published.json")["rows"]
+    return [_others(list(group)) for _, group in groupby(sorted(rows, key=_place), _place)]
+
+
+def _place(row: dict) -> tuple[str, str]:
+    return row["source"]["repository"], row["source"]["path"]
+
+
+def _others(rows: list[dict]) -> Experiment:
+    (repository, path), commit = _place(rows[0]), rows[0]["source"]["commit"]
+    return Experiment(
+        id=f"{repository}/{path}",
+        question=" · ".join(_each(row["model"] for row in rows)),
+        setup=", ".join(_each(row["chip"] or row["device"] for row in rows)),
+        result="; ".join(f"{row['what']}: {row['value']:,} {row['unit']}" for row in rows),
+        verdict="published",
+        means="",
+        run="",
+        more=f"https://github.com/{repository}/blob/{commit}/{path}",
+    )
+
+
+def _each(names: Iterator[str | None]) -> list[str]:
+    return list(dict.fromkeys(filter(None, names)))
