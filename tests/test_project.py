@@ -28,8 +28,8 @@ MAX_BYTES = {".png": 1_000_000, ".safetensors": 10_000_000}  # weights that a sc
 
 #: The floors of the library: a room imports from lower floors and itself, never sideways or up.
 FLOORS = [
-    "errors rope progress",
-    "claims host options records",
+    "errors rope progress figures",
+    "claims host options records diagrams",
     "device models text bundle.arrays cli.options",
     "bundle",
     "bundle.cache weights mil.package",
@@ -41,7 +41,7 @@ FLOORS = [
     "reference coreml",
     "conversion",
     "runtime",
-    "evidence cli.talk figures",
+    "evidence cli.talk",
     "serve",
     "cli",
     "__main__",

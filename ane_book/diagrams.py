@@ -1,0 +1,218 @@
+"""The book's diagrams, drawn as code: what is a box here is a thing of the library there.
+
+Each function draws one figure in the look of `ane_book.figures`: at most 5.2 inches wide, text of 11
+points or more, a white ground, so that it is legible at a phone's 390 px and in the dark.
+"""
+
+from collections.abc import Sequence
+
+from ane_book.figures import COLORS
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+import matplotlib.pyplot as plt
+
+__all__ = ["caches", "package", "padding", "residency", "shards", "stamping", "way"]
+
+INK, PALE = "#222222", "#F2F2F2"
+TINTS = {"blue": "#D6E8F5", "orange": "#FBE3D3", "green": "#D3EFE6", "none": PALE}
+EDGES = {"blue": COLORS["blue"], "orange": COLORS["orange"], "green": COLORS["green"], "none": INK}
+
+
+def canvas(height: float, rows: float, columns: float = 10.0) -> tuple[Figure, Axes]:
+    """A sheet 5.2 inches wide with its own units, (0, 0) at the top left."""
+    figure, ax = plt.subplots(figsize=(5.2, height))
+    ax.set_xlim(0, columns)
+    ax.set_ylim(rows, 0)
+    ax.axis("off")
+    return figure, ax
+
+
+def box(
+    ax: Axes, x: float, y: float, w: float, h: float, text: str = "", kind: str = "none", size=11
+) -> tuple[float, float, float, float]:
+    """A box with its text in the middle; its place, for arrows."""
+    shape = FancyBboxPatch(
+        (x, y), w, h, boxstyle="round,pad=0,rounding_size=0.12",
+        facecolor=TINTS[kind], edgecolor=EDGES[kind], linewidth=1.3,
+    )  # fmt: skip
+    ax.add_patch(shape)
+    ax.text(x + w / 2, y + h / 2, text, ha="center", va="center", fontsize=size, color=INK)
+    return x, y, w, h
+
+
+def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], **look) -> None:
+    """An arrow from point to point."""
+    look = {"color": INK, "linewidth": 1.4, "arrowstyle": "-|>", "mutation_scale": 13} | look
+    ax.add_patch(FancyArrowPatch(start, end, shrinkA=1, shrinkB=1, **look))
+
+
+def down(ax: Axes, above: tuple, below: tuple) -> None:
+    """An arrow from a box to the one under it."""
+    x = max(above[0], below[0]) + min(above[2], below[2]) / 2
+    arrow(ax, (x, above[1] + above[3]), (x, below[1]))
+
+
+def elbow(ax: Axes, points: list[tuple[float, float]]) -> None:
+    """An arrow along a line with corners."""
+    *path, last = points
+    ax.plot(*zip(*path, strict=True), color=INK, linewidth=1.4, linestyle="-", marker="")
+    arrow(ax, path[-1], last)
+
+
+def note(ax: Axes, x: float, y: float, text: str, **look) -> None:
+    """Text beside a thing."""
+    look = {"ha": "left", "va": "center", "fontsize": 11, "color": INK} | look
+    ax.text(x, y, text, **look)
+
+
+def cells(ax: Axes, x: float, y: float, w: float, h: float, kinds: Sequence[str]) -> None:
+    """A row of cells."""
+    for i, kind in enumerate(kinds):
+        look = {"facecolor": TINTS[kind], "edgecolor": EDGES[kind], "linewidth": 0.9}
+        ax.add_patch(Rectangle((x + i * w, y), w, h, **look))
+
+
+def way() -> Figure:
+    """From a weight file to a token: what converts, what checks, what runs."""
+    figure, ax = canvas(5.4, 11.6)
+    steps = [
+        ("weights: GGUF, safetensors, ONNX", "none"),
+        ("the model in PyTorch, ANE layout", "none"),
+        ("one block, lowered by coremltools", "blue"),
+        ("stamped for every layer, linked", "blue"),
+        ("a bundle: packages, tokenizer, manifest", "blue"),
+    ]
+    places = [box(ax, 0.1, 0.1 + 1.55 * i, 6.6, 1.0, *step) for i, step in enumerate(steps)]
+    for above, below in zip(places, places[1:], strict=False):
+        down(ax, above, below)
+    here = box(ax, 0.1, 8.1, 3.1, 1.3, "executor\nany machine", "green")
+    there = box(ax, 3.6, 8.1, 3.1, 1.3, "Core ML\na Mac", "orange")
+    for place in (here, there):
+        middle = place[0] + place[2] / 2
+        arrow(ax, (middle, 7.3), (middle, place[1]))
+        arrow(ax, (middle, 9.4), (middle, 10.3))
+    box(ax, 0.1, 10.3, 6.6, 1.0, "tokens, vectors, labels", "none")
+    checks = [(2.15, "same numbers?\nPyTorch says"), (6.8, "laws of the engine\nplacement, cost"),
+              (8.75, "same tokens?\nresident?")]  # fmt: skip
+    for y, text in checks:
+        note(ax, 7.0, y, text, color=COLORS["orange"])
+    return figure
+
+
+def padding(elements: int = 32) -> Figure:
+    """What one token's hidden state takes in (1, C, 1, 1), and a call of T tokens in (1, C, 1, T).
+
+    elements: of half precision in the 64 bytes to which the last axis is padded.
+    """
+    figure, ax = canvas(3.2, 8.4)
+    width = 6.4 / elements
+    for top, tokens, text in ((0.9, 1, "T = 1"), (5.3, elements, f"T = {elements}")):
+        note(ax, 0.0, top - 0.45, f"(1, C, 1, T), {text}", weight="bold")
+        for row in range(4):
+            kinds = ["blue"] * tokens + ["none"] * (elements - tokens)
+            cells(ax, 1.7, top + 0.62 * row, width, 0.5, kinds)
+            note(ax, 0.0, top + 0.62 * row + 0.25, f"channel {row}" if row < 3 else "...")
+        used = f"1 of {elements}\nused" if tokens == 1 else "all used"
+        note(ax, 8.3, top + 1.1, used, color=COLORS["orange"])
+    arrow(ax, (1.7, 3.75), (8.1, 3.75), arrowstyle="<|-|>")
+    note(ax, 4.9, 4.1, "64 bytes", ha="center")
+    return figure
+
+
+def caches() -> Figure:
+    """One block, two frames: the cache as the program's state, and as the host's array."""
+    figure, ax = canvas(4.4, 9.0)
+    for x, name in ((0.1, 'kv="state"'), (5.2, 'kv="host"')):
+        note(ax, x + 2.2, 0.35, name, ha="center", weight="bold")
+    for x, top, bottom in ((0.1, 0.9, 8.8), (5.2, 3.1, 6.4)):
+        frame = {"fill": False, "edgecolor": INK, "linestyle": "--", "linewidth": 1.2}
+        ax.add_patch(Rectangle((x, top), 4.6, bottom - top, **frame))
+        note(ax, x + 0.15, bottom - 0.35, "program")
+    for x, cache, kind, update in (
+        (0.1, "state (n, K, S, D)", "blue", "T rows\nwritten in place"),
+        (5.2, "array (n, K, S, D)", "orange", "T rows\ncopied by the host"),
+    ):
+        kept = box(ax, x + 0.3, 1.4, 3.4, 1.0, cache, kind)
+        block = box(ax, x + 0.3, 4.2, 3.4, 1.0, "the same block")
+        new = box(ax, x + 0.3, 6.8, 3.4, 1.2, update, kind)
+        down(ax, kept, block)
+        down(ax, block, new)
+        elbow(ax, [(x + 3.7, 7.4), (x + 4.2, 7.4), (x + 4.2, 1.9), (x + 3.7, 1.9)])
+    return figure
+
+
+def package(files: Sequence[tuple[str, str]]) -> Figure:
+    """What lies in an .mlpackage: (path, what it holds) from the outermost inwards."""
+    figure, ax = canvas(0.62 * len(files) + 0.3, len(files) + 0.2)
+    for i, (path, text) in enumerate(files):
+        depth = path.count("/")
+        box(ax, 0.05 + 0.35 * depth, i + 0.1, 5.0 - 0.35 * depth, 0.8, path.rsplit("/", 1)[-1],
+            "blue" if text else "none")  # fmt: skip
+        note(ax, 5.3, i + 0.5, text)
+    return figure
+
+
+def stamping(layers: int) -> Figure:
+    """One lowered block with holes for weights, copied for each layer."""
+    figure, ax = canvas(3.6, 8.4)
+    block = box(ax, 0.1, 1.4, 2.6, 2.6, "one block\nlowered,\nwith holes\nfor weights", "blue")
+    shown = [0, 1, 2, layers - 1]
+    for i, layer in enumerate(shown):
+        y = 0.3 + 1.35 * i + (0.55 if i == 3 else 0)
+        box(ax, 4.3, y, 2.3, 1.0, f"layer {layer}", "blue")
+        arrow(ax, (2.7, 2.7), (4.3, y + 0.5))
+        arrow(ax, (7.9, y + 0.5), (6.6, y + 0.5), color=COLORS["orange"])
+    note(ax, 5.45, 4.42, "...", ha="center", va="center")
+    ax.add_patch(Rectangle((7.9, 0.2), 2.0, 6.0, facecolor=TINTS["orange"],
+                           edgecolor=EDGES["orange"], linewidth=1.3))  # fmt: skip
+    note(ax, 8.9, 3.2, "weight\nfile,\na stretch\nfor each\nlayer", ha="center")
+    note(ax, block[0], 4.6, "coremltools:\nonce a function")
+    note(ax, 4.3, 7.3, "the linker: names, states, positions,\noffsets into the weight file")
+    return figure
+
+
+def shards(parts: Sequence[tuple[str, int]], limit: int) -> Figure:
+    """A model cut: (name, bytes) of each program in the order of a token's way."""
+    figure, ax = canvas(0.45 * len(parts) + 0.9, len(parts) + 1.8)
+    most = max(limit, *(size for _, size in parts))
+    for i, (name, size) in enumerate(parts):
+        kind = "orange" if name.startswith("head") else "blue"
+        width = max(6.0 * size / most, 0.25)
+        box(ax, 3.3, i + 0.15, width, 0.7, "", kind)
+        note(ax, 3.1, i + 0.5, name, ha="right")
+        inside = width > 2  # units of the sheet
+        x = 3.5 if inside else 3.45 + width
+        note(ax, x, i + 0.5, f"{size / 1e6:,.0f} MB")
+        if i:
+            arrow(ax, (0.2, i - 0.3), (0.2, i + 0.3))
+    x = 3.3 + 6.0 * limit / most
+    ax.plot([x, x], [0, len(parts)], color=INK, linestyle=":", linewidth=1.4, marker="")
+    note(ax, x, len(parts) + 0.4, f"limit {limit / 1e6:,.0f} MB", ha="right")
+    note(ax, 0.0, len(parts) + 1.3, "a hidden state goes from each program to the next")
+    return figure
+
+
+def residency() -> Figure:
+    """What has to be so before a model may be called resident on the engine."""
+    figure, ax = canvas(4.6, 9.6)
+    steps = [
+        ("compiles, in a child process", "crash, hang, error -14"),
+        ("planned on the engine", "CPU or GPU"),
+        ("predicts finite numbers", "NaN, infinity"),
+        ("the executor's numbers", "wrong"),
+        ("as fast as an engine is", "silent GPU"),
+        ("still so, 500 calls later", "leak, drift"),
+    ]
+    places = [box(ax, 0.1, 0.1 + 1.45 * i, 5.4, 0.95, text, "blue")
+              for i, (text, _) in enumerate(steps)]  # fmt: skip
+    for above, below in zip(places, places[1:], strict=False):
+        down(ax, above, below)
+    for place, (_, verdict) in zip(places, steps, strict=True):
+        y = place[1] + 0.475
+        arrow(ax, (5.5, y), (6.2, y), color=COLORS["orange"])
+        note(ax, 6.3, y, verdict, color=COLORS["orange"])
+    x, y, w, h = places[-1]
+    arrow(ax, (x + w / 2, y + h), (x + w / 2, y + h + 0.5))
+    note(ax, x + w / 2, y + h + 0.8, "resident", ha="center", weight="bold", color=COLORS["green"])
+    return figure

@@ -1,0 +1,50 @@
+"""The book's diagrams: text stays on the sheet, clear of other text, and is large enough to read."""
+
+from itertools import combinations
+
+from ane_book import diagrams
+from ane_book.figures import use_style
+import matplotlib
+import pytest
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+
+FILES = [("m.mlpackage", ""), ("m.mlpackage/Manifest.json", "where the model is"),
+         ("m.mlpackage/Data/com.apple.CoreML/weights/weight.bin", "large constants")]  # fmt: skip
+DIAGRAMS = {
+    "way": diagrams.way,
+    "padding": diagrams.padding,
+    "caches": diagrams.caches,
+    "package": lambda: diagrams.package(FILES),
+    "stamping": lambda: diagrams.stamping(30),
+    "shards": lambda: diagrams.shards([("layers 0-7", 805_852_224), ("head", 1_000_000)], 10**9),
+    "residency": diagrams.residency,
+}
+
+
+def test_every_diagram_is_drawn_here():
+    assert set(DIAGRAMS) == set(diagrams.__all__)
+
+
+@pytest.mark.parametrize("name", DIAGRAMS)
+def test_text_is_on_the_sheet_and_apart(name):
+    use_style()
+    figure = DIAGRAMS[name]()
+    try:
+        figure.canvas.draw()
+        assert figure.get_size_inches()[0] <= 5.2
+        sheet, places = figure.bbox, []
+        for text in figure.axes[0].texts:
+            if not text.get_text():
+                continue
+            assert text.get_fontsize() >= 11
+            place = text.get_window_extent()
+            assert sheet.x0 <= place.x0 and place.x1 <= sheet.x1, text.get_text()
+            assert sheet.y0 <= place.y0 and place.y1 <= sheet.y1, text.get_text()
+            places.append((text.get_text(), place))
+        for (one, a), (other, b) in combinations(places, 2):
+            assert not a.overlaps(b), (one, other)
+    finally:
+        plt.close(figure)
