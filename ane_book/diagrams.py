@@ -1,10 +1,11 @@
 """The book's diagrams, drawn as code: what is a box here is a thing of the library there.
 
-Each function draws one figure in the look of `ane_book.figures`: at most 5.2 inches wide, text of 11
-points or more, a white ground, so that it is legible at a phone's 390 px and in the dark.
+Each function draws one figure in the look of `ane_book.figures`: at most 5.2 inches wide, text of
+11 points or more, a white ground, so that it is legible at a phone's 390 px and in the dark.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ane_book.figures import COLORS
 from matplotlib.axes import Axes
@@ -84,7 +85,7 @@ def way() -> Figure:
         ("a bundle: packages, tokenizer, manifest", "blue"),
     ]
     places = [box(ax, 0.1, 0.1 + 1.55 * i, 6.6, 1.0, *step) for i, step in enumerate(steps)]
-    for above, below in zip(places, places[1:], strict=False):
+    for above, below in pairwise(places):
         down(ax, above, below)
     here = box(ax, 0.1, 8.1, 3.1, 1.3, "executor\nany machine", "green")
     there = box(ax, 3.6, 8.1, 3.1, 1.3, "Core ML\na Mac", "orange")
@@ -206,7 +207,7 @@ def residency() -> Figure:
     ]
     places = [box(ax, 0.1, 0.1 + 1.45 * i, 5.4, 0.95, text, "blue")
               for i, (text, _) in enumerate(steps)]  # fmt: skip
-    for above, below in zip(places, places[1:], strict=False):
+    for above, below in pairwise(places):
         down(ax, above, below)
     for place, (_, verdict) in zip(places, steps, strict=True):
         y = place[1] + 0.475

@@ -1,4 +1,4 @@
-"""The book's diagrams: text stays on the sheet, clear of other text, and is large enough to read."""
+"""The book's diagrams: text stays on the sheet, apart from other text, and large enough to read."""
 
 from itertools import combinations
 
