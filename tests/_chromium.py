@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 import shutil
 
 import pytest
 
-__all__ = ["PHONE", "chromium", "needs_chromium"]
+__all__ = ["DESK", "PHONE", "axe_violations", "chromium", "look", "needs_chromium"]
 
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+DESK = {"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": False}
 FLAGS = [
     "--headless=new",
     "--no-sandbox",  # root has no sandbox
@@ -45,3 +47,30 @@ def chromium() -> Iterator:
         yield driver
     finally:
         driver.quit()
+
+
+def look(driver, screen: dict, scheme: str = "light") -> None:
+    """Give the browser another screen, and a reader who prefers "light" or "dark"."""
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+#: One line a finding: its weight, rule and the first elements that it names.
+RUN_AXE = """
+  const done = arguments[arguments.length - 1];
+  axe.run(document, { resultTypes: ["violations"] }).then(
+    ({ violations }) => done(violations.map(({ impact, id, nodes }) =>
+      [impact, id, nodes.length, nodes.slice(0, 3).map(node => node.html.slice(0, 160))])),
+    error => done([["failed", String(error), 0, []]]));
+"""
+
+
+def axe_violations(driver, impacts: tuple[str, ...] = ("serious", "critical")) -> list:
+    """What axe-core finds on the page: [impact, rule, how many elements, the first of them]."""
+    pytest.importorskip("axe_playwright_python", reason="no axe-core: `make` installs it")
+    driver.set_script_timeout(300)  # a chapter has thousands of elements to look at
+    script = resources.files("axe_playwright_python").joinpath("axe.min.js")
+    driver.execute_script(script.read_text(encoding="utf-8"))
+    found = driver.execute_async_script(RUN_AXE)
+    return [finding for finding in found if finding[0] in (*impacts, "failed")]

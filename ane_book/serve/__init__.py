@@ -7,6 +7,7 @@
     pool.py     the models: opened when asked for, let go when memory is short
     watch.py    a line a request, and the counters
     api/        requests, answers and errors as OpenAI has them
+    page/       the chat at `/`
 
 Nothing is imported here: fastapi, uvicorn and prometheus-client are in the extra `serve`.
 """

@@ -10,6 +10,7 @@ from ane_book.serve.api import requests
 from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, event, vectors
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.gate import Gate
+from ane_book.serve.page import add_page
 from ane_book.serve.pool import EMBEDDING, TEXT, Model, Pool
 from ane_book.serve.slot import Ask, Finished, Piece, answers
 from ane_book.serve.watch import Note, Watch
@@ -222,6 +223,7 @@ def create_app(
     app.state.work, watch = work, Watch(work)
     _add_routes(app, Service(pool, work, seconds))
     _add_looks(app, work, watch)
+    add_page(app)
     _add_refusals(app)
     if origins:
         app.add_middleware(

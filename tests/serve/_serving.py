@@ -31,7 +31,8 @@ def served(app) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
-        app.state.work.close()
+        if hasattr(app.state, "work"):
+            app.state.work.close()
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the server does not stop"
