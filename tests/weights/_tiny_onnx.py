@@ -185,6 +185,9 @@ class Writer:
         rows = self.add("Range", self.add("Sub", size, tokens), size, one)
         rows = self.add("Unsqueeze", rows, self.store(np.array([1])))
         seen = self.add("LessOrEqual", keys, rows)
+        if self.bundle.window > 0:
+            first = self.add("Sub", rows, self.store(np.array(self.bundle.window)))
+            seen = self.add("And", seen, self.add("Greater", keys, first))
         low = self.store(np.array(np.finfo(number).min, number))
         added = self.add("Where", seen, self.store(np.array(0, number)), low)
         self.added = self.add("Unsqueeze", added, self.store(np.array([0, 1])))

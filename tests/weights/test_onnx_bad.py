@@ -92,6 +92,36 @@ def test_a_mask_that_is_not_causal(bundle, kind, other, said):
     refused(folder, UnsupportedModel, "attention's mask", said)
 
 
+def test_a_window_in_the_mask_is_held_to_the_configuration(bundle):
+    folder = bundle(family="mistral", attention="multi", masked=True, window=24)
+    assert open_source(folder).config()["sliding_window"] == 24
+    fields = json.loads((folder / "genai_config.json").read_text())["model"]
+    (folder / "genai_config.json").unlink()
+    sizes = fields["decoder"] | {
+        "model_type": "mistral", "vocab_size": 257, "intermediate_size": 96, "head_dim": 32,
+        "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "sliding_window": 25,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(sizes))
+    refused(folder, InvalidWeights, "the graph has sliding_window 24, the configuration 25")
+
+
+def test_a_window_that_begins_elsewhere_after_more_tokens(bundle):
+    """Half of all tokens are seen: no window of one size."""
+
+    def change(model):
+        window = [n for n in model.graph.node if n.op_type == "Sub"][-1]
+        size = node(model, "Range").input[1]
+        half = numpy_helper.from_array(np.array(2), "half")
+        model.graph.initializer.append(half)
+        place = list(model.graph.node).index(window)
+        model.graph.node.insert(place, helper.make_node("Div", [size, "half"], ["halved"]))
+        window.input[1] = "halved"
+
+    folder = bundle(family="mistral", attention="multi", masked=True, window=24)
+    edit(folder / "model.onnx", change)
+    refused(folder, UnsupportedModel, "attention's mask", "not the causal one")
+
+
 def test_a_mask_that_is_not_causal_after_other_tokens(bundle):
     def change(model):
         begin = node(model, "Sub", 1)  # of the rows: the tokens of the call off all of them

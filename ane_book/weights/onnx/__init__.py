@@ -6,8 +6,8 @@
 
 The graph is recognised as one of our architectures (`walk`, with `products` and `attention`); what
 it stores gets the names of `transformers`. What no configuration says is found in the graph: sizes
-in the shapes, the epsilon in the norms, the rotary embedding in its tables (`rotary`). A mask that
-it computes has to be the causal one (`mask`).
+in the shapes, the epsilon in the norms, the rotary embedding in its tables (`rotary`), a sliding
+window in the mask that it computes (`mask`).
 
     file.py        the file, and the tensors beside it
     matrices.py    matrices of integers with scales by blocks, and others
@@ -15,6 +15,7 @@ it computes has to be the causal one (`mask`).
 """
 
 from copy import deepcopy
+from dataclasses import replace
 import math
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from ane_book.weights import (
 )
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
 from ane_book.weights.onnx.file import Graph
-from ane_book.weights.onnx.mask import check_mask
+from ane_book.weights.onnx.mask import window_of
 from ane_book.weights.onnx.matrices import Piece
 from ane_book.weights.onnx.products import embedding_of
 from ane_book.weights.onnx.rotary import Tables, check_tables, rope_fields, tables_of
@@ -91,12 +92,11 @@ class OnnxSource(WeightSource):
             walk = Walk(graphs[-1])
             embedding = embedding_of(walk, graphs[-1].outputs[0])
         self._tables = tables_of(graph, _only(decoder, "tables", graph))
+        decoder = _with_window(decoder, graph, self._tables.positions)
         self._pieces = _outer(decoder, embedding)
         self._fields = self._read_fields(decoder, graph)
         self._config = read_config(self._fields, str(self._folder))
         _check(decoder, self._config, self._tables, graph)
-        if mask := _only(decoder, "mask", graph):
-            check_mask(graph, mask)
         self._pieces |= _named(decoder, find(self._config.architecture).layer_prefix)
         self._shapes = find(self._config.architecture).tensors(self._config)
         self._join()
@@ -279,6 +279,16 @@ def _only(decoder: Decoder, name: str, graph: Graph):
             f"{graph.path}: {name} differs between blocks: {sorted(found, key=str)[:4]}"
         )
     return found.pop()
+
+
+def _with_window(decoder: Decoder, graph: Graph, longest: int) -> Decoder:
+    """The decoder, its attention with the window that a computed mask has."""
+    mask = _only(decoder, "mask", graph)
+    if not mask:
+        return decoder
+    window = window_of(graph, mask, longest)
+    blocks = [replace(b, attention=replace(b.attention, window=window)) for b in decoder.blocks]
+    return replace(decoder, blocks=blocks)
 
 
 def _sizes(decoder: Decoder, graph: Graph, pieces: dict) -> dict:

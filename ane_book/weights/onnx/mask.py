@@ -1,7 +1,8 @@
-"""The mask that a graph adds to the scores of attention: whether it is the causal one.
+"""The mask that a graph adds to the scores of attention: the causal one, or one with a window.
 
 Each exporter computes it in a way of its own, of the sizes of the inputs. So it is told by what it
-is for a few tokens: of a text from its beginning, and of one token after others.
+is: of a text from its beginning, and of a few tokens after others, up to the longest text that the
+graph has positions for. How many tokens the last one of that text sees is the window.
 """
 
 from ane_book.errors import UnsupportedModel
@@ -9,7 +10,7 @@ from ane_book.weights.onnx.evaluate import NotComputed, evaluate
 from ane_book.weights.onnx.file import Graph, describe
 import numpy as np
 
-__all__ = ["check_mask"]
+__all__ = ["window_of"]
 
 #: Operators that make a mask; none that loops, draws or learns.
 OPERATORS = {
@@ -18,31 +19,53 @@ OPERATORS = {
     "Min", "Mul", "Neg", "Not", "Or", "Range", "ReduceSum", "Reshape", "Shape", "Size", "Slice",
     "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
 }  # fmt: skip
-MOST = 1 << 13  # numbers of a mask for a few tokens, one for each head
+MOST = 1 << 24  # numbers that are made for a mask on the way
 HIDDEN = -1e4  # at most so much is added to the score of a token that is not seen
 
 
-def check_mask(graph: Graph, name: str) -> None:
-    """Raise UnsupportedModel unless each token sees itself and all before it, and none after."""
-    for tokens, past in ((4, 0), (1, 4)):
-        found = _mask(graph, name, tokens, past)
-        seen = np.tril(np.ones((tokens, past + tokens), bool), past)
-        fits = found.shape[-2:] == seen.shape
-        if not fits or (found[..., seen] != 0).any() or not (found[..., ~seen] <= HIDDEN).all():
+def window_of(graph: Graph, name: str, longest: int) -> int | None:
+    """How many tokens each token sees by a mask, itself included; None: all before it.
+
+    longest: the tokens that the graph has positions for. Raises UnsupportedModel where a token
+    sees others than itself and the last ones before it.
+    """
+    seen = _seen(graph, name, 1, longest - 1)
+    window = int(seen[0].sum()) if seen.size == longest else longest
+    for tokens, past in ((4, 0), (1, 4), (4, window), (1, longest - 1)):
+        found, rows = _seen(graph, name, tokens, past), past + np.arange(tokens)[:, None]
+        columns = np.arange(past + tokens)
+        wanted = columns <= rows
+        if window < longest:
+            wanted &= columns > rows - window
+        if found.shape != wanted.shape or (found != wanted).any():
             raise UnsupportedModel(
                 f"{graph.path}: attention's mask {name} is not the causal one, for {tokens} tokens "
-                f"after {past}; each has to see itself and all before it, and none after"
+                f"after {past}; each has to see itself and all before it, or the last ones, and "
+                "none after"
             )
+    return window if window < longest else None
+
+
+def _seen(graph: Graph, name: str, tokens: int, past: int) -> np.ndarray:
+    """What each token sees (tokens, past + tokens), by all heads; empty where they differ, or
+    where something is half seen."""
+    mask = _mask(graph, name, tokens, past)
+    if mask.ndim < 2:
+        return np.zeros((0, 0), bool)
+    rows = mask.reshape(-1, *mask.shape[-2:])
+    seen = rows == 0
+    clear = (seen == seen[:1]).all() and (seen | (rows <= HIDDEN)).all()
+    return seen[0] if clear and len(seen) else np.zeros((0, 0), bool)
 
 
 def _mask(graph: Graph, name: str, tokens: int, past: int) -> np.ndarray:
     """What the graph computes under a name, for so many tokens after so many."""
     opset = next((o.version for o in graph.model.opset_import if not o.domain), 1)
     values = {n: _input(n, len(shape), tokens, past) for n, shape in graph.inputs.items()}
-    values |= {
-        n: s.array() for n, s in graph.stored.items() if np.prod(s.shape, dtype=float) <= MOST
-    }
     for node in _makers(graph, name):
+        for i in node.input:
+            if i in graph.stored and np.prod(graph.stored[i].shape, dtype=float) <= MOST:
+                values[i] = graph.stored[i].array()
         where = f"{graph.path}: attention's mask {name}: {describe(node)}"
         given = {i: values[i] for i in node.input if i in values}
         if node.domain or node.op_type not in OPERATORS or len(given) < len(set(node.input) - {""}):
@@ -52,7 +75,9 @@ def _mask(graph: Graph, name: str, tokens: int, past: int) -> np.ndarray:
         except NotComputed as error:
             raise UnsupportedModel(f"{where}: {error}") from None
         if any(array.size > MOST for array in results):
-            raise UnsupportedModel(f"{where}: more numbers than a mask of {tokens} tokens has")
+            raise UnsupportedModel(
+                f"{where}: more numbers than a mask of {tokens} tokens after {past} needs"
+            )
         values |= zip((n for n in node.output if n), results, strict=True)
     if name not in values:
         raise UnsupportedModel(f"{graph.path}: nothing computes attention's mask {name}")

@@ -43,6 +43,11 @@ class Tables:
             raise InvalidWeights(f"{self.short[0].graph.path}: tables of two widths")
 
     @property
+    def positions(self) -> int:
+        """P, of the longer ones."""
+        return (self.long or self.short)[0].shape[0]
+
+    @property
     def rotated(self) -> int:
         """R."""
         return 2 * self.short[0].shape[1]
