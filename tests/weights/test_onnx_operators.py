@@ -15,7 +15,7 @@ from ane_book.weights.onnx.attention import attention_of
 from ane_book.weights.onnx.file import Graph
 from ane_book.weights.onnx.products import matrix_of_nbits, table_of
 from ane_book.weights.onnx.walk import Walk
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 import numpy as np
 import onnx
@@ -68,6 +68,7 @@ def close(ours: np.ndarray, theirs: np.ndarray) -> None:
     zeros=st.sampled_from(("", "packed", "float")), bias=st.booleans(), flat=st.booleans(),
 )  # fmt: skip
 def test_matmul_n_bits(place, seed, bits, block, N, K, zeros, bias, flat):
+    assume((bits, zeros) != (8, "float"))  # onnxruntime has no form for that
     random, B = np.random.default_rng(seed), -(-K // block)
     packed = random.integers(0, 256, (N, B, block * bits // 8)).astype(np.uint8)
     stored = {"q": packed, "s": random.uniform(0.01, 1, (N, B)).astype(np.float32)}

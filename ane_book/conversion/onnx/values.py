@@ -14,23 +14,10 @@ import numpy as np
 __all__ = ["Value", "wrapped"]
 
 #: Operators whose results may leave the range of a narrow type.
-WRAPPING = set(
-    [
-        "Add",
-        "Sub",
-        "Mul",
-        "Neg",
-        "Abs",
-        "Sum",
-        "Pow",
-        "MatMul",
-        "CumSum",
-        "ReduceSum",
-        "ReduceProd",
-        "Cast",
-        "Div",
-    ]
-)
+WRAPPING = {
+    "Abs", "Add", "Cast", "CastLike", "CumSum", "Div", "MatMul", "Mul", "Neg", "Pow", "ReduceProd",
+    "ReduceSum", "Sub", "Sum",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
