@@ -5,13 +5,31 @@ and `Session` take them by name, a bundle's manifest keeps its recipe, and the c
 from them: types, bounds, defaults, and the descriptions as help.
 """
 
+from itertools import pairwise
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from ane_book.errors import InvalidInput
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-__all__ = ["APART", "Bytes", "Recipe", "Sampling", "Strategy", "checked", "parse_bytes"]
+__all__ = [
+    "APART",
+    "Bytes",
+    "Recipe",
+    "Sampling",
+    "Strategy",
+    "checked",
+    "parse_bytes",
+    "tier_name",
+]
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -36,11 +54,39 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
+def _tiers(given: Any) -> Any:
+    """Numbers of slots, ascending, of "128,256", of one or of several."""
+    if isinstance(given, str):
+        parts = given.split(",")
+        if not all(re.fullmatch(r"\s*\d{1,9}\s*", part) for part in parts):
+            raise ValueError(f"{given!r:.80} are no numbers of slots; write them like 128,256")
+        return sorted(map(int, parts))
+    numbers = given if isinstance(given, list | tuple | range) else (given,)
+    numbers = [_plain(number) for number in numbers]
+    return sorted(numbers) if all(type(number) is int for number in numbers) else numbers
+
+
+def _once(tiers: tuple[int, ...]) -> tuple[int, ...]:
+    if twice := [slots for slots, after in pairwise(tiers) if slots == after]:
+        raise ValueError(f"{twice[0]} is there twice")
+    return tiers
+
+
+def tier_name(function: str, slots: int, context: int) -> str:
+    """What a function over a cache of so many slots is called: by its name alone, that of all."""
+    return function if slots == context else f"{function}_s{slots}"
+
+
 Bytes = Annotated[int, BeforeValidator(_bytes)]
 Whole = Annotated[int, BeforeValidator(_plain), Field(strict=True)]
 Real = Annotated[float, BeforeValidator(_plain), Field(strict=True, allow_inf_nan=False)]
 Texts = Annotated[
     tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
+]
+Tiers = Annotated[
+    tuple[Annotated[int, Field(strict=True, ge=2)], ...],
+    BeforeValidator(_tiers),
+    AfterValidator(_once),
 ]
 #: What of a mixture of experts is in a graph: see `ane_book.models.base.experts`.
 Strategy = Literal["dense", "packed", "dispatch", "functions"]
@@ -60,6 +106,11 @@ class Recipe(BaseModel):
         512,
         ge=1,
         description="Most tokens of prompt and answer together; fewer where the model takes fewer.",
+    )
+    tiers: Tiers = Field(
+        (),
+        description="Smaller caches beside that of the context, over the same weights, such as "
+        "128,256: each call takes the smallest that holds its tokens.",
     )
     prefill: Whole = Field(
         64, ge=2, description="Tokens that a prefill call takes; at most the context."
@@ -127,6 +178,20 @@ class Recipe(BaseModel):
         """The functions of every package, and T, the tokens that a call of each takes."""
         own = {"decode": 1, "prefill": self.prefill}
         return own | ({} if self.verify is None else {"verify": self.verify})
+
+    @property
+    def caches(self) -> tuple[int, ...]:
+        """S of every tier, ascending; the last is the context."""
+        return (*(slots for slots in self.tiers if slots != self.context), self.context)
+
+    @property
+    def tiered(self) -> "dict[str, tuple[int, Recipe]]":
+        """The functions of packages with a cache: T of each, and the recipe of its tier alone."""
+        return {
+            tier_name(name, S, self.context): (T, self.model_copy(update={"context": S}))
+            for S in reversed(self.caches)
+            for name, T in self.functions.items()
+        }
 
 
 class Sampling(BaseModel):

@@ -282,6 +282,7 @@ def wider(manifest: dict, slots: int) -> None:
     """A context that no machine has, told alike wherever it is told."""
     manifest["context"] = slots
     for function in functions(manifest):
+        function["slots"] = function["slots"] and slots
         for name, type_ in function["inputs"].items():
             if name == "mask":
                 type_["shape"][3] = slots + function["tokens"]
@@ -332,13 +333,13 @@ def test_what_is_for_the_record_is_refused_cleanly(copy, factor):
 
 @pytest.mark.parametrize("version", ["ane-book bundle 1", "ane-book bundle 3", "other"])
 def test_an_older_version_says_how_to_make_it_new(copy, version):
-    rewrite(copy, lambda text: text.replace("ane-book bundle 5", version))
+    rewrite(copy, lambda text: text.replace("ane-book bundle 6", version))
     with pytest.raises(InvalidBundle, match=f"ane-book convert MODEL --out {copy} --force"):
         Bundle.open(copy)
 
 
 def test_a_newer_version_is_refused_by_name(copy):
-    rewrite(copy, lambda text: text.replace("ane-book bundle 5", "ane-book bundle 14"))
+    rewrite(copy, lambda text: text.replace("ane-book bundle 6", "ane-book bundle 14"))
     newer = "'ane-book bundle 14', of a newer ane-book; .*update it, .*convert MODEL"
     with pytest.raises(InvalidBundle, match=newer):
         Bundle.open(copy)

@@ -131,7 +131,7 @@ class TestReplacing:
 
     def test_an_older_version_is_replaced(self, convert, made):
         file = made / "manifest.json"
-        file.write_text(file.read_text().replace("ane-book bundle 5", "ane-book bundle 1"))
+        file.write_text(file.read_text().replace("ane-book bundle 6", "ane-book bundle 1"))
         with pytest.raises(InvalidBundle, match="--force"):
             convert(out=made)
         assert convert(out=made, force=True).path == made

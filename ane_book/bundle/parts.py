@@ -65,6 +65,9 @@ class Function(Record):
     """A function of a package, as the package declares it."""
 
     tokens: Positive = Field(description="T")
+    slots: Positive | None = Field(
+        None, description="S, of the cache that it attends to; null: it attends to none"
+    )
     inputs: dict[str, Type]
     states: dict[str, Type]
     outputs: dict[str, Type]

@@ -64,7 +64,7 @@ app.command("models")(models_command)
 @app.command()
 @options.takes(
     Recipe, "kv", "context", "quant", "quant_head", "prefill", "shard_limit", "partition",
-    "argmax_output", "experts", "verify",
+    "argmax_output", "experts", "tiers", "verify",
 )  # fmt: skip
 def convert(
     model: options.Weights,
@@ -103,7 +103,7 @@ SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed")
 
 
 @app.command()
-@options.takes(Recipe, "kv", "context", "quant", "verify")
+@options.takes(Recipe, "kv", "context", "tiers", "quant", "verify")
 @options.takes(Sampling, *SAMPLING)
 def run(
     model: options.Model,
@@ -121,7 +121,7 @@ def run(
 
 
 @app.command()
-@options.takes(Recipe, "kv", "context", "quant", "verify")
+@options.takes(Recipe, "kv", "context", "tiers", "quant", "verify")
 @options.takes(Sampling, *SAMPLING)
 def chat(
     model: options.Model,

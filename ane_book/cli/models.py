@@ -10,7 +10,6 @@ import typer
 
 if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
-    from ane_book.evidence.cost import Estimate
 
 __all__ = ["models_command", "plan_command"]
 
@@ -34,8 +33,9 @@ def models_command(as_json: AsJson = False) -> None:
 
 
 @options.takes(
-    Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "experts", "verify"
-)
+    Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "tiers", "experts",
+    "verify",
+)  # fmt: skip
 def plan_command(
     model: options.Weights,
     recipe: dict,
@@ -55,7 +55,7 @@ def plan_command(
 
     def numbers() -> dict:
         told = chip is not None and planned.head
-        return _numbers(planned) | (_predicted(cost.predict(planned, chip)) if told else {})
+        return _numbers(planned) | (_predicted(planned, chip) if told else {})
 
     width = get_terminal_size((10_000, 24)).columns
     show(numbers, lambda: facts(planned.facts() + predicted, width), as_json)
@@ -72,6 +72,7 @@ def _numbers(planned: "Plan") -> dict:
         "weight_bytes": planned.weight_bytes,
         "embedding_bytes": planned.embedding_bytes,
         "cache_bytes": planned.cache_bytes if planned.head else 0,
+        "tiers": {S: tier.cache_bytes for S, tier in planned.tiers.items()},
         "per_token" if planned.head else "per_call": {
             "dispatches": planned.calls(),
             "weight_bytes": planned.read_bytes(),
@@ -81,12 +82,17 @@ def _numbers(planned: "Plan") -> dict:
     }
 
 
-def _predicted(estimate: "Estimate") -> dict:
-    """Both ends of each range, and what it rests on."""
+def _predicted(planned: "Plan", chip: str) -> dict:
+    """Both ends of each range, and what it rests on; the rate of every tier, by its slots."""
+    from ane_book.evidence.cost import predict
+
+    estimate = predict(planned, chip)
+    rates = {S: predict(tier, chip).tokens_s for S, tier in planned.tiers.items()}
     terms = [
         {"what": term.what, "ms": [term.ms.low, term.ms.high], "evidence": term.evidence}
         for term in estimate.terms
     ]
     rate, ms = estimate.tokens_s, estimate.ms
     ends = {"tokens_s": [rate.low, rate.high], "ms": [ms.low, ms.high]}
+    ends |= {"tiers": {S: {"tokens_s": [rate.low, rate.high]} for S, rate in rates.items()}}
     return {"predicted": {"chip": estimate.chip.chip, **ends, "terms": terms}}

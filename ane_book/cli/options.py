@@ -60,9 +60,10 @@ BackendName = Annotated[
 #: Fields whose flags are not their names alone, or whose text the terminal does not take as it is.
 FLAGS = {
     "shard_limit": ("--shard-limit", "--limit"),
+    "context": ("--context", "--max-seq-len"),
     "argmax_output": ("--argmax-output",),
 }
-TYPED = {"shard_limit": str}  # "1GB"
+TYPED = {"shard_limit": str, "tiers": str}  # "1GB", "128,256"
 
 
 def given(**options) -> dict:
@@ -96,7 +97,7 @@ def takes(record: type[Recipe] | type[Sampling], *names: str) -> Callable[[Calla
 def _parameter(record: type[Recipe] | type[Sampling], name: str) -> inspect.Parameter:
     """A field as typer takes it: None, and so not given, by default."""
     field = record.model_fields[name]
-    unsaid = field.default is None or field.default is False
+    unsaid = field.default in (None, ()) or field.default is False
     default = "" if unsaid else f"  [default: {_said(field.default)}]"
     help_text = f"{field.description}{default}"
     option = typer.Option(*FLAGS.get(name, ()), help=help_text, **_bounds(name, field))

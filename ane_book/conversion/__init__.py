@@ -44,7 +44,7 @@ def convert(
     out: the bundle's folder, which must be new, empty or a bundle's; by default one in the cache.
     source: weights of a reference model; "random" ones are made up. force: convert again, and
     replace what is there. recipe: fields of `ane_book.options.Recipe` (kv, context, prefill,
-    shard_limit, head_rows, argmax_output, quant, quant_head, partition); a quantisation that is
+    shard_limit, head_rows, argmax_output, quant, quant_head, partition, tiers, ...); a quantisation that is
     known to break models warns (SchemeWarning).
 
     Raises UnknownModel, InvalidInput, OutOfSpace, WeightsNotFound, InvalidWeights and others.

@@ -73,6 +73,12 @@ class BundleBuilder:
         """The functions of every package, and T, the tokens that a call of each takes."""
         return self.recipe.functions
 
+    def called(self, program: Program) -> dict[str, tuple[int, int | None]]:
+        """T and S of the functions of a program; S is None where it attends to no cache."""
+        if program.has_cache:
+            return {name: (T, own.context) for name, (T, own) in self.recipe.tiered.items()}
+        return {name: (T, None) for name, T in self.functions.items()}
+
     @cached_property
     def golden(self) -> GoldenPass:
         return self.golden_pass(self.config, self.recipe, self.partial, self.read)
@@ -306,7 +312,7 @@ class BundleBuilder:
         return [
             part
             for program in self.plan.steps
-            for part in parts(self.partial, program, self.functions, program in self.plan.head)
+            for part in parts(self.partial, program, self.called(program))
         ]
 
     def _write_manifest(self, path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from ane_book.bundle.parts import Embedding, Tags, Vectors
 from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.golden import GoldenPass, loaded
+from ane_book.conversion.plan import Program
 from ane_book.conversion.write.encoder import lower_encoder, write_encoder, write_trunk
 from ane_book.conversion.write.experts import Parted
 from ane_book.host import text_mask
@@ -77,6 +78,9 @@ class EncoderBuilder(BundleBuilder):
         while (length := 32 * 4 ** len(lengths)) < most:
             lengths.append(length)
         return {f"encode_{length}": length for length in [*lengths, most]}
+
+    def called(self, program: Program) -> dict[str, tuple[int, None]]:
+        return {name: (T, None) for name, T in self.functions.items()}
 
     def write_positions(self, path: Path) -> None:
         """A row for each position, float16 (P, C), which has that of the one type in it."""

@@ -1,6 +1,6 @@
 """Packages, as they were written, in the words of the manifest."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ane_book.bundle.parts import Function, Part, Type, called
@@ -11,19 +11,24 @@ from ane_book.mil.package.reader import Package
 __all__ = ["parts"]
 
 
-def parts(folder: Path, program: Program, functions: dict[str, int], head: bool) -> Iterator[Part]:
+Functions = Mapping[str, tuple[int, int | None]]
+
+
+def parts(folder: Path, program: Program, functions: Functions) -> Iterator[Part]:
     """The part of a package in a folder; of several experts in one, a part each.
 
-    functions: T of each, by name. head: whether it is one of the head's.
+    functions: T and S of each, by name.
     """
     declared, layers = Package(folder / program.package).functions, program.layers
+    head = not layers and program.trunk is None
     for expert in program.experts or (None,):
         n = program.stretch if expert is None else expert
         yield Part(
             package=program.package,
             part="experts" if program.experts else "head" if head else "layers",
             functions={
-                name: described(declared[called(name, n)], T) for name, T in functions.items()
+                name: described(declared[called(name, n)], T, S)
+                for name, (T, S) in functions.items()
             },
             layers=None if head else (layers.start, layers.stop),
             stretch=program.stretch,
@@ -31,7 +36,7 @@ def parts(folder: Path, program: Program, functions: dict[str, int], head: bool)
         )
 
 
-def described(function: Declared, tokens: int) -> Function:
+def described(function: Declared, tokens: int, slots: int | None = None) -> Function:
     """A function of a package as the manifest has it."""
     kinds = {
         kind: {
@@ -40,4 +45,4 @@ def described(function: Declared, tokens: int) -> Function:
         }
         for kind in ("inputs", "states", "outputs")
     }
-    return Function(tokens=tokens, **kinds)
+    return Function(tokens=tokens, slots=slots, **kinds)

@@ -37,23 +37,27 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
     if config is not None and find(config.architecture).task == "text-generation":
         _refuse_layers(config, recipe)
     context = _context(config, recipe)
-    prefill = _prefill(recipe, context)
-    if recipe.verify is not None and recipe.verify > context:
+    tiers = tuple(slots for slots in recipe.tiers if slots != context)
+    if tiers and tiers[-1] > context:
         raise InvalidInput(
-            f"verify must be between 2 and the context of {context} tokens, not {recipe.verify}"
+            f"tiers: a cache of {tiers[-1]} slots is larger than the context of {context} tokens; "
+            f"give context {tiers[-1]}, or leave it out"
         )
-    return recipe.model_copy(update={"context": context, "prefill": prefill})
+    recipe = recipe.model_copy(update={"context": context, "tiers": tiers})
+    return recipe.model_copy(update={"prefill": _prefill(recipe)})
 
 
-def _prefill(recipe: Recipe, context: int) -> int:
-    """Tokens of a prompt's chunk: what was asked for, or the context where that is less."""
-    if context < 2:
-        raise InvalidInput(f"a context needs at least 2 tokens, not {context}")
-    if recipe.prefill > context and "prefill" in recipe.model_fields_set:
-        raise InvalidInput(
-            f"prefill must be between 2 and the context of {context} tokens, not {recipe.prefill}"
-        )
-    return min(recipe.prefill, context)
+def _prefill(recipe: Recipe) -> int:
+    """Tokens of a prompt's chunk: what was asked for, or the smallest cache where that is less."""
+    least = recipe.caches[0]
+    which = f"the {'smallest tier' if recipe.tiers else 'context'} of {least} tokens"
+    if least < 2:
+        raise InvalidInput(f"a context needs at least 2 tokens, not {least}")
+    for name in ("prefill", "verify"):
+        tokens = getattr(recipe, name)
+        if tokens is not None and tokens > least and name in recipe.model_fields_set:
+            raise InvalidInput(f"{name} must be between 2 and {which}, not {tokens}")
+    return min(recipe.prefill, least)
 
 
 def _refuse_layers(config: DecoderConfig, recipe: Recipe) -> None:
@@ -91,6 +95,7 @@ def _refuse_generation(options: dict) -> None:
         "kv": options.get("kv", "state") != "state",
         "prefill": options.get("prefill") is not None,
         "verify": options.get("verify") is not None,
+        "tiers": bool(options.get("tiers")),
         "argmax_output": bool(options.get("argmax_output")),
         "quant_head": options.get("quant_head") is not None,
         "stored as quant": options.get("quant") == "stored",

@@ -8,6 +8,7 @@ Taught in the chapters "Modern inference" and "Stateful KV cache".
 Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property, partial
@@ -101,6 +102,11 @@ class Session:
     def calls(self) -> Calls:
         """How often each program was called since: see `ane_book.runtime.experts`."""
         return self._engine.calls
+
+    @property
+    def tiers(self) -> Counter[int]:
+        """How often the layers were called with a cache of so many slots, for every tier."""
+        return self._engine.tiers
 
     def rewind(self, position: int) -> None:
         """Forget all but the first `position` tokens: later slots stay masked until overwritten."""

@@ -119,6 +119,18 @@ class TestBackendContract:
             assert np.all(prefill.predict({"x": four}, state)["doubled"] == 10)
             assert np.all(decode.predict({"x": one}, decode.make_state())["doubled"] == 2)
 
+    def test_a_state_goes_from_one_to_another_by_its_values(self, make_backend, accumulator):
+        """As a cache does from tier to tier."""
+        backend = make_backend()
+        decode, prefill = (backend.load(accumulator, name) for name in ("decode", "prefill"))
+        one, state, other = np.ones((1, 32), backend.dtype), decode.make_state(), None
+        decode.predict({"x": one}, state)
+        total, other = state.read_state("total"), prefill.make_state()
+        assert total.shape == (1, 32) and np.all(total == 1)
+        other.write_state("total", np.asarray(total + 2, backend.dtype))
+        assert np.all(prefill.predict({"x": np.tile(one, (4, 1))}, other)["doubled"] == 14)
+        assert np.all(state.read_state("total") == 1)
+
     def test_declares_its_types(self, make_backend, accumulator):
         prefill = make_backend().load(accumulator, "prefill")
         shapes = [

@@ -20,7 +20,7 @@ Taught in chapters 4 and 7.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -108,6 +108,16 @@ class Plan:
         config = self.config
         row = config.num_kv_heads * config.head_dim
         return 2 * 2 * config.num_layers * self.recipe.context * row
+
+    @property
+    def tiers(self) -> dict[int, "Plan"]:
+        """The same programs over the cache of one tier alone, by its slots, ascending."""
+        if not self.head:
+            return {}
+        alone = {S: {"context": S, "tiers": ()} for S in self.recipe.caches}
+        return {
+            S: replace(self, recipe=self.recipe.model_copy(update=own)) for S, own in alone.items()
+        }
 
     @property
     def memory_bytes(self) -> int:

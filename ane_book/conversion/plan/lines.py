@@ -33,6 +33,7 @@ def facts(plan: "Plan") -> Iterator[Line]:
     yield "embedding", f"{_size(plan.embedding_bytes)}, fp16, kept by the host"
     if plan.head:
         yield "cache", f"{_size(plan.cache_bytes)}, for a context of {recipe.context}"
+    yield from _listed("tiers", _tiers(plan))
     yield "programs", f"{len(plan.programs):,}, {_size(plan.weight_bytes)} of weights in all"
     yield _calls(plan)
     yield from _listed("strategies", _strategies(plan))
@@ -65,6 +66,16 @@ def _strategies(plan: "Plan") -> Iterator[str]:
         tokens = crossing(found["dispatch"], found["packed"])
         from_ = "never" if tokens is None else f"from {tokens:,} tokens a call on"
         yield f"experts apart read as much as packed {from_}, {EVEN}"
+
+
+def _tiers(plan: "Plan") -> Iterator[str]:
+    """The smaller caches, where there are any, and what all of them have in common."""
+    *smaller, _ = plan.tiers.items() or [None]
+    for slots, tier in smaller:
+        yield f"{slots:,} slots: {_size(tier.cache_bytes)} of cache"
+    if smaller:
+        count = len(plan.recipe.functions) * len(plan.tiers)
+        yield f"the same weights and dispatches in each; {count} functions over a cache"
 
 
 def _heads(plan: "Plan") -> Iterator[str]:

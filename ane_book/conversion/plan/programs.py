@@ -49,6 +49,12 @@ class Program:
         pieces = self.projection, self.stretch, self.trunk
         return bool(self.layers) and not self.experts and pieces == (None, None, None)
 
+    @property
+    def has_cache(self) -> bool:
+        """Whether a decoder's functions in it are there once for every tier."""
+        whole = bool(self.layers) or self.trunk is not None
+        return whole and not self.experts and self.projection is None
+
 
 def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
     whole = recipe.partition == "whole"

@@ -1,10 +1,11 @@
 """A decoder as packages: shards of layers, and the head.
 
 Every shard has the functions `decode` (T = 1), `prefill` (T > 1) and, where asked for, `verify`
-(T = K) over one weight file. The layers only read the cache; what differs between the cache
-variants is the frame around them. With kv="state" the frame reads the states once and writes the
-new rows of all layers back in one `slice_update` a state; with kv="host" keys and values come in as
-inputs, and the new rows go out for the host to append. Tails are the host's with both.
+(T = K) over one weight file, once for each tier: a number of slots that the cache has. The layers
+only read the cache; what differs between the cache variants is the frame around them. With
+kv="state" the frame reads the states once and writes the new rows of all layers back in one
+`slice_update` a state; with kv="host" keys and values come in as inputs, and the new rows go out
+for the host to append. Tails are the host's with both.
 
 Letters are those of `ane_book.models.base.layers`; n is the number of layers in a shard.
 """
@@ -42,10 +43,10 @@ CACHE = ("keys", "values")
 def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
     """One block of each kind, and what comes before the "first", lowered for each function."""
     D, architecture, pieces = config.head_dim, find(config.architecture), {}
-    kinds, kept = architecture.kinds(config), _kept(config, recipe)
-    layout = architecture.layout(config)
+    kinds, layout = architecture.kinds(config), architecture.layout(config)
     lower_block = lower_parted if layout and layout.apart else lower
-    for name, T in recipe.functions.items():
+    for name, (T, tier) in recipe.tiered.items():
+        kept = _kept(config, tier)
         rows = config.group * T if T > 1 else 1  # one row of the mask serves all heads when T = 1
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
         handed = {n: torch.zeros(1, R, 1, T) for n, R in architecture.carried(config).items()}
@@ -56,7 +57,7 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
             inputs = hidden | {
                 cos: torch.zeros(1, 1, T, D),
                 sin: torch.zeros(1, 1, T, D),
-                mask: torch.zeros(1, 1, rows, recipe.context + T),
+                mask: torch.zeros(1, 1, rows, tier.context + T),
                 **{n: torch.zeros(1, *shape) for n, shape in kept.items()},
                 **(handed if kind != kinds[0] else {}),
             }
@@ -89,15 +90,15 @@ def write_shard(
     package, scheme = PackageWriter(path), find_scheme(recipe.quant)
     before = package.write_weights(first or {})
     stored = [package.write_weights(state, scheme) for state in weights]
-    for name, T in recipe.functions.items():
+    for name, (T, tier) in recipe.tiered.items():
         function = package.function(name)
-        frame = open_frame(function, config, recipe, layers, T)
+        frame = open_frame(function, config, tier, layers, T)
         if before:
             feeds = {"hidden": "hidden"}
             (frame["hidden"],) = function.stamp(pieces[name, "first"], "first", feeds, before)
         own = {kind: piece for (function, kind), piece in pieces.items() if function == name}
         new = _stamp_layers(function, config, own, layers, frame, stored)
-        close_frame(function, config, recipe, layers, frame, new, T)
+        close_frame(function, config, tier, layers, frame, new, T)
     package.finish("decode", f"Layers {layers.start} to {layers.stop - 1}, made by ane-book")
 
 

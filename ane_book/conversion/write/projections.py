@@ -69,7 +69,7 @@ def write_host(
     stored, matrices = package.write_weights(weights), architecture.matrices(config)
     kind = architecture.kinds(config)[layer]
     *_, mask = architecture.feeds(kind)
-    for name, T in recipe.functions.items():
+    for name, (T, tier) in recipe.tiered.items():
         cut = cut_block(pieces[name, kind], list(matrices))
         for i, stretch in enumerate(cut.stretches):
             function, feeds = package.function(f"{name}_{i}"), {}
@@ -77,7 +77,7 @@ def write_host(
                 if projection := cut.results.get(value):
                     feeds[value] = _join(function, matrices[projection], T)
                 elif value == mask:
-                    feeds[value] = _mask(function, mask, config.group, T, recipe.context)
+                    feeds[value] = _mask(function, mask, config.group, T, tier.context)
                 else:
                     feeds[value] = function.input(cut.names.get(value, value), "fp16", shape)
             outputs = {value: cut.names[value] for value in stretch.outputs}

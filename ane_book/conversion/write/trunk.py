@@ -39,9 +39,9 @@ def write_trunk(
         if 0 <= i < len(kinds):
             piece = getattr(pieces["decode", kinds[i]], part)
             parts[part] = package.write_weights(trunk_weights(piece, state), scheme)
-    for name, T in recipe.functions.items():
+    for name, (T, tier) in recipe.tiered.items():
         own = {kind: piece for (function, kind), piece in pieces.items() if function == name}
-        _stamp(package.function(name), config, recipe, own, layer, parts, T)
+        _stamp(package.function(name), config, tier, own, layer, parts, T)
     package.finish("decode", f"Trunk {layer}, made by ane-book")
 
 

@@ -58,7 +58,15 @@ def facts(planned: Plan, chip: str) -> list[tuple[str, str]]:
     if not planned.head:
         work_of(planned)  # refused, where there is nothing to say
     told = list(_strategies(planned, find_chip(chip)))
+    lines += [("by tier" if i == 0 else "", text) for i, text in enumerate(_tiers(planned, chip))]
     return lines + [("on the engine" if i == 0 else "", text) for i, text in enumerate(told)]
+
+
+def _tiers(planned: Plan, chip: str) -> Iterator[str]:
+    """What a token takes over each of several caches."""
+    for slots, tier in planned.tiers.items() if planned.recipe.tiers else ():
+        found = predict(tier, chip)
+        yield f"{slots:,} slots: {found.tokens_s.text()} tokens/s, {found.ms.text()} ms a token"
 
 
 def _strategies(planned: Plan, chip: Claim) -> Iterator[str]:

@@ -16,7 +16,7 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.parts import Part
 from ane_book.evidence.parity.stage import Stage, judged, padded
 from ane_book.runtime.backends import MILBackend
-from ane_book.runtime.engine import load_part, load_steps
+from ane_book.runtime.steps import load_part, load_steps
 import numpy as np
 
 __all__ = ["Run", "walk_experts"]

@@ -17,7 +17,7 @@ from ane_book.evidence.compare import Gap, diff
 from ane_book.evidence.parity.stage import padded
 from ane_book.evidence.parity.walk import encoder_feeds, packages
 from ane_book.mil import MLProgram
-from ane_book.runtime.engine import Feeds
+from ane_book.runtime.feeds import Feeds
 import numpy as np
 
 __all__ = ["first_op", "golden_inputs"]

@@ -15,7 +15,8 @@ from ane_book.evidence.parity.experts import Run, walk_experts
 from ane_book.evidence.parity.stage import Stage, judged, padded
 from ane_book.host import text_mask
 from ane_book.runtime.backends import MILBackend
-from ane_book.runtime.engine import Feeds, Head, load_part, stages
+from ane_book.runtime.feeds import Feeds
+from ane_book.runtime.steps import Head, load_part, stages
 import numpy as np
 
 __all__ = ["encoder_feeds", "packages", "walk"]
@@ -41,7 +42,7 @@ def packages(bundle: Bundle) -> list[str]:
 def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
     ids, hidden = golden["tokens"], golden["hidden"]
     T, dtype = len(ids), MILBackend(precision).dtype
-    feeds = Feeds(bundle, dtype)
+    feeds, tiered = Feeds(bundle, dtype), bundle.manifest.tiered
     chain = values = feeds.of("prefill", ids, 0)
     yield judged("embedding", "", precision, values["hidden"][0, :, 0], hidden[0])
     programs = stages(bundle, lambda: MILBackend(precision))
@@ -53,7 +54,7 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
         for function, n, starts in _steps(bundle, T):
             steps = []
             for t in starts:
-                K, own = bundle.manifest.functions[function], feeds.of(function, ids[t : t + n], t)
+                own, (K, _) = feeds.of(function, ids[t : t + n], t), tiered[function]
                 own |= {key: padded(v[0, :, 0, t : t + n], K) for key, v in before.items()}
                 steps.append(program.run(function, own, n)["hidden"][0, :, 0, :n])
             found = np.hstack(steps)
@@ -65,12 +66,16 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
 
 
 def _steps(bundle: Bundle, tokens: int) -> Iterator[tuple[str, int, range]]:
-    """The functions that decode; of each how many of the golden tokens a call takes, and the slots
-    that its calls begin at."""
-    yield "decode", 1, range(min(DECODED, tokens))
-    if K := bundle.manifest.functions.get("verify"):
+    """The functions besides the largest `prefill`, those of every tier; of each how many of the
+    golden tokens a call takes, and the slots that its calls begin at."""
+    manifest = bundle.manifest
+    calls = {"prefill": (tokens, range(1)), "decode": (1, range(min(DECODED, tokens)))}
+    if K := manifest.functions.get("verify"):
         n = min(K, tokens)
-        yield "verify", n, range(0, tokens - n + 1, n)[:2]
+        calls["verify"] = n, range(0, tokens - n + 1, n)[:2]
+    for function in manifest.tiered:
+        if function != "prefill":
+            yield function, *calls[manifest.names[function]]
 
 
 def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:

@@ -1,0 +1,179 @@
+"""What a manifest promises of its packages, held against itself: `check_packages`."""
+
+from typing import TYPE_CHECKING
+
+from ane_book.bundle.order import check_experts, check_order
+from ane_book.bundle.parts import Function, Part
+
+if TYPE_CHECKING:
+    from ane_book.bundle.manifest import Manifest
+
+__all__ = ["check_packages", "handed"]
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def check_packages(manifest: "Manifest") -> None:
+    """Hold every function to the contract that `Manifest` states; raises ValueError."""
+    functions, texts = manifest.functions, manifest.task != "text-generation"
+    if texts:
+        fit = max(functions.values(), default=0) == manifest.context and not manifest.tiers
+    else:
+        fit = functions.get("decode") == 1 and functions.get("prefill", 0) >= 2
+        fit = fit and functions.get("verify", 2) >= 2
+        fit = fit and manifest.tiers[-1:] == [manifest.context]
+        fit = fit and max(functions.values()) <= manifest.tiers[0]
+    if not fit:
+        raise ValueError(
+            f"a context of {manifest.context}, caches of {manifest.tiers} slots and functions of "
+            f"{functions} tokens do not fit"
+        )
+    ends = {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}
+    check_order(manifest.packages, manifest.files, ends)
+    check_experts(manifest.packages)
+    for part in manifest.packages:
+        _check_functions(manifest, part)
+    own = {"embedding": manifest.vectors, "token-classification": manifest.tags}
+    if any(part is not None for task, part in own.items() if task != manifest.task):
+        raise ValueError(f"vectors or tags are not of the task {manifest.task}")
+    for name in manifest.names:
+        _check_types(manifest, name)
+    _check_encoder(manifest) if texts else _check_head(manifest)
+
+
+def _check_functions(manifest: "Manifest", part: Part) -> None:
+    """A part has its functions once, or once for every tier, with one cache but for its slots;
+    raises ValueError."""
+    found = {name: (f.tokens, f.slots) for name, f in part.functions.items()}
+    plain = {name: (tokens, None) for name, tokens in manifest.functions.items()}
+    if found not in (plain, manifest.tiered):
+        raise ValueError(f"{part.package} has other functions than the first package")
+    kept = [_kept(function) for function in part.functions.values()]
+    if any(own != kept[0] for own in kept):
+        raise ValueError(f"{part.package}: its functions keep different caches: {kept}")
+
+
+def _kept(function: Function) -> dict[str, tuple]:
+    """Type of what is kept from call to call, its slots apart."""
+    inputs = {n: t for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
+    kept = [*inputs.items(), *((f"{n}, a state", t) for n, t in function.states.items())]
+    return {n: (t.dtype, t.shape[:2], t.shape[2:3] > (1,), t.shape[3:]) for n, t in kept}
+
+
+def _check_types(manifest: "Manifest", name: str) -> None:
+    """Hold one function of every part to what those before it give; raises ValueError."""
+    given: Shapes = {}  # by the parts of the same layers, or by those before them with `hidden_out`
+    layer_types = _layer_types if manifest.task == "text-generation" else _encoder_types
+    for part in manifest.packages:
+        function = part.functions.get(name) or part.functions[manifest.names[name]]
+        wanted = {"head": _head_types, "experts": _expert_types}.get(part.part, layer_types)
+        for kind, types in wanted(manifest, function, given).items():
+            found = {key: type_.shape for key, type_ in getattr(function, kind).items()}
+            if found != types:
+                raise ValueError(
+                    f"{part.package}, {name!r}: {kind} {found} do not fit; expected: {types}"
+                )
+        own = {key: type_.shape for key, type_ in function.outputs.items()}
+        given = handed(own) if "hidden_out" in own else given | own
+
+
+def handed(outputs: dict) -> dict:
+    """Of the results of the last part of some layers, those that the next layers may take."""
+    return {n: own for n, own in outputs.items() if n != "hidden_out" and not n.startswith("new_")}
+
+
+def _check_encoder(manifest: "Manifest") -> None:
+    """An encoder has what its task needs, and nothing of a decoder; raises ValueError."""
+    shape, task = (manifest.context, manifest.embedding.shape[1]), manifest.task
+    vectors = manifest.vectors
+    if task == "embedding" and (vectors is None or vectors.positions.shape != shape):
+        raise ValueError(f"the task embedding needs vectors, with positions of {shape}")
+    if task == "token-classification" and manifest.tags is None:
+        raise ValueError(f"the task {task} needs tags")
+    if manifest.head or manifest.host.masks or (vectors and manifest.host.rotary):
+        raise ValueError(f"the task {task} has no head, masks or rotary tables of the host")
+
+
+def _check_head(manifest: "Manifest") -> None:
+    """The head gives logits of the whole vocabulary, or a token; raises ValueError."""
+    outputs = [name for part in manifest.head for name in part.functions["decode"].outputs]
+    tokens = [name for name in outputs if name != "hidden_out"]
+    logits = [f"logits_{i}" for i in range(len(tokens))]
+    V = manifest.embedding.shape[0]
+    if tokens != ["token"] and (tokens != logits or sum(manifest.splits) != V):
+        raise ValueError(f"the head gives {tokens}, {manifest.splits} rows of a vocabulary of {V}")
+
+
+def _host(manifest: "Manifest", function: Function) -> Shapes:
+    """Shapes of what the host gives to a call."""
+    C, T, S = manifest.embedding.shape[1], function.tokens, function.slots
+    host = {"hidden": (1, C, 1, T), "position": (1,)}
+    if S is not None:
+        host |= dict.fromkeys(manifest.host.masks, (1, 1, T, S + T))
+    for name, rotary in manifest.host.rotary.items():
+        host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
+    return host
+
+
+def _layer_types(manifest: "Manifest", function: Function, given: Shapes) -> dict[str, Shapes]:
+    """Inputs and outputs as they have to be, for the names that are there."""
+    T, S, host = function.tokens, function.slots, _host(manifest, function)
+    inputs, outputs = {}, {n: t.shape for n, t in function.outputs.items() if n not in host}
+    for name, type_ in function.inputs.items():
+        if f"new_{name}" not in outputs and name in given | host:
+            inputs[name] = (given | host)[name]
+        else:
+            n, K, slots, D = (*type_.shape, 0, 0, 0, 0)[:4]
+            # Of a tail D is W; a cache has at least two slots.
+            tail = slots == 1 and f"new_{name}" in outputs
+            inputs[name] = (n, K, 1, D) if tail else (n, K, S, D)
+            outputs[f"new_{name}"] = (n, K, 1, T) if tail else (n, K, T, D)
+    if "hidden_out" in outputs:
+        outputs["hidden_out"] = host["hidden"]
+    states = {n: (*(*t.shape, 0, 0)[:2], S, *t.shape[3:4]) for n, t in function.states.items()}
+    outputs |= _mixed(function, host["hidden"])
+    return {"inputs": inputs, "states": states, "outputs": outputs}
+
+
+def _mixed(function: Function, hidden: tuple[int, ...]) -> Shapes:
+    """What a part gives to experts, if it has any."""
+    if (gates := function.outputs.get("gates")) is None:
+        return {}
+    return {"x": hidden, "gates": (1, (*gates.shape, 0, 0)[1], *hidden[2:])}
+
+
+def _expert_types(manifest: "Manifest", function: Function, given: Shapes) -> dict[str, Shapes]:
+    """The same of an expert."""
+    hidden = _host(manifest, function)["hidden"]
+    inputs = {"x": hidden, "gate": (1, 1, *hidden[2:])}
+    return {"inputs": inputs, "states": {}, "outputs": {"y": hidden}}
+
+
+def _encoder_types(manifest: "Manifest", function: Function, given: Shapes) -> dict[str, Shapes]:
+    """The same of a package of an encoder."""
+    T = function.tokens
+    hidden = 1, manifest.embedding.shape[1], 1, T
+    host = {"hidden": hidden, "mask": (1, 1, T, T)}
+    for name, rotary in manifest.host.rotary.items():
+        host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
+    inputs, outputs = host, {"hidden_out": hidden}
+    last = manifest.packages[-1].functions.values()
+    if manifest.tags and any(function is own for own in last):
+        outputs = {"logits": (1, len(manifest.tags.labels), 1, T)}
+    if "gates" in function.outputs or "y" in function.inputs:  # around experts
+        inputs = {name: (host | given).get(name) for name in function.inputs}
+    if "gates" in function.outputs:
+        own = {name: t.shape for name, t in function.outputs.items() if name not in host}
+        outputs = own | _mixed(function, hidden)
+    return {"inputs": inputs, "states": {}, "outputs": outputs}
+
+
+def _head_types(manifest: "Manifest", function: Function, given: Shapes) -> dict[str, Shapes]:
+    """The same of a package of the head."""
+    T, outputs = function.tokens, {}
+    hidden = 1, manifest.embedding.shape[1], 1, T
+    for name, type_ in function.outputs.items():
+        outputs[name] = (1, T) if name == "token" else (1, (*type_.shape, 0, 0)[1], 1, T)
+    if "hidden_out" in outputs:
+        outputs["hidden_out"] = hidden
+    return {"inputs": {"hidden": hidden}, "outputs": outputs}

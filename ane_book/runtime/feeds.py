@@ -1,0 +1,88 @@
+"""What the host gives to every call of a decoder's layers.
+
+Each function of a bundle has its input arrays made once: rotary tables are views into one table for
+the whole context, and a mask changes only where the position moved.
+
+Letters: C hidden size, D head size, T tokens of a call, S slots of the cache, V vocabulary.
+"""
+
+from ane_book.bundle import Bundle
+from ane_book.bundle.manifest import Manifest
+from ane_book.bundle.parts import Function
+from ane_book.host import MASKED, causal_mask
+import numpy as np
+
+__all__ = ["Feeds"]
+
+
+class _Mask:
+    """A mask (1, 1, T, S + T) that follows the position."""
+
+    def __init__(self, tokens: int, context: int, window: int | None, dtype: np.dtype):
+        self.array = causal_mask(0, tokens, context).astype(dtype)
+        self._tokens, self._context = tokens, context
+        self._window = window if window and window < context + tokens else None
+        self._visible = 0  # slots that it lets through
+
+    def move(self, position: int) -> None:
+        """As it is for a call whose first token goes to slot `position`."""
+        if self._window:
+            own = self._tokens, self._context, self._window
+            self.array[:] = causal_mask(position, *own)
+            return
+        low, high = sorted((self._visible, position))
+        self.array[..., low:high] = 0.0 if position > self._visible else MASKED
+        self._visible = position
+
+
+class _Call:
+    """What the host gives to one function, T tokens wide."""
+
+    def __init__(self, function: Function, manifest: Manifest, dtype: np.dtype):
+        self.tokens = tokens = function.tokens
+        self._scale = np.float32(manifest.host.embedding_scale)
+        self._hidden = np.zeros((1, manifest.embedding.shape[1], 1, tokens), dtype)
+        self._masks = {
+            name: _Mask(tokens, function.slots, window, dtype)
+            for name, window in manifest.host.masks.items()
+        }
+        self._position = np.zeros(1, np.int32)
+
+    def inputs(
+        self, rows: np.ndarray, position: int, tables: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """The values for embedding rows (n, C), n <= T, that go to slots `position` and after.
+
+        Rows beyond n are padding: their output is ignored, and what they write to the cache is
+        masked until a real token overwrites it.
+        """
+        self._hidden[0, :, 0, : len(rows)] = rows.T * self._scale  # (n, C) -> (C, n)
+        self._hidden[..., len(rows) :] = 0
+        self._position[0] = position
+        for mask in self._masks.values():
+            mask.move(position)
+        window = slice(position, position + self.tokens)
+        return {
+            "hidden": self._hidden,
+            "position": self._position,
+            **{name: mask.array for name, mask in self._masks.items()},
+            **{name: table[:, :, window] for name, table in tables.items()},
+        }
+
+
+class Feeds:
+    """The inputs of every function of a bundle's layers, as the host makes them."""
+
+    def __init__(self, bundle: Bundle, dtype: np.dtype):
+        manifest = bundle.manifest
+        self._embedding = np.asarray(bundle.embedding)  # (V, C), still mapped, less overhead
+        tables = manifest.host.tables(np.arange(manifest.context), manifest.context)
+        self._tables = {name: table.astype(dtype) for name, table in tables.items()}  # (1, 1, S, D)
+        self._calls = {
+            name: _Call(function, manifest, dtype)
+            for name, function in manifest.packages[0].functions.items()
+        }
+
+    def of(self, function: str, ids: np.ndarray, position: int) -> dict[str, np.ndarray]:
+        """What a function takes for tokens (n,) that go to slots `position` and after."""
+        return self._calls[function].inputs(self._embedding[ids], position, self._tables)

@@ -1,0 +1,239 @@
+"""The parts of a bundle at work, one after another, each with what is kept for it.
+
+Where each matrix is a program of the device, what is between them runs on the executor. Where a
+bundle has tiers, a part keeps a cache of as many slots as the function has that was called last,
+and hands on its rows when one of another tier is.
+
+Letters: C hidden size, D head size, K key/value heads, T tokens of a call, S slots of the cache,
+V vocabulary; n layers of a shard.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar
+
+from ane_book.bundle import Bundle
+from ane_book.bundle.manifest import Manifest
+from ane_book.bundle.parts import Function, Part
+from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
+from ane_book.runtime.backends import Backend, LoadedFunction, MILBackend
+from ane_book.runtime.experts import Calls, Experts
+import numpy as np
+
+__all__ = [
+    "Head",
+    "Shard",
+    "Step",
+    "held_shape",
+    "kept_shapes",
+    "load_part",
+    "load_steps",
+    "stages",
+]
+
+
+def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:
+    """The functions of a package, held to the types that the manifest promises."""
+    functions = {}
+    for name, declared in part.functions.items():
+        own = part.called(name)
+        where = f"{bundle.path / part.package}, function {own!r}"
+        try:
+            functions[name] = backend.load(bundle.path / part.package, own)
+        except (InvalidInput, InvalidPackage, UnsupportedOp) as error:
+            mend = f"`ane-book inspect --verify {bundle.path}` says what has changed"
+            raise InvalidBundle(f"{where}: {error}; {mend}") from None
+        for kind in ("inputs", "states", "outputs"):
+            wanted = {k: (t.dtype, t.shape) for k, t in getattr(declared, kind).items()}
+            found = {k: (t.dtype, t.shape) for k, t in getattr(functions[name], kind).items()}
+            for key in sorted(wanted.keys() | found.keys()):
+                if wanted.get(key) != found.get(key):
+                    raise InvalidBundle(
+                        f"{where}: {kind[:-1]} {key!r} has type {_said(found.get(key))}, "
+                        f"manifest.json says {_said(wanted.get(key))}; convert the model again"
+                    )
+    return functions
+
+
+def _said(type_: tuple[str, tuple[int, ...]] | None) -> str:
+    return "none" if type_ is None else f"{type_[0]} {type_[1]}"
+
+
+def kept_shapes(function: Function) -> dict[str, tuple[int, ...]]:
+    """Shapes of what the host keeps for a package from call to call, caches (n, K, S, D) and tails
+    (n, R, 1, W): see the manifest."""
+    return {n: t.shape for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
+
+
+def held_shape(shape: tuple[int, ...], context: int) -> tuple[int, ...]:
+    """Of what is kept, the shape that the host holds: of a tail every column, behind W zeros."""
+    *rows, slots, last = shape
+    return shape if slots > 1 else (*rows, 1, last + context)
+
+
+Each = TypeVar("Each")
+
+
+def by_tier(manifest: Manifest, functions: dict[str, Each]) -> dict[str, Each]:
+    """The functions of a part by the names of all tiers; one without a cache is in each of them."""
+    return {own: functions.get(own, functions[name]) for own, name in manifest.names.items()}
+
+
+class Step:
+    """A part of the bundle with what is kept for it, in the program's states or by the host."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        part: Part,
+        functions: dict[str, LoadedFunction],
+        dtype: np.dtype,
+        calls: Calls,
+    ):
+        self._functions = by_tier(manifest, functions)
+        self._declared = by_tier(manifest, part.functions)
+        self._shapes = {name: kept_shapes(function) for name, function in self._declared.items()}
+        self._given = {n: set(f.inputs) - set(self._shapes[n]) for n, f in self._declared.items()}
+        self._context, self._dtype = manifest.context, dtype
+        self._name, self._calls = (part.package, None), calls
+        self.clear()
+
+    def clear(self) -> None:
+        """As before the first token."""
+        self._cache = _Cache(None, None, {})
+
+    def run(self, function: str, values: dict, tokens: int) -> None:
+        """Call a function on its inputs among `values`, and put its results there by their names,
+        `hidden_out` as the next `hidden`; what is kept grows by `tokens` rows or columns."""
+        slots, shapes = self._declared[function].slots, self._shapes[function]
+        at = int(values["position"][0]) if slots else 0
+        if self._cache.slots != slots:
+            self._cache = self._moved(function, at)
+        _, state, kept = self._cache
+        inputs = {name: values[name] for name in self._given[function]}
+        inputs |= {name: _before(kept[name], shape, at) for name, shape in shapes.items()}
+        outputs = self._functions[function].predict(inputs, state)
+        self._calls[self._name] += 1
+        for name, (*_, rows, W) in shapes.items():
+            new = outputs.pop(f"new_{name}")
+            if rows > 1:
+                kept[name][:, :, at : at + tokens] = new[:, :, :tokens]
+            else:
+                kept[name][..., W + at : W + at + tokens] = new[..., :tokens]
+        if "hidden_out" in outputs:
+            outputs["hidden"] = outputs.pop("hidden_out")
+        values.update(outputs)
+
+    def _moved(self, function: str, at: int) -> "_Cache":
+        """What a function of another tier needs, with the first `at` rows of what there is."""
+        declared, (_, state, kept) = self._declared[function], self._cache
+        own = self._functions[function].make_state() if declared.states else None
+        for name, type_ in declared.states.items():
+            if state is not None and at:
+                own.write_state(name, self._grown(type_.shape, state.read_state(name)[:, :, :at]))
+        found = {}
+        for name, shape in self._shapes[function].items():
+            if name not in kept:
+                found[name] = np.zeros(held_shape(shape, self._context), self._dtype)
+            else:  # a tail is the same in every tier
+                cache = shape[2] > 1
+                found[name] = self._grown(shape, kept[name][:, :, :at]) if cache else kept[name]
+        return _Cache(declared.slots, own, found)
+
+    def _grown(self, shape: tuple[int, ...], rows: np.ndarray) -> np.ndarray:
+        """A cache (n, K, S, D) that begins with these rows."""
+        cache = np.zeros(shape, self._dtype)
+        cache[:, :, : rows.shape[2]] = rows
+        return cache
+
+
+class _Cache(NamedTuple):
+    """What is kept for a part: S, where it has been called, the program's state, the host's."""
+
+    slots: int | None
+    state: Any
+    kept: dict[str, np.ndarray]
+
+
+def _before(kept: np.ndarray, shape: tuple[int, ...], at: int) -> np.ndarray:
+    """The cache; the W columns of a tail before position `at`."""
+    *_, slots, W = shape
+    return kept if slots > 1 else np.ascontiguousarray(kept[..., at : at + W])
+
+
+class Shard:
+    """Some layers: what runs them, in order, with what is kept for them."""
+
+    def __init__(self, steps: list[Step | Experts]):
+        self._steps = steps
+
+    def clear(self) -> None:
+        """As before the first token."""
+        for step in self._steps:
+            step.clear()
+
+    def run(self, function: str, values: dict, tokens: int) -> dict:
+        """The values after these layers: `hidden` (1, C, 1, T), and what else they hand on; what is
+        kept grows by `tokens` rows."""
+        values = dict(values)
+        for step in self._steps:
+            step.run(function, values, tokens)
+        return values
+
+
+class Head:
+    """The parts of the head."""
+
+    def __init__(self, bundle: Bundle, backend: Backend, calls: Calls | None = None):
+        manifest = bundle.manifest
+        self._steps = load_steps(bundle, backend, manifest.head, calls)
+        self._outputs = [f"logits_{i}" for i in range(len(manifest.splits))]
+        self._functions = {T: name for name, T in manifest.functions.items()}
+
+    def run(self, hidden: np.ndarray) -> np.ndarray | list[int]:
+        """Logits (T, V) float32, or token ids, of a hidden state (1, C, 1, T)."""
+        function = self._functions[hidden.shape[3]]
+        values = {"hidden": np.ascontiguousarray(hidden)}
+        for step in self._steps:
+            step.run(function, values, hidden.shape[3])
+        if not self._outputs:
+            return values["token"].reshape(-1).tolist()
+        parts = [values[name][0, :, 0, :] for name in self._outputs]  # (V_i, T)
+        return np.concatenate(parts, axis=0, dtype=np.float32, casting="unsafe").T  # (T, V)
+
+
+def load_steps(
+    bundle: Bundle, backend: Backend, parts: list[Part], calls: Calls | None = None
+) -> list[Step | Experts]:
+    """Parts on the backend, the experts of a layer as one step.
+
+    What is the host's is on the executor, in the backend's precision. calls: counts those of the
+    backend.
+    """
+    calls = Calls() if calls is None else calls
+    host, steps = MILBackend("fp16" if backend.dtype == np.float16 else "fp32"), []
+    for apart, group in groupby(parts, lambda part: part.part == "experts"):
+        own = list(group)
+        loaded = [load_part(bundle, backend if p.stretch is None else host, p) for p in own]
+        if apart:
+            loaded = [by_tier(bundle.manifest, functions) for functions in loaded]
+            steps.append(Experts(own, loaded, calls))
+            continue
+        for part, functions in zip(own, loaded, strict=True):
+            counted = calls if part.stretch is None else Calls()
+            steps.append(Step(bundle.manifest, part, functions, backend.dtype, counted))
+    return steps
+
+
+def stages(
+    bundle: Bundle, backend: Callable[[], Backend], calls: Calls | None = None
+) -> Iterator[Shard]:
+    """What a hidden state passes, in order, each loaded when its turn comes."""
+    parts: list[Part] = []
+    for part in bundle.manifest.packages:
+        if part.part == "head":
+            return
+        parts.append(part)
+        if "hidden_out" in next(iter(part.functions.values())).outputs:
+            yield Shard(load_steps(bundle, backend(), parts, calls))
+            parts = []

@@ -1,0 +1,102 @@
+"""Tiers of the context: what a token takes over each cache, what a move takes, bytes, dispatches.
+
+    python benchmarks/tiers.py [--rounds 9] [--precision fp16]
+
+The default model is converted for 2,048 slots, once alone and once with tiers of 128, 256 and 512
+beside. Tokens of all tiers are timed in turns, and told as a ratio to those of 2,048 slots in the
+same run; so is a call that has to move the cache up from the tier below, half full. Bytes are those
+of the two bundles, weights apart; dispatches are calls that were counted. What Core ML makes of it
+is `unmeasured`: nothing here runs on a Mac.
+
+Results go to research/measurements/tiers.json.
+"""
+
+import argparse
+from itertools import pairwise
+from statistics import median
+import time
+
+from _common import bundle, record
+from ane_book.bundle import Bundle
+from ane_book.runtime import Session
+import numpy as np
+
+CONTEXT, TIERS = 2048, (128, 256, 512)
+TOKENS = 6  # in a row, of which the median is taken
+
+
+def sizes(made: Bundle) -> dict[str, int]:
+    files = made.manifest.files
+    weights = sum(size for name, size in files.items() if name.endswith("weight.bin"))
+    programs = sum(size for name, size in files.items() if name.endswith("model.mlmodel"))
+    return {"bytes": sum(files.values()), "weight_bytes": weights, "program_bytes": programs}
+
+
+def opened(made: Bundle, precision: str) -> tuple[Session, float]:
+    start = time.perf_counter()
+    session = Session(made, precision)
+    return session, time.perf_counter() - start
+
+
+def timed(engine, position: int) -> float:
+    start = time.perf_counter()
+    engine.forward("decode", np.array([1]), position)
+    return time.perf_counter() - start
+
+
+def round_of(engine, tiers: list[int]) -> tuple[dict[int, float], dict[int, float]]:
+    """Seconds of a token by tier, and of one that moves up to it."""
+    tokens, moves = {}, {}
+    for slots in tiers:
+        own = [timed(engine, slots - TOKENS - 1 + i) for i in range(TOKENS)]
+        tokens[slots] = median(own[1:])  # the first has moved
+    for below, slots in pairwise(tiers):
+        timed(engine, below // 2)
+        moves[slots] = timed(engine, below)
+    return tokens, moves
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--precision", default="fp16", choices=("fp16", "fp32"))
+    given = parser.parse_args()
+    one = bundle(context=CONTEXT)
+    tiered = bundle(context=CONTEXT, tiers=TIERS)
+    alone, seconds = opened(one, given.precision)
+    del alone
+    session, more = opened(tiered, given.precision)
+    engine, tiers = session._engine, tiered.manifest.tiers
+    rounds = [round_of(engine, tiers) for _ in range(given.rounds)]
+    by_tier = {}
+    for slots in tiers:
+        ratios = [tokens[slots] / tokens[CONTEXT] for tokens, _ in rounds]
+        moves = [moves[slots] / tokens[slots] for tokens, moves in rounds if slots in moves]
+        session.reset()
+        engine.calls.clear()
+        engine.forward("decode", np.array([1]), slots - 1)
+        by_tier[slots] = {
+            "seconds": median(tokens[slots] for tokens, _ in rounds),
+            "ratio_to_2048": median(ratios),
+            "ratio_range": [min(ratios), max(ratios)],
+            "first_token_after_a_move": median(moves) if moves else None,
+            "dispatches_without_head": engine.calls.total(),
+        }
+        print(slots, by_tier[slots])
+    record(
+        "tiers",
+        {
+            "model": one.manifest.name,
+            "precision": given.precision,
+            "rounds": given.rounds,
+            "open_ratio": more / seconds,
+            "one_cache": sizes(one),
+            "tiers": sizes(tiered),
+            "by_tier": by_tier,
+            "on_the_engine": "unmeasured",
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

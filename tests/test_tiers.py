@@ -1,0 +1,315 @@
+"""Tiers: smaller caches over the same weights, and the session's way among them.
+
+What is compared is a bundle with one cache, whose numbers test_convert.py holds to `transformers`.
+"""
+
+import json
+from pathlib import Path
+import shutil
+
+from _tiny import longrope, tiny_model, write_checkpoint
+from _zaya import maker
+import ane_book
+from ane_book.bundle import Bundle
+from ane_book.errors import InvalidBundle, InvalidInput
+from ane_book.evidence.parity import check_parity
+from ane_book.runtime import Session
+from ane_book.runtime.backends import MILBackend
+import numpy as np
+import pytest
+
+CONTEXT, PREFILL, TIERS = 48, 8, (16, 20)  # as odd as a session allows: 20 is no multiple of 8
+KINDS = {
+    "state": {"kv": "state"},
+    "host": {"kv": "host"},
+    "projections": {"partition": "projections"},
+}
+
+
+@pytest.fixture(params=KINDS)
+def pair(request, tiny_bundle):
+    """A session over one cache, and one over three, of the same model."""
+    recipe = KINDS[request.param] | {"context": CONTEXT}
+    family = "gemma3_text" if request.param == "host" else "llama"  # Gemma has two masks
+    found = [tiny_bundle(family, **recipe, **own)[1] for own in ({}, {"tiers": TIERS})]
+    return [Session(bundle, precision="fp32") for bundle in found]
+
+
+@pytest.fixture
+def bundle(tiny_bundle) -> Bundle:
+    return tiny_bundle("llama", kv="state", context=CONTEXT, tiers=TIERS)[1]
+
+
+def near(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+class TestTokens:
+    def test_an_answer_moves_up_through_all_tiers_and_is_the_same(self, pair):
+        expected, found = (one.generate("Once", max_tokens=CONTEXT - 4) for one in pair)
+        assert found.token_ids == expected.token_ids
+        assert list(pair[1].tiers) == [*TIERS, CONTEXT] and all(pair[1].tiers.values())
+        assert pair[1].tiers.total() == len(found.token_ids)  # one call is the prompt's
+
+    def test_logits_are_the_same_wherever_a_prompt_is_cut(self, pair):
+        """At every tier's edge, beside it, and where a chunk of 8 would straddle it."""
+        whole = pair[0].logits(range(CONTEXT))
+        for cut in (1, 7, 8, 9, 12, 13, 15, 16, 17, 19, 20, 21, 40, 41, CONTEXT - 1):
+            pair[1].reset()
+            near(pair[1].logits(range(cut)), whole[:cut])
+            near(pair[1].logits(range(cut, CONTEXT)), whole[cut:])
+
+    def test_rewinding_from_a_high_tier_to_a_low_one_and_on(self, pair):
+        ids = np.arange(CONTEXT) * 5 % 257
+        whole, other = pair[0].logits(ids), (ids + 1) % 257
+        pair[1].logits(ids)
+        for position in (21, 20, 17, 16, 9, 1, 0):
+            pair[1].rewind(position)
+            near(pair[1].logits(ids[position:]), whole[position:])
+            pair[1].rewind(position)
+            pair[0].rewind(position)
+            near(pair[1].logits(other[position:]), pair[0].logits(other[position:]))
+            for one in pair:
+                one.rewind(position)
+                one.logits(ids[position:])
+
+    def test_a_chat_keeps_its_cache_across_tiers(self, pair):
+        for text in ("One", "One, and two", "One, and two, and a third", "One"):
+            expected, found = (one.generate(text, max_tokens=9, reuse_cache=True) for one in pair)
+            assert found.token_ids == expected.token_ids
+
+    def test_an_answer_that_ends_at_an_edge_stays_below_it(self, bundle):
+        session = Session(bundle, precision="fp32")
+        ids = session.encode("Hello")
+        session.generate("Hello", max_tokens=TIERS[0] - len(ids) + 1)  # the last is not run
+        assert session.position == TIERS[0] and session.tiers[TIERS[1]] == 0
+        session.generate("Hello", max_tokens=TIERS[0] - len(ids) + 2)
+        assert session.position == TIERS[0] + 1 and session.tiers[TIERS[1]] == 1
+        session.prefill([1])
+        assert session.tiers[TIERS[1]] == 2
+
+    def test_half_precision_is_as_near_to_single_in_every_tier(self, bundle):
+        half, single = (Session(bundle, precision=p).logits(range(40)) for p in ("fp16", "fp32"))
+        a, b = half.astype(np.float64), single.astype(np.float64)
+        cosine = (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
+        assert cosine.min() > 0.9999
+
+    def test_the_likeliest_token_instead_of_logits(self, tiny_bundle):
+        recipe = {"context": CONTEXT, "argmax_output": True}
+        _, one = tiny_bundle("llama", **recipe)
+        _, tiered = tiny_bundle("llama", **recipe, tiers=TIERS)
+        found = [Session(b, "fp32").generate("Once", max_tokens=40) for b in (one, tiered)]
+        assert found[0].token_ids == found[1].token_ids
+
+    def test_scaling_by_the_context_is_the_contexts_in_every_tier(self, tmp_path):
+        """Phi takes its long factors beyond its original context, also where few slots are used."""
+        model = tiny_model(
+            "phi3", rope_parameters=longrope(12), original_max_position_embeddings=32
+        )
+        (tmp_path / "model").mkdir()
+        folder, found = write_checkpoint(model, tmp_path / "model"), []
+        for name, tiers in (("one", ()), ("tiered", TIERS)):
+            recipe = {"context": CONTEXT, "prefill": PREFILL, "tiers": tiers}
+            made = ane_book.convert(str(folder), out=tmp_path / name, **recipe)
+            found.append(Session(made, precision="fp32").logits(range(24)))
+        near(*found)
+
+    def test_an_interrupted_move_is_made_again(self, bundle):
+        """Ctrl-C between the programs of a call that moves up: half of them have moved."""
+        stop = iter([False] * 1 + [True] + [False] * 1000)
+
+        class Interrupted(MILBackend):
+            armed = False
+
+            def load(self, package: Path, function: str):
+                program = super().load(package, function)
+                predict = program.predict
+
+                def call(*arguments):
+                    if self.armed and "s20" in function and next(stop):
+                        raise KeyboardInterrupt
+                    return predict(*arguments)
+
+                program.predict = call
+                return program
+
+        backend = Interrupted("fp32")
+        session, expected = Session(bundle, backend=backend), Session(bundle, precision="fp32")
+        session.logits(range(16)), expected.logits(range(16))
+        backend.armed = True
+        session.decode(16)
+        with pytest.raises(KeyboardInterrupt):
+            session.decode(17)
+        assert session.position == 17
+        expected.decode(16)
+        near(session.logits(range(17, 40)), expected.logits(range(17, 40)))
+
+
+class TestMixture:
+    def test_experts_and_tails_are_the_same_in_every_tier(self, tmp_path_factory):
+        recipe = {"experts": "functions", "kv": "state", "context": CONTEXT}
+        both = [
+            maker(tmp_path_factory, {"odd": recipe | own})("odd")[2]
+            for own in ({}, {"tiers": TIERS})
+        ]
+        one, tiered = (Session(bundle, precision="fp32") for bundle in both)
+        whole = one.logits(range(CONTEXT))
+        near(tiered.logits(range(CONTEXT)), whole)
+        for position in (19, 5):
+            tiered.rewind(position)
+            near(tiered.logits(range(position, CONTEXT)), whole[position:])
+        functions = {len(part.functions) for part in both[1].manifest.packages}
+        assert functions == {2, 6}  # experts and the head once, trunks for every tier
+        assert tiered.calls.keys() == one.calls.keys()
+
+
+class TestBundle:
+    def test_weights_are_there_once(self, tiny_bundle, bundle):
+        _, one = tiny_bundle("llama", kv="state", context=CONTEXT)
+        weights = [
+            {name: size for name, size in b.manifest.files.items() if name.endswith("weight.bin")}
+            for b in (one, bundle)
+        ]
+        assert weights[0] == weights[1]
+
+    def test_functions_are_named_by_their_slots(self, bundle):
+        assert bundle.manifest.tiers == [16, 20, 48]
+        assert bundle.manifest.functions == {"decode": 1, "prefill": 8}
+        layers, head = bundle.manifest.shards[0], bundle.manifest.head[0]
+        found = {name: (f.tokens, f.slots) for name, f in layers.functions.items()}
+        assert found == {
+            "decode": (1, 48),
+            "prefill": (8, 48),
+            "decode_s20": (1, 20),
+            "prefill_s20": (8, 20),
+            "decode_s16": (1, 16),
+            "prefill_s16": (8, 16),
+        }
+        assert {name: f.slots for name, f in head.functions.items()} == dict.fromkeys(
+            ("decode", "prefill")
+        )
+
+    def test_the_context_among_the_tiers_changes_nothing(self, bundle, tiny):
+        _, folder = tiny("llama")
+        recipe = {"kv": "state", "context": CONTEXT, "prefill": PREFILL}
+        for tiers in ((20, 48, 16), "16,20", [16, np.int64(20)], " 16 , 20,48"):
+            again = ane_book.convert(str(folder), out=bundle.path, tiers=tiers, **recipe)
+            assert again.recipe.tiers == TIERS
+        with pytest.raises(InvalidInput, match="holds another conversion"):
+            ane_book.convert(str(folder), out=bundle.path, tiers=(16,), **recipe)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"tiers": (16, 64)}, "tiers: a cache of 64 slots is larger than the context of 48"),
+            ({"tiers": (16, 20, 16)}, "tiers: 16 is there twice"),
+            ({"tiers": (1, 16)}, "tiers must be greater than or equal to 2, not 1"),
+            ({"tiers": 0}, "tiers must be greater than or equal to 2, not 0"),
+            ({"tiers": -16}, "tiers must be greater than or equal to 2, not -16"),
+            ({"tiers": "16;20"}, "tiers: '16;20' are no numbers of slots; write them like 128,256"),
+            ({"tiers": ""}, "tiers: '' are no numbers of slots"),
+            ({"tiers": "16,,20"}, "tiers: '16,,20' are no numbers of slots"),
+            ({"tiers": 16.5}, "tiers must be a valid integer, not 16.5"),
+            ({"tiers": (True, 16)}, "tiers must be a valid integer, not True"),
+            ({"tiers": {"a": 1}}, "tiers must be"),
+            ({"tiers": (4, 16)}, "prefill must be between 2 and the smallest tier of 4 tokens"),
+        ],
+    )
+    def test_what_makes_no_sense(self, tiny, tmp_path, options, message):
+        _, folder = tiny("llama")
+        recipe = {"context": CONTEXT, "prefill": PREFILL} | options
+        with pytest.raises(InvalidInput, match=message):
+            ane_book.convert(str(folder), out=tmp_path / "out", **recipe)
+        assert not list(tmp_path.iterdir())
+
+    def test_a_prompts_chunk_that_nobody_chose_fits_the_smallest(self):
+        assert ane_book.plan("smollm2-135m-instruct", tiers="32,128").recipe.prefill == 32
+
+    def test_an_encoder(self):
+        with pytest.raises(InvalidInput, match="tiers goes with models that generate text"):
+            ane_book.plan("all-minilm-l6-v2", tiers="64")
+
+    def test_a_bundle_follows_no_other_tiers(self, bundle):
+        with pytest.raises(InvalidInput, match=r"converted with tiers = \(16, 20\), not \(16,\)"):
+            ane_book.load(str(bundle.path), tiers="16")
+        assert ane_book.load(str(bundle.path), tiers="16,20,48").context == CONTEXT
+
+
+def functions(manifest: dict, package: int = 0) -> dict:
+    return manifest["packages"][package]["functions"]
+
+
+def renamed(manifest: dict, old: str, new: str) -> None:
+    for part in manifest["packages"]:
+        if old in part["functions"]:
+            part["functions"][new] = part["functions"].pop(old)
+
+
+def fewer(manifest: dict, name: str, slots: int) -> None:
+    """A function of so many slots, told alike wherever it is told."""
+    function = functions(manifest)[name]
+    function["slots"] = slots
+    function["inputs"]["mask"]["shape"][3] = slots + function["tokens"]
+    for type_ in function["states"].values():
+        type_["shape"][2] = slots
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: functions(m).pop("decode_s16"), "do not fit|other functions"),
+        (lambda m: functions(m)["decode_s16"].update(slots=20), "other functions"),
+        (lambda m: functions(m)["decode_s16"].update(slots=None), "do not fit|other functions"),
+        (lambda m: functions(m)["decode_s16"].update(tokens=8), "other functions"),
+        (lambda m: functions(m, -1)["decode"].update(slots=48), "other functions"),
+        (lambda m: functions(m, -1).update(decode_s16=functions(m, -1)["decode"]), "other funct"),
+        (lambda m: renamed(m, "decode_s16", "decode_s17"), "other functions"),
+        (lambda m: renamed(m, "decode_s16", "decode_16"), "other functions"),
+        (lambda m: m.update(context=20), "do not fit"),
+        (lambda m: m.update(context=64), "do not fit"),
+        (lambda m: [fewer(m, f"{n}_s16", 4) for n in ("decode", "prefill")], "do not fit"),
+        (
+            lambda m: functions(m)["decode_s16"]["states"]["keys"]["shape"].__setitem__(2, 20),
+            "'decode_s16': states .* do not fit",
+        ),
+        (
+            lambda m: functions(m)["decode_s16"]["states"]["keys"]["shape"].__setitem__(1, 20),
+            "keep different caches",
+        ),
+        (lambda m: functions(m)["decode_s16"]["states"].pop("keys"), "keep different caches"),
+        (lambda m: functions(m)["decode_s16"]["states"]["keys"].update(shape=[]), "keep different"),
+        (
+            lambda m: functions(m)["decode_s16"]["inputs"]["mask"]["shape"].__setitem__(3, 49),
+            "'decode_s16': inputs .* do not fit",
+        ),
+        (lambda m: functions(m)["decode_s16"].update(slots=10**30), "other functions|do not fit"),
+    ],
+)
+def test_damaged_tiers_are_refused(bundle, tmp_path, change, message):
+    copy = Path(shutil.copytree(bundle.path, tmp_path / "bundle"))
+    fields = json.loads((copy / "manifest.json").read_text())
+    change(fields)
+    (copy / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(InvalidBundle, match=message):
+        Session(copy)
+
+
+def test_slots_that_the_packages_do_not_have_are_refused(bundle, tmp_path):
+    copy = Path(shutil.copytree(bundle.path, tmp_path / "bundle"))
+    fields = json.loads((copy / "manifest.json").read_text())
+    for name in ("decode", "prefill"):
+        fewer(fields, f"{name}_s16", 18)
+        renamed(fields, f"{name}_s16", f"{name}_s18")
+    (copy / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(InvalidBundle, match="decode_s18"):
+        Session(copy)
+
+
+class TestEvidence:
+    def test_parity_sees_the_functions_of_every_tier(self, bundle):
+        found = check_parity(bundle)
+        assert found.passed, found.reason
+        seen = {stage.function for stage in found.stages if stage.name == "layers_00-03.mlpackage"}
+        assert seen == set(bundle.manifest.tiered)
