@@ -133,6 +133,16 @@ def widen(node, stored: dict) -> tuple[str, np.ndarray]:
     return name, half(run_node(one, operands, feed, onnx.TensorProto.FLOAT))
 
 
+def single(node) -> None:
+    """Have a node make float32 where it made fp16."""
+    for item in node.attribute:
+        if node.op_type == "Cast" and item.name == "to" and item.i == onnx.TensorProto.FLOAT16:
+            item.i = onnx.TensorProto.FLOAT
+        if item.t.data_type == onnx.TensorProto.FLOAT16:  # of Constant and ConstantOfShape
+            wide = numpy_helper.to_array(item.t).astype(np.float32)
+            item.t.CopyFrom(numpy_helper.from_array(wide, item.t.name))
+
+
 def needed(nodes: list, used: set[str]) -> tuple[list, set[str]]:
     """The nodes that results need, without what shaped the integers; and all that they take."""
     alive = []
@@ -160,9 +170,7 @@ def plain(folder: Path, out: Path) -> Path:
             matrix = node.op_type == "MatMulNBits"
             inputs = [node.input[0], name] if matrix else [name, node.input[1]]
             node = helper.make_node("MatMul" if matrix else "Gather", inputs, node.output)
-        for item in node.attribute:
-            if node.op_type == "Cast" and item.name == "to" and item.i == onnx.TensorProto.FLOAT16:
-                item.i = onnx.TensorProto.FLOAT
+        single(node)
         nodes.append(node)
     nodes, used = needed(nodes, {value.name for value in graph.output})
     for name, tensor in stored.items():

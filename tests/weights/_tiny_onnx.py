@@ -30,6 +30,7 @@ class Bundle:
     apart: bool = False  # the embedding in a file of its own, as transformers.js has it
     external: bool = True
     masked: bool = False  # "multi": by what is added to the scores
+    square: bool = False  # its mask cut out of that of all pairs of tokens
     window: int = -1
     dtype: type = np.float32
     H: int = 4
@@ -183,11 +184,14 @@ class Writer:
         )
         keys = self.add("Range", zero, size, one)
         rows = self.add("Range", self.add("Sub", size, tokens), size, one)
-        rows = self.add("Unsqueeze", rows, self.store(np.array([1])))
-        seen = self.add("LessOrEqual", keys, rows)
+        places = self.add("Unsqueeze", keys if self.bundle.square else rows,
+                          self.store(np.array([1])))  # fmt: skip
+        seen = self.add("LessOrEqual", keys, places)
         if self.bundle.window > 0:
-            first = self.add("Sub", rows, self.store(np.array(self.bundle.window)))
+            first = self.add("Sub", places, self.store(np.array(self.bundle.window)))
             seen = self.add("And", seen, self.add("Greater", keys, first))
+        if self.bundle.square:
+            seen = self.add("Gather", seen, rows, axis=0)
         low = self.store(np.array(np.finfo(number).min, number))
         added = self.add("Where", seen, self.store(np.array(0, number)), low)
         self.added = self.add("Unsqueeze", added, self.store(np.array([0, 1])))

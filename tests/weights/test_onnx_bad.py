@@ -105,6 +105,15 @@ def test_a_window_in_the_mask_is_held_to_the_configuration(bundle):
     refused(folder, InvalidWeights, "the graph has sliding_window 24, the configuration 25")
 
 
+def test_a_mask_cut_out_of_one_too_large_to_compute(bundle):
+    made = {"family": "mistral", "attention": "multi", "masked": True, "square": True, "P": 8192}
+    for window, found in ((-1, None), (24, 24)):
+        config = open_source(bundle(**made, window=window)).config()
+        assert config["sliding_window"] == found
+    folder = bundle(**made, window=3000)
+    refused(folder, UnsupportedModel, "the number 3000, which may be a window")
+
+
 def test_a_window_that_begins_elsewhere_after_more_tokens(bundle):
     """Half of all tokens are seen: no window of one size."""
 

@@ -1,13 +1,15 @@
 """The mask that a graph adds to the scores of attention: the causal one, or one with a window.
 
 Each exporter computes it in a way of its own, of the sizes of the inputs. So it is told by what it
-is: of a text from its beginning, and of a few tokens after others, up to the longest text that the
-graph has positions for. How many tokens the last one of that text sees is the window.
+is: of a text from its beginning, and of a token after others, up to the longest text that the graph
+has positions for. How many tokens the last one of that text sees is the window.
 """
+
+from collections.abc import Iterator
 
 from ane_book.errors import UnsupportedModel
 from ane_book.weights.onnx.evaluate import NotComputed, evaluate
-from ane_book.weights.onnx.file import Graph, describe
+from ane_book.weights.onnx.file import Graph, Stored, describe
 import numpy as np
 
 __all__ = ["window_of"]
@@ -19,7 +21,9 @@ OPERATORS = {
     "Min", "Mul", "Neg", "Not", "Or", "Range", "ReduceSum", "Reshape", "Shape", "Size", "Slice",
     "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
 }  # fmt: skip
-MOST = 1 << 24  # numbers that are made for a mask on the way
+MOST = 1 << 22  # numbers that are made for a mask on the way
+FEW = 64  # tokens that any mask can be made for
+WHOLE = 512  # tokens of the longest text whose mask is looked at from its beginning on
 HIDDEN = -1e4  # at most so much is added to the score of a token that is not seen
 
 
@@ -29,13 +33,14 @@ def window_of(graph: Graph, name: str, longest: int) -> int | None:
     longest: the tokens that the graph has positions for. Raises UnsupportedModel where a token
     sees others than itself and the last ones before it.
     """
-    seen = _seen(graph, name, 1, longest - 1)
-    window = int(seen[0].sum()) if seen.size == longest else longest
-    for tokens, past in ((4, 0), (1, 4), (4, window), (1, longest - 1)):
+    length, seen = _of_the_last(graph, name, longest)
+    window = int(seen[0].sum()) if seen.size == length else length
+    text = min(window + 4, WHOLE)  # some graphs take several tokens at the beginning only
+    for tokens, past in ((4, 0), (1, 4), (text, 0), (1, min(window, length - 1)), (1, length - 1)):
         found, rows = _seen(graph, name, tokens, past), past + np.arange(tokens)[:, None]
         columns = np.arange(past + tokens)
         wanted = columns <= rows
-        if window < longest:
+        if window < length:
             wanted &= columns > rows - window
         if found.shape != wanted.shape or (found != wanted).any():
             raise UnsupportedModel(
@@ -43,7 +48,43 @@ def window_of(graph: Graph, name: str, longest: int) -> int | None:
                 f"after {past}; each has to see itself and all before it, or the last ones, and "
                 "none after"
             )
-    return window if window < longest else None
+    return window if window < length else None
+
+
+def _of_the_last(graph: Graph, name: str, longest: int) -> tuple[int, np.ndarray]:
+    """How long a text the mask can be made for, and what its last token sees.
+
+    Where that is not the longest, because the mask is cut out of one for all pairs of tokens, no
+    number in the graph may be a window between the two.
+    """
+    length = longest
+    while True:
+        try:
+            seen = _seen(graph, name, 1, length - 1)
+            break
+        except UnsupportedModel:
+            if length <= FEW:
+                raise
+            length //= 2
+    for number in _numbers(graph, name) if length < longest else ():
+        if length - 4 < abs(number) <= longest:
+            raise UnsupportedModel(
+                f"{graph.path}: attention's mask {name} has the number {number}, which may be a "
+                f"window, and can be computed for {length} tokens only"
+            )
+    return length, seen
+
+
+def _numbers(graph: Graph, name: str) -> Iterator[int]:
+    """The whole numbers in the nodes that a value rests on."""
+    for node in _makers(graph, name):
+        tensors = [graph.stored[i] for i in node.input if i in graph.stored]
+        for item in node.attribute:
+            yield from (item.i, *item.ints)
+            tensors.append(Stored(graph, item.t))
+        for stored in tensors:
+            if stored.kind in ("INT64", "INT32"):
+                yield from stored.array().reshape(-1).tolist()
 
 
 def _seen(graph: Graph, name: str, tokens: int, past: int) -> np.ndarray:
