@@ -110,6 +110,9 @@ def run(
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
     recipe: dict,
     sampling: dict,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="The prompt is token ids: 151644 8948 198.")
+    ] = False,
     precision: options.Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
@@ -117,7 +120,8 @@ def run(
     """Answer one prompt; a reference model is converted on first use."""
     if prompt == "-":
         prompt = sys.stdin.read()
-    answer(load(model, TEXT, precision, backend, force, **recipe), prompt, sampling)
+    asked = options.token_ids(prompt) if tokens else prompt
+    answer(load(model, TEXT, precision, backend, force, **recipe), asked, sampling)
 
 
 @app.command()

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Literal, Union, get_args, get_origin
 
+from ane_book.errors import InvalidInput
 from ane_book.options import Recipe, Sampling
 from annotated_types import Ge
 from pydantic.fields import FieldInfo
@@ -64,6 +65,14 @@ FLAGS = {
     "argmax_output": ("--argmax-output",),
 }
 TYPED = {"shard_limit": str, "tiers": str}  # "1GB", "128,256"
+
+
+def token_ids(text: str) -> list[int]:
+    """The token ids that a text lists; raises InvalidInput."""
+    try:
+        return [int(word) for word in text.split()]
+    except ValueError:
+        raise InvalidInput("--tokens takes whole numbers, such as '151644 8948 198'") from None
 
 
 def given(**options) -> dict:

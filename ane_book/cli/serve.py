@@ -1,7 +1,9 @@
 """`ane-book serve`: bundles behind OpenAI's API."""
 
+import asyncio
 from importlib.util import find_spec
 from pathlib import Path
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
@@ -21,23 +23,40 @@ Models = Annotated[
         help="Reference models, bundles' folders, or weights to convert; NAME=MODEL names one."
     ),
 ]
+Host = Annotated[str, typer.Option(help="Address; any but loopback needs a key.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: one that is free.")]
+Key = Annotated[
+    str | None, typer.Option(envvar="ANE_BOOK_API_KEY", help="What clients have to show.")
+]
+Socket = Annotated[
+    Path | None, typer.Option(help="Also answer lines of JSON on a unix socket here.")
+]
+Stdin = Annotated[
+    bool, typer.Option("--stdin", help="Answer lines of stdin on stdout, and nothing else.")
+]
+Origins = Annotated[
+    list[str] | None, typer.Option(help="Origin of pages that may ask, as http://host:port.")
+]
+Memory = Annotated[str | None, typer.Option(help="Most bytes of models at once, such as 4GB.")]
+Queue = Annotated[int, typer.Option(min=0, help="Most requests that wait.")]
+Seconds = Annotated[float, typer.Option(min=0.1, help="Seconds for a request, with its wait.")]
+Texts = Annotated[
+    bool, typer.Option("--log-texts", help="Write prompts and answers into the log, too.")
+]
 
 
 def serve(
     models: Models,
-    host: Annotated[str, typer.Option(help="Address; any but loopback needs a key.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: one that is free.")] = 8000,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="ANE_BOOK_API_KEY", help="What clients have to show.")
-    ] = None,
-    cors: Annotated[
-        list[str] | None, typer.Option(help="Origin of pages that may ask, as http://host:port.")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Most bytes of models at once, such as 4GB.")
-    ] = None,
-    queue: Annotated[int, typer.Option(min=0, help="Most requests that wait.")] = 64,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for a request.")] = 600.0,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    api_key: Key = None,
+    socket: Socket = None,
+    stdin: Stdin = False,
+    cors: Origins = None,
+    memory: Memory = None,
+    queue: Queue = 64,
+    timeout: Seconds = 600.0,
+    log_texts: Texts = False,
     precision: options.Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
@@ -46,30 +65,47 @@ def serve(
 
     Ctrl-C or SIGTERM finishes what runs; a second one ends at once.
     """
-    _check_extra()
-    if host not in ("127.0.0.1", "localhost", "::1") and not api_key:
-        raise InvalidInput(
-            f"{host} can be reached by others: give an API key (--api-key, or ANE_BOOK_API_KEY)"
-        )
+    _check(host, api_key, socket)
     from ane_book.options import parse_bytes
-    from ane_book.serve.app import create_app
-    from ane_book.serve.server import run
 
     limit = None if memory is None else parse_bytes(memory)
     backend = None if backend == "auto" else backend
-    found = [_model(model, precision=precision, backend=backend, force=force) for model in models]
-    app = create_app(
-        found, memory=limit, key=api_key, origins=tuple(cors or ()), waiting=queue, seconds=timeout
-    )
-    raise typer.Exit(0 if run(app, host, port, timeout) else 130)
+    found = [_model(each, precision=precision, backend=backend, force=force) for each in models]
+    if stdin:
+        _answer_stdin(found)
+        return
+    from ane_book.serve.app import create_app
+    from ane_book.serve.server import run
+
+    told = {"waiting": queue, "seconds": timeout, "texts": log_texts}
+    app = create_app(found, memory=limit, key=api_key, origins=tuple(cors or ()), **told)
+    raise typer.Exit(0 if run(app, host, port, socket, timeout) else 130)
 
 
-def _check_extra() -> None:
+def _check(host: str, key: str | None, socket: Path | None) -> None:
+    """Raise InvalidInput for what can be told before a model is looked at."""
     missing = [name for module, name in NEEDED.items() if find_spec(module) is None]
     if missing:
         raise InvalidInput(
             f"to serve, run `pip install 'ane-book[serve]'`; {', '.join(missing)} is missing"
         )
+    if host not in ("127.0.0.1", "localhost", "::1") and not key:
+        raise InvalidInput(
+            f"{host} can be reached by others: give an API key (--api-key, or ANE_BOOK_API_KEY)"
+        )
+    if socket is not None and not hasattr(asyncio, "start_unix_server"):
+        raise InvalidInput("this system has no unix sockets; leave --socket out")
+
+
+def _answer_stdin(models: list["Model"]) -> None:
+    """A line for each line, until there are no more."""
+    from ane_book.serve.lines import answer_lines
+    from ane_book.serve.pool import TEXT
+
+    if len(models) > 1 or models[0].task != TEXT:
+        raise InvalidInput("--stdin takes one model, which generates text")
+    for line in answer_lines(sys.stdin, *models[0].slots()):
+        print(line, flush=True)
 
 
 def _model(given: str, **how: str | bool | None) -> "Model":

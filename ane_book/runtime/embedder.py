@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ane_book.bundle import Bundle
-from ane_book.errors import InvalidBundle, InvalidInput, InvalidType
+from ane_book.errors import InvalidBundle, InvalidInput, InvalidType, PromptTooLong
 from ane_book.host import text_mask
 from ane_book.runtime.backends import Backend
 from ane_book.runtime.encoder import Encoder
@@ -55,10 +55,16 @@ class Embedder(Encoder):
         texts = _checked(texts)
         return self.vectors([self.encode(text, f"text {i}") for i, text in enumerate(texts)])
 
-    def encode(self, text: str, what: str = "the text") -> list[int]:
-        """A text's token ids, at most `max_tokens`; `what` is its name in an error."""
+    def encode(self, text: str, what: str = "the text", cut: bool = True) -> list[int]:
+        """A text's token ids; `what` is its name in an error.
+
+        cut: to `max_tokens`; without it a longer text raises PromptTooLong.
+        """
         check_text(text, what)
-        return self._words.encode(text, special=True, most=self.max_tokens)
+        ids = self._words.encode(text, special=True, most=self.max_tokens if cut else None)
+        if len(ids) > self.max_tokens:
+            raise PromptTooLong(f"{what} has {len(ids)} tokens; {self.max_tokens} at most")
+        return ids
 
     def vectors(self, token_ids: Sequence[Sequence[int]]) -> np.ndarray:
         """What `embed` gives, of token ids: 1 to `max_tokens` for each text."""

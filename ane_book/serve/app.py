@@ -24,6 +24,7 @@ from starlette.responses import Response
 __all__ = ["create_app"]
 
 BODY = 4 << 20  # bytes: a million tokens
+BODY_S = 30.0  # until one has to be there
 SOURCE_TOKENS, COMPLETION_TOKENS = 50, 16  # of an answer, where the request says nothing
 AT_A_TIME = 16  # texts, between two looks at whether somebody still waits for their vectors
 DESCRIPTION = "Language models from bundles of the ANE Book, as OpenAI's clients ask for them."
@@ -83,7 +84,7 @@ class _Text(_Work):
             if isinstance(made, Piece):
                 facts.setdefault("first_s", self._note.since())
             else:
-                shape.done[made.index] = made
+                shape.add(made)
                 facts |= {"completion_tokens": shape.completion_tokens, **shape.figures()}
                 facts |= {"cached_tokens": shape.cached, "finish": made.result.finish_reason}
                 del facts["elapsed_s"]
@@ -140,7 +141,9 @@ def embedded(embedder: Embedder, texts: list[str | list[int]]) -> Iterator[tuple
     """A vector (C,) and a number of tokens for each text, some at a time."""
     ids = []
     for i, text in enumerate(texts):
-        ids.append(embedder.encode(text, f"input {i}") if isinstance(text, str) else text)
+        ids.append(
+            embedder.encode(text, f"input {i}", cut=False) if isinstance(text, str) else text
+        )
         yield None
     for start in range(0, len(ids), AT_A_TIME):
         part = ids[start : start + AT_A_TIME]
@@ -150,10 +153,12 @@ def embedded(embedder: Embedder, texts: list[str | list[int]]) -> Iterator[tuple
 class Service:
     """What the routes share."""
 
-    def __init__(self, pool: Pool, work: Work, seconds: float):
-        self.pool, self.work, self.seconds = pool, work, seconds
+    def __init__(self, pool: Pool, work: Work, seconds: float, texts: bool):
+        self.pool, self.work, self.seconds, self.texts = pool, work, seconds, texts
 
     def text(self, request: Request, model: Model, asked, ask: Ask, shape) -> Response:
+        if self.texts:
+            request.state.note.facts |= {"prompts": ask.prompts, "answers": shape.texts}
         job = Job(model, lambda slot: answers(slot, ask))
         return _Text(self, job, request.state.note, shape, asked)
 
@@ -173,6 +178,9 @@ class Service:
 
     def embedding(self, request: Request, asked: requests.Embedding) -> Response:
         model = self.pool.find(asked.model, EMBEDDING)
+        if asked.dimensions not in (None, model.size):
+            message = f"{model.name} makes vectors of {model.size} numbers; leave dimensions out"
+            raise Refusal(400, message, code="unsupported_value", param="dimensions")
         job = Job(model, lambda embedder: embedded(embedder, asked.texts()))
         return _Vectors(self, job, request.state.note, asked.encoding_format)
 
@@ -204,13 +212,14 @@ def create_app(
     slots: int = 1,
     seconds: float = 600.0,
     body: int = BODY,
+    texts: bool = False,
 ) -> FastAPI:
     """The application. `app.state.work` is its queue, to be closed before the server is stopped.
 
     models: what is served, see `ane_book.serve.pool.bundle_model`. memory: most bytes of models at
     once. key: what clients have to show. origins: web pages of which sites may ask. waiting: most
     requests in the queue. slots: requests at work at once. seconds: for a request, with its wait.
-    body: most bytes of one.
+    body: most bytes of one. texts: write prompts and answers into the log.
 
     Raises InvalidInput.
     """
@@ -221,15 +230,15 @@ def create_app(
         redoc_url=None, default_response_class=Json,
     )  # fmt: skip
     app.state.work, watch = work, Watch(work)
-    _add_routes(app, Service(pool, work, seconds))
+    _add_routes(app, Service(pool, work, seconds, texts))
     _add_looks(app, work, watch)
     add_page(app)
     _add_refusals(app)
+    app.add_middleware(Gate, watch=watch, key=key, seconds=min(seconds, BODY_S), body=body)
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
-    app.add_middleware(Gate, watch=watch, key=key, seconds=seconds, body=body)
     return app
 
 
@@ -295,4 +304,4 @@ def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException):
         what = f"{request.method} {request.url.path[:100]}: {error.detail}"
-        return await refused(request, Refusal(error.status_code, what))
+        return Json(Refusal(error.status_code, what).body(), error.status_code, error.headers)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 import hmac
 import logging
+import re
 from uuid import uuid4
 
 from ane_book.serve.api.answers import as_json
@@ -66,12 +67,13 @@ class Gate:
         """Raise Refusal for whoever may not ask."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         if self.key is None:
-            host = headers.get(b"host", "").rpartition(":")
-            if (host[0] or host[2]) not in LOCAL and headers.get(b"host") != "[::1]":
+            host = re.sub(r":\d*$", "", headers.get(b"host", LOCAL[0]))
+            if host.lower() not in LOCAL:
                 raise Refusal(403, "without an API key this server is for localhost alone")
-        elif scope["path"] not in OPEN and scope["method"] != "OPTIONS":
-            shown = headers.get(b"authorization", "").removeprefix("Bearer ").encode()
-            if not hmac.compare_digest(shown, self.key.encode()):
+        elif scope["path"] not in OPEN:
+            scheme, _, shown = headers.get(b"authorization", "").partition(" ")
+            right = hmac.compare_digest(shown.encode("latin-1"), self.key.encode())
+            if scheme.lower() != "bearer" or not right:
                 raise Refusal(401, "the API key is missing or wrong", code="invalid_api_key")
         kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":

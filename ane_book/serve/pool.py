@@ -30,7 +30,8 @@ class Model:
     """What may be served by a name.
 
     bytes: what it takes in memory, about. slots: opens it, for as many requests at once as there
-    are slots. argmax: it gives the likeliest token alone. seal: of its bundle.
+    are slots. context: most tokens of prompt and answer, or of a text. size: of a vector, or of a
+    hidden state. argmax: it gives the likeliest token alone. seal: of its bundle.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Model:
     bytes: int
     slots: Callable[[], list]
     context: int
+    size: int
     created: int
     argmax: bool = False
     seal: str = ""
@@ -58,9 +60,16 @@ def bundle_model(
         return [Slot(Session(bundle, **how)) for _ in range(slots)]
 
     return Model(
-        name, manifest.task, slots * sum(manifest.files.values()), opened, manifest.context,
-        int((bundle.path / "manifest.json").stat().st_mtime), manifest.argmax_output, manifest.seal,
-    )  # fmt: skip
+        name,
+        manifest.task,
+        bytes=slots * sum(manifest.files.values()),
+        slots=opened,
+        context=manifest.context,
+        size=manifest.embedding.shape[1],
+        created=int((bundle.path / "manifest.json").stat().st_mtime),
+        argmax=manifest.argmax_output,
+        seal=manifest.seal,
+    )
 
 
 @dataclass

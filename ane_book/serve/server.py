@@ -4,12 +4,17 @@ The first SIGTERM or Ctrl-C: nothing new is taken, what waits is refused, what r
 second one ends at once.
 """
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 import signal
+import socket
 import sys
 
 from ane_book.errors import InvalidInput
+from ane_book.serve.lines import listen
+from ane_book.serve.pool import TEXT
 from ane_book.serve.watch import log_lines
 from fastapi import FastAPI
 import uvicorn
@@ -20,9 +25,26 @@ __all__ = ["run"]
 class _Server(uvicorn.Server):
     """uvicorn's, with our way to end."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI):
+    def __init__(
+        self, config: uvicorn.Config, app: FastAPI, path: Path | None, grace: float, told: str
+    ):
         super().__init__(config)
-        self._work = app.state.work
+        self._work, self._path, self._grace, self._told = app.state.work, path, grace, told
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._path is not None:
+            model = self._work.pool.find(None, TEXT)
+            self._lines, self._busy = await listen(self._path, self._work, model, self._grace)
+        await super().startup(sockets)
+        print(self._told, file=sys.stderr, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._path is not None:
+            self._lines.close()
+            self._path.unlink(missing_ok=True)
+        await super().shutdown(sockets)
+        while self._path is not None and self._busy and not self.force_exit:
+            await asyncio.sleep(0.05)
 
     def handle_exit(self, sig: int, frame) -> None:
         self.force_exit = self.should_exit
@@ -41,25 +63,35 @@ class _Server(uvicorn.Server):
                 signal.signal(sig, handler)
 
 
-def run(app: FastAPI, host: str = "127.0.0.1", port: int = 8000, grace: float = 600.0) -> bool:
+def run(
+    app: FastAPI,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    path: Path | None = None,
+    grace: float = 600.0,
+) -> bool:
     """Serve until a signal; whether everything that ran was finished.
 
-    grace: seconds for that. Raises InvalidInput where the address cannot be had.
+    path: of a unix socket beside it. grace: seconds for a request, and for what runs at the end.
+    Raises InvalidInput where the address or the path cannot be had.
     """
     log_lines()
-    config = uvicorn.Config(
-        app, host=host, port=port, log_config=None, access_log=False, server_header=False,
-        timeout_graceful_shutdown=int(grace), lifespan="off", ws="none",
-    )  # fmt: skip
-    server = _Server(config, app)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = config.bind_socket()
-    except SystemExit:
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
         raise InvalidInput(
-            f"{host}:{port} cannot be listened on: another program may have the port (--port)"
+            f"{host}:{port} cannot be listened on: {error.strerror}; --port takes another"
         ) from None
-    names, port = ", ".join(app.state.work.pool.models), listening.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    print(f"serving {names} at http://{shown}:{port}/v1", file=sys.stderr, flush=True)
+    pool = app.state.work.pool
+    with pool.borrowed(next(iter(pool.models.values()))):
+        pass  # what cannot be opened is told before anybody asks
+    shown, port = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
+    told = f"serving {', '.join(pool.models)} at http://{shown}:{port}/v1"
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
+        timeout_graceful_shutdown=int(grace),
+    )  # fmt: skip
+    server = _Server(config, app, path, grace, told)
     server.run(sockets=[listening])
     return not server.force_exit

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.runtime.answer import Result
 from ane_book.text.chat import Messages
@@ -71,7 +72,10 @@ class Slot:
         """A prompt's token ids."""
         if isinstance(prompt, list) and isinstance(prompt[0], int):
             return prompt
-        return self.session.encode(prompt, ask.system, ask.plain)
+        ids = self.session.encode(prompt, ask.system, ask.plain)
+        if not ids:
+            raise InvalidInput("the prompt is empty; give at least one character")
+        return ids
 
     def keep(self, ids: list[int]) -> int:
         """Forget what an answer to these tokens cannot use; how many are kept."""

@@ -36,6 +36,7 @@ class _Shape:
     seal: str
     prompt_tokens: int = 0  # of all prompts
     done: dict[int, Finished] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
     start: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -43,6 +44,11 @@ class _Shape:
 
     def __post_init__(self):
         self.id = f"{self.prefix}-{uuid4().hex}"
+
+    def add(self, done: Finished) -> None:
+        """Take an answer that is whole."""
+        self.done[done.index] = done
+        self.texts.append(done.result.text)
 
     def _head(self, kind: str) -> dict:
         said = {"id": self.id, "object": kind, "created": self.created, "model": self.model}

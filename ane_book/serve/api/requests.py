@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 
 from ane_book.options import Real, Whole
 from ane_book.serve.api.refusal import Refusal
+from ane_book.serve.slot import Ask
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Chat", "Completion", "Embedding", "Message", "refuse_invalid"]
+__all__ = ["Chat", "Completion", "Embedding", "Line", "refuse_invalid"]
 
 #: Fields of OpenAI's that are not served, with the values that ask for nothing. None always does.
 UNSERVED: dict[str, tuple] = {
@@ -184,6 +185,29 @@ class Embedding(_Request):
         if isinstance(self.input, str) or isinstance(self.input[0], int):
             return [self.input]
         return self.input
+
+
+class Line(BaseModel):
+    """A line on a socket or on stdin: token ids, or a question."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tokens: Ids | None = None
+    prompt: str | None = None
+    system: str | None = None
+    max_tokens: Whole = Field(50, ge=1)
+    temperature: Real = Field(0.0, ge=0)
+    top_p: Real | None = Field(None, gt=0, le=1)
+    top_k: Whole | None = Field(None, ge=1)
+    seed: Whole | None = Field(None, ge=0)
+    stop: list[str] = Field([], max_length=16)
+
+    def ask(self) -> Ask:
+        """What is asked; raises Refusal."""
+        if (self.tokens is None) == (self.prompt is None):
+            raise Refusal(400, "give either tokens or a prompt", code="invalid_value")
+        sampling = self.model_dump(exclude={"tokens", "prompt", "system", "seed"})
+        return Ask([self.tokens or self.prompt], sampling, 1, self.seed, self.system)
 
 
 def refuse_invalid(errors: list[dict]) -> Refusal:

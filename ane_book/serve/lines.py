@@ -1,0 +1,175 @@
+"""The source's other ways in: a line a request, on a unix socket or on stdin.
+
+    {"tokens": [151644, 8948], "max_tokens": 50}       token ids, as they are
+    {"prompt": "What is 2+2?", "system": "Be brief."}  a question, through the chat template
+    151644 8948 198|20                                 on stdin: token ids, most of the answer's
+
+A line of JSON gets a line of JSON, a line of token ids those of its answer. Answers are greedy
+unless a temperature is given. A socket's answers wait in the queue with all others.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+import json
+import os
+from pathlib import Path
+import select
+import socket
+import stat
+import sys
+import time
+
+from ane_book.errors import AneBookError, InvalidInput
+from ane_book.serve.api import requests
+from ane_book.serve.api.answers import as_json
+from ane_book.serve.api.refusal import Refusal, refusal_of
+from ane_book.serve.pool import Model
+from ane_book.serve.slot import Ask, Finished, Slot, answers
+from ane_book.serve.work import Gone, Job, Work
+from pydantic import ValidationError
+
+__all__ = ["answer_lines", "listen"]
+
+LONGEST = 4 << 20  # bytes of a line
+LOOK_S = 0.05  # between two looks at whether a client of a socket is still there
+
+
+def asked(line: str | bytes) -> Ask:
+    """What a line asks; raises Refusal."""
+    try:
+        if line.lstrip()[:1] not in ("{", b"{"):
+            line = _from_ids(line if isinstance(line, str) else line.decode())
+        request = requests.Line.model_validate_json(line)
+    except ValidationError as error:
+        found = [{**e, "loc": ("line", *e["loc"])} for e in error.errors(include_url=False)]
+        raise requests.refuse_invalid(found) from None
+    except UnicodeError:
+        raise Refusal(400, "a line has to be UTF-8", code="invalid_json") from None
+    return request.ask()
+
+
+def _from_ids(line: str) -> str:
+    """Token ids and, behind a bar, the most tokens of an answer, as JSON."""
+    ids, bar, most = line.partition("|")
+    try:
+        asked = {"tokens": [int(word) for word in ids.split()]}
+        return json.dumps(asked | ({"max_tokens": int(most)} if bar else {}))
+    except ValueError:
+        raise Refusal(
+            400, "a line is JSON, or token ids like 151644 8948 198|20", code="invalid_json"
+        ) from None
+
+
+def told(done: Finished, start: float) -> dict:
+    """An answer as the source has it."""
+    result = done.result
+    return {
+        "text": result.text,
+        "tokens": result.token_ids,
+        "prompt_tokens": result.prompt_tokens,
+        "gen_tokens": len(result.token_ids),
+        "prefill_tps": result.prefill_tps,
+        "decode_tps": result.decode_tps,
+        "elapsed_s": round(time.monotonic() - start, 4),
+    }
+
+
+def answer_lines(lines: Iterable[str], slot: Slot) -> Iterator[str]:
+    """A line for each that is not blank, of one model, in turn."""
+    for line in filter(str.strip, lines):
+        start, ids = time.monotonic(), not line.lstrip().startswith("{")
+        try:
+            *_, done = answers(slot, asked(line))
+        except (Refusal, AneBookError) as error:
+            yield as_json(refusal_of(error, "the model").body()).decode()
+            continue
+        words = " ".join(map(str, done.result.token_ids))
+        yield words if ids else as_json(told(done, start)).decode()
+
+
+async def listen(
+    path: Path, work: Work, model: Model, seconds: float
+) -> tuple[asyncio.Server, set[asyncio.StreamWriter]]:
+    """A server on a unix socket that only its owner may open, and whom it is answering just now.
+
+    Raises InvalidInput.
+    """
+    _make_way(path)
+    busy = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, Gone):
+            async for line in _lines(reader):
+                busy.add(writer)
+                writer.write(await _answer(line, work, model, seconds, writer) + b"\n")
+                await writer.drain()
+                busy.discard(writer)
+        busy.discard(writer)
+        writer.close()
+
+    before = os.umask(0o177)
+    try:
+        return await asyncio.start_unix_server(serve, path, limit=LONGEST), busy
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror or error}") from None
+    finally:
+        os.umask(before)
+
+
+def _make_way(path: Path) -> None:
+    """Take away the socket of a server that is gone."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise InvalidInput(f"{path} exists and is no socket; give another path (--socket)")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise InvalidInput(f"{path}: another server listens there; give another path (--socket)")
+
+
+async def _lines(reader: asyncio.StreamReader):
+    while True:
+        try:
+            line = await reader.readuntil(b"\n")
+        except asyncio.IncompleteReadError as end:
+            if end.partial.strip():
+                yield end.partial
+            return
+        except asyncio.LimitOverrunError:
+            return
+        if line.strip():
+            yield line
+
+
+async def _answer(line: bytes, work: Work, model: Model, seconds: float, writer) -> bytes:
+    start = time.monotonic()
+    try:
+        ask = asked(line)
+        job = Job(model, lambda slot: answers(slot, ask))
+        async with work.doing(job, _watch(writer), seconds):
+            *_, done = [made async for made in job.events()]
+        return as_json(told(done, start))
+    except Refusal as refusal:
+        return as_json(refusal.body())
+
+
+def _watch(writer: asyncio.StreamWriter) -> Callable:
+    """Tells when both directions are closed: whoever has sent all may still read.
+
+    Linux alone tells the two apart; elsewhere an answer is made to its end.
+    """
+    poll = select.poll()
+    poll.register(writer.get_extra_info("socket").fileno(), 0)
+
+    async def receive() -> dict:
+        while sys.platform != "linux" or not poll.poll(0):
+            await asyncio.sleep(LOOK_S)
+        return {"type": "http.disconnect"}
+
+    return receive

@@ -1,0 +1,113 @@
+"""Requests that are wrong, each in its own way, with what has to come back."""
+
+from dataclasses import dataclass
+import json
+
+KEY = "sesame"
+BODY = 1 << 20  # bytes that the server under test takes
+JSON = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
+CHAT, COMPLETION, VECTORS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request, and the status, words and field of its refusal."""
+
+    what: str
+    path: str
+    content: bytes
+    status: int
+    says: str
+    param: str | None = None
+    method: str = "POST"
+    headers: tuple = tuple(JSON.items())
+
+
+def raw(what: str, content: bytes, status: int, says: str, path: str = CHAT, **more) -> Case:
+    return Case(what, path, content, status, says, **more)
+
+
+def chat(what: str, says: str, param: str | None, status: int = 400, **fields) -> Case:
+    asked = {"model": "talker", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+    return Case(what, CHAT, json.dumps(asked | fields).encode(), status, says, param)
+
+
+def text(what: str, says: str, param: str | None, status: int = 400, **fields) -> Case:
+    asked = {"model": "talker", "prompt": "Hi", "max_tokens": 2}
+    return Case(what, COMPLETION, json.dumps(asked | fields).encode(), status, says, param)
+
+
+def vectors(what: str, says: str, param: str | None, status: int = 400, **fields) -> Case:
+    asked = {"model": "encoder", "input": "Hi"}
+    return Case(what, VECTORS, json.dumps(asked | fields).encode(), status, says, param)
+
+
+def headers(**changes: str | None) -> tuple:
+    changed = JSON | {name.replace("_", "-"): value for name, value in changes.items()}
+    return tuple((k, v) for k, v in changed.items() if v is not None)
+
+
+def message(**fields) -> dict:
+    return {"messages": [{"role": "user", "content": "Hi"} | fields]}
+
+
+CASES = [
+    raw("no JSON", b"{'model': 1}", 400, "the body is not JSON"),
+    raw("half of it", b'{"model": "talker", "messages": [', 400, "the body is not JSON"),
+    raw("no UTF-8", b'{"model": "\xff\xfe"}', 400, "parsing the body"),
+    raw("a list", b"[1, 2]", 400, "a JSON object"),
+    raw("nothing", b"", 400, "a JSON object"),
+    raw("null", b"null", 400, "a JSON object"),
+    raw("deep brackets", b"[" * 200_000, 400, "parsing the body"),
+    raw("a number of 5,000 digits", b'{"max_tokens": ' + b"9" * 5000 + b"}", 400, "the body"),
+    raw("10 MB", b'{"prompt": "' + b"x" * 10_000_000 + b'"}', 413, "at most 1,048,576 bytes"),
+    raw("a form", b"model=talker", 415, "application/json",
+        headers=headers(content_type="application/x-www-form-urlencoded")),
+    raw("no key", b"{}", 401, "API key", headers=headers(authorization=None)),
+    raw("a wrong key", b"{}", 401, "API key", headers=headers(authorization="Bearer sesam")),
+    raw("no such path", b"{}", 404, "/v1/images", path="/v1/images"),
+    raw("GET for POST", b"", 405, "GET /v1/chat/completions", method="GET"),
+    raw("no such model to look at", b"", 404, "'x' does not exist", path="/v1/models/x",
+        method="GET", param="model"),
+    chat("an unknown model", "'gpt-9' does not exist", "model", 404, model="gpt-9"),
+    chat("a path for a model", "'../../etc' does not exist", "model", 404, model="../../etc"),
+    chat("an encoder to chat with", "makes vectors", "model", model="encoder"),
+    chat("a model that is a number", "model has to be", "model", model=3),
+    chat("no messages", "messages", "messages", messages=[]),
+    chat("a message without a role", "role is missing", "messages.0.role",
+         messages=[{"content": "Hi"}]),
+    chat("a role of its own", "has to be 'system'", "messages.0.role", **message(role="tool")),
+    chat("a picture", "has to be a text", "messages.0.content",
+         **message(content=[{"type": "image_url", "image_url": {"url": "http://x"}}])),
+    chat("a prompt beyond the context", "must fit the context of 128 tokens", None,
+         **message(content="x" * 200)),
+    chat("half a surrogate", "not valid text", None, **message(content="a\ud83d")),
+    chat("a temperature below 0", "temperature has to be", "temperature", temperature=-1),
+    chat("a temperature of NaN", "temperature has to be", "temperature",
+         temperature=float("nan")),
+    chat("a temperature that is text", "temperature has to be", "temperature", temperature="hot"),
+    chat("no tokens", "max_tokens has to be", "max_tokens", max_tokens=0),
+    chat("half a token", "max_tokens has to be", "max_tokens", max_tokens=1.5),
+    chat("a thousand answers", "n has to be", "n", n=1000),
+    chat("tools", "tools is not served here", "tools", tools=[{"type": "function"}]),
+    chat("JSON alone", "response_format is not served here", "response_format",
+         response_format={"type": "json_object"}),
+    chat("an unknown field", "Unrecognized request argument supplied: colour", "colour",
+         colour="red"),
+    chat("a template", "Unrecognized request argument supplied: chat_template", "chat_template",
+         chat_template="{{ 9 ** 9 }}"),
+    text("no prompt", "prompt has to be a text, a list of texts", "prompt", prompt=[]),
+    text("an empty prompt", "the prompt is empty", None, prompt=""),
+    text("tokens beyond the vocabulary", "token id 9999 is outside", None, prompt=[1, 9999]),
+    text("negative tokens", "token id -1 is outside", None, prompt=[-1]),
+    text("texts and tokens", "prompt has to be a text", "prompt", prompt=["a", 1]),
+    text("stop that is a number", "stop has to be", "stop", stop=7),
+    text("best of three", "best_of is not served here", "best_of", best_of=3),
+    vectors("a talker for vectors", "generates text", "model", model="talker"),
+    vectors("no texts", "input has to be", "input", input=[]),
+    vectors("an unknown form", "encoding_format has to be", "encoding_format",
+            encoding_format="int8"),
+    vectors("other dimensions", "64 numbers", "dimensions", dimensions=3),
+    vectors("a text that is too long", "40 at most", None, input="x" * 100),
+    vectors("tokens beyond the vocabulary", "token id 9999 is outside", None, input=[9999]),
+]  # fmt: skip

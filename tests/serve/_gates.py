@@ -1,0 +1,76 @@
+"""An engine that a test holds, and lets go call by call; clients of bare sockets."""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+import dataclasses
+import json
+import socket
+from threading import Semaphore
+import time
+
+from ane_book.serve.pool import Model
+
+
+class Held:
+    """A model whose engine waits before every call until `let` allows one more."""
+
+    def __init__(self, model: Model):
+        self.calls, self._allowed, self._waits = 0, Semaphore(0), False
+        self.model = dataclasses.replace(model, slots=lambda: self._hold(model.slots()))
+
+    def _hold(self, slots: list) -> list:
+        for slot in slots:
+            engine = slot.session._engine
+            engine.forward = self._gated(engine.forward)
+        return slots
+
+    def _gated(self, forward: Callable) -> Callable:
+        def gated(*arguments):
+            self._waits = True
+            assert self._allowed.acquire(timeout=60)
+            self._waits = False
+            self.calls += 1
+            return forward(*arguments)
+
+        return gated
+
+    def let(self, calls: int = 10_000) -> None:
+        self._allowed.release(calls)
+
+    def hold(self) -> None:
+        """Wait before the next call again."""
+        while self._allowed.acquire(blocking=False):
+            pass
+
+    def wait(self) -> None:
+        """Until the engine stands before a call."""
+        until(lambda: self._waits)
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.005)
+
+
+@contextmanager
+def bare(address: str, body: dict | None = None, part: float = 1.0, buffer: int | None = None):
+    """A socket that has sent a chat request, or the first part of its body, and read nothing."""
+    host, port = address.removeprefix("http://").split(":")
+    content = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    with socket.socket() as client:
+        if buffer:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        client.settimeout(60)
+        client.connect((host, int(port)))
+        client.sendall(head.encode() + content[: round(part * len(content))])
+        yield client
+
+
+def chat(text: str = "Hello", **fields) -> dict:
+    """The body of a chat request."""
+    asked = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 8}
+    return asked | fields

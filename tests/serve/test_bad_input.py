@@ -1,0 +1,44 @@
+"""What a client may get wrong: a status and a sentence for each, in OpenAI's shape, and no crash.
+
+The table is also what `book/08-serving.md` shows.
+"""
+
+import json
+
+from _bad_requests import BODY, CASES, KEY
+from _serving import serving
+import httpx
+import pytest
+
+
+@pytest.fixture(scope="module")
+def guarded(models):
+    with serving(*models, key=KEY, body=BODY) as address, httpx.Client(base_url=address) as client:
+        yield client
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
+def test_is_refused(guarded, case):
+    response = guarded.request(case.method, case.path, content=case.content, headers=case.headers)
+    assert response.status_code == case.status, response.text
+    if case.method == "HEAD":
+        return
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert case.says in error["message"], error
+    assert error["param"] == case.param
+    assert "\n" not in error["message"] and "/tmp" not in error["message"]
+    assert response.headers["x-request-id"]
+
+
+def test_it_still_answers(guarded):
+    body = {"model": "talker", "prompt": "Hi", "max_tokens": 2, "logit_bias": None, "user": "me"}
+    response = guarded.post(
+        "/v1/completions", json=body, headers={"authorization": f"Bearer {KEY}"}
+    )
+    assert response.status_code == 200, response.text
+    assert json.loads(response.content)["usage"]["completion_tokens"] == 2
+
+
+def test_there_are_thirty():
+    assert len(CASES) >= 30

@@ -1,0 +1,175 @@
+"""`ane-book serve` in a process of its own: README's lines, its socket, its ways to end."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+from _command import refused, start
+from _gates import bare, chat, until
+from ane_book.runtime import Session
+import httpx
+import pytest
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+SERVE = README[README.index("## Serve") :].split("\n## ")[0]
+NAME = "smollm2-135m-instruct"  # what README asks; here a tiny model has it
+LONG = chat(stream=True, n=16, max_tokens=100)
+
+
+@pytest.fixture
+def begin(talker, tmp_path):
+    """`begin(*arguments)` -> (process, address), ended with the test."""
+    running = []
+
+    def begin(*arguments: str, port: int = 0) -> tuple[subprocess.Popen, str]:
+        model = f"{NAME}={talker.path}"
+        process = start("serve", model, "--port", str(port), "--precision", "fp32", *arguments)
+        running.append(process)
+        line = "{}"
+        while line.startswith("{"):  # what is written before it listens
+            line = process.stderr.readline()
+        found = re.fullmatch(rf"serving {NAME} at (http://127.0.0.1:\d+)/v1\n", line)
+        assert found, line + process.stderr.read()
+        return process, found[1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def code(language: str) -> str:
+    return re.search(rf"^```{language}\n((?:curl|from openai).*?)^```$", SERVE, re.M | re.S)[1]
+
+
+def ask_socket(path: Path, *lines: str, close: bool = True) -> list[dict]:
+    """What comes back for lines, of a client that says when it has sent all, as `nc -U`."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(60)
+        client.connect(str(path))
+        client.sendall("\n".join(lines).encode() + b"\n")
+        if close:
+            client.shutdown(socket.SHUT_WR)
+        with client.makefile() as answers:
+            return [json.loads(answers.readline()) for _ in lines]
+
+
+def test_readmes_lines_and_the_socket_and_a_graceful_end(begin, talker, tmp_path):
+    path = tmp_path / "s"
+    process, address = begin("--socket", str(path))
+    session = Session(talker, precision="fp32")
+
+    if shutil.which("curl"):
+        curl = ["sh", "-c", code("bash").replace("http://localhost:8000", address)]
+        found = json.loads(subprocess.run(curl, capture_output=True, check=True).stdout)
+        expected = session.generate("What is 2+2?", max_tokens=50)
+        assert (found["text"], found["gen_tokens"]) == (expected.text, 50)
+        assert found["prompt_tokens"] == expected.prompt_tokens
+
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(code("python").replace("http://localhost:8000", address), {})
+    expected = session.generate("What is the capital of France?", max_tokens=10_000)
+    assert said.getvalue() == expected.text
+
+    ids = session.encode("Hello")
+    expected = session.generate(ids, max_tokens=5)
+    by_ids, by_text, wrong = ask_socket(
+        path,
+        json.dumps({"tokens": ids, "max_tokens": 5}),
+        json.dumps({"prompt": "Hello", "max_tokens": 5}),
+        json.dumps({"tokens": [70_000]}),
+    )
+    assert by_ids["tokens"] == by_text["tokens"] == expected.token_ids
+    assert (by_ids["text"], by_ids["gen_tokens"]) == (expected.text, 5)
+    assert "token id 70000 is outside" in wrong["error"]["message"]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+    with bare(address, LONG) as client:
+        text = client.recv(1 << 16)
+        assert b"200 OK" in text
+        process.send_signal(signal.SIGTERM)
+        while part := client.recv(1 << 16):
+            text += part
+        assert text.count(b'"finish_reason":"length"') == 16 and b"[DONE]" in text
+    assert process.wait(60) == 0
+    assert not path.exists()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{address}/health")
+    lines = [json.loads(line) for line in process.stderr.read().splitlines()]
+    assert not [line for line in lines if "France" in json.dumps(line) or "2+2" in json.dumps(line)]
+    asked = [line for line in lines if line.get("path") == "/v1/chat/completions"]
+    assert [line["completion_tokens"] for line in asked][-1] == 1600
+    assert asked[0]["model"] == NAME and asked[0]["queue_s"] <= asked[0]["first_s"]
+
+
+def test_after_a_kill_it_starts_again_and_a_second_signal_ends_at_once(begin, tmp_path):
+    path = tmp_path / "s"
+    process, address = begin("--socket", str(path))
+    with bare(address, LONG) as client:
+        assert client.recv(1 << 16)
+        process.kill()
+        process.wait(60)
+        with contextlib.suppress(ConnectionResetError):
+            while client.recv(1 << 16):
+                pass
+    assert path.exists()
+    process, again = begin("--socket", str(path), port=int(address.rpartition(":")[2]))
+    assert again == address
+    assert ask_socket(path, '{"prompt": "Hello", "max_tokens": 2}')[0]["gen_tokens"] == 2
+    with bare(address, LONG) as client:
+        assert client.recv(1 << 16)
+        process.send_signal(signal.SIGTERM)
+        until(lambda: not path.exists())  # it has begun to stop; what runs goes on
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 130
+
+
+def test_stdin_takes_both_forms(talker):
+    session = Session(talker, precision="fp32")
+    ids = session.encode("Hello")
+    expected = session.generate(ids, max_tokens=5)
+    lines = f'{" ".join(map(str, ids))}|5\n\n{{"prompt": "Hello", "max_tokens": 5}}\nwhat?\n'
+    process = start("serve", str(talker.path), "--stdin", "--precision", "fp32")
+    out, err = process.communicate(lines, timeout=120)
+    first, second, third = out.splitlines()
+    assert first == " ".join(map(str, expected.token_ids)), err
+    assert json.loads(second)["text"] == expected.text
+    assert "token ids like" in json.loads(third)["error"]["message"]
+    assert process.returncode == 0
+
+
+class TestRefusedAtTheStart:
+    def test_an_address_for_others_without_a_key(self, talker):
+        assert "give an API key" in refused("serve", str(talker.path), "--host", "0.0.0.0")
+
+    def test_two_models_of_one_name(self, talker):
+        assert "a name of its own" in refused("serve", str(talker.path), str(talker.path))
+
+    def test_a_model_beyond_the_limit(self, talker):
+        assert "more than the limit" in refused("serve", str(talker.path), "--memory", "1KB")
+
+    def test_a_port_that_is_taken(self, talker):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = str(other.getsockname()[1])
+            assert f":{port} cannot be listened on" in refused(
+                "serve", str(talker.path), "--port", port
+            )
+
+    def test_no_model(self):
+        assert "nothing" in refused("serve", "nothing")
+
+    def test_without_the_extra(self, talker, monkeypatch):
+        from ane_book.cli.serve import serve
+        from ane_book.errors import InvalidInput
+
+        module = sys.modules["ane_book.cli.serve"]
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+        with pytest.raises(InvalidInput, match=r"pip install 'ane-book\[serve\]'"):
+            serve([str(talker.path)])

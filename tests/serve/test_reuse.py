@@ -1,0 +1,52 @@
+"""The cache between requests: what is kept, and that nobody can tell by the answer."""
+
+from ane_book.runtime import Session
+from ane_book.serve.pool import bundle_model
+from ane_book.serve.slot import Ask, Finished, Slot, answers
+import pytest
+
+SYSTEM = {"role": "system", "content": "You are of great help to all of us here."}
+T = 16  # tokens of a prefill call
+
+
+def last(slot: Slot, messages: list[dict], **sampling) -> Finished:
+    *_, done = answers(slot, Ask([messages], {"max_tokens": 6, **sampling}))
+    return done
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_turns_and_users_share_whole_calls_and_change_no_token(talker, precision):
+    (slot,) = bundle_model(talker, precision=precision).slots()
+    ran, forward = [], slot.session._engine.forward
+    slot.session._engine.forward = lambda *call: ran.append(call) or forward(*call)
+    cached = []
+    for words in ("Hello", "Something else", "x" * 20):
+        messages = [SYSTEM, {"role": "user", "content": words}]
+        for _ in range(2):
+            ran.clear()
+            done = last(slot, messages, temperature=1.0)
+            fresh = Session(talker, precision=precision)
+            expected = fresh.generate(fresh.encode(messages), max_tokens=6, temperature=0.0)
+            again = last(slot, messages)
+            assert again.result.token_ids == expected.token_ids
+            assert again.result.prompt_tokens == expected.prompt_tokens
+            cached.append(done.cached)
+            left = expected.prompt_tokens - done.cached
+            assert len(ran) >= -(-left // T) + 5
+            messages = [*messages, {"role": "assistant", "content": again.result.text}]
+            messages += [{"role": "user", "content": "And?"}]
+    shared = len("s:" + SYSTEM["content"] + ";u:") // T * T
+    assert cached[0] == 0 and cached[2] == cached[4] == shared == 32
+    assert all(count % T == 0 for count in cached) and min(cached[1::2]) >= 48
+
+
+def test_a_stream_that_was_left_leaves_no_trace(talker):
+    (slot,) = bundle_model(talker).slots()
+    messages = [SYSTEM, {"role": "user", "content": "Hello"}]
+    expected = last(slot, messages).result.token_ids
+    for steps in (1, 2, 3, 5, 8):
+        other = answers(slot, Ask([[{"role": "user", "content": "y" * 70}]], {"max_tokens": 6}))
+        for _ in range(steps):
+            next(other)
+        other.close()
+        assert last(slot, messages).result.token_ids == expected
