@@ -15,7 +15,7 @@ BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance onnx-nodes fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo
+.PHONY: help book test unit conformance onnx-nodes fuzz serve-fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -43,6 +43,9 @@ onnx-nodes: $(INSTALLED) ## convert ONNX's own node tests and run them on the ex
 fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 500 model files (some minutes)
 	$(BIN)/python tests/fuzz/run.py --cases $(or $(N),10000) --seed $(or $(SEED),0)
 	$(BIN)/python tests/weights/damage.py --seed $(or $(SEED),0)
+
+serve-fuzz: $(INSTALLED) ## send the server N requests made of its OpenAPI document, 2,000 by default
+	SERVE_EXAMPLES=$(or $(N),2000) $(BIN)/pytest -q tests/serve/test_schema.py
 
 bench: $(INSTALLED) ## run each benchmark and print its table
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done

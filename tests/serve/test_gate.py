@@ -57,7 +57,7 @@ def test_a_key_and_a_site_that_may_ask(models):
 @pytest.mark.parametrize("texts", [False, True])
 def test_a_line_a_request(models, caplog, texts):
     logger = logging.getLogger("ane_book.serve.requests")
-    with serving(*models, texts=texts) as address, caplog.at_level(logging.INFO, logger.name):
+    with caplog.at_level(logging.INFO, logger.name), serving(*models, texts=texts) as address:
         asked = chat("My secret", max_tokens=3)
         answer = httpx.post(address + CHAT, json=asked, timeout=60)
         httpx.post(address + CHAT, json=asked | {"n": -1})

@@ -1,11 +1,15 @@
 """Requests made of the server's own OpenAPI document: some are right, none breaks it."""
 
+import os
+
 from _gates import until
 import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 import pytest
 import schemathesis
+
+EXAMPLES = int(os.environ.get("SERVE_EXAMPLES", "60"))
 
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])
@@ -19,7 +23,7 @@ def test_no_request_breaks_it(address, mode):
     seen = set()
 
     @given(st.one_of(strategies))
-    @settings(max_examples=60, deadline=None, derandomize=True,
+    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True,
               suppress_health_check=list(HealthCheck))  # fmt: skip
     def ask(case):
         response = case.call()
