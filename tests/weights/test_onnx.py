@@ -5,6 +5,7 @@ import ane_book
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.errors import InvalidInput
 from ane_book.mil.package.reader import Package
+from ane_book.runtime import Session
 from ane_book.weights import open_source
 import numpy as np
 import pytest
@@ -159,3 +160,20 @@ def test_stored_needs_integers(made, tmp_path):
         ane_book.convert(
             str(made("int8")[0]), out=tmp_path / "b", quant="stored", partition="projections"
         )
+
+
+def test_argmax_output_and_tiers_give_the_tokens_of_the_logits(made, tmp_path):
+    """Integers as they are, the choice in the program, and a move between caches in the answer."""
+    folder, _ = made("int4 zero points")
+    recipe = {"context": 64, "prefill": 16, "quant": "stored"}
+    one = ane_book.convert(str(folder), out=tmp_path / "one", **recipe)
+    recipe |= {"argmax_output": True, "tiers": (16, 32)}
+    tiered = ane_book.convert(str(folder), out=tmp_path / "tiered", **recipe)
+    whole, choosing = (Session(bundle, precision="fp32") for bundle in (one, tiered))
+    token = int(whole.prefill([1, 2, 3]).argmax())
+    assert choosing.prefill([1, 2, 3]) == token
+    for _ in range(60):
+        expected = int(whole.decode(token).argmax())
+        assert choosing.decode(token) == expected
+        token = expected
+    assert choosing.position == 63 and all(choosing.tiers.values())
