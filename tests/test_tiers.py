@@ -296,6 +296,17 @@ def test_damaged_tiers_are_refused(bundle, tmp_path, change, message):
         Session(copy)
 
 
+def test_a_part_of_an_encoder_without_functions_is_refused(tagger, tmp_path):
+    copy = Path(shutil.copytree(tagger()[1].path, tmp_path / "bundle"))
+    fields = json.loads((copy / "manifest.json").read_text())
+    (layers,) = fields["packages"]
+    last = layers["layers"][1]
+    fields["packages"].append(layers | {"functions": {}, "layers": [last, last + 1]})
+    (copy / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(InvalidBundle, match="other functions"):
+        Bundle.open(copy)
+
+
 def test_slots_that_the_packages_do_not_have_are_refused(bundle, tmp_path):
     copy = Path(shutil.copytree(bundle.path, tmp_path / "bundle"))
     fields = json.loads((copy / "manifest.json").read_text())

@@ -46,7 +46,7 @@ def _check_functions(manifest: "Manifest", part: Part) -> None:
     raises ValueError."""
     found = {name: (f.tokens, f.slots) for name, f in part.functions.items()}
     plain = {name: (tokens, None) for name, tokens in manifest.functions.items()}
-    if found not in (plain, manifest.tiered):
+    if found not in (plain, manifest.tiered or plain):
         raise ValueError(f"{part.package} has other functions than the first package")
     kept = [_kept(function) for function in part.functions.values()]
     if any(own != kept[0] for own in kept):
