@@ -210,6 +210,9 @@ class Sampling(BaseModel):
     seed: Whole | None = Field(None, ge=0, description="The same seed draws the same tokens.")
     system: str | None = Field(None, description='System prompt; "" is an empty one.')
     stop: Texts = Field((), description="Strings that end the answer, left out of it.")
+    stop_repeat: Whole | None = Field(
+        None, ge=1, description="End the answer with N tokens in a row that it had before."
+    )
     reuse_cache: bool = Field(
         False, description="Keep the cache's tokens that the prompt begins with, as a chat does."
     )

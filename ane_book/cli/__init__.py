@@ -12,7 +12,7 @@ from ane_book import __version__
 from ane_book.cli import options
 from ane_book.cli.check import check
 from ane_book.cli.graph import Precision, Shapes, convert_onnx, is_graph
-from ane_book.cli.load import load
+from ane_book.cli.load import load, load_draft
 from ane_book.cli.machine import cache_command, doctor_command
 from ane_book.cli.models import models_command, plan_command
 from ane_book.cli.output import AsJson, show
@@ -99,7 +99,7 @@ def convert(
 app.command("plan")(plan_command)
 
 
-SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed")
+SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop_repeat")
 
 
 @app.command()
@@ -113,6 +113,7 @@ def run(
     tokens: Annotated[
         bool, typer.Option("--tokens", help="The prompt is token ids: 151644 8948 198.")
     ] = False,
+    draft: options.Draft = None,
     precision: options.Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
@@ -121,7 +122,9 @@ def run(
     if prompt == "-":
         prompt = sys.stdin.read()
     asked = options.token_ids(prompt) if tokens else prompt
-    answer(load(model, TEXT, precision, backend, force, **recipe), asked, sampling)
+    how = precision, backend, force
+    sampling |= {"draft": load_draft(draft, *how)}
+    answer(load(model, TEXT, *how, **recipe), asked, sampling)
 
 
 @app.command()
@@ -131,6 +134,7 @@ def chat(
     model: options.Model,
     recipe: dict,
     sampling: dict,
+    draft: options.Draft = None,
     precision: options.Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
@@ -139,7 +143,9 @@ def chat(
 
     /reset begins anew, /quit or end of input ends, Ctrl-C stops an answer.
     """
-    converse(load(model, TEXT, precision, backend, force, **recipe), sampling)
+    how = precision, backend, force
+    sampling |= {"draft": load_draft(draft, *how)}
+    converse(load(model, TEXT, *how, **recipe), sampling)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from ane_book.progress import progress_bar
 if TYPE_CHECKING:
     from ane_book.runtime import Embedder, Session, Tagger
 
-__all__ = ["load"]
+__all__ = ["load", "load_draft"]
 
 
 def load(
@@ -25,6 +25,15 @@ def load(
     with progress_bar() as progress:
         how = {"precision": precision, "backend": chosen, "force": force, "progress": progress}
         return ane_book.load(model, **how, **given(**recipe))
+
+
+def load_draft(
+    draft: str | None, precision: str, backend: str, force: bool
+) -> "Session | str | None":
+    """Who guesses tokens: "lookup" and None as they are, or a smaller model."""
+    if draft in (None, "lookup"):
+        return draft
+    return load(draft, "text-generation", precision, backend, force)
 
 
 def _task_of(model: str) -> str:

@@ -52,6 +52,14 @@ Force = Annotated[
     bool,
     typer.Option("--force", help="Run a bundle that failed parity by its own evidence, too."),
 ]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        help="Who guesses tokens, for a bundle with --verify to check several in a call: lookup, "
+        "in prompt and answer, or a smaller model of the same tokenizer, by name or bundle. It "
+        "changes the speed, and no token."
+    ),
+]
 BackendName = Annotated[
     Literal["auto", "mil", "coreml"],
     typer.Option(help="mil runs anywhere, coreml on a Mac; auto takes coreml where it can run."),

@@ -68,6 +68,9 @@ def statistics(result: "Result") -> str:
     measured = {"prefill": result.prefill_tps, "decode": result.decode_tps}
     rates = [f"{name} {rate:.1f} tokens/s" for name, rate in measured.items() if rate is not None]
     counts = f"{result.prompt_tokens} + {len(result.token_ids)} tokens"
+    if result.drafted:
+        taken = f"{result.accepted} of {result.drafted} guesses taken"
+        rates.append(f"{taken}, {result.tokens_per_call:.2f} tokens a call")
     return ", ".join([counts, *rates, f"ended by {result.finish_reason}"])
 
 

@@ -1,17 +1,18 @@
-"""An answer: the pieces of a stream while they arrive, and the result when it is whole.
+"""An answer: what ends it, the pieces of a stream while they arrive, and the result when whole.
 
 A session works on one at a time, because there is one cache.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 import time
 
 from ane_book.errors import SessionBusy
+from ane_book.runtime.streaming import TextStream
 
-__all__ = ["Clock", "Result", "Stream", "alone"]
+__all__ = ["Answer", "Clock", "Result", "Stream", "alone", "common_prefix"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,10 @@ class Result:
     token_ids: the generated tokens; the token that ended the answer is the last of them.
     prompt_tokens: length of the prompt, chat markers included.
     prefill_tps, decode_tps: tokens per second, sampling included; None where nothing was measured.
-    finish_reason: "stop" (end token or stop string) or "length" (max_tokens or the context).
+    finish_reason: "stop" (end token, stop string, repetition) or "length" (max_tokens or the
+    context).
+    calls: of all programs, to decode. drafted, accepted: tokens guessed, and those of them that
+    came to be in the answer.
     """
 
     text: str
@@ -30,6 +34,59 @@ class Result:
     prefill_tps: float | None
     decode_tps: float | None
     finish_reason: str
+    calls: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def tokens_per_call(self) -> float | None:
+        """Tokens that a call to decode gave, or None where there was none."""
+        return (len(self.token_ids) - 1) / self.calls if self.calls else None
+
+
+class Answer:
+    """The tokens of an answer, and their text; `reason` is there once it has ended.
+
+    most: tokens. ends: tokens that end it. repeat: it ends with so many tokens that it had before.
+    """
+
+    def __init__(self, text: TextStream, most: int, ends: Collection[int], repeat: int | None):
+        self.tokens: list[int] = []
+        self.reason: str | None = None
+        self._text, self._most, self._ends, self._repeat = text, most, ends, repeat
+        self._pieces: list[str] = []
+
+    def add(self, token: int) -> str:
+        """Take the next token; the text that is final with it."""
+        self.tokens.append(token)
+        ended = token in self._ends
+        piece = self._text.finish() if ended else self._text.add(token)
+        if ended or self._text.stopped or self._repeats():
+            self.reason = "stop"
+        elif len(self.tokens) == self._most:
+            self.reason = "length"
+        self._pieces.append(piece)
+        return piece
+
+    def _repeats(self) -> bool:
+        n, tokens = self._repeat, self.tokens
+        if n is None or len(tokens) < 2 * n:
+            return False
+        return any(tokens[i : i + n] == tokens[-n:] for i in range(len(tokens) - n))
+
+    def finish(self) -> str:
+        """The text that was still held back."""
+        self._pieces.append(self._text.finish())
+        return self._pieces[-1]
+
+    @property
+    def left(self) -> int:
+        """How many tokens it may have still."""
+        return self._most - len(self.tokens)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
 
 
 @contextmanager
@@ -87,19 +144,23 @@ class Stream:
 
 
 class Clock:
-    """Seconds spent on the device and in sampling, not in whoever reads the stream."""
+    """Seconds spent on the device, in guessing and in sampling, not in whoever reads the stream."""
 
     def __init__(self):
         self.seconds = {"prefill": 0.0, "decode": 0.0}
-        self.tokens = {"prefill": 0, "decode": 0}
 
-    def run(self, phase: str, work: Callable, tokens: int = 0):
+    def run(self, phase: str, work: Callable):
         start = time.perf_counter()
         value = work()
         self.seconds[phase] += time.perf_counter() - start
-        self.tokens[phase] += tokens
         return value
 
-    def rate(self, phase: str) -> float | None:
+    def rate(self, phase: str, tokens: int) -> float | None:
         """Tokens per second, or None when the phase did not happen."""
-        return self.tokens[phase] / self.seconds[phase] if self.tokens[phase] else None
+        return tokens / self.seconds[phase] if tokens else None
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many first tokens two lists share."""
+    pairs = zip(a, b, strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

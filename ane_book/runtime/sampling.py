@@ -7,6 +7,7 @@ References: nucleus sampling, Holtzman et al. 2019 (arXiv 1904.09751).
 Letters: V vocabulary.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 import math
 
@@ -14,7 +15,7 @@ from ane_book.errors import AneBookError
 from ane_book.options import Sampling, checked
 import numpy as np
 
-__all__ = ["Sampler", "filter_logits"]
+__all__ = ["Sampler", "draw_guessed", "filter_logits"]
 
 
 def keep_top_k(logits: np.ndarray, k: int) -> np.ndarray:
@@ -95,3 +96,17 @@ class Sampler:
         cumulative = np.cumsum(_softmax(kept), dtype=np.float64)
         drawn = self._random.random() * cumulative[-1]
         return int(np.searchsorted(cumulative, drawn, side="right"))
+
+
+def draw_guessed(outputs: Sequence, guesses: Sequence[int], draw: Callable[..., int]) -> list[int]:
+    """The token after a text, and after each guess behind it while that was what had been drawn.
+
+    outputs: what the model says after the text, and after each guess. One draw a token, guessed or
+    not, so guesses change no token and no distribution: see `ane_book.runtime.drafts`.
+    """
+    drawn: list[int] = []
+    for output, guess in zip(outputs, [*guesses, None], strict=True):
+        drawn.append(draw(output))
+        if drawn[-1] != guess:
+            break
+    return drawn

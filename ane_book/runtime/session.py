@@ -18,11 +18,12 @@ from threading import Lock
 from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
 from ane_book.options import Sampling, checked
-from ane_book.runtime.answer import Clock, Result, Stream, alone
+from ane_book.runtime.answer import Answer, Clock, Result, Stream, alone, common_prefix
 from ane_book.runtime.backends import Backend, choose_backend
+from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
 from ane_book.runtime.engine import Engine
 from ane_book.runtime.experts import Calls
-from ane_book.runtime.sampling import Sampler
+from ane_book.runtime.sampling import Sampler, draw_guessed
 from ane_book.runtime.streaming import TextStream
 from ane_book.text.chat import Messages, as_messages
 from ane_book.text.process import TextProcess, check_text
@@ -89,6 +90,11 @@ class Session:
         """How many tokens the cache holds."""
         return len(self._tokens)
 
+    @property
+    def block(self) -> int:
+        """K: how many tokens a call to decode takes, guessed ones included; 1 without `verify`."""
+        return self._engine.block
+
     def reset(self) -> None:
         """Forget everything."""
         with alone(self._cache):
@@ -115,6 +121,15 @@ class Session:
         with alone(self._cache):
             del self._tokens[position:]
 
+    def keep(self, token_ids: Sequence[int]) -> int:
+        """Forget all but what these tokens begin with; how many that is."""
+        with alone(self._cache):
+            return self._keep(token_ids)
+
+    def _keep(self, token_ids: Sequence[int]) -> int:
+        del self._tokens[common_prefix(self._tokens, token_ids) :]
+        return self.position
+
     def prefill(self, token_ids: Sequence[int]) -> np.ndarray | int:
         """Append tokens to the cache, a chunk at a time.
 
@@ -126,14 +141,13 @@ class Session:
 
     def _append(self, token_ids: Sequence[int]) -> np.ndarray | int:
         *_, call = self._forward(token_ids)
-        return self._last(*call)
+        return self._after(*call)[-1]
 
-    def _last(self, function: str, hidden: np.ndarray, new: slice) -> np.ndarray | int:
-        """What the head says after the last token of a call."""
-        last = new.stop - 1
-        if function != "verify":  # the only one whose tokens all go through a head of its own
-            hidden, last = hidden[..., last : last + 1], 0  # (1, C, 1, 1)
-        return self._engine.head(hidden)[last]
+    def _after(self, function: str, hidden: np.ndarray, new: slice) -> np.ndarray | list[int]:
+        """What the head says after the last token of a call; of `verify`, after each new one."""
+        if function == "verify":
+            return self._engine.head(hidden)[new]
+        return self._engine.head(hidden[..., new.stop - 1 : new.stop])
 
     def decode(self, token_id: int) -> np.ndarray | int:
         """Append one token. Returns logits (V,) float32, or a token id, as `prefill` does."""
@@ -154,12 +168,17 @@ class Session:
                 done += count
         return rows
 
-    def _forward(self, token_ids: Sequence[int]) -> Iterator[tuple[str, np.ndarray, slice]]:
+    def _forward(
+        self, token_ids: Sequence[int], guesses: Sequence[int] = ()
+    ) -> Iterator[tuple[str, np.ndarray, slice]]:
         """Run tokens through the shards: function, hidden (1, C, 1, T), and the columns of it that
-        are new, of each call."""
+        are new, of each call. One token may have guesses behind it, as many as its call takes."""
         ids = self._checked(token_ids)
-        tokens = np.concatenate([np.array(self._tokens, ids.dtype), ids])
-        for function, first, stop in self._engine.chunks(self.position, len(ids)):
+        tokens = np.concatenate([np.array(self._tokens, ids.dtype), ids, guesses]).astype(ids.dtype)
+        calls = self._engine.chunks(self.position, len(ids))
+        if len(ids) == 1:
+            calls = [self._engine.step(self.position, 1 + len(guesses))]
+        for function, first, stop in calls:
             hidden = self._engine.forward(function, tokens[first:stop], first)
             yield function, hidden, slice(self.position - first, stop - first)
             self._tokens.extend(tokens[self.position : stop].tolist())
@@ -221,12 +240,20 @@ class Session:
                 pass
         return stream.result
 
-    def stream(self, prompt: str | Messages | Sequence[int], **sampling) -> Stream:
+    def stream(
+        self,
+        prompt: str | Messages | Sequence[int],
+        draft: "Drafter | Session | str | None" = None,
+        **sampling,
+    ) -> Stream:
         """Answer a prompt, a conversation or token ids as they are, piece by piece.
 
+        draft: who guesses tokens, for a bundle with `verify` to check several in a call: "lookup"
+        in prompt and answer, or the session of a smaller model of the same tokens. It changes the
+        speed, and no token.
         sampling: fields of `ane_book.options.Sampling` (max_tokens, temperature, top_k, top_p,
-        seed, system, stop, reuse_cache). With reuse_cache chunks fall differently, so fp16 may
-        round differently.
+        seed, system, stop, stop_repeat, reuse_cache). With reuse_cache chunks fall differently, so
+        fp16 may round differently.
 
         Raises PromptTooLong or InvalidInput at once, before any token is run.
         """
@@ -237,10 +264,13 @@ class Session:
                 f"{self.bundle.path}: converted with argmax_output, it returns the likeliest token "
                 "only; use temperature 0, or convert without argmax_output"
             )
+        drafter = choose_drafter(draft, self)
         ids = self._given(prompt, how.system)
         most = min(how.max_tokens, self._room(ids))
         text = TextStream(self._words, tuple(filter(None, how.stop)))
-        return Stream(self._answer(ids, most, sampler, text, how.reuse_cache))
+        answer = Answer(text, most, self._text.eos_token_ids, how.stop_repeat)
+        draw = int if self._engine.argmax_output else sampler
+        return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache))
 
     def _given(self, prompt: str | Messages | Sequence[int], system: str | None) -> list[int]:
         """The token ids of a prompt, which may be such."""
@@ -263,54 +293,51 @@ class Session:
         return room
 
     def _answer(
-        self, ids: list[int], most: int, sampler: Sampler, text: TextStream, reuse: bool
+        self, ids: list[int], answer: Answer, draw: Callable, drafter: Drafter | None, reuse: bool
     ) -> Generator[str, None, Result]:
         with alone(self._cache):
-            if reuse:
-                del self._tokens[_common_prefix(self._tokens, ids[:-1]) :]
-            else:
-                self._clear()
-            return (yield from self._pieces(ids, most, sampler, text))
+            self._keep(ids[:-1]) if reuse else self._clear()
+            return (yield from self._pieces(ids, answer, draw, drafter))
 
     def _pieces(
-        self, ids: list[int], most: int, sampler: Sampler, text: TextStream
+        self, ids: list[int], answer: Answer, draw: Callable, drafter: Drafter | None
     ) -> Generator[str, None, Result]:
-        clock, generated, pieces = Clock(), [], []
+        clock, calls, drafted, accepted = Clock(), 0, 0, 0
         fresh, phase = ids[self.position :], "prefill"
-        reason = "length"
-        while True:
-            token = yield from self._next(fresh, sampler, partial(clock.run, phase))
-            generated.append(token)
-            ended = token in self._text.eos_token_ids
-            piece = text.finish() if ended else text.add(token)
-            pieces.append(piece)
-            yield piece
-            if ended or text.stopped:
-                reason = "stop"
-                break
-            if len(generated) == most:
-                break
+        first, guessed = len(fresh), []
+        while not answer.reason:
+            timed = partial(clock.run, phase)
+            if phase == "decode":
+                *_, stop = self._engine.step(self.position, answer.left)
+                told = [*ids, *answer.tokens], stop - self.position - 1, self._engine.vocabulary
+                guessed = timed(partial(guesses, drafter, *told))
+                calls, drafted = calls + 1, drafted + len(guessed)
+            drawn = yield from self._next(fresh, guessed, draw, timed)
+            for token, guess in zip(drawn, [*guessed, None], strict=False):
+                yield answer.add(token)
+                accepted += token == guess
+                if answer.reason:
+                    break
             fresh, phase = [token], "decode"
-        rest = text.finish()
-        pieces.append(rest)
-        yield rest
-        rates = clock.rate("prefill"), clock.rate("decode")
-        return Result("".join(pieces), generated, len(ids), *rates, reason)
+        del self._tokens[len(ids) + len(answer.tokens) - 1 :]  # drawn beyond the end
+        yield answer.finish()
+        rates = clock.rate("prefill", first), clock.rate("decode", len(answer.tokens) - 1)
+        told = len(ids), *rates, answer.reason, calls, drafted, accepted
+        return Result(answer.text, answer.tokens, *told)
 
     def _next(
-        self, token_ids: Sequence[int], sampler: Sampler, timed: Callable
-    ) -> Generator[str, None, int]:
-        """Append tokens, with an empty piece after each call; the token that comes after them."""
-        calls = self._forward(token_ids)
+        self, token_ids: Sequence[int], guessed: list[int], draw: Callable, timed: Callable
+    ) -> Generator[str, None, list[int]]:
+        """Append tokens, with an empty piece after each call; the token that comes after them, and
+        those after guesses that came true, which are appended, too."""
+        calls = self._forward(token_ids, guessed)
         while (call := timed(partial(next, calls, None))) is not None:
             last = call
             yield ""
-        return timed(lambda: self._drawn(sampler, *last), len(token_ids))
-
-    def _drawn(self, sampler: Sampler, *call) -> int:
-        """The token that comes after a call."""
-        output = self._last(*call)
-        return output if self._engine.argmax_output else sampler(output)
+        outputs = timed(lambda: self._after(*last))[-1 - len(guessed) :]
+        drawn = timed(lambda: draw_guessed(outputs, guessed, draw))
+        del self._tokens[self.position - len(guessed) + len(drawn) - 1 :]
+        return drawn
 
 
 def load_tokenizer(words: TextProcess, file: Path) -> None:
@@ -319,9 +346,3 @@ def load_tokenizer(words: TextProcess, file: Path) -> None:
         words.load(file)
     except InvalidInput as error:
         raise InvalidBundle(f"{file}: {error}; convert the model again") from None
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many first tokens two lists share."""
-    pairs = zip(a, b, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

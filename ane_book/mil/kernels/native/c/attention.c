@@ -31,6 +31,13 @@ typedef struct {
     int64_t count, old; /* A, and how many of them are in the first part */
 } Slots;
 
+/* Where in a row of scores the k-th slot read has its place: the second part begins with a lane of
+ * its own, so that slots of the first that are closed change no sum, whatever they hold. */
+static inline int64_t place(const Slots *s, int64_t k)
+{
+    return k < s->old ? k : k - s->old + ROUND_UP(s->old, LANES);
+}
+
 /* The row of slot j of head b, of keys or values in two parts. */
 static inline const char *slot(const Attention *a, const void *const *parts, int64_t b, int64_t j)
 {
@@ -162,6 +169,7 @@ static int weigh(const Attention *a, const Slots *s, const void *mask, int64_t r
                  const Room *room, int64_t width)
 {
     int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
+    int64_t start = ROUND_UP(s->old, LANES), end = place(s, s->count);
     int faint = 0;
     for (int64_t i = 0; i < n; i++) {
         float *line = room->scores + i * width;
@@ -173,15 +181,17 @@ static int weigh(const Attention *a, const Slots *s, const void *mask, int64_t r
             for (int64_t k = 0; k < width; k += LANES) *(lanes *)(line + k) *= a->scale;
             round_some(a, line, width);
         }
-        for (int64_t k = 0; a->mask_rows && k < s->count; k++) line[k] += room->added[s->open[k]];
+        for (int64_t k = 0; a->mask_rows && k < s->count; k++)
+            line[place(s, k)] += room->added[s->open[k]];
         round_some(a, line, width);
+        for (int64_t k = s->old; k < start; k++) line[k] = -INFINITY; /* no slot's: weight 0 */
         int open = a->rounding != AS_ONE; /* a row that is not weighs nothing, as in torch */
-        for (int64_t k = 0; k < s->count && !open; k++) open = line[k] != -INFINITY;
-        float top = a->rounding == SPELLED_OUT ? spelled_out(a, line, s->count, width)
-                                               : softmax_row(line, s->count);
+        for (int64_t k = 0; k < end && !open; k++) open = line[k] != -INFINITY;
+        float top = a->rounding == SPELLED_OUT ? spelled_out(a, line, end, width)
+                                               : softmax_row(line, end);
         faint |= top < CLOSED + FAINT;
         round_some(a, line, width);
-        for (int64_t k = open ? s->count : 0; k < width; k++) line[k] = 0;
+        for (int64_t k = open ? end : 0; k < width; k++) line[k] = 0;
     }
     return faint && s->count < N;
 }
@@ -197,8 +207,9 @@ static int few_rows(const Attention *a, const Slots *s, const void *const *keys,
     for (int64_t k = 0; k < s->count; k++) {
         const char *key = slot(a, keys, b, s->open[k]);
         for (int64_t i = 0; i < n; i++)
-            scores[i * width + k] = a->is_half ? dot_half((const half *)key, q + i * D, D)
-                                               : dot_single((const float *)key, q + i * D, D);
+            scores[i * width + place(s, k)] =
+                a->is_half ? dot_half((const half *)key, q + i * D, D)
+                           : dot_single((const float *)key, q + i * D, D);
     }
     int faint = weigh(a, s, mask, row, n, room, width);
     memset(sums, 0, 2 * ROWS * padded * sizeof(float));
@@ -207,21 +218,22 @@ static int few_rows(const Attention *a, const Slots *s, const void *const *keys,
         for (int64_t i = 0; i < n; i++) {
             float *to = sums + (i + (k >= s->old ? ROWS : 0)) * padded;
             for (int64_t d = 0; d < padded; d += LANES)
-                *(lanes *)(to + d) += scores[i * width + k] * load_single(line + d);
+                *(lanes *)(to + d) += scores[i * width + place(s, k)] * load_single(line + d);
         }
     }
     return faint;
 }
 
-/* The open keys of head b as columns, (D, width), and values as rows, (A, padded). */
+/* The open keys of head b as columns, (D, width), and values as rows, (width, padded). */
 static void gather(const Attention *a, const Slots *s, const void *const *keys,
                    const void *const *values, int64_t b, float *columns, float *rows, int64_t width)
 {
     int64_t D = a->depth, padded = ROUND_UP(D, LANES);
     for (int64_t k = 0; k < s->count; k++) {
-        float *line = rows + k * padded; /* of the key at first */
+        int64_t at = place(s, k);
+        float *line = rows + at * padded; /* of the key at first */
         widen(slot(a, keys, b, s->open[k]), a->is_half, D, line, padded);
-        for (int64_t d = 0; d < D; d++) columns[d * width + k] = line[d];
+        for (int64_t d = 0; d < D; d++) columns[d * width + at] = line[d];
         widen(slot(a, values, b, s->open[k]), a->is_half, D, line, padded);
     }
 }
@@ -282,7 +294,8 @@ static void some_blocks(void *context, int64_t from, int64_t to)
             tile_rows(q, D, n, D, columns, scores, width);
             if (weigh(a, s, j->mask, row, n, &room, width)) j->faint = 1;
             tile_rows(scores, width, n, s->old, lines, sums, padded);
-            tile_rows(scores + s->old, width, n, s->count - s->old, lines + s->old * padded,
+            int64_t start = ROUND_UP(s->old, LANES);
+            tile_rows(scores + start, width, n, s->count - s->old, lines + start * padded,
                       sums + ROWS * padded, padded);
         } else if (few_rows(a, s, j->keys, j->values, j->mask, b, row, n, &room, width)) {
             j->faint = 1;
@@ -298,7 +311,7 @@ static int attend(Job *j, Slots slots, int threads)
     const Attention *a = j->shape;
     int64_t D = a->depth, blocks = a->heads * ((a->rows + ROWS - 1) / ROWS);
     j->slots = slots;
-    j->width = ROUND_UP(slots.count, LANES);
+    j->width = ROUND_UP(place(&slots, slots.count), LANES);
     j->failed = j->faint = 0;
     int few = a->rows <= FEW;
     j->gathered = NULL;
