@@ -28,11 +28,11 @@ def check_packages(manifest: "Manifest") -> None:
             f"a context of {manifest.context}, caches of {manifest.tiers} slots and functions of "
             f"{functions} tokens do not fit"
         )
+    for part in manifest.packages:
+        _check_functions(manifest, part)
     ends = {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}
     check_order(manifest.packages, manifest.files, ends)
     check_experts(manifest.packages)
-    for part in manifest.packages:
-        _check_functions(manifest, part)
     own = {"embedding": manifest.vectors, "token-classification": manifest.tags}
     if any(part is not None for task, part in own.items() if task != manifest.task):
         raise ValueError(f"vectors or tags are not of the task {manifest.task}")
