@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 import shutil
 
+from _command import ane_book as ane_book_command
 from _tiny import longrope, tiny_model, write_checkpoint
 from _zaya import maker
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidInput
+from ane_book.evidence import cost
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
 from ane_book.runtime.backends import MILBackend
@@ -324,3 +326,34 @@ class TestEvidence:
         assert found.passed, found.reason
         seen = {stage.function for stage in found.stages if stage.name == "layers_00-03.mlpackage"}
         assert seen == set(bundle.manifest.tiered)
+
+    def test_a_plan_has_the_bytes_once_and_the_caches_of_each(self):
+        recipe = {"context": 2048, "quant": "int8"}
+        one = ane_book.plan("hy-mt", **recipe)
+        tiered = ane_book.plan("hy-mt", tiers=(128, 512), **recipe)
+        assert tiered.packages == one.packages and tiered.calls() == one.calls()
+        assert list(tiered.tiers) == [128, 512, 2048] and list(one.tiers) == [2048]
+        for slots, tier in tiered.tiers.items():
+            assert tier.cache_bytes * 2048 == one.cache_bytes * slots
+            assert tier.packages == one.packages and not tier.recipe.tiers
+        assert cost.predict(tiered.tiers[2048], "m4-max").ms == cost.predict(one, "m4-max").ms
+        rates = [cost.predict(tier, "m4-max").tokens_s.low for tier in tiered.tiers.values()]
+        assert rates == sorted(rates, reverse=True) and rates[0] > 1.1 * rates[-1]
+        assert ane_book.plan("all-minilm-l6-v2").tiers == {}
+
+    def test_the_command_says_it_by_tier(self):
+        arguments = "plan", "hy-mt", "--max-seq-len", "2048", "--tiers", "128,512"
+        done = ane_book_command(*arguments, "--chip", "m4-max")
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        cache = next(line for line in lines if line.startswith("tiers"))
+        assert "128 slots: 8.4 MB of cache" in cache
+        rates = [line for line in lines if "slots: " in line and "tokens/s" in line]
+        assert [line.split("slots")[0].split()[-1] for line in rates] == ["128", "512", "2,048"]
+        found = json.loads(ane_book_command(*arguments, "--chip", "m4-max", "--json").stdout)
+        assert found["tiers"]["128"] * 16 == found["tiers"]["2048"] == found["cache_bytes"]
+        for slots, line in zip(("128", "512", "2048"), rates, strict=True):
+            low, high = found["predicted"]["tiers"][slots]["tokens_s"]
+            assert f"{low:,.1f} to {high:,.1f} tokens/s" in line
+        wrong = ane_book_command("plan", "hy-mt", "--tiers", "128;512")
+        assert wrong.returncode == 1 and "write them like 128,256" in wrong.stderr
