@@ -356,4 +356,4 @@ class TestEvidence:
             low, high = found["predicted"]["tiers"][slots]["tokens_s"]
             assert f"{low:,.1f} to {high:,.1f} tokens/s" in line
         wrong = ane_book_command("plan", "hy-mt", "--tiers", "128;512")
-        assert wrong.returncode == 1 and "write them like 128,256" in wrong.stderr
+        assert wrong.returncode == 2 and "write them like 128,256" in wrong.stderr
