@@ -5,33 +5,24 @@ The first half reads files: the notebooks, and the site that `make book` has lef
 is skipped where there is none.
 """
 
-from functools import cache, partial
-import http.server
+from functools import cache
 from pathlib import Path
 import re
-import threading
 from urllib.parse import unquote, urlsplit
 
 from _chromium import PHONE, chromium, needs_chromium
+from _site import PAGES, ROOT, SITE, console_errors, each_page, needs_site, served_site, visit
 from bs4 import BeautifulSoup
 import jupytext
 import nbformat
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
-SITE = ROOT / "_build" / "html"
 CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text())
-TOC = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())
-PAGES = [TOC["root"]] + [c["file"] for part in TOC["parts"] for c in part["chapters"]]
 HEADERS = {page: (ROOT / "book" / f"{page}.md").read_text()[:500] for page in PAGES}
 NOTEBOOK_PAGES = [page for page in PAGES if "\nkernelspec:" in HEADERS[page]]
 
-each_page = pytest.mark.parametrize("page", PAGES)
 each_notebook = pytest.mark.parametrize("page", NOTEBOOK_PAGES)
-needs_site = pytest.mark.skipif(
-    not (SITE / "index.html").exists(), reason="no site in _build/html: run `make book` first"
-)
 
 
 @cache
@@ -115,7 +106,7 @@ def test_page_loads_nothing_from_elsewhere(page):
     tags = html(SITE / f"{page}.html").find_all(["script", "link", "img", "iframe", "source"])
     sources = [tag.get("src") or tag.get("href") or "" for tag in tags]
     outside = [source for source in sources if urlsplit(source).netloc]
-    assert not outside, f"{outside}; a formula loads MathJax: write it as code or plain text"
+    assert not outside, f"{outside}: a page has to need nothing but its site"
 
 
 @needs_site
@@ -173,35 +164,16 @@ def test_colab_opens_the_notebook(page):
 # --- the site, in a browser
 
 
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture(scope="module")
 def site_url():
-    handler = partial(QuietHandler, directory=SITE)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with served_site() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
 def browser():
     with chromium() as driver:
         yield driver
-
-
-def visit(browser, url: str) -> None:
-    """Open an address, and forget what earlier pages have said on the console."""
-    browser.get("about:blank")
-    browser.get_log("browser")
-    browser.get(url)
-
-
-def console_errors(browser) -> list[str]:
-    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 #: Which element sticks out, so that a failure names the culprit rather than a number of pixels.

@@ -12,15 +12,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def small_book(root: Path, code: str) -> None:
-    """A book of one page with one cell, under the settings and the extension of the real one."""
+def small_book(root: Path, code: str, text: str = "") -> None:
+    """A book of one page with one cell, under the settings and the extensions of the real one."""
     header = (ROOT / "book" / "status.md").read_text().split("# Status")[0]
     (root / "book").mkdir()
     (root / "book" / "index.md").write_text(
-        f"{header}# Small\n\n```{{code-cell}} ipython3\n{code}\n```\n"
+        f"{header}# Small\n\n{text}\n\n```{{code-cell}} ipython3\n{code}\n```\n"
     )
     (root / "book" / "_toc.yml").write_text("format: jb-book\nroot: index\n")
-    for name in ("_config.yml", "book/_ext", "book/_static", "book/references.bib"):
+    parts = ("_ext", "_static", "_templates", "references.bib")
+    for name in ("_config.yml", *(f"book/{part}" for part in parts)):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, root / name)
 
@@ -53,6 +54,27 @@ def test_a_page_runs_again_when_the_library_changes(tmp_path):
         assert f"measured: {content}" in page
         runs.append("Executing notebook" in result.stdout + result.stderr)
     assert runs == [True, False, True]
+
+
+@pytest.mark.slow
+def test_formulas_are_markup_and_a_broken_one_is_named(tmp_path):
+    formulas = (
+        "It takes $t = \\frac{b}{B}$ seconds, not $5.\n\n$$\nx^2\n$$ (square)\n\nSee {eq}`square`."
+    )
+    small_book(tmp_path, "pass", formulas)
+    result = build(tmp_path)
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "_build" / "html" / "index.html").read_text()
+    assert page.count("<math") == 2 and "<mfrac>" in page and "not $5." in page
+    assert (
+        'id="equation-square"' in page and '<a class="reference internal" href="#equation-' in page
+    )
+    assert "mathjax" not in re.sub(r'class="[^"]*"', "", page).lower()
+    text = (tmp_path / "book" / "index.md").read_text()
+    (tmp_path / "book" / "index.md").write_text(text.replace("x^2", "\\frac{1}{"))
+    result = build(tmp_path)
+    assert result.returncode != 0
+    assert "index.md" in result.stderr and "has a fault" in result.stderr
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@
   which Colab cannot read (jupyter-book issue 752).
 * Two errors in every reader's console go: thebe, which Jupyter Book brings along unasked and twice,
   and the theme's complaint, on a first visit, that nobody chose between light and dark.
+* A list of citations holds items. docutils gives its entries a role that a list may not hold, so a
+  screen reader would be told of an empty list.
 """
 
 import hashlib
@@ -70,9 +72,16 @@ def quiet_the_console(app, pagename, templatename, context, doctree) -> None:
     ]
 
 
+def citations_are_items(app, pagename, templatename, context, doctree) -> None:
+    """Give the entries of a bibliography the role that their list asks for."""
+    if "body" in context:
+        context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
+
+
 def setup(app):
     app.connect("config-inited", key_the_cache)
     # After the theme, which makes its buttons at the default priority of 500.
     app.connect("html-page-context", colab_opens_the_notebook, priority=900)
     app.connect("html-page-context", quiet_the_console, priority=900)
+    app.connect("html-page-context", citations_are_items)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,42 @@
+/* A table that does not fit its page shows each row as a card: every cell beside its column's name.
+   book.css draws the cards; without this script such a table scrolls sideways. */
+(() => {
+  const BOXES = ".pst-scrollable-table-container, .ane-wide";
+
+  /* The name of its column on each cell, and the roles that `display: block` takes away. */
+  function label(table) {
+    const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
+    table.setAttribute("role", "table");
+    for (const part of table.children) part.setAttribute("role", "rowgroup");
+    for (const row of table.rows) {
+      row.setAttribute("role", "row");
+      [...row.cells].forEach((cell, at) => {
+        const head = row.parentElement === table.tHead ? "columnheader" : "rowheader";
+        cell.setAttribute("role", cell.tagName === "TH" ? head : "cell");
+        cell.dataset.column = names[at] ?? "";
+      });
+    }
+  }
+
+  const tables = [];
+  function fit() {
+    for (const table of tables) table.classList.remove("ane-cards");
+    const wide = tables.filter((table) => table.scrollWidth > table.closest(BOXES).clientWidth + 1);
+    for (const table of wide) table.classList.add("ane-cards");
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    for (const table of document.querySelectorAll(`:is(${BOXES}) > table`)) {
+      if (table.tHead?.rows.length !== 1 || table.querySelector("[colspan], [rowspan]")) continue;
+      label(table);
+      tables.push(table);
+    }
+    if (!tables.length) return;
+    fit();
+    let asked;
+    new ResizeObserver(() => {
+      cancelAnimationFrame(asked);
+      asked = requestAnimationFrame(fit);
+    }).observe(document.querySelector("article"));
+  });
+})();
