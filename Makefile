@@ -15,7 +15,7 @@ BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance onnx-nodes fuzz serve-fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo
+.PHONY: help book test unit conformance onnx-nodes fuzz serve-fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -68,6 +68,10 @@ full-size: $(INSTALLED) ## convert MODEL at its true shapes from random weights,
 
 demo: $(INSTALLED) ## redact a page of invented personal data, and print what was found
 	$(BIN)/python demo/redact.py
+
+picture: $(INSTALLED) ## draw the README's pictures: the figure of conversion, and `ane-book demo` in a terminal
+	$(BIN)/python benchmarks/picture.py
+	$(BIN)/python benchmarks/terminal.py
 
 notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/
 	@for page in $(NOTEBOOK_PAGES); do \

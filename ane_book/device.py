@@ -27,6 +27,7 @@ __all__ = [
     "cache_folder",
     "describe",
     "memory_bytes",
+    "state_folder",
 ]
 
 MIN_MACOS = (15, 0)  # the first to run iOS 18 programs: states, several functions in a package
@@ -99,6 +100,19 @@ def cache_folder() -> Path:
         raise InvalidInput(
             "this user has no home folder to keep a cache in; set ANE_BOOK_CACHE to a folder"
         ) from None
+
+
+def state_folder() -> Path | None:
+    """Where this library keeps what it remembers of a user, ane-book in the user's state folder;
+    None where no home is known."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "ane-book"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    return home / ".local" / "state" / "ane-book" if home.is_absolute() else None
 
 
 def cores() -> int:

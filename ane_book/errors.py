@@ -80,5 +80,9 @@ class BackendUnavailable(AneBookError):
     """The backend that was asked for cannot run on this machine; the message says why."""
 
 
+class ServerError(AneBookError):
+    """A server that was asked by its URL did not answer as OpenAI's API has it."""
+
+
 class SchemeWarning(UserWarning):
     """A form of weights that is known to break models, or to leave the Neural Engine."""

@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 #: Those that print an answer, a path of what they wrote, or talk.
-OTHERS = {"chat", "convert", "redact", "report", "run", "save", "serve"}
+OTHERS = {"chat", "convert", "demo", "redact", "report", "run", "save", "serve"}
 
 
 def facts(*arguments: str, code: int = 0):

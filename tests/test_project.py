@@ -41,7 +41,7 @@ FLOORS = [
     "reference coreml",
     "conversion",
     "runtime",
-    "evidence cli.talk",
+    "evidence cli.talk bench",
     "serve",
     "cli",
     "__main__",

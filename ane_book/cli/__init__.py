@@ -10,7 +10,10 @@ from typing import Annotated
 
 from ane_book import __version__
 from ane_book.cli import options
+from ane_book.cli.bench import bench_command
+from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
+from ane_book.cli.demo import demo_command
 from ane_book.cli.graph import Precision, Shapes, convert_onnx, is_graph
 from ane_book.cli.load import load, load_draft
 from ane_book.cli.machine import cache_command, doctor_command
@@ -22,7 +25,7 @@ from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
 from ane_book.cli.residency import residency_command
 from ane_book.cli.serve import serve
-from ane_book.cli.talk import answer, converse
+from ane_book.cli.talk import RECIPE, SAMPLING, answer
 from ane_book.errors import InvalidInput
 from ane_book.options import Recipe, Sampling
 from ane_book.progress import progress_bar
@@ -99,11 +102,8 @@ def convert(
 app.command("plan")(plan_command)
 
 
-SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop_repeat")
-
-
 @app.command()
-@options.takes(Recipe, "kv", "context", "tiers", "quant", "verify")
+@options.takes(Recipe, *RECIPE)
 @options.takes(Sampling, *SAMPLING)
 def run(
     model: options.Model,
@@ -127,25 +127,7 @@ def run(
     answer(load(model, TEXT, *how, **recipe), asked, sampling)
 
 
-@app.command()
-@options.takes(Recipe, "kv", "context", "tiers", "quant", "verify")
-@options.takes(Sampling, *SAMPLING)
-def chat(
-    model: options.Model,
-    recipe: dict,
-    sampling: dict,
-    draft: options.Draft = None,
-    precision: options.Precision = "fp16",
-    backend: options.BackendName = "auto",
-    force: options.Force = False,
-) -> None:
-    """Talk with a model, line by line.
-
-    /reset begins anew, /quit or end of input ends, Ctrl-C stops an answer.
-    """
-    how = precision, backend, force
-    sampling |= {"draft": load_draft(draft, *how)}
-    converse(load(model, TEXT, *how, **recipe), sampling)
+app.command("chat")(chat_command)
 
 
 @app.command()
@@ -252,6 +234,8 @@ app.command("place")(place_command)
 app.command("residency")(residency_command)
 app.command()(check)
 app.command("quality")(quality_command)
+app.command("bench")(bench_command)
+app.command("demo")(demo_command)
 app.command("report")(report_command)
 app.command()(redact)
 app.command()(serve)

@@ -16,19 +16,19 @@ import typer
 WEIGHTS = "A reference model's name, a .gguf file, or a folder with config.json and safetensors"
 
 
-def _names(incomplete: str) -> list[str]:
+def names(incomplete: str) -> list[str]:
     """The reference models that a word may become; a shell completes files by itself."""
     known = sorted(file.stem for file in Path(__file__).parents[1].glob("reference/*.toml"))
     return [name for name in known if name.startswith(incomplete)]
 
 
-Weights = Annotated[str, typer.Argument(help=f"{WEIGHTS}.", autocompletion=_names)]
+Weights = Annotated[str, typer.Argument(help=f"{WEIGHTS}.", autocompletion=names)]
 Model = Annotated[
-    str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=_names)
+    str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names)
 ]
 Encoder = Annotated[
     str,
-    typer.Option(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=_names),
+    typer.Option(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names),
 ]
 TextLength = Annotated[
     int | None,

@@ -1,0 +1,32 @@
+"""How fast a model answers: five prompts, in this process or on any OpenAI-compatible server.
+
+    from ane_book.bench import InProcess, Server, measure
+
+    report = measure([InProcess(session), Server("http://127.0.0.1:1234/v1")])
+    print(report.text())
+
+All that is asked answers the same prompts with the same sampling, taking turns, so that what slows
+the machine down slows all of them down. Everything is timed where the text arrives; what an
+engine or a server says of itself stands beside it, and is not mixed with it.
+
+Taught in the chapter "Serving".
+"""
+
+from ane_book.bench.answer import Answer
+from ane_book.bench.client import Server
+from ane_book.bench.local import InProcess, cold_start
+from ane_book.bench.measure import Asked, measure
+from ane_book.bench.prompts import PROMPTS, Prompt
+from ane_book.bench.report import Report
+
+__all__ = [
+    "PROMPTS",
+    "Answer",
+    "Asked",
+    "InProcess",
+    "Prompt",
+    "Report",
+    "Server",
+    "cold_start",
+    "measure",
+]

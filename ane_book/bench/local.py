@@ -1,0 +1,63 @@
+"""A session in this process, and a model in a fresh one."""
+
+from contextlib import closing
+from pathlib import Path
+import subprocess
+import sys
+import time
+
+from ane_book.bench.answer import Answer, timed
+from ane_book.bench.prompts import PROMPTS, Prompt
+from ane_book.errors import InvalidInput
+from ane_book.runtime import Session
+
+__all__ = ["InProcess", "cold_start"]
+
+
+class InProcess:
+    """A session, asked directly: what it takes without any server."""
+
+    def __init__(self, session: Session):
+        self.session = session
+        backend = session.backend
+        self.where = "in this process"
+        precision = getattr(backend, "precision", None) or getattr(backend, "compute_units", "")
+        self.name = f"{session.bundle.manifest.name}, {backend.name} {precision}".strip()
+
+    def ask(self, prompt: Prompt, mark: int, max_tokens: int, sampling: dict) -> Answer:
+        """The answer to a prompt; raises PromptTooLong or InvalidInput."""
+        asked = prompt.messages(mark)
+        if self.session.bundle.manifest.tokenizer.chat_template is None:
+            asked = "\n".join(message["content"] for message in asked)
+        stream = self.session.stream(asked, max_tokens=max_tokens, **sampling)
+        with closing(stream):
+            text, *times = timed(stream)
+        result = stream.result
+        rates = {"prefill": result.prefill_tps, "decode": result.decode_tps}
+        own = {name: rate for name, rate in rates.items() if rate is not None}
+        return Answer(text, result.prompt_tokens, len(result.token_ids), *times, own=own)
+
+
+def cold_start(bundle: Path, options: list[str], timeout: float = 600) -> float:
+    """Seconds of `ane-book run` in a fresh process: start, load, one token, end.
+
+    Files that were read before may still be in the system's memory. options: of `ane-book run`.
+    Raises InvalidInput with what the process said where it failed.
+    """
+    command = [sys.executable, "-m", "ane_book", "run", str(bundle), PROMPTS[0].text]
+    started = time.perf_counter()
+    try:
+        done = subprocess.run(
+            [*command, "--max-tokens", "1", *options],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise InvalidInput(
+            f"{bundle}: a fresh process did not answer within {timeout:.0f} s; --no-cold leaves it "
+            "out"
+        ) from None
+    seconds = time.perf_counter() - started
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+        raise InvalidInput(f"{bundle}: a fresh process ended with {done.returncode}: {last[0]}")
+    return seconds

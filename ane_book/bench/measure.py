@@ -1,0 +1,62 @@
+"""All that is asked answers all prompts, some times over, in turns."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ane_book.bench.answer import Answer
+from ane_book.bench.prompts import PROMPTS, Prompt
+from ane_book.bench.report import Report, Subject
+from ane_book.errors import InvalidInput
+
+__all__ = ["Asked", "measure"]
+
+MARKS = 1000  # so many different beginnings of prompts there are
+
+Progress = Callable[[str, int, int | None], None]
+
+
+class Asked(Protocol):
+    """What answers: `InProcess` or `Server`. name: to be told; where: it is."""
+
+    name: str
+    where: str
+
+    def ask(self, prompt: Prompt, mark: int, max_tokens: int, sampling: dict) -> Answer: ...
+
+
+def measure(
+    asked: Sequence[Asked],
+    prompts: Sequence[Prompt] = PROMPTS,
+    repeats: int = 3,
+    mark: int = 0,
+    max_tokens: int | None = None,
+    progress: Progress = lambda *_: None,
+    **sampling,
+) -> Report:
+    """Ask all of them, after an answer each to warm up.
+
+    repeats: answers to every prompt. mark: where the numbers that the prompts begin with start; a
+    server that is asked twice with the same ones may look the second up. max_tokens: of any answer,
+    where the prompt's own is more. sampling: fields of a request and of a session alike, such as
+    `temperature` (0 by default) and `seed`.
+
+    Raises InvalidInput for two of one name, and what those that are asked raise.
+    """
+    if len({one.name for one in asked}) < len(asked) or not asked:
+        raise InvalidInput(f"to be told apart: {', '.join(one.name for one in asked) or 'nobody'}")
+    sampling = {"temperature": 0.0} | sampling
+    subjects = [Subject(one.name, one.where, {p.name: [] for p in prompts}) for one in asked]
+    for one in asked:
+        progress(f"{one.name}: warming up", 0, None)
+        one.ask(prompts[0], mark % MARKS, 2, sampling)
+    done, total = 0, len(asked) * len(prompts) * repeats
+    for repeat in range(1, repeats + 1):
+        for prompt in prompts:
+            most = min(prompt.max_tokens, max_tokens or prompt.max_tokens)
+            for one, subject in zip(asked, subjects, strict=True):
+                progress(f"{one.name}: {prompt.name}", done, total)
+                answer = one.ask(prompt, (mark + repeat) % MARKS, most, sampling)
+                subject.answers[prompt.name].append(answer)
+                done += 1
+    progress("asked", total, total)
+    return Report(subjects, repeats, sampling)

@@ -1,0 +1,43 @@
+"""Five prompts, tiny to stress: as long, and with answers about as long, as those of the benchmark
+that the Qwen2.5 server on the engine came with (maderix/ANE, pull request 26), in our own words.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["PROMPTS", "Prompt"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is asked. max_tokens: of the answer, which may end by itself before."""
+
+    name: str
+    text: str
+    max_tokens: int
+
+    def messages(self, mark: int) -> list[dict[str, str]]:
+        """The conversation. mark: a number that no run before had.
+
+        A server may keep the beginning of a prompt that it was asked before, and a prefill that is
+        looked up is none: with the mark near the beginning there is nothing to look up.
+        """
+        system = {"role": "system", "content": f"{mark:03}. Be helpful."}
+        return [system, {"role": "user", "content": self.text}]
+
+
+PROMPTS = (
+    Prompt("tiny", "Hi!", 10),
+    Prompt("short", "What is seven times eight?", 16),
+    Prompt("medium", "Explain in a few sentences why the sea is salty.", 84),
+    Prompt("long", "Write a story about a lighthouse keeper who finds a letter in a bottle.", 200),
+    Prompt(
+        "stress",
+        "A train leaves the harbour at nine in the morning with forty passengers. At the first "
+        "stop twelve people leave it and seven get on, with two bicycles and a dog. At the second "
+        "stop it waits for ten minutes, because a cow stands on the line, and three more people "
+        "leave to walk home over the fields. At the last stop before the mountains a school class "
+        "of eighteen children gets on with two teachers, who have brought apples for everyone on "
+        "board. Without counting the dog, how many passengers arrive?",
+        16,
+    ),
+)

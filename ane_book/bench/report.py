@@ -1,0 +1,182 @@
+"""What was measured, as the table of the source's benchmark and as JSON."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import median
+
+from ane_book import device
+from ane_book.bench.answer import Answer
+
+__all__ = ["Report", "Subject"]
+
+FORMAT = "ane-book bench 1"
+NARROW = 75  # columns of a terminal, below which headings are short
+LEFT_OUT = ("1st ms",)  # of a narrow terminal: the latency is more
+
+#: Columns of the table: heading, its short form, what it shows.
+COLUMNS: tuple[tuple[str, str, Callable[[Answer], float | None]], ...] = (
+    ("Input", "in", lambda answer: answer.prompt_tokens),
+    ("Output", "out", lambda answer: answer.tokens),
+    ("Prefill(t/s)", "pre/s", lambda answer: answer.prefill_tps),
+    ("Decode(t/s)", "dec/s", lambda answer: answer.decode_tps),
+    ("First(ms)", "1st ms", lambda answer: 1e3 * answer.first_s),
+    ("Latency(ms)", "ms", lambda answer: 1e3 * answer.total_s),
+)
+RATES = ("prefill_tps", "decode_tps")
+
+
+@dataclass
+class Subject:
+    """One that was asked, with its answers to each prompt; all figures are medians of these.
+
+    start: seconds of a fresh process for one token; None where it was not measured.
+    """
+
+    name: str
+    where: str
+    answers: dict[str, list[Answer]]
+    start: float | None = None
+
+    @property
+    def everything(self) -> list[Answer]:
+        return [answer for answers in self.answers.values() for answer in answers]
+
+    def average(self, rate: str) -> float | None:
+        """The mean, over the prompts, of a rate's medians."""
+        found = [middle(getattr(a, rate) for a in answers) for answers in self.answers.values()]
+        known = [value for value in found if value is not None]
+        return sum(known) / len(known) if known else None
+
+    def own(self, rate: str) -> float | None:
+        """The median of a rate that it gives for itself."""
+        return middle(answer.own.get(rate) for answer in self.everything)
+
+    def spread(self) -> tuple[float, float, float] | None:
+        """Least, median and most decode rate over all answers to the prompt that has the longest;
+        the shortest answers measure the clock."""
+        longest = max(self.answers.values(), key=lambda own: sum(a.tokens or 0 for a in own))
+        rates = [answer.decode_tps for answer in longest if answer.decode_tps is not None]
+        return (min(rates), median(rates), max(rates)) if len(rates) > 1 else None
+
+    def facts(self) -> dict:
+        """Plain JSON values; None is unmeasured."""
+        return {
+            "name": self.name,
+            "where": self.where,
+            "prompts": {name: _facts(answers) for name, answers in self.answers.items()},
+            "average": {rate: self.average(rate) for rate in RATES},
+            "own": {rate: self.own(rate) for rate in ("prefill", "decode")},
+            "decode_tps_min_median_max": self.spread(),
+            "cached_tokens": sum(answer.cached for answer in self.everything),
+            "cold_start_s": self.start,
+        }
+
+
+@dataclass
+class Report:
+    """All that was asked; the first one is what the others are compared with."""
+
+    subjects: list[Subject]
+    repeats: int
+    sampling: dict
+    machine: dict[str, str] = field(
+        default_factory=lambda: {"chip": device.chip(), "system": device.system()}
+    )
+
+    def ratios(self, other: Subject) -> dict[str, dict[str, float | None]]:
+        """The first one's rates over another's, and the other's latency over the first one's, by
+        prompt: more than 1 is in favour of the first. Medians over answers that took turns."""
+        found = {}
+        for name, answers in self.subjects[0].answers.items():
+            pairs = [*zip(answers, other.answers[name], strict=True)]
+            found[name] = {
+                rate: middle(ratio(getattr(a, rate), getattr(b, rate)) for a, b in pairs)
+                for rate in RATES
+            }
+            found[name]["latency"] = middle(ratio(b.total_s, a.total_s) for a, b in pairs)
+        return found
+
+    def facts(self) -> dict:
+        """Plain JSON values."""
+        first, *others = self.subjects
+        return {
+            "format": FORMAT,
+            "machine": self.machine,
+            "sampling": self.sampling,
+            "repeats": self.repeats,
+            "subjects": [subject.facts() for subject in self.subjects],
+            "ratios": {f"{first.name} / {other.name}": self.ratios(other) for other in others},
+        }
+
+    def text(self, columns: int = 80) -> str:
+        """Tables for a terminal of so many columns."""
+        first, *others = self.subjects
+        parts = [_table(subject, columns) for subject in self.subjects]
+        for other in others:
+            rows = [
+                (name, *(_number(value, 2) for value in row.values()))
+                for name, row in self.ratios(other).items()
+            ]
+            head = "Ratio", "prefill", "decode", "latency"
+            title = f"{first.name}, as a multiple of {other.name}"
+            parts.append(f"{title}\n{_aligned([head, *rows])}")
+        told = ", ".join(f"{name} {value:g}" for name, value in self.sampling.items())
+        parts.append(f"medians of {self.repeats}, timed where the text arrives; {told}")
+        return "\n\n".join(parts)
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def ratio(a: float | None, b: float | None) -> float | None:
+    return a / b if a is not None and b else None
+
+
+def _facts(answers: list[Answer]) -> dict:
+    names = "input_tokens", "output_tokens", "prefill_tps", "decode_tps", "first_ms", "latency_ms"
+    shown = zip(names, COLUMNS, strict=True)
+    return {name: middle(value(answer) for answer in answers) for name, (_, _, value) in shown}
+
+
+def _table(subject: Subject, columns: int) -> str:
+    narrow = columns < NARROW
+    chosen = [column for column in COLUMNS if not (narrow and column[1] in LEFT_OUT)]
+    heads = ("Prompt", *(column[narrow] for column in chosen))
+    rows = [
+        (name, *(
+            _number(middle(value(answer) for answer in answers), int(head.endswith("(t/s)")))
+            for head, _, value in chosen
+        ))
+        for name, answers in subject.answers.items()
+    ]  # fmt: skip
+    average = ["Average", "", "", *(_number(subject.average(rate), 1) for rate in RATES)]
+    average += [""] * (len(heads) - len(average))
+    lines = [subject.name, _aligned([heads, *rows, average])]
+    if own := [f"{rate} {_number(subject.own(rate), 1)}" for rate in ("prefill", "decode")
+               if subject.own(rate)]:  # fmt: skip
+        lines.append(f"By its own account: {', '.join(own)} t/s")
+    if cached := sum(answer.cached for answer in subject.everything):
+        lines.append(f"Of its prompts it looked up {cached:,} tokens; they count for nothing")
+    start = "unmeasured" if subject.start is None else f"{subject.start:.1f} s"
+    lines.append(f"Cold start: {start}")
+    if spread := subject.spread():
+        low, centre, high = spread
+        share = (high - low) / centre
+        lines.append(f"Consistency: decode {low:.1f} to {high:.1f} t/s, a spread of {share:.0%}")
+    return "\n".join(lines)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> str:
+    """The first column to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,78 @@
+"""`ane-book bench`: how fast a model answers, here and on any server that speaks OpenAI's API."""
+
+from enum import StrEnum
+from random import SystemRandom
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated
+
+from ane_book.cli import options
+from ane_book.cli.load import load
+from ane_book.cli.output import AsJson, show
+from ane_book.cli.talk import RECIPE
+from ane_book.options import Recipe, Sampling
+from ane_book.progress import progress_bar
+import typer
+
+if TYPE_CHECKING:
+    from ane_book.bench import Asked
+
+__all__ = ["bench_command"]
+
+Names = StrEnum("Names", {name: name for name in ("tiny", "short", "medium", "long", "stress")})
+
+
+Local = Annotated[
+    str | None,
+    typer.Argument(help=f"{options.WEIGHTS}; or a bundle.", autocompletion=options.names),
+]
+Urls = Annotated[
+    list[str] | None,
+    typer.Option(help="An OpenAI-compatible server to ask as well: http://127.0.0.1:1234/v1."),
+]
+UrlModel = Annotated[
+    str | None, typer.Option(help="The model's name there.  [default: the only one]")
+]
+Key = Annotated[str | None, typer.Option(envvar="ANE_BOOK_API_KEY", help="Goes to every --url.")]
+Some = Annotated[list[Names] | None, typer.Option(help="Some of the five alone.")]
+
+
+@options.takes(Recipe, *RECIPE)
+@options.takes(Sampling, "max_tokens", "temperature", "top_p", "seed")
+def bench_command(
+    recipe: dict,
+    sampling: dict,
+    model: Local = None,
+    url: Urls = None,
+    url_model: UrlModel = None,
+    api_key: Key = None,
+    prompt: Some = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Answers to every prompt.")] = 3,
+    cold: Annotated[bool, typer.Option(help="Time a fresh process, too.")] = True,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for an answer.")] = 300,
+    precision: options.Precision = "fp16",
+    backend: options.BackendName = "auto",
+    force: options.Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Time five prompts, tiny to stress, here or on servers.
+
+    Prefill and decode in tokens a second, latency, a fresh process' start, and how much they vary.
+    With --url the same prompts go to a server by OpenAI's API, in turns with the model here.
+    """
+    from ane_book import bench
+
+    if model is None and not url:
+        raise typer.BadParameter("give a model, --url, or both")
+    asked: list[Asked] = [bench.Server(one, url_model, api_key, timeout) for one in url or ()]
+    if model is not None:
+        session = load(model, "text-generation", precision, backend, force, **recipe)
+        asked.insert(0, bench.InProcess(session))
+    prompts = [one for one in bench.PROMPTS if not prompt or one.name in prompt]
+    mark = SystemRandom().randrange(1000)
+    with progress_bar() as progress:
+        report = bench.measure(asked, prompts, repeats, mark, progress=progress, **sampling)
+    if model is not None and cold:
+        used = ["--precision", precision, "--backend", session.backend.name, *["--force"] * force]
+        report.subjects[0].start = bench.cold_start(session.bundle.path, used)
+    columns = get_terminal_size((80, 24)).columns
+    show(report.facts, lambda: report.text(columns), as_json)

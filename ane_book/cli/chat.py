@@ -1,0 +1,220 @@
+"""`ane-book chat`: a conversation, line by line, and the commands in it.
+
+Answers go to stdout, everything else to stderr, so that answers can be piped.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from ane_book.cli import options
+from ane_book.cli.history import LineEditor
+from ane_book.cli.load import load, load_draft
+from ane_book.cli.saved import Message, Saved, read_conversation, write_conversation
+from ane_book.cli.talk import RECIPE, SAMPLING, shown, statistics
+from ane_book.errors import InvalidInput, PromptTooLong, printable
+from ane_book.options import Recipe, Sampling, checked
+import typer
+
+if TYPE_CHECKING:
+    from ane_book.runtime import Result, Session
+
+__all__ = ["Conversation", "chat_command"]
+
+
+@options.takes(Recipe, *RECIPE)
+@options.takes(Sampling, *SAMPLING)
+def chat_command(
+    model: options.Model,
+    recipe: dict,
+    sampling: dict,
+    draft: options.Draft = None,
+    history: Annotated[
+        bool, typer.Option(help="Keep what is typed at a terminal for the arrow keys.")
+    ] = True,
+    precision: options.Precision = "fp16",
+    backend: options.BackendName = "auto",
+    force: options.Force = False,
+) -> None:
+    """Talk with a model, line by line.
+
+    /help lists the commands in it, /quit or end of input ends, Ctrl-C stops an answer.
+    """
+    how = precision, backend, force
+    guesser = load_draft(draft, *how)
+    session = load(model, "text-generation", *how, **recipe)
+    Conversation(session, sampling, guesser).run(history)
+
+
+class Conversation:
+    """Questions and answers with a session; sampling: fields of `Sampling`; draft: of `stream`."""
+
+    def __init__(self, session: "Session", sampling: dict, draft: "Session | str | None" = None):
+        known = session.bundle.manifest
+        if known.tokenizer.chat_template is None:
+            raise InvalidInput(f"{known.name} has no chat template; ask it by `ane-book run`")
+        self.session, self.sampling, self.draft = session, dict(sampling), draft
+        self.messages: list[dict[str, str]] = []
+        self.last: Result | None = None
+
+    def run(self, history: bool) -> None:
+        """Answer line by line until a command or the end of input ends it."""
+        if sys.stdin.isatty():
+            tokens = f"{self.session.bundle.manifest.name}, {self.session.context} tokens"
+            self._tell(f"{tokens}. /help lists commands, /quit ends, Ctrl-C stops an answer.")
+        for line in typed_lines(history):
+            try:
+                if not line.startswith("/") or line.startswith("//"):
+                    self.ask(line.removeprefix("/") if line.startswith("//") else line)
+                elif not self.command(line):
+                    return
+            except PromptTooLong as error:
+                self._tell(f"error: {error}; or begin anew with /reset")
+            except InvalidInput as error:
+                self._tell(f"error: {error}")
+
+    def ask(self, line: str) -> None:
+        """Print the answer to a question; Ctrl-C ends the answer, not the program."""
+        question = {"role": "user", "content": line}
+        said, stopped = "", False
+        how = {"reuse_cache": True, "draft": self.draft, **self.sampling}
+        stream = self.session.stream([*self.messages, question], **how)
+        try:
+            for piece in stream:
+                said += piece
+                print(shown(piece), end="", flush=True)
+        except KeyboardInterrupt:
+            stopped = True
+        finally:
+            stream.close()
+        print(flush=True)
+        self.last = stream.result
+        if said or not stopped:  # stopped before its first word, it is as if never asked
+            self.messages += [question, {"role": "assistant", "content": said}]
+
+    def command(self, line: str) -> bool:
+        """Obey a line that begins with /; False where it ends the conversation."""
+        word, _, rest = line.partition(" ")
+        if word in ENDS:
+            return False
+        if word not in COMMANDS:
+            raise InvalidInput(
+                f"no command {word!r}; /help lists them, and // begins a line that starts with /"
+            )
+        COMMANDS[word][1](self, rest.strip())
+        return True
+
+    # --- commands
+
+    def help(self, _: str) -> None:
+        rows = {name: text for name, (text, _) in COMMANDS.items()}
+        rows |= {"/quit": "end; so do /exit and the end of input"}
+        self._tell("\n".join(f"{name:13}{text}" for name, text in rows.items()))
+
+    def system(self, text: str) -> None:
+        if text:
+            self.sampling["system"] = text
+        said = self.sampling.get("system")
+        self._tell("system prompt: " + ("the model's own" if said is None else said))
+
+    def temperature(self, text: str) -> None:
+        self._number("temperature", float, text)
+
+    def max_tokens(self, text: str) -> None:
+        self._number("max_tokens", int, text)
+
+    def _number(self, name: str, kind: Callable, text: str) -> None:
+        if text:
+            try:
+                value = kind(text)
+            except ValueError:
+                raise InvalidInput(f"{name}: {text!r} is not a number") from None
+            checked(Sampling, self.sampling | {name: value})
+            self.sampling[name] = value
+        self._tell(f"{name} {checked(Sampling, self.sampling).model_dump()[name]}")
+
+    def save(self, text: str) -> None:
+        path = _path(text)
+        turns = [Message(**message) for message in self.messages]
+        system = self.sampling.get("system")
+        name = self.session.bundle.manifest.name
+        write_conversation(path, Saved(model=name, system=system, messages=turns))
+        self._tell(f"saved {len(turns) // 2} answers to {path}")
+
+    def load(self, text: str) -> None:
+        path = _path(text)
+        saved = read_conversation(path)
+        self.messages = [message.model_dump() for message in saved.messages]
+        self.sampling.pop("system", None)
+        if saved.system is not None:
+            self.sampling["system"] = saved.system
+        name = self.session.bundle.manifest.name
+        other = "" if saved.model == name else f", which {saved.model} gave"
+        self._tell(f"loaded {len(self.messages) // 2} answers from {path}{other}")
+
+    def reset(self, _: str) -> None:
+        self.messages, self.last = [], None
+
+    def stats(self, _: str) -> None:
+        held = f"{self.session.position} of {self.session.context} tokens held"
+        self._tell(f"{len(self.messages) // 2} answers, {held}")
+        if self.last:
+            self._tell(f"the last one: {statistics(self.last)}")
+
+    def _tell(self, text: str) -> None:
+        print(printable(text), file=sys.stderr)
+
+
+#: What a command says of itself in /help, and what it does with the rest of its line.
+COMMANDS: dict[str, tuple[str, Callable[[Conversation, str], None]]] = {
+    "/help": ("list the commands", Conversation.help),
+    "/system": ("show the system prompt; /system TEXT sets it", Conversation.system),
+    "/temperature": ("show the temperature; /temperature 0.7 sets it", Conversation.temperature),
+    "/max": ("show the most tokens of an answer; /max 100 sets it", Conversation.max_tokens),
+    "/save": ("/save FILE writes the conversation as JSON", Conversation.save),
+    "/load": ("/load FILE goes on with one", Conversation.load),
+    "/reset": ("begin anew", Conversation.reset),
+    "/stats": ("tokens and speed so far", Conversation.stats),
+}
+ENDS = ("/quit", "/exit")
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise InvalidInput("which file? Such as: /save talk.json")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise InvalidInput(
+            f"{text}: this user has no home folder; write the path in full"
+        ) from None
+
+
+def typed_lines(history: bool) -> Iterator[str]:
+    """Lines that are not blank from stdin; on a terminal with a prompt and a line to edit."""
+    interactive = sys.stdin.isatty()
+    editor = None
+    if interactive and sys.stdout.isatty():
+        editor = LineEditor([*COMMANDS, *ENDS], history)
+    while True:
+        try:
+            line = editor.read("> ") if editor else _plain_line(interactive)
+        except (EOFError, KeyboardInterrupt) as end:
+            if interactive:
+                print(file=sys.stderr)
+            if isinstance(end, EOFError):
+                return
+            raise
+        if line.strip():
+            yield line.strip()
+
+
+def _plain_line(interactive: bool) -> str:
+    """The next line; EOFError where there is none."""
+    if interactive:
+        print("> ", end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line

@@ -1,0 +1,180 @@
+"""`ane-book demo`: a few answers with the evidence beside them, to be watched or recorded.
+
+What nobody measured is said to be unmeasured.
+"""
+
+from contextlib import closing
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from ane_book import __version__, device
+from ane_book.cli import options
+from ane_book.cli.load import load
+from ane_book.cli.talk import RECIPE, shown, statistics
+from ane_book.errors import printable
+from ane_book.options import Recipe
+import typer
+
+if TYPE_CHECKING:
+    from ane_book.runtime import Session
+    from rich.console import Console
+
+__all__ = ["demo_command", "present"]
+
+PROMPTS = (
+    "What is the capital of France?",
+    "What is the capital of Italy?",
+    "How many days are in a week?",
+)
+TOKENS = 40  # most of an answer
+HEADING = 24  # columns of what a line is about
+COLOURS = {"passed": "green", "failed": "red", "unmeasured": "yellow"}
+
+
+@options.takes(Recipe, *RECIPE)
+def demo_command(
+    recipe: dict,
+    model: options.Model = "smollm2-135m-instruct",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Show the prompt as the model gets it, and token ids.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show every package with its hash and functions.")
+    ] = False,
+    precision: options.Precision = "fp16",
+    backend: options.BackendName = "auto",
+    force: options.Force = False,
+) -> None:
+    """Answer three prompts, with the evidence beside the answers.
+
+    Where it runs, what runs with its hash, the four levels of proof, speed, and the next tokens
+    beside those that PyTorch wrote into the bundle. (`make demo` is another one: of redaction.)
+    """
+    from rich.console import Console
+
+    session = load(model, "text-generation", precision, backend, force, **recipe)
+    present(session, Console(file=sys.stdout, highlight=False), raw, verbose)
+
+
+def present(
+    session: "Session", console: "Console", raw: bool = False, verbose: bool = False
+) -> None:
+    """Show a session at work; a console that records gets each answer whole, in its width."""
+    from ane_book.bundle.evidence import LEVELS
+
+    bundle = session.bundle
+    _title(console, f"{bundle.manifest.name}, ane-book {__version__}")
+    _facts(console, [("runs on", where(session)), ("engine", _engine(session))])
+    _title(console, "what runs")
+    bundle.verify()  # raises where a byte is not as it was written
+    _facts(console, _packages(session, verbose))
+    _title(console, "what is known of it")
+    for name, level in bundle.evidence.levels.items():
+        status = f"{level.status}: {level.reason}"
+        _facts(console, [(f"{name} {LEVELS[name]}", status)], COLOURS[level.status])
+    for prompt in PROMPTS:
+        console.print()
+        _answer(session, console, prompt, raw)
+    _title(console, "beside PyTorch")
+    equal, total = golden_agreement(session)
+    colour = "green" if equal == total else "yellow"
+    text = f"{equal} of {total} next tokens are those of golden.npz, which PyTorch computed"
+    _facts(console, [("tokens", text)], colour)
+
+
+def where(session: "Session") -> str:
+    """The backend, with its precision or compute units, and the machine."""
+    backend = session.backend
+    if backend.name == "coreml":
+        return f"Core ML, compute units {backend.compute_units}, {device.chip()}"
+    precision = getattr(backend, "precision", "")
+    return f"the book's executor, {precision}, on the CPU ({device.chip()})"
+
+
+def _engine(session: "Session") -> str:
+    there, why = device.neural_engine()
+    if not there:
+        return f"unmeasured: no Neural Engine here ({why})"
+    if session.backend.name != "coreml":
+        return "not asked: the executor runs on the CPU"
+    return f"{why}; L2 below says whether it was measured"
+
+
+def _packages(session: "Session", verbose: bool) -> list[tuple[str, str]]:
+    """The bundle's packages, each with the hash of its weights, and what the whole is sealed by."""
+    manifest = session.bundle.manifest
+    parts = dict.fromkeys(part.package for part in manifest.packages)
+    rows = [
+        ("bundle", f"seal {manifest.seal[:16]}, {len(manifest.files)} files as they were written")
+    ]
+    for package in parts if verbose or len(parts) <= 4 else [*parts][:3]:
+        files = [name for name in manifest.files if name.startswith(f"{package}/")]
+        for name in sorted(files, key=manifest.files.get)[
+            slice(None) if verbose else slice(-1, None)
+        ]:
+            label = name.removeprefix(f"{package}/Data/com.apple.CoreML/")
+            size = f"{manifest.files[name] / 1e6:,.1f} MB"
+            rows.append((package, f"{label}, {size}, sha256 {manifest.sha256[name][:16]}"))
+        if verbose:
+            functions = ", ".join(f"{name} of {T}" for name, T in manifest.functions.items())
+            rows.append((package, f"functions: {functions} tokens"))
+    if left := len(parts) - len({row[0] for row in rows[1:]}):
+        rows.append(("", f"and {left} more; --verbose shows all"))
+    return rows
+
+
+def _answer(session: "Session", console: "Console", prompt: str, raw: bool) -> None:
+    console.print(f"> {prompt}", style="bold", markup=False)
+    if raw:
+        ids = session.encode(prompt)
+        text = printable(session.tokenizer.decode(ids, skip_special_tokens=False))
+        console.print(text.replace("\n", "\\n"), style="dim", markup=False)
+        console.print(f"prompt {ids}", style="dim", markup=False)
+    stream = session.stream(prompt, max_tokens=TOKENS)
+    with closing(stream):
+        if console.record:
+            console.print("".join(map(shown, stream)), markup=False)
+        else:
+            for piece in stream:
+                console.out(shown(piece), end="", highlight=False)
+                console.file.flush()
+            console.print()
+    if raw:
+        console.print(f"tokens {stream.result.token_ids}", style="dim", markup=False)
+    console.print(statistics(stream.result), style="cyan", markup=False)
+
+
+def golden_agreement(session: "Session") -> tuple[int, int]:
+    """How many next tokens are PyTorch's, of how many, after the bundle's own text."""
+    golden = session.bundle.golden()
+    tokens, expected = golden["tokens"][: session.context], golden["argmax"][: session.context]
+    session.reset()
+    if session.bundle.manifest.argmax_output:
+        found = [session.decode(token) for token in tokens.tolist()]
+    else:
+        found = session.logits(tokens).argmax(axis=1).tolist()
+    session.reset()
+    return sum(a == b for a, b in zip(found, expected.tolist(), strict=True)), len(tokens)
+
+
+def _title(console: "Console", text: str) -> None:
+    console.print(f"\n{printable(text)}", style="bold", markup=False)
+
+
+def _facts(console: "Console", rows: list[tuple[str, str]], colour: str | None = None) -> None:
+    """Headings, and what they say beside them; below them where a terminal is narrow."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    narrow = console.width < 3 * HEADING
+    for heading, text in rows:
+        if narrow:
+            console.print(Text(printable(heading), style="dim"))
+            console.print(Padding(Text(printable(text), style=colour or ""), (0, 0, 0, 2)))
+            continue
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(width=HEADING, style="dim", overflow="fold")
+        grid.add_column(style=colour, overflow="fold")
+        grid.add_row(Text(printable(heading)), Text(printable(text)))
+        console.print(grid)

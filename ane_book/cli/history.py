@@ -1,0 +1,83 @@
+"""What was typed in earlier conversations, for the arrow keys: a file of the user's own.
+
+Without a home, or where the file cannot be kept, a conversation goes on without it.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+import os
+from pathlib import Path
+import sys
+
+from ane_book.device import state_folder
+from ane_book.errors import printable
+
+__all__ = ["LineEditor"]
+
+MOST = 1000  # lines that are kept
+
+
+class LineEditor:
+    """Lines typed at a terminal, edited by readline where there is one.
+
+    words: completed by the tab key at the beginning of a line. kept: whether lines go to a file.
+    """
+
+    def __init__(self, words: Sequence[str], kept: bool):
+        self._words, self._file, self._readline = words, None, None
+        with suppress(ImportError):  # Windows' console edits lines by itself
+            import readline
+
+            self._readline = readline
+            readline.set_auto_history(False)
+            readline.set_completer(self._complete)
+            readline.set_completer_delims(" ")
+            libedit = "libedit" in (readline.__doc__ or "")
+            readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
+            if kept:
+                self._open()
+
+    def read(self, prompt: str) -> str:
+        """The next line; EOFError where there is none."""
+        line = input(prompt)
+        if line.strip() and self._readline:
+            self._keep(line)
+        return line
+
+    def _open(self) -> None:
+        """Read what there is, and make the file, which nobody else may read."""
+        folder = state_folder()
+        if folder is None:
+            return
+        path = folder / "chat-history"
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+            self._readline.read_history_file(path)
+        except OSError as error:
+            self._give_up(path, error)
+        else:
+            self._file = path
+            self._readline.set_history_length(MOST)
+
+    def _keep(self, line: str) -> None:
+        """Add a line at once: another conversation may be adding its own."""
+        self._readline.add_history(line)
+        if self._file is None:
+            return
+        try:
+            if hasattr(self._readline, "append_history_file"):
+                self._readline.append_history_file(1, self._file)
+            else:  # libedit
+                self._readline.write_history_file(self._file)
+        except OSError as error:
+            self._give_up(self._file, error)
+
+    def _give_up(self, path: Path, error: OSError) -> None:
+        self._file = None
+        text = f"warning: what is typed is not kept: {path}: {error.strerror or error}"
+        print(printable(text), file=sys.stderr)
+
+    def _complete(self, text: str, number: int) -> str | None:
+        found = [word for word in self._words if text.startswith("/") and word.startswith(text)]
+        return found[number] if number < len(found) else None

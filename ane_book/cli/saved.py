@@ -1,0 +1,81 @@
+"""A conversation in a file: JSON, whole or not at all."""
+
+import json
+import os
+from pathlib import Path
+import stat
+from typing import Literal
+
+from ane_book.errors import InvalidInput, printable
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+__all__ = ["Saved", "read_conversation", "write_conversation"]
+
+FORMAT = "ane-book chat 1"
+MOST = 1 << 24  # bytes
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Message(_Record):
+    role: Literal["user", "assistant"]
+    content: str
+
+
+class Saved(_Record):
+    """What is kept of a conversation: questions and answers in turns, and how they were made."""
+
+    format: Literal["ane-book chat 1"] = FORMAT
+    model: str = Field(max_length=1000)
+    system: str | None = None
+    messages: list[Message]
+
+    @model_validator(mode="after")
+    def _check(self) -> "Saved":
+        roles = [message.role for message in self.messages]
+        if roles != ["user", "assistant"] * (len(roles) // 2):
+            raise ValueError("messages are a question and its answer, and so on")
+        return self
+
+
+def read_conversation(path: Path) -> Saved:
+    """A conversation that `write_conversation` wrote; InvalidInput for any other file."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST:
+            raise InvalidInput(f"{path}: not a regular file of at most {MOST:,} bytes")
+        return Saved.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"])) or "the file"
+    why = printable(f"{place}: {first['msg']}")[:300]
+    raise InvalidInput(f"{path}: not a conversation that /save wrote: {why}")
+
+
+def write_conversation(path: Path, saved: Saved) -> None:
+    """Write a conversation, which only its owner may read.
+
+    It takes the place of an older conversation, and of no other file. Raises InvalidInput.
+    """
+    if path.exists() or path.is_symlink():
+        try:
+            read_conversation(path)
+        except InvalidInput as error:
+            raise InvalidInput(f"{error}; it stays as it is: give another name") from None
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    text = json.dumps(saved.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    try:
+        try:
+            number = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(number, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(unfinished, path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be written ({error.strerror})") from None

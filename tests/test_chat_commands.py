@@ -1,0 +1,172 @@
+"""`ane-book chat`: its commands, conversations in files, and lines that are remembered."""
+
+import json
+import os
+from pathlib import Path
+import pty
+import re
+import select
+import stat
+import subprocess
+import sys
+import time
+
+from _command import ane_book, chatty_copy
+from ane_book.cli.saved import Message, Saved, read_conversation, write_conversation
+from ane_book.errors import InvalidInput
+from ane_book.runtime import Session
+import pytest
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="terminals and modes are POSIX's")
+
+TURNS = [Message(role="user", content="a"), Message(role="assistant", content="b\x1b")]
+SAVED = Saved(model="m", system="s", messages=TURNS)
+
+
+def changed(**fields) -> bytes:
+    return json.dumps(SAVED.model_dump() | fields).encode()
+
+
+@pytest.fixture(scope="module")
+def chatty(tiny_bundle, tmp_path_factory) -> Path:
+    bundle = tiny_bundle("llama", kv="state", context=128)[1].path
+    return chatty_copy(bundle, tmp_path_factory.mktemp("chatty"))
+
+
+def test_a_conversation_with_every_command(chatty, tmp_path):
+    talk, other = tmp_path / "talk.json", tmp_path / "other.txt"
+    other.write_text("mine")
+    lines = [
+        "/help", "/system be brief", "/max 3", "/temperature", "/temperature hot",
+        "/temperature -1", "Hi", f"/save {talk}", f"/save {other}", "/save", "/reset", "//slash",
+        f"/load {talk}", f"/load {other}", "/stats", "/nothing", "You", "/exit", "never read",
+    ]  # fmt: skip
+    done = ane_book("chat", chatty, "--precision", "fp32", input="\n".join(lines))
+    assert done.returncode == 0
+
+    session, how = Session(chatty, "fp32", "mil"), {"system": "be brief", "max_tokens": 3}
+    hi = [{"role": "user", "content": "Hi"}]
+    first = session.generate(hi, **how).text
+    slash = session.generate([{"role": "user", "content": "/slash"}], **how).text
+    answered = [*hi, {"role": "assistant", "content": first}]
+    again = session.generate([*answered, {"role": "user", "content": "You"}], **how).text
+    assert done.stdout == f"{first}\n{slash}\n{again}\n"  # answers, and nothing else
+
+    saved = read_conversation(talk)
+    assert saved.system == "be brief"
+    assert [message.model_dump() for message in saved.messages] == answered
+    assert other.read_text() == "mine"
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    for error, words in zip(errors, (
+        "temperature: 'hot' is not a number", "temperature must be greater than or equal to 0",
+        "it stays as it is: give another name", "which file?", "not a conversation that /save",
+        "no command '/nothing'; /help lists them",
+    ), strict=True):  # fmt: skip
+        assert words in error
+    for told in ("/system      show", "temperature 0.0", "saved 1 answers to", "loaded 1 answers"):
+        assert told in done.stderr
+    assert re.search(r"1 answers, \d+ of 128 tokens held", done.stderr)
+
+
+class TestFile:
+    def test_what_is_written_is_read_and_only_the_owner_s(self, tmp_path):
+        path = tmp_path / "talk.json"
+        write_conversation(path, SAVED)
+        write_conversation(path, SAVED)  # in the place of an older one
+        assert read_conversation(path) == SAVED
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert [*tmp_path.iterdir()] == [path]
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"format": "ane-book chat 2"}',
+            changed(more=1), changed(system=3),
+            changed(messages=[{"role": "user", "content": "no answer"}]),
+            changed(messages=[{"role": "system", "content": "a role too many"}]),
+        ],
+    )  # fmt: skip
+    def test_what_is_none_is_told_in_one_line(self, tmp_path, content):
+        path = tmp_path / "talk.json"
+        path.write_bytes(content)
+        with pytest.raises(InvalidInput, match="not a conversation that /save wrote") as error:
+            read_conversation(path)
+        assert "\n" not in str(error.value)
+        with pytest.raises(InvalidInput, match="it stays as it is"):
+            write_conversation(path, SAVED)
+        assert path.read_bytes() == content
+
+    def test_folders_pipes_and_places_that_are_not_there(self, tmp_path):
+        os.mkfifo(tmp_path / "pipe")
+        for path in (tmp_path, tmp_path / "pipe", tmp_path / "none"):
+            with pytest.raises(InvalidInput):
+                read_conversation(path)
+        for path in (tmp_path, tmp_path / "pipe", tmp_path / "none" / "talk.json"):
+            with pytest.raises(InvalidInput):
+                write_conversation(path, SAVED)
+        assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+class TestHistory:
+    """Lines of a terminal; what reads them is a process, since readline is one for each."""
+
+    READ = "from ane_book.cli.history import LineEditor as L; l = L(['/help'], {}); print({})"
+
+    def typed(self, keys: str, environment: dict, lines: int = 1, kept: bool = True) -> str:
+        """What a terminal shows of a process that reads lines, after keys that are typed."""
+        reads = ", ".join(["repr(l.read('> '))"] * lines)
+        code = self.READ.format(kept, reads)
+        ours, theirs = pty.openpty()
+        settings = {name: value for name, value in os.environ.items()
+                    if name not in ("HOME", "XDG_STATE_HOME")}  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs,
+            env=settings | {"TERM": "dumb"} | environment,
+        )  # fmt: skip
+        os.close(theirs)
+        shown, end, sent = b"", time.monotonic() + 60, False
+        while time.monotonic() < end:
+            ready, _, _ = select.select([ours], [], [], 1)
+            try:
+                chunk = os.read(ours, 4096) if ready else None
+            except OSError:  # closed at the other end
+                break
+            if chunk == b"":
+                break
+            shown += chunk or b""
+            if not sent and b"> " in shown:
+                os.write(ours, keys.encode())
+                sent = True
+        os.close(ours)
+        assert process.wait(60) == 0, shown
+        return shown.decode()
+
+    def test_the_arrow_brings_back_what_another_conversation_was_told(self, tmp_path):
+        place = {"XDG_STATE_HOME": str(tmp_path / "state")}
+        assert "'first' 'second'" in self.typed("first\nsecond\n", place, 2)
+        file = tmp_path / "state" / "ane-book" / "chat-history"
+        assert file.read_text().split() == ["first", "second"]
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        assert "'first'" in self.typed("\x1b[A\x1b[A\n", place)
+        assert file.read_text().split() == ["first", "second", "first"]
+
+    def test_not_kept_where_that_is_not_wanted(self, tmp_path):
+        self.typed("first\n", {"XDG_STATE_HOME": str(tmp_path)}, kept=False)
+        assert not [*tmp_path.iterdir()]
+
+    def test_a_tab_completes_commands(self, tmp_path):
+        assert "'/help" in self.typed("/h\t\n", {"XDG_STATE_HOME": str(tmp_path)})
+
+    @pytest.mark.parametrize("place", ["folder", "file", "relative"])
+    def test_where_it_cannot_be_kept_talk_goes_on(self, tmp_path, place):
+        settings = {"XDG_STATE_HOME": str(tmp_path)}
+        if place == "folder":
+            (tmp_path / "ane-book" / "chat-history").mkdir(parents=True)
+        elif place == "file":
+            (tmp_path / "ane-book").write_text("")
+        else:
+            settings = {"XDG_STATE_HOME": "", "HOME": "nowhere"}
+        shown = self.typed("one\ntwo\n", settings, 2)
+        assert "'one' 'two'" in shown
+        assert shown.count("warning: what is typed is not kept") == (place != "relative")
