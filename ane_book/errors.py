@@ -84,5 +84,9 @@ class ServerError(AneBookError):
     """A server that was asked by its URL did not answer as OpenAI's API has it."""
 
 
+class MachineLost(AneBookError):
+    """A machine of a cluster is gone, and what it was at work on could not go on elsewhere."""
+
+
 class SchemeWarning(UserWarning):
     """A form of weights that is known to break models, or to leave the Neural Engine."""

@@ -42,6 +42,7 @@ FLOORS = [
     "conversion",
     "runtime",
     "evidence cli.talk bench",
+    "cluster",
     "serve",
     "cli",
     "__main__",

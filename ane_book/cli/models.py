@@ -43,22 +43,29 @@ def plan_command(
         str | None,
         typer.Option(help="Predict the speed of decode on its Neural Engine: m4-max, ..."),
     ] = None,
+    machines: Annotated[
+        int | None, typer.Option(min=1, help="Cut it over so many, for `serve --cluster`.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how a model would be cut, without its weights."""
     import ane_book
+    from ane_book.cluster.plan import split
     from ane_book.evidence import cost
     from ane_book.evidence.inspect import facts
 
     planned = ane_book.plan(model, **recipe)
-    predicted = [] if chip is None else cost.facts(planned, chip)
+    lines = planned.facts() + ([] if chip is None else cost.facts(planned, chip))
+    cut = None if machines is None else split(planned, machines)
+    lines += [] if cut is None else cut.facts(chip)
 
     def numbers() -> dict:
         told = chip is not None and planned.head
-        return _numbers(planned) | (_predicted(planned, chip) if told else {})
+        found = _numbers(planned) | (_predicted(planned, chip) if told else {})
+        return found if cut is None else found | {"machines": cut.numbers()}
 
     width = get_terminal_size((10_000, 24)).columns
-    show(numbers, lambda: facts(planned.facts() + predicted, width), as_json)
+    show(numbers, lambda: facts(lines, width), as_json)
 
 
 def _numbers(planned: "Plan") -> dict:

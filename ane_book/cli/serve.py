@@ -1,6 +1,7 @@
 """`ane-book serve`: bundles behind OpenAI's API."""
 
 import asyncio
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 import sys
@@ -11,6 +12,7 @@ from ane_book.errors import InvalidInput
 import typer
 
 if TYPE_CHECKING:
+    from ane_book.bundle import Bundle
     from ane_book.serve.pool import Model
 
 __all__ = ["serve"]
@@ -43,6 +45,13 @@ Seconds = Annotated[float, typer.Option(min=0.1, help="Seconds for a request, wi
 Texts = Annotated[
     bool, typer.Option("--log-texts", help="Write prompts and answers into the log, too.")
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        help="Cut texts' models over the machines of a Ray cluster: auto, HOST:PORT, or local:N to "
+        "try it with N nodes on this one."
+    ),
+]
 
 
 def serve(
@@ -57,6 +66,7 @@ def serve(
     queue: Queue = 64,
     timeout: Seconds = 600.0,
     log_texts: Texts = False,
+    cluster: Cluster = None,
     precision: options.Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
@@ -70,16 +80,19 @@ def serve(
 
     limit = None if memory is None else parse_bytes(memory)
     backend = None if backend == "auto" else backend
-    found = [_model(each, precision=precision, backend=backend, force=force) for each in models]
-    if stdin:
-        _answer_stdin(found)
-        return
-    from ane_book.serve.app import create_app
-    from ane_book.serve.server import run
+    how = {"precision": precision, "backend": backend, "force": force}
+    with ExitStack() as stack:
+        slots = 1 if cluster is None else _join(cluster, stack)
+        found = [_model(each, cluster is not None, **how) for each in models]
+        if stdin:
+            _answer_stdin(found)
+            return
+        from ane_book.serve.app import create_app
+        from ane_book.serve.server import run
 
-    told = {"waiting": queue, "seconds": timeout, "texts": log_texts}
-    app = create_app(found, memory=limit, key=api_key, origins=tuple(cors or ()), **told)
-    raise typer.Exit(0 if run(app, host, port, socket, timeout) else 130)
+        told = {"waiting": queue, "seconds": timeout, "texts": log_texts, "slots": slots}
+        app = create_app(found, memory=limit, key=api_key, origins=tuple(cors or ()), **told)
+        raise typer.Exit(0 if run(app, host, port, socket, timeout) else 130)
 
 
 def _check(host: str, key: str | None, socket: Path | None) -> None:
@@ -104,21 +117,38 @@ def _answer_stdin(models: list["Model"]) -> None:
 
     if len(models) > 1 or models[0].task != TEXT:
         raise InvalidInput("--stdin takes one model, which generates text")
-    for line in answer_lines(sys.stdin, *models[0].slots()):
+    for line in answer_lines(sys.stdin, *models[0].slots()[:1]):
         print(line, flush=True)
 
 
-def _model(given: str, **how: str | bool | None) -> "Model":
+def _join(address: str, stack: ExitStack) -> int:
+    """Be in a cluster until the stack ends; how many machines it has."""
+    from ane_book.cluster.connection import joined, machines
+
+    stack.enter_context(joined(address))
+    return max(1, len(machines()))
+
+
+def _model(given: str, is_cut: bool, **how: str | bool | None) -> "Model":
     """What a word of the command line names, converted where it has to be."""
     import ane_book
     from ane_book.bundle import Bundle
     from ane_book.progress import progress_bar
-    from ane_book.serve.pool import bundle_model
 
     name, _, place = given.rpartition("=")
     if Path(given).exists() or not name:
         name, place = None, given
     if Path(place, "manifest.json").exists():
-        return bundle_model(Bundle.open(place), name, **how)
+        return _served(Bundle.open(place), name, is_cut, **how)
     with progress_bar() as progress:
-        return bundle_model(ane_book.convert(place, progress=progress), name, **how)
+        return _served(ane_book.convert(place, progress=progress), name, is_cut, **how)
+
+
+def _served(bundle: "Bundle", name: str | None, is_cut: bool, **how) -> "Model":
+    from ane_book.serve.pool import TEXT, bundle_model
+
+    if not is_cut or bundle.manifest.task != TEXT:
+        return bundle_model(bundle, name, **how)
+    from ane_book.cluster.pipeline import Pipeline
+
+    return bundle_model(bundle, name, sessions=lambda: Pipeline(bundle, **how).sessions())

@@ -4,32 +4,33 @@ Letters: C hidden size, T tokens of a call, S slots of the cache, V vocabulary.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
+from ane_book.bundle.parts import Part
 from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle
 from ane_book.options import tier_name
 from ane_book.runtime.backends import Backend
 from ane_book.runtime.experts import Calls
 from ane_book.runtime.feeds import Feeds
-from ane_book.runtime.steps import Head, held_shape, kept_shapes, stages
+from ane_book.runtime.steps import Head, Shard, held_shape, kept_shapes, stages
 import numpy as np
 
-__all__ = ["Chunk", "Engine"]
+__all__ = ["Chunk", "Engine", "check_memory"]
 
 
 Chunk = tuple[str, int, int]  # a call: its function, its first slot, the one after its last
 
 
-def _check_memory(manifest: Manifest) -> None:
-    """Refuse a cache, masks and rotary tables that this machine cannot hold, before any is made."""
+def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:
+    """Refuse caches of these packages, masks and rotary tables that this machine cannot hold."""
     S, host = manifest.context, manifest.host
     needed = sum(4 * T * (slots + T) * len(host.masks) for T, slots in manifest.tiered.values())
     needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
-    for part in manifest.packages:
+    for part in parts:
         function = part.functions["decode"]
         caches = [held_shape(shape, S) for shape in kept_shapes(function).values()]
         needed += 2 * sum(map(prod, [*caches, *(t.shape for t in function.states.values())]))
@@ -46,19 +47,22 @@ class Engine:
 
     calls: how often each program of the backend was called since. tiers: how often the layers were
     called with a cache of so many slots, for every tier, ascending. block: K of `verify`, else 1.
+    shards: what runs the layers, where they are not loaded here.
 
     Raises InvalidBundle when a package is not what the manifest says.
     """
 
-    def __init__(self, bundle: Bundle, backend: Backend):
+    def __init__(self, bundle: Bundle, backend: Backend, shards: Iterable[Shard] | None = None):
         manifest = bundle.manifest
-        _check_memory(manifest)
         self.context, self.argmax_output = manifest.context, manifest.argmax_output
         self.vocabulary = manifest.embedding.shape[0]
         self._widths = manifest.functions
         self.block = manifest.functions.get("verify", 1)
         self.calls, self.tiers = Calls(), Counter(dict.fromkeys(manifest.tiers, 0))
-        self._shards = list(stages(bundle, lambda: backend, self.calls))
+        if shards is None:
+            check_memory(manifest, manifest.packages)
+            shards = stages(bundle, lambda: backend, self.calls)
+        self._shards = list(shards)
         self._head = Head(bundle, backend, self.calls)
         self._feeds = Feeds(bundle, backend.dtype)
 
@@ -95,13 +99,22 @@ class Engine:
 
         The cache is the smallest that has room for all T.
         """
-        slots = next(S for S in self.tiers if position + self._widths[function] <= S)
-        function = tier_name(function, slots, self.context)
-        self.tiers[slots] += 1
+        function = self._tiered(function, position)
         values = self._feeds.of(function, ids, position)
         for shard in self._shards:
             values = shard.run(function, values, len(ids))
         return values["hidden"]
+
+    def _tiered(self, function: str, position: int) -> str:
+        """The function of the tier that a call from `position` on takes, which is counted."""
+        slots = next(S for S in self.tiers if position + self._widths[function] <= S)
+        self.tiers[slots] += 1
+        return tier_name(function, slots, self.context)
+
+    def passes(self, ids: np.ndarray, cuts: Iterable[Chunk]) -> Iterator[np.ndarray]:
+        """What `forward` gives for each call, in order; ids: of the tokens of slot 0 and after."""
+        for function, first, stop in cuts:
+            yield self.forward(function, ids[first:stop], first)
 
     def head(self, hidden: np.ndarray) -> np.ndarray | list[int]:
         """Logits (T, V) float32, or token ids, of a hidden state (1, C, 1, T)."""

@@ -6,6 +6,8 @@ the whole context, and a mask changes only where the position moved.
 Letters: C hidden size, D head size, T tokens of a call, S slots of the cache, V vocabulary.
 """
 
+from functools import cached_property
+
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Function
@@ -40,7 +42,6 @@ class _Call:
 
     def __init__(self, function: Function, manifest: Manifest, dtype: np.dtype):
         self.tokens = tokens = function.tokens
-        self._scale = np.float32(manifest.host.embedding_scale)
         self._hidden = np.zeros((1, manifest.embedding.shape[1], 1, tokens), dtype)
         self._masks = {
             name: _Mask(tokens, function.slots, window, dtype)
@@ -48,22 +49,23 @@ class _Call:
         }
         self._position = np.zeros(1, np.int32)
 
-    def inputs(
-        self, rows: np.ndarray, position: int, tables: dict[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """The values for embedding rows (n, C), n <= T, that go to slots `position` and after.
+    def hidden(self, columns: np.ndarray) -> np.ndarray:
+        """The hidden state (1, C, 1, T) of columns (C, n), n <= T.
 
-        Rows beyond n are padding: their output is ignored, and what they write to the cache is
+        Columns beyond n are padding: their output is ignored, and what they write to the cache is
         masked until a real token overwrites it.
         """
-        self._hidden[0, :, 0, : len(rows)] = rows.T * self._scale  # (n, C) -> (C, n)
-        self._hidden[..., len(rows) :] = 0
+        n = columns.shape[1]
+        self._hidden[0, :, 0, :n], self._hidden[..., n:] = columns, 0
+        return self._hidden
+
+    def around(self, position: int, tables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The other values, where the first token goes to slot `position`."""
         self._position[0] = position
         for mask in self._masks.values():
             mask.move(position)
         window = slice(position, position + self.tokens)
         return {
-            "hidden": self._hidden,
             "position": self._position,
             **{name: mask.array for name, mask in self._masks.items()},
             **{name: table[:, :, window] for name, table in tables.items()},
@@ -75,7 +77,7 @@ class Feeds:
 
     def __init__(self, bundle: Bundle, dtype: np.dtype):
         manifest = bundle.manifest
-        self._embedding = np.asarray(bundle.embedding)  # (V, C), still mapped, less overhead
+        self._bundle, self._scale = bundle, np.float32(manifest.host.embedding_scale)
         tables = manifest.host.tables(np.arange(manifest.context), manifest.context)
         self._tables = {name: table.astype(dtype) for name, table in tables.items()}  # (1, 1, S, D)
         self._calls = {
@@ -85,4 +87,21 @@ class Feeds:
 
     def of(self, function: str, ids: np.ndarray, position: int) -> dict[str, np.ndarray]:
         """What a function takes for tokens (n,) that go to slots `position` and after."""
-        return self._calls[function].inputs(self._embedding[ids], position, self._tables)
+        hidden = self._calls[function].hidden(self.columns(ids))
+        return {"hidden": hidden, **self.around(function, position)}
+
+    def columns(self, ids: np.ndarray) -> np.ndarray:
+        """The hidden states (C, n) of tokens (n,) before the first layer, float32."""
+        return self._embedding[ids].T * self._scale  # (n, C) -> (C, n)
+
+    def around(self, function: str, position: int) -> dict[str, np.ndarray]:
+        """What a function takes beside the hidden state."""
+        return self._calls[function].around(position, self._tables)
+
+    def tokens(self, function: str) -> int:
+        """T of a function."""
+        return self._calls[function].tokens
+
+    @cached_property
+    def _embedding(self) -> np.ndarray:
+        return np.asarray(self._bundle.embedding)  # (V, C), still mapped, less overhead

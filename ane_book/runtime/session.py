@@ -42,6 +42,7 @@ class Session:
     backend: "mil", "coreml", a `Backend` of your own, or None for Core ML where it can run and the
     executor elsewhere. A backend object brings its own precision.
     force: open a bundle that failed parity by its evidence.json, too.
+    engine: what runs the bundle where it was made elsewhere (`ane_book.cluster`).
 
     One call or stream at a time: a second one, of another thread or between two pieces of a stream,
     raises SessionBusy. Sessions of one bundle may run at the same time, each in its own thread.
@@ -56,11 +57,12 @@ class Session:
         precision: str = "fp16",
         backend: Backend | str | None = None,
         force: bool = False,
+        engine: Engine | None = None,
     ):
         self.bundle = opened(bundle, "text-generation", force)
         self._words = TextProcess()  # it starts while the packages are opened
         self.backend = backend = choose_backend(backend, precision)
-        self._engine = Engine(self.bundle, backend)
+        self._engine = Engine(self.bundle, backend) if engine is None else engine
         self._text = self.bundle.manifest.tokenizer
         load_tokenizer(self._words, self._tokenizer_file)
         self._tokens: list[int] = []  # what the cache holds
@@ -175,11 +177,11 @@ class Session:
         are new, of each call. One token may have guesses behind it, as many as its call takes."""
         ids = self._checked(token_ids)
         tokens = np.concatenate([np.array(self._tokens, ids.dtype), ids, guesses]).astype(ids.dtype)
-        calls = self._engine.chunks(self.position, len(ids))
+        calls = list(self._engine.chunks(self.position, len(ids)))
         if len(ids) == 1:
             calls = [self._engine.step(self.position, 1 + len(guesses))]
-        for function, first, stop in calls:
-            hidden = self._engine.forward(function, tokens[first:stop], first)
+        passes = self._engine.passes(tokens, calls)
+        for (function, first, stop), hidden in zip(calls, passes, strict=True):
             yield function, hidden, slice(self.position - first, stop - first)
             self._tokens.extend(tokens[self.position : stop].tolist())
 

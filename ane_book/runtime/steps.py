@@ -9,6 +9,7 @@ V vocabulary; n layers of a shard.
 """
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
@@ -171,6 +172,12 @@ class Shard:
         """As before the first token."""
         for step in self._steps:
             step.clear()
+
+    def another(self) -> "Shard":
+        """The same programs, with what is kept for another session."""
+        shard = Shard([copy(step) for step in self._steps])
+        shard.clear()
+        return shard
 
     def run(self, function: str, values: dict, tokens: int) -> dict:
         """The values after these layers: `hidden` (1, C, 1, T), and what else they hand on; what is

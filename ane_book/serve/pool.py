@@ -46,15 +46,22 @@ class Model:
 
 
 def bundle_model(
-    bundle: Bundle, name: str | None = None, slots: int = 1, **how: str | bool | None
+    bundle: Bundle,
+    name: str | None = None,
+    slots: int = 1,
+    sessions: Callable[[], list[Session]] | None = None,
+    **how: str | bool | None,
 ) -> Model:
-    """A bundle as a model. how: precision, backend and force, as a `Session` takes them."""
+    """A bundle as a model. sessions: makes them, a slot each, where they are not this machine's
+    alone. how: precision, backend and force, as a `Session` takes them."""
     manifest = bundle.manifest
     name = name or manifest.name
     if manifest.task not in DOES:
         raise InvalidInput(f"{name} is for {manifest.task}; text and vectors are served")
 
     def opened() -> list:
+        if sessions is not None:
+            return [Slot(session) for session in sessions()]
         if manifest.task == EMBEDDING:
             return [Embedder(bundle, **how) for _ in range(slots)]
         return [Slot(Session(bundle, **how)) for _ in range(slots)]

@@ -1,0 +1,172 @@
+"""Stages on machines: Ray chooses the nodes, one stage each, and each loads its range of layers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+import os
+import time
+from typing import Any
+
+from ane_book.bundle import Bundle
+from ane_book.cluster.connection import machines
+from ane_book.cluster.files import pieces
+from ane_book.cluster.layout import cut, sizes
+from ane_book.cluster.stage import Stage
+from ane_book.errors import AneBookError, InvalidInput, MachineLost
+import ray
+from ray.util.placement_group import (
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+__all__ = ["Placed", "Stages", "lost", "place", "result"]
+
+#: What a stage asks of a node beside being alone on it among those of its model. It is little, so
+#: that several models find room: they take turns, as programs on one engine do.
+CPU = 0.1
+WAIT, TRY = 60, 5  # seconds for free nodes, in all and until the nodes are counted again
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A stage on a node: Ray's handle, where it is, its units of the bundle, and whether that is
+    this node; the threads that it may use."""
+
+    actor: Any
+    node: str
+    units: range
+    is_here: bool
+    threads: int
+
+
+@dataclass(frozen=True)
+class Stages:
+    """All stages of a model in the order of a token's way, and the group that holds their place."""
+
+    placed: tuple[Placed, ...]
+    group: Any
+
+    def end(self) -> None:
+        """Give the nodes back; what is lost already is no matter."""
+        if not ray.is_initialized():
+            return
+        for stage in self.placed:
+            ray.kill(stage.actor)
+        remove_placement_group(self.group)
+
+
+def lost(error: BaseException) -> bool:
+    """Whether an error of Ray's says that a node, an actor or what they held is gone."""
+    errors = ray.exceptions
+    gone = (errors.RayActorError, errors.ObjectLostError, errors.NodeDiedError)
+    return isinstance(error, gone) or isinstance(getattr(error, "cause", None), gone)
+
+
+def result(reference: Any, where: str) -> Any:
+    """What a call of a stage gave; `where` is named where it failed.
+
+    Raises MachineLost where the stage is gone, and AneBookError's kinds as the stage raised them.
+    """
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, AneBookError):
+            raise type(cause)(f"{where}: {cause}") from None
+        if not lost(error):
+            raise
+        if isinstance(cause, ImportError) or "ModuleNotFoundError" in str(error):
+            raise InvalidInput(
+                f"{where}: this ane_book cannot be imported there; install the same version, with "
+                "the extra [cluster], in the environment that `ray start` runs in"
+            ) from None
+        raise MachineLost(f"{where} was lost: {_reason(error)}") from None
+
+
+def _reason(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]
+
+
+def place(bundle: Bundle, precision: str, backend: str | None, most: int | None) -> Stages:
+    """A stage on every node, at most so many, loaded.
+
+    Raises MachineLost where no node is free within a minute, or one goes while it loads,
+    InvalidInput where a node runs another version, InvalidBundle where its files are damaged.
+    """
+    costs, head = sizes(bundle.manifest)
+    group, nodes = _group(min(len(costs), most or len(costs)))
+    ranges = cut(costs, len(nodes), head if nodes[0][1]["is_here"] else 0)
+    made = []
+    for (index, facts), own in zip(nodes, ranges, strict=True):
+        strategy = PlacementGroupSchedulingStrategy(group, index)
+        actor = ray.remote(Stage).options(num_cpus=CPU, scheduling_strategy=strategy).remote()
+        made.append(Placed(actor, units=own, **facts))
+    stages = Stages(tuple(made), group)
+    try:
+        _load(bundle, stages.placed, precision, backend)
+    except BaseException:
+        stages.end()
+        raise
+    return stages
+
+
+def _group(most: int) -> tuple[Any, list[tuple[int, dict]]]:
+    """A placement group of a bundle on each of at most so many nodes, and those, this one first."""
+    deadline = time.monotonic() + WAIT
+    while True:
+        alive = machines()
+        count = min(len(alive), most)
+        if count:
+            group = placement_group([{"CPU": CPU}] * count, strategy="STRICT_SPREAD")
+            if group.wait(TRY):
+                break
+            remove_placement_group(group)
+        if time.monotonic() > deadline:
+            raise MachineLost(
+                f"the cluster has {len(alive)} nodes with a CPU, and none of them was free for "
+                f"{WAIT} s: `ray status` says what they do"
+            )
+        time.sleep(0.2)
+    here = ray.get_runtime_context().get_node_id()
+    nodes = []
+    for index, node in placement_group_table(group)["bundles_to_node_id"].items():
+        known = alive.get(node, {})
+        where = f"node {node[:8]} ({known.get('NodeManagerAddress', 'unknown')})"
+        threads = max(1, int(known.get("Resources", {}).get("CPU", 1)))
+        nodes.append((index, {"node": where, "is_here": node == here, "threads": threads}))
+    return group, sorted(nodes, key=lambda each: not each[1]["is_here"])
+
+
+def _load(bundle: Bundle, placed: Sequence[Placed], precision: str, backend: str | None) -> None:
+    def everywhere(call: Callable[[Placed], Any]) -> list:
+        calls = [(stage, call(stage)) for stage in placed]
+        return [result(reference, stage.node) for stage, reference in calls]
+
+    here = Stage().facts()
+    for stage, facts in zip(placed, everywhere(lambda s: s.actor.facts.remote()), strict=True):
+        for what, version in here.items():
+            if facts[what] != version:
+                raise InvalidInput(
+                    f"{stage.node} runs {what} {facts[what]}, and this machine {version}: install "
+                    "the same everywhere, so that every layer is computed in the same way"
+                )
+    path, text = os.path.abspath(bundle.path), (bundle.path / "manifest.json").read_text()
+    missing = everywhere(lambda s: s.actor.open.remote(path, text, s.units.start, s.units.stop))
+    for stage, packages in zip(placed, missing, strict=True):
+        for package in packages:
+            _send(bundle, stage, package)
+    everywhere(lambda s: s.actor.load.remote(precision, backend, s.threads))
+
+
+def _send(bundle: Bundle, stage: Placed, package: str) -> None:
+    actor = stage.actor
+    result(actor.begin.remote(package), stage.node)
+    files = [name for name in bundle.manifest.files if name.split("/")[0] == package]
+    for name, piece in chain.from_iterable(
+        ((name, piece) for piece in pieces(bundle.path / name)) for name in files
+    ):
+        result(actor.receive.remote(name, piece), stage.node)
+    result(actor.keep.remote(package), stage.node)

@@ -1,0 +1,161 @@
+"""A model on several machines before any of it is there: layers, bytes over the network, bounds.
+
+A machine's time for a token is taken as its bytes of weights, which is what a token costs to read;
+`ane_book.evidence.cost` predicts it where a chip is named. A token makes two hops to every machine
+but the host's, there and back: Ray hands small results on through the process that asked for them.
+
+Letters: C hidden size, T tokens of a prefill call.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ane_book.cluster.layout import cut
+from ane_book.conversion.plan import Plan
+from ane_book.errors import InvalidInput
+from ane_book.evidence.cost import Estimate, Interval, Work, predict, work_of
+
+__all__ = ["Machines", "split"]
+
+LINKS = {"1 Gbit/s": 1e9 / 8, "10 Gbit/s": 1e10 / 8}  # bytes/s
+HOPS = {"0.1 ms": 1e-4, "0.5 ms": 5e-4}  # seconds one way: a wire, and what a call takes beside
+
+
+@dataclass(frozen=True)
+class Machines:
+    """A plan cut over machines, the host's first, which has the head as well.
+
+    asked: so many. layers: of every machine that has some. weights: bytes of them, the head's with
+    the first's.
+    """
+
+    plan: Plan
+    asked: int
+    layers: tuple[range, ...]
+    weights: tuple[int, ...]
+
+    @property
+    def far(self) -> int:
+        """Machines beside the host's."""
+        return len(self.layers) - 1
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes over the network for a token: its hidden state, fp16, to each machine and back."""
+        return 2 * self.far * 2 * self.plan.config.hidden_size
+
+    @property
+    def gain(self) -> float:
+        """How many times the tokens/s of one machine all together can have: as its largest range
+        is of all weights, and as many as there are machines at most."""
+        return sum(self.weights) / max(self.weights)
+
+    def estimates(self, chip: str) -> list[Estimate]:
+        """What a token takes on each, by the cost model; raises InvalidInput as that does.
+
+        Bytes and calls of layers, cache among them, are shared out as their weights are.
+        """
+        whole, head = work_of(self.plan), work_of(replace(self.plan, shards=self.plan.shards[:0]))
+        heads = sum(program.bytes for program in self.plan.head)
+        layers = sum(self.weights) - heads
+        shares = [(own - heads * (i == 0)) / layers for i, own in enumerate(self.weights)]
+        return [predict(_part(whole, head, share, i == 0), chip) for i, share in enumerate(shares)]
+
+    def numbers(self) -> dict:
+        """The same as plain JSON values; sizes in bytes."""
+        each = zip(self.layers, self.weights, strict=True)
+        return {
+            "each": [{"layers": [own.start, own.stop], "weight_bytes": size} for own, size in each],
+            "network_bytes_per_token": self.token_bytes,
+            "hops_per_token": 2 * self.far,
+            "most_gain": self.gain,
+        }
+
+    def facts(self, chip: str | None = None) -> list[tuple[str, str]]:
+        """The same as lines: a heading, once, and a text."""
+        lines = [("machines", text) for text in _machines(self)]
+        lines += [("network", text) for text in _network(self)]
+        lines += [("together", text) for text in _together(self, chip)]
+        shown = [heading for heading, _ in lines]
+        return [
+            (heading if i == shown.index(heading) else "", text)
+            for i, (heading, text) in enumerate(lines)
+        ]
+
+
+def split(plan: Plan, machines: int) -> Machines:
+    """Cut a plan's layers over machines; raises InvalidInput for what cannot be cut."""
+    if not plan.head:
+        raise InvalidInput(f"{plan.config.architecture} generates no text: it runs on one machine")
+    if machines < 1:
+        raise InvalidInput(f"machines must be 1 or more, not {machines}")
+    groups = [(layers, sum(p.bytes for p in programs)) for layers, programs in plan.groups()]
+    head = sum(program.bytes for program in plan.head)
+    ranges = cut([size for _, size in groups], machines, head)
+    weights = [sum(groups[i][1] for i in own) for own in ranges]
+    layers = [range(groups[own[0]][0].start, groups[own[-1]][0].stop) for own in ranges]
+    return Machines(plan, machines, tuple(layers), (weights[0] + head, *weights[1:]))
+
+
+def _part(whole: Work, head: Work, share: float, has_head: bool) -> Work:
+    """A share of the layers' work, with the head's or without."""
+
+    def own(name: str, more: int) -> int:
+        return round(share * (getattr(whole, name) - getattr(head, name))) + more * has_head
+
+    return Work(
+        own("plain_bytes", head.plain_bytes),
+        own("packed_bytes", head.packed_bytes),
+        round(share * whole.cache_bytes),
+        max(1, own("programs", head.programs)),
+        slots=whole.slots,
+    )
+
+
+# --- as lines
+
+
+def _machines(split: Machines) -> Iterator[str]:
+    for i, (layers, weights) in enumerate(zip(split.layers, split.weights, strict=True)):
+        more = ", the head and the host" if i == 0 else ""
+        yield f"{i + 1}: layers {layers.start} to {layers.stop - 1}{more}: {weights / 1e6:,.1f} MB"
+    if len(split.layers) < split.asked:
+        need = sum(program.bytes for program in split.plan.shards) // split.asked
+        yield (
+            f"{split.asked - len(split.layers)} of {split.asked} have nothing to do: a machine "
+            f"takes whole programs; --shard-limit {-(-need // 10**6)}MB or less makes more of them"
+        )
+
+
+def _network(split: Machines) -> Iterator[str]:
+    token, few = split.token_bytes, min(split.plan.recipe.prefill, split.plan.recipe.context)
+    if not split.far:
+        yield "nothing: one machine"
+        return
+    least = "at least " if split.plan.has_choice else ""
+    yield f"{least}{token:,} bytes a token, {few * token:,} for {few} tokens of a prompt"
+    for name, rate in LINKS.items():
+        # every machine's link carries a token's hidden state in and out, the host's those of all
+        yield f"{name}: at most {rate / (token / 2):,.0f} tokens/s either way"
+    for name, hop in HOPS.items():
+        yield (
+            f"{name} a hop, {2 * split.far} hops: {2e3 * split.far * hop:.1f} ms a token, so at "
+            f"most {1 / (2 * split.far * hop):,.0f} tokens/s of one answer"
+        )
+
+
+def _together(split: Machines, chip: str | None) -> Iterator[str]:
+    if not split.far:
+        return
+    yield (
+        f"{len(split.layers)} answers at once have at most {split.gain:.2f} times the tokens/s of "
+        "one machine; one answer alone has no more than there"
+    )
+    if chip is None:
+        return
+    found = split.estimates(chip)
+    for i, estimate in enumerate(found):
+        yield f"machine {i + 1}, predicted: {estimate.ms.text()} ms a token"
+    slowest = Interval(*(max(getattr(e.ms, end) for e in found) for end in ("low", "high")))
+    rates = Interval(1e3 / slowest.high, 1e3 / slowest.low)
+    yield f"at most {rates.text()} tokens/s of all answers, before the network"

@@ -1,0 +1,98 @@
+"""A range of layers on one machine: the actor that loads its packages, and keeps caches by session.
+
+It knows nothing of Ray: `ane_book.cluster.placement` makes an actor of it. Calls come one at a time
+and in the order in which they were made.
+
+Letters: C hidden size, R rows of a value, T tokens of a call, n of it that are no padding.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+import platform
+
+from ane_book import __version__
+from ane_book.bundle import Bundle
+from ane_book.bundle.manifest import Manifest
+from ane_book.cluster.files import Files
+from ane_book.cluster.layout import crossing, units
+from ane_book.runtime.backends import choose_backend
+from ane_book.runtime.engine import check_memory
+from ane_book.runtime.feeds import Feeds
+from ane_book.runtime.steps import Shard, load_steps
+import numpy as np
+
+__all__ = ["Stage"]
+
+
+class Stage:
+    """Some units of a bundle (`ane_book.cluster.layout`), one after the other, on this machine."""
+
+    def __init__(self) -> None:
+        self._caches: dict[int, Shard] = {}
+
+    def facts(self) -> dict[str, str]:
+        """Versions, which have to be the same everywhere, and how many sessions have caches."""
+        return {
+            "ane-book": __version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "sessions": str(len(self._caches)),
+        }
+
+    def open(self, path: str, manifest: str, first: int, last: int) -> list[str]:
+        """Take a manifest, and say which packages of units [first, last) have to be sent here."""
+        self._manifest = Manifest.model_validate_json(manifest)
+        self._parts = [part for parts in units(self._manifest)[first:last] for part in parts]
+        self._given = list(crossing(self._manifest, last))
+        check_memory(self._manifest, self._parts)
+        packages = [part.package for part in self._parts]
+        self._files = Files(Path(path), manifest, self._manifest, packages)
+        return self._files.missing()
+
+    def begin(self, package: str) -> None:
+        """Before the first byte of a package that is sent."""
+        self._files.begin(package)
+
+    def receive(self, name: str, content: bytes) -> None:
+        """The next bytes of a file of it."""
+        self._files.receive(name, content)
+
+    def keep(self, package: str) -> None:
+        """After the last one."""
+        self._files.keep(package)
+
+    def load(self, precision: str, backend: str | None, threads: int) -> str:
+        """Load the shards, whose files have been checked; the name of what runs them."""
+        bundle = Bundle(self._files.folder, self._manifest)
+        chosen = choose_backend(backend, precision)
+        if chosen.name == "mil":  # Ray leaves one thread to an actor
+            import torch
+
+            torch.set_num_threads(threads)
+        self._loaded = Shard(load_steps(bundle, chosen, self._parts))
+        self._feeds = Feeds(bundle, chosen.dtype)
+        return chosen.name
+
+    def run(
+        self,
+        session: int,
+        ended: Iterable[int],
+        function: str,
+        position: int,
+        values: dict[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
+        """What the next units take, each (1, R, 1, n), of tokens for slots `position` and after.
+
+        values: the same of the units before, `hidden` (1, C, 1, n) for the first.
+
+        ended: sessions whose caches are no longer needed.
+        """
+        for old in ended:
+            self._caches.pop(old, None)
+        if session not in self._caches:
+            self._caches[session] = self._loaded.another()
+        n, T = next(iter(values.values())).shape[3], self._feeds.tokens(function)
+        padded = {k: np.pad(v, [(0, 0)] * 3 + [(0, T - n)]) for k, v in values.items()}
+        given = self._feeds.around(function, position) | padded
+        found = self._caches[session].run(function, given, n)
+        return {name: found[name][..., :n].copy() for name in self._given}
