@@ -213,6 +213,9 @@ class Sampling(BaseModel):
     stop_repeat: Whole | None = Field(
         None, ge=1, description="End the answer with N tokens in a row that it had before."
     )
+    logprobs: Whole | None = Field(
+        None, ge=0, le=20, description="Keep what the model says of tokens, and of the N likeliest."
+    )
     reuse_cache: bool = Field(
         False, description="Keep the cache's tokens that the prompt begins with, as a chat does."
     )

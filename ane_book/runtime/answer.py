@@ -10,6 +10,7 @@ from threading import Lock
 import time
 
 from ane_book.errors import SessionBusy
+from ane_book.runtime.sampling import Drawn
 from ane_book.runtime.streaming import TextStream
 
 __all__ = ["Answer", "Clock", "Result", "Stream", "alone", "common_prefix"]
@@ -111,10 +112,12 @@ class Stream:
 
     pieces: what is run, with an empty piece after each call of the programs: `steps` gives those,
     too, so that whoever serves many can leave an answer within one call.
+    drawn: what the model said of the tokens so far, where it was asked to (`Sampling.logprobs`).
     """
 
-    def __init__(self, pieces: Generator[str, None, Result]):
+    def __init__(self, pieces: Generator[str, None, Result], drawn: Sequence[Drawn] = ()):
         self._pieces, self._turn = pieces, Lock()
+        self.drawn = drawn
         self.result: Result | None = None
 
     def __iter__(self) -> "Stream":

@@ -15,7 +15,7 @@ from ane_book.errors import AneBookError
 from ane_book.options import Sampling, checked
 import numpy as np
 
-__all__ = ["Sampler", "draw_guessed", "filter_logits"]
+__all__ = ["Drawn", "Sampler", "draw_guessed", "filter_logits"]
 
 
 def keep_top_k(logits: np.ndarray, k: int) -> np.ndarray:
@@ -58,10 +58,32 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A token, the logarithm of its probability, and those of the likeliest tokens, by token.
+
+    They are the model's, before temperature, top-k and top-p.
+    """
+
+    token: int
+    logprob: float
+    likeliest: dict[int, float]
+
+    @classmethod
+    def of(cls, token: int, logits: np.ndarray, most: int) -> "Drawn":
+        """A token drawn from logits (V,), and the `most` likeliest ones."""
+        wide = logits.astype(np.float64)
+        wide -= wide.max()
+        logprobs = wide - np.log(np.exp(wide).sum())
+        found = np.argsort(-logprobs, kind="stable")[:most]
+        return cls(token, float(logprobs[token]), {int(i): float(logprobs[i]) for i in found})
+
+
 @dataclass
 class Sampler:
     """Draws tokens; with temperature 0 it takes the likeliest one and the rest has no effect.
 
+    With logprobs, `drawn` keeps what the model said of each, and of so many of the likeliest.
     The same seed and logits give the same tokens; without a seed every sampler differs.
     Raises InvalidInput for a value that makes no sense.
     """
@@ -70,9 +92,11 @@ class Sampler:
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
+    logprobs: int | None = None
 
     def __post_init__(self):
         checked(Sampling, asdict(self))
+        self.drawn: list[Drawn] = []
         self._random = np.random.default_rng(self.seed)
 
     @property
@@ -84,6 +108,12 @@ class Sampler:
 
         Raises AneBookError when the logits hold NaN, which would otherwise pass for a token.
         """
+        token = self._token(logits)
+        if self.logprobs is not None:
+            self.drawn.append(Drawn.of(token, logits, self.logprobs))
+        return token
+
+    def _token(self, logits: np.ndarray) -> int:
         likeliest = int(np.argmax(logits))  # NaN counts as the largest
         if math.isnan(logits[likeliest]):
             raise AneBookError(

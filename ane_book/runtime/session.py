@@ -230,6 +230,10 @@ class Session:
             )
         return self._ids(prompt, special=True)
 
+    def words(self, token_ids: Sequence[int]) -> list[str]:
+        """The text of each token by itself; of a part of a character it is U+FFFD."""
+        return self._words.decode_batch([[token] for token in token_ids])
+
     def _ids(self, text: str, special: bool) -> list[int]:
         check_text(text, "the prompt")
         return self._words.encode(text, special)
@@ -253,18 +257,17 @@ class Session:
         draft: who guesses tokens, for a bundle with `verify` to check several in a call: "lookup"
         in prompt and answer, or the session of a smaller model of the same tokens. It changes the
         speed, and no token.
-        sampling: fields of `ane_book.options.Sampling` (max_tokens, temperature, top_k, top_p,
-        seed, system, stop, stop_repeat, reuse_cache). With reuse_cache chunks fall differently, so
-        fp16 may round differently.
+        sampling: fields of `ane_book.options.Sampling`. With reuse_cache chunks fall differently,
+        so fp16 may round differently.
 
         Raises PromptTooLong or InvalidInput at once, before any token is run.
         """
         how = checked(Sampling, sampling)
-        sampler = Sampler(how.temperature, how.top_k, how.top_p, how.seed)
-        if self._engine.argmax_output and not sampler.greedy:
+        sampler = Sampler(how.temperature, how.top_k, how.top_p, how.seed, how.logprobs)
+        if self._engine.argmax_output and not (sampler.greedy and how.logprobs is None):
             raise InvalidInput(
                 f"{self.bundle.path}: converted with argmax_output, it returns the likeliest token "
-                "only; use temperature 0, or convert without argmax_output"
+                "only; use temperature 0 without logprobs, or convert without argmax_output"
             )
         drafter = choose_drafter(draft, self)
         ids = self._given(prompt, how.system)
@@ -272,7 +275,7 @@ class Session:
         text = TextStream(self._words, tuple(filter(None, how.stop)))
         answer = Answer(text, most, self._text.eos_token_ids, how.stop_repeat)
         draw = int if self._engine.argmax_output else sampler
-        return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache))
+        return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache), sampler.drawn)
 
     def _given(self, prompt: str | Messages | Sequence[int], system: str | None) -> list[int]:
         """The token ids of a prompt, which may be such."""

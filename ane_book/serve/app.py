@@ -81,10 +81,10 @@ class _Text(_Work):
         """The events, noted; what is finished goes to the shape."""
         facts, shape = self._note.facts, self._shape
         async for made in events:
+            shape.add(made)
             if isinstance(made, Piece):
                 facts.setdefault("first_s", self._note.since())
             else:
-                shape.add(made)
                 facts |= {"completion_tokens": shape.completion_tokens, **shape.figures()}
                 facts |= {"cached_tokens": shape.cached, "finish": made.result.finish_reason}
                 del facts["elapsed_s"]
@@ -114,7 +114,7 @@ class _Text(_Work):
                 if (first := shape.begin(made.index)) is not None:
                     yield first
             if isinstance(made, Piece):
-                yield shape.piece(made.index, made.text)
+                yield shape.piece(made)
             else:
                 yield shape.end(made)
         options = self._asked.stream_options
@@ -187,9 +187,13 @@ class Service:
     def _sampling(self, asked, model: Model, most: int | None, temperature: float) -> dict:
         """The fields of `options.Sampling`; OpenAI's temperature is 1 where none is given."""
         sampling = asked.sampling(most, 0.0 if model.argmax else temperature)
-        if model.argmax and sampling["temperature"] > 0:
-            message = f"{model.name} gives the likeliest token alone; temperature has to be 0"
-            raise Refusal(400, message, code="unsupported_value", param="temperature")
+        wrong = {
+            "temperature": sampling["temperature"] > 0,
+            "logprobs": asked.likeliest is not None,
+        }
+        for param in (name for name, given in wrong.items() if given and model.argmax):
+            message = f"{model.name} gives the likeliest token alone, so there is no {param}"
+            raise Refusal(400, message, code="unsupported_value", param=param)
         return sampling
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
-from ane_book.runtime.answer import Result
+from ane_book.runtime.answer import Result, common_prefix
+from ane_book.runtime.sampling import Drawn
 from ane_book.text.chat import Messages
 
-__all__ = ["Ask", "Finished", "Piece", "Slot", "Started", "answers"]
+__all__ = ["Ask", "Finished", "Piece", "Slot", "Started", "Token", "answers"]
 
 
 @dataclass(frozen=True)
@@ -44,20 +45,34 @@ class Started:
 
 
 @dataclass(frozen=True)
+class Token:
+    """A token by itself: its text, the logarithm of its probability, and the likeliest ones'."""
+
+    text: str
+    logprob: float
+    likeliest: list[tuple[str, float]]
+
+
+@dataclass(frozen=True)
 class Piece:
-    """Text of an answer."""
+    """Text of an answer, and what the model said of its tokens, where that was asked for."""
 
     index: int
     text: str
+    tokens: Sequence[Token] = ()
 
 
 @dataclass(frozen=True)
 class Finished:
-    """An answer is whole; the cache had the first `cached` tokens of its prompt."""
+    """An answer is whole; the cache had the first `cached` tokens of its prompt.
+
+    tokens: of those that gave no text after the last piece.
+    """
 
     index: int
     result: Result
     cached: int
+    tokens: Sequence[Token] = ()
 
 
 class Slot:
@@ -99,12 +114,22 @@ def answers(slot: Slot, ask: Ask) -> Iterator[Started | Piece | Finished | None]
             kept = slot.keep(ids)
             stream = session.stream(ids, reuse_cache=True, seed=seed, **ask.sampling)
             with closing(stream):
+                told = 0
                 for text in stream.steps():
-                    yield Piece(index, text) if text else None
-            yield Finished(index, stream.result, kept)
+                    if text:
+                        yield Piece(index, text, tokens(session, stream.drawn[told:]))
+                        told = len(stream.drawn)
+                    else:
+                        yield None
+            rest = stream.drawn[told : len(stream.result.token_ids)]
+            yield Finished(index, stream.result, kept, tokens(session, rest))
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many first tokens two lists share."""
-    pairs = zip(a, b, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
+def tokens(session: Session, drawn: Sequence[Drawn]) -> list[Token]:
+    """What was drawn, as text."""
+    ids = [i for each in drawn for i in (each.token, *each.likeliest)]
+    words = iter(session.words(ids) if ids else [])
+    return [
+        Token(next(words), each.logprob, [(next(words), p) for p in each.likeliest.values()])
+        for each in drawn
+    ]

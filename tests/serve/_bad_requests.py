@@ -96,6 +96,7 @@ CASES = [
          colour="red"),
     chat("a template", "Unrecognized request argument supplied: chat_template", "chat_template",
          chat_template="{{ 9 ** 9 }}"),
+    chat("the likeliest of no logprobs", "goes with logprobs", "top_logprobs", top_logprobs=3),
     text("no prompt", "prompt has to be a text, a list of texts", "prompt", prompt=[]),
     text("an empty prompt", "the prompt is empty", None, prompt=""),
     text("tokens beyond the vocabulary", "token id 9999 is outside", None, prompt=[1, 9999]),

@@ -77,6 +77,51 @@ class TestCompletions:
         assert min(found[name] for name in ("prefill_tps", "decode_tps", "elapsed_s")) > 0
 
 
+@pytest.fixture(scope="module")
+def expected(session):
+    """Tokens of a greedy answer to HELLO, and (V,) log-probabilities for each."""
+    ids = session.encode(HELLO)
+    tokens = session.generate(ids, max_tokens=5).token_ids
+    session.reset()
+    logits = session.logits([*ids, *tokens])[len(ids) - 1 : -1].astype(np.float64)
+    return tokens, logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+class TestLogprobs:
+    """Of each token its log-probability, and those of the likeliest, as the logits have them."""
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_of_a_chat(self, client, session, expected, stream):
+        tokens, logprobs = expected
+        found = client.chat.completions.create(
+            model="talker", messages=HELLO, max_tokens=5, temperature=0, logprobs=True,
+            top_logprobs=3, stream=stream,
+        )  # fmt: skip
+        choices = [chunk.choices[0] for chunk in found] if stream else found.choices
+        said = [each for choice in choices if choice.logprobs for each in choice.logprobs.content]
+        assert [each.token for each in said] == session.words(tokens)
+        for each, token, row in zip(said, tokens, logprobs, strict=True):
+            assert each.logprob == pytest.approx(row[token], abs=1e-3)
+            top = [one.logprob for one in each.top_logprobs]
+            assert top == pytest.approx(np.sort(row)[::-1][:3].tolist(), abs=1e-3)
+            assert top[0] == each.logprob
+
+    def test_of_a_completion(self, client, session, expected):
+        tokens, logprobs = expected
+        ids = session.encode(HELLO)
+        found = client.completions.create(
+            model="talker", prompt=ids, max_tokens=5, temperature=0, logprobs=2
+        ).choices[0]
+        assert found.logprobs.tokens == session.words(tokens)
+        rows = [row[token] for token, row in zip(tokens, logprobs, strict=True)]
+        assert found.logprobs.token_logprobs == pytest.approx(rows, abs=1e-3)
+        assert all(1 <= len(top) <= 2 for top in found.logprobs.top_logprobs)
+
+    def test_are_none_unless_asked(self, client):
+        found = client.chat.completions.create(model="talker", messages=HELLO, max_tokens=2)
+        assert found.choices[0].logprobs is None
+
+
 class TestEmbeddings:
     TEXTS = ("A cat.", "A kitten.", "")
 

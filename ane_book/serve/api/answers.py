@@ -6,12 +6,13 @@ and `gen_tokens` as well.
 """
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 import json
 import time
 from uuid import uuid4
 
-from ane_book.serve.slot import Finished
+from ane_book.serve.slot import Finished, Piece, Token
 import numpy as np
 
 __all__ = ["ChatShape", "CompletionShape", "as_json", "event", "vectors"]
@@ -37,6 +38,7 @@ class _Shape:
     prompt_tokens: int = 0  # of all prompts
     done: dict[int, Finished] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
+    tokens: dict[int, list[Token]] = field(default_factory=dict)  # of each answer, if asked for
     start: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -45,10 +47,13 @@ class _Shape:
     def __post_init__(self):
         self.id = f"{self.prefix}-{uuid4().hex}"
 
-    def add(self, done: Finished) -> None:
-        """Take an answer that is whole."""
-        self.done[done.index] = done
-        self.texts.append(done.result.text)
+    def add(self, made: Piece | Finished) -> None:
+        """Take a part of an answer, or its end."""
+        if made.tokens:
+            self.tokens.setdefault(made.index, []).extend(made.tokens)
+        if isinstance(made, Finished):
+            self.done[made.index] = made
+            self.texts.append(made.result.text)
 
     def _head(self, kind: str) -> dict:
         said = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
@@ -103,22 +108,24 @@ class ChatShape(_Shape):
         return {
             "index": done.index,
             "message": message,
-            "logprobs": None,
+            "logprobs": _of_chat(self.tokens.get(done.index)),
             "finish_reason": done.result.finish_reason,
         }
 
     def begin(self, index: int) -> dict:
         return self._delta(index, {"role": "assistant", "content": ""})
 
-    def piece(self, index: int, text: str) -> dict:
-        return self._delta(index, {"content": text})
+    def piece(self, piece: Piece) -> dict:
+        return self._delta(piece.index, {"content": piece.text}, None, piece.tokens)
 
     def end(self, done: Finished) -> dict:
-        return self._delta(done.index, {}, done.result.finish_reason)
+        return self._delta(done.index, {}, done.result.finish_reason, done.tokens)
 
-    def _delta(self, index: int, delta: dict, reason: str | None = None) -> dict:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return self._chunk(choice)
+    def _delta(
+        self, index: int, delta: dict, reason: str | None = None, tokens: Sequence[Token] = ()
+    ) -> dict:
+        said = {"delta": delta, "logprobs": _of_chat(tokens), "finish_reason": reason}
+        return self._chunk({"index": index} | said)
 
 
 @dataclass
@@ -137,19 +144,49 @@ class CompletionShape(_Shape):
         return own | {"gen_tokens": len(first.token_ids)} | super().figures()
 
     def _choice(self, done: Finished) -> dict:
-        return self._text(done.index, done.result.text, done.result.finish_reason)
+        tokens = self.tokens.get(done.index, ())
+        return self._text(done.index, done.result.text, tokens, done.result.finish_reason)
 
     def begin(self, index: int) -> None:
         return None
 
-    def piece(self, index: int, text: str) -> dict:
-        return self._chunk(self._text(index, text, None))
+    def piece(self, piece: Piece) -> dict:
+        return self._chunk(self._text(piece.index, piece.text, piece.tokens, None))
 
     def end(self, done: Finished) -> dict:
-        return self._chunk(self._text(done.index, "", done.result.finish_reason))
+        return self._chunk(self._text(done.index, "", done.tokens, done.result.finish_reason))
 
-    def _text(self, index: int, text: str, reason: str | None) -> dict:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+    def _text(self, index: int, text: str, tokens: Sequence[Token], reason: str | None) -> dict:
+        said = {"text": text, "logprobs": _of_completion(tokens), "finish_reason": reason}
+        return {"index": index} | said
+
+
+def _of_chat(tokens: Sequence[Token] | None) -> dict | None:
+    """What the model said of tokens, as a chat has it; `bytes` of no whole character are null."""
+
+    def told(text: str, logprob: float) -> dict:
+        known = None if "\ufffd" in text else list(text.encode())
+        return {"token": text, "logprob": logprob, "bytes": known}
+
+    if not tokens:
+        return None
+    content = [
+        told(each.text, each.logprob) | {"top_logprobs": [told(*one) for one in each.likeliest]}
+        for each in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _of_completion(tokens: Sequence[Token]) -> dict | None:
+    """The same, as a completion has it, without offsets: tokens need not join to the text."""
+    if not tokens:
+        return None
+    return {
+        "tokens": [each.text for each in tokens],
+        "token_logprobs": [each.logprob for each in tokens],
+        "top_logprobs": [dict(each.likeliest) for each in tokens],
+        "text_offset": None,
+    }
 
 
 def vectors(model: str, rows: list[np.ndarray], tokens: int, form: str) -> dict:

@@ -103,6 +103,7 @@ class _Sampled(_Request):
             "top_p": top_p,
             "top_k": self.top_k,
             "stop": self.stop or (),
+            "logprobs": self.likeliest,
         }
 
 
@@ -145,6 +146,15 @@ class Chat(_Sampled):
     messages: list[Message] = Field(min_length=1)
     max_tokens: Whole | None = Field(None, ge=1, description="By default what the context leaves.")
     max_completion_tokens: Whole | None = Field(None, ge=1, description="The same, newer.")
+    logprobs: bool = Field(False, description="What the model said of each token.")
+    top_logprobs: Whole | None = Field(None, ge=0, le=20, description="And of the likeliest.")
+
+    @property
+    def likeliest(self) -> int | None:
+        if self.top_logprobs and not self.logprobs:
+            message = "top_logprobs goes with logprobs: true"
+            raise Refusal(400, message, code="invalid_value", param="top_logprobs")
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def most(self) -> int | None:
@@ -161,6 +171,11 @@ class Completion(_Sampled):
     prompt: Prompt
     max_tokens: Whole | None = Field(None, ge=1, description="16 by default, 50 without a model.")
     system: str | None = Field(None, description="System prompt, as the book's source has it.")
+    logprobs: Whole | None = Field(None, ge=0, le=5, description="Of so many of the likeliest.")
+
+    @property
+    def likeliest(self) -> int | None:
+        return self.logprobs
 
     @property
     def plainly_asked(self) -> bool:
