@@ -257,8 +257,7 @@ class Session:
         draft: who guesses tokens, for a bundle with `verify` to check several in a call: "lookup"
         in prompt and answer, or the session of a smaller model of the same tokens. It changes the
         speed, and no token.
-        sampling: fields of `ane_book.options.Sampling`. With reuse_cache chunks fall differently,
-        so fp16 may round differently.
+        sampling: fields of `ane_book.options.Sampling`. With reuse_cache fp16 may round otherwise.
 
         Raises PromptTooLong or InvalidInput at once, before any token is run.
         """
