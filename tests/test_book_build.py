@@ -107,7 +107,9 @@ def test_the_caches_key_changes_with_measurements_pins_and_what_is_installed(
     book_ext, tmp_path, monkeypatch
 ):
     keys = {book_ext.fingerprint(tmp_path)}
-    for name in ("research/conformance.json", "research/measurements/m4.json", "constraints.txt"):
+    measured = "research/conformance.json", "research/measurements/m4.json"
+    read = "research/train/page.txt", "research/train/held_out.jsonl", "research/experiments/a.py"
+    for name in (*measured, *read, "constraints.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
         keys.add(book_ext.fingerprint(tmp_path))
@@ -117,7 +119,7 @@ def test_the_caches_key_changes_with_measurements_pins_and_what_is_installed(
         metadata.write_text(f"Metadata-Version: 2.1\nName: torch-extra\nVersion: {version}\n")
         monkeypatch.syspath_prepend(metadata.parents[1])
         keys.add(book_ext.fingerprint(tmp_path))
-    assert len(keys) == 6
+    assert len(keys) == 9
 
 
 def test_the_workflow_keys_its_cache_on_the_same_files(book_ext):

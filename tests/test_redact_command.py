@@ -169,7 +169,8 @@ class TestStreams:
             assert first and process.stdout.read().count("\n") > 10
         assert process.wait() == 0
 
-    def test_ctrl_c_leaves_nothing_half_written(self, tagger, tmp_path):
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_to_end_leaves_nothing_half_written(self, tagger, tmp_path, number):
         (out := tmp_path / "out").write_text("as it was")
         words = "redact", "--model", tagger("odd")[1].path, "-", "--out", out
         with start(*words, **self.ATTEND) as process:
@@ -179,10 +180,10 @@ class TestStreams:
             while not any(p.stat().st_size for p in tmp_path.glob("out.*.part")):
                 assert process.poll() is None and time.monotonic() < end
                 time.sleep(0.05)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             process.wait(timeout=60)
             assert process.stderr.read() == ""
-        assert process.returncode == 130 and out.read_text() == "as it was"
+        assert process.returncode == 128 + number and out.read_text() == "as it was"
         assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
     @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from ane_book.host import check_labels
 from ane_book.models.privacy_filter import LABELS
 from ane_book.runtime.tags import decode
 from ane_book.runtime.tags.spans import Viterbi, find_spans, log_softmax
-from ane_book.runtime.tags.stretches import Stretch
+from ane_book.runtime.tags.stretches import Stretch, begin_words
 from ane_book.runtime.tags.windows import blocks, windows
 from ane_book.weights.tokenizer import CUTS
 from hypothesis import given, settings
@@ -121,7 +121,8 @@ def spans_of(text: str, tokens: list[tuple[int, int, str]]) -> list[tuple]:
     starts, ends, names = (np.array(column) for column in zip(*tokens, strict=True))
     chosen = np.array([NAMES.index(name) for name in names])
     scores, places = np.full(len(chosen), 0.5), np.stack([starts, ends], axis=1)
-    found = list(find_spans(NAMES, Stretch(text, 0, 0, chosen, scores, places)))
+    stretch = Stretch(text, 0, 0, chosen, scores, places, begin_words(text, places))
+    found = list(find_spans(NAMES, stretch))
     for span in found:
         data = text.encode()[span.byte_start : span.byte_end]
         assert data.decode() == text[span.start : span.end]
@@ -137,8 +138,44 @@ class TestSpans:
 
     def test_have_no_character_in_common(self):
         """The bytes of one character may be tokens of two spans."""
-        tokens = [(0, 1, "S-name"), (0, 1, "S-url"), (0, 2, "B-url"), (2, 3, "E-url")]
+        tokens = [(0, 1, "S-name"), (0, 1, "S-url"), (1, 2, "B-url"), (2, 3, "E-url")]
         assert spans_of("🙂🙂b", tokens) == [("name", "🙂"), ("url", "🙂b")]
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("to marmalade now", "marmalade"),
+            ("to lemarm now", "lemarm"),
+            ("(l'arma/x)", "arma"),
+            ("x4arm5y;", "x4arm5y"),
+            ("arn\u0301a arm", "arn\u0301a"),
+            ("e\u0301arm\u0301 ", "e\u0301arm\u0301"),
+            ("ан armи ", "armи"),
+            ("an_arm_or", "arm"),
+            ("田arm田中", "arm"),
+            ("여arm는", "arm"),
+            ("🙂arm🙂", "arm"),
+            ("arm🙂\u200d🙂", "arm"),
+        ],
+    )
+    def test_have_all_of_a_word(self, text, expected):
+        """Of tokens of a character each, two in the middle are labelled."""
+        at = text.index("ar")
+        tokens = [(i, i + 1, "O") for i in range(len(text))]
+        tokens[at], tokens[at + 1] = (at, at + 1, "B-name"), (at + 1, at + 2, "E-name")
+        assert spans_of(text, tokens) == [("name", expected)]
+
+    def test_of_one_word_are_the_first_one(self):
+        tokens = [(0, 1, "S-name"), (1, 2, "S-url"), (2, 3, "O"), (3, 4, "B-url"), (4, 5, "E-url")]
+        assert spans_of("abc/d", tokens) == [("name", "abc"), ("url", "/d")]
+
+    def test_have_no_more_than_a_thousand_characters_of_a_word(self):
+        tokens = [(i, i + 1, "S-name" if i == 1500 else "O") for i in range(3000)]
+        assert spans_of("x" * 3000, tokens) == [("name", "x" * 1000)]
+
+    def test_of_signs_that_are_drawn_as_one(self):
+        tokens = [(i, i + 1, "S-name" if i == 1 else "O") for i in range(4)]
+        assert spans_of("a🙂\u200d🙂", tokens) == [("name", "🙂\u200d🙂")]
 
 
 class TestDecode:

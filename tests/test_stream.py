@@ -1,6 +1,7 @@
 """A text redacted as it is read: what comes out is what one long call gives, and little waits."""
 
 from itertools import pairwise
+import re
 import tracemalloc
 
 from _labels import NAMES, makes_sense, parted
@@ -13,6 +14,9 @@ import numpy as np
 import pytest
 
 SIGNS = "aB1' \n\r\t,.\x00\x1b;/_-@é\u0301🙂שלום\u202e\ufeff\udcff\udc80他，"
+
+
+LATIN = re.compile("[aB1éשלום]")
 
 
 class Dice(Tagger):
@@ -60,6 +64,18 @@ def check(text: str, pieces: list) -> None:
         place += len(own)
 
 
+def halves(text: str, pieces: list) -> None:
+    """No span has a part of a word, but for what the span before it has."""
+    ends = {0}
+    for _, span in pieces:
+        if span:
+            for place in {span.start, span.end} - ends:
+                before, after = text[place - 1], text[place : place + 1]
+                assert not (LATIN.match(before) and LATIN.match(after)), (text, span)
+                assert after != "\u0301" or before.isspace(), (text, span)
+            ends.add(span.end)
+
+
 def joined(pieces: list) -> list:
     """Pieces whose neighbours without a span are one: where those end is nobody's business."""
     found = []
@@ -81,6 +97,7 @@ class TestAnyScores:
         for tagger in (Dice(seed), Dice(seed, size=size)):
             pieces = list(tagger.stream([text]))
             check(text, pieces)
+            halves(text, pieces)
             redacted = tagger.redact(text)
             assert redacted.spans == tagger.spans(text) == [span for _, span in pieces if span]
             back = redacted.text

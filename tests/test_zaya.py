@@ -1,17 +1,22 @@
 """ZAYA in ANE form against `transformers`: the same weights, the same logits."""
 
 import json
+from math import prod
 
 from _tiny import prompt, write_checkpoint
 from _zaya import CONTEXT, PREFILL, SIZES, continued, maker, tiny_zaya
+from ane_book.conversion.plan import plan
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
+from ane_book.evidence.cost.model import work_of
 from ane_book.evidence.parity import check_parity
 from ane_book.host import causal_mask
 from ane_book.models import find, read_config
 from ane_book.models.base.compressed import CarriedRouter, CompressedAttention
 from ane_book.models.base.decoder import Decoder
 from ane_book.runtime import Session
+from ane_book.runtime.backends import MILBackend
+from ane_book.runtime.engine import Engine
 from ane_book.weights import open_source
 from ane_book.weights.random import RandomSource
 import numpy as np
@@ -278,6 +283,20 @@ def test_half_precision_keeps_the_direction_of_logits(bundled, size):
     clear = margins(model, ids) > 0.004
     assert clear.mean() > 0.9
     assert cosine[clear].min() > 0.999
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_plan_counts_the_tails(bundled, size):
+    """What the host holds for a session, and what a call takes, to the byte."""
+    *_, bundle = bundled(size)
+    planned = plan(bundle.config, bundle.recipe)
+    held = [step._kept for s in Engine(bundle, MILBackend("fp16"))._shards for step in s._steps]
+    kept = sum(array.nbytes for arrays in held for array in arrays.values())
+    assert planned.tail_bytes(bundle.recipe.context) == kept > planned.tail_bytes() > 0
+    taken = [part.functions["decode"].inputs["projected"] for part in bundle.manifest.shards]
+    assert planned.tail_bytes() == sum(2 * prod(own.shape) for own in taken)
+    assert work_of(planned).cache_bytes == planned.cache_bytes + planned.tail_bytes()
+    assert "tails" in dict(planned.facts())
 
 
 @pytest.mark.parametrize("size", SIZES)

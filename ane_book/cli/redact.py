@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 import re
 import shutil
+import signal
 import stat
 import sys
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
@@ -182,7 +183,7 @@ def _target(out: Path | None) -> Iterator[BinaryIO]:
         raise InvalidInput(f"{out} is no file; --out takes one, for all else redirect the output")
     unfinished = out.with_name(f"{out.name}.{os.getpid()}.part")
     try:
-        with unfinished.open("wb") as opened:
+        with _told_to_end(), unfinished.open("wb") as opened:
             if out.exists():
                 shutil.copymode(out, unfinished)
             yield opened
@@ -193,6 +194,24 @@ def _target(out: Path | None) -> Iterator[BinaryIO]:
         raise
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told_to_end() -> Iterator[None]:
+    """A signal to end, which would end the process at once, as an exit that tidies up."""
+
+    def end(number: int, _) -> None:
+        sys.exit(128 + number)
+
+    known = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]  # no SIGHUP on Windows
+    numbers = [n for n in known if n and signal.getsignal(n) == signal.SIG_DFL]  # nohup ignores it
+    for number in numbers:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _size(source: BinaryIO) -> int | None:

@@ -1,6 +1,6 @@
 """What the book needs of Sphinx and has to add itself.
 
-* A page runs again when the library, its measurements or its pins change. jupyter-cache looks at a
+* A page runs again when the library, its research or its pins change. jupyter-cache looks at a
   page's cells alone, so the cache lives in a folder named after everything else that they use.
 * The Colab button opens the page's notebook in notebooks/. The theme would open the `.md` file,
   which Colab cannot read (jupyter-book issue 752).
@@ -18,13 +18,13 @@ from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The workflow in .github keys its cache on the same files.
-WHAT_CELLS_USE = ("ane_book/**/*", "research/**/*.json", "constraints.txt")
+WHAT_CELLS_USE = ("ane_book/**/*", "research/**/*", "constraints.txt")
 
 logger = logging.getLogger(__name__)
 
 
 def used(root: Path) -> list[Path]:
-    """Every file that cells may use: of the library kernels and texts too, measurements, pins."""
+    """Every file that cells may use: of the library kernels and texts too, research, pins."""
     found = {path for pattern in WHAT_CELLS_USE for path in root.glob(pattern)}
     return sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts)
 

@@ -5,9 +5,11 @@ The faults are planted in copies of a tagger's bundle with three layers of eight
 
 from _plant import change_weight, copied, flip
 from _taggers import tiny_tagger, write_tagger
+from ane_book import convert
 from ane_book.bundle import Bundle
 from ane_book.conversion.again import Again
-from ane_book.evidence.parity import check_parity
+from ane_book.evidence.parity import LEAST, check_parity
+from ane_book.evidence.parity.stage import judged
 from ane_book.weights import open_source
 import numpy as np
 import pytest
@@ -89,3 +91,34 @@ def test_a_package_is_written_again_to_the_byte(tagger, source, tmp_path, strate
             for file in (file for file in package.rglob("*") if file.is_file()):
                 other = written / file.relative_to(package)
                 assert other.read_bytes() == file.read_bytes(), file
+
+
+class TestRouted:
+    """Tokens that choose among experts within a program, in half precision."""
+
+    def columns(self, tokens: int, turned: int) -> tuple[np.ndarray, np.ndarray]:
+        expected = np.random.default_rng(0).normal(size=(8, tokens))
+        found = expected.copy()
+        found[:, :turned] *= -1
+        return found, expected
+
+    def test_a_tenth_of_the_tokens_may_take_other_experts(self):
+        for turned, passes in ((6, True), (7, True), (8, False)):
+            stage = judged("a", "prefill", "fp16", *self.columns(64, turned), routed=True)
+            assert (stage.cosine > LEAST) == passes, turned
+
+    def test_not_in_single_precision_and_nowhere_else(self):
+        for precision, routed in (("fp32", True), ("fp16", False)):
+            stage = judged("a", "prefill", precision, *self.columns(64, 1), routed=routed)
+            assert stage.cosine < LEAST
+
+    def test_one_token_is_never_spared(self):
+        assert judged("a", "decode", "fp16", *self.columns(1, 1), routed=True).cosine < LEAST
+
+
+@pytest.mark.slow
+def test_the_trained_router_passes_in_half_precision(tmp_path):
+    """Two of its 64 golden tokens lie between two experts, and one of them takes the other."""
+    bundle = convert("zaya-small", out=tmp_path / "bundle", experts="packed")
+    found = check_parity(bundle)
+    assert found.passed, found.reason

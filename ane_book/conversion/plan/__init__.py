@@ -109,6 +109,12 @@ class Plan:
         row = config.num_kv_heads * config.head_dim
         return 2 * 2 * config.num_layers * self.recipe.context * row
 
+    def tail_bytes(self, tokens: int = 0) -> int:
+        """Of tails, fp16 (`ane_book.bundle.manifest`): the columns that a call takes, and before
+        them those of so many tokens, which the host keeps."""
+        tails = find(self.config.architecture).tails(self.config).values()
+        return 2 * self.config.num_layers * sum(rows * (W + tokens) for rows, W in tails)
+
     @property
     def tiers(self) -> dict[int, "Plan"]:
         """The same programs over the cache of one tier alone, by its slots, ascending."""

@@ -33,6 +33,9 @@ def facts(plan: "Plan") -> Iterator[Line]:
     yield "embedding", f"{_size(plan.embedding_bytes)}, fp16, kept by the host"
     if plan.head:
         yield "cache", f"{_size(plan.cache_bytes)}, for a context of {recipe.context}"
+        if plan.tail_bytes():
+            kept = _size(plan.tail_bytes(recipe.context))
+            yield "tails", f"{kept}, kept by the host; {_size(plan.tail_bytes())} of it a call"
     yield from _listed("tiers", _tiers(plan))
     yield "programs", f"{len(plan.programs):,}, {_size(plan.weight_bytes)} of weights in all"
     yield _calls(plan)

@@ -56,8 +56,9 @@ class Work:
     """What one token asks of an engine.
 
     plain_bytes, packed_bytes: weights, by how they are stored. cache_bytes: keys and values of all
-    slots of the graph. programs: calls. segments: stretches of a program on the engine beyond its
-    first, where placement knows them (`segments_of`). slots: that `cache_bytes` are of, to be told.
+    slots of the graph, and tails. programs: calls. segments: stretches of a program on the engine
+    beyond its first, where placement knows them (`segments_of`). slots: that `cache_bytes` are of,
+    to be told.
     """
 
     plain_bytes: int
@@ -181,7 +182,8 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> Wo
     head = sum(program.bytes for program in plan.head)
     sizes[form_of(recipe.quant)] += round(plan.read_bytes(tokens, shares)) - head
     sizes[form_of(recipe.quant_head)] += head
-    cache, slots = (plan.cache_bytes, recipe.context) if plan.head else (0, 0)
+    kept = plan.cache_bytes + plan.tail_bytes()
+    cache, slots = (kept, recipe.context) if plan.head else (0, 0)
     calls = round(plan.calls(tokens, shares))
     return Work(sizes["plain"], sizes["packed"], cache, calls, slots=slots)
 

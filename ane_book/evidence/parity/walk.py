@@ -14,6 +14,7 @@ from ane_book.bundle import Bundle
 from ane_book.evidence.parity.experts import Run, walk_experts
 from ane_book.evidence.parity.stage import Stage, judged, padded
 from ane_book.host import text_mask
+from ane_book.models import find
 from ane_book.runtime.backends import MILBackend
 from ane_book.runtime.feeds import Feeds
 from ane_book.runtime.steps import Head, load_part, stages
@@ -45,11 +46,11 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
     feeds, tiered = Feeds(bundle, dtype), bundle.manifest.tiered
     chain = values = feeds.of("prefill", ids, 0)
     yield judged("embedding", "", precision, values["hidden"][0, :, 0], hidden[0])
-    programs = stages(bundle, lambda: MILBackend(precision))
+    programs, routed = stages(bundle, lambda: MILBackend(precision)), _routed(bundle)
     for i, (name, program) in enumerate(zip(packages(bundle), programs, strict=True)):
         before = given(bundle, golden, i, dtype)
         found = program.run("prefill", values | before, T)["hidden"]
-        yield judged(name, "prefill", precision, found[0, :, 0], hidden[i + 1])
+        yield judged(name, "prefill", precision, found[0, :, 0], hidden[i + 1], routed)
         program.clear()
         for function, n, starts in _steps(bundle, T):
             steps = []
@@ -59,7 +60,7 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
                 steps.append(program.run(function, own, n)["hidden"][0, :, 0, :n])
             found = np.hstack(steps)
             expected = hidden[i + 1][:, : found.shape[1]]
-            yield judged(name, function, precision, found, expected)
+            yield judged(name, function, precision, found, expected, routed)
             program.clear()
         chain = program.run("prefill", chain, T)
     yield from _ends(bundle, golden, precision, chain["hidden"].astype(dtype))
@@ -101,6 +102,11 @@ def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Sta
     yield judged("embedding", "", precision, hidden, golden["hidden"][0])
     yield from walk_experts(bundle, golden, precision, runs)
     yield from _ends(bundle, golden, precision, whole.calls[0]["hidden"].astype(dtype))
+
+
+def _routed(bundle: Bundle) -> bool:
+    """Whether tokens choose among experts."""
+    return find(bundle.config.architecture).layout(bundle.config) is not None
 
 
 def given(bundle: Bundle, golden: dict, program: int, dtype: np.dtype) -> dict[str, np.ndarray]:
@@ -157,12 +163,12 @@ def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
 
             expected = golden["logits"] if output == "logits" else hidden[i + 1]
             found = run(padded(hidden[i], T))[0, :, 0, :n]
-            yield judged(part.package, name, precision, found, expected)
+            yield judged(part.package, name, precision, found, expected, _routed(bundle))
             chains[name] = run(chains[name])
     for name, chain in chains.items():
         columns = chain[0, :, 0, :n].astype(np.float32)  # (C, n), or (N, n) of labels
         if manifest.tags:
-            yield _labels(name, precision, columns, golden["logits"])
+            yield _labels(name, precision, columns, golden["logits"], _routed(bundle))
             continue
         vector = columns[:, 0] if manifest.vectors.pooling == "cls" else columns.mean(axis=1)
         with np.errstate(invalid="ignore"):
@@ -170,10 +176,12 @@ def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
         yield judged("whole", name, precision, vector, golden["vector"][:, None])
 
 
-def _labels(name: str, precision: str, found: np.ndarray, expected: np.ndarray) -> Stage:
+def _labels(
+    name: str, precision: str, found: np.ndarray, expected: np.ndarray, routed: bool
+) -> Stage:
     """A tagger's scores of labels, (N, n)."""
     agreement = float((found.argmax(axis=0) == expected.argmax(axis=0)).mean())
-    whole = judged("whole", name, precision, found, expected)
+    whole = judged("whole", name, precision, found, expected, routed)
     return replace(whole, agreement=agreement, tokens=found.shape[1])
 
 
@@ -189,7 +197,8 @@ def _mixed_encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Sta
         runs += [Run(name, [dict(values)], n, taught) for taught in (True, False)]
     yield from walk_experts(bundle, golden, precision, runs)
     for run in (run for run in runs if not run.taught):
-        yield _labels(run.function, precision, run.result("logits"), golden["logits"])
+        found = run.result("logits")
+        yield _labels(run.function, precision, found, golden["logits"], routed=True)
 
 
 def encoder_feeds(bundle: Bundle, tokens: int, T: int) -> dict[str, np.ndarray]:

@@ -143,16 +143,19 @@ class Viterbi:
 def find_spans(names: Sequence[str], stretch: Stretch) -> Iterator[Span]:
     """The spans of a stretch of a text, in order and apart from each other.
 
-    names: of the labels, whose sequence makes sense. White space at both ends of a span is not part
-    of it, and neither is what an earlier span has.
+    names: of the labels, whose sequence makes sense. A span has all of a word of which it has a
+    part, since half a word tells the other half. White space at both ends is not part of it, and
+    neither is what an earlier span has.
     """
     first, last = (
         [i for i, name in enumerate(names) if name[0] in which] for which in ("BS", "ES")
     )
     begins, stops = (np.flatnonzero(np.isin(stretch.labels, which)) for which in (first, last))
+    words = np.append(np.flatnonzero(stretch.begins), len(stretch.begins))  # and where all end
     byte, place = stretch.byte_start, stretch.start
     for begin, stop in zip(begins, stops, strict=True):
-        places = stretch.places[begin : stop + 1]
+        word, after = words[np.searchsorted(words, [begin, stop], "right") - [1, 0]]
+        places = stretch.places[word:after]
         start, end = max(int(places[0, 0]), place), int(places[:, 1].max())
         own = stretch.part(start, end)
         start += len(own) - len(own.lstrip())

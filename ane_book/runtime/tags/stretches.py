@@ -5,19 +5,30 @@ Letters: n tokens.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+import re
+from unicodedata import category
 
 import numpy as np
 
-__all__ = ["Stretch", "Waiting", "size"]
+__all__ = ["Stretch", "Waiting", "begin_words", "size"]
+
+#: A letter or digit of a script that parts words by white space or marks. Thai to Khmer, Chinese
+#: and Japanese do not; Korean does, but hangs particles on names.
+LETTER = re.compile(
+    r"[^\W_\u0e00-\u10ff\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7ff\uf900-\ufaff\uff66-\uff9f"
+    r"\U00020000-\U0003ffff]"
+)
+LONGEST = 1000  # characters of a word
+JOINER = "\N{ZERO WIDTH JOINER}"  # of emoji, and of letters
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of a text that no span crosses at either end, and its tokens.
+    """A part of a text that no span and no word crosses at either end, and its tokens.
 
     start, byte_start: where it begins in the text, in characters and bytes. labels, scores: of each
     token the number of its label and that label's probability, (n,). places: where each starts and
-    ends in the text, in characters, (n, 2).
+    ends in the text, in characters, (n, 2). begins: whether a word begins with it, bool (n,).
     """
 
     text: str
@@ -26,6 +37,7 @@ class Stretch:
     labels: np.ndarray
     scores: np.ndarray
     places: np.ndarray
+    begins: np.ndarray
 
     def part(self, start: int, end: int) -> str:
         """What is between two places of the text."""
@@ -40,15 +52,18 @@ class Waiting:
 
     def __init__(self, names: Sequence[str]):
         self._closes = np.array([name[0] in "OES" for name in names])
-        self._start = self._byte = 0
+        self._start = self._byte = self._read = 0
         self._text: list[str] = []
         self._places: list[np.ndarray] = [np.zeros((0, 2), np.int64)]
+        self._begins: list[np.ndarray] = [np.zeros(0, bool)]
         self._known: list[tuple[np.ndarray, np.ndarray]] = []  # labels and scores
 
     def read(self, text: str, places: np.ndarray) -> None:
-        """More of the text, and where its tokens are."""
+        """More of the text, from where a word begins, and where its tokens are."""
         self._text.append(text)
         self._places.append(places)
+        self._begins.append(begin_words(text, places - self._read))
+        self._read += len(text)
 
     def settle(self, labels: np.ndarray, scores: np.ndarray) -> Stretch | None:
         """Take labels and scores of the next tokens; what they complete, if they do."""
@@ -56,39 +71,61 @@ class Waiting:
         if not self._closes[labels].any():  # a long span is put together once, at its end
             return None
         labels = np.concatenate([labels for labels, _ in self._known])
-        places = np.concatenate(self._places)
-        self._places = [places]
-        # It ends before a token that shares no character with the one before it.
-        apart = places[1 : len(labels) + 1, 0] >= places[: len(labels), 1][: len(places) - 1]
-        fits = np.flatnonzero(self._closes[labels[: len(apart)]] & apart)
+        self._begins = [begins] = [np.concatenate(self._begins)]
+        following = begins[1 : len(labels) + 1]
+        fits = np.flatnonzero(self._closes[labels[: len(following)]] & following)
         return self._cut(int(fits[-1]) + 1) if len(fits) else None
 
     def _cut(self, count: int) -> Stretch:
         """The first `count` tokens, and the text up to the next one."""
-        text, (places,) = "".join(self._text), self._places
+        text, places, (begins,) = "".join(self._text), np.concatenate(self._places), self._begins
         cut = int(places[count, 0]) - self._start
-        self._text, rest = [text[cut:]], places[count:]
-        stretch = self._stretch(text[:cut], count, places)
-        self._places = [rest]
+        self._text = [text[cut:]]
+        stretch = self._stretch(text[:cut], count, places, begins)
+        self._places, self._begins = [places[count:]], [begins[count:]]
         return stretch
 
     def finish(self) -> Stretch:
         """All that is left; the text ends here."""
-        places = np.concatenate(self._places)
-        return self._stretch("".join(self._text), len(places), places)
+        places, begins = np.concatenate(self._places), np.concatenate(self._begins)
+        return self._stretch("".join(self._text), len(places), places, begins)
 
-    def _stretch(self, text: str, count: int, places: np.ndarray) -> Stretch:
+    def _stretch(self, text: str, count: int, places: np.ndarray, begins: np.ndarray) -> Stretch:
         empty = np.zeros(0, np.int64), np.zeros(0, np.float32)
         labels, scores = (
             np.concatenate(column) for column in zip(empty, *self._known, strict=True)
         )
-        found = Stretch(
-            text, self._start, self._byte, labels[:count], scores[:count], places[:count]
-        )
+        tokens = (own[:count] for own in (labels, scores, places, begins))
+        found = Stretch(text, self._start, self._byte, *tokens)
         self._known = [(labels[count:], scores[count:])]
         self._start += len(text)
         self._byte += size(text)
         return found
+
+
+def begin_words(text: str, places: np.ndarray) -> np.ndarray:
+    """Whether a word begins with each token of a text, bool (n,); places as `Stretch` has them.
+
+    None does that shares a character with the token before it; the first one always does, and
+    one that is `LONGEST` characters into a word, so that little waits for the word's end.
+    """
+    begins: list[bool] = []
+    word = end = 0  # where this word begins, and the token before ends
+    for start, stop in places.tolist():
+        far = start - word >= LONGEST
+        begins.append(not begins or (start >= end and (far or not _inside(text, start))))
+        word, end = start if begins[-1] else word, stop
+    return np.array(begins, bool)
+
+
+def _inside(text: str, place: int) -> bool:
+    """Whether a place lies in the middle of a word, or of what is drawn as one sign."""
+    if not 0 < place < len(text):
+        return False
+    before, after = text[place - 1], text[place]
+    if category(after)[0] == "M" or JOINER in (before, after):
+        return True
+    return bool(LETTER.match(after)) and bool(LETTER.match(before) or category(before) == "Mn")
 
 
 def size(text: str) -> int:
