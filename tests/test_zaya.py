@@ -15,8 +15,7 @@ from ane_book.models import find, read_config
 from ane_book.models.base.compressed import CarriedRouter, CompressedAttention
 from ane_book.models.base.decoder import Decoder
 from ane_book.runtime import Session
-from ane_book.runtime.backends import MILBackend
-from ane_book.runtime.engine import Engine
+from ane_book.runtime.steps import held_shape, kept_shapes
 from ane_book.weights import open_source
 from ane_book.weights.random import RandomSource
 import numpy as np
@@ -290,11 +289,11 @@ def test_the_plan_counts_the_tails(bundled, size):
     """What the host holds for a session, and what a call takes, to the byte."""
     *_, bundle = bundled(size)
     planned = plan(bundle.config, bundle.recipe)
-    held = [step._kept for s in Engine(bundle, MILBackend("fp16"))._shards for step in s._steps]
-    kept = sum(arrays["projected"].nbytes for arrays in held)  # keys and values may be there too
-    assert planned.tail_bytes(bundle.recipe.context) == kept > planned.tail_bytes() > 0
-    taken = [part.functions["decode"].inputs["projected"] for part in bundle.manifest.shards]
-    assert planned.tail_bytes() == sum(2 * prod(own.shape) for own in taken)
+    decode = [part.functions["decode"] for part in bundle.manifest.shards]
+    taken = [kept_shapes(function)["projected"] for function in decode]
+    kept = [held_shape(shape, bundle.recipe.context) for shape in taken]
+    assert planned.tail_bytes() == 2 * sum(map(prod, taken)) > 0
+    assert planned.tail_bytes(bundle.recipe.context) == 2 * sum(map(prod, kept))
     assert work_of(planned).cache_bytes == planned.cache_bytes + planned.tail_bytes()
     assert "tails" in dict(planned.facts())
 
