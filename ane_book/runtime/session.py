@@ -240,8 +240,7 @@ class Session:
 
     def generate(self, prompt: str | Messages | Sequence[int], **sampling) -> Result:
         """Answer a prompt or a conversation; arguments and errors are those of `stream`."""
-        stream = self.stream(prompt, **sampling)
-        with closing(stream):
+        with closing(self.stream(prompt, **sampling)) as stream:
             for _ in stream:
                 pass
         return stream.result
@@ -254,9 +253,8 @@ class Session:
     ) -> Stream:
         """Answer a prompt, a conversation or token ids as they are, piece by piece.
 
-        draft: who guesses tokens, for a bundle with `verify` to check several in a call: "lookup"
-        in prompt and answer, or the session of a smaller model of the same tokens. It changes the
-        speed, and no token.
+        draft: who guesses tokens for a bundle with `verify` to check: "lookup" in prompt and answer,
+        or the session of a smaller model of the same tokens. It changes the speed, and no token.
         sampling: fields of `ane_book.options.Sampling`. With reuse_cache fp16 may round otherwise.
 
         Raises PromptTooLong or InvalidInput at once, before any token is run.
