@@ -253,8 +253,8 @@ class Session:
     ) -> Stream:
         """Answer a prompt, a conversation or token ids as they are, piece by piece.
 
-        draft: who guesses tokens for a bundle with `verify` to check: "lookup" in prompt and answer,
-        or the session of a smaller model of the same tokens. It changes the speed, and no token.
+        draft: who guesses tokens for `verify` to check, several in a call: "lookup" in prompt and
+        answer, or the session of a smaller model of the same tokens. It changes speed, no token.
         sampling: fields of `ane_book.options.Sampling`. With reuse_cache fp16 may round otherwise.
 
         Raises PromptTooLong or InvalidInput at once, before any token is run.
