@@ -1,6 +1,6 @@
 """Guessed tokens on SmolLM2: equality with greedy decoding, live acceptance, and what it gains.
 
-    python benchmarks/speculation.py [--prompts 200] [--tokens 64]
+    python benchmarks/speculation.py [--prompts 200] [--tokens 64] [--precision fp16 fp32]
 
 Prompts of three kinds: code, chat, repetition. Each is answered by the same bundle with `verify`
 (K = 8) three times: one token at a time by `decode`, one at a time by `verify`, and with lookup.
@@ -138,13 +138,14 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--bundle", help="a bundle with verify; by default it is converted")
+    parser.add_argument("--precision", nargs="+", default=["fp16", "fp32"])
     options = parser.parse_args()
     made, asked = options.bundle or bundle(verify=K), prompts(options.prompts)
     result = {"K": K, "tokens": options.tokens}
-    for precision in ("fp16", "fp32"):
+    for precision in options.precision:
         result[precision] = run(Session(made, precision), asked, options.tokens)
         print(precision, result[precision], flush=True)
-    result["on_an_ane"] = on_an_ane(result["fp16"]["kinds"])
+    result["on_an_ane"] = on_an_ane(result[options.precision[0]]["kinds"])
     record("speculation", result)
 
 
