@@ -84,7 +84,7 @@ class OnnxSource(WeightSource):
                 f"{model}: neither {GENAI} nor config.json is beside it, which say what it is"
             )
         graph = Graph(model)
-        graphs = [graph]
+        self._graphs = graphs = [graph]
         decoder = Walk(graph).decoder()
         embedding = decoder.embedding
         if embedding is None:
@@ -111,11 +111,19 @@ class OnnxSource(WeightSource):
 
     def _read(self, name: str) -> np.ndarray:
         pieces = [piece.read() for piece in self._pieces[name]]
+        self._let_go()
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def integers(self, name: str) -> Integers | None:
         self.shape(name)  # raises
-        return joined([piece.integers() for piece in self._pieces[name]])
+        found = joined([piece.integers() for piece in self._pieces[name]])
+        self._let_go()
+        return found
+
+    def _let_go(self) -> None:
+        """Read tensors stay in memory as long as the files are mapped, unless it is given back."""
+        for graph in self._graphs:
+            graph.let_go()
 
     def config(self) -> dict:
         return deepcopy(self._fields)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 import math
+import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,7 +146,7 @@ class ModelFile:
     def __init__(self, path: Path):
         """Reads the model; raises InvalidWeights or UnsupportedModel."""
         self.path = path
-        self._maps: dict[str, np.ndarray] = {}
+        self._maps: dict[str, mmap.mmap] = {}
         self.model = _read(path)
 
     def data_file(self, location: str, place: str) -> np.ndarray:
@@ -156,10 +157,17 @@ class ModelFile:
                 raise InvalidWeights(f"{place}: its file {location} is missing; get it")
             check_file(path)
             try:
-                self._maps[location] = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
+                with path.open("rb") as file:
+                    self._maps[location] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:  # ValueError: the file is empty
                 raise InvalidWeights(f"{path}: cannot be mapped into memory: {error}") from None
-        return self._maps[location]
+        return np.frombuffer(self._maps[location], np.uint8)
+
+    def let_go(self) -> None:
+        """Give the memory back that what was read of the mapped files takes; it is read again when
+        it is asked for."""
+        for mapped in self._maps.values() if hasattr(mmap, "MADV_DONTNEED") else ():
+            mapped.madvise(mmap.MADV_DONTNEED)
 
     def _locate(self, location: str, place: str) -> Path:
         """Where a file of external data is: in the folder, also where a link leads there.
