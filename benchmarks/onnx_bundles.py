@@ -269,12 +269,12 @@ def measure(name: str, work: Path) -> dict:
 def main() -> None:
     """Each case is written as it is done, beside those that are there."""
     path = MEASUREMENTS / "onnx_bundles.json"
-    found = json.loads(path.read_text())["cases"] if path.exists() else {}
     tools = {tool: version(tool) for tool in ("onnx", "onnxruntime", "onnxruntime-genai")}
     with tempfile.TemporaryDirectory() as work:
         for name in sys.argv[1:] or CASES:
             row = measure(name, Path(work))
             print(name, row)
+            found = json.loads(path.read_text())["cases"] if path.exists() else {}
             found = {n: row if n == name else found[n] for n in CASES if n == name or n in found}
             record("onnx_bundles", {"new_tokens": NEW_TOKENS, "tools": tools, "cases": found})
 

@@ -25,8 +25,7 @@ class StoredBuilder(BundleBuilder):
     def __init__(self, *args):
         """Raises InvalidInput for a source that has no integers."""
         super().__init__(*args)
-        names = self.source.names()
-        if all(self.source.integers(name) is None for name in (*names[:10], names[-1])):
+        if not self.source.has_integers():
             raise InvalidInput(
                 f"{self.source.files[0]}: stores no integers that Core ML has a form for; with "
                 'quant "stored" there is nothing to keep, choose another'

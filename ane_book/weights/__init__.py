@@ -118,6 +118,10 @@ class WeightSource(ABC):
         """A matrix as it is stored, where that is by integers that Core ML has a form for."""
         return None
 
+    def has_integers(self) -> bool:
+        """Whether any matrix is stored so; nothing is read for it."""
+        return False
+
     @abstractmethod
     def config(self) -> dict:
         """The fields of a Hugging Face `config.json`, with `rope_theta` at the top and

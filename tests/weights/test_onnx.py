@@ -1,5 +1,7 @@
 """ONNX bundles as a source: every way to store a matrix, and the graphs that have them."""
 
+from pathlib import Path
+
 from _tiny_onnx import Bundle, Runtime, write
 import ane_book
 from ane_book.conversion.quantize import scheme_warning
@@ -102,6 +104,22 @@ def test_what_no_configuration_says_is_found_in_the_graph(tmp_path):
     assert not config["tie_word_embeddings"]
 
 
+def resident_file_bytes() -> int:
+    """How much of mapped files this process holds in memory."""
+    (line,) = (t for t in Path("/proc/self/status").read_text().splitlines() if "RssFile" in t)
+    return 1024 * int(line.split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux for its memory")
+def test_what_was_read_does_not_stay_in_memory(tmp_path):
+    write(tmp_path / "b", Bundle(bits=None, L=1, C=512, F=8192))  # three matrices of 17 MB
+    source = open_source(tmp_path / "b")
+    before = resident_file_bytes()
+    for name in source.names():
+        source.tensor(name)
+    assert resident_file_bytes() - before < 10_000_000
+
+
 def test_the_tokenizer_is_the_folders(made):
     files = open_source(made("int4")[0]).tokenizer()
     assert files.eos_token_ids == (256,)
@@ -155,6 +173,8 @@ def test_stored_needs_integers(made, tmp_path):
     ):
         with pytest.raises(InvalidInput, match=said):
             ane_book.convert(str(made(name)[0]), out=tmp_path / "b", quant="stored")
+        assert not open_source(made(name)[0]).has_integers()
+    assert open_source(made("int8")[0]).has_integers()
     assert scheme_warning("stored").startswith("stored: a weight whose scales change")
     with pytest.raises(InvalidInput, match="whole layers"):
         ane_book.convert(

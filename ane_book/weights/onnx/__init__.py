@@ -120,6 +120,9 @@ class OnnxSource(WeightSource):
         self._let_go()
         return found
 
+    def has_integers(self) -> bool:
+        return any(piece.is_integers for pieces in self._pieces.values() for piece in pieces)
+
     def _let_go(self) -> None:
         """Read tensors stay in memory as long as the files are mapped, unless it is given back."""
         for graph in self._graphs:

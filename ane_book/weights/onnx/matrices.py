@@ -139,13 +139,20 @@ class Blocks:
             numbers = unpack(packed, self.bits)[:, :B]
         return self._signed(numbers).astype(np.float32)
 
+    @property
+    def is_integers(self) -> bool:
+        """Whether `stored` gives something."""
+        return not self.shape[1] % self.block and (
+            self.zeros is None or self.zeros.kind not in FLOATS
+        )
+
     def stored(self, start: int, stop: int) -> Integers | None:
         """Rows as they are stored; None where blocks do not divide them or zeros are no integers.
 
         Without stored zero points the integers have a sign, and 0 is their zero. Those of two bits
         come as ones of four.
         """
-        if self.shape[1] % self.block or (self.zeros is not None and self.zeros.kind in FLOATS):
+        if not self.is_integers:
             return None
         data, scale, bits = self.integers(start, stop), self.scale(start, stop), max(self.bits, 4)
         if self.zeros is not None:
@@ -182,10 +189,13 @@ class Piece:
     def shape(self) -> Shape:
         return self.stop - self.start, *self.source.shape[1:]
 
+    @property
+    def is_integers(self) -> bool:
+        return isinstance(self.source, Blocks) and self.source.is_integers
+
     def integers(self) -> Integers | None:
         """As they are stored, where that is by integers."""
-        is_blocks = isinstance(self.source, Blocks)
-        return self.source.stored(self.start, self.stop) if is_blocks else None
+        return self.source.stored(self.start, self.stop) if self.is_integers else None
 
     def read(self) -> np.ndarray:
         """Float32, the caller's own."""
