@@ -96,6 +96,17 @@ class TestTokens:
         cosine = (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
         assert cosine.min() > 0.9999
 
+    def test_guessed_tokens_are_verified_in_every_tier(self, tiny_bundle):
+        """A block of 4 is where it was, whichever cache has room: same tokens, same calls."""
+        recipe = {"kv": "state", "context": CONTEXT, "verify": 4}
+        both = [tiny_bundle("llama", **recipe, **own)[1] for own in ({}, {"tiers": TIERS})]
+        one, tiered = (Session(bundle, precision="fp32") for bundle in both)
+        for draft in ("lookup", None):
+            options = {"max_tokens": CONTEXT - 12, "draft": draft}
+            expected, found = (s.generate("abab abab ab", **options) for s in (one, tiered))
+            assert found.token_ids == expected.token_ids
+            assert tiered.tiers.total() == one.tiers.total() and all(tiered.tiers.values())
+
     def test_the_likeliest_token_instead_of_logits(self, tiny_bundle):
         recipe = {"context": CONTEXT, "argmax_output": True}
         _, one = tiny_bundle("llama", **recipe)
