@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import pytest
 import schemathesis
 
-EXAMPLES = int(os.environ.get("SERVE_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("SERVE_EXAMPLES", "40"))
 
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])
