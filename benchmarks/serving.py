@@ -13,7 +13,6 @@ from _common import MODEL, bundle, record, reference_model
 from _transformers_server import served, transformers_app
 from ane_book.bench import InProcess, Server, measure
 from ane_book.runtime import Session
-import torch
 
 REPEATS, MOST = 2, 64  # answers to a prompt, tokens of an answer
 
@@ -38,7 +37,7 @@ def main() -> None:
     del facts["machine"]
     for subject in facts["subjects"]:
         del subject["where"]
-    record("serving", {"model": MODEL, "torch_threads": torch.get_num_threads(), **facts})
+    record("serving", {"model": MODEL, **facts})
 
 
 if __name__ == "__main__":
