@@ -8,8 +8,10 @@ from _taggers import tiny_tagger, write_tagger
 from ane_book import convert
 from ane_book.bundle import Bundle
 from ane_book.conversion.again import Again
+from ane_book.evidence.parity import EXACT as LIMIT
 from ane_book.evidence.parity import LEAST, check_parity
 from ane_book.evidence.parity.stage import judged
+from ane_book.evidence.parity.walk import walk
 from ane_book.weights import open_source
 import numpy as np
 import pytest
@@ -114,6 +116,20 @@ class TestRouted:
 
     def test_one_token_is_never_spared(self):
         assert judged("a", "decode", "fp16", *self.columns(1, 1), routed=True).cosine < LEAST
+
+
+def test_a_quiet_expert_is_held_to_the_loudest(tagger, faulty):
+    """More than the limit of what it says itself, as of a small difference of large numbers."""
+    folder = faulty("functions")
+    with np.load(folder / "golden.npz") as file:
+        golden = dict(file)
+    said = golden["experts"][1]
+    quiet = int(np.abs(said).max(axis=1).argmin())
+    off = 1.3e-4 * np.abs(said[quiet]).max()
+    assert np.abs(said[quiet]).max() < 0.6 * np.abs(said).max()
+    said[quiet, np.abs(said[quiet]).argmin()] += off
+    stages = list(walk(Bundle.open(folder), golden, "fp32"))
+    assert max(s.error for s in stages if s.name.startswith("layer_01")) < LIMIT
 
 
 @pytest.mark.slow

@@ -97,18 +97,24 @@ def _trunk(part: Part, run: Run, precision: str, golden: dict) -> Stage:
 
 
 def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) -> Stage:
-    """Of the experts of a layer the one that is furthest off, on the first token."""
+    """Of the experts of a layer the one that is furthest off, on the first token.
+
+    By the magnitude of the loudest of them, since they are added up: what a quiet one says of a
+    token that never chose it may be a small difference of large numbers.
+    """
     backend, layer = MILBackend(precision), experts[0].layers[0]
     name, T = next(iter(bundle.manifest.functions.items()))
     x = padded(golden["x"][layer][:, :1], T).astype(backend.dtype)
     gate = padded(np.ones((1, 1), np.float32), T).astype(backend.dtype)
+    loudest = float(np.abs(golden["experts"][layer]).max())
     stages, one = [], len({part.package for part in experts}) == 1
     for part in experts:
         said = load_part(bundle, backend, part)[name].predict({"x": x, "gate": gate})["y"]
         expected = golden["experts"][layer, part.expert][:, None]
         which = f"{part.package} {part.expert}" if one else part.package
         own = which, name, precision
-        stages.append(judged(*own, said[0, :, 0, :1], expected))
+        stage = judged(*own, said[0, :, 0, :1], expected)
+        stages.append(replace(stage, error=stage.max_abs / loudest))
     return max(stages, key=_error)
 
 
