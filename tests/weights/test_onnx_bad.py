@@ -290,6 +290,13 @@ def test_no_onnx_cut_short_from_the_future_or_too_large(bundle):
     refused(folder, InvalidWeights, "external data")
 
 
+@pytest.mark.parametrize("name", [b"lengths", b"model.onnx.data", b"Sigmoid", b"past_key_values.0"])
+def test_a_name_that_is_no_text(bundle, name):
+    model = bundle() / "model.onnx"
+    model.write_bytes(model.read_bytes().replace(name, b"\xff" + name[1:]))
+    refused(model.parent, InvalidWeights, "no text in UTF-8")
+
+
 def test_a_graph_that_runs_in_a_circle(bundle):
     def change(model):
         found = node(model, "SkipSimplifiedLayerNormalization")

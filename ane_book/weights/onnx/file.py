@@ -254,6 +254,8 @@ def _read(path: Path) -> "ModelProto":
         raise InvalidWeights(f"{path}: cut short or no ONNX file ({error}); get it again") from None
     if not model.graph.node or not model.opset_import:
         raise InvalidWeights(f"{path}: no ONNX file: it has no graph")
+    if not all(isinstance(text, str) for text in (*_texts(model.graph), *_domains(model))):
+        raise InvalidWeights(f"{path}: damaged: a name in it is no text in UTF-8; get it again")
     known = onnx.defs.onnx_opset_version()
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx") and entry.version > known:
@@ -262,6 +264,27 @@ def _read(path: Path) -> "ModelProto":
                 "update it, or save the model by an earlier opset"
             )
     return model
+
+
+def _texts(graph) -> Iterator[str | bytes]:
+    """The names in a graph; protobuf gives bytes for one that is no UTF-8."""
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for item in node.attribute:
+            yield item.name
+            if item.HasField("g"):
+                yield from _texts(item.g)
+    for tensor in graph.initializer:
+        yield tensor.name
+        for entry in tensor.external_data:
+            yield from (entry.key, entry.value)
+    for value in (*graph.input, *graph.output):
+        yield value.name
+        yield from (d.dim_param for d in value.type.tensor_type.shape.dim)
+
+
+def _domains(model) -> Iterator[str | bytes]:
+    return (entry.domain for entry in model.opset_import)
 
 
 def _dimensions(value) -> tuple:
