@@ -12,7 +12,6 @@ INSTALLED := .venv/.installed
 SITE := _build/html/index.html
 FULL_SIZE := benchmarks/full_size.py
 BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
-NOTEBOOK_PAGES = $(shell grep -l '^kernelspec:' book/*.md)
 
 .DEFAULT_GOAL := help
 .PHONY: help book test unit conformance onnx-nodes fuzz serve-fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
@@ -74,9 +73,7 @@ picture: $(INSTALLED) ## draw the README's pictures: the figure of conversion, a
 	$(BIN)/python benchmarks/terminal.py
 
 notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/
-	@for page in $(NOTEBOOK_PAGES); do \
-	  $(BIN)/jupytext --quiet --to ipynb --update \
-	    --output notebooks/$$(basename $$page .md).ipynb $$page || exit 1; done
+	$(BIN)/python book/_ext/to_notebooks.py
 
 schema: $(INSTALLED) ## write the schemas of a bundle's manifest.json and of a report to research/
 	$(BIN)/python -c "import json; from ane_book.bundle import Manifest; \

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 import logging
+import os
 import sys
 import threading
 import time
+import warnings
 
-__all__ = ["progress_bar", "silent_coremltools"]
+__all__ = ["progress_bar", "quiet_notebook", "silent_coremltools"]
 
 
 @contextmanager
@@ -99,3 +101,11 @@ def silent_coremltools() -> Iterator[None]:
         yield
     finally:
         _silence.end()
+
+
+def quiet_notebook() -> None:
+    """Keep a notebook's stderr for faults: no bars of coremltools, nor its lines at import off a
+    Mac, and no hint that Jupyter's widgets are not installed."""
+    os.environ["TQDM_DISABLE"] = "1"
+    logging.getLogger("coremltools").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message="IProgress not found")

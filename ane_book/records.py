@@ -4,12 +4,13 @@
 
     records.read("measurements/decode.json")["results"]
 
-They belong to the repository and are no part of an installed library. A page that runs elsewhere
-finds them in a checkout: the folder that it runs in, or one above it.
+A checkout has them: the folder that a page runs in, or one above it. An installed library brings
+those that the pages read, in `share/ane-book/research` of its environment.
 """
 
 import json
 from pathlib import Path
+import sysconfig
 from typing import Any
 
 from ane_book.errors import InvalidInput
@@ -20,15 +21,15 @@ __all__ = ["find", "read"]
 def find(name: str) -> Path:
     """The file of `research/` of this name, such as "measurements/decode.json".
 
-    Raises InvalidInput where there is no checkout around, or no such file in it.
+    Raises InvalidInput where neither a checkout nor the installed library has such a file.
     """
-    here = Path.cwd()
-    for place in (here, *here.parents, *Path(__file__).parents):
+    here, installed = Path.cwd(), Path(sysconfig.get_path("data"), "share", "ane-book")
+    for place in (here, *here.parents, *Path(__file__).parents, installed):
         if (file := place / "research" / name).is_file():
             return file
     raise InvalidInput(
-        f"research/{name} is not here: it belongs to the repository, and an installed library does "
-        "not have it. Run this in a checkout of the repository."
+        f"research/{name} is not here: neither a checkout of the repository around, nor among what "
+        f"is installed in {installed}. Run this in a checkout."
     )
 
 

@@ -18,6 +18,14 @@ def test_every_benchmark_is_in_the_index():
         assert path.name in made or known.get(path.name, path.name) in said, path.name
 
 
+def test_every_command_is_one():
+    targets = (ROOT / "Makefile").read_text()
+    for one in experiments.own() + experiments.for_a_mac():
+        how, what, *_ = one.run.split()
+        found = f"\n{what}:" in targets if how == "make" else (ROOT / what).is_file()
+        assert found, one
+
+
 def test_what_an_entry_says_is_at_length_is_a_page():
     for one in experiments.own():
         assert (ROOT / "book" / f"{one.more}.md").is_file(), one

@@ -5,6 +5,7 @@ A token takes one expert or none; the one that takes none wakes nobody.
 
 from _tiny import prompt
 from _zaya import PREFILL, SIZES, continued, maker
+import ane_book
 from ane_book.conversion.plan import plan
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
@@ -88,6 +89,19 @@ def test_parity_and_the_bytes_that_were_planned(apart, size):
     _, checkpoint, bundle = apart(size)
     found = check_parity(bundle, checkpoint)
     assert found.passed, found.reason
+    assert written(bundle) == plan(bundle.config, bundle.recipe).packages
+
+
+@pytest.mark.parametrize("quant", ["int8", "lut4"])
+def test_convolutions_over_tokens_keep_their_bits_as_planned(apart, tmp_path, quant):
+    """Matrices alone are compressed; a depthwise or grouped convolution is none."""
+    _, checkpoint, _ = apart("usual")
+    recipe = {"context": 64, "prefill": PREFILL, "quant": quant}
+    bundle = ane_book.convert(str(checkpoint), out=tmp_path / "bundle", **recipe)
+    assert written(bundle) == plan(bundle.config, bundle.recipe).packages
+
+
+def written(bundle) -> dict[str, int]:
+    """Bytes of each package's weight file."""
     files = bundle.path.rglob("weight.bin")
-    written = {file.parents[3].name: file.stat().st_size for file in files}
-    assert written == plan(bundle.config, bundle.recipe).packages
+    return {file.parents[3].name: file.stat().st_size for file in files}

@@ -2,8 +2,6 @@
 
 * A page runs again when the library, its research or its pins change. jupyter-cache looks at a
   page's cells alone, so the cache lives in a folder named after everything else that they use.
-* The Colab button opens the page's notebook in notebooks/. The theme would open the `.md` file,
-  which Colab cannot read (jupyter-book issue 752).
 * Two errors in every reader's console go: thebe, which Jupyter Book brings along unasked and twice,
   and the theme's complaint, on a first visit, that nobody chose between light and dark.
 * A list of citations holds items. docutils gives its entries a role that a list may not hold, so a
@@ -45,23 +43,6 @@ def key_the_cache(app, config) -> None:
     config.nb_execution_cache_path = str(ROOT / "_build" / ".jupyter_cache" / fingerprint())
 
 
-def colab_opens_the_notebook(app, pagename, templatename, context, doctree) -> None:
-    """Rewrite the Colab address of a page from book/PAGE.md to notebooks/PAGE.ipynb."""
-    folder = app.config.html_theme_options["path_to_docs"].strip("/")
-    for button in _links(context.get("header_buttons", [])):
-        if "colab" in button["url"]:
-            button["url"] = button["url"].replace(
-                f"/{folder}/{pagename}.md", f"/notebooks/{pagename}.ipynb"
-            )
-
-
-def _links(buttons):
-    for button in buttons:
-        if "url" in button:
-            yield button
-        yield from _links(button.get("buttons", []))
-
-
 def quiet_the_console(app, pagename, templatename, context, doctree) -> None:
     """Drop sphinx_thebe's scripts, and start in the light or dark that the reader's system has."""
     context["default_mode"] = "auto"
@@ -80,8 +61,7 @@ def citations_are_items(app, pagename, templatename, context, doctree) -> None:
 
 def setup(app):
     app.connect("config-inited", key_the_cache)
-    # After the theme, which makes its buttons at the default priority of 500.
-    app.connect("html-page-context", colab_opens_the_notebook, priority=900)
+    # After the theme, at the default priority of 500.
     app.connect("html-page-context", quiet_the_console, priority=900)
     app.connect("html-page-context", citations_are_items)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

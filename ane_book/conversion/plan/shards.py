@@ -92,7 +92,7 @@ def _blobs(parts: tuple[Tensor, ...], scheme: Scheme) -> list[int]:
     """The same of one parameter."""
     inputs = parts[0].given[1:]
     rows = sum(part.given[0] for part in parts)
-    own = scheme if inputs else SCHEMES["none"]  # vectors stay as they are
+    own = scheme if len(inputs) == 1 else SCHEMES["none"]  # only matrices are compressed
     return blob_bytes((rows, *inputs), own)
 
 
