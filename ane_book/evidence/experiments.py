@@ -82,7 +82,7 @@ def _own(name: str, table: dict, where: str) -> Experiment:
         raise InvalidInput(f"{where}: {min(missing)!r} is not said")
     if unknown := table.keys() - FIELDS - {"reads"}:
         raise InvalidInput(f"{where}: {min(unknown)!r} is no field of an experiment")
-    if table["verdict"] not in get_args(Verdict)[:4]:
+    if table["verdict"] not in get_args(Verdict)[:5]:
         raise InvalidInput(f"{where}: {table['verdict']!r} is no verdict")
     read = {Path(n).stem.replace("-", "_"): records.read(n) for n in table.get("reads", [])}
     try:
