@@ -40,7 +40,8 @@ LIKE = {
 #: name -> what it is made of, the builder's precision and options, how many prompts.
 CASES = {
     "int4": ("smollm2", "int4", (), 20),
-    "int4, zero points": ("smollm2", "int4", ("is_symmetric=false",), 5),
+    # With zero points the builder (0.18) gives a shared embedding no scales, a graph of no use.
+    "int4, zero points": ("smollm2", "int4", ("is_symmetric=false", "shared_embeddings=false"), 5),
     "int8": ("smollm2", "int8", (), 5),
     "fp16": ("smollm2", "fp16", (), 5),
     "qwen3": ("qwen3", "int4", (), 5),
