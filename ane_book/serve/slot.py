@@ -76,10 +76,12 @@ class Finished:
 
 
 class Slot:
-    """A session with one request at a time."""
+    """A session with one request at a time. Where a bundle has `verify`, tokens are guessed: they
+    are the same tokens without (`ane_book.runtime.drafts`)."""
 
     def __init__(self, session: Session):
         self.session = session
+        self.draft = "lookup" if session.block > 1 else None
         self._width = session.bundle.manifest.functions["prefill"]
         self._asked: list[int] = []  # the last prompt
 
@@ -112,7 +114,8 @@ def answers(slot: Slot, ask: Ask) -> Iterator[Started | Piece | Finished | None]
         for j in range(ask.n):
             index, seed = i * ask.n + j, ask.seed if ask.seed is None else ask.seed + j
             kept = slot.keep(ids)
-            stream = session.stream(ids, reuse_cache=True, seed=seed, **ask.sampling)
+            how = {"seed": seed, "draft": slot.draft, **ask.sampling}
+            stream = session.stream(ids, reuse_cache=True, **how)
             with closing(stream):
                 told = 0
                 for text in stream.steps():

@@ -1,5 +1,7 @@
 """The cache between requests: what is kept, and that nobody can tell by the answer."""
 
+from _command import chatty_copy
+from ane_book.bundle import Bundle
 from ane_book.runtime import Session
 from ane_book.serve.pool import bundle_model
 from ane_book.serve.slot import Ask, Finished, Slot, answers
@@ -38,6 +40,20 @@ def test_turns_and_users_share_whole_calls_and_change_no_token(talker, precision
     shared = len("s:" + SYSTEM["content"] + ";u:") // T * T
     assert cached[0] == 0 and cached[2] == cached[4] == shared == 32
     assert all(count % T == 0 for count in cached) and min(cached[1::2]) >= 48
+
+
+def test_a_bundle_with_verify_guesses_and_changes_no_token(tiny_bundle, tmp_path):
+    bundle = tiny_bundle("llama", kv="state", context=128, prefill=16, verify=4)[1]
+    bundle = Bundle.open(chatty_copy(bundle.path, tmp_path, eos_token_ids=[]))
+    (slot,) = bundle_model(bundle).slots()
+    for words in ("abababababab", "Hello", "Hello"):
+        messages = [{"role": "user", "content": words}]
+        done = last(slot, messages, max_tokens=40)
+        alone = Session(bundle)
+        plain = alone.generate(alone.encode(messages), max_tokens=40)
+        assert done.result.token_ids == plain.token_ids and plain.drafted == 0
+        assert 0 < done.result.accepted <= done.result.drafted
+        assert done.result.calls < plain.calls
 
 
 def test_a_stream_that_was_left_leaves_no_trace(talker):
