@@ -99,6 +99,12 @@ Three, as {ref}`ex` says.
 
 ```{solution-end}
 ```
+
+```{exercise}
+:label: other
+
+**(hard)** And here?
+```
 """
     plain = f"""## A heading
 
@@ -118,7 +124,13 @@ How many?
 
 **Solution**
 
-Three, as exercise “Count (easy)” says."""
+Three, as exercise “Count (easy)” says.
+
+
+
+### Exercise
+
+**(hard)** And here?"""
     assert to_notebooks.plain(text, to_notebooks.named(text), {"one"}) == plain
 
 

@@ -23,7 +23,8 @@ LANGUAGE = {"display_name": "Python 3", "language": "python", "name": "python3"}
 BOX = re.compile(r"^(:{3,})\{([\w-]+)\} *(.*)\n((?::[\w-]+:.*\n)*)((?s:.*?))^\1 *$", re.M)
 SOLUTION = re.compile(r"^```\{solution-(start|end)\}.*\n(?::[\w-]+:.*\n)*```$", re.M)
 LABEL = re.compile(r"^\(([\w-]+)\)=\n(#+ (.*))?", re.M)
-EXERCISE = re.compile(r"^:{3,}\{exercise\} *(.*)\n:label: ([\w-]+)", re.M)
+EXERCISE = re.compile(r"^(?::{3,}|```)\{exercise\} *(.*)\n:label: ([\w-]+)", re.M)
+FENCED = re.compile(r"^```\{exercise\} *(.*)\n:label: [\w-]+\n((?s:.*?))^```$", re.M)
 DIRECTIVE = re.compile(r"^```\{[\w-]+\}(?s:.*?)^```$", re.M)
 GLUE = re.compile(r"\{glue:[\w]+\}`([^`:]*)(?::[^`]*)?`")
 ROLE = re.compile(r"\{(term|ref|doc|numref|cite:[pt])\}`(?:([^`<]*?) *<([^`>]*)>|([^`]*))`")
@@ -38,7 +39,8 @@ def code_pages() -> list[Path]:
 def named(text: str) -> dict[str, str]:
     """Labels of a page, and the headings or exercises that they stand at."""
     found = {label: heading for label, _, heading in LABEL.findall(text) if heading}
-    return found | {label: f"exercise “{title}”" for title, label in EXERCISE.findall(text)}
+    exercises = EXERCISE.findall(text)
+    return found | {label: f"exercise “{title or label}”" for title, label in exercises}
 
 
 def plain(text: str, labels: dict[str, str], pages: set[str]) -> str:
@@ -58,11 +60,14 @@ def plain(text: str, labels: dict[str, str], pages: set[str]) -> str:
         _, kind, title, _, body = match.groups()
         title = title or kind.capitalize()
         if kind == "exercise":
-            return f"### Exercise: {title}\n{body}"
+            return exercise(title, body)
         lines = [f"**{title}**", "", *body.strip().splitlines()]
         return "\n".join(f"> {line}".rstrip() for line in lines)
 
-    text = BOX.sub(box, text)
+    def exercise(title: str, body: str) -> str:
+        return f"### Exercise{f': {title}' if title else ''}\n{body}"
+
+    text = FENCED.sub(lambda match: exercise(*match.groups()), BOX.sub(box, text))
     text = SOLUTION.sub(lambda m: "**Solution**" if m[1] == "start" else "", text)
     text = LABEL.sub(lambda m: m[2] or "", text)
     text = DIRECTIVE.sub("", text)
