@@ -63,9 +63,14 @@ def test_a_conversation_with_every_command(chatty, tmp_path):
         "no command '/nothing'; /help lists them",
     ), strict=True):  # fmt: skip
         assert words in error
-    for told in ("/system      show", "temperature 0.0", "saved 1 answers to", "loaded 1 answers"):
+    for told in (
+        "/system      show",
+        "temperature 0.0",
+        "saved 1 answer to",
+        "loaded 1 answer from",
+    ):
         assert told in done.stderr
-    assert re.search(r"1 answers, \d+ of 128 tokens held", done.stderr)
+    assert re.search(r"1 answer, \d+ of 128 tokens held", done.stderr)
 
 
 class TestFile:

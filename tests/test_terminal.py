@@ -101,8 +101,9 @@ class TestEntry:
         done = ane_book("--version")
         assert (done.returncode, done.stdout) == (0, f"ane-book {library.__version__}\n")
 
-    def test_completes_models_after_run(self):
-        words = {"_ANE_BOOK_COMPLETE": "complete_bash", "COMP_WORDS": "ane-book run smol"}
+    @pytest.mark.parametrize("command", ["run", "serve"])
+    def test_completes_models_after(self, command):
+        words = {"_ANE_BOOK_COMPLETE": "complete_bash", "COMP_WORDS": f"ane-book {command} smol"}
         environment = os.environ | words | {"COMP_CWORD": "2"}
         done = subprocess.run(COMMAND, capture_output=True, text=True, env=environment)
         assert done.stdout.split() == ["smollm2-135m-instruct"]

@@ -113,7 +113,8 @@ class Server:
             connection.request(method, self._path + path, content, self._headers)
             with closing(connection.getresponse()) as response:
                 if response.status != 200:
-                    raise ServerError(f"status {response.status}: {_said(response)}")
+                    hint = "; --api-key gives one" if response.status == 401 else ""
+                    raise ServerError(f"status {response.status}: {_said(response)}{hint}")
                 yield response
         except (OSError, http.client.HTTPException, ServerError) as error:
             late = f"no whole answer within {self._timeout:g} s; --timeout gives it more"

@@ -70,7 +70,7 @@ app.command("models")(models_command)
     "argmax_output", "experts", "tiers", "verify",
 )  # fmt: skip
 def convert(
-    model: options.Weights,
+    model: options.Source,
     recipe: dict,
     source: Annotated[
         Path | None, typer.Option(help="A reference model's weights; random: made up.")

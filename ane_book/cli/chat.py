@@ -140,7 +140,7 @@ class Conversation:
         system = self.sampling.get("system")
         name = self.session.bundle.manifest.name
         write_conversation(path, Saved(model=name, system=system, messages=turns))
-        self._tell(f"saved {len(turns) // 2} answers to {path}")
+        self._tell(f"saved {_answers(turns)} to {path}")
 
     def load(self, text: str) -> None:
         path = _path(text)
@@ -151,14 +151,14 @@ class Conversation:
             self.sampling["system"] = saved.system
         name = self.session.bundle.manifest.name
         other = "" if saved.model == name else f", which {saved.model} gave"
-        self._tell(f"loaded {len(self.messages) // 2} answers from {path}{other}")
+        self._tell(f"loaded {_answers(self.messages)} from {path}{other}")
 
     def reset(self, _: str) -> None:
         self.messages, self.last = [], None
 
     def stats(self, _: str) -> None:
         held = f"{self.session.position} of {self.session.context} tokens held"
-        self._tell(f"{len(self.messages) // 2} answers, {held}")
+        self._tell(f"{_answers(self.messages)}, {held}")
         if self.last:
             self._tell(f"the last one: {statistics(self.last)}")
 
@@ -178,6 +178,11 @@ COMMANDS: dict[str, tuple[str, Callable[[Conversation, str], None]]] = {
     "/stats": ("tokens and speed so far", Conversation.stats),
 }
 ENDS = ("/quit", "/exit")
+
+
+def _answers(turns: list) -> str:
+    count = len(turns) // 2
+    return f"{count} answer" + "s" * (count != 1)
 
 
 def _path(text: str) -> Path:

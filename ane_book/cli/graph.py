@@ -1,6 +1,7 @@
 """`ane-book convert model.onnx`: an ONNX graph that is no language model's bundle, to a package."""
 
 from pathlib import Path
+import re
 from typing import Annotated, Literal
 
 from ane_book.errors import InvalidInput
@@ -39,6 +40,8 @@ def convert_onnx(
     if given := [name for name, value in no.items() if value is not None]:
         flag = given[0].replace("_", "-")
         raise InvalidInput(f"--{flag} is of language models, and {model} is an ONNX graph")
+    if not Path(model).is_file():
+        raise InvalidInput(f"{model}: not a file")
     if out is None:
         raise InvalidInput(f"name the package to make of {model}, as in --out model.mlpackage")
     return convert_graph(model, out, precision or "fp16", _parsed(shapes or []), force=force)
@@ -48,9 +51,8 @@ def _parsed(shapes: list[str]) -> dict[str, tuple[int, ...]]:
     """Sizes by input's name, of texts such as x=1,3,224,224."""
     found = {}
     for text in shapes:
-        name, _, sizes = text.rpartition("=")
-        try:
-            found[name] = tuple(int(size) for size in sizes.split(","))
-        except ValueError:
-            raise InvalidInput(f"--shape {text} is not like x=1,3,224,224") from None
+        known = re.fullmatch(r"(.+)=(\d+(?:, *\d+)*)", text)
+        if known is None:
+            raise InvalidInput(f"--shape {text} is not like x=1,3,224,224")
+        found[known[1]] = tuple(map(int, known[2].split(",")))
     return found

@@ -13,7 +13,10 @@ from annotated_types import Ge
 from pydantic.fields import FieldInfo
 import typer
 
-WEIGHTS = "A reference model's name, a .gguf file, or a folder with config.json and safetensors"
+WEIGHTS = (
+    "A reference model's name, a .gguf file, or a folder with config.json and safetensors, or with "
+    "ONNX Runtime GenAI's files"
+)
 
 
 def names(incomplete: str) -> list[str]:
@@ -22,6 +25,9 @@ def names(incomplete: str) -> list[str]:
     return [name for name in known if name.startswith(incomplete)]
 
 
+Source = Annotated[
+    str, typer.Argument(help=f"{WEIGHTS}; or any .onnx graph.", autocompletion=names)
+]
 Weights = Annotated[str, typer.Argument(help=f"{WEIGHTS}.", autocompletion=names)]
 Model = Annotated[
     str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names)

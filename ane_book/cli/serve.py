@@ -4,6 +4,7 @@ import asyncio
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,8 @@ NEEDED = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prom
 Models = Annotated[
     list[str],
     typer.Argument(
-        help="Reference models, bundles' folders, or weights to convert; NAME=MODEL names one."
+        help="Reference models, bundles' folders, or weights to convert; NAME=MODEL names one.",
+        autocompletion=options.names,
     ),
 ]
 Host = Annotated[str, typer.Option(help="Address; any but loopback needs a key.")]
@@ -75,7 +77,7 @@ def serve(
 
     Ctrl-C or SIGTERM finishes what runs; a second one ends at once.
     """
-    _check(host, api_key, socket)
+    _check(host, api_key, socket, cors or [])
     from ane_book.options import parse_bytes
 
     limit = None if memory is None else parse_bytes(memory)
@@ -95,7 +97,7 @@ def serve(
         raise typer.Exit(0 if run(app, host, port, socket, timeout) else 130)
 
 
-def _check(host: str, key: str | None, socket: Path | None) -> None:
+def _check(host: str, key: str | None, socket: Path | None, origins: list[str]) -> None:
     """Raise InvalidInput for what can be told before a model is looked at."""
     missing = [name for module, name in NEEDED.items() if find_spec(module) is None]
     if missing:
@@ -108,6 +110,11 @@ def _check(host: str, key: str | None, socket: Path | None) -> None:
         )
     if socket is not None and not hasattr(asyncio, "start_unix_server"):
         raise InvalidInput("this system has no unix sockets; leave --socket out")
+    for origin in origins:
+        if origin not in ("*", "null") and not re.fullmatch(r"[a-z][\w+.-]*://[^/\s]+", origin):
+            raise InvalidInput(
+                f"--cors {origin} is not as a browser names a page's site: http://localhost:3000"
+            )
 
 
 def _answer_stdin(models: list["Model"]) -> None:

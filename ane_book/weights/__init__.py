@@ -192,9 +192,10 @@ def _open(path: Path) -> WeightSource:
                 f"{path}: a package, which holds a program and nothing to talk with; "
                 f"`ane-book inspect --run {path}` runs it"
             )
-        found = f"{len(ggufs)} .gguf files; name one of them" if ggufs else "neither"
+        found = f"{len(ggufs)} .gguf files; name one of them" if ggufs else "none of these"
         raise WeightsNotFound(
-            f"{path}: a folder of weights holds config.json with *.safetensors, or one .gguf file; "
+            f"{path}: a folder of weights holds config.json with *.safetensors, one .gguf file, "
+            "or genai_config.json with .onnx; "
             f"this one has {found}"
         )
     if not path.exists():

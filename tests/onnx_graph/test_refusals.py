@@ -173,12 +173,18 @@ def test_a_package_that_is_there_stays(tmp_path):
         convert_graph(path, tmp_path / "b.mlpackage", "int8")
 
 
+def test_a_file_that_is_not_there_is_told_before_anything_else(tmp_path):
+    done = ane_book("convert", tmp_path / "no.onnx")
+    assert done.returncode == 2 and "no.onnx: not a file" in done.stderr
+
+
 def test_the_command_says_it_in_one_line(tmp_path):
     path = one_node(tmp_path, helper.make_node("Relu", ["x"], ["y"]), ["n", 3])
     out = tmp_path / "m.mlpackage"
     for options, said in (
         (["--out", out], "--shape x=1,3"),
         (["--out", out, "--shape", "x=1,b"], "--shape x=1,b"),
+        (["--out", out, "--shape", "1,3"], "--shape 1,3 is not like x=1,3,224,224"),
         (["--out", out, "--quant", "int8", "--shape", "x=1,3"], "--quant is of language models"),
         ([], "--out model.mlpackage"),
     ):

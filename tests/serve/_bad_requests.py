@@ -73,7 +73,7 @@ CASES = [
     chat("a path for a model", "'../../etc' does not exist", "model", 404, model="../../etc"),
     chat("an encoder to chat with", "makes vectors", "model", model="encoder"),
     chat("a model that is a number", "model has to be", "model", model=3),
-    chat("no messages", "messages", "messages", messages=[]),
+    chat("no messages", "messages has to have at least 1 item", "messages", messages=[]),
     chat("a message without a role", "role is missing", "messages.0.role",
          messages=[{"content": "Hi"}]),
     chat("a role of its own", "has to be 'system'", "messages.0.role", **message(role="tool")),

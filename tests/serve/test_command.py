@@ -149,6 +149,11 @@ class TestRefusedAtTheStart:
     def test_an_address_for_others_without_a_key(self, talker):
         assert "give an API key" in refused("serve", str(talker.path), "--host", "0.0.0.0")
 
+    @pytest.mark.parametrize("origin", ["example.org", "http://", "https://example.org/page"])
+    def test_an_origin_that_no_browser_sends(self, talker, origin):
+        said = refused("serve", str(talker.path), "--cors", origin)
+        assert f"--cors {origin}" in said and "http://localhost:3000" in said
+
     def test_two_models_of_one_name(self, talker):
         assert "a name of its own" in refused("serve", str(talker.path), str(talker.path))
 

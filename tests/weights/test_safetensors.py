@@ -179,7 +179,9 @@ def test_safetensors_tokenizer(tmp_path):
 def test_open_source_by_what_the_path_is(tmp_path):
     with pytest.raises(WeightsNotFound, match="no such file or folder"):
         open_source(tmp_path / "nothing")
-    with pytest.raises(WeightsNotFound, match="this one has neither"):
+    with pytest.raises(
+        WeightsNotFound, match="or genai_config.json with .onnx; this one has none of these"
+    ):
         open_source(tmp_path)
     path = write_gguf(tmp_path / "a.gguf", tiny_model("llama"))
     assert open_source(str(tmp_path)).files == [path]

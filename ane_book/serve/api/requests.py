@@ -244,7 +244,11 @@ def refuse_invalid(errors: list[dict]) -> Refusal:
         return Refusal(400, f"{param} has to be {FORMS[field]}", code="invalid_type", param=param)
     if first["type"] == "missing":
         return Refusal(400, f"{param} is missing", code="missing_required_parameter", param=param)
-    wanted = first["msg"].replace("Input should be", "has to be", 1)
+    if first["type"] == "too_short":
+        least = first["ctx"]["min_length"]
+        wanted = f"has to have at least {least} item" + "s" * (least != 1)
+    else:
+        wanted = first["msg"].replace("Input should be", "has to be", 1)
     return Refusal(400, f"{param} {wanted}{_was(first)}", code="invalid_value", param=param)
 
 
