@@ -12,6 +12,7 @@ from _command import processes
 from _tiny import TINY
 import ane_book
 from ane_book.bundle import Bundle, Recipe
+from ane_book.conversion.place.journal import Journal
 from ane_book.conversion.plan import plan
 from ane_book.conversion.plan.shards import head_splits, layer_ranges
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
@@ -282,6 +283,16 @@ class TestWholeOrNotAtAll:
                 assert (one.path / name).read_bytes() == (two.path / name).read_bytes(), name
 
 
+def test_the_journal_leaves_alone_what_is_being_written(tmp_path):
+    """Evidence is written under another name first, while the journal's thread looks around."""
+    folder = tmp_path / "partial"
+    with Journal(folder, "key") as journal:
+        for name in ("whole.npy", "unfinished_x.npy", "evidence.json.1.part"):
+            (folder / name).write_bytes(b"1")
+        journal.note()
+        assert set(journal.hashes()) == {"whole.npy"}
+
+
 class TestBadBundles:
     @pytest.fixture
     def copy(self, tiny_bundle, tmp_path):
@@ -304,13 +315,20 @@ class TestBadBundles:
         with pytest.raises(InvalidBundle, match="is missing"):
             Bundle.open(copy)
 
-    def test_a_manifest_that_disagrees_with_its_packages(self, copy):
-        def wider(manifest):
-            states = manifest["packages"][0]["functions"]["decode"]["states"]
-            states["keys"]["shape"][2] = 64
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"dtype": "fp32"}, r"'keys' has type .* manifest.json says"),
+            ({"shape": [3, 2, 64, 16]}, r"states .*64.* do not fit; expected: .*32"),
+        ],
+    )
+    def test_a_manifest_that_disagrees_with_its_packages(self, copy, change, message):
+        def other(manifest):
+            for function in manifest["packages"][0]["functions"].values():
+                function["states"]["keys"] |= change
 
-        self.edit(copy, wider)
-        with pytest.raises(InvalidBundle, match=r"'keys' has type .* manifest.json says"):
+        self.edit(copy, other)
+        with pytest.raises(InvalidBundle, match=message):
             Session(copy)
 
     def test_another_cache_variant(self, copy):

@@ -24,9 +24,10 @@ def check_packages(manifest: "Manifest") -> None:
         fit = fit and manifest.tiers[-1:] == [manifest.context]
         fit = fit and max(functions.values()) <= manifest.tiers[0]
     if not fit:
+        caches = f", caches of {manifest.tiers} slots" if manifest.tiers or not texts else ""
         raise ValueError(
-            f"a context of {manifest.context}, caches of {manifest.tiers} slots and functions of "
-            f"{functions} tokens do not fit"
+            f"a context of {manifest.context}{caches} and functions of {functions} tokens do not "
+            "fit"
         )
     for part in manifest.packages:
         _check_functions(manifest, part)

@@ -15,7 +15,7 @@ from ane_book.conversion.place import check_ours
 
 __all__ = ["Journal"]
 
-UNFINISHED = "unfinished_"  # begins the name of what is being written
+UNFINISHED, PART = "unfinished_", ".part"  # begin and end the name of what is being written
 
 
 class Journal:
@@ -67,7 +67,8 @@ class Journal:
     def _note(self) -> None:
         for path in sorted(self._folder.iterdir()):
             name = path.name
-            if name not in self._noted and path != self._file and not name.startswith(UNFINISHED):
+            whole = not name.startswith(UNFINISHED) and not name.endswith(PART)
+            if name not in self._noted and path != self._file and whole:
                 self._noted[name] = _hashes(path)
         self._save()
 

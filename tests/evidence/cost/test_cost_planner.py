@@ -73,7 +73,7 @@ class TestInChromium:
             made = planned(*choice)
             assert asked["shards"] == [program.bytes for program in made.shards], choice
             assert asked["head"] == [program.bytes for program in made.head], choice
-            assert asked["cache"] == made.cache_bytes, choice
+            assert asked["cache"] == made.cache_bytes + made.tail_bytes(), choice
             for chip, found in zip(chips(), predicted, strict=True):
                 estimate = predict(work_of(made), chip)
                 ends = [estimate.ms.low, estimate.ms.high]
