@@ -1,0 +1,81 @@
+"""A model as `transformers` runs it: somebody else's code, to hold a conversion against.
+
+    source = open_source(file)
+    reference = original.model(source.config(), original.weights(source))
+    original.logits(reference)(token_ids)  # (n, V), what `loss.measure` takes
+    original.greedy(reference, token_ids, 24)
+
+It computes in float32, with weights rounded to fp16 as a package stores them: what is compared is
+how two programs compute, not what they store.
+
+Letters: n tokens of a text, V vocabulary. Taught in the chapter "Porting recipe".
+"""
+
+from collections.abc import Mapping, Sequence
+
+from ane_book.errors import InvalidWeights, UnsupportedModel
+from ane_book.evidence.loss import Logits
+from ane_book.weights import WeightSource
+import numpy as np
+import torch
+
+__all__ = ["greedy", "logits", "model", "weights"]
+
+TROUBLES = {
+    "missing_keys": "missing",
+    "unexpected_keys": "left over",
+    "mismatched_keys": "misshapen",
+}
+
+
+def weights(source: WeightSource) -> dict[str, torch.Tensor]:
+    """Every tensor of a source by name: float32, holding what fp16 holds."""
+    return {name: torch.from_numpy(source.tensor(name)).half().float() for name in source.names()}
+
+
+def model(config: Mapping, tensors: Mapping[str, torch.Tensor]) -> torch.nn.Module:
+    """The decoder of `transformers` with this configuration around these tensors, not copied.
+
+    Raises UnsupportedModel for a type that `transformers` has no decoder of, and InvalidWeights
+    for a tensor that is missing, left over or misshapen.
+    """
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
+
+    kind = config.get("model_type")
+    if kind not in DECODERS:
+        release = f"transformers {transformers.__version__}"
+        raise UnsupportedModel(f"config.json: {release} has no decoder of model_type {kind!r}")
+    made, found = getattr(transformers, DECODERS[kind]).from_pretrained(
+        None,
+        config=transformers.AutoConfig.for_model(**config),
+        state_dict=dict(tensors),
+        ignore_mismatched_sizes=True,  # they are told below, as the others are
+        output_loading_info=True,
+    )
+    for key, said in TROUBLES.items():
+        if names := sorted(name if isinstance(name, str) else name[0] for name in found[key]):
+            more = f", and {len(names) - 1} more" if names[1:] else ""
+            raise InvalidWeights(f"{kind}: tensor {names[0]!r} is {said}{more}")
+    return made.eval().requires_grad_(False)
+
+
+def logits(reference: torch.nn.Module) -> Logits:
+    """Its logits (n, V), float32, after each token of a text with nothing before it."""
+
+    @torch.inference_mode()
+    def after(token_ids: Sequence[int]) -> np.ndarray:
+        return reference(torch.tensor([list(token_ids)])).logits[0].numpy()
+
+    return after
+
+
+@torch.inference_mode()
+def greedy(reference: torch.nn.Module, token_ids: Sequence[int], count: int) -> list[int]:
+    """The `count` likeliest next tokens, one after another."""
+    step, cache, found = torch.tensor([list(token_ids)]), None, []
+    for _ in range(count):
+        out = reference(step, past_key_values=cache, use_cache=True)
+        found.append(int(out.logits[0, -1].argmax()))
+        step, cache = torch.tensor([found[-1:]]), out.past_key_values
+    return found
