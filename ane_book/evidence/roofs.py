@@ -7,7 +7,7 @@ but by what a cache keeps from one call to the next.
 
 A busy machine only takes time, so the fastest of several runs in turns counts.
 
-Taught in chapter 0.
+Taught in the chapter "Modern inference".
 """
 
 from collections.abc import Callable
