@@ -101,6 +101,37 @@ class TestFile:
             claims.load(tmp_path / "none.toml")
 
 
+def test_a_claim_for_a_reader_has_both_sides(tmp_path):
+    path = tmp_path / "claims.toml"
+    path.write_text(SOUND.replace("value = 8\n", 'value = 8000\nchip = "M4"\n'))
+    assert claims.load(path)["axis"].text().splitlines() == [
+        "axis: an axis over 8 is refused",
+        "  value 8,000 elements   grade conflicting   seen on M4",
+        "  for     owner/name: refused",
+        "  against owner/name#12: taken",
+    ]
+
+
+@pytest.mark.parametrize("width", [50, 75])
+def test_every_claim_can_be_read_within_a_width(width):
+    for claim in claims.load().values():
+        text = claim.text(width)
+        assert max(map(len, text.splitlines())) <= width, text
+        said = [claim.statement, *(one.says for one in (*claim.support, *claim.against))]
+        letters = "".join(text.split())  # lines end within words that have a hyphen
+        assert all("".join(each.split()) in letters for each in said), text
+
+
+@pytest.mark.parametrize(
+    "value, amount",
+    [("[0.1, 0.23]", "0.1 to 0.23 ms"), ('["silu", "tanh"]', "silu, tanh (ms)"), ("2.5", "2.5 ms")],
+)
+def test_an_amount_is_a_number_a_range_or_names(tmp_path, value, amount):
+    path = tmp_path / "claims.toml"
+    path.write_text(SOUND.replace("value = 8\n", f"value = {value}\n").replace("elements", "ms"))
+    assert claims.load(path)["axis"].amount == amount
+
+
 def test_a_claim_is_asked_for_by_a_name_that_there_is():
     """Every `find("...")` and `claims.find("...")` of the library names a claim."""
     root, asked = Path(claims.__file__).parents[1], set()

@@ -7,6 +7,7 @@
     claim.grade                  # "conflicting": sources disagree, and both sides are kept
     claim.support, claim.against # who says so, who says otherwise; each with an address
     claim.note("an axis of 70,000")
+    print(claim.text())          # all of it, for a reader
 
 The claims stand in `claims.toml`; planner, rules, tables and pages take them from here, so that no
 figure about the engine is written down twice. None was measured by this project.
@@ -19,6 +20,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 import re
+from textwrap import fill
 import tomllib
 from typing import Any, Literal, get_args
 
@@ -92,6 +94,27 @@ class Claim:
         """One line: what touches the claim, what it says, and its evidence."""
         return f"{where}: {self.statement} ({self.evidence})"
 
+    def text(self, width: int = 75) -> str:
+        """The claim with both of its sides, in lines of at most `width` characters."""
+        seen = ", ".join(filter(None, (self.chip, self.os))) or "not said"
+        facts = (f"value {self.amount}", f"grade {self.grade}", f"seen on {seen}")
+        lines = fill(f"{self.id}: {self.statement}", width).splitlines()
+        lines += _hanging("   ".join(facts[self.value is None :]), "", width)
+        for side, evidence in (("for", self.support), ("against", self.against)):
+            for one in evidence:
+                lines += _hanging(f"{one.name}: {one.says}", side, width)
+        return "\n".join(lines)
+
+    @property
+    def amount(self) -> str:
+        """The value with its unit: "65,536 elements", "0.1 to 0.23 ms"; "" where there is none."""
+        if self.value is None:
+            return ""
+        values = self.value if isinstance(self.value, tuple) else (self.value,)
+        if isinstance(values[0], str):
+            return f"{', '.join(values)} ({self.unit})"
+        return f"{' to '.join(f'{value:,}' for value in values)} {self.unit}"
+
 
 REGISTRY = Path(__file__).with_name("claims.toml")
 
@@ -119,6 +142,15 @@ def find(name: str) -> Claim:
         near = get_close_matches(name, known) or known
         raise InvalidInput(f"no claim is called {name!r}; there are {', '.join(near)}")
     return known[name]
+
+
+def _hanging(text: str, side: str, width: int) -> list[str]:
+    return fill(
+        text,
+        width,
+        initial_indent=f"  {side:8}" if side else "  ",
+        subsequent_indent=" " * (10 if side else 2),
+    ).splitlines()
 
 
 def _claim(name: str, table: Any, where: str) -> Claim:
