@@ -251,7 +251,7 @@ def single():
     return made
 
 
-@breaks("int32-ops", "a add of int32")
+@breaks("int32-ops", "add of int32")
 def integers():
     @model(((1, 64), INT))
     def made(x):
@@ -260,7 +260,7 @@ def integers():
     return made
 
 
-@breaks("int32-ops", "a cast of int32")
+@breaks("int32-ops", "cast of int32")
 def from_integers():
     @model(((1, 64), INT))
     def made(x):

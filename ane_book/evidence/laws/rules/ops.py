@@ -43,7 +43,7 @@ def int32_ops(graph: Graph, _) -> Iterator[Seen]:
         given = {item for key in DATA for item in operation.inputs.get(key, ())}
         of = any(graph.types[name].dtype == "int32" for name in names if name in given)
         if names and (into or of) and not _of_shapes(graph, names):
-            yield Seen(f"a {operation.type} of int32", operation)
+            yield Seen(f"{operation.type} of int32", operation)
 
 
 def _of_shapes(graph: Graph, names: list[str]) -> bool:
