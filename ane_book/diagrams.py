@@ -126,9 +126,9 @@ def caches() -> Figure:
     figure, ax = canvas(4.4, 9.0)
     for x, name in ((0.1, 'kv="state"'), (5.2, 'kv="host"')):
         note(ax, x + 2.2, 0.35, name, ha="center", weight="bold")
-    for x, top, bottom in ((0.1, 0.9, 8.8), (5.2, 3.1, 6.4)):
+    for x, w, top, bottom in ((0.1, 4.6, 0.9, 8.8), (5.2, 4.0, 3.1, 6.4)):
         frame = {"fill": False, "edgecolor": INK, "linestyle": "--", "linewidth": 1.2}
-        ax.add_patch(Rectangle((x, top), 4.6, bottom - top, **frame))
+        ax.add_patch(Rectangle((x, top), w, bottom - top, **frame))
         note(ax, x + 0.15, bottom - 0.35, "program")
     for x, cache, kind, update in (
         (0.1, "state (n, K, S, D)", "blue", "T rows\nwritten in place"),
@@ -139,7 +139,7 @@ def caches() -> Figure:
         new = box(ax, x + 0.3, 6.8, 3.4, 1.2, update, kind)
         down(ax, kept, block)
         down(ax, block, new)
-        elbow(ax, [(x + 3.7, 7.4), (x + 4.2, 7.4), (x + 4.2, 1.9), (x + 3.7, 1.9)])
+        elbow(ax, [(x + 3.7, 7.4), (x + 4.3, 7.4), (x + 4.3, 1.9), (x + 3.7, 1.9)])
     return figure
 
 
