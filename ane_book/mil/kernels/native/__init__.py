@@ -4,7 +4,7 @@ The machine's C compiler makes them once, for this very processor; the result is
 folder. Where there is no compiler everything still runs, through torch and more slowly, and
 `status()` says so. They use as many threads as torch.
 
-Taught in the chapter "Inside an ML Program"; measured in research/executor-speed.md.
+Taught in the chapter "A compiler for ML Programs"; measured in research/executor-speed.md.
 """
 
 from collections.abc import Callable
