@@ -6,7 +6,7 @@ import itertools
 from _tiny import tiny_model
 import ane_book
 from ane_book.bundle import Recipe
-from ane_book.conversion.quantize import SCHEMES, encode, palettize, quantize
+from ane_book.conversion.quantize import SCHEMES, Encoded, encode, palettize, quantize
 from ane_book.conversion.write.program import PackageWriter
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
@@ -14,6 +14,7 @@ from ane_book.mil.kernels import native
 from ane_book.mil.package.reader import Package
 from ane_book.mil.package.values import Constant
 from ane_book.runtime import Session
+from ane_book.weights import Integers
 import coremltools as ct
 from coremltools.optimize import coreml as cto
 import numpy as np
@@ -36,20 +37,8 @@ def weights(*shape: int, draw: str = "normal") -> torch.Tensor:
 
 
 def decoded(weight: torch.Tensor, quant: str) -> np.ndarray:
-    """What a compressed weight stands for: scale * data in half precision, or palette entries."""
-    operands = {key: array for key, (_, array) in encode(weight, SCHEMES[quant]).operands.items()}
-    if "val" in operands:
-        return operands["val"].astype(np.float32)
-    if "data" in operands:
-        scale = operands["scale"]
-        scale = scale.repeat(weight.shape[1] // scale.shape[1], axis=1)
-        return (operands["data"].astype(np.float16) * scale).astype(np.float32)
-    palettes, indices = operands["lut"].astype(np.float32), operands["indices"]
-    groups = len(palettes)
-    chosen = np.take_along_axis(
-        palettes.reshape(groups, -1), indices.reshape(groups, -1).astype(int), axis=1
-    )
-    return chosen.reshape(indices.shape)
+    """What a compressed weight stands for."""
+    return encode(weight, SCHEMES[quant]).weight().numpy()
 
 
 class TestInt8:
@@ -127,6 +116,16 @@ class TestPalettes:
     def test_channels_that_make_no_even_groups_share_one_palette(self):
         operands = encode(weights(24, 10), SCHEMES["lut4"]).operands
         assert operands["lut"][1].shape == (1, 1, 1, 1, 16, 1)
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_stored_integers_stand_for_what_their_file_says(zero):
+    draw = np.random.default_rng(2)
+    zeros = draw.integers(0, 16, (6, 4), dtype=np.uint8) if zero else None
+    scale = draw.random((6, 4), np.float32)
+    matrix = Integers(draw.integers(0, 16, (6, 32), dtype=np.uint8), scale, zeros, 4)
+    found = Encoded.stored(matrix).weight().flatten(1)
+    np.testing.assert_array_equal(found.numpy(), matrix.halved())
 
 
 def product(path, weight: torch.Tensor, quant: str) -> None:

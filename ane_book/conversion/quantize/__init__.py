@@ -207,6 +207,25 @@ class Encoded:
     def shape(self) -> tuple[int, ...]:
         return next(iter(self.operands.values()))[1].shape
 
+    def weight(self) -> Tensor:
+        """The weight that the op gives back: fp16 numbers, as float32."""
+        arrays = {key: torch.from_numpy(array) for key, (_, array) in self.operands.items()}
+        if "val" in arrays:
+            return arrays["val"].float()
+        if "lut" in arrays:
+            palettes = arrays["lut"].float().flatten(1)  # (G, P)
+            indices = arrays["indices"].reshape(len(palettes), -1).long()
+            return palettes.gather(1, indices).reshape(self.shape)
+
+        def each(key: str) -> Tensor:
+            """What a weight shares with others, for each weight."""
+            shared = arrays[key].half()
+            rows, columns = (n // m for n, m in zip(self.shape[:2], shared.shape[:2], strict=True))
+            return shared.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+
+        offset = each("offset") if "offset" in arrays else 0
+        return ((arrays["data"].half() - offset) * each("scale")).float()
+
 
 def encode(weight: Tensor, scheme: Scheme) -> Encoded:
     """A parameter of any shape by a scheme. Only projections, (O, C, 1, 1), are compressed."""
