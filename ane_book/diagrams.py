@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 import matplotlib.pyplot as plt
 
-__all__ = ["caches", "package", "padding", "residency", "shards", "stamping", "way"]
+__all__ = ["blocks", "caches", "package", "padding", "residency", "shards", "stamping", "way"]
 
 INK, PALE = "#222222", "#F2F2F2"
 TINTS = {"blue": "#D6E8F5", "orange": "#FBE3D3", "green": "#D3EFE6", "none": PALE}
@@ -140,6 +140,29 @@ def caches() -> Figure:
         down(ax, kept, block)
         down(ax, block, new)
         elbow(ax, [(x + 3.7, 7.4), (x + 4.3, 7.4), (x + 4.3, 1.9), (x + 3.7, 1.9)])
+    return figure
+
+
+def blocks(calls: Sequence[str]) -> Figure:
+    """Calls of `verify` in blocks: a letter for each column, a key of `columns` here."""
+    columns = {
+        "n": ("blue", "●", "the text's last token"),
+        "r": ("green", "✓", "a right guess"),
+        "w": ("orange", "✗", "a guess not taken"),
+        "a": ("none", "", "given again"),
+    }
+    figure, ax = canvas(0.5 * len(calls) + 1.1, 1.2 * len(calls) + 2.7)
+    for i, row in enumerate(calls):
+        y = 0.2 + 1.2 * i
+        note(ax, 0.0, y + 0.4, f"call {i + 1}")
+        cells(ax, 1.6, y, 1.0, 0.8, [columns[letter][0] for letter in row])
+        for at, letter in enumerate(row):
+            note(ax, 2.1 + at, y + 0.4, columns[letter][1], ha="center")
+    for i, (kind, sign, text) in enumerate(columns.values()):
+        x, y = 0.1 + 5.0 * (i % 2), 0.5 + 1.2 * (len(calls) + i // 2)
+        cells(ax, x, y, 0.8, 0.7, [kind])
+        note(ax, x + 0.4, y + 0.35, sign, ha="center")
+        note(ax, x + 1.0, y + 0.35, text)
     return figure
 
 

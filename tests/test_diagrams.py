@@ -16,6 +16,7 @@ FILES = [("m.mlpackage", ""), ("m.mlpackage/Manifest.json", "where the model is"
 DIAGRAMS = {
     "way": diagrams.way,
     "padding": diagrams.padding,
+    "blocks": lambda: diagrams.blocks(["nrrwwwww", "aaanrrrr", "nwwwwwww"]),
     "caches": diagrams.caches,
     "package": lambda: diagrams.package(FILES),
     "stamping": lambda: diagrams.stamping(30),
