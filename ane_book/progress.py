@@ -104,8 +104,11 @@ def silent_coremltools() -> Iterator[None]:
 
 
 def quiet_notebook() -> None:
-    """Keep a notebook's stderr for faults: no bars of coremltools, nor its lines at import off a
-    Mac, and no hint that Jupyter's widgets are not installed."""
-    os.environ["TQDM_DISABLE"] = "1"
+    """Keep a notebook's stderr for faults: no bars and no advice of coremltools and transformers,
+    no lines of the former at import off a Mac, no hint that Jupyter's widgets are not installed.
+
+    To be called before either is imported.
+    """
+    os.environ |= {"TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     logging.getLogger("coremltools").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message="IProgress not found")
