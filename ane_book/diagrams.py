@@ -191,7 +191,7 @@ def stamping(layers: int) -> Figure:
     ax.add_patch(Rectangle((7.9, 0.2), 2.0, 6.0, facecolor=TINTS["orange"],
                            edgecolor=EDGES["orange"], linewidth=1.3))  # fmt: skip
     note(ax, 8.9, 3.2, "weight\nfile,\na stretch\nfor each\nlayer", ha="center")
-    note(ax, block[0], 4.6, "coremltools:\nonce a function")
+    note(ax, block[0], 4.6, "coremltools:\nonce per function")
     note(ax, 4.3, 7.3, "the linker: names, states, positions,\noffsets into the weight file")
     return figure
 
