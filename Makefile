@@ -1,10 +1,12 @@
 # Every target makes `.venv` first where it is missing or older than the files that say what is in it.
 # PYTHON names the interpreter to make it with:            make book PYTHON=python3.12
 # BOOK_FLAGS goes to jupyter-book, PYTEST_FLAGS to pytest:  make test PYTEST_FLAGS="-k gguf -x"
+# NOTEBOOKS names some of them instead of all:              make elsewhere NOTEBOOKS="status on-a-mac"
 
 PYTHON ?= python3
 BOOK_FLAGS ?=
 PYTEST_FLAGS ?=
+NOTEBOOKS ?=
 WORKERS ?= 2
 
 BIN := .venv/bin
@@ -14,7 +16,7 @@ FULL_SIZE := benchmarks/full_size.py
 BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance onnx-nodes fuzz serve-fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book test unit conformance elsewhere onnx-nodes fuzz serve-fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -35,6 +37,9 @@ unit: $(INSTALLED) ## test the library alone: no book is built, no site is looke
 
 conformance: $(INSTALLED) ## run coremltools' own tests on the executor (some 40 minutes)
 	$(BIN)/python tests/conformance/run.py --workers $(WORKERS)
+
+elsewhere: $(INSTALLED) ## run every notebook from a wheel, in an empty folder each: as long as the book's clean run
+	$(BIN)/python tests/elsewhere/run.py $(NOTEBOOKS)
 
 onnx-nodes: $(INSTALLED) ## convert ONNX's own node tests and run them on the executor (some minutes)
 	$(BIN)/python tests/onnx_graph/nodes.py --workers $(WORKERS)

@@ -1,8 +1,10 @@
 """The notebooks as a reader has them: the library from its wheel, an empty folder, no checkout.
 
-    python tests/elsewhere/run.py                       # all of them, minutes each
+    python tests/elsewhere/run.py                       # all of them, as `make elsewhere` does
     python tests/elsewhere/run.py status on-a-mac       # some
 
+Prints a line for each notebook with its seconds, then how many ran to their end. All of them take
+about as long as the book's own clean run; models are converted into the reader's cache, as always.
 The wheel is built of a copy of the sources and installed in an environment of its own, which
 borrows every other package from the one that runs this; an editable install there is not seen.
 """
@@ -83,19 +85,27 @@ def elsewhere(python: Path, notebook: Path, folder: Path) -> tuple[bool, float, 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="notebooks, without their ending")
+    parser.add_argument("names", nargs="*", help="notebooks, without their ending; all by default")
     names = parser.parse_args().names
-    books = [ROOT / "notebooks" / f"{name}.ipynb" for name in names]
-    failed = 0
+    known = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no notebook is called {unknown[0]!r}; there are {', '.join(known)}")
+    failed, total = [], 0.0
     with tempfile.TemporaryDirectory() as name:
-        python = environment(Path(name))
-        for book in books or sorted((ROOT / "notebooks").glob("*.ipynb")):
-            ended, seconds, said = elsewhere(python, book, Path(name))
-            failed += not ended
-            print(f"{book.stem:36}{seconds / 60:6.1f} min{'' if ended else '  FAILED'}", flush=True)
+        folder = Path(name)
+        python = environment(folder)
+        for title in names or known:
+            ended, seconds, said = elsewhere(python, known[title], folder)
+            total += seconds
+            print(f"{title:36}{seconds:6.0f} s{'' if ended else '  FAILED'}", flush=True)
             if not ended:
-                print(said)
-    return failed
+                failed.append(title)
+                print(said, flush=True)
+    asked = len(names or known)
+    print(f"{asked - len(failed)} of {asked} notebooks ran to their end, in {total:.0f} s")
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return bool(failed)
 
 
 if __name__ == "__main__":
