@@ -4,6 +4,8 @@ import gc
 import io
 import pickle
 
+from _chromium import chromium
+from _site import served_site
 from _taggers import tiny_tagger, write_tagger
 from _tiny import tiny_model, write_checkpoint
 import ane_book
@@ -54,6 +56,19 @@ def lowered_once():
         for writer in (decoder, encoder, experts):
             patch.setattr(writer, "lower", lower)
         yield
+
+
+@pytest.fixture(scope="module")
+def site_url():
+    """The address of the book's site, while it is served."""
+    with served_site() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as driver:
+        yield driver
 
 
 @pytest.fixture(scope="session")

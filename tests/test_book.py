@@ -10,8 +10,8 @@ from pathlib import Path
 import re
 from urllib.parse import unquote, urlsplit
 
-from _chromium import PHONE, chromium, needs_chromium
-from _site import PAGES, ROOT, SITE, console_errors, each_page, needs_site, served_site, visit
+from _chromium import PHONE, needs_chromium
+from _site import PAGES, ROOT, SITE, console_errors, each_page, needs_site, visit
 from bs4 import BeautifulSoup
 import jupytext
 import nbformat
@@ -235,18 +235,6 @@ def test_no_markup_is_left_over(page):
 
 
 # --- the site, in a browser
-
-
-@pytest.fixture(scope="module")
-def site_url():
-    with served_site() as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as driver:
-        yield driver
 
 
 #: Which element sticks out, so that a failure names the culprit rather than a number of pixels.

@@ -1,12 +1,12 @@
 """The build itself, on books of one cell with the real settings: what fails, what runs again."""
 
-import importlib.util
 from pathlib import Path
 import re
 import shutil
 import subprocess
 import sys
 
+import book_ext
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,16 +77,7 @@ def test_formulas_are_markup_and_a_broken_one_is_named(tmp_path):
     assert "index.md" in result.stderr and "has a fault" in result.stderr
 
 
-@pytest.fixture
-def book_ext():
-    path = ROOT / "book" / "_ext" / "book_ext.py"
-    spec = importlib.util.spec_from_file_location("book_ext", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_caches_key_changes_with_every_file_of_the_library(book_ext, tmp_path):
+def test_the_caches_key_changes_with_every_file_of_the_library(tmp_path):
     """Kernels, texts and tables too; not with what Python leaves beside them."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "ane_book", tmp_path / "ane_book", ignore=ignored)
@@ -103,9 +94,7 @@ def test_the_caches_key_changes_with_every_file_of_the_library(book_ext, tmp_pat
     assert len(keys) == 1 + len(kinds)
 
 
-def test_the_caches_key_changes_with_measurements_pins_and_what_is_installed(
-    book_ext, tmp_path, monkeypatch
-):
+def test_the_caches_key_changes_with_measurements_pins_and_what_is_installed(tmp_path, monkeypatch):
     keys = {book_ext.fingerprint(tmp_path)}
     measured = "research/conformance.json", "research/measurements/m4.json"
     read = "research/train/page.txt", "research/train/held_out.jsonl", "research/experiments/a.py"
@@ -122,7 +111,7 @@ def test_the_caches_key_changes_with_measurements_pins_and_what_is_installed(
     assert len(keys) == 9
 
 
-def test_the_workflow_keys_its_cache_on_the_same_files(book_ext):
+def test_the_workflow_keys_its_cache_on_the_same_files():
     text = (ROOT / ".github" / "workflows" / "book.yml").read_text()
     (key,) = re.findall(r"key: outputs-.*hashFiles\((.*)\)", text)
     assert re.findall(r"'(.*?)'", key) == [*book_ext.WHAT_CELLS_USE, "book/*.md"]

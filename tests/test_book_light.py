@@ -4,22 +4,13 @@ Style sheets are cut to what pages use (book/_ext/light_site.py); the first test
 others open every page in Chromium, and are skipped without a site in _build/html.
 """
 
-import importlib.util
-
-from _chromium import DESK, PHONE, axe_violations, chromium, look, needs_chromium
-from _site import PAGES, ROOT, SITE, console_errors, each_page, needs_site, served_site, visit
+from _chromium import DESK, PHONE, axe_violations, look, needs_chromium
+from _site import PAGES, SITE, console_errors, each_page, needs_site, visit
 from fontTools.ttLib import TTFont
+import light_site
 import pytest
 
 WEIGHT = 1_000_000  # bytes of a page with all that it loads, not compressed
-
-
-@pytest.fixture(scope="module")
-def light():
-    spec = importlib.util.spec_from_file_location("light", ROOT / "book" / "_ext" / "light_site.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # --- style sheets
@@ -55,42 +46,30 @@ LOST = {
 
 class TestTrimmed:
     @pytest.mark.parametrize("css", KEPT)
-    def test_keeps_what_may_be_needed(self, light, css):
-        assert light.trimmed(css, {"used"}) == css
-        assert light.trimmed(f".gone{{x:y}}{css}.gone{{x:y}}", {"used"}) == css
+    def test_keeps_what_may_be_needed(self, css):
+        assert light_site.trimmed(css, {"used"}) == css
+        assert light_site.trimmed(f".gone{{x:y}}{css}.gone{{x:y}}", {"used"}) == css
 
     @pytest.mark.parametrize("css", LOST)
-    def test_loses_what_no_page_has(self, light, css):
-        assert light.trimmed(css, {"used"}) == LOST[css]
+    def test_loses_what_no_page_has(self, css):
+        assert light_site.trimmed(css, {"used"}) == LOST[css]
 
-    def test_keeps_notices_of_licences(self, light):
-        assert light.trimmed("/*! MIT */.gone{x:y}", set()) == "/*! MIT */\n"
+    def test_keeps_notices_of_licences(self):
+        assert light_site.trimmed("/*! MIT */.gone{x:y}", set()) == "/*! MIT */\n"
 
-    def test_twice_is_once(self, light):
-        once = light.trimmed("/*! MIT */" + "".join([*KEPT, *LOST]), {"used"})
-        assert light.trimmed(once, {"used"}) == once
+    def test_twice_is_once(self):
+        once = light_site.trimmed("/*! MIT */" + "".join([*KEPT, *LOST]), {"used"})
+        assert light_site.trimmed(once, {"used"}) == once
 
-    def test_words_are_of_tags_and_scripts(self, light, tmp_path):
+    def test_words_are_of_tags_and_scripts(self, tmp_path):
         (tmp_path / "_static").mkdir()
         (tmp_path / "_static" / "x.js").write_text("e.classList.add('from-script')")
         (tmp_path / "x.html").write_text('<p class="in-tag other">in text</p>')
-        words = light.words_of(tmp_path)
+        words = light_site.words_of(tmp_path)
         assert {"in-tag", "other", "from-script"} <= words and "text" not in words
 
 
 # --- the site
-
-
-@pytest.fixture(scope="module")
-def url():
-    with served_site() as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as driver:
-        yield driver
 
 
 #: Bytes of the page and of each thing that it loads.
@@ -130,40 +109,40 @@ ICONS = """
 @needs_chromium
 class TestInChromium:
     @pytest.mark.parametrize("page", [*PAGES, "genindex", "search"])
-    def test_weighs_under_a_megabyte(self, browser, url, page):
-        visit(browser, f"{url}/{page}.html")
+    def test_weighs_under_a_megabyte(self, browser, site_url, page):
+        visit(browser, f"{site_url}/{page}.html")
         sizes = browser.execute_async_script(SIZES)
         heaviest = sorted(((size, name) for name, size in sizes), reverse=True)[:5]
         assert sum(size for _, size in sizes) < WEIGHT, heaviest
 
     @each_page
-    def test_nothing_is_wider_than_the_text_on_a_desk(self, browser, url, page):
+    def test_nothing_is_wider_than_the_text_on_a_desk(self, browser, site_url, page):
         look(browser, DESK)
-        visit(browser, f"{url}/{page}.html")
+        visit(browser, f"{site_url}/{page}.html")
         assert browser.execute_script(WIDE, "*") == []
 
     @each_page
-    def test_tables_and_outputs_fit_a_phone(self, browser, url, page):
+    def test_tables_and_outputs_fit_a_phone(self, browser, site_url, page):
         """Code may be scrolled there; nothing else."""
         look(browser, PHONE)
-        visit(browser, f"{url}/{page}.html")
+        visit(browser, f"{site_url}/{page}.html")
         boxes = "table, .pst-scrollable-table-container, .ane-wide, .cell_output, .cell_output *"
         assert browser.execute_script(WIDE, boxes) == []
 
     @pytest.mark.parametrize("page", [*PAGES, "genindex", "search"])
-    def test_axe_finds_nothing_serious(self, browser, url, page):
+    def test_axe_finds_nothing_serious(self, browser, site_url, page):
         for screen, theme in ((DESK, "light"), (PHONE, "dark")):
             look(browser, screen)
-            visit(browser, f"{url}/{page}.html")
+            visit(browser, f"{site_url}/{page}.html")
             browser.execute_script(f"document.documentElement.dataset.theme = '{theme}'")
             browser.execute_script(THIN)
             assert axe_violations(browser) == [], theme
 
-    def test_icons_are_drawn(self, browser, url):
+    def test_icons_are_drawn(self, browser, site_url):
         fonts = (SITE / "_static").rglob("fa-*.ttf")
         drawn = {code for font in fonts for code in TTFont(font).getBestCmap()}
         look(browser, DESK)
-        visit(browser, f"{url}/index.html")
+        visit(browser, f"{site_url}/index.html")
         icons = browser.execute_script(ICONS)
         assert len(icons) > 5 and [icon for icon in icons if icon[1] not in drawn] == []
         assert console_errors(browser) == []

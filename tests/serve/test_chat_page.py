@@ -1,7 +1,7 @@
 """The chat page in Chromium: against a server that says what a test wants it to say, and ours."""
 
 from _chat_peer import Peer, chunk, usage
-from _chromium import DESK, PHONE, axe_violations, chromium, look, needs_chromium
+from _chromium import DESK, PHONE, axe_violations, look, needs_chromium
 from _serving import served, serving
 from ane_book.runtime import Session
 from ane_book.serve.page import add_page
@@ -87,12 +87,6 @@ class Chat:
     def console(self) -> list[str]:
         entries = self.browser.get_log("browser")
         return [entry["message"] for entry in entries if entry["source"] != "network"]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as driver:
-        yield driver
 
 
 @pytest.fixture(scope="module")
