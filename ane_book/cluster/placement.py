@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 import os
 import time
 from typing import Any
@@ -164,9 +163,8 @@ def _load(bundle: Bundle, placed: Sequence[Placed], precision: str, backend: str
 def _send(bundle: Bundle, stage: Placed, package: str) -> None:
     actor = stage.actor
     result(actor.begin.remote(package), stage.node)
-    files = [name for name in bundle.manifest.files if name.split("/")[0] == package]
-    for name, piece in chain.from_iterable(
-        ((name, piece) for piece in pieces(bundle.path / name)) for name in files
-    ):
-        result(actor.receive.remote(name, piece), stage.node)
+    for name in bundle.manifest.files:
+        if name.startswith(f"{package}/"):
+            for piece in pieces(bundle.path / name):
+                result(actor.receive.remote(name, piece), stage.node)
     result(actor.keep.remote(package), stage.node)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ane_book.cluster.layout import cut
 from ane_book.conversion.plan import Plan
+from ane_book.conversion.plan.lines import listed
 from ane_book.errors import InvalidInput
 from ane_book.evidence.cost import Estimate, Interval, Work, predict, work_of
 
@@ -73,13 +74,10 @@ class Machines:
 
     def facts(self, chip: str | None = None) -> list[tuple[str, str]]:
         """The same as lines: a heading, once, and a text."""
-        lines = [("machines", text) for text in _machines(self)]
-        lines += [("network", text) for text in _network(self)]
-        lines += [("together", text) for text in _together(self, chip)]
-        shown = [heading for heading, _ in lines]
         return [
-            (heading if i == shown.index(heading) else "", text)
-            for i, (heading, text) in enumerate(lines)
+            *listed("machines", _machines(self)),
+            *listed("network", _network(self)),
+            *listed("together", _together(self, chip)),
         ]
 
 

@@ -13,7 +13,7 @@ from ane_book.options import Recipe
 if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
 
-__all__ = ["facts", "notes"]
+__all__ = ["facts", "listed", "notes"]
 
 #: What is said of a router while nothing is known of it.
 EVEN = "if every expert is chosen as often as any other"
@@ -27,21 +27,21 @@ def facts(plan: "Plan") -> Iterator[Line]:
     yield "model", f"{config.architecture}, {config.num_layers} layers"
     yield "recipe", f"{recipe.partition}, quant {recipe.quant}, head {recipe.quant_head}"
     yield "quality", _quality(recipe)
-    yield from _listed("shards", _shown(plan))
-    yield from _listed("experts", _experts(plan))
-    yield from _listed("head", _heads(plan))
+    yield from listed("shards", _shown(plan))
+    yield from listed("experts", _experts(plan))
+    yield from listed("head", _heads(plan))
     yield "embedding", f"{_size(plan.embedding_bytes)}, fp16, kept by the host"
     if plan.head:
         yield "cache", f"{_size(plan.cache_bytes)}, for a context of {recipe.context}"
         if plan.tail_bytes():
             kept = _size(plan.tail_bytes(recipe.context))
             yield "tails", f"{kept}, kept by the host; {_size(plan.tail_bytes())} of it a call"
-    yield from _listed("tiers", _tiers(plan))
+    yield from listed("tiers", _tiers(plan))
     yield "programs", f"{len(plan.programs):,}, {_size(plan.weight_bytes)} of weights in all"
     yield _calls(plan)
-    yield from _listed("strategies", _strategies(plan))
+    yield from listed("strategies", _strategies(plan))
     yield "to convert", f"about {plan.memory_bytes / 1e9:.1f} GB of memory{more}"
-    yield from _listed("limits", notes(plan))
+    yield from listed("limits", notes(plan))
 
 
 def _calls(plan: "Plan") -> Line:
@@ -155,7 +155,8 @@ def _size(count: float) -> str:
     return f"{count / 1e6:,.1f} MB"
 
 
-def _listed(heading: str, texts: Iterator[str]) -> Iterator[Line]:
+def listed(heading: str, texts: Iterator[str]) -> Iterator[Line]:
+    """A line for each text, the heading on the first."""
     for text in texts:
         yield heading, text
         heading = ""
