@@ -103,22 +103,22 @@ def _engine(session: "Session") -> str:
 def _packages(session: "Session", verbose: bool) -> list[tuple[str, str]]:
     """The bundle's packages, each with the hash of its weights, and what the whole is sealed by."""
     manifest = session.bundle.manifest
-    parts = dict.fromkeys(part.package for part in manifest.packages)
+    parts = [*dict.fromkeys(part.package for part in manifest.packages)]
     rows = [
         ("bundle", f"seal {manifest.seal[:16]}, {len(manifest.files)} files as they were written")
     ]
-    for package in parts if verbose or len(parts) <= 4 else [*parts][:3]:
+    shown = parts if verbose or len(parts) <= 4 else parts[:3]
+    for package in shown:
         files = [name for name in manifest.files if name.startswith(f"{package}/")]
-        for name in sorted(files, key=manifest.files.get)[
-            slice(None) if verbose else slice(-1, None)
-        ]:
+        files.sort(key=manifest.files.get)
+        for name in files if verbose else files[-1:]:
             label = name.removeprefix(f"{package}/Data/com.apple.CoreML/")
             size = f"{manifest.files[name] / 1e6:,.1f} MB"
             rows.append((package, f"{label}, {size}, sha256 {manifest.sha256[name][:16]}"))
         if verbose:
             functions = ", ".join(f"{name} of {T}" for name, T in manifest.functions.items())
             rows.append((package, f"functions: {functions} tokens"))
-    if left := len(parts) - len({row[0] for row in rows[1:]}):
+    if left := len(parts) - len(shown):
         rows.append(("", f"and {left} more; --verbose shows all"))
     return rows
 
