@@ -89,8 +89,7 @@ class Server:
     def _only_model(self) -> str:
         with self._answer("GET", "/models") as response:
             raw = response.read(MOST_LINE + 1)
-        data = _parsed(raw).get("data")
-        names = [one.get("id") for one in data if isinstance(one, dict)] if _is_list(data) else []
+        names = [one.get("id") for one in _list(_parsed(raw), "data") if isinstance(one, dict)]
         names = [name for name in names if isinstance(name, str)]
         if len(names) != 1:
             there = f"it has {', '.join(names[:20])}" if names else "it names none"
@@ -159,8 +158,7 @@ class _Told:
             if event.get("error"):
                 raise ServerError(f"it failed while it answered: {_message(event)}")
             self._facts |= {name: event[name] for name in FACTS if event.get(name) is not None}
-            choices = event.get("choices")
-            choice = choices[0] if _is_list(choices) and choices else {}
+            choice = next(iter(_list(event, "choices")), {})
             if not isinstance(choice, dict):
                 raise ServerError(f"choices are no objects: {str(choice)[:100]!r}")
             self._finished |= choice.get("finish_reason") is not None
@@ -230,8 +228,9 @@ def _of(value: dict, name: str) -> dict:
     return found if isinstance(found, dict) else {}
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)
+def _list(value: dict, name: str) -> list:
+    found = value.get(name)
+    return found if isinstance(found, list) else []
 
 
 def _count(value: object) -> int | None:
