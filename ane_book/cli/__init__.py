@@ -35,8 +35,6 @@ __all__ = ["app"]
 
 # Everything heavy is imported by the command that needs it.
 
-TEXT = "text-generation"
-
 app = typer.Typer(
     help="Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
     no_args_is_help=True,
@@ -124,7 +122,7 @@ def run(
     asked = options.token_ids(prompt) if tokens else prompt
     how = precision, backend, force
     sampling |= {"draft": load_draft(draft, *how)}
-    answer(load(model, TEXT, *how, **recipe), asked, sampling)
+    answer(load(model, "text-generation", *how, **recipe), asked, sampling)
 
 
 app.command("chat")(chat_command)
