@@ -1,4 +1,4 @@
-"""Notebooks from the wheel, with no checkout around; `make elsewhere` runs all of them."""
+"""Notebooks from the wheel, with no checkout around; `python tests/elsewhere/run.py` runs all."""
 
 from pathlib import Path
 import subprocess
