@@ -81,6 +81,12 @@ class TestCache:
         session.decode(4)
         np.testing.assert_array_equal(first, kept)
 
+    def test_token_ids_may_be_of_any_whole_type(self, session):
+        expected = [session.prefill([256, 1]), session.decode(2)]
+        session.reset()
+        found = [session.prefill(np.array([256, 1], np.uint16)), session.prefill(np.uint8([2]))]
+        np.testing.assert_array_equal(found, expected)
+
     def test_a_full_cache_takes_no_more(self, session):
         session.prefill(range(CONTEXT))
         with pytest.raises(PromptTooLong, match=r"1 more tokens after 32 exceed .* 32 tokens"):

@@ -23,7 +23,7 @@ from ane_book.cluster.layout import units
 from ane_book.cluster.placement import Stages, place, result
 from ane_book.errors import MachineLost
 from ane_book.runtime.backends import choose_backend
-from ane_book.runtime.engine import Chunk, Engine
+from ane_book.runtime.engine import Engine
 from ane_book.runtime.session import Session
 import numpy as np
 
@@ -33,11 +33,11 @@ RETRIES = 2  # losses that one call survives
 
 
 class Call(NamedTuple):
-    """A call of every stage: the function, the slot of the first token, the tokens (n,)."""
+    """A call of every stage: the function, the tokens (n,), the slot of the first one."""
 
     function: str
-    position: int
     ids: np.ndarray
+    position: int
 
 
 class Pipeline:
@@ -174,15 +174,12 @@ class FarEngine(Engine):
             return super().head(hidden)
 
     def forward(self, function: str, ids: np.ndarray, position: int) -> np.ndarray:
-        (hidden,) = self._passes([Call(function, position, ids)])
+        (hidden,) = self.passes([(function, ids, position)])
         return hidden
 
-    def passes(self, ids: np.ndarray, cuts: Iterable[Chunk]) -> Iterator[np.ndarray]:
+    def passes(self, calls: Iterable[tuple[str, np.ndarray, int]]) -> Iterator[np.ndarray]:
         """The same, with several calls on their way at once."""
-        return self._passes([Call(name, first, ids[first:stop]) for name, first, stop in cuts])
-
-    def _passes(self, todo: list[Call]) -> Iterator[np.ndarray]:
-        losses = 0
+        todo, losses = [Call(*call) for call in calls], 0
         while todo:
             caches = self._pipeline.current(self._caches)
             try:

@@ -5,6 +5,7 @@ Letters: C hidden size, T tokens of a call, S slots of the cache, V vocabulary.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import starmap
 from math import prod
 
 from ane_book.bundle import Bundle
@@ -71,13 +72,16 @@ class Engine:
         for shard in self._shards:
             shard.clear()
 
-    def chunks(self, position: int, tokens: int) -> Iterator[Chunk]:
-        """How tokens from slot `position` on are cut into calls, each with room for all its T."""
+    def chunks(self, position: int, tokens: int, guesses: int = 0) -> Iterator[Chunk]:
+        """How tokens from slot `position` on are cut into calls, each with room for all its T.
+
+        A single token may have so many guesses behind it, as many as its call takes.
+        """
         end, width = position + tokens, self._widths["prefill"]
         while position < end:
             chunk = "prefill", position, min(position + width, end)
             if end - position == 1 or position + width > self.context:
-                chunk = self.step(position, end - position)
+                chunk = self.step(position, end - position + guesses)
             yield chunk
             position = chunk[2]
 
@@ -111,10 +115,9 @@ class Engine:
         self.tiers[slots] += 1
         return tier_name(function, slots, self.context)
 
-    def passes(self, ids: np.ndarray, cuts: Iterable[Chunk]) -> Iterator[np.ndarray]:
-        """What `forward` gives for each call, in order; ids: of the tokens of slot 0 and after."""
-        for function, first, stop in cuts:
-            yield self.forward(function, ids[first:stop], first)
+    def passes(self, calls: Iterable[tuple[str, np.ndarray, int]]) -> Iterator[np.ndarray]:
+        """What `forward` gives for each call, in order."""
+        return starmap(self.forward, calls)
 
     def head(self, hidden: np.ndarray) -> np.ndarray | list[int]:
         """Logits (T, V) float32, or token ids, of a hidden state (1, C, 1, T)."""

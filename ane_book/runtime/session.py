@@ -176,14 +176,13 @@ class Session:
         """Run tokens through the shards: function, hidden (1, C, 1, T), and the columns of it that
         are new, of each call. One token may have guesses behind it, as many as its call takes."""
         ids = self._checked(token_ids)
-        tokens = np.concatenate([np.array(self._tokens, ids.dtype), ids, guesses]).astype(ids.dtype)
-        calls = list(self._engine.chunks(self.position, len(ids)))
-        if len(ids) == 1:
-            calls = [self._engine.step(self.position, 1 + len(guesses))]
-        passes = self._engine.passes(tokens, calls)
+        calls = list(self._engine.chunks(self.position, len(ids), len(guesses)))
+        start = calls[0][1]
+        tokens = np.array([*self._tokens[start:], *ids.tolist(), *guesses])
+        passes = self._engine.passes((n, tokens[a - start : b - start], a) for n, a, b in calls)
         for (function, first, stop), hidden in zip(calls, passes, strict=True):
             yield function, hidden, slice(self.position - first, stop - first)
-            self._tokens.extend(tokens[self.position : stop].tolist())
+            self._tokens.extend(tokens[self.position - start : stop - start].tolist())
 
     def _valid(self, token_ids: Sequence[int]) -> np.ndarray:
         """Token ids as an array, held to the vocabulary."""
