@@ -8,6 +8,10 @@ Messages name what stands in files that nobody vouches for. They can be shown as
 """
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 LONGEST = 2000  # characters of a message, which may quote a file
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
@@ -16,6 +20,13 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line f
 def printable(text: str) -> str:
     """The text with control characters spelled out, such as \\x1b: a terminal obeys those."""
     return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def first_fault(error: "ValidationError") -> str:
+    """Where and what: the first thing that pydantic found wrong in a file, on one line."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"])) or "the file"
+    return printable(f"{place}: {first['msg']}")[:300]
 
 
 class AneBookError(Exception):

@@ -18,7 +18,7 @@ from pathlib import Path
 import stat
 from typing import Annotated, Literal
 
-from ane_book.errors import InvalidBundle, printable
+from ane_book.errors import InvalidBundle, first_fault
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 try:
@@ -111,11 +111,8 @@ def read_evidence(folder: Path, seal: str) -> Evidence:
     except OSError as error:
         raise InvalidBundle(f"{path}: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        said = printable(f"{place}: {first['msg']}")[:300]
         raise InvalidBundle(
-            f"{path}: {said}; delete it, or update ane-book if a newer one wrote it"
+            f"{path}: {first_fault(error)}; delete it, or update ane-book if a newer one wrote it"
         ) from None
     return found if found.bundle == seal else unmeasured(seal, "measured of another conversion")
 

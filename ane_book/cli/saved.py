@@ -6,7 +6,7 @@ from pathlib import Path
 import stat
 from typing import Literal
 
-from ane_book.errors import InvalidInput, printable
+from ane_book.errors import InvalidInput, first_fault
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 __all__ = ["Saved", "read_conversation", "write_conversation"]
@@ -50,10 +50,8 @@ def read_conversation(path: Path) -> Saved:
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"])) or "the file"
-    why = printable(f"{place}: {first['msg']}")[:300]
-    raise InvalidInput(f"{path}: not a conversation that /save wrote: {why}")
+        why = first_fault(error)
+        raise InvalidInput(f"{path}: not a conversation that /save wrote: {why}") from None
 
 
 def write_conversation(path: Path, saved: Saved) -> None:
