@@ -53,6 +53,11 @@ Texts = Annotated[list[str], Field(min_length=1, max_length=2048)]
 Prompt = str | Texts | Ids | Annotated[list[Ids], Field(min_length=1, max_length=2048)]
 
 
+def _each(given: Prompt) -> list[str | list[int]]:
+    """What was given one by one: a text or token ids alone are one of them."""
+    return [given] if isinstance(given, str) or isinstance(given[0], int) else given
+
+
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -184,9 +189,7 @@ class Completion(_Sampled):
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, of which each gets its answers."""
-        if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
-            return [self.prompt]
-        return self.prompt
+        return _each(self.prompt)
 
 
 class Embedding(_Request):
@@ -197,9 +200,7 @@ class Embedding(_Request):
     dimensions: Whole | None = Field(None, ge=1, description="The model's own, or left out.")
 
     def texts(self) -> list[str | list[int]]:
-        if isinstance(self.input, str) or isinstance(self.input[0], int):
-            return [self.input]
-        return self.input
+        return _each(self.input)
 
 
 class Line(BaseModel):
