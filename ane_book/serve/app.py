@@ -85,10 +85,8 @@ class _Text(_Work):
             if isinstance(made, Piece):
                 facts.setdefault("first_s", self._note.since())
             else:
-                facts |= {"completion_tokens": shape.completion_tokens, **shape.figures()}
+                facts |= {"completion_tokens": shape.completion_tokens, **shape.rates()}
                 facts |= {"cached_tokens": shape.cached, "finish": made.result.finish_reason}
-                del facts["elapsed_s"]
-                facts.pop("text", None), facts.pop("gen_tokens", None)
             yield made
 
     async def _stream(self, events: AsyncIterator, send) -> None:

@@ -77,12 +77,15 @@ class _Shape:
             "prompt_tokens_details": {"cached_tokens": self.cached},
         }
 
-    def figures(self) -> dict:
-        """What the source measures, of the first answer."""
+    def rates(self) -> dict:
+        """Tokens per second of the first answer."""
         first = self.done[0].result
         rates = {"prefill_tps": first.prefill_tps, "decode_tps": first.decode_tps}
-        rates = {name: rate and round(rate, 2) for name, rate in rates.items()}
-        return rates | {"elapsed_s": round(time.monotonic() - self.start, 4)}
+        return {name: rate and round(rate, 2) for name, rate in rates.items()}
+
+    def figures(self) -> dict:
+        """What the source measures, of the first answer."""
+        return self.rates() | {"elapsed_s": round(time.monotonic() - self.start, 4)}
 
     def answer(self) -> dict:
         """All answers, when they are done."""
