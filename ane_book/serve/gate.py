@@ -17,7 +17,7 @@ from ane_book.serve.api.answers import as_json
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.watch import Note, Watch
 
-__all__ = ["OPEN", "Gate"]
+__all__ = ["Gate"]
 
 OPEN = ("/", "/health")  # paths that need no key
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -43,8 +43,8 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        answered, note = _Answered(send, uuid4().hex), Note("")
-        note.id = answered.id
+        note = Note(uuid4().hex)
+        answered = _Answered(send, note.id)
         scope.setdefault("state", {})["note"] = note
         try:
             self._check(scope)

@@ -48,7 +48,6 @@ class Model:
 def bundle_model(
     bundle: Bundle,
     name: str | None = None,
-    slots: int = 1,
     sessions: Callable[[], list[Session]] | None = None,
     **how: str | bool | None,
 ) -> Model:
@@ -63,13 +62,13 @@ def bundle_model(
         if sessions is not None:
             return [Slot(session) for session in sessions()]
         if manifest.task == EMBEDDING:
-            return [Embedder(bundle, **how) for _ in range(slots)]
-        return [Slot(Session(bundle, **how)) for _ in range(slots)]
+            return [Embedder(bundle, **how)]
+        return [Slot(Session(bundle, **how))]
 
     return Model(
         name,
         manifest.task,
-        bytes=slots * sum(manifest.files.values()),
+        bytes=sum(manifest.files.values()),
         slots=opened,
         context=manifest.context,
         size=manifest.embedding.shape[1],

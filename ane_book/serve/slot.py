@@ -107,9 +107,9 @@ def answers(slot: Slot, ask: Ask) -> Iterator[Started | Piece | Finished | None]
     """All that is asked, step by step; None is a step that gave no text."""
     session = slot.session
     prompts = [slot.ids(ask, prompt) for prompt in ask.prompts]
-    streams = [session.stream(ids, reuse_cache=True, **ask.sampling) for ids in prompts]
+    for ids in prompts:  # only tried: what does not fit is told before the first token
+        session.stream(ids, reuse_cache=True, **ask.sampling)
     yield Started(sum(map(len, prompts)))
-    del streams  # each was only tried: what does not fit is told before the first token
     for i, ids in enumerate(prompts):
         for j in range(ask.n):
             index, seed = i * ask.n + j, ask.seed if ask.seed is None else ask.seed + j

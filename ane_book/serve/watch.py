@@ -61,7 +61,7 @@ class Watch:
     """The counters, and the lines."""
 
     def __init__(self, work: Work):
-        self._work, self._registry = work, CollectorRegistry()
+        self._registry = CollectorRegistry()
         into = {"registry": self._registry, "namespace": "ane_book"}
         kinds = ["path", "status"]
         self._requests = Counter("requests", "Requests by path and status.", kinds, **into)

@@ -31,7 +31,7 @@ class Job:
     def __init__(self, model: Model, steps: Callable[[object], Iterator]):
         self.model, self.steps = model, steps
         self.left = False
-        self.arrived, self.begun = time.monotonic(), None
+        self.begun: float | None = None
         self._loop = asyncio.get_running_loop()
         self._made: asyncio.Queue = asyncio.Queue()
 
