@@ -100,7 +100,7 @@ class Work:
     def _submit(self, job: Job) -> None:
         with self._change:
             if self._closed:
-                raise Refusal(503, "the server is being stopped", code="stopping", retry=5)
+                raise _stopping()
             if len(self._waiting) >= self._most:
                 retry = max(1, round(self._seconds * len(self._waiting)))
                 message = f"{len(self._waiting)} requests are waiting, as many as may (--queue)"
@@ -120,7 +120,7 @@ class Work:
             self._waiting.clear()
             self._change.notify_all()
         for job in waiting:
-            job.put(Refusal(503, "the server is being stopped", code="stopping", retry=5))
+            job.put(_stopping())
 
     def _next(self) -> Job | None:
         with self._change:
@@ -153,6 +153,10 @@ class Work:
                     return
                 if event is not None:
                     job.put(event)
+
+
+def _stopping() -> Refusal:
+    return Refusal(503, "the server is being stopped", code="stopping", retry=5)
 
 
 async def _disconnected(receive: Callable) -> None:
