@@ -215,8 +215,8 @@ class TestManners:
     @pytest.mark.parametrize(
         ("command", "slow"),
         [
-            ("--help", {"torch", "numpy", "rich"}),
-            ("--version", {"torch", "numpy", "rich"}),
+            ("--help", {"torch", "numpy", "rich", "asyncio"}),
+            ("--version", {"torch", "numpy", "rich", "asyncio"}),
             ("models", {"torch", "coremltools", "transformers", "huggingface_hub"}),
         ],
     )

@@ -1,6 +1,5 @@
 """`ane-book serve`: bundles behind OpenAI's API."""
 
-import asyncio
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -108,6 +107,8 @@ def _check(host: str, key: str | None, socket: Path | None, origins: list[str]) 
         raise InvalidInput(
             f"{host} can be reached by others: give an API key (--api-key, or ANE_BOOK_API_KEY)"
         )
+    import asyncio
+
     if socket is not None and not hasattr(asyncio, "start_unix_server"):
         raise InvalidInput("this system has no unix sockets; leave --socket out")
     for origin in origins:
