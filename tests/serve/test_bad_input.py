@@ -13,7 +13,10 @@ import pytest
 
 @pytest.fixture(scope="module")
 def guarded(models):
-    with serving(*models, key=KEY, body=BODY) as address, httpx.Client(base_url=address) as client:
+    with (
+        serving(*models, key=KEY, body=BODY) as address,
+        httpx.Client(base_url=address, timeout=60) as client,  # models open at their first request
+    ):
         yield client
 
 
