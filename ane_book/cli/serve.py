@@ -78,9 +78,11 @@ def serve(
     """
     _check(host, api_key, socket, cors or [])
     from ane_book.options import parse_bytes
+    from ane_book.runtime import choose_backend
 
     limit = None if memory is None else parse_bytes(memory)
     backend = None if backend == "auto" else backend
+    choose_backend(backend, precision)  # refused before a conversion, not after it
     how = {"precision": precision, "backend": backend, "force": force}
     with ExitStack() as stack:
         slots = 1 if cluster is None else _join(cluster, stack)

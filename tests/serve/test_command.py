@@ -167,6 +167,10 @@ class TestRefusedAtTheStart:
                 "serve", str(talker.path), "--port", port
             )
 
+    def test_a_backend_that_cannot_be_before_a_model_is_looked_at(self):
+        said = refused("serve", "nothing", "--backend", "coreml", "--precision", "fp32")
+        assert "precision 'fp32' needs the \"mil\" backend" in said
+
     def test_no_model(self):
         assert "nothing" in refused("serve", "nothing")
 
