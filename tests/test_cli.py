@@ -1,5 +1,6 @@
 """`ane-book` as a reader types it: a process of its own, its output, its errors, its exit code."""
 
+from dataclasses import asdict
 import json
 from pathlib import Path
 import subprocess
@@ -45,6 +46,14 @@ class TestRun:
         session = Session(bundle, "fp32", "mil")
         assert done.stdout == session.generate("Hi", **options).text + "\n"
         assert done.stdout != session.generate("Hi", max_tokens=20).text + "\n"
+
+    def test_as_json(self, bundle):
+        done = ane_book("run", bundle, "Hello", "--json", "--precision", "fp32", "--backend", "mil")
+        found = json.loads(done.stdout)
+        expected = asdict(Session(bundle, "fp32", "mil").generate("Hello", max_tokens=10_000))
+        rates = {"prefill_tps", "decode_tps"}
+        assert found.keys() == expected.keys() and done.stderr == ""
+        assert all(found[name] == expected[name] for name in found.keys() - rates)
 
     def test_a_prompt_beyond_the_context(self, bundle):
         message = refused("run", bundle, "x" * 100)

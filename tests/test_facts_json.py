@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 #: Those that print an answer, a path of what they wrote, or talk.
-OTHERS = {"chat", "convert", "demo", "redact", "report", "run", "save", "serve"}
+OTHERS = {"chat", "convert", "demo", "redact", "report", "save", "serve"}
 
 
 def facts(*arguments: str, code: int = 0):
@@ -69,10 +69,22 @@ def test_cache(tmp_path, monkeypatch):
     kept.mkdir(parents=True)
     (kept / "file").write_text("four")
     (entry,) = facts("cache")["bundles"]
-    assert (entry["name"], entry["bytes"]) == (kept.name, 4)
+    assert (entry["name"], entry["bytes"], entry["recipe"]) == (kept.name, 4, {})
     assert re.fullmatch(r"20..-..-..T..:..:..Z", entry["used"])
     assert facts("cache", "--limit", "1GB") == {"deleted": []} and kept.exists()
     assert facts("cache", "delete", "--all") == {"deleted": [entry]} and not kept.exists()
+
+
+def test_a_name_leads_to_its_bundle_and_the_cache_says_how_it_was_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+    done = ane_book("convert", "privacy-filter-small", "--quant", "int8", "--context", "96")
+    made = Path(done.stdout.strip())
+    (entry,) = facts("cache")["bundles"]
+    assert entry["recipe"] == {"context": 96, "quant": "int8", "quant_head": "int8"}
+    name = "privacy-filter-small"
+    assert facts("inspect", name)["name"] == facts("check", name)["bundle"]["name"] == name
+    assert len(facts("cache")["bundles"]) == 2  # converted once, as the name alone says
+    assert made.exists()
 
 
 def test_diff_of_equal_programs_and_of_different_ones(tiny_bundle, bundle):

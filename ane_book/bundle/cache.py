@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
+import json
 import logging
 import os
 from pathlib import Path
@@ -21,6 +22,7 @@ import time
 from ane_book.bundle import regular_files
 from ane_book.device import cache_folder
 from ane_book.errors import InvalidInput
+from ane_book.options import Recipe
 from filelock import FileLock, Timeout
 
 __all__ = ["bundles", "delete", "entries", "evict", "facts", "locked", "mark_used", "recall",
@@ -37,6 +39,16 @@ class Entry:
     path: Path
     bytes: int
     used: float
+
+    @property
+    def recipe(self) -> dict[str, str | int | bool | list | None]:
+        """How it was converted, in what is not so by default; of what is no bundle nothing."""
+        default = Recipe().model_dump(mode="json")
+        try:
+            made = json.loads((self.path / "manifest.json").read_bytes())["recipe"]
+            return {name: made[name] for name in default if made[name] != default[name]}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
 
     @property
     def bundle(self) -> Path:
@@ -59,13 +71,15 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: -entry.used)
 
 
-def facts(found: list[Entry]) -> list[tuple[str, str, str]]:
-    """Entries as lines: name, bytes, last use; their sum as the last."""
-    rows = [
-        (e.path.name, f"{e.bytes:,} bytes", time.strftime("%Y-%m-%d %H:%M", time.localtime(e.used)))
-        for e in found
-    ]
-    return [*rows, (str(bundles()), f"{sum(e.bytes for e in found):,} bytes", "")]
+def facts(found: list[Entry]) -> list[tuple[str, str, str, str]]:
+    """Entries as lines: name, bytes, last use, recipe; their sum as the last."""
+    rows = []
+    for e in found:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(e.used))
+        made = ", ".join(f"{name} {value}" for name, value in e.recipe.items())
+        rows.append((e.path.name, f"{e.bytes:,} bytes", used, made))
+    total = sum(e.bytes for e in found)
+    return [*rows, (str(bundles()), f"{total:,} bytes", "", "")]
 
 
 def delete(names: Iterable[str]) -> list[Entry]:

@@ -4,6 +4,7 @@ Answers and tables go to stdout; progress, statistics and errors to stderr, so t
 piped. Errors and exit codes are the business of `ane_book.__main__`.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 import sys
 from typing import Annotated
@@ -15,7 +16,7 @@ from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
 from ane_book.cli.demo import demo_command
 from ane_book.cli.graph import Precision, Shapes, convert_onnx, is_graph
-from ane_book.cli.load import load, load_draft
+from ane_book.cli.load import load, load_draft, path_of
 from ane_book.cli.machine import cache_command, doctor_command
 from ane_book.cli.models import models_command, plan_command
 from ane_book.cli.output import AsJson, show
@@ -115,6 +116,7 @@ def run(
     precision: options.Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Answer one prompt; a reference model is converted on first use."""
     if prompt == "-":
@@ -122,7 +124,11 @@ def run(
     asked = options.token_ids(prompt) if tokens else prompt
     how = precision, backend, force
     sampling |= {"draft": load_draft(draft, *how)}
-    answer(load(model, "text-generation", *how, **recipe), asked, sampling)
+    session = load(model, "text-generation", *how, **recipe)
+    if as_json:
+        show(lambda: asdict(session.generate(asked, **sampling)), str, as_json)
+    else:
+        answer(session, asked, sampling)
 
 
 app.command("chat")(chat_command)
@@ -151,7 +157,7 @@ def embed(
 
 @app.command("inspect")
 def inspect_command(
-    path: Annotated[Path, typer.Argument(help="A package, .mlmodelc, or bundle's folder.")],
+    path: options.Package,
     run: Annotated[bool, typer.Option("--run", help="Execute the package as well.")] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show which kernel each op got, and why not others.")
@@ -174,6 +180,7 @@ def inspect_command(
 
     if not run and (inputs or out or (function and not plan)):
         raise typer.BadParameter("--inputs, --function and --out go with --run")
+    path = path_of(path)
     verified = _verify(path) if verify else {}
     facts, texts = inspect_path(path) | verified, []
     if run:

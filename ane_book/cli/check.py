@@ -7,6 +7,8 @@ from shutil import get_terminal_size
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from ane_book.cli import options
+from ane_book.cli.load import path_of
 from ane_book.cli.output import AsJson, show
 from ane_book.errors import InvalidBundle, printable
 from ane_book.progress import progress_bar
@@ -21,7 +23,8 @@ __all__ = ["check"]
 Level = Literal["error", "warning", "note", "never"]
 
 Packages = Annotated[
-    Path, typer.Argument(help="A .mlpackage or .mlmodelc, a bundle, or a folder of them.")
+    Path,
+    typer.Argument(help=f"{options.PACKAGES}, or a folder of them.", autocompletion=options.names),
 ]
 Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")]
 FailOn = Annotated[Level, typer.Option(help="The mildest finding that makes the exit code 1.")]
@@ -70,6 +73,7 @@ def check(
     from ane_book.evidence import laws
 
     chosen = laws.load(rules) if rules else None
+    package = path_of(package)
     with progress_bar() as progress:
         report = laws.check(package, chosen, progress, _inputs(calibrate))
     held = _parity(package, source) if parity or source else None

@@ -1,15 +1,15 @@
-"""What a command opens: a model that is for the command's task."""
+"""What a command opens: a model that is for the command's task, or the folder of a bundle."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane_book.cli.options import given
+from ane_book.cli.options import given, names
 from ane_book.progress import progress_bar
 
 if TYPE_CHECKING:
     from ane_book.runtime import Embedder, Session, Tagger
 
-__all__ = ["load", "load_draft"]
+__all__ = ["load", "load_draft", "path_of", "task_of"]
 
 
 def load(
@@ -21,7 +21,7 @@ def load(
     from ane_book.runtime import choose_backend
 
     chosen = choose_backend(None if backend == "auto" else backend, precision)
-    check_task(model, _task_of(model), task)
+    check_task(model, task_of(model), task)
     with progress_bar() as progress:
         how = {"precision": precision, "backend": chosen, "force": force, "progress": progress}
         return ane_book.load(model, **how, **given(**recipe))
@@ -36,7 +36,17 @@ def load_draft(
     return load(draft, "text-generation", precision, backend, force)
 
 
-def _task_of(model: str) -> str:
+def path_of(given: Path) -> Path:
+    """A path as it is; of a reference model's name its bundle, converted on first use."""
+    if given.exists() or str(given) not in names(""):
+        return given
+    import ane_book
+
+    with progress_bar() as progress:
+        return ane_book.convert(str(given), progress=progress).path
+
+
+def task_of(model: str) -> str:
     """What a bundle, or what `convert` takes, is for."""
     if Path(model, "manifest.json").exists():
         from ane_book.bundle import Bundle

@@ -63,4 +63,4 @@ def cache_command(
 
 def _entry(entry) -> dict[str, str | int]:
     used = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.used))
-    return {"name": entry.path.name, "bytes": entry.bytes, "used": used}
+    return {"name": entry.path.name, "bytes": entry.bytes, "used": used, "recipe": entry.recipe}

@@ -19,6 +19,9 @@ WEIGHTS = (
 )
 
 
+PACKAGES = "A .mlpackage or .mlmodelc, a bundle's folder, a reference model's name"
+
+
 def names(incomplete: str) -> list[str]:
     """The reference models that a word may become; a shell completes files by itself."""
     known = sorted(file.stem for file in Path(__file__).parents[1].glob("reference/*.toml"))
@@ -32,6 +35,7 @@ Weights = Annotated[str, typer.Argument(help=f"{WEIGHTS}.", autocompletion=names
 Model = Annotated[
     str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names)
 ]
+Package = Annotated[Path, typer.Argument(help=f"{PACKAGES}.", autocompletion=names)]
 Encoder = Annotated[
     str,
     typer.Option(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names),

@@ -6,6 +6,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ane_book.cli import options
+from ane_book.cli.load import path_of
 from ane_book.cli.output import AsJson, show
 from ane_book.progress import progress_bar
 import typer
@@ -23,7 +24,10 @@ WIDTH = 80
 
 def place_command(
     path: Annotated[
-        Path, typer.Argument(help="A .mlpackage or .mlmodelc, a bundle, or a folder of them.")
+        Path,
+        typer.Argument(
+            help=f"{options.PACKAGES}, or a folder of them.", autocompletion=options.names
+        ),
     ],
     chip: Annotated[str, typer.Option(help="m2, m4 or m6: those with published estimates.")] = "m4",
     function: options.FunctionName = None,
@@ -39,7 +43,7 @@ def place_command(
     """
     from ane_book.evidence.placement.actual import read_plan
 
-    placements = _placements(path, chip.lower(), function)
+    placements = _placements(path_of(path), chip.lower(), function)
     plans = [read_plan(each.package, each.function) for each in placements]
     show(lambda: _facts(placements, plans), lambda: _text(placements, plans, ops), as_json)
     failing = {"never": (), "cpu": ("CPU",), "depends": ("CPU", "depends")}[fail_on]

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
+from ane_book.cli import options
+from ane_book.cli.load import path_of
 from ane_book.cli.output import AsJson, show
 import typer
 
@@ -12,7 +14,12 @@ UNMEASURED = 3  # the exit code where nobody can say
 
 
 def quality_command(
-    bundle: Annotated[Path, typer.Argument(help="A bundle's folder.")],
+    bundle: Annotated[
+        Path,
+        typer.Argument(
+            help="A bundle's folder, or a reference model's name.", autocompletion=options.names
+        ),
+    ],
     source: Annotated[
         str | None, typer.Option(help="The weights that it was made of, if it is quantised.")
     ] = None,
@@ -29,7 +36,7 @@ def quality_command(
     from ane_book.bundle import Bundle
     from ane_book.evidence.quality import check_quality
 
-    opened = Bundle.open(bundle)
+    opened = Bundle.open(path_of(bundle))
     level = check_quality(opened, source, tokens)
     opened.record("L3", level)
     text = f"L3 quality {level.status}: {level.reason}"

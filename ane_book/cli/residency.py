@@ -1,10 +1,10 @@
 """`ane-book residency`: where this Mac runs a package or a bundle, function by function."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ane_book.cli import options
+from ane_book.cli.load import path_of
 from ane_book.cli.output import AsJson, show
 from ane_book.progress import progress_bar
 import typer
@@ -18,7 +18,7 @@ UNMEASURED = 3  # the exit code where nobody can say
 
 
 def residency_command(
-    path: Annotated[Path, typer.Argument(help="A package, .mlmodelc, or bundle's folder.")],
+    path: options.Package,
     function: options.FunctionName = None,
     units: Annotated[
         Literal["CPU_AND_NE", "ALL"], typer.Option(help="What Core ML may use, and is judged.")
@@ -38,6 +38,7 @@ def residency_command(
     from ane_book.evidence.residency import bundle_level, measure_each
     from ane_book.mil.package.container import open_container
 
+    path = path_of(path)
     if not is_bundle(path):
         refuse_weights(path)
         open_container(path)  # what is no package is told on any machine

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
+from ane_book.cli.load import task_of
 from ane_book.errors import InvalidInput
 import typer
 
@@ -76,7 +77,7 @@ def serve(
 
     Ctrl-C or SIGTERM finishes what runs; a second one ends at once.
     """
-    _check(host, api_key, socket, cors or [])
+    _check(host, api_key, socket, cors or [], models if stdin else [])
     from ane_book.options import parse_bytes
     from ane_book.runtime import choose_backend
 
@@ -88,8 +89,7 @@ def serve(
         slots = 1 if cluster is None else _join(cluster, stack)
         found = [_model(each, cluster is not None, **how) for each in models]
         if stdin:
-            _answer_stdin(found)
-            return
+            return _answer_stdin(*found)
         from ane_book.serve.app import create_app
         from ane_book.serve.server import run
 
@@ -98,7 +98,9 @@ def serve(
         raise typer.Exit(0 if run(app, host, port, socket, timeout) else 130)
 
 
-def _check(host: str, key: str | None, socket: Path | None, origins: list[str]) -> None:
+def _check(
+    host: str, key: str | None, socket: Path | None, origins: list[str], spoken: list[str]
+) -> None:
     """Raise InvalidInput for what can be told before a model is looked at."""
     missing = [name for module, name in NEEDED.items() if find_spec(module) is None]
     if missing:
@@ -111,23 +113,25 @@ def _check(host: str, key: str | None, socket: Path | None, origins: list[str]) 
         )
     import asyncio
 
-    if socket is not None and not hasattr(asyncio, "start_unix_server"):
-        raise InvalidInput("this system has no unix sockets; leave --socket out")
+    if socket is not None:
+        if not hasattr(asyncio, "start_unix_server"):
+            raise InvalidInput("this system has no unix sockets; leave --socket out")
+        if not socket.parent.is_dir():
+            raise InvalidInput(f"--socket {socket}: there is no folder {socket.parent}")
     for origin in origins:
         if origin not in ("*", "null") and not re.fullmatch(r"[a-z][\w+.-]*://[^/\s]+", origin):
             raise InvalidInput(
                 f"--cors {origin} is not as a browser names a page's site: http://localhost:3000"
             )
+    if [task_of(_place(each)[1]) for each in spoken] not in ([], ["text-generation"]):
+        raise InvalidInput("--stdin takes one model, which generates text")
 
 
-def _answer_stdin(models: list["Model"]) -> None:
+def _answer_stdin(model: "Model") -> None:
     """A line for each line, until there are no more."""
     from ane_book.serve.lines import answer_lines
-    from ane_book.serve.pool import TEXT
 
-    if len(models) > 1 or models[0].task != TEXT:
-        raise InvalidInput("--stdin takes one model, which generates text")
-    for line in answer_lines(sys.stdin, *models[0].slots()[:1]):
+    for line in answer_lines(sys.stdin, *model.slots()[:1]):
         print(line, flush=True)
 
 
@@ -139,15 +143,19 @@ def _join(address: str, stack: ExitStack) -> int:
     return max(1, len(machines()))
 
 
+def _place(given: str) -> tuple[str | None, str]:
+    """The name that a word of the command line gives, if any, and what it names."""
+    name, _, place = given.rpartition("=")
+    return (None, given) if Path(given).exists() or not name else (name, place)
+
+
 def _model(given: str, is_cut: bool, **how: str | bool | None) -> "Model":
     """What a word of the command line names, converted where it has to be."""
     import ane_book
     from ane_book.bundle import Bundle
     from ane_book.progress import progress_bar
 
-    name, _, place = given.rpartition("=")
-    if Path(given).exists() or not name:
-        name, place = None, given
+    name, place = _place(given)
     if Path(place, "manifest.json").exists():
         return _served(Bundle.open(place), name, is_cut, **how)
     with progress_bar() as progress:

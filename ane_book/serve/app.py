@@ -99,7 +99,7 @@ class _Text(_Work):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         except Refusal as refusal:
             body = event(refusal.body())
-            self._note.facts["finish"] = refusal.code
+            self._note.refused(refusal)
         else:
             body = event(b"[DONE]")
         await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -297,6 +297,7 @@ def _add_looks(app: FastAPI, work: Work, watch: Watch) -> None:
 def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(Refusal)
     async def refused(request: Request, refusal: Refusal):
+        request.state.note.refused(refusal)
         return Json(refusal.body(), refusal.status, refusal.headers)
 
     @app.exception_handler(RequestValidationError)
@@ -306,4 +307,6 @@ def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException):
         what = f"{request.method} {request.url.path[:100]}: {error.detail}"
-        return Json(Refusal(error.status_code, what).body(), error.status_code, error.headers)
+        refusal = Refusal(error.status_code, what)
+        refusal.headers |= error.headers or {}
+        return await refused(request, refusal)

@@ -51,12 +51,15 @@ class Gate:
             body = await self._read(scope, receive)
             await self.app(scope, _again(body, receive), answered)
         except Refusal as refusal:
+            note.refused(refusal)
             await answered.refuse(refusal)
         except ConnectionError:
             pass
         except Exception:
             log.exception("request %s", note.id)
-            await answered.refuse(Refusal(500, "the server failed; its log says why"))
+            refusal = Refusal(500, "the server failed; its log says why", code="internal_error")
+            note.refused(refusal)
+            await answered.refuse(refusal)
         finally:
             route = scope.get("route")
             known = getattr(route, "path", "other")

@@ -22,6 +22,11 @@ import uvicorn
 __all__ = ["run"]
 
 
+#: Seconds until an idle connection is closed. Clients close theirs before, httpx after 5 s: were the
+#: server first, it could be while the next request is on its way, which is then lost.
+IDLE_S = 75
+
+
 class _Server(uvicorn.Server):
     """uvicorn's, with our way to end."""
 
@@ -90,7 +95,7 @@ def run(
     told = f"serving {', '.join(pool.models)} at http://{shown}:{port}/v1"
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
-        timeout_graceful_shutdown=int(grace),
+        timeout_graceful_shutdown=int(grace), timeout_keep_alive=IDLE_S,
     )  # fmt: skip
     server = _Server(config, app, path, grace, told)
     server.run(sockets=[listening])

@@ -11,6 +11,7 @@ import sys
 import time
 from typing import Any
 
+from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.work import Work
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -29,6 +30,10 @@ class Note:
     id: str
     start: float = field(default_factory=time.monotonic)
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def refused(self, refusal: Refusal) -> None:
+        """What a client was told goes into the line by its code, which quotes nobody."""
+        self.facts["error"] = refusal.code or refusal.kind
 
     def since(self, moment: float | None = None) -> float:
         """Seconds from the request's arrival to a moment, or to now."""

@@ -145,6 +145,18 @@ def test_stdin_takes_both_forms(talker):
     assert process.returncode == 0
 
 
+@pytest.mark.slow
+def test_a_model_on_a_cluster_of_two_nodes(begin, talker):
+    pytest.importorskip("ray", reason="needs the extra [cluster]")
+    process, address = begin("--cluster", "local:2")
+    expected = Session(talker, precision="fp32").generate("Hello", max_tokens=12)
+    found = httpx.post(f"{address}/v1/chat/completions", json=chat(max_tokens=12), timeout=120)
+    assert found.json()["choices"][0]["message"]["content"] == expected.text
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
 class TestRefusedAtTheStart:
     def test_an_address_for_others_without_a_key(self, talker):
         assert "give an API key" in refused("serve", str(talker.path), "--host", "0.0.0.0")
@@ -170,6 +182,14 @@ class TestRefusedAtTheStart:
     def test_a_backend_that_cannot_be_before_a_model_is_looked_at(self):
         said = refused("serve", "nothing", "--backend", "coreml", "--precision", "fp32")
         assert "precision 'fp32' needs the \"mil\" backend" in said
+
+    def test_a_socket_in_no_folder_before_a_model_is_looked_at(self, tmp_path):
+        path = tmp_path / "nowhere" / "s"
+        assert f"there is no folder {path.parent}" in refused("serve", "nothing", "--socket", path)
+
+    def test_stdin_of_an_encoder_before_it_is_converted(self):
+        said = refused("serve", "all-minilm-l6-v2", "--stdin")
+        assert "--stdin takes one model, which generates text" in said
 
     def test_no_model(self):
         assert "nothing" in refused("serve", "nothing")

@@ -63,6 +63,8 @@ def test_a_line_a_request(models, caplog, texts):
         httpx.post(address + CHAT, json=asked | {"n": -1})
     lines = [record.msg for record in caplog.records if record.name == logger.name]
     assert [line["status"] for line in lines] == [200, 400]
+    assert ["error" in line for line in lines] == [False, True]
+    assert lines[1]["error"] == "invalid_value"
     first = lines[0]
     assert first["id"] == answer.headers["x-request-id"]
     assert first["completion_tokens"] == 3 and first["finish"] == "length"

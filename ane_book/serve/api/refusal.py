@@ -25,10 +25,14 @@ class Refusal(Exception):
         self.status, self.message, self.code, self.param = status, printable(message), code, param
         self.headers = {} if retry is None else {"retry-after": str(retry)}
 
-    def body(self) -> dict:
+    @property
+    def kind(self) -> str:
+        """OpenAI's type of the error."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        kind = "rate_limit_error" if self.status == 429 else kind
-        said = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return "rate_limit_error" if self.status == 429 else kind
+
+    def body(self) -> dict:
+        said = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": said}
 
 
