@@ -22,8 +22,8 @@ import uvicorn
 __all__ = ["run"]
 
 
-#: Seconds until an idle connection is closed. Clients close theirs before, httpx after 5 s: were the
-#: server first, it could be while the next request is on its way, which is then lost.
+#: Seconds until an idle connection is closed. Clients close theirs before, httpx after 5 s: were
+#: the server first, it could be while the next request is on its way, which is then lost.
 IDLE_S = 75
 
 
