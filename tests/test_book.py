@@ -237,6 +237,20 @@ def test_no_markup_is_left_over(page):
 # --- the site, in a browser
 
 
+def found(browser, site_url: str, word: str) -> set[str]:
+    """The pages that a search names."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    visit(browser, f"{site_url}/search.html?q={word}")
+    told = By.CSS_SELECTOR, "#search-results .search-summary"
+    WebDriverWait(browser, 20).until(
+        lambda driver: any("finished" in each.text for each in driver.find_elements(*told))
+    )
+    links = browser.find_elements(By.CSS_SELECTOR, "#search-results ul.search li a")
+    return {Path(urlsplit(link.get_attribute("href")).path).stem for link in links}
+
+
 #: Which element sticks out, so that a failure names the culprit rather than a number of pixels.
 STICKS_OUT = """
   const scrolls = e => e && e !== document.body &&
@@ -297,13 +311,9 @@ class TestInChromium:
             lightness[theme] = sum(map(int, re.findall(r"\d+", color)[:3])) / 3
         assert lightness["dark"] < 64 < 192 < lightness["light"]
 
-    def test_search_finds_a_word(self, browser, site_url):
-        from selenium.webdriver.common.by import By
-        from selenium.webdriver.support.ui import WebDriverWait
-
-        visit(browser, f"{site_url}/search.html?q=executor")
-        results = WebDriverWait(browser, 20).until(
-            lambda driver: driver.find_elements(By.CSS_SELECTOR, "#search-results ul.search li a")
-        )
-        assert any("glossary" in result.get_attribute("href") for result in results)
+    def test_search_finds_a_word_in_either_spelling(self, browser, site_url):
+        assert "glossary" in found(browser, site_url, "executor")
         assert console_errors(browser) == []
+        for british, american in (("quantising", "quantizing"), ("neighbours", "neighbors")):
+            pages = found(browser, site_url, british)
+            assert pages and pages == found(browser, site_url, american)

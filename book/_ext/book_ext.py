@@ -6,12 +6,16 @@
   and the theme's complaint, on a first visit, that nobody chose between light and dark.
 * A list of citations holds items. docutils gives its entries a role that a list may not hold, so a
   screen reader would be told of an empty list.
+* Search finds a word in American spelling where the page has it in British, and the other way.
 """
 
 import hashlib
 from importlib.metadata import distributions
 from pathlib import Path
+import re
 
+from sphinx import search
+from sphinx.search.en import SearchEnglish
 from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +63,36 @@ def citations_are_items(app, pagename, templatename, context, doctree) -> None:
         context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
 
 
+class EitherSpelling(SearchEnglish):
+    """English, in which -ise is -ize and -our is -or, in the index and in what a reader types.
+
+    Other words that end so (rise, four) are changed on both sides, and still meet.
+    """
+
+    ENDINGS = (
+        (r"(?<=\w\w)is(?=(?:e[drs]?|ers|ing|able|ations?)$)", "iz"),
+        (r"(?<=\w\w)our(?=(?:s|ed|ing|able|ite)?$)", "or"),
+    )
+    js_stemmer_code = SearchEnglish.js_stemmer_code + "".join(
+        f"""
+Stemmer = (function (Inner) {{
+  return function () {{
+    const inner = new Inner();
+    this.stemWord = (word) => inner.stemWord(word.replace(/{ending}/, "{other}"));
+  }};
+}})(Stemmer);"""
+        for ending, other in reversed(ENDINGS)
+    )
+
+    def stem(self, word: str) -> str:
+        word = word.lower()
+        for ending, other in self.ENDINGS:
+            word = re.sub(ending, other, word)
+        return super().stem(word)
+
+
 def setup(app):
+    search.languages["en"] = EitherSpelling
     app.connect("config-inited", key_the_cache)
     # After the theme, at the default priority of 500.
     app.connect("html-page-context", quiet_the_console, priority=900)
