@@ -26,9 +26,9 @@ def small_book(root: Path, code: str, text: str = "") -> None:
         copy(ROOT / name, root / name)
 
 
-def build(root: Path) -> subprocess.CompletedProcess:
+def build(root: Path, *flags: str) -> subprocess.CompletedProcess:
     program = Path(sys.executable).with_name("jupyter-book")
-    command = [program, "build", "book"]
+    command = [program, "build", "book", *flags]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
@@ -39,6 +39,18 @@ def test_a_failing_cell_fails_the_build_each_time(tmp_path):
         result = build(tmp_path)
         assert result.returncode != 0
         assert "on purpose" in result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_dead_links_fail_the_build_and_are_told_by_page_and_line(tmp_path):
+    """Under the flags of .ci/run: to a page, to a place in one, by a role, to a term, to a picture."""
+    dead = "[a](gone.md)", "[b](#gone)", "{ref}`gone`", "{term}`gone`", "![c](gone.png)"
+    small_book(tmp_path, "pass", "\n\n".join(dead))
+    first = (tmp_path / "book" / "index.md").read_text().splitlines().index(dead[0]) + 1
+    result = build(tmp_path, "-n", "-W", "--keep-going")
+    assert result.returncode != 0
+    told = {int(n) for n in re.findall(r"index\.md:(\d+): WARNING: .*gone", result.stderr)}
+    assert told >= {first + 2 * i for i in range(len(dead))}, result.stderr
 
 
 @pytest.mark.slow
