@@ -19,7 +19,7 @@ from ane_book.serve.watch import log_lines
 from fastapi import FastAPI
 import uvicorn
 
-__all__ = ["run"]
+__all__ = ["listener", "run"]
 
 
 #: Seconds until an idle connection is closed. Clients close theirs before, httpx after 5 s: were
@@ -68,6 +68,24 @@ class _Server(uvicorn.Server):
                 signal.signal(sig, handler)
 
 
+def listener(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
+    """A socket that listens there, for `uvicorn.Server.run`; raises InvalidInput.
+
+    What is written to a connection goes out at once: asyncio sees to that only where a socket names
+    its protocol, and these do not. Else each piece of a stream waits for the last one to be
+    acknowledged, up to 40 ms.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InvalidInput(
+            f"{host}:{port} cannot be listened on: {error.strerror}; --port takes another"
+        ) from None
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
+    return listening
+
+
 def run(
     app: FastAPI,
     host: str = "127.0.0.1",
@@ -81,13 +99,7 @@ def run(
     Raises InvalidInput where the address or the path cannot be had.
     """
     log_lines()
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise InvalidInput(
-            f"{host}:{port} cannot be listened on: {error.strerror}; --port takes another"
-        ) from None
+    listening = listener(host, port)
     pool = app.state.work.pool
     with pool.borrowed(next(iter(pool.models.values()))):
         pass  # what cannot be opened is told before anybody asks

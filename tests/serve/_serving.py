@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-import socket
 from threading import Thread
 import time
 
 from ane_book.serve.app import create_app
 from ane_book.serve.pool import Model
+from ane_book.serve.server import listener
 import uvicorn
 
 
@@ -23,7 +23,7 @@ def serving(*models: Model, **options) -> Iterator[str]:
 def served(app) -> Iterator[str]:
     """The address of a server of an application."""
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none")
-    server, listening = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
+    server, listening = uvicorn.Server(config), listener()
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started:

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import socket
 
 from _gates import chat
 from _serving import serving
+from ane_book.serve.server import listener
 import httpx
 import pytest
 
@@ -71,3 +73,11 @@ def test_a_line_a_request(models, caplog, texts):
     assert 0 <= first["queue_s"] <= first["first_s"] <= first["seconds"]
     said = answer.json()["choices"][0]["message"]["content"]
     assert (("My secret" in str(first)), first.get("answers") == [said]) == (texts, texts)
+
+
+def test_what_is_written_goes_out_at_once():
+    """Else a piece of a stream waits until the one before is acknowledged, up to 40 ms."""
+    with listener() as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
