@@ -43,7 +43,7 @@ def test_a_failing_cell_fails_the_build_each_time(tmp_path):
 
 @pytest.mark.slow
 def test_dead_links_fail_the_build_and_are_told_by_page_and_line(tmp_path):
-    """Under the flags of .ci/run: to a page, to a place in one, by a role, to a term, to a picture."""
+    """Under the flags of .ci/run: to a page, a place in one, by a role, to a term, to a picture."""
     dead = "[a](gone.md)", "[b](#gone)", "{ref}`gone`", "{term}`gone`", "![c](gone.png)"
     small_book(tmp_path, "pass", "\n\n".join(dead))
     first = (tmp_path / "book" / "index.md").read_text().splitlines().index(dead[0]) + 1
