@@ -1,8 +1,6 @@
-"""The book as a reader meets it: notebooks that match its pages, and a site that works on a phone.
+"""The book's files: notebooks that match its pages, and the site that `make book` has left.
 
-The first half reads files: the notebooks, and the site that `make book` has left in _build/html
-(without a site its tests are skipped). The second half opens every page in headless Chromium, and
-is skipped where there is none.
+Without a site in _build/html its tests are skipped. What a browser makes of it: test_book_seen.py.
 """
 
 from functools import cache
@@ -10,16 +8,13 @@ from pathlib import Path
 import re
 from urllib.parse import unquote, urlsplit
 
-from _chromium import PHONE, needs_chromium
-from _site import PAGES, ROOT, SITE, console_errors, each_page, needs_site, visit
+from _site import PAGES, ROOT, SITE, each_page, needs_site
 from bs4 import BeautifulSoup
 import jupytext
 import nbformat
 import pytest
 import to_notebooks
-import yaml
 
-CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text())
 HEADERS = {page: (ROOT / "book" / f"{page}.md").read_text()[:500] for page in PAGES}
 NOTEBOOK_PAGES = [page for page in PAGES if "\nkernelspec:" in HEADERS[page]]
 
@@ -232,88 +227,3 @@ def test_no_markup_is_left_over(page):
         code.decompose()
     left = re.findall(r"\$\$|:::|```|\{[a-z:]+\}`|\[\]\(|%pip.*", copy.get_text())
     assert not left
-
-
-# --- the site, in a browser
-
-
-def found(browser, site_url: str, word: str) -> set[str]:
-    """The pages that a search names."""
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    visit(browser, f"{site_url}/search.html?q={word}")
-    told = By.CSS_SELECTOR, "#search-results .search-summary"
-    WebDriverWait(browser, 20).until(
-        lambda driver: any("finished" in each.text for each in driver.find_elements(*told))
-    )
-    links = browser.find_elements(By.CSS_SELECTOR, "#search-results ul.search li a")
-    return {Path(urlsplit(link.get_attribute("href")).path).stem for link in links}
-
-
-#: Which element sticks out, so that a failure names the culprit rather than a number of pixels.
-STICKS_OUT = """
-  const scrolls = e => e && e !== document.body &&
-    (/auto|scroll|hidden/.test(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
-  return [...document.querySelectorAll('article *')]
-    .filter(e => e.getBoundingClientRect().right > arguments[0] + 1 && !scrolls(e.parentElement)
-                 && getComputedStyle(e).position !== 'fixed')
-    .slice(0, 5).map(e => e.outerHTML.slice(0, 120));
-"""
-
-#: CSS pixels of the smallest text in the article's paragraphs and code that a reader sees.
-SMALLEST_TEXT = """
-  const sizes = [...document.querySelectorAll('article p, article li, article pre, article td')]
-    .filter(e => e.offsetParent && e.innerText.trim())
-    .map(e => parseFloat(getComputedStyle(e).fontSize));
-  return Math.min(...sizes);
-"""
-
-#: [source, loaded width, shown width] of the pictures that cells drew.
-PICTURES = """
-  return [...document.querySelectorAll('article img')].map(
-    e => { e.loading = 'eager'; return [e.src, e.naturalWidth, e.getBoundingClientRect().width]; });
-"""
-
-
-@needs_site
-@needs_chromium
-class TestInChromium:
-    @pytest.mark.parametrize("page", [*PAGES, "genindex"])
-    def test_page_reads_well_on_a_phone(self, browser, site_url, page):
-        visit(browser, f"{site_url}/{page}.html")
-        run = browser.execute_script
-        assert console_errors(browser) == []
-        assert run(STICKS_OUT, PHONE["width"]) == []
-        assert run("return document.documentElement.scrollWidth") <= PHONE["width"]
-        loaded = run("return performance.getEntriesByType('resource').map(e => e.name)")
-        assert [name for name in loaded if not name.startswith(site_url)] == []
-
-    @each_page
-    def test_text_and_pictures_are_large_enough(self, browser, site_url, page):
-        visit(browser, f"{site_url}/{page}.html")
-        assert browser.execute_script(SMALLEST_TEXT) >= 12
-        for source, loaded, shown in browser.execute_script(PICTURES):
-            assert loaded > 0, f"{source} did not load"
-            assert shown <= PHONE["width"]
-            # ane_book.figures draws 12 pt text at 200 dpi: 33 pixels of the file.
-            shrunk = 33 * shown / loaded
-            assert not source.endswith(".png") or shrunk >= 10, (
-                f"{source}: text is {shrunk:.0f} px high on a phone; draw it at most 6 inches wide"
-            )
-
-    def test_pages_follow_the_readers_theme(self, browser, site_url):
-        visit(browser, f"{site_url}/index.html")
-        lightness = {}
-        for theme in ("light", "dark"):
-            browser.execute_script(f"document.documentElement.dataset.theme = '{theme}'")
-            color = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
-            lightness[theme] = sum(map(int, re.findall(r"\d+", color)[:3])) / 3
-        assert lightness["dark"] < 64 < 192 < lightness["light"]
-
-    def test_search_finds_a_word_in_either_spelling(self, browser, site_url):
-        assert "glossary" in found(browser, site_url, "executor")
-        assert console_errors(browser) == []
-        for british, american in (("quantising", "quantizing"), ("neighbours", "neighbors")):
-            pages = found(browser, site_url, british)
-            assert pages and pages == found(browser, site_url, american)

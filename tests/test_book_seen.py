@@ -1,0 +1,139 @@
+"""The site as a reader meets it in Chromium, on a desk and on a phone: every page on each once.
+
+Skipped without a site in _build/html, and without Chromium. A page's visit is gathered by the first
+test that asks for it (_seen.py); each test reads its own part.
+"""
+
+from functools import cache, partial
+from pathlib import Path
+import re
+from urllib.parse import urlsplit
+
+from _chromium import PHONE, axe_violations, needs_chromium
+from _seen import SCREENS, see
+from _site import PAGES, SITE, console_errors, each_page, needs_site, visit
+from fontTools.ttLib import TTFont
+import pytest
+
+WEIGHT = 1_000_000  # bytes of a page with all that it loads, not compressed
+
+each_of_the_site = pytest.mark.parametrize("page", [*PAGES, "genindex", "search"])
+each_screen = pytest.mark.parametrize("screen", SCREENS)
+
+
+@pytest.fixture(scope="module")
+def seen(browser, site_url):
+    """`seen(page, screen)` -> what a visit found, made once."""
+    return cache(partial(see, browser, site_url))
+
+
+@needs_site
+@needs_chromium
+class TestPages:
+    @each_screen
+    @each_of_the_site
+    def test_weighs_under_a_megabyte(self, seen, page, screen):
+        loaded = seen(page, screen).loaded
+        heaviest = sorted(((size, name) for name, size in loaded), reverse=True)[:5]
+        assert sum(size for _, size in loaded) < WEIGHT, heaviest
+
+    @each_screen
+    @each_of_the_site
+    def test_loads_nothing_from_elsewhere_and_without_an_error(self, seen, site_url, page, screen):
+        found = seen(page, screen)
+        assert found.console == []
+        assert [name for name, _ in found.loaded if not name.startswith(site_url)] == []
+
+    @each_screen
+    @each_of_the_site
+    def test_fits_the_screen(self, seen, page, screen):
+        found = seen(page, screen)
+        assert found.sticks_out == []
+        assert found.width <= SCREENS[screen][0]["width"]
+
+    @each_screen
+    @each_page
+    def test_nothing_is_wider_than_the_text(self, seen, page, screen):
+        """On a phone code may be scrolled; nothing else."""
+        assert seen(page, screen).too_wide == []
+
+    @each_page
+    def test_text_and_pictures_are_large_enough(self, seen, page):
+        found = seen(page, "phone")
+        assert found.smallest_text >= 12
+        for source, loaded, shown in found.pictures:
+            assert loaded > 0, f"{source} did not load"
+            assert shown <= PHONE["width"]
+            # ane_book.figures draws 12 pt text at 200 dpi: 33 pixels of the file.
+            shrunk = 33 * shown / loaded
+            assert not source.endswith(".png") or shrunk >= 10, (
+                f"{source}: text is {shrunk:.0f} px high on a phone; draw it at most 6 inches wide"
+            )
+
+    @each_screen
+    @each_of_the_site
+    def test_axe_finds_nothing_serious(self, seen, page, screen):
+        assert seen(page, screen).axe == []
+
+    def test_icons_are_drawn(self, seen):
+        fonts = (SITE / "_static").rglob("fa-*.ttf")
+        drawn = {code for font in fonts for code in TTFont(font).getBestCmap()}
+        icons = seen("index", "desk").icons
+        assert len(icons) > 5 and [icon for icon in icons if icon[1] not in drawn] == []
+
+
+def found(browser, site_url: str, word: str) -> set[str]:
+    """The pages that a search names."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    visit(browser, f"{site_url}/search.html?q={word}")
+    told = By.CSS_SELECTOR, "#search-results .search-summary"
+    WebDriverWait(browser, 20).until(
+        lambda driver: any("finished" in each.text for each in driver.find_elements(*told))
+    )
+    links = browser.find_elements(By.CSS_SELECTOR, "#search-results ul.search li a")
+    return {Path(urlsplit(link.get_attribute("href")).path).stem for link in links}
+
+
+@needs_site
+@needs_chromium
+class TestSite:
+    def test_pages_follow_the_readers_theme(self, browser, site_url):
+        visit(browser, f"{site_url}/index.html")
+        lightness = {}
+        for theme in ("light", "dark"):
+            browser.execute_script(f"document.documentElement.dataset.theme = '{theme}'")
+            color = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+            lightness[theme] = sum(map(int, re.findall(r"\d+", color)[:3])) / 3
+        assert lightness["dark"] < 64 < 192 < lightness["light"]
+
+    def test_search_finds_a_word_in_either_spelling(self, browser, site_url):
+        assert "glossary" in found(browser, site_url, "executor")
+        assert console_errors(browser) == []
+        for british, american in (("quantising", "quantizing"), ("neighbours", "neighbors")):
+            pages = found(browser, site_url, british)
+            assert pages and pages == found(browser, site_url, american)
+
+
+#: Texts of which the last is faint; each begins with what is like it, and is not.
+FAINT = {
+    "a colour": "<p>one</p><p>two</p><p>three</p><p style='color: #bbb'>faint</p>",
+    "a token after one that is hidden": "<pre><span class='k' style='display: none'>a</span>"
+    "<style>.k {color: #bbb}</style><span class='k'>faint</span></pre>",
+    "a ground": "<p>one</p><p>two</p><p>three</p><div style='background: #222'><p>faint</p></div>",
+    "what shines through": "<p>one</p><p>two</p><p>three</p><p style='opacity: .2'>faint</p>",
+    "a size": "<style>span {color: #888; font-size: 3em}</style><span>one</span> <span>two</span>"
+    "<span>three</span> <span style='font-size: 1em'>faint</span>",
+    "an entry": "<input aria-label='name' style='color: #ccc' value='faint'>",
+}
+
+
+@needs_chromium
+@pytest.mark.parametrize("text", FAINT.values(), ids=FAINT)
+def test_axe_is_shown_each_look_of_a_text(browser, text):
+    article = f"<main class='highlight'><h1>x</h1>{text}</main>"
+    page = f"<!doctype html><html lang='en'><title>x</title><body>{article}</body></html>"
+    browser.get("data:text/html;charset=utf-8," + page.replace("#", "%23"))
+    ((_, rule, count, (first, *_)),) = axe_violations(browser)
+    assert (rule, count) == ("color-contrast", 1) and "faint" in first
