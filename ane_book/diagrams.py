@@ -13,7 +13,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 import matplotlib.pyplot as plt
 
-__all__ = ["blocks", "caches", "package", "padding", "residency", "shards", "stamping", "way"]
+__all__ = [
+    "blocks",
+    "caches",
+    "experts",
+    "package",
+    "padding",
+    "residency",
+    "shards",
+    "stamping",
+    "way",
+]
 
 INK, PALE = "#222222", "#F2F2F2"
 TINTS = {"blue": "#D6E8F5", "orange": "#FBE3D3", "green": "#D3EFE6", "none": PALE}
@@ -163,6 +173,34 @@ def blocks(calls: Sequence[str]) -> Figure:
         cells(ax, x, y, 0.8, 0.7, [kind])
         note(ax, x + 0.4, y + 0.35, sign, ha="center")
         note(ax, x + 1.0, y + 0.35, text)
+    return figure
+
+
+def experts(E: int, taken: Sequence[int]) -> Figure:
+    """One token's mixture twice: all experts in a program, and those taken, called by the host.
+
+    E: experts of the layer, a multiple of four. taken: the numbers of those that the token chose.
+    """
+    figure, ax = canvas(4.0, 9.0)
+    frame = {"fill": False, "edgecolor": INK, "linestyle": "--", "linewidth": 1.2}
+    apart = ["blue" if i in taken else "none" for i in range(E)]
+    for x, name, kinds, ends, said in (
+        (0.1, "in the graph", ["blue"] * E, [(0.8, 7.9)], f"1 call reads {E}"),
+        (5.2, "apart", apart, [(0.8, 2.3), (6.4, 7.9)], f"{len(taken)} more calls read {len(taken)}"),
+    ):
+        note(ax, x + 2.3, 0.35, name, ha="center", weight="bold")
+        for top, bottom in ends:
+            ax.add_patch(Rectangle((x, top), 4.6, bottom - top, **frame))
+        box(ax, x + 0.4, 1.1, 3.8, 0.9, "router, gates")
+        for row in range(4):
+            part = kinds[row * E // 4 : (row + 1) * E // 4]
+            cells(ax, x + 0.4, 3.2 + 0.55 * row, 3.8 * 4 / E, 0.5, part)
+        box(ax, x + 0.4, 6.7, 3.8, 0.9, "what follows")
+        arrow(ax, (x + 2.3, 2.0), (x + 2.3, 3.2))
+        arrow(ax, (x + 2.3, 5.35), (x + 2.3, 6.7))
+        note(ax, x + 2.3, 8.4, said, ha="center", color=COLORS["orange"])
+    for y, text in ((2.7, "host calls"), (5.9, "host adds")):
+        note(ax, 7.7, y, text, color=COLORS["orange"])
     return figure
 
 

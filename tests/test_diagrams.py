@@ -18,6 +18,7 @@ DIAGRAMS = {
     "padding": diagrams.padding,
     "blocks": lambda: diagrams.blocks(["nrrwwwww", "aaanrrrr", "nwwwwwww"]),
     "caches": diagrams.caches,
+    "experts": lambda: diagrams.experts(16, (1, 6, 8, 15)),
     "package": lambda: diagrams.package(FILES),
     "stamping": lambda: diagrams.stamping(30),
     "shards": lambda: diagrams.shards([("layers 0-7", 805_852_224), ("head", 1_000_000)], 10**9),
