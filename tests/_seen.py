@@ -40,10 +40,11 @@ PICTURES = """
     e => [e.src, e.naturalWidth, e.getBoundingClientRect().width]);
 """
 #: Of the article's boxes with all its details open, [the widest one's pixels, those that reach past
-#: the text or have to be scrolled sideways].
+#: the text or have to be scrolled sideways]. The search page has no article.
 WIDE = """
   document.querySelectorAll("details").forEach(details => { details.open = true; });
-  const article = document.querySelector("article"), edge = article.getBoundingClientRect().right;
+  const article = document.querySelector("article") ?? document.querySelector("main");
+  const edge = article.getBoundingClientRect().right;
   const scrolls = e => /auto|scroll/.test(getComputedStyle(e).overflowX);
   const boxes = [...article.querySelectorAll(arguments[0])].filter(e => e.offsetWidth);
   return [Math.max(0, ...boxes.map(e => scrolls(e) ? e.scrollWidth : e.offsetWidth)),
