@@ -150,8 +150,8 @@ def main() -> None:
     for precision in options.precision:
         result[precision] = run(Session(made, precision), asked, options.timed, options.tokens)
         print(precision, result[precision], flush=True)
-    result["on_an_ane"] = on_an_ane(result[options.precision[0]]["kinds"])
-    record("speculation", result)
+        result["on_an_ane"] = on_an_ane(result[options.precision[0]]["kinds"])
+        record("speculation", result)  # each takes long: what is done is kept
 
 
 if __name__ == "__main__":
