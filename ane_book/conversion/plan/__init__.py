@@ -15,7 +15,7 @@ around its mixtures and its experts, which a call dispatches as its tokens choos
 `projections` is how the first complete language model on the engine was built, out of kernels of
 one matrix each (maderix/ANE, pull request 26: Qwen2.5-0.5B in 24 x 7 of them, and the head).
 
-Taught in chapters 4 and 7.
+Taught in the chapters "Shard sizing" and "MoE on ANE".
 """
 
 from collections.abc import Callable, Iterator

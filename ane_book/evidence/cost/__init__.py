@@ -18,7 +18,7 @@ one against the other, and `page` is the planner of the book.
 
 Of a mixture of experts, `strategies` says what each way to call them takes, and where they meet.
 
-Taught in chapters 7 and 16.
+Taught in the chapters "MoE on ANE" and "Cost model".
 """
 
 from ane_book.evidence.cost.chips import chips, find_chip, parameter

@@ -4,7 +4,7 @@ Reading weights and calling programs are predicted, of one token and of several 
 arithmetic of many tokens adds nobody has measured for experts, and so no strategy's time is
 complete: what differs between them, bytes and calls, is what there is to compare.
 
-Taught in chapter 7.
+Taught in the chapter "MoE on ANE".
 """
 
 from bisect import bisect_left

@@ -14,7 +14,7 @@
 A package is read, not run; weights are not expanded. What no rule finds is not proven to run on
 the engine: see `ane_book.evidence.placement` for what the planner does, and a Mac for the rest.
 
-Taught in chapter 1.
+Taught in the chapter "ANE laws".
 """
 
 from collections.abc import Callable, Iterator, Mapping
