@@ -184,9 +184,10 @@ def experts(E: int, taken: Sequence[int]) -> Figure:
     figure, ax = canvas(4.0, 9.0)
     frame = {"fill": False, "edgecolor": INK, "linestyle": "--", "linewidth": 1.2}
     apart = ["blue" if i in taken else "none" for i in range(E)]
+    more = len(taken)
     for x, name, kinds, ends, said in (
         (0.1, "in the graph", ["blue"] * E, [(0.8, 7.9)], f"1 call reads {E}"),
-        (5.2, "apart", apart, [(0.8, 2.3), (6.4, 7.9)], f"{len(taken)} more calls read {len(taken)}"),
+        (5.2, "apart", apart, [(0.8, 2.3), (6.4, 7.9)], f"{more} more calls read {more}"),
     ):
         note(ax, x + 2.3, 0.35, name, ha="center", weight="bold")
         for top, bottom in ends:
