@@ -151,6 +151,11 @@ class TestInspect:
         assert "not a .mlpackage" in refused("inspect", tmp_path)
         assert "no such package" in refused("inspect", tmp_path / "nothing")
 
+    @pytest.mark.parametrize("command", ["inspect", "check", "place", "residency", "quality"])
+    def test_half_a_name(self, command):
+        said = refused(command, "smollm2-135m")
+        assert "smollm2-135m: no such package; did you mean smollm2-135m-instruct" in said
+
     def test_a_gguf_file(self, tmp_path):
         path = tmp_path / "a m.gguf"
         path.write_bytes(b"GGUF")

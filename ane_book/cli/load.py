@@ -1,15 +1,19 @@
 """What a command opens: a model that is for the command's task, or the folder of a bundle."""
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ane_book.cli.options import given, names
+from ane_book.errors import InvalidPackage
 from ane_book.progress import progress_bar
 
 if TYPE_CHECKING:
     from ane_book.runtime import Embedder, Session, Tagger
 
 __all__ = ["load", "load_draft", "path_of", "task_of"]
+
+SUFFIXES = {".mlpackage", ".mlmodelc", ".mlmodel"}  # these are no names
 
 
 def load(
@@ -37,9 +41,18 @@ def load_draft(
 
 
 def path_of(given: Path) -> Path:
-    """A path as it is; of a reference model's name its bundle, converted on first use."""
-    if given.exists() or str(given) not in names(""):
+    """A path as it is; of a reference model's name its bundle, converted on first use.
+
+    InvalidPackage where there is nothing and a model's name is close, which was meant then.
+    """
+    models = names("")
+    if given.exists() or given.suffix in SUFFIXES:
         return given
+    if str(given) not in models:
+        near = get_close_matches(str(given).lower(), models, cutoff=0.4)
+        if not near:
+            return given
+        raise InvalidPackage(f"{given}: no such package; did you mean {' or '.join(near)}?")
     import ane_book
 
     with progress_bar() as progress:
