@@ -1,6 +1,7 @@
 """`--json`: every command that prints facts prints them as JSON, too."""
 
 import json
+import os
 from pathlib import Path
 import re
 
@@ -84,6 +85,34 @@ def test_a_name_leads_to_its_bundle_and_the_cache_says_how_it_was_made(tmp_path,
     name = "privacy-filter-small"
     assert facts("inspect", name)["bundle"] == facts("check", name)["checked"] != str(made)
     assert len(facts("cache")["bundles"]) == 2  # converted once more, as the name alone says
+    assert facts("cache", "delete", made.name)["deleted"] == [entry]
+
+
+DAMAGED = {
+    "no JSON": b"{",
+    "deep": b"[" * 100_000 + b"]" * 100_000,
+    "not UTF-8": b'{"recipe": {"quant": "\xff"}}',
+    "another type": b'{"recipe": {"context": {"a": [1]}, "kv": "\\u001b[2J"}}',
+    "a list": b"[]",
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_manifest_says_nothing_of_how_a_bundle_was_made(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+    kept = tmp_path / "bundles" / f"tiny-{'0' * 16}"
+    kept.mkdir(parents=True)
+    (kept / "manifest.json").write_bytes(text)
+    (entry,) = cache.entries()
+    assert (entry.bytes, entry.recipe) == (len(text), {})
+
+
+def test_a_manifest_that_is_a_pipe_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
+    kept = tmp_path / "bundles" / f"tiny-{'0' * 16}"
+    kept.mkdir(parents=True)
+    os.mkfifo(kept / "manifest.json")
+    assert facts("cache")["bundles"][0]["recipe"] == {}
 
 
 def test_diff_of_equal_programs_and_of_different_ones(tiny_bundle, bundle):

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
-import json
 import logging
 import os
 from pathlib import Path
@@ -19,14 +18,17 @@ import re
 import shutil
 import time
 
-from ane_book.bundle import regular_files
+from ane_book.bundle import MAX_MANIFEST, regular_files
 from ane_book.device import cache_folder
 from ane_book.errors import InvalidInput
 from ane_book.options import Recipe
 from filelock import FileLock, Timeout
+from pydantic import BaseModel
 
 __all__ = ["bundles", "delete", "entries", "evict", "facts", "locked", "mark_used", "recall",
            "remember"]  # fmt: skip
+
+MANIFEST = "manifest.json"
 
 #: A bundle, one that is being made, and one that makes way for a new one.
 KNOWN = re.compile(r"([^/\\]+-[0-9a-f]{16})(\.partial|\.replaced)?")
@@ -34,21 +36,13 @@ KNOWN = re.compile(r"([^/\\]+-[0-9a-f]{16})(\.partial|\.replaced)?")
 
 @dataclass(frozen=True)
 class Entry:
-    """A folder in the cache: its bytes, and the time of its last use in seconds since 1970."""
+    """A folder in the cache: its bytes, the time of its last use in seconds since 1970, and how it
+    was converted, in what is not so by default; {} of what is no bundle."""
 
     path: Path
     bytes: int
     used: float
-
-    @property
-    def recipe(self) -> dict[str, str | int | bool | list | None]:
-        """How it was converted, in what is not so by default; of what is no bundle nothing."""
-        default = Recipe().model_dump(mode="json")
-        try:
-            made = json.loads((self.path / "manifest.json").read_bytes())["recipe"]
-            return {name: made[name] for name in default if made[name] != default[name]}
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}
+    recipe: dict[str, str | int | bool | list | None]
 
     @property
     def bundle(self) -> Path:
@@ -67,8 +61,22 @@ def entries() -> list[Entry]:
     for path in bundles().iterdir() if bundles().is_dir() else ():
         if KNOWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             with suppress(FileNotFoundError):  # renamed just now
-                found.append(Entry(path, sum(regular_files(path).values()), path.stat().st_mtime))
+                files = regular_files(path)
+                recipe = _recipe(path) if files.get(MANIFEST, MAX_MANIFEST) < MAX_MANIFEST else {}
+                found.append(Entry(path, sum(files.values()), path.stat().st_mtime, recipe))
     return sorted(found, key=lambda entry: -entry.used)
+
+
+class _Made(BaseModel):
+    recipe: Recipe
+
+
+def _recipe(bundle: Path) -> dict:
+    try:
+        made = _Made.model_validate_json((bundle / MANIFEST).read_bytes())
+    except (OSError, ValueError):  # gone by now, or damaged
+        return {}
+    return made.recipe.model_dump(mode="json", exclude_defaults=True)
 
 
 def facts(found: list[Entry]) -> list[tuple[str, str, str, str]]:
@@ -112,7 +120,7 @@ def _remove(entry: Entry) -> bool:
     """Delete an entry, or return False while somebody writes it."""
     try:
         with _lock(entry.bundle).acquire(timeout=0):
-            (entry.path / "manifest.json").unlink(missing_ok=True)  # half a bundle is none
+            (entry.path / MANIFEST).unlink(missing_ok=True)  # half a bundle is none
             shutil.rmtree(entry.path)
     except Timeout:
         return False

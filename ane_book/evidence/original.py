@@ -42,7 +42,7 @@ def model(config: Mapping, tensors: Mapping[str, torch.Tensor]) -> torch.nn.Modu
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
 
-    kind = config.get("model_type")
+    kind = str(config.get("model_type"))
     if kind not in DECODERS:
         release = f"transformers {transformers.__version__}"
         raise UnsupportedModel(f"config.json: {release} has no decoder of model_type {kind!r}")
@@ -50,6 +50,7 @@ def model(config: Mapping, tensors: Mapping[str, torch.Tensor]) -> torch.nn.Modu
         None,
         config=transformers.AutoConfig.for_model(**config),
         state_dict=dict(tensors),
+        dtype=torch.float32,  # else that of the file, which the configuration names
         ignore_mismatched_sizes=True,  # they are told below, as the others are
         output_loading_info=True,
     )

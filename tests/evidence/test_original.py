@@ -75,6 +75,16 @@ def test_tensors_that_do_not_fit_are_refused(given, change, said):
         original.model(config, changed)
 
 
-def test_a_type_that_transformers_does_not_have(given):
-    with pytest.raises(UnsupportedModel, match="no decoder of model_type 'mamba9'"):
-        original.model(given[0] | {"model_type": "mamba9"}, given[1])
+@pytest.mark.parametrize("kind", ["mamba9", ["qwen3"]])
+def test_a_type_that_transformers_does_not_have(given, kind):
+    with pytest.raises(UnsupportedModel, match="no decoder of model_type .*(mamba9|qwen3)"):
+        original.model(given[0] | {"model_type": kind}, given[1])
+
+
+@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
+def test_it_computes_in_float32_whatever_the_file_was_saved_in(given, name):
+    config, weights = given
+    config = {key: value for key, value in config.items() if key not in ("dtype", "torch_dtype")}
+    saved = original.model(config | {name: "bfloat16"}, weights)
+    expected = original.logits(original.model(config, weights))(IDS)
+    np.testing.assert_array_equal(original.logits(saved)(IDS), expected)
