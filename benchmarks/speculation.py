@@ -14,7 +14,7 @@ whatever column of the same graph is free, or another graph.
 
 import argparse
 from collections import defaultdict
-from math import prod
+from statistics import geometric_mean
 
 from _common import bundle, record
 from ane_book import claims
@@ -107,16 +107,18 @@ def run(session: Session, asked: list[tuple[str, str]], timed: int, tokens: int)
     }
 
 
-def figures(found: list[dict[str, Result]]) -> dict[str, float]:
-    """Of prompts of one kind: guesses, those taken, tokens a call, and speeds as ratios."""
+def figures(found: list[dict[str, Result]]) -> dict[str, float | None]:
+    """Of prompts of one kind: guesses, those taken, tokens a call, and speeds as ratios, None where
+    nothing was timed."""
     guessed = [each["lookup"] for each in found]
     decoded = sum(len(result.token_ids) - 1 for result in guessed)
     drafted = sum(result.drafted for result in guessed)
 
-    def ratio(way: str, over: str) -> float:
-        pairs = [(each[way].decode_tps, each[over].decode_tps) for each in found
+    def ratio(way: str, over: str) -> float | None:
+        rates = [(each[way].decode_tps, each[over].decode_tps) for each in found
                  if "decode" in each]  # fmt: skip
-        return prod(a / b for a, b in pairs if a and b) ** (1 / len(pairs))
+        ratios = [a / b for a, b in rates if a and b]  # an answer of one token has no rate
+        return geometric_mean(ratios) if ratios else None
 
     return {
         "drafted": drafted,

@@ -11,7 +11,7 @@ def test_notebooks_run_from_the_wheel():
     """One that reads records of every kind, and one that reads reports and scripts."""
     names = ["09-experiment-index", "on-a-mac"]
     done = subprocess.run(
-        [sys.executable, str(RUN), *names], capture_output=True, text=True, check=False
+        [sys.executable, str(RUN), *names, names[0]], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     *lines, summary = done.stdout.splitlines()

@@ -66,7 +66,7 @@ def citations_are_items(app, pagename, templatename, context, doctree) -> None:
 class EitherSpelling(SearchEnglish):
     """English, in which -ise is -ize and -our is -or, in the index and in what a reader types.
 
-    Other words that end so (rise, four) are changed on both sides, and still meet.
+    Other words that end so (raise, contour) are changed on both sides, and still meet.
     """
 
     ENDINGS = (
@@ -87,7 +87,7 @@ Stemmer = (function (Inner) {{
     def stem(self, word: str) -> str:
         word = word.lower()
         for ending, other in self.ENDINGS:
-            word = re.sub(ending, other, word)
+            word = re.sub(ending, other, word, flags=re.ASCII)  # as JavaScript has \w
         return super().stem(word)
 
 

@@ -86,7 +86,7 @@ def elsewhere(python: Path, notebook: Path, folder: Path) -> tuple[bool, float, 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="notebooks, without their ending; all by default")
-    names = parser.parse_args().names
+    names = [*dict.fromkeys(parser.parse_args().names)]
     known = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no notebook is called {unknown[0]!r}; there are {', '.join(known)}")
