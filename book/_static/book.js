@@ -1,5 +1,6 @@
 /* A table that does not fit its page shows each row as a card: every cell beside its column's name.
-   book.css draws the cards; without this script such a table scrolls sideways. */
+   book.css draws the cards; without this script such a table scrolls sideways. A formula that does
+   not fit scrolls, and can be reached by keyboard then. */
 (() => {
   const BOXES = ".pst-scrollable-table-container, .ane-wide";
 
@@ -20,6 +21,10 @@
 
   const tables = [];
   function fit() {
+    for (const box of document.querySelectorAll("div.math")) {
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
     for (const table of tables) table.classList.remove("ane-cards");
     const wide = tables.filter((table) => table.scrollWidth > table.closest(BOXES).clientWidth + 1);
     for (const table of wide) table.classList.add("ane-cards");
@@ -31,12 +36,13 @@
       label(table);
       tables.push(table);
     }
-    if (!tables.length) return;
-    fit();
+    const boxes = document.querySelectorAll("article, div.math > math");
     let asked;
-    new ResizeObserver(() => {
+    const seen = new ResizeObserver(() => {
       cancelAnimationFrame(asked);
       asked = requestAnimationFrame(fit);
-    }).observe(document.querySelector("article"));
+    });
+    for (const box of boxes) seen.observe(box);
+    fit();
   });
 })();
