@@ -117,7 +117,7 @@ class TestGone:
         with bare(address, chat("x" * 90)):  # six calls of 16
             held.let(2)
             until(lambda: held.calls == 2)
-        until(lambda: app.state.work._running[0].left)
+        until(lambda: all(job.left for job in [*app.state.work._running]))
         held.let()
         idle(app)
         assert 2 <= held.calls <= 3
