@@ -1,4 +1,4 @@
-"""Notebooks from the wheel, with no checkout around; `python tests/elsewhere/run.py` runs all."""
+"""Notebooks from the wheel, with no checkout around; `make elsewhere` runs all of them."""
 
 from pathlib import Path
 import subprocess

@@ -22,10 +22,6 @@ __all__ = ["check"]
 
 Level = Literal["error", "warning", "note", "never"]
 
-Packages = Annotated[
-    Path,
-    typer.Argument(help=f"{options.PACKAGES}, or a folder of them.", autocompletion=options.names),
-]
 Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")]
 FailOn = Annotated[Level, typer.Option(help="The mildest finding that makes the exit code 1.")]
 Rules = Annotated[
@@ -53,7 +49,7 @@ Annotations = Annotated[
 
 
 def check(
-    package: Packages,
+    package: options.Packages,
     as_json: AsJson = False,
     sarif: Sarif = None,
     fail_on: FailOn = "error",

@@ -45,9 +45,9 @@ def path_of(given: Path) -> Path:
 
     InvalidPackage where there is nothing and a model's name is close, which was meant then.
     """
-    models = names("")
     if given.exists() or given.suffix in SUFFIXES:
         return given
+    models = names("")
     if str(given) not in models:
         near = get_close_matches(str(given).lower(), models, cutoff=0.4)
         if not near:

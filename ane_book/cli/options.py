@@ -17,8 +17,6 @@ WEIGHTS = (
     "A reference model's name, a .gguf file, or a folder with config.json and safetensors, or with "
     "ONNX Runtime GenAI's files"
 )
-
-
 PACKAGES = "A .mlpackage or .mlmodelc, a bundle's folder, a reference model's name"
 
 
@@ -36,6 +34,9 @@ Model = Annotated[
     str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names)
 ]
 Package = Annotated[Path, typer.Argument(help=f"{PACKAGES}.", autocompletion=names)]
+Packages = Annotated[
+    Path, typer.Argument(help=f"{PACKAGES}, or a folder of them.", autocompletion=names)
+]
 Encoder = Annotated[
     str,
     typer.Option(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names),

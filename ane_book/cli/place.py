@@ -23,12 +23,7 @@ WIDTH = 80
 
 
 def place_command(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            help=f"{options.PACKAGES}, or a folder of them.", autocompletion=options.names
-        ),
-    ],
+    path: options.Packages,
     chip: Annotated[str, typer.Option(help="m2, m4 or m6: those with published estimates.")] = "m4",
     function: options.FunctionName = None,
     ops: Annotated[bool, typer.Option("--ops", help="Show every op.")] = False,

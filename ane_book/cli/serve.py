@@ -111,9 +111,9 @@ def _check(
         raise InvalidInput(
             f"{host} can be reached by others: give an API key (--api-key, or ANE_BOOK_API_KEY)"
         )
-    import asyncio
-
     if socket is not None:
+        import asyncio
+
         if not hasattr(asyncio, "start_unix_server"):
             raise InvalidInput("this system has no unix sockets; leave --socket out")
         if not socket.parent.is_dir():

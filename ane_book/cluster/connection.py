@@ -86,7 +86,7 @@ def _init(address: str, **own: str) -> None:
 
 
 def _quiet() -> None:
-    """What Ray asks of the environment before it starts, unless that is set."""
+    """Before Ray starts: errors alone are told; what it asks of the environment, unless set."""
     logging.getLogger("ray").setLevel(logging.ERROR)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing calls out
     os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: all others on a machine go first
