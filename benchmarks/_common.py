@@ -6,6 +6,7 @@ import platform
 
 import ane_book
 from ane_book import device
+from ane_book.evidence import original
 from ane_book.reference import find_reference
 from ane_book.weights import open_source
 from ane_book.weights.hub import wheel_file
@@ -22,16 +23,8 @@ def weights_file() -> Path:
 
 def reference_model():
     """The default model in `transformers`, float32, its weights rounded to fp16 as in a package."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     source = open_source(weights_file())
-    config = source.config()
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
-    weights = {name: torch.from_numpy(source.tensor(name)) for name in source.names()}
-    missing = set(model.load_state_dict(weights, strict=False).missing_keys)
-    assert missing <= {"lm_head.weight"}, missing  # tied to the embedding
-    model.tie_weights()
-    return model.half().float().eval().requires_grad_(False)
+    return original.model(source.config(), original.weights(source))
 
 
 def bundle(**recipe):
