@@ -47,7 +47,16 @@ from ane_book.options import Recipe
 import numpy as np
 from pydantic import ValidationError
 
-__all__ = ["Bundle", "Manifest", "Recipe", "check_task", "opened", "regular_files", "seal"]
+__all__ = [
+    "Bundle",
+    "Manifest",
+    "Recipe",
+    "check_task",
+    "opened",
+    "read_manifest",
+    "regular_files",
+    "seal",
+]
 
 VERSION = int(FORMAT.split()[-1])
 MAX_MANIFEST = 1 << 24  # bytes; a thousand layers in projections need less
@@ -120,7 +129,7 @@ class Bundle:
         manifest's shapes is checked by whoever opens them (`Session`), their bytes by `verify`.
         """
         path = Path(path)
-        bundle = cls(path, _read_manifest(path))
+        bundle = cls(path, read_manifest(path))
         bundle._check_files()
         _ = bundle.embedding, bundle.manifest.vectors and bundle.positions
         return bundle
@@ -230,7 +239,8 @@ class Bundle:
                 )
 
 
-def _read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
+    """What a bundle's folder says of it; raises InvalidBundle."""
     path = folder / "manifest.json"
     try:
         status = path.lstat()

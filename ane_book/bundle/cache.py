@@ -18,17 +18,13 @@ import re
 import shutil
 import time
 
-from ane_book.bundle import MAX_MANIFEST, regular_files
+from ane_book.bundle import read_manifest, regular_files
 from ane_book.device import cache_folder
-from ane_book.errors import InvalidInput
-from ane_book.options import Recipe
+from ane_book.errors import InvalidBundle, InvalidInput
 from filelock import FileLock, Timeout
-from pydantic import BaseModel
 
 __all__ = ["bundles", "delete", "entries", "evict", "facts", "locked", "mark_used", "recall",
            "remember"]  # fmt: skip
-
-MANIFEST = "manifest.json"
 
 #: A bundle, one that is being made, and one that makes way for a new one.
 KNOWN = re.compile(r"([^/\\]+-[0-9a-f]{16})(\.partial|\.replaced)?")
@@ -61,22 +57,17 @@ def entries() -> list[Entry]:
     for path in bundles().iterdir() if bundles().is_dir() else ():
         if KNOWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             with suppress(FileNotFoundError):  # renamed just now
-                files = regular_files(path)
-                recipe = _recipe(path) if files.get(MANIFEST, MAX_MANIFEST) < MAX_MANIFEST else {}
-                found.append(Entry(path, sum(files.values()), path.stat().st_mtime, recipe))
+                size, used = sum(regular_files(path).values()), path.stat().st_mtime
+                found.append(Entry(path, size, used, _recipe(path)))
     return sorted(found, key=lambda entry: -entry.used)
-
-
-class _Made(BaseModel):
-    recipe: Recipe
 
 
 def _recipe(bundle: Path) -> dict:
     try:
-        made = _Made.model_validate_json((bundle / MANIFEST).read_bytes())
-    except (OSError, ValueError):  # gone by now, or damaged
+        made = read_manifest(bundle).recipe
+    except InvalidBundle:  # gone by now, damaged, or of another version
         return {}
-    return made.recipe.model_dump(mode="json", exclude_defaults=True)
+    return made.model_dump(mode="json", exclude_defaults=True)
 
 
 def facts(found: list[Entry]) -> list[tuple[str, str, str, str]]:
@@ -120,7 +111,7 @@ def _remove(entry: Entry) -> bool:
     """Delete an entry, or return False while somebody writes it."""
     try:
         with _lock(entry.bundle).acquire(timeout=0):
-            (entry.path / MANIFEST).unlink(missing_ok=True)  # half a bundle is none
+            (entry.path / "manifest.json").unlink(missing_ok=True)  # half a bundle is none
             shutil.rmtree(entry.path)
     except Timeout:
         return False

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from ane_book.bundle.evidence import Figures, Level, Words
 from ane_book.bundle.parts import SHA256
-from ane_book.errors import InvalidInput, printable
+from ane_book.errors import InvalidInput, first_fault, printable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 __all__ = ["Experiment", "Function", "Machine", "Report", "Speed", "Subject", "read_report"]
@@ -131,9 +131,7 @@ def read_report(path: str | Path) -> Report:
     try:
         return Report.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"])) or "the report"
-    raise InvalidInput(f"{path}: {printable(place)[:100]}: {printable(first['msg'])[:200]}")
+        raise InvalidInput(f"{path}: {first_fault(error)}") from None
 
 
 def _refuse_version(path: Path, found: object) -> None:
