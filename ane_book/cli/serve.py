@@ -77,7 +77,8 @@ def serve(
 
     Ctrl-C or SIGTERM finishes what runs; a second one ends at once.
     """
-    _check(host, api_key, socket, cors or [], models if stdin else [])
+    _check(host, api_key, socket, cors or [])
+    _check_tasks(models, socket, stdin)
     from ane_book.options import parse_bytes
     from ane_book.runtime import choose_backend
 
@@ -98,9 +99,7 @@ def serve(
         raise typer.Exit(0 if run(app, host, port, socket, timeout) else 130)
 
 
-def _check(
-    host: str, key: str | None, socket: Path | None, origins: list[str], spoken: list[str]
-) -> None:
+def _check(host: str, key: str | None, socket: Path | None, origins: list[str]) -> None:
     """Raise InvalidInput for what can be told before a model is looked at."""
     missing = [name for module, name in NEEDED.items() if find_spec(module) is None]
     if missing:
@@ -123,8 +122,17 @@ def _check(
             raise InvalidInput(
                 f"--cors {origin} is not as a browser names a page's site: http://localhost:3000"
             )
-    if [task_of(_place(each)[1]) for each in spoken] not in ([], ["text-generation"]):
+
+
+def _check_tasks(models: list[str], socket: Path | None, stdin: bool) -> None:
+    """Raise InvalidInput where no model can do what is asked, before one is converted."""
+    if stdin and socket:
+        raise InvalidInput("--stdin answers on stdout, and nothing else; leave --socket out")
+    tasks = [task_of(_place(each)[1]) for each in models] if stdin or socket else []
+    if stdin and tasks != ["text-generation"]:
         raise InvalidInput("--stdin takes one model, which generates text")
+    if socket and "text-generation" not in tasks:
+        raise InvalidInput("--socket takes a model that generates text, among others")
 
 
 def _answer_stdin(model: "Model") -> None:
@@ -146,7 +154,11 @@ def _join(address: str, stack: ExitStack) -> int:
 def _place(given: str) -> tuple[str | None, str]:
     """The name that a word of the command line gives, if any, and what it names."""
     name, _, place = given.rpartition("=")
-    return (None, given) if Path(given).exists() or not name else (name, place)
+    if Path(given).exists() or not name:
+        return None, given
+    if not place:
+        raise InvalidInput(f"{given} names no model; write {name}=MODEL, a name or a folder")
+    return name, place
 
 
 def _model(given: str, is_cut: bool, **how: str | bool | None) -> "Model":

@@ -112,9 +112,9 @@ class Pool:
             return fit[0]
         model = self.models.get(name)
         if model is None:
-            known = ", ".join(each.name for each in fit) or "none"
-            asked = "no model" if name is None else f"the model {name[:100]!r} does not exist"
-            message = f"{asked}; one that {DOES[task]} here: {known}"
+            known = ", ".join(each.name for each in fit) or "no model"
+            asked = "" if name is None else f"the model {name[:100]!r} does not exist; "
+            message = f"{asked}here {known} {DOES[task]}"
             raise Refusal(404, message, code="model_not_found", param="model")
         if model.task != task:
             message = f"{name} {DOES[model.task]}; this path is for one that {DOES[task]}"

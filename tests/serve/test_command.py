@@ -13,6 +13,7 @@ import sys
 
 from _command import refused, start
 from _gates import bare, chat, until
+from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 import httpx
 import pytest
@@ -191,12 +192,22 @@ class TestRefusedAtTheStart:
         said = refused("serve", "all-minilm-l6-v2", "--stdin")
         assert "--stdin takes one model, which generates text" in said
 
+    def test_a_socket_where_nothing_generates_text_before_it_is_converted(self, tmp_path):
+        said = refused("serve", "all-minilm-l6-v2", "--socket", str(tmp_path / "s"))
+        assert "--socket takes a model that generates text" in said
+
+    def test_stdin_beside_a_socket(self, talker, tmp_path):
+        said = refused("serve", str(talker.path), "--stdin", "--socket", str(tmp_path / "s"))
+        assert "leave --socket out" in said
+
+    def test_a_name_without_a_model(self):
+        assert "x= names no model; write x=MODEL" in refused("serve", "x=")
+
     def test_no_model(self):
         assert "nothing" in refused("serve", "nothing")
 
     def test_without_the_extra(self, talker, monkeypatch):
         from ane_book.cli.serve import serve
-        from ane_book.errors import InvalidInput
 
         module = sys.modules["ane_book.cli.serve"]
         monkeypatch.setattr(module, "find_spec", lambda name: None)
