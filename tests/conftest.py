@@ -1,8 +1,6 @@
 """What tests share: tiny checkpoints of every family and their bundles, made once a session."""
 
 import gc
-import io
-import pickle
 
 from _chromium import chromium
 from _site import served_site
@@ -10,7 +8,6 @@ from _taggers import tiny_tagger, write_tagger
 from _tiny import tiny_model, write_checkpoint
 import ane_book
 import pytest
-import torch
 
 pytest.register_assert_rewrite("_oracle")  # its `close` says what differs, as a test would
 
@@ -24,38 +21,6 @@ def spare_collector():
 
 def pytest_sessionfinish():
     gc.unfreeze()
-
-
-class ByValue(pickle.Pickler):
-    """Pickles equal modules to equal bytes: of a tensor what it holds, not where."""
-
-    def reducer_override(self, value):
-        if isinstance(value, torch.Tensor):
-            return tuple, ((*value.shape, value.detach().numpy().tobytes()),)
-        return NotImplemented
-
-
-@pytest.fixture(scope="session", autouse=True)
-def lowered_once():
-    """Conversions share what coremltools makes of a block that is equal in all, weights included.
-
-    That takes most of a tiny model's conversion; quantisation, limits and caches do not change it.
-    """
-    from ane_book.conversion.write import decoder, encoder, experts, program
-
-    made = {}
-
-    def lower(module, *arguments, **options):
-        program._randomize(module)  # as `lower` begins
-        ByValue(key := io.BytesIO()).dump((module, arguments, options))
-        if key.getvalue() not in made:
-            made[key.getvalue()] = program.lower(module, *arguments, **options)
-        return made[key.getvalue()]
-
-    with pytest.MonkeyPatch.context() as patch:
-        for writer in (decoder, encoder, experts):
-            patch.setattr(writer, "lower", lower)
-        yield
 
 
 @pytest.fixture(scope="module")

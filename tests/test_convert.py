@@ -15,12 +15,13 @@ from ane_book.bundle import Bundle, Recipe
 from ane_book.conversion.place.journal import Journal
 from ane_book.conversion.plan import plan
 from ane_book.conversion.plan.shards import head_splits, layer_ranges
+from ane_book.conversion.write import program
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
-from ane_book.conversion.write.program import lower
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage
 from ane_book.host import causal_mask
 from ane_book.mil import MLProgram
 from ane_book.models import DecoderConfig, read_config
+from ane_book.models.base import layers
 from ane_book.models.base.decoder import Decoder, block_weights
 from ane_book.options import parse_bytes
 from ane_book.runtime import Session
@@ -273,14 +274,37 @@ class TestWholeOrNotAtAll:
         bundle = ane_book.convert(str(folder), out=out, **recipe)
         assert (bundle.path / kept.name / "Manifest.json").stat().st_mtime_ns == stamp
 
-    def test_equal_weights_and_recipe_give_equal_bytes(self, tiny, tmp_path, monkeypatch):
-        monkeypatch.setattr("ane_book.conversion.write.decoder.lower", lower)  # each lowers its own
+    def test_equal_weights_and_recipe_give_equal_bytes(self, tiny, tmp_path):
         _, folder = tiny("qwen2")
         recipe = {"context": 32, "prefill": 8}
-        one, two = (ane_book.convert(str(folder), out=tmp_path / n, **recipe) for n in "ab")
+        made = []
+        for name in "ab":
+            program._lowered.clear()  # each lowers its own
+            made.append(ane_book.convert(str(folder), out=tmp_path / name, **recipe))
+        one, two = made
         for name in one.manifest.files:
             if not name.endswith(".npz"):  # zip archives carry the time
                 assert (one.path / name).read_bytes() == (two.path / name).read_bytes(), name
+
+
+def test_modules_alike_but_for_weights_are_lowered_once(monkeypatch):
+    class Own(layers.ScaledRMSNorm):
+        """Of a caller, who may give another class this name."""
+
+    lowered, own = [], program._lower
+    monkeypatch.setattr(program, "_lowered", {})
+    monkeypatch.setattr(program, "_lower", lambda *a: lowered.append(a[0].scale) or own(*a))
+    wide, narrow = ({"x": torch.zeros(1, 8, 1, T)} for T in (4, 1))
+    norms = [layers.ScaledRMSNorm(8, 1e-5, scale) for scale in (2.0, 2.0, 3.0)]
+    with torch.no_grad():
+        norms[1].weight += 1
+    one, same, other = (program.lower(norm, wide, ["y"]) for norm in norms)
+    assert lowered == [2.0, 3.0]
+    assert one is same and one.operations != other.operations
+    program.lower(norms[0], narrow, ["y"])
+    for _ in range(2):
+        program.lower(Own(8, 1e-5, 4.0), wide, ["y"])
+    assert lowered == [2.0, 3.0, 2.0, 4.0, 4.0]
 
 
 def test_the_journal_leaves_alone_what_is_being_written(tmp_path):

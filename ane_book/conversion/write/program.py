@@ -11,9 +11,14 @@ the pieces. A test holds the result to the usual path on the whole model.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+import gc
+import hashlib
+import io
 import json
 from pathlib import Path
+import pickle
 import uuid
 
 from ane_book.conversion.quantize import SCHEMES, Encoded, Scheme, encode
@@ -31,6 +36,7 @@ __all__ = ["FunctionWriter", "PackageWriter", "Piece", "Stored", "lower", "value
 OPSET = "CoreML8"  # iOS 18 / macOS 15
 SPECIFICATION_VERSION = 9
 WEIGHT_FILE = "@model_path/weights/weight.bin"
+KEPT = 64  # lowered modules, some kB each
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,21 @@ class Stored:
             value.CopyFrom(_helper().create_file_value_tensor(WEIGHT_FILE, offset, shape, code))
 
 
-@silent_coremltools()
+_lowered: dict[bytes, Piece] = {}
+
+
+class _Structure(pickle.Pickler):
+    """Equal bytes for modules lowered alike: a parameter, which is left open, counts by its
+    shape, any other tensor by what it holds."""
+
+    def reducer_override(self, value):
+        if isinstance(value, nn.Parameter):
+            return tuple, (tuple(value.shape),)
+        if isinstance(value, Tensor):
+            return tuple, ((*value.shape, value.detach().numpy().tobytes()),)
+        return NotImplemented
+
+
 def lower(
     module: nn.Module,
     inputs: dict[str, Tensor],
@@ -80,11 +100,49 @@ def lower(
     norm_epsilon: eps of the module's norms, but for those that have another as their `eps`. Half
     precision has 1e-5 to within 0.1 %, 1e-6 to within 1 % and 1e-10 not at all; MIL's layer_norm
     takes eps in single precision, and gets it so.
+
+    What was lowered of the library's own modules is kept for the next conversion of this process:
+    other bits, another cache or another limit change no block, and lowering takes a third of a
+    small model's time. A class of the caller's may change under its name, in a notebook say.
     """
+    module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
+    asked = module, inputs, list(outputs), norm_epsilon, output_dtype
+    if not type(module).__module__.startswith("ane_book."):
+        return _lower(*asked)
+    _Structure(key := io.BytesIO()).dump(asked)
+    digest = hashlib.sha256(key.getvalue()).digest()
+    if digest not in _lowered:
+        while len(_lowered) >= KEPT:
+            _lowered.pop(next(iter(_lowered)), None)
+        _lowered[digest] = _lower(*asked)
+    return _lowered[digest]
+
+
+@contextmanager
+def _spared_collector() -> Iterator[None]:
+    """coremltools collects garbage at every conversion; what was there before need not be seen."""
+    if gc.get_freeze_count():  # somebody else's, who would miss it
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@_spared_collector()
+@silent_coremltools()
+def _lower(
+    module: nn.Module,
+    inputs: dict[str, Tensor],
+    outputs: list[str],
+    norm_epsilon: float,
+    output_dtype: type,
+) -> Piece:
     import coremltools as ct
 
     _randomize(module)
-    module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
     traced = torch.jit.trace(module, tuple(inputs.values()), check_trace=False)
     passes = ct.PassPipeline()
     passes.remove_passes({"common::fuse_conv_scale"})  # it changes weights, which here are open
