@@ -24,11 +24,21 @@ def quality_command(
         str | None, typer.Option(help="The weights that it was made of, if it is quantised.")
     ] = None,
     tokens: Annotated[int, typer.Option(min=64, help="Of each of two texts.")] = 1024,
+    independent: Annotated[
+        bool,
+        typer.Option(
+            "--independent",
+            help="Against transformers' model of these weights, not this library's; 4 bytes of "
+            "memory a weight.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure what a bundle loses of its model, on two texts.
 
-    Perplexity, agreement and divergence, against the model before it was quantised.
+    Perplexity, agreement and divergence, against the model before it was quantised. With
+    --independent it is transformers that computes, which also tells what this library's own
+    port of the model got wrong.
 
     It keeps the answer in its evidence.json, as L3. Exit code 0: perplexity is at most 10 % larger
     than before it was quantised; 1: more; 3: unmeasured.
@@ -37,7 +47,7 @@ def quality_command(
     from ane_book.evidence.quality import check_quality
 
     opened = Bundle.open(path_of(bundle))
-    level = check_quality(opened, source, tokens)
+    level = check_quality(opened, source, tokens, independent=independent)
     opened.record("L3", level)
     text = f"L3 quality {level.status}: {level.reason}"
     show(lambda: level.model_dump(mode="json"), lambda: text, as_json)

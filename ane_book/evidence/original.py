@@ -11,7 +11,8 @@ how two programs compute, not what they store.
 Letters: n tokens of a text, V vocabulary. Taught in the chapter "Porting recipe".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.evidence.loss import Logits
@@ -36,8 +37,8 @@ def weights(source: WeightSource) -> dict[str, torch.Tensor]:
 def model(config: Mapping, tensors: Mapping[str, torch.Tensor]) -> torch.nn.Module:
     """The decoder of `transformers` with this configuration around these tensors, not copied.
 
-    Raises UnsupportedModel for a type that `transformers` has no decoder of, and InvalidWeights
-    for a tensor that is missing, left over or misshapen.
+    Raises UnsupportedModel for a type that `transformers` has no decoder of or a configuration that
+    it does not take, and InvalidWeights for a tensor that is missing, left over or misshapen.
     """
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
@@ -46,19 +47,37 @@ def model(config: Mapping, tensors: Mapping[str, torch.Tensor]) -> torch.nn.Modu
     if kind not in DECODERS:
         release = f"transformers {transformers.__version__}"
         raise UnsupportedModel(f"config.json: {release} has no decoder of model_type {kind!r}")
-    made, found = getattr(transformers, DECODERS[kind]).from_pretrained(
-        None,
-        config=transformers.AutoConfig.for_model(**config),
-        state_dict=dict(tensors),
-        dtype=torch.float32,  # else that of the file, which the configuration names
-        ignore_mismatched_sizes=True,  # they are told below, as the others are
-        output_loading_info=True,
-    )
+    try:
+        settings = transformers.AutoConfig.for_model(**config)
+    except Exception as error:  # of many kinds, some of them its dependencies' own
+        reason = " ".join(str(error).split())
+        raise UnsupportedModel(f"config.json: transformers does not take it: {reason}") from error
+    with _without_bars(transformers.utils.logging):
+        made, found = getattr(transformers, DECODERS[kind]).from_pretrained(
+            None,
+            config=settings,
+            state_dict=dict(tensors),
+            dtype=torch.float32,  # else that of the file, which the configuration names
+            ignore_mismatched_sizes=True,  # they are told below, as the others are
+            output_loading_info=True,
+        )
     for key, said in TROUBLES.items():
         if names := sorted(name if isinstance(name, str) else name[0] for name in found[key]):
             more = f", and {len(names) - 1} more" if names[1:] else ""
             raise InvalidWeights(f"{kind}: tensor {names[0]!r} is {said}{more}")
     return made.eval().requires_grad_(False)
+
+
+@contextmanager
+def _without_bars(logging) -> Iterator[None]:
+    """What a user sees of `transformers` is as before, but for the bar of tensors that are here."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def logits(reference: torch.nn.Module) -> Logits:

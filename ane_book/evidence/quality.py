@@ -1,7 +1,8 @@
 """Quality (L3): what a bundle loses against the model before it was quantised, on two texts.
 
 A bundle that is not quantised is held against itself in single precision, which parity (L1) holds
-to PyTorch; a quantised one against a conversion of its source that is not.
+to PyTorch; a quantised one against a conversion of its source that is not. What this library reads
+wrongly is in both, so either can be held against `transformers` instead.
 """
 
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level
 from ane_book.conversion import convert
 from ane_book.conversion.again import source_of
-from ane_book.evidence import loss
+from ane_book.evidence import loss, original
 from ane_book.evidence.levels import level
+from ane_book.evidence.loss import Logits
 from ane_book.runtime import Session
 from ane_book.runtime.backends import MILBackend
 
@@ -31,22 +33,29 @@ def check_quality(
     source: str | Path | None = None,
     tokens: int = TOKENS,
     most: float = MOST,
+    independent: bool = False,
 ) -> Level:
     """The level L3 of a bundle, by the executor.
 
     source: the weights that it was made of; None looks on this machine for a reference model's.
-    tokens: of each text, from its beginning. most: the share by which perplexity may grow. Raises
-    InvalidBundle, and InvalidInput for a source of other weights.
+    tokens: of each text, from its beginning. most: the share by which perplexity may grow.
+    independent: against the model of `transformers`, in float32, which takes 4 bytes of memory a
+    weight. Raises InvalidBundle, InvalidInput for a source of other weights, and UnsupportedModel
+    where `transformers` has no such model.
     """
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     if bundle.manifest.task == "embedding":
         return _no("texts are compared by what comes next, and this model makes vectors")
     if bundle.manifest.argmax_output:
         return _no("converted with argmax_output, it gives tokens and no logits")
-    if not bundle.recipe.is_plain and source_of(bundle, source) is None:
-        return _no("quantised, and the weights that it was made of are not at hand (--source)")
+    found = None
+    if (independent or not bundle.recipe.is_plain) and (found := source_of(bundle, source)) is None:
+        return _no("the weights that it was made of are not at hand (--source)")
+    if independent:
+        whole = original.model(found.config(), original.weights(found))
+        return _compare(bundle, original.logits(whole), tokens, most)
     with _reference(bundle, source) as reference:
-        return _compare(bundle, reference, tokens, most)
+        return _compare(bundle, loss.fresh(reference), tokens, most)
 
 
 def _no(reason: str) -> Level:
@@ -66,12 +75,12 @@ def _reference(bundle: Bundle, source: str | Path | None) -> Iterator[Session]:
         yield Session(whole, backend=MILBackend("fp32"))
 
 
-def _compare(bundle: Bundle, reference: Session, tokens: int, most: float) -> Level:
+def _compare(bundle: Bundle, reference: Logits, tokens: int, most: float) -> Level:
     found = Session(bundle, backend=MILBackend(), force=True)
     window, figures, results = min(256, found.context), {}, {}
     for name, text in (("prose", loss.prose()), ("code", loss.code())):
         ids = found.tokenizer.encode(text, add_special_tokens=False).ids[:tokens]
-        results[name] = loss.measure(loss.fresh(found), loss.fresh(reference), ids, window)
+        results[name] = loss.measure(loss.fresh(found), reference, ids, window)
         fields = asdict(results[name]).items()
         figures |= {f"{name}_{key}": value for key, value in fields if isfinite(value)}
     name, worst = max(results.items(), key=lambda each: each[1].change)

@@ -7,6 +7,7 @@ from ane_book.weights import open_source
 import numpy as np
 import pytest
 import torch
+import transformers
 
 IDS = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -88,3 +89,16 @@ def test_it_computes_in_float32_whatever_the_file_was_saved_in(given, name):
     saved = original.model(config | {name: "bfloat16"}, weights)
     expected = original.logits(original.model(config, weights))(IDS)
     np.testing.assert_array_equal(original.logits(saved)(IDS), expected)
+
+
+@pytest.mark.parametrize("change", [{"hidden_size": "wide"}, {"num_hidden_layers": "two"}])
+def test_a_configuration_that_transformers_does_not_take(given, change):
+    config, weights = given
+    with pytest.raises(UnsupportedModel, match="config.json: transformers does not take it: .+"):
+        original.model(config | change, weights)
+
+
+def test_it_shows_no_bar_and_leaves_those_of_others(given, capfd):
+    original.model(*given)
+    assert capfd.readouterr().err == ""
+    assert transformers.utils.logging.is_progress_bar_enabled()

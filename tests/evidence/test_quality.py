@@ -1,6 +1,7 @@
 """L3: a bundle against the model before it was quantised, on two texts."""
 
 import json
+import shutil
 
 from _command import ane_book as command
 from ane_book.evidence.quality import check_quality
@@ -30,8 +31,25 @@ def test_a_quantised_one_is_held_to_its_source(quantised):
     assert check_quality(*quantised, tokens=128, most=change - 0.01).status == "failed"
 
 
-def test_without_its_source_it_is_unmeasured(quantised):
-    level = check_quality(quantised[0])
+def test_somebody_elses_code_sees_what_the_bundle_and_its_twin_have_in_common(
+    tiny, tiny_bundle, tmp_path
+):
+    bundle, folder = tiny_bundle("llama")[1], tiny("llama")[1]
+    sound = check_quality(bundle, folder, tokens=128, independent=True)
+    assert sound.status == "passed" and sound.figures["prose_divergence"] < 1e-4
+    wrong = shutil.copytree(bundle.path, tmp_path / "wrong")
+    manifest = json.loads((wrong / "manifest.json").read_text())
+    (rotary,) = manifest["host"]["rotary"].values()
+    rotary["theta"] *= 50
+    (wrong / "manifest.json").write_text(json.dumps(manifest))
+    for independent in (False, True):
+        level = check_quality(wrong, folder, tokens=128, independent=independent)
+        assert (level.figures["prose_divergence"] > 1e-3) == independent
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_without_its_source_it_is_unmeasured(quantised, independent):
+    level = check_quality(quantised[0], independent=independent)
     assert level.status == "unmeasured" and "--source" in level.reason
 
 
