@@ -60,10 +60,14 @@ class TestFit:
         assert set(errors) == {figure.model.split()[0] for figure in JUDGED}
         assert min(errors.values()) > 0.2 and max(errors.values()) > 1
 
-    def test_the_intervals_hold_what_they_have_not_seen(self):
-        assert all(fit.within(FITTED))
-        outside = [f.id for f, inside in zip(HELD, fit.within(HELD), strict=True) if not inside]
-        assert outside == ["m4-max/gemma-4-e2b-int4-linear-ctx2048/1-chunk-throughput"]
+    def test_the_intervals_hold_all_models_but_one(self):
+        """Gemma takes longer than any term explains: two figures of the one half, four of the
+        other. No range is stretched to hold it."""
+        for half, count in ((FITTED, 2), (HELD, 4)):
+            outside = [f for f, inside in zip(half, fit.within(half), strict=True) if not inside]
+            assert [f.model.split()[0] for f in outside] == ["Gemma-4-E2B"] * count
+            assert all(f.ms > predict(f.work, f.chip).ms.high for f in outside)
+        assert not any(fit.within(f for f in JUDGED if f.model.startswith("Gemma")))
 
 
 class TestLater:
@@ -91,7 +95,7 @@ class TestSeries:
         assert max(map(abs, line.errors())) < 0.04
 
     def test_where_one_point_decides(self):
-        """Aion's slope hangs on its 2,048 slots; Phi's does not hang on its 32 shards."""
+        """Aion's slope hangs on its 2,048 slots, Phi's on no point of these six."""
         aion = fit.line(points("aion, slots", "slots"))
         assert aion.without()[2048] / aion.slope < 0.85
         phi = fit.line(points("phi-4-mini, shards", "programs"))

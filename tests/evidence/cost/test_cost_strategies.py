@@ -51,7 +51,7 @@ def test_they_never_meet_where_the_router_always_chooses_the_same(plans):
 
 
 def test_packed_weights_are_read_for_longer():
-    """A quarter of the bytes, each up to 2.8 times as long: reading less saves less."""
+    """A quarter of the bytes, each up to 1.4 times as long: reading less saves less."""
     plans = ane_book.plan(MODEL, quant="lut4").strategies
     half = ane_book.plan(MODEL).strategies
     assert work_of(plans["packed"]).plain_bytes == 0
