@@ -7,7 +7,7 @@ first, a scale, and a zero point z:
     w = (q - z) * scale
 
 Zero points are packed like the integers, or numbers of the scale's type; where there are none, z
-is 2^(bits - 1), or 0 of integers that have a sign.
+is 2^(bits - 1) of integers in bytes, and 0 of those that are declared UINT4 or INT4.
 
 References: onnxruntime, docs/ContribOperators.md. Letters: N rows (out), K columns (in), B blocks
 in a row.
@@ -149,8 +149,7 @@ class Blocks:
     def stored(self, start: int, stop: int) -> Integers | None:
         """Rows as they are stored; None where blocks do not divide them or zeros are no integers.
 
-        Without stored zero points the integers have a sign, and 0 is their zero. Those of two bits
-        come as ones of four.
+        Without stored zero points 0 is their zero. Those of two bits come as ones of four.
         """
         if not self.is_integers:
             return None
