@@ -2,7 +2,8 @@
 
 Two jobs at once on an engine were seen to take as long as one after the other, so a thread takes
 one after the other. What a job makes goes to its own queue in the event loop, never more than its
-answer is long: a slow reader fills that, and holds no engine. A job that nobody waits for ends with the step that it is in.
+answer is long: a slow reader fills that, and holds no engine. A job that nobody waits for ends
+with the step that it is in.
 """
 
 import asyncio
