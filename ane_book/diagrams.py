@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 __all__ = [
     "blocks",
     "caches",
+    "engine",
     "experts",
     "package",
     "padding",
@@ -98,7 +99,7 @@ def way() -> Figure:
     for above, below in pairwise(places):
         down(ax, above, below)
     here = box(ax, 0.1, 8.1, 3.1, 1.3, "executor\nany machine", "green")
-    there = box(ax, 3.6, 8.1, 3.1, 1.3, "Core ML\na Mac, a phone", "orange")
+    there = box(ax, 3.6, 8.1, 3.1, 1.3, "Core ML\na Mac", "orange")
     for place in (here, there):
         middle = place[0] + place[2] / 2
         arrow(ax, (middle, 7.3), (middle, place[1]))
@@ -260,12 +261,12 @@ def residency() -> Figure:
     """What has to be so before a model may be called resident on the engine."""
     figure, ax = canvas(4.6, 9.6)
     steps = [
-        ("the process ends by itself", "crashed, hung, memory"),
-        ("the engine's compiler takes it", "refused"),
-        ("the executor's numbers, finite", "numbers"),
-        ("planned on the engine", "elsewhere"),
-        ("not what another unit gives", "silent"),
-        ("still so, 500 calls later", "leaking, drifting"),
+        ("compiles, in a child process", "crash, hang, error -14"),
+        ("planned on the engine", "CPU or GPU"),
+        ("predicts finite numbers", "NaN, infinity"),
+        ("the executor's numbers", "wrong"),
+        ("as fast as an engine is", "silent GPU"),
+        ("still so, 500 calls later", "leak, drift"),
     ]
     places = [box(ax, 0.1, 0.1 + 1.45 * i, 5.4, 0.95, text, "blue")
               for i, (text, _) in enumerate(steps)]  # fmt: skip
@@ -278,4 +279,35 @@ def residency() -> Figure:
     x, y, w, h = places[-1]
     arrow(ax, (x + w / 2, y + h), (x + w / 2, y + h + 0.5))
     note(ax, x + w / 2, y + h + 0.8, "resident", ha="center", weight="bold", color=COLORS["green"])
+    return figure
+
+
+def engine(cores: int, products: int, operand: int, weights: int, bits: int) -> Figure:
+    """One convolution's way: from memory, through the engine's own memory and its array, and back.
+
+    products: of a core in a cycle. operand: bytes that stay on the engine. weights: bytes that
+    stay in a core. bits: of a sum.
+    """
+    figure, ax = canvas(5.3, 10.6)
+    frame = {"fill": False, "edgecolor": INK, "linestyle": "--", "linewidth": 1.2}
+    ax.add_patch(Rectangle((0.1, 2.9), 9.8, 7.6, **frame))
+    note(ax, 4.95, 3.2, "the engine", ha="center", weight="bold")
+    memory = box(ax, 0.1, 0.1, 9.8, 1.1, "memory, shared with CPU and GPU", "orange")
+    waiting = box(ax, 0.4, 3.7, 4.1, 1.4, f"weights: {weights >> 10} KiB\na core can stay", "blue")
+    own = box(ax, 5.1, 3.7, 4.1, 1.4, f"operands of up to\n{operand >> 20} MiB can stay", "blue")
+    bottom = memory[1] + memory[3]
+    arrow(ax, (2.45, bottom), (2.45, 3.7))
+    arrow(ax, (7.15, bottom), (7.15, 3.7), arrowstyle="<|-|>")
+    note(ax, 2.65, 1.95, "weights,\nin each call", color=COLORS["orange"])
+    note(ax, 7.35, 1.95, "activations", color=COLORS["orange"])
+    box(ax, 0.4, 6.0, 8.8, 1.9, "", "green")
+    note(ax, 4.8, 6.4, f"{cores} cores, each {products} products a cycle", ha="center")
+    cells(ax, 0.8, 6.9, 8.0 / cores, 0.7, ["blue"] * cores)
+    for above in (waiting, own):
+        arrow(ax, (above[0] + above[2] / 2, 5.1), (above[0] + above[2] / 2, 6.0))
+    box(ax, 0.4, 8.8, 4.1, 1.3, f"sums of {bits} bits", "green")
+    box(ax, 5.1, 8.8, 4.1, 1.3, "rounded to fp16", "green")
+    arrow(ax, (2.45, 7.9), (2.45, 8.8))
+    arrow(ax, (4.5, 9.45), (5.1, 9.45))
+    elbow(ax, [(9.2, 9.45), (9.6, 9.45), (9.6, 4.4), (9.2, 4.4)])
     return figure

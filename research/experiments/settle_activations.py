@@ -1,7 +1,4 @@
-"""Claim activations: silu and tanh as they are, or written out (Apple's rules for Core AI).
-
-Question: Are silu and tanh as fast through Core ML as their written-out forms?
-"""
+"""Claim activations: silu and tanh as they are, or written out (Apple's rules for Core AI)."""
 
 from _settle import Case, between, found, main, mb, milliseconds
 import numpy as np

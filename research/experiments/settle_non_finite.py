@@ -1,8 +1,5 @@
 """Claim non-finite: infinity and NaN do not survive the engine (Apple's rules, FluidAudio), or a
-mask of -inf gives the bits of one of -10,000 (CoreML-LLM).
-
-Question: Do infinity and NaN survive the engine?
-"""
+mask of -inf gives the bits of one of -10,000 (CoreML-LLM)."""
 
 from _settle import Case, conv, graph, main, mb, random
 import numpy as np

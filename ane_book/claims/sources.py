@@ -1,0 +1,134 @@
+"""Who says so: each source of the registry in one phrase, its chips, its way to the engine.
+
+    from ane_book.claims import sources
+
+    source = sources.of(claims.find("axis-most").support[0])
+    source.text      # "Bryngelson's Python package that programs the engine directly"
+    source.chips     # ("M2 Pro", "M5 Pro")
+    source.through   # ("private",): not by Core ML, so not what an app gets
+
+The phrases stand in `sources.toml`. `INSIDE` is the second file of claims, on the engine's inside;
+`everything()` has both. Taught on the page "The engine itself".
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+import re
+import tomllib
+
+from ane_book.claims import Claim, Evidence
+from ane_book.claims import load as load_claims
+from ane_book.errors import InvalidInput
+
+__all__ = ["INSIDE", "PARTED", "THROUGH", "Source", "everything", "load", "of", "parted", "tally"]
+
+INSIDE = Path(__file__).with_name("inside.toml")
+SOURCES = Path(__file__).with_name("sources.toml")
+CHIP = re.compile(
+    r"\b(?:[AM]\d+(?: (?:Pro|Max|Ultra))?|iPhone \d+(?: Pro)?(?: Max)?)\b(?!-)", re.ASCII
+)
+PARTED = (
+    "one side names no chip",
+    "no chip in common",
+    "a chip in common, one source on both sides",
+    "a chip in common, different sources",
+)
+THROUGH = ("Core ML", "Core AI", "private")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One who says things about the engine.
+
+    name: how evidence begins that is theirs, see `sources.toml`. chips: () where none is named.
+    through: () where the engine was not called.
+    """
+
+    name: str
+    text: str
+    chips: tuple[str, ...] = ()
+    through: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """Where to find it."""
+        repository, thread, number = self.name.partition("#")
+        if "." in repository.split("/")[0]:
+            return f"https://{self.name}"
+        page = f"/issues/{number}".rstrip("/") if thread else ""
+        return f"https://github.com/{repository}{page}"
+
+
+@cache
+def load(path: str | Path = SOURCES) -> Mapping[str, Source]:
+    """The sources of a file by name, in its order; InvalidInput, with the reason, if it is none."""
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path}: no file of sources ({error})") from None
+    return {
+        name: _source(name, table, f"{path}, source {name!r}") for name, table in tables.items()
+    }
+
+
+def of(evidence: Evidence) -> Source:
+    """Whose words these are: a thread's own entry, or its repository's, or an address's."""
+    known, name = load(), evidence.name
+    thread = name.partition("#")[0] + "#"
+    starts = (key for key in known if "." in key.split("/")[0] and name.startswith(key))
+    for key in (name, thread, next(starts, "")):
+        if key in known and (key != thread or "#" in name):
+            return known[key]
+    raise InvalidInput(f"{name}: sources.toml does not say who this is")
+
+
+def everything() -> Mapping[str, Claim]:
+    """Every claim by id: what a program meets, and what is said of the engine's inside."""
+    return {**load_claims(), **load_claims(INSIDE)}
+
+
+def tally(known: Iterable[Claim]) -> dict[Source, tuple[int, int]]:
+    """How many claims rest on each source and how many it contradicts, the most quoted first."""
+    counts: dict[Source, list[int]] = {}
+    for claim in known:
+        for at, side in enumerate((claim.support, claim.against)):
+            for source in {of(one) for one in side}:
+                counts.setdefault(source, [0, 0])[at] += 1
+    ranked = sorted(counts, key=lambda source: (-sum(counts[source]), source.name.lower()))
+    return {source: (counts[source][0], counts[source][1]) for source in ranked}
+
+
+def parted(claim: Claim) -> str:
+    """In what the two sides of a claim differ, as far as the evidence tells: one of `PARTED`."""
+    here, there = _chips(claim.support), _chips(claim.against)
+    if not here or not there:
+        return PARTED[0]
+    if not here & there:
+        return PARTED[1]
+    both = {of(one) for one in claim.support} & {of(one) for one in claim.against}
+    return PARTED[2] if both else PARTED[3]
+
+
+def _chips(side: Iterable[Evidence]) -> set[str]:
+    """The chips that the evidence names, or that its source has, if it is one."""
+    found: set[str] = set()
+    for one in side:
+        own = of(one).chips
+        found |= set(CHIP.findall(one.says) or own[: len(own) == 1])
+    return found
+
+
+def _source(name: str, table: object, where: str) -> Source:
+    if not isinstance(table, dict) or table.keys() != {"text", "chips", "through"}:
+        raise InvalidInput(f"{where}: text, chips and through are wanted")
+    if not isinstance(table["text"], str) or not table["text"]:
+        raise InvalidInput(f"{where}: it is told in no words")
+    for key in ("chips", "through"):
+        words = table[key]
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise InvalidInput(f"{where}: {key} is a list of names, not {words!r}")
+    if unknown := set(table["through"]) - set(THROUGH):
+        raise InvalidInput(f"{where}: through {min(unknown)!r} is none of {', '.join(THROUGH)}")
+    return Source(name, table["text"], tuple(table["chips"]), tuple(table["through"]))

@@ -1,0 +1,104 @@
+"""Who stands behind the claims: every source of the registry has its phrase, and no other."""
+
+from ane_book import claims
+from ane_book.claims import sources
+from ane_book.errors import InvalidInput
+from ane_book.evidence.cost import chips
+import pytest
+
+SOUND = '["owner/name"]\ntext = "a guide"\nchips = ["M4"]\nthrough = ["private"]\n'
+
+
+def evidence():
+    for claim in (*sources.everything().values(), *chips().values()):
+        yield from (*claim.support, *claim.against)
+
+
+def test_every_source_has_its_phrase_and_each_phrase_its_source():
+    used = {sources.of(one).name for one in evidence()}
+    assert used == set(sources.load())
+
+
+def test_the_two_files_of_claims_share_no_name():
+    inside = claims.load(sources.INSIDE)
+    assert not inside.keys() & claims.load().keys()
+    assert len(sources.everything()) == len(inside) + len(claims.load())
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "url"),
+    [
+        ("maderix/ANE#26", "maderix/ANE#26", "https://github.com/maderix/ANE/issues/26"),
+        ("maderix/ANE#3", "maderix/ANE#", "https://github.com/maderix/ANE/issues"),
+        ("maderix/ANE@d91c984 README.md", "maderix/ANE", "https://github.com/maderix/ANE"),
+        (
+            "apple/coremltools#1",
+            "apple/coremltools#",
+            "https://github.com/apple/coremltools/issues",
+        ),
+        (
+            "https://apple.github.io/coremltools/docs-guides/source/opt-overview.html",
+            "apple.github.io/coremltools/docs-guides/source",
+            "https://apple.github.io/coremltools/docs-guides/source",
+        ),
+    ],
+)
+def test_files_threads_and_addresses_find_theirs(name, known, url):
+    source = sources.of(claims.Evidence(name, "so"))
+    assert (source.name, source.url) == (known, url)
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing#1", "chrishayuk/larql#1", "https://example.org/"])
+def test_a_stranger_is_told(name):
+    with pytest.raises(InvalidInput, match=r"sources.toml does not say who this is"):
+        sources.of(claims.Evidence(name, "so"))
+
+
+def test_a_claim_on_one_chip_by_one_source_is_on_a_chip_of_that_source():
+    for claim in sources.everything().values():
+        behind = {sources.of(one) for one in claim.support}
+        if len(behind) == 1 and claim.chip.startswith(("M", "A")) and not claim.against:
+            (source,) = behind
+            seen = [chip for chip in claim.chip.split(", ") if chip[1:2].isdigit()]
+            assert not source.chips or set(seen) <= set(source.chips), (claim.id, source.name)
+
+
+def test_sides_are_counted_once_a_claim():
+    counts = sources.tally([claims.find("scale-per-block"), claims.find("program-250mb")])
+    guide = sources.load()["videlalvaro/ane-book"]
+    assert counts[guide] == (2, 2) and next(iter(counts)) is guide
+
+
+@pytest.mark.parametrize(
+    ("support", "against", "said"),
+    [
+        (("Anemll/Anemll#1", "fails"), ("mechramc/Orion#1", "runs"), "one side names no chip"),
+        (("Anemll/Anemll#1", "fails, M2"), ("Anemll/Anemll#2", "runs, A17 Pro"), "no chip in c"),
+        (("Anemll/Anemll#1", "fails, M2 Pro"), ("Anemll/Anemll#1", "runs, M2 Pro"), "one source"),
+        (("Anemll/Anemll#1", "M2"), ("mechramc/Orion#1", "runs, M2"), "different sources"),
+    ],
+)
+def test_what_parts_two_sides(monkeypatch, support, against, said):
+    both = [(claims.Evidence(*side),) for side in (support, against)]
+    monkeypatch.setattr(sources, "of", lambda one: sources.Source(one.name, "a source"))
+    assert said in sources.parted(claims.Claim("c", "so", "conflicting", *both))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('text = "a guide"', 'text = ""', "told in no words"),
+        ('["M4"]', '"M4"', "chips is a list of names, not 'M4'"),
+        ('["private"]', '["Metal"]', "through 'Metal' is none of Core ML, Core AI, private"),
+        ("chips =", "on =", "text, chips and through are wanted"),
+        ("text =", "text", "no file of sources"),
+    ],
+)
+def test_a_broken_file_is_told(tmp_path, old, new, said):
+    path = tmp_path / "sources.toml"
+    path.write_text(SOUND)
+    assert sources.load(path)["owner/name"].chips == ("M4",)
+    broken = tmp_path / "broken.toml"
+    broken.write_text(SOUND.replace(old, new))
+    with pytest.raises(InvalidInput, match=said):
+        sources.load(broken)
