@@ -99,7 +99,7 @@ def way() -> Figure:
     for above, below in pairwise(places):
         down(ax, above, below)
     here = box(ax, 0.1, 8.1, 3.1, 1.3, "executor\nany machine", "green")
-    there = box(ax, 3.6, 8.1, 3.1, 1.3, "Core ML\na Mac", "orange")
+    there = box(ax, 3.6, 8.1, 3.1, 1.3, "Core ML\na Mac, a phone", "orange")
     for place in (here, there):
         middle = place[0] + place[2] / 2
         arrow(ax, (middle, 7.3), (middle, place[1]))
@@ -261,12 +261,12 @@ def residency() -> Figure:
     """What has to be so before a model may be called resident on the engine."""
     figure, ax = canvas(4.6, 9.6)
     steps = [
-        ("compiles, in a child process", "crash, hang, error -14"),
-        ("planned on the engine", "CPU or GPU"),
-        ("predicts finite numbers", "NaN, infinity"),
-        ("the executor's numbers", "wrong"),
-        ("as fast as an engine is", "silent GPU"),
-        ("still so, 500 calls later", "leak, drift"),
+        ("the process ends by itself", "crashed, hung, memory"),
+        ("the engine's compiler takes it", "refused"),
+        ("the executor's numbers, finite", "numbers"),
+        ("planned on the engine", "elsewhere"),
+        ("not what another unit gives", "silent"),
+        ("still so, 500 calls later", "leaking, drifting"),
     ]
     places = [box(ax, 0.1, 0.1 + 1.45 * i, 5.4, 0.95, text, "blue")
               for i, (text, _) in enumerate(steps)]  # fmt: skip

@@ -99,11 +99,11 @@ def for_a_mac() -> list[Experiment]:
 
 
 def _waiting(script: Path) -> Experiment:
-    named, said = asked(script)
+    named, said, question = asked(script)
     known = [claims.find(claim) for claim in named]
     return Experiment(
         id=script.stem.removeprefix("settle_").replace("_", "-"),
-        question="; ".join(f"Is it so that {claim.statement}?" for claim in known),
+        question=question,
         setup=said,
         result="; ".join(f"{claim.id}: {claim.evidence}" for claim in known),
         verdict="unmeasured",
@@ -113,13 +113,13 @@ def _waiting(script: Path) -> Experiment:
     )
 
 
-def asked(script: Path) -> tuple[list[str], str]:
-    """The claims that a script asks, and the rest of its docstring."""
+def asked(script: Path) -> tuple[list[str], str, str]:
+    """The claims that a script is about, what its docstring says of them, and its question."""
     text = script.read_text(encoding="utf-8").split('"""')[1]
-    found = re.fullmatch(r"Claims? (.*?)[:(] ?(.*)", text, re.S)
+    found = re.fullmatch(r"Claims? (.*?)[:(] ?(.*)\n\nQuestion: ([^\n]*\?)\n", text, re.S)
     if found is None:
-        raise InvalidInput(f"{script}: its docstring does not begin with the claims that it asks")
-    return re.split(r", | and ", found[1].strip()), " ".join(found[2].split())
+        raise InvalidInput(f"{script}: its docstring is not its claims, and last its question")
+    return re.split(r", | and ", found[1].strip()), " ".join(found[2].split()), found[3]
 
 
 def published() -> list[Experiment]:

@@ -1,5 +1,8 @@
 """Claim activations-int8: weights and activations in int8 run at up to 1.88 times half precision's
-speed (Apple, cadamcat); refused by the engine's compiler on iOS (CoreML-LLM)."""
+speed (Apple, cadamcat); refused by the engine's compiler on iOS (CoreML-LLM).
+
+Question: Does the engine take weights and activations in int8, and how fast is it with them?
+"""
 
 from _settle import Case, all_found, conv, graph, main, mb, milliseconds, random
 import numpy as np

@@ -2,6 +2,8 @@
 
 For a cap at 65,536: ANEForge, M6 study. Against: a head of 66,688 rows ran on an M4 Max. A 1x1
 convolution over 64 columns with so many rows says which.
+
+Question: What is the longest axis that the engine takes?
 """
 
 from _settle import Case, all_found, conv, graph, main, mb

@@ -2,6 +2,8 @@
 
 Private interfaces are not asked; what a call of Core ML costs is: the same work as one program of
 32 layers and as programs of 16, 8 and 4. Time over layers is a line; where it starts is the call.
+
+Question: What does a call of Core ML cost, before any work?
 """
 
 from _settle import Case, all_found, conv, graph, main, mb, milliseconds

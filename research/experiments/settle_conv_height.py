@@ -1,4 +1,7 @@
-"""Claim conv-height: a kernel more than 31 high is refused (M6 study), or never (ANEForge)."""
+"""Claim conv-height: a kernel more than 31 high is refused (M6 study), or never (ANEForge).
+
+Question: Does the engine take a convolution kernel more than 31 high?
+"""
 
 from _settle import Case, all_found, between, conv, main
 

@@ -5,6 +5,8 @@ a scale for the bank and for each channel; with fixed shapes of 1 and of 4 token
 timed (claim experts-verify: 4.3 times by a range of shapes); and a single expert, which is all that
 a call reads where experts are apart. That int8 kills the quiet experts of a bank needs no Mac:
 tests/test_expert_banks.py.
+
+Question: Does the engine take all experts of a layer in one graph, and how fast is one alone?
 """
 
 from pathlib import Path

@@ -2,6 +2,8 @@
 
 Off the engine (coremltools #835, #2600), at the default shape alone (#1764), or on it with a hint
 (Apple). Each is asked at its default shape and at another.
+
+Question: Does a program of flexible shapes run on the engine, with a state and without?
 """
 
 from _settle import Case, all_found, ct, main, save

@@ -1,6 +1,8 @@
 """Claim fused-attention: Core ML's one op is wrong on the engine of iOS 26 (ExecuTorch #15833).
 
 The M6 study saw it taken by an M4 and compared no numbers; here they are compared.
+
+Question: Are the numbers of Core ML's fused attention right on this Mac's engine?
 """
 
 from _settle import Case, graph, main, mb, random

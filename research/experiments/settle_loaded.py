@@ -3,6 +3,8 @@
 
 Programs of 250 MB, each with weights of its own, are loaded one after another in one process and
 kept, up to 8 GB or the first that is refused.
+
+Question: How many bytes of programs can one process have loaded?
 """
 
 import json

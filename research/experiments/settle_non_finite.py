@@ -1,5 +1,8 @@
 """Claim non-finite: infinity and NaN do not survive the engine (Apple's rules, FluidAudio), or a
-mask of -inf gives the bits of one of -10,000 (CoreML-LLM)."""
+mask of -inf gives the bits of one of -10,000 (CoreML-LLM).
+
+Question: Do infinity and NaN survive the engine?
+"""
 
 from _settle import Case, conv, graph, main, mb, random
 import numpy as np

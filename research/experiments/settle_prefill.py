@@ -2,6 +2,8 @@
 the engine is 2 to 3 times as fast (torch-ane).
 
 The matrices of a layer, 1x1 convolutions of 1,024 and 2,816 channels, over 1 to 512 tokens.
+
+Question: Which reads a prompt faster, the engine or the GPU?
 """
 
 from _settle import Case, conv, found, graph, main, mb, milliseconds

@@ -3,6 +3,8 @@
 If 14 MB is a floor, the small ones stay on the CPU however much they compute; if it follows from
 the planner's costs, width of the activations decides. If 250 MB or 2 GB is a ceiling, the large
 ones leave the engine.
+
+Question: From how few and up to how many bytes of weights does a program run on the engine?
 """
 
 from _settle import Case, all_found, conv, graph, main, mb

@@ -2,6 +2,8 @@
 
 More than two fail (CoreML-LLM), a pair a layer works (videlalvaro); a cache that the program writes
 is refused (mobius #77), or it is not (ANEMLL and others).
+
+Question: How many states may a program have, and may it write them?
 """
 
 from _settle import Case, all_found, conv, graph, main, mb

@@ -3,6 +3,8 @@ in single precision (coreai-model-zoo).
 
 Sums that half precision can hold to the end (65,504), on both sides of 32,768; and one that passes
 it on the way and comes back.
+
+Question: What becomes of a sum inside a product that passes 32,768?
 """
 
 from _settle import Case, conv, graph, main, mb

@@ -2,6 +2,8 @@
 
 topk: k of 3 and 4 fail in the compiler (ANEForge); taken, k of 40 too (M6 study). argmax with an
 int32 result: CPU only, and the graph follows (M6 study); works in the graph (CoreML-LLM).
+
+Question: Does the engine take topk, and argmax with an integer result?
 """
 
 from _settle import Case, between, conv, found, graph, main, mb

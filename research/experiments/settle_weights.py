@@ -3,6 +3,8 @@
 The same eight 1x1 convolutions of 1,024 channels over 256 columns, with weights in half precision
 and in each form: where they run, whether they are right, how fast. The claims contradict each other
 by chip, system and route (Core ML, Core AI); one chip and one system at a time settles them.
+
+Question: Which stored forms of weights does the engine take, and how fast are they?
 """
 
 from pathlib import Path

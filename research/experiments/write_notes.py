@@ -21,7 +21,7 @@ def experiments() -> dict[str, list[tuple[str, str]]]:
     """Claim -> the scripts that ask it, each with what follows its first line."""
     found: dict[str, list[tuple[str, str]]] = {}
     for path in sorted(FOLDER.glob("settle_*.py")):
-        named, said = asked(path)
+        named, said, _ = asked(path)
         for claim in named:
             found.setdefault(claim, []).append((path.name, said))
     return found
