@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 __all__ = [
     "blocks",
     "caches",
+    "calls",
     "engine",
     "experts",
     "package",
@@ -174,6 +175,29 @@ def blocks(calls: Sequence[str]) -> Figure:
         cells(ax, x, y, 0.8, 0.7, [kind])
         note(ax, x + 0.4, y + 0.35, sign, ha="center")
         note(ax, x + 1.0, y + 0.35, text)
+    return figure
+
+
+def calls() -> Figure:
+    """A token's way in an app: what the host makes, what the programs make of it."""
+    figure, ax = canvas(4.4, 9.9)
+    for x, name in ((0.1, "the host, on the CPU"), (5.4, "the programs")):
+        note(ax, x + 2.2, 0.35, name, ha="center", weight="bold")
+    given = box(ax, 0.1, 0.9, 4.4, 1.0, "token id, position", "none")
+    made = box(ax, 0.1, 2.7, 4.4, 2.2, "row of the embedding\nrotary tables\nmask", "orange")
+    layers = box(ax, 5.4, 2.7, 4.4, 1.3, "layers: decode", "blue")
+    head = box(ax, 5.4, 6.3, 4.4, 1.3, "head: decode", "blue")
+    box(ax, 5.4, 0.9, 4.4, 1.0, "state: keys, values", "blue")
+    joined = box(ax, 0.1, 6.3, 4.4, 1.3, "logits joined\nthe likeliest taken", "orange")
+    token = box(ax, 0.1, 8.7, 4.4, 1.0, "next token id", "none")
+    down(ax, given, made)
+    down(ax, joined, token)
+    down(ax, layers, head)
+    arrow(ax, (7.6, 1.9), (7.6, 2.7), arrowstyle="<|-|>")
+    arrow(ax, (made[0] + made[2], 3.35), (layers[0], 3.35))
+    arrow(ax, (head[0], 6.95), (joined[0] + joined[2], 6.95))
+    note(ax, 7.8, 5.15, "hidden_out")
+    note(ax, 7.6, 8.2, "logits_0, logits_1, ...", ha="center")
     return figure
 
 

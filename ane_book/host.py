@@ -21,8 +21,11 @@ Window = Annotated[int, Field(gt=0)]
 class Host(BaseModel):
     """What a host computes for the programs.
 
-    The rotary tables `x` are the inputs `x_cos` and `x_sin`, (1, 1, T, D): rows of
-    `Rotary.tables` for the positions of a call. A mask is (1, 1, T, S + T): see `causal_mask`.
+    The rotary tables `x` are the inputs `x_cos` and `x_sin`, (1, 1, T, D): as `Rotary` says, for
+    the positions of a call's tokens. A mask is (1, 1, T, S + T): 0 where the token of a row sees
+    that of a column, and -40,000 elsewhere. Columns 0 to S - 1 are the slots of the cache, of which
+    the first `position` are filled and seen; column S + i is token i of the call, and token t sees
+    those with i <= t. With a window it sees only the last so many of all of them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

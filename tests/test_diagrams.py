@@ -19,6 +19,7 @@ DIAGRAMS = {
     "blocks": lambda: diagrams.blocks(["nrrwwwww", "aaanrrrr", "nwwwwwww"]),
     "caches": diagrams.caches,
     "engine": lambda: diagrams.engine(16, 256, 2 << 20, 64 << 10, 32),
+    "calls": diagrams.calls,
     "experts": lambda: diagrams.experts(16, (1, 6, 8, 15)),
     "package": lambda: diagrams.package(FILES),
     "stamping": lambda: diagrams.stamping(30),

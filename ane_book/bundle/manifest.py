@@ -46,7 +46,7 @@ class Manifest(Record):
         at `position`. The columns `new_x` (n, R, 1, T) of a tail belong to the call's tokens; `x`
         is those of the W tokens before `position`. A host that keeps the columns of all tokens can
         go back to any of them. Caches, columns before the first token and states are zeros at
-        first; they are kept from call to call.
+        first; they are kept from call to call, and all functions of a package share its states.
         A function `verify` of K tokens does all decoding where it is there: the context is cut into
         blocks of K slots, and a call begins at its block, with the tokens of the block so far given
         again, and guesses behind them.
