@@ -60,7 +60,7 @@ def _most(claim: str) -> int:
 
 def _by_name(op: Op) -> Support | None:
     if op.type in claims.find("ops-refused").value:
-        return Support(False, f"no ANE takes {op.type}", "ops-refused")
+        return Support(False, f"the ANE of an M4 does not take {op.type}", "ops-refused")
     if op.type in ("argsort", "reduce_argmax", "reduce_argmin"):
         return Support(False, f"{op.type} gives whole numbers", "argmax-integer")
     if BLOCKS in op.compressed:
