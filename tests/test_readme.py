@@ -23,7 +23,7 @@ def conformance() -> list[str]:
 
     middle, most, _ = half["expected"]
     return [
-        f"in single precision, {passed(single)} give Apple's values to 0.0001",
+        f"in single precision, {passed(single)} give the values that these tests expect, to 0.0001",
         f"and {single['teeth']:,} would notice an executor that is 10 % off",
         f"as Apple ships them, {passed(half)} do",
         f"only {half['teeth']:,} would notice",
