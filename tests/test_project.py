@@ -6,11 +6,13 @@ import importlib.metadata
 import json
 from pathlib import Path
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 import pytest
 from typer.testing import CliRunner
@@ -157,6 +159,30 @@ def test_what_is_installed_is_what_is_pinned():
     pinned = pins()
     others = {n: f"{v}, pinned {pinned.get(n)}" for n, v in needed().items() if v != pinned.get(n)}
     assert not others, "mend constraints.txt, or install under it with `make`"
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is needed")
+@pytest.mark.parametrize("version", [(3, 10), (3, 11), (3, 12), (3, 13), (3, 14), (4, 0)])
+def test_make_takes_the_interpreters_of_pyproject(tmp_path, version):
+    """The interpreter is this one, under another version's number; what it installs is nothing."""
+    python, nothing = tmp_path / "python3", tmp_path / "bin" / "python"
+    nothing.parent.mkdir()
+    own = f"import sys; sys.version_info = {version}; exec(sys.argv[1])"
+    for file, line in ((python, f'exec {sys.executable} -c "{own}" "$2"'), (nothing, "exit 0")):
+        file.write_text(f"#!/bin/sh\n{line}\n")
+        file.chmod(0o755)
+    made = tmp_path / "installed"
+    names = [f"PYTHON={python}", f"BIN={nothing.parent}", f"INSTALLED={made}"]
+    done = subprocess.run(["make", "-C", ROOT, *names, made], capture_output=True, text=True)
+    taken = SpecifierSet(PROJECT["requires-python"]).contains("{}.{}".format(*version))
+    assert (done.returncode == 0, made.exists()) == (taken, taken), done
+    assert taken or "Python 3.11, 3.12 or 3.13 is needed" in done.stderr
+
+
+def test_python_is_held_to_the_wheels_of_coremltools():
+    """9.0, which is pinned, has wheels up to Python 3.13."""
+    assert pins()["coremltools"] == "9.0"
+    assert not SpecifierSet(PROJECT["requires-python"]).contains("3.14")
 
 
 # --- limits
