@@ -45,6 +45,12 @@ def macos_version() -> tuple[int, int] | None:
     return int(major), int(minor)
 
 
+@cache
+def macos_build() -> str:
+    """macOS' build, such as "24A335", to which compiled models belong; "" on another system."""
+    return _sysctl("kern.osversion") if sys.platform == "darwin" else ""
+
+
 def _coreml_library() -> Path | None:
     """coremltools' binding to Core ML, which only its macOS wheels carry."""
     spec = importlib.util.find_spec("coremltools")

@@ -282,14 +282,15 @@ def shards(parts: Sequence[tuple[str, int]], limit: int) -> Figure:
 
 
 def residency() -> Figure:
-    """What has to be so before a model may be called resident on the engine."""
+    """What has to be so before a model may be called resident on the engine, in the order of
+    `ane_book.evidence.residency.verdict`."""
     figure, ax = canvas(4.6, 9.6)
     steps = [
         ("the process ends by itself", "crashed, hung, memory"),
         ("the engine's compiler takes it", "refused"),
         ("the executor's numbers, finite", "numbers"),
         ("planned on the engine", "elsewhere"),
-        ("not what another unit gives", "silent"),
+        ("results or speed of its own", "silent"),
         ("still so, 500 calls later", "leaking, drifting"),
     ]
     places = [box(ax, 0.1, 0.1 + 1.45 * i, 5.4, 0.95, text, "blue")

@@ -65,7 +65,7 @@ def test_doctor():
 
 def test_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path))
-    assert facts("cache") == {"folder": str(cache.bundles()), "bundles": []}
+    assert facts("cache") == {"folder": str(cache.bundles()), "bundles": [], "compiled": []}
     kept = cache.bundles() / f"tiny-{'0' * 16}"
     kept.mkdir(parents=True)
     (kept / "file").write_text("four")

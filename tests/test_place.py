@@ -209,7 +209,7 @@ def test_the_next_one_waits_and_says_so(weights, tmp_path):
             [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
         )
         said = child.stderr.readline()
-        assert said == f"waiting for another process, which is converting to {out}\n"
+        assert said == f"waiting for another process, which is writing {out}\n"
         assert not out.exists()
     _, err = child.communicate(timeout=120)
     assert (child.returncode, err) == (0, "") and Bundle.open(out)
@@ -337,7 +337,7 @@ class TestCacheCommand:
         assert done.stdout == f"deleted {self.path(folder, 'b').name}, 1,000 bytes\n"
         assert self.left(folder) == {"a", "c"}
         for name in ("mine", f"link-{'0' * 16}", "../elsewhere", str(folder), ""):
-            assert "holds no bundle" in refused("cache", "delete", name)
+            assert "keeps no" in refused("cache", "delete", name)
         assert self.left(folder) == {"a", "c"}
         command("cache", "delete", "--all")
         assert self.left(folder) == set()
@@ -351,7 +351,7 @@ class TestCacheCommand:
 
     def test_what_is_being_written_stays(self, folder):
         with cache.locked(self.path(folder, "a")):
-            assert "converting to it" in refused("cache", "delete", self.path(folder, "a").name)
+            assert "writing it" in refused("cache", "delete", self.path(folder, "a").name)
             assert [entry.path.name[0] for entry in cache.evict(0)] == ["b", "c"]
         assert self.left(folder) == {"a"}
 

@@ -52,6 +52,7 @@ __all__ = [
     "Manifest",
     "Recipe",
     "check_task",
+    "content_hash",
     "opened",
     "read_manifest",
     "regular_files",
@@ -111,6 +112,15 @@ def regular_files(folder: Path) -> dict[str, int]:
                 if stat.S_ISREG(status.st_mode):
                     found[path.relative_to(folder).as_posix()] = status.st_size
     return found
+
+
+def content_hash(folder: Path) -> str:
+    """sha256 of all files of a package, and of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(regular_files(folder)):
+        with (folder / name).open("rb") as file:
+            digest.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

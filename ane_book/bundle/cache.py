@@ -1,16 +1,19 @@
 """The cache of bundles: what is in it, who writes, and how to make room.
 
     bundles/NAME-KEY     a bundle; the time of the folder is that of its last use
+    compiled/NAME-KEY    what Core ML compiled of a package, likewise
     names/KEY            which of them a reference model's name led to
     locks/KEY.lock       held by whoever writes a bundle, in the cache or elsewhere
 
 `ANE_BOOK_CACHE` moves the cache. Nothing here touches what it does not know.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
+import json
 import logging
 import os
 from pathlib import Path
@@ -23,8 +26,8 @@ from ane_book.device import cache_folder
 from ane_book.errors import InvalidBundle, InvalidInput
 from filelock import FileLock, Timeout
 
-__all__ = ["bundles", "delete", "entries", "evict", "facts", "locked", "mark_used", "recall",
-           "remember"]  # fmt: skip
+__all__ = ["bundles", "compiled", "delete", "entries", "evict", "facts", "keep", "locked",
+           "mark_used", "recall", "remember"]  # fmt: skip
 
 #: A bundle, one that is being made, and one that makes way for a new one.
 KNOWN = re.compile(r"([^/\\]+-[0-9a-f]{16})(\.partial|\.replaced)?")
@@ -51,10 +54,16 @@ def bundles() -> Path:
     return cache_folder() / "bundles"
 
 
+def compiled() -> Path:
+    """The folder of what was compiled of packages; it need not exist."""
+    return cache_folder() / "compiled"
+
+
 def entries() -> list[Entry]:
-    """Every bundle in the cache, finished or not, the last used first."""
+    """Every bundle and compiled package in the cache, finished or not, the last used first."""
     found = []
-    for path in bundles().iterdir() if bundles().is_dir() else ():
+    folders = [folder for folder in (bundles(), compiled()) if folder.is_dir()]
+    for path in chain.from_iterable(folder.iterdir() for folder in folders):
         if KNOWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             with suppress(FileNotFoundError):  # renamed just now
                 size, used = sum(regular_files(path).values()), path.stat().st_mtime
@@ -63,6 +72,8 @@ def entries() -> list[Entry]:
 
 
 def _recipe(bundle: Path) -> dict:
+    if bundle.parent == compiled():
+        return {"compiled": True}
     try:
         made = read_manifest(bundle).recipe
     except InvalidBundle:  # gone by now, damaged, or of another version
@@ -78,7 +89,7 @@ def facts(found: list[Entry]) -> list[tuple[str, str, str, str]]:
         made = ", ".join(f"{name} {value}" for name, value in e.recipe.items())
         rows.append((e.path.name, f"{e.bytes:,} bytes", used, made))
     total = sum(e.bytes for e in found)
-    return [*rows, (str(bundles()), f"{total:,} bytes", "", "")]
+    return [*rows, (str(cache_folder()), f"{total:,} bytes", "", "")]
 
 
 def delete(names: Iterable[str]) -> list[Entry]:
@@ -87,10 +98,10 @@ def delete(names: Iterable[str]) -> list[Entry]:
     chosen = list(dict.fromkeys(names))
     for name in chosen:
         if name not in known:
-            raise InvalidInput(f"{bundles()} holds no bundle {name!r}; `ane-book cache` lists them")
+            raise InvalidInput(f"{cache_folder()} keeps no {name!r}; `ane-book cache` lists all")
     for name in chosen:
         if not _remove(known[name]):
-            raise InvalidInput(f"{known[name].path}: a process is converting to it just now")
+            raise InvalidInput(f"{known[name].path}: a process is writing it just now")
     return [known[name] for name in chosen]
 
 
@@ -123,7 +134,7 @@ def _remove(entry: Entry) -> bool:
 def mark_used(bundle: Path) -> None:
     """Note that a bundle of the cache was used; of any other nothing is noted."""
     with suppress(OSError):  # a cache that may only be read is a cache too
-        if bundle.resolve().parent == bundles().resolve():
+        if bundle.resolve().parent in (bundles().resolve(), compiled().resolve()):
             os.utime(bundle)
 
 
@@ -140,13 +151,60 @@ def locked(bundle: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        words = "waiting for another process, which is converting to %s"
+        words = "waiting for another process, which is writing %s"
         logging.getLogger("ane_book").warning(words, bundle)  # to stderr, unless the host says else
         lock.acquire()
     try:
         yield
     finally:
         lock.release()
+
+
+def keep(name: str, made_of: dict[str, str], make: Callable[[Path], None]) -> Path:
+    """The folder in `compiled` of what `make` writes into a new one, once, whole or not at all.
+
+    made_of: all that it depends on, by name; a change of any makes another one. Raises OSError
+    where the cache cannot be written and has none.
+    """
+    key = sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+    path = compiled() / f"{name}-{key}"
+    if not _is_whole(path):
+        compiled().mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(path):
+            if not _is_whole(path):  # nobody made it meanwhile
+                _make(path, made_of, make)
+    mark_used(path)
+    return path
+
+
+def _make(path: Path, made_of: dict[str, str], make: Callable[[Path], None]) -> None:
+    unfinished = path.with_name(f"{path.name}.partial")
+    for folder in (path, unfinished):
+        shutil.rmtree(folder, ignore_errors=True)
+    unfinished.mkdir()
+    try:
+        make(unfinished)
+        fields = {"made_of": made_of, "files": regular_files(unfinished)}
+        (unfinished / "manifest.json").write_text(json.dumps(fields))
+        unfinished.rename(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether what was kept is all there, as far as names and sizes of files tell."""
+    found, files = regular_files(path), _files(path / "manifest.json")
+    return bool(files) and all(found.get(name) == size for name, size in files.items())
+
+
+def _files(file: Path) -> dict[str, int]:
+    """The files of what was kept, by its manifest; {} where that says nothing."""
+    try:
+        fields = json.loads(file.read_bytes()) if file.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    files = fields.get("files") if isinstance(fields, dict) else None
+    return files if isinstance(files, dict) else {}
 
 
 def recall(key: str) -> Path | None:

@@ -38,7 +38,10 @@ def cache_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the bundles that are kept in the cache, or delete some."""
+    """List what is kept in the cache, or delete some.
+
+    Bundles, and on a Mac what Core ML compiled of their packages.
+    """
     from ane_book.bundle import cache
     from ane_book.evidence.inspect import table
 
@@ -52,7 +55,9 @@ def cache_command(
         removed = cache.evict(parse_bytes(limit))
     else:
         kept = cache.entries()
-        facts = {"folder": str(cache.bundles()), "bundles": [_entry(one) for one in kept]}
+        facts: dict = {"folder": str(cache.bundles()), "bundles": [], "compiled": []}
+        for one in kept:
+            facts[one.path.parent.name].append(_entry(one))
         show(lambda: facts, lambda: table(cache.facts(kept)), as_json)
         return
     lines = [f"deleted {entry.path.name}, {entry.bytes:,} bytes" for entry in removed]

@@ -34,7 +34,8 @@ def place_command(
 ) -> None:
     """Predict which ops Core ML runs on the Neural Engine.
 
-    By the rule of its planner and what that is known to believe; on a Mac also what it plans.
+    Of a package, or of every program in a bundle's folder. By the rule of its planner and what that
+    is known to believe; on a Mac also what it plans.
     """
     from ane_book.evidence.placement.actual import read_plan
 

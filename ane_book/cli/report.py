@@ -12,15 +12,16 @@ __all__ = ["report_command"]
 Units = StrEnum("Units", {name: name for name in ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")})
 
 HOW = (
-    "To contribute it, open {page} and read it; it holds no path and no name. Then add {file} to "
-    "research/reports/, under another name, by a pull request or an issue. The book shows it as "
-    "it is."
+    "To contribute it, open {page} and {file} and read them: they hold no path and no name of a "
+    "user or a machine, but of your own packages the names of functions and ops. Then add {file} "
+    "to research/reports/, under another name, by a pull request or an issue. The book shows it "
+    "as it is."
 )
 
 
 def report_command(
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Packages and bundles of your own.")
+        list[Path] | None, typer.Argument(help="Packages and folders of bundles of your own.")
     ] = None,
     model: Annotated[
         str, typer.Option(help="A reference model to convert and measure; none: no model.")
@@ -33,13 +34,18 @@ def report_command(
     soak: Annotated[int, typer.Option(min=1, help="Predictions in a row on the engine.")] = 500,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for each part.")] = 1800,
     experiments: Annotated[
-        bool, typer.Option(help="Run the experiments of research/experiments.")
+        bool,
+        typer.Option(help="Run the experiments of research/experiments, each an hour at most."),
     ] = True,
 ) -> None:
     """Measure this machine, and write JSON and a page.
 
     Laws, parity, residency, speed, experiments. Off a Mac the executor stands for Core ML, and
-    residency is unmeasured.
+    residency is unmeasured. Your own bundle alone, without what may take hours:
+
+    ane-book report BUNDLE --model none --no-experiments
+
+    Of your own packages the report holds a hash, figures, and the names of functions and ops.
     """
     import ane_book
     from ane_book.evidence.report import Settings, gather, write

@@ -31,8 +31,9 @@ def residency_command(
 ) -> None:
     """Ask this Mac whether its Neural Engine runs a package.
 
-    And whether it stays right there. A bundle keeps the answer in its evidence.json. Exit code 0:
-    every function is resident; 1: one is not; 3: unmeasured, since this is no Mac with an engine.
+    And whether it stays right there. Every program of a bundle gets its golden tokens, a package
+    alone random inputs. A bundle keeps the answer in its evidence.json. Exit code 0: every function
+    is resident; 1: one is not; 3: unmeasured, since this is no Mac with an engine.
     """
     from ane_book.evidence.inspect import is_bundle, refuse_weights
     from ane_book.evidence.residency import bundle_level, measure_each
@@ -46,11 +47,8 @@ def residency_command(
     with progress_bar() as progress:
         for key, one in measure_each(path, function, progress, **how):
             found[key] = one
-    show(
-        lambda: {key: one.facts() for key, one in found.items()},
-        lambda: "\n".join(_lines(found)),
-        as_json,
-    )
+    facts = {key: one.facts() for key, one in found.items()}
+    show(lambda: facts, lambda: "\n".join(_lines(found)), as_json)
     if is_bundle(path) and function is None:  # last: damaged evidence takes no answer along
         from ane_book.bundle import Bundle
 

@@ -5,8 +5,10 @@ Mac, through coremltools' binding to Core ML. A session sees only the interface,
 contract tests holds for both.
 
 Limits of Core ML that this file works around:
-- Opening a package with `MLModel(path)` rewrites its Manifest.json. The package is compiled from a
-  copy instead, into a temporary folder, and both functions load from the result.
+- Opening a package with `MLModel(path)` rewrites its Manifest.json, and compiles it anew in every
+  process. The package is compiled from a copy instead, once for its content, this macOS and this
+  coremltools. The result stays in the cache (`ane-book cache`): all functions and later processes
+  load it from the same path. Whether the engine's own compiler then has less to do is not measured.
 - A state is made by one function's model and used by the other's. coremltools hands it on without a
   check of its own, and ANEMLL's chat (github.com/Anemll/Anemll, tests/chat.py) relies on it: its
   state is made by `prefill` and used by `infer`. Not tried on a Mac for this book.
@@ -18,13 +20,16 @@ Reference: coremltools 9.0, `models/_compiled_model.py` and `models/model.py`.
 """
 
 import atexit
-from functools import cache
+from functools import cache, partial
+import importlib.metadata
 from pathlib import Path
 import shutil
 import tempfile
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ane_book import device
+from ane_book.bundle import content_hash
+from ane_book.bundle.cache import keep
 from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
 from ane_book.progress import silent_coremltools
 import numpy as np
@@ -97,13 +102,15 @@ class CoreMLBackend:
     """Core ML on a Mac, through coremltools. Raises BackendUnavailable elsewhere, with the reason.
 
     compute_units: "ALL", "CPU_AND_NE", "CPU_AND_GPU" or "CPU_ONLY"; Core ML may use fewer. None:
-    the engine where there is one, else the GPU.
+    the engine where there is one, else the GPU. folder: where compiled packages go, for as long as
+    this object is used; None: into the cache, or where that cannot be written, into a temporary
+    folder.
     """
 
     name = "coreml"
     dtype = np.dtype(np.float16)
 
-    def __init__(self, compute_units: str | None = None):
+    def __init__(self, compute_units: str | None = None, folder: Path | None = None):
         if compute_units is None:  # asked for an engine it lacks, Core ML may hang
             compute_units = "CPU_AND_NE" if device.neural_engine()[0] else "CPU_AND_GPU"
         if compute_units not in COMPUTE_UNITS:
@@ -116,8 +123,9 @@ class CoreMLBackend:
                 'the "mil" backend runs the same packages on this machine'
             )
         self.compute_units = compute_units
+        self._folder = folder
         self._packages: dict[Path, Package] = {}
-        self._compiled: dict[Path, str] = {}
+        self._compiled: dict[Path, Path] = {}
 
     def load(self, package: Path, function: str) -> LoadedFunction:
         with silent_coremltools():
@@ -132,7 +140,8 @@ class CoreMLBackend:
             )
         path = self._compile(package)
         try:
-            model = CompiledMLModel(path, ComputeUnit[self.compute_units], function_name=function)
+            units = ComputeUnit[self.compute_units]
+            model = CompiledMLModel(str(path), units, function_name=function)
         except RuntimeError as error:
             raise InvalidPackage(
                 f"{package}: Core ML cannot load its function {function!r}: {error}"
@@ -146,20 +155,42 @@ class CoreMLBackend:
             self._packages[path] = Package(path)
         return self._packages[path]
 
-    def _compile(self, package: Path) -> str:
-        from coremltools.models.utils import compile_model
-
+    def _compile(self, package: Path) -> Path:
         if package not in self._compiled:
-            folder = Path(tempfile.mkdtemp(dir=_scratch()))
-            copy, target = folder / package.name, folder / f"{package.stem}.mlmodelc"
-            shutil.copytree(package, copy)
-            try:
-                self._compiled[package] = compile_model(str(copy), str(target))
-            except RuntimeError as error:
-                raise InvalidPackage(f"{package}: Core ML cannot compile it: {error}") from None
-            finally:
-                shutil.rmtree(copy)
+            folder = self._folder and Path(tempfile.mkdtemp(dir=self._folder))
+            self._compiled[package] = _compiled(package, folder) / f"{package.stem}.mlmodelc"
         return self._compiled[package]
+
+
+def _compiled(package: Path, folder: Path | None) -> Path:
+    """The folder with what Core ML makes of a package: the given one, or one of the cache."""
+    make = partial(_compile_into, package)
+    if folder is None:
+        made_of = {
+            "package": content_hash(package),
+            "macos": device.macos_build(),
+            "coremltools": importlib.metadata.version("coremltools"),
+        }
+        try:
+            return keep(package.stem, made_of, make)
+        except OSError:  # a cache that may only be read, or is full
+            folder = Path(tempfile.mkdtemp(dir=_scratch()))
+    make(folder)
+    return folder
+
+
+def _compile_into(package: Path, folder: Path) -> None:
+    """Compile a copy of a package into a folder, as STEM.mlmodelc."""
+    from coremltools.models.utils import compile_model
+
+    copy = folder / package.name
+    shutil.copytree(package, copy)
+    try:
+        compile_model(str(copy), str(folder / f"{package.stem}.mlmodelc"))
+    except RuntimeError as error:
+        raise InvalidPackage(f"{package}: Core ML cannot compile it: {error}") from None
+    finally:
+        shutil.rmtree(copy)
 
 
 @cache

@@ -28,6 +28,13 @@ from ane_book.evidence.residency import probe
 import numpy as np
 
 HELD = []  # what leaks
+LATE = [0.6] if MODE == "well" else []  # seconds of the engine's compiler, paid once
+
+
+def compile_for(units: str) -> None:
+    """What a load for the engine takes, or a plan, whichever is first."""
+    if units == "CPU_AND_NE" and LATE:
+        time.sleep(LATE.pop())
 
 
 class Engine(ane_book.coreml.Proxy):
@@ -36,6 +43,7 @@ class Engine(ane_book.coreml.Proxy):
     def __init__(self, path, compute_units, *rest):
         if compute_units == "CPU_AND_NE" and MODE == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
+        compile_for(compute_units)
         super().__init__(path, compute_units, *rest)
         self.units, self.calls = compute_units, 0
 
@@ -44,6 +52,8 @@ class Engine(ane_book.coreml.Proxy):
         if self.units != "CPU_AND_NE" or MODE == "lie":
             time.sleep(0.02)  # as slow as the CPU
             return outputs
+        if MODE == "slow":
+            time.sleep(0.08)
         outputs = {name: a * np.float16(1.001) for name, a in outputs.items()}
         if MODE == "nan":
             outputs = {name: a * np.float16(np.nan) for name, a in outputs.items()}
@@ -64,6 +74,7 @@ class Plan:
     @classmethod
     def load_from_path(cls, path, compute_units):
         assert Path(path).suffix == ".mlmodelc" and compute_units.name == "CPU_AND_NE"
+        compile_for(compute_units.name)
         recorded = json.loads(Path(__file__).with_name("recorded_plans.json").read_text())
         operations = []
         for type_, name, *rest in recorded["plans"][PLAN]:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+import shutil
 import sys
 
 from _command import ane_book as command
@@ -75,6 +76,47 @@ def test_with_an_engine_prediction_and_plan_stand_side_by_side(subjects, monkeyp
     assert len(function.ops) == 9 and function.ops[0][2] == "ane"
     assert function.as_predicted is None or function.as_predicted[1] <= 9
     assert function.figures["ane_cost"] == 1.0
+
+
+def test_speed_is_taken_before_anything_loads_the_same_programs(subjects, tmp_path, monkeypatch):
+    """A first load after residency's would be none."""
+    gathering, done = sys.modules["ane_book.evidence.report.gather"], []
+
+    def telling(name):
+        real = getattr(gathering, name)
+
+        def told(*arguments, **options):
+            done.append(name)
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(gathering, name, told)
+
+    for module in (residency, gathering):
+        monkeypatch.setattr(module, "why_not", lambda: None)
+    monkeypatch.setattr(residency, "PROBE", [sys.executable, "-c", ""])
+    for name in ("measure_speed", "measure_each", "check_parity"):
+        telling(name)
+    engine, own = (True, "recorded"), tmp_path / "bundle"
+    monkeypatch.setattr(device, "neural_engine", lambda: engine)
+    shutil.copytree(subjects[0], own)  # which keeps what was found
+    gather([own], Settings(timeout=300.0))
+    assert done == ["measure_speed", "measure_each", "check_parity"]
+
+
+def test_a_reader_is_told_that_names_of_ops_are_sent(report):
+    """In the help, in what the command says at its end, and in the schema."""
+    words = " ".join(command("report", "--help").stdout.split())
+    assert "ane-book report BUNDLE --model none --no-experiments" in words
+    assert "holds a hash, figures, and the names of functions and ops" in words
+    schema = Report.model_json_schema()["$defs"]
+    assert "the op's name in the package" in schema["Function"]["properties"]["ops"]["description"]
+    assert "of ops are told as they are" in " ".join(schema["Subject"]["description"].split())
+
+
+@pytest.mark.parametrize("name", ["place", "residency", "report"])
+def test_the_help_says_that_a_bundles_folder_is_taken(name):
+    words = " ".join(command(name, "--help").stdout.split())
+    assert "a bundle's folder" in words or "folders of bundles" in words
 
 
 @pytest.mark.parametrize(
@@ -161,14 +203,15 @@ def test_the_schema_on_disk_is_the_schema():
     assert json.loads(SCHEMA.read_text()) == Report.model_json_schema()
 
 
-def test_the_command_writes_both_files(subjects, tmp_path):
-    out = tmp_path / "report"
-    done = command(
-        "report", subjects[1], "--model", "none", "--out", out, "--no-experiments", "--timeout", 300
-    )
+@pytest.mark.parametrize("kind", ["bundle", "package"])
+def test_the_command_measures_ones_own_alone(subjects, tmp_path, kind):
+    out, own = tmp_path / "report", subjects[kind == "package"]
+    alone = ["--model", "none", "--no-experiments", "--out", out, "--timeout", 300]
+    done = command("report", own, *alone)
     assert done.returncode == 0, done.stderr
-    assert read_report(out / "report.json").subjects[0].kind == "package"
-    assert (out / "report.html").exists() and "research/reports/" in done.stdout
+    (subject,) = read_report(out / "report.json").subjects
+    assert subject.kind == kind and bool(subject.speed) == (kind == "bundle")
+    assert (out / "report.html").exists() and "names of functions and ops" in done.stdout
 
 
 def test_the_command_refuses_what_it_cannot_measure(tmp_path):

@@ -3,6 +3,7 @@
 What a Mac alone can show is not tested here: that the engine runs anything.
 """
 
+import inspect
 import os
 from pathlib import Path
 import re
@@ -12,11 +13,12 @@ import time
 from _command import ane_book as command
 from _command import refused
 from _graph import nine_ops
-from ane_book import device
-from ane_book.evidence.residency import measure
-from ane_book.evidence.residency.child import run
+from ane_book import device, diagrams
+from ane_book.evidence.residency import bundle_level, measure, measure_each, verdict
+from ane_book.evidence.residency.child import Outcome, run
 from ane_book.evidence.residency.plan import PlannedOp, by_device, share
-from ane_book.evidence.residency.verdict import messages
+from ane_book.evidence.residency.verdict import judge, messages
+import numpy as np
 import pytest
 
 MAC = Path(__file__).with_name("_mac.py")
@@ -53,8 +55,109 @@ def test_a_package_on_the_engine_is_resident(resident):
     assert {op.type for op in resident.ops} >= {"const", "ios18.conv"}, "constants are recorded"
 
 
+def test_the_first_load_for_the_engine_comes_before_the_plan(resident):
+    """Either of them has it compiled, once: 0.6 s here."""
+    assert resident.figures["CPU_AND_NE_cold"] > 0.6 > resident.figures["CPU_AND_NE_warm"]
+
+
+def test_a_resident_program_may_be_slower_than_the_cpu_and_that_is_said(package, resident):
+    found = measured(package, "slow", soak=1)
+    assert found.verdict == "resident" and found.figures["speed_to_cpu"] < 0.5
+    assert re.search(r"; the CPU alone is \d+(\.\d+)? times as fast$", found.reason), found.reason
+    assert resident.figures["speed_to_cpu"] > 1 and "the CPU alone" not in resident.reason
+    level = bundle_level({"slow": found, "fast": resident})
+    assert level.status == "passed" and level.figures["slower_than_cpu"] == 1
+    assert level.reason.endswith("2 functions run on the ANE, 1 of them slower than the CPU alone")
+
+
+class TestInputs:
+    """The child copies what it is given."""
+
+    def given(self, path: Path, tmp_path: Path, function: str | None = None):
+        copy = (
+            "import pathlib, shutil, sys; own = pathlib.Path(sys.argv[2]).with_name('inputs.npz'); "
+            "shutil.copy(own, sys.argv[1])"
+        )
+        for key, found in measure_each(
+            path, function, command=[sys.executable, "-c", copy, str(tmp_path / "given.npz")]
+        ):
+            with np.load(tmp_path / "given.npz") as file:
+                yield key, found, dict(file)
+
+    @pytest.mark.parametrize("kv", ["state", "host"])
+    def test_a_bundles_programs_get_its_golden_tokens(self, tiny_bundle, tmp_path, kv):
+        bundle = tiny_bundle("llama", kv=kv, tiers=(16,))[1]
+        golden, keys = bundle.golden(), []
+        for key, found, inputs in self.given(bundle.path, tmp_path):
+            function = bundle.manifest.tiered.get(key.split()[-1])
+            keys.append(key)
+            assert found.figures["inputs"] == "golden", key
+            first = golden["hidden"][0 if key.startswith("layers") else -1]
+            T = inputs["hidden"].shape[3]
+            expected = first[:, :T].astype(np.float16)
+            assert np.array_equal(inputs["hidden"][0, :, 0, : expected.shape[1]], expected), key
+            if key.startswith("layers"):
+                T, S = function
+                (mask,) = (a for a in inputs.values() if a.shape == (1, 1, T, S + T))
+                assert inputs.get("position", 0) == 0 and (mask[..., :S] == -40_000).all()
+                assert (mask[..., S:] == 0).sum() == T * (T + 1) // 2
+                caches = [a for a in inputs.values() if a.shape[2:3] == (S,)]
+                assert len(caches) == (2 if kv == "host" else 0)
+                assert not any(cache.any() for cache in caches)
+        functions = {key.split()[-1] for key in keys}
+        assert functions == {"decode", "prefill", "decode_s16", "prefill_s16"}
+
+    def test_a_package_alone_gets_random_ones_and_that_is_said(self, package, tmp_path, resident):
+        ((_, found, inputs),) = self.given(package, tmp_path)
+        assert found.figures["inputs"] == "random" and inputs["x"].std() > 0.5
+        assert "on random inputs" in resident.reason
+
+    def test_given_ones_are_taken_as_they_are(self, package):
+        nothing = [sys.executable, "-c", ""]
+        found = measure(package, inputs={"x": np.ones((1, 8, 4, 4))}, command=nothing)
+        assert found.figures["inputs"] == "given"
+
+    def test_what_attention_gets_of_other_programs_is_random(self, tiny_bundle, tmp_path):
+        bundle = tiny_bundle("llama", partition="projections")[1]
+        which = [f.figures["inputs"] for _, f, _ in self.given(bundle.path, tmp_path, "decode")]
+        assert {"golden"} < {*which} <= {"golden", "partly golden", "random"}
+
+
+def account(folder: Path, ops: list[PlannedOp], output: np.ndarray) -> Outcome:
+    """What a child leaves that told this plan, and gave this on all units."""
+    for name in ("CPU_AND_NE", "soak"):
+        np.savez(folder / f"{name}.npz", y=output)
+    events = [{"step": "plan", "ops": [op.fields() for op in ops]}, {"step": "done"}]
+    return Outcome("exit", 0, events)
+
+
+def test_numbers_are_judged_before_the_plan(tmp_path):
+    right, wrong = np.ones(8), -np.ones(8)
+    ops = [PlannedOp("c", "conv", "cpu", ("cpu", "ane"), 1.0)]
+    found = [
+        judge(account(tmp_path, ops, y), tmp_path, "CPU_AND_NE", {"y": right}, "given").verdict
+        for y in (wrong, right)
+    ]
+    assert found == ["numbers", "elsewhere"]
+
+
+def test_docstring_and_figure_have_the_verdicts_in_the_order_of_the_code():
+    words = re.findall(r"^    ([a-z]+)  ", verdict.__doc__, re.M)
+    assert words[-2:] == ["resident", "unmeasured"]
+    told = {"_ended": 3, "_refused": 1, "_numbers": 1, "_elsewhere": 1, "_silent": 1, "_soaked": 2}
+    asked = [set(re.findall(r'"([a-z]+)"', inspect.getsource(check))) for check in verdict.CHECKS]
+    assert [check.__name__ for check in verdict.CHECKS] == [*told]
+    left = iter(words)
+    for check, found in zip(verdict.CHECKS, asked, strict=True):
+        own = {next(left) for _ in range(told[check.__name__])}
+        assert own <= found, (check.__name__, own)
+    texts = [text.get_text() for text in diagrams.residency().axes[0].texts]
+    drawn = [word for text in texts for word in text.split(", ") if word in words]
+    assert drawn == words[:-1]
+
+
 VERDICTS = {
-    "crash": ("crashed", "SIGKILL, while loading on CPU_AND_NE|while the plan|while loading"),
+    "crash": ("crashed", "SIGKILL, while loading on CPU_AND_NE"),
     "hang": ("hung", "not done after 3 s"),
     "lie": ("silent", "planned on the ANE, but results to the bit and speed .* are those of"),
     "refuse": ("refused", r"gave up \(exit status 0\).*ANECCompile\(\) FAILED"),
@@ -69,8 +172,8 @@ VERDICTS = {
 @pytest.mark.parametrize("mode", VERDICTS)
 def test_each_way_to_fail_has_its_own_verdict(package, mode):
     found = measured(package, mode, **({"timeout": 3.0} if mode == "hang" else {}))
-    verdict, reason = VERDICTS[mode]
-    assert found.verdict == verdict, found
+    expected, reason = VERDICTS[mode]
+    assert found.verdict == expected, found
     assert re.search(reason, found.reason), found.reason
 
 

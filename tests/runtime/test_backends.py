@@ -5,11 +5,15 @@
 
 import gc
 import hashlib
+import os
 from pathlib import Path
+import shutil
 import subprocess
 import sys
 
 from ane_book import device
+from ane_book.bundle import cache
+import ane_book.coreml
 from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
 from ane_book.runtime.backends import CoreMLBackend, MILBackend, choose_backend
 import numpy as np
@@ -92,6 +96,14 @@ def digest(folder: Path) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
+@pytest.fixture
+def in_core_mls_place(monkeypatch):
+    """The executor behind coremltools' binding, and a machine that says it has Core ML."""
+    monkeypatch.setattr(device, "CAN_PREDICT", True)
+    with ane_book.coreml.enable():
+        yield
+
+
 BACKENDS = [
     pytest.param(lambda: MILBackend("fp16"), id="mil-fp16"),
     pytest.param(lambda: MILBackend("fp32"), id="mil-fp32"),
@@ -100,10 +112,19 @@ BACKENDS = [
         id="coreml",
         marks=pytest.mark.skipif(not device.CAN_PREDICT, reason=device.CAN_PREDICT_REASON),
     ),
+    pytest.param(None, id="coreml-by-executor"),
 ]
 
 
-@pytest.mark.parametrize("make_backend", BACKENDS)
+@pytest.fixture
+def make_backend(request, monkeypatch, tmp_path):
+    if request.param is None:
+        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
+        request.getfixturevalue("in_core_mls_place")
+    return request.param or CoreMLBackend
+
+
+@pytest.mark.parametrize("make_backend", BACKENDS, indirect=True)
 class TestBackendContract:
     """What a session relies on, held against every backend."""
 
@@ -155,3 +176,114 @@ class TestBackendContract:
     def test_missing_package_is_refused(self, make_backend, tmp_path):
         with pytest.raises(InvalidPackage, match="nothing"):
             make_backend().load(tmp_path / "nothing.mlpackage", "decode")
+
+
+class TestKept:
+    """What `CoreMLBackend` compiles stays, and is compiled once. The executor is Core ML's place
+    in coremltools; what counts is coremltools' own compiler call."""
+
+    @pytest.fixture
+    def compiled(self, in_core_mls_place, monkeypatch, tmp_path) -> list[str]:
+        """The packages that Core ML was asked to compile, by name."""
+        from coremltools import libcoremlpython
+
+        asked, real = [], libcoremlpython._MLModelProxy.compileModel
+
+        def compile_model(path: str) -> str:
+            asked.append(Path(path).name)
+            return real(path)
+
+        proxy = libcoremlpython._MLModelProxy
+        monkeypatch.setattr(proxy, "compileModel", staticmethod(compile_model))
+        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(device, "macos_build", lambda: "24A335")
+        return asked
+
+    def doubled(self, package: Path, backend: CoreMLBackend | None = None) -> float:
+        decode = (backend or CoreMLBackend()).load(package, "decode")
+        return decode.predict({"x": np.ones((1, 32))}, decode.make_state())["doubled"].max()
+
+    def test_a_later_process_loads_what_an_earlier_one_compiled(self, compiled, accumulator):
+        assert [self.doubled(accumulator) for _ in range(2)] == [2, 2]
+        assert compiled == ["both.mlpackage"]
+        (entry,) = cache.entries()
+        assert entry.path.parent == cache.compiled() and entry.recipe == {"compiled": True}
+        assert {path.name for path in entry.path.iterdir()} == {"both.mlmodelc", "manifest.json"}
+
+    def test_another_content_macos_or_coremltools_is_compiled_anew(
+        self, compiled, accumulator, tmp_path, monkeypatch
+    ):
+        self.doubled(accumulator)
+        copy = tmp_path / "both.mlpackage"
+        shutil.copytree(accumulator, copy)
+        self.doubled(copy)
+        assert len(compiled) == 1, "the same content at another place"
+        (copy / "Manifest.json").write_bytes((copy / "Manifest.json").read_bytes() + b"\n")
+        self.doubled(copy)
+        assert len(compiled) == 2
+        monkeypatch.setattr(device, "macos_build", lambda: "24B83")
+        self.doubled(copy)
+        monkeypatch.setattr("importlib.metadata.version", lambda name: "9.1")
+        self.doubled(copy)
+        assert len(compiled) == 4 == len(cache.entries())
+
+    def test_what_is_half_is_compiled_anew(self, compiled, accumulator):
+        self.doubled(accumulator)
+        (entry,) = cache.entries()
+        weights = next(entry.path.rglob("weight.bin"), None) or next(entry.path.rglob("*.mil"))
+        weights.write_bytes(weights.read_bytes()[:-1])
+        assert self.doubled(accumulator) == 2 and len(compiled) == 2
+        (entry.path / "manifest.json").unlink()
+        assert self.doubled(accumulator) == 2 and len(compiled) == 3
+
+    def test_what_cannot_be_compiled_leaves_nothing(self, compiled, accumulator, monkeypatch):
+        from coremltools import libcoremlpython
+
+        def broken(path: str) -> str:
+            raise RuntimeError("Error compiling model: no space for it")
+
+        proxy = libcoremlpython._MLModelProxy
+        monkeypatch.setattr(proxy, "compileModel", staticmethod(broken))
+        with pytest.raises(InvalidPackage, match="both.mlpackage: Core ML cannot compile it: .*no"):
+            CoreMLBackend().load(accumulator, "decode")
+        assert cache.entries() == [] and list(cache.compiled().iterdir()) == []
+
+    @pytest.mark.parametrize("taken", ["", "compiled", "locks"])
+    def test_a_cache_that_cannot_be_written_is_gone_without(
+        self, compiled, accumulator, tmp_path, taken
+    ):
+        """A file stands where a folder would be made: root may write where others may not."""
+        place = tmp_path / "cache" / taken
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("")
+        backend = CoreMLBackend()
+        assert [self.doubled(accumulator, backend) for _ in range(2)] == [2, 2]
+        assert len(compiled) == 1 and self.doubled(accumulator) == 2 and len(compiled) == 2
+
+    def test_a_read_only_cache_gives_what_it_has(self, compiled, accumulator, monkeypatch):
+        self.doubled(accumulator)
+
+        def refuse(*_, **__):
+            raise PermissionError(30, "Read-only file system")
+
+        for name in ("utime", "mkdir"):
+            monkeypatch.setattr(os, name, refuse)
+        assert self.doubled(accumulator) == 2 and len(compiled) == 1
+
+    def test_the_cache_lists_deletes_and_evicts_it(self, compiled, accumulator):
+        self.doubled(accumulator)
+        (entry,) = cache.entries()
+        line, total = cache.facts([entry])
+        assert line[0] == entry.path.name and line[3] == "compiled True"
+        assert line[1] == total[1] and total[0] == str(cache.compiled().parent)
+        assert cache.evict(0) == [entry] and cache.entries() == []
+        self.doubled(accumulator)
+        assert cache.delete([entry.path.name])[0].path == entry.path and cache.entries() == []
+        assert len(compiled) == 2
+
+    def test_a_folder_of_ones_own_takes_nothing_of_the_cache(self, compiled, accumulator, tmp_path):
+        self.doubled(accumulator)
+        own = tmp_path / "own"
+        own.mkdir()
+        assert self.doubled(accumulator, CoreMLBackend(folder=own)) == 2
+        assert len(compiled) == 2 and list(own.rglob("both.mlmodelc"))

@@ -20,7 +20,7 @@ from ane_book.mil import MLProgram
 from ane_book.runtime.feeds import Feeds
 import numpy as np
 
-__all__ = ["first_op", "golden_inputs"]
+__all__ = ["first_op", "golden_inputs", "known_inputs"]
 
 TOLERANCE = 1e-6  # of two runs of one program by the same ops: equal but for the last bit
 
@@ -67,9 +67,17 @@ def _content(package: Path) -> list[str]:
 def golden_inputs(
     bundle: Bundle, golden: dict[str, np.ndarray], program: MLProgram, part: Part, function: str
 ) -> dict[str, np.ndarray]:
-    """What the program of a part takes at the first golden tokens: of the host, and PyTorch's
-    hidden state; caches are empty, and what another program of the same layers gives is random."""
-    T, given = bundle.manifest.functions[function], program.random_inputs(0)
+    """What the program of a part takes at the first golden tokens: `known_inputs`, and at random
+    what another program of the same layers gives."""
+    return program.random_inputs(0) | known_inputs(bundle, golden, program, part, function)
+
+
+def known_inputs(
+    bundle: Bundle, golden: dict[str, np.ndarray], program: MLProgram, part: Part, function: str
+) -> dict[str, np.ndarray]:
+    """Of what the program of a part takes at the first golden tokens, from slot 0: what the host
+    gives, and PyTorch's hidden state. Caches are empty."""
+    T = part.functions[function].tokens
     if part.part == "experts":
         layer, n = part.layers[0], part.expert
         rows = {"x": golden["x"][layer], "gate": golden["gates"][layer, n : n + 1]}
@@ -82,9 +90,10 @@ def golden_inputs(
     feeds["hidden"] = padded(hidden[:, :T], T)
     if bundle.manifest.experts and part.layers and part.layers[0]:
         feeds["y"] = padded(golden["y"][part.layers[0] - 1][:, :T], T)
-    caches = {n: np.zeros_like(a) for n, a in given.items() if f"new_{n}" in program.outputs}
+    caches = [name for name in program.inputs if f"new_{name}" in program.outputs]
+    feeds |= {n: np.zeros(program.inputs[n].shape, np.float16) for n in caches}
     feeds |= {n: padded(golden[n][:, :T], T) for n in bundle.manifest.handed}
-    return given | caches | {n: a for n, a in feeds.items() if n in program.inputs}
+    return {n: a for n, a in feeds.items() if n in program.inputs}
 
 
 def _before(bundle: Bundle, golden: dict[str, np.ndarray], part: Part) -> np.ndarray:

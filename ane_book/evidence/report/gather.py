@@ -14,7 +14,7 @@ import platform
 import tempfile
 
 from ane_book import device
-from ane_book.bundle import Bundle, regular_files
+from ane_book.bundle import Bundle, content_hash
 from ane_book.bundle.evidence import Level
 from ane_book.errors import AneBookError
 from ane_book.evidence.inspect import is_bundle
@@ -122,18 +122,18 @@ def library_hash() -> str:
 
 
 def _subject(path: Path, settings: Settings) -> Subject:
-    found, reason = {}, settings.engine
+    laws, found, reason = check(path).level(), {}, settings.engine
+    speed = _speeds(path, settings)  # before anything else has its programs compiled
     if reason is None:
         for key, one in measure_each(path, soak=settings.soak, timeout=settings.timeout):
             found[key] = one
     functions = [_function(*each, found, reason) for each in _functions(path)]
-    laws = check(path).level()
     if not is_bundle(path):
         levels = {"L0": laws, "L1": _unmeasured("L1"), "L3": _unmeasured("L3")}
         levels["L2"] = bundle_level(found) if found else _no(reason)
         levels = {name: _scrubbed(levels[name]) for name in sorted(levels)}
         return Subject(
-            name="a package", sha256=_hash(path), kind="package", levels=levels,
+            name="a package", sha256=content_hash(path), kind="package", levels=levels,
             functions=functions,
         )  # fmt: skip
     bundle = Bundle.open(path)
@@ -149,11 +149,11 @@ def _subject(path: Path, settings: Settings) -> Subject:
     known = bundle.manifest.name in reference_models()
     return Subject(
         name=bundle.manifest.name if known else "a bundle",
-        sha256=bundle.manifest.seal or _hash(path),
+        sha256=bundle.manifest.seal or content_hash(path),
         kind="bundle",
         levels={name: _scrubbed(level) for name, level in levels.items()},
         functions=functions,
-        speed=[_speed(bundle, units, settings) for units in settings.timed],
+        speed=speed,
     )
 
 
@@ -226,16 +226,14 @@ def _chip() -> str:
     return next((chip for chip in chips() if chip in words), "m4")
 
 
+def _speeds(path: Path, settings: Settings) -> list[Speed]:
+    if not is_bundle(path):
+        return []
+    bundle = Bundle.open(path)
+    return [_speed(bundle, units, settings) for units in settings.timed]
+
+
 def _speed(bundle: Bundle, units: str, settings: Settings) -> Speed:
     with tempfile.TemporaryDirectory(prefix="ane-book-") as folder:
         found = measure_speed(bundle, units, Path(folder), settings.timeout)
     return found.model_copy(update={"failed": found.failed and scrub(found.failed)})
-
-
-def _hash(path: Path) -> str:
-    """sha256 of all files of a package."""
-    digest = hashlib.sha256()
-    for name in sorted(regular_files(path)):
-        with (path / name).open("rb") as file:
-            digest.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()

@@ -42,8 +42,15 @@ class Speed(_Record):
     """One bundle on one set of compute units, or by the executor."""
 
     units: Words
-    cold_s: Seconds | None = Field(None, description="First load in a fresh process")
-    warm_s: Seconds | None = Field(None, description="Second load in the same process")
+    cold_s: Seconds | None = Field(
+        None,
+        description="First load in a fresh process, of packages that Core ML compiles for it at a "
+        "new path. What macOS keeps of equal programs from an earlier run is not known, so it may "
+        "be less than a user's first launch takes",
+    )
+    warm_s: Seconds | None = Field(
+        None, description="Second load in the same process, of what is compiled by then"
+    )
     prefill_tps: float | None = Field(None, description="Tokens a second of a prompt")
     decode_tps: float | None = Field(None, description="Tokens a second, one by one")
     failed: Words | None = Field(None, description="Why there are no figures")
@@ -52,14 +59,21 @@ class Speed(_Record):
 class Function(_Record):
     """One function of a package: predicted, and found."""
 
-    name: Words
+    name: Words = Field(description="Its own, in a bundle after the name of its package")
     predicted: Figures = Field({}, description="ane-book place: shares, segments, the verdict")
     verdict: Words = Field(description="ane_book.evidence.residency.verdict has the words")
     reason: Words
-    figures: Figures = {}
+    figures: Figures = Field(
+        {},
+        description="Of residency. inputs: golden, of a bundle's own tokens, partly golden, or "
+        "random; UNITS_cold and UNITS_warm: seconds of the first and the second load in its own "
+        "process, after those of `speed`; speed_to_cpu: how many times as fast as the CPU alone",
+    )
     said: list[Words] = Field([], description="What the compiler printed when it gave up")
     ops: list[tuple[str, str, str | None, float | None]] = Field(
-        [], description="Core ML's plan: name, type, preferred device, share of the time"
+        [],
+        description="Core ML's plan: the op's name in the package, type, preferred device, "
+        "share of the time",
     )
     as_predicted: tuple[int, int] | None = Field(
         None, description="Ops planned as predicted, of those that are predicted for sure"
@@ -67,7 +81,8 @@ class Function(_Record):
 
 
 class Subject(_Record):
-    """A bundle or a package. Of the reader's own only a hash is told, not its name."""
+    """A bundle or a package. A reader's own is told by a hash, not by its name; the names of its
+    functions, of a bundle's packages and of ops are told as they are."""
 
     name: Words
     sha256: SHA256

@@ -14,7 +14,7 @@ import time
 
 from ane_book.bundle import Bundle
 from ane_book.evidence.report.schema import Speed
-from ane_book.evidence.residency.child import run, tell
+from ane_book.evidence.residency.child import own_folder, run, tell
 from ane_book.runtime import Embedder, Session, Tagger
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend
 
@@ -53,7 +53,8 @@ def main() -> None:
 
 
 def _backend(units: str) -> Backend:
-    return MILBackend() if units == EXECUTOR else CoreMLBackend(units)
+    """What was compiled for an earlier process is not used: the first load is to be a first one."""
+    return MILBackend() if units == EXECUTOR else CoreMLBackend(units, own_folder())
 
 
 def _generation(session: Session) -> dict[str, float]:

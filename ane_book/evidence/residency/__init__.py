@@ -7,9 +7,15 @@ A child process compiles and loads the package, asks Core ML for its plan, predi
 alone, with the GPU and with the engine, and once more for 500 times. What it tells is judged here:
 `ane_book.evidence.residency.verdict` has the verdicts. On another machine the answer is
 `unmeasured`, and why.
+
+A program of a bundle is given what it takes at the bundle's golden tokens: their hidden state,
+masks and tables of the host, empty caches. A package alone has no such inputs, and gets random
+ones: its masks hide nothing. The figure `inputs` says which they were: "golden", "random", "given",
+or "partly golden" of a bundle whose matrices are programs each, where attention gets random rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 import json
 from pathlib import Path
 import sys
@@ -18,9 +24,11 @@ import tempfile
 from ane_book import device
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level
+from ane_book.bundle.parts import Part
 from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.evidence.inspect import is_bundle
 from ane_book.evidence.levels import level
+from ane_book.evidence.parity.locate import known_inputs
 from ane_book.evidence.residency.child import run
 from ane_book.evidence.residency.verdict import Residency, judge
 from ane_book.mil import MLProgram, Pipeline, open_model
@@ -45,7 +53,7 @@ def measure(
     function: str | None = None,
     *,
     units: str = "CPU_AND_NE",
-    inputs: Mapping[str, np.ndarray] | None = None,
+    inputs: Mapping[str, np.ndarray] | Callable[[MLProgram], dict] | None = None,
     soak: int = SOAK,
     timeout: float = TIMEOUT,
     memory: int | None = None,
@@ -54,9 +62,10 @@ def measure(
     """Ask this Mac where one function of a package runs.
 
     units: what is judged, "CPU_AND_NE" or "ALL"; the CPU alone, and CPU with GPU, are what it is
-    held against. inputs: by name; random ones when None. memory: bytes that the child
-    may take, by default what `child.run` gives. command: what the child runs instead of the
-    probe, with the request as its last argument, on any machine.
+    held against. inputs: by name, or a function of the program that gives them; those that are
+    missing then, or all, are random. memory: bytes that the child may take, by default what
+    `child.run` gives. command: what the child runs instead of the probe, with the request as its
+    last argument, on any machine.
 
     Raises InvalidPackage, InvalidInput or UnsupportedOp: the executor runs the package first.
     """
@@ -69,7 +78,7 @@ def measure(
         raise InvalidPackage(
             f"{package}: a pipeline is several programs; measure each of its parts"
         )
-    arrays = dict(inputs) if inputs is not None else program.random_inputs(0)
+    which, arrays = _arrays(program, inputs)
     expected = _expected(program, arrays)
     with tempfile.TemporaryDirectory(prefix="ane-book-") as name:
         folder = Path(name)
@@ -77,7 +86,16 @@ def measure(
         request = folder / "request.json"
         request.write_text(json.dumps(_request(program, units, soak)))
         outcome = run([*(command or PROBE), str(request)], folder, timeout, memory)
-        return judge(outcome, folder, units, expected)
+        return judge(outcome, folder, units, expected, which)
+
+
+def _arrays(program: MLProgram, inputs) -> tuple[str, dict[str, np.ndarray]]:
+    """What the program is given, by a word for it and by name."""
+    if inputs is not None and not callable(inputs):
+        return "given", dict(inputs)
+    arrays, known = program.random_inputs(0), inputs(program) if inputs else {}
+    which = "golden" if known.keys() == arrays.keys() else "partly golden" if known else "random"
+    return which, arrays | {name: a.astype(arrays[name].dtype) for name, a in known.items()}
 
 
 def _expected(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -107,19 +125,31 @@ def measure_each(
 ) -> Iterator[tuple[str, Residency]]:
     """`measure` of a package, or of every function of every program of a bundle, by its name.
 
-    function: that one alone.
+    function: that one alone. What belongs to a bundle is measured on its golden tokens.
     """
-    names = [(path, function)]
+    names = [(path, function, None)]
     if is_bundle(path):
-        programs = Bundle.open(path).manifest.programs
-        names = [(path / p.package, p.called(f), f) for p in programs for f in p.functions]
-        names = [(package, own) for package, own, f in names if function in (None, f, own)]
+        names = list(_programs(Bundle.open(path), function))
         if not names:
             raise InvalidInput(f"{path}: none of its packages has a function {function!r}")
-    for done, (package, each) in enumerate(names, 1):
-        found = measure(package, each, **options)
+    for done, (package, each, inputs) in enumerate(names, 1):
+        found = measure(package, each, inputs=inputs, **options)
         progress(f"{package.name} {each or ''}".strip(), done, len(names))
         yield " ".join(filter(None, [package.name, each])), found
+
+
+def _programs(bundle: Bundle, function: str | None) -> Iterator[tuple[Path, str, Callable]]:
+    """Package, function, and what says the function's golden inputs."""
+    golden = cache(bundle.golden)
+    for part in bundle.manifest.programs:
+        for name in part.functions:
+            own = part.called(name)
+            if function in (None, name, own):
+                yield bundle.path / part.package, own, _golden(bundle, golden, part, name)
+
+
+def _golden(bundle: Bundle, golden: Callable, part: Part, function: str) -> Callable:
+    return lambda program: known_inputs(bundle, golden(), program, part, function)
 
 
 def bundle_level(found: Mapping[str, Residency]) -> Level:
@@ -131,10 +161,13 @@ def bundle_level(found: Mapping[str, Residency]) -> Level:
     resident = len(found) - len(wrong)
     figures = {"functions": len(found), "resident": resident}
     costs = [one.figures.get("ane_cost", 0.0) for one in found.values()]
-    figures |= {"least_ane_cost": min(costs)}
+    slower = sum(one.slower for one in found.values())
+    figures |= {"least_ane_cost": min(costs), "slower_than_cpu": slower}
     machine = {"chip": device.chip(), "system": device.system()}
     if not wrong:
-        return level(True, f"all {resident} functions run on the ANE", figures, machine)
+        reason = f"all {resident} functions run on the ANE"
+        reason += f", {slower} of them slower than the CPU alone" if slower else ""
+        return level(True, reason, figures, machine)
     key, one = next(iter(wrong.items()))
     reason = (
         f"{resident} of {len(found)} functions run on the ANE; {key}: {one.verdict}: {one.reason}"

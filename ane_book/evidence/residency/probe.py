@@ -11,6 +11,7 @@ without a function's name, and coremltools rewrites the Manifest.json of a packa
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import pairwise
 import json
 import os
 from pathlib import Path
@@ -51,12 +52,14 @@ class Probe:
         seconds, compiled = _timed(self.compile)
         others, units = self.request["others"], self.request["units"]
         tell("compiled", f"loading on {[*others, units][0]}", seconds=seconds)
-        for other in others:
-            self.measure(compiled, other)
-        tell("compared", f"the plan for {units}")
+        for other, following in pairwise([*others, units]):
+            model = self.load(compiled, other, f"predicting on {other}")
+            self.predict(model, other, f"loading on {following}")
+        # Before the plan, which compiles for the engine as a load does (claim plan-compiles).
+        model = self.load(compiled, units, f"the plan for {units}")
         seconds, ops = _timed(lambda: list(self.plan(compiled, units)))
-        tell("plan", f"loading on {units}", seconds=seconds, ops=[op.fields() for op in ops])
-        model = self.measure(compiled, units)
+        tell("plan", f"predicting on {units}", seconds=seconds, ops=[op.fields() for op in ops])
+        self.predict(model, units, "the soak")
         self.soak(model)
         tell("done", "the end")
 
@@ -90,8 +93,11 @@ class Probe:
                 cost and cost.weight,
             )
 
-    def measure(self, compiled: str, units: str):
-        """Load on some units, twice, and predict; the outputs of the second call go to a file."""
+    def load(self, compiled: str, units: str, then: str):
+        """Load on some units, twice: first what was just compiled, at a path that is new.
+
+        What macOS keeps of equal programs that it compiled before is not known.
+        """
         from coremltools import ComputeUnit
         from coremltools.models import CompiledMLModel
 
@@ -101,15 +107,18 @@ class Probe:
 
         cold, model = _timed(load)
         warm, model = _timed(load)
-        tell("loaded", f"predicting on {units}", units=units, cold=cold, warm=warm)
+        tell("loaded", then, units=units, cold=cold, warm=warm)
+        return model
+
+    def predict(self, model, units: str, then: str) -> None:
+        """Predict on some units; the outputs of the second call go to a file."""
         predict = self.predictor(model)
         first, _ = _timed(predict)
         outputs = predict()
         times = [_timed(predict)[0] for _ in range(CALLS)]
         np.savez(self.folder / f"{units}.npz", **outputs)
         facts = {"units": units, "first": first, "median": median(times), "best": min(times)}
-        tell("predicted", "the next units", **facts)
-        return model
+        tell("predicted", then, **facts)
 
     def predictor(self, model) -> Callable[[], dict]:
         """One call, on the same inputs and the same state each time."""

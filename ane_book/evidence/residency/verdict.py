@@ -1,23 +1,26 @@
 """What a child's account comes to: one word, and one sentence that says why.
 
-    resident    most of the estimated time is planned on the engine, the numbers are right, results
-                or speed are not the CPU's or the GPU's, and a soak neither leaked nor drifted
-    elsewhere   Core ML plans most of it on the CPU or the GPU, and says so
-    silent      planned on the engine, but results to the bit and speed are another unit's
-    refused     the compiler said no, whatever the exit status
-    numbers     NaN, or too far from what the executor makes of the same package (L1)
+In the order in which they are asked; the first that holds is the verdict:
+
     crashed     the process died, or could not do what it was asked
     hung        it was not done in its time
     memory      it took more memory than it may
+    refused     the compiler said no, whatever the exit status
+    numbers     NaN, or too far from what the executor makes of the same package (L1)
+    elsewhere   Core ML plans most of it on the CPU or the GPU, and says so
+    silent      planned on the engine, but results to the bit and speed are another unit's
     leaking     it holds more with every prediction
     drifting    the same prediction gives other numbers in the end
+    resident    none of these: most of the estimated time is planned on the engine, the numbers are
+                right, results or speed are its own, and a soak neither leaked nor drifted
     unmeasured  nobody asked a Mac with an engine
 
 Exit status alone says nothing: compilers exit 0 while everything runs on the GPU (coreai-models
-#205), and a plan alone is a plan (NVMAI #7).
+#205), and a plan alone is a plan (NVMAI #7). A program may be resident and slower than the CPU:
+that is said beside the verdict, and the figure `speed_to_cpu` has it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 import re
@@ -62,6 +65,11 @@ class Residency:
     def resident(self) -> bool:
         return self.verdict == "resident"
 
+    @property
+    def slower(self) -> bool:
+        """Whether the CPU alone was faster, by more than times differ anyway."""
+        return self.figures.get("speed_to_cpu", 1.0) < 1 - ALIKE
+
     def facts(self) -> dict:
         """The same as plain JSON values."""
         return {
@@ -99,17 +107,26 @@ class _Account:
             return dict(file)
 
 
-def judge(outcome: Outcome, folder: Path, units: str, expected: dict[str, np.ndarray]) -> Residency:
-    """The verdict on a child that was asked for `units`; expected: what the executor gives."""
+def judge(
+    outcome: Outcome, folder: Path, units: str, expected: dict[str, np.ndarray], inputs: str
+) -> Residency:
+    """The verdict on a child that was asked for `units`.
+
+    expected: what the executor gives. inputs: which ones they were, in a word.
+    """
     account = _Account(outcome, folder, units, expected)
-    facts = figures(outcome, account.ops)
-    checks = (_ended, _refused, _numbers, _elsewhere, _silent, _soaked)
-    verdict, reason = next(filter(None, (check(account) for check in checks)), None) or (
+    facts = {"inputs": inputs} | figures(outcome, account.ops, units)
+    verdict, reason = next(filter(None, (check(account) for check in CHECKS)), None) or (
         "resident",
-        f"{share(account.ops):.0%} of the estimated time is planned on the ANE, and numbers, speed "
-        f"and a soak of {facts.get('soaked', 0)} predictions agree with that",
+        f"{share(account.ops):.0%} of the estimated time is planned on the ANE, and numbers on "
+        f"{inputs} inputs, speed and a soak of {facts.get('soaked', 0)} predictions agree with "
+        "that",
     )
-    return Residency(verdict, reason, facts, account.ops, account.said, account.outputs(units))
+    found = Residency(verdict, reason, facts, account.ops, account.said, account.outputs(units))
+    if not found.slower:
+        return found
+    slower = f"; the CPU alone is {1 / facts['speed_to_cpu']:.3g} times as fast"
+    return replace(found, reason=reason + slower)
 
 
 def messages(text: str) -> list[str]:
@@ -118,8 +135,12 @@ def messages(text: str) -> list[str]:
     return [line for line in lines if any(re.search(known, line) for known in MESSAGES)][:20]
 
 
-def figures(outcome: Outcome, ops: list[PlannedOp]) -> dict:
-    """Numbers for a record: shares by device, seconds by units, memory."""
+def figures(outcome: Outcome, ops: list[PlannedOp], units: str) -> dict:
+    """Numbers for a record: shares by device, seconds by units, memory.
+
+    UNITS_cold is the first load of a copy that was compiled for this child, UNITS_warm the second;
+    speed_to_cpu is how many times as fast as the CPU alone the judged units are.
+    """
     found: dict = {"seconds": round(outcome.seconds, 2), "peak_bytes": outcome.peak}
     for device, entry in by_device(ops).items():
         found |= {f"{device}_ops": entry["ops"], f"{device}_cost": round(entry["cost"], 4)}
@@ -128,7 +149,8 @@ def figures(outcome: Outcome, ops: list[PlannedOp]) -> dict:
             found |= {f"{event['units']}_{name}": event[name] for name in names if name in event}
     for event in outcome.find("soak"):
         found["soaked"] = event["done"]
-    return found
+    mine, cpu = (found.get(f"{name}_median") for name in (units, "CPU_ONLY"))
+    return found | ({"speed_to_cpu": round(cpu / mine, 3)} if mine and cpu else {})
 
 
 def _ended(account: _Account) -> tuple[str, str] | None:
@@ -224,6 +246,10 @@ def _soaked(account: _Account) -> tuple[str, str] | None:
         if not _cosine(a, b) >= COSINE:
             return "drifting", f"{name!r} is another after {events[-1]['done']} equal predictions"
     return None
+
+
+#: What is asked, in this order; each gives a verdict and a reason, or None.
+CHECKS = (_ended, _refused, _numbers, _elsewhere, _silent, _soaked)
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float:
