@@ -151,7 +151,7 @@ def scheme_warning(quant: str | None, head: str | None = None) -> str:
         said.append(
             f"{worst} broke SmolLM2-135M: {loss_of(worst)}; int8 cost {percent(LOSSES['int8'])}, "
             f"lut6 {percent(LOSSES['lut6'])}. A model of billions of parameters may bear it: "
-            "measure yours with ane_book.evidence.loss, or take int8 or lut6."
+            "measure yours with `ane-book quality`, or take int8 or lut6."
         )
     return " ".join(said)
 
