@@ -102,15 +102,13 @@ class CoreMLBackend:
     """Core ML on a Mac, through coremltools. Raises BackendUnavailable elsewhere, with the reason.
 
     compute_units: "ALL", "CPU_AND_NE", "CPU_AND_GPU" or "CPU_ONLY"; Core ML may use fewer. None:
-    the engine where there is one, else the GPU. folder: where compiled packages go, for as long as
-    this object is used; None: into the cache, or where that cannot be written, into a temporary
-    folder.
+    the engine where there is one, else the GPU.
     """
 
     name = "coreml"
     dtype = np.dtype(np.float16)
 
-    def __init__(self, compute_units: str | None = None, folder: Path | None = None):
+    def __init__(self, compute_units: str | None = None):
         if compute_units is None:  # asked for an engine it lacks, Core ML may hang
             compute_units = "CPU_AND_NE" if device.neural_engine()[0] else "CPU_AND_GPU"
         if compute_units not in COMPUTE_UNITS:
@@ -123,7 +121,6 @@ class CoreMLBackend:
                 'the "mil" backend runs the same packages on this machine'
             )
         self.compute_units = compute_units
-        self._folder = folder
         self._packages: dict[Path, Package] = {}
         self._compiled: dict[Path, Path] = {}
 
@@ -157,26 +154,24 @@ class CoreMLBackend:
 
     def _compile(self, package: Path) -> Path:
         if package not in self._compiled:
-            folder = self._folder and Path(tempfile.mkdtemp(dir=self._folder))
-            self._compiled[package] = _compiled(package, folder) / f"{package.stem}.mlmodelc"
+            self._compiled[package] = _compiled(package) / f"{package.stem}.mlmodelc"
         return self._compiled[package]
 
 
-def _compiled(package: Path, folder: Path | None) -> Path:
-    """The folder with what Core ML makes of a package: the given one, or one of the cache."""
+def _compiled(package: Path) -> Path:
+    """The folder with what Core ML makes of a package: one of the cache, or a temporary one."""
     make = partial(_compile_into, package)
-    if folder is None:
-        made_of = {
-            "package": content_hash(package),
-            "macos": device.macos_build(),
-            "coremltools": importlib.metadata.version("coremltools"),
-        }
-        try:
-            return keep(package.stem, made_of, make)
-        except OSError:  # a cache that may only be read, or is full
-            folder = Path(tempfile.mkdtemp(dir=_scratch()))
-    make(folder)
-    return folder
+    made_of = {
+        "package": content_hash(package),
+        "macos": device.macos_build(),
+        "coremltools": importlib.metadata.version("coremltools"),
+    }
+    try:
+        return keep(package.stem, made_of, make)
+    except OSError:  # a cache that may only be read, or is full
+        folder = Path(tempfile.mkdtemp(dir=_scratch()))
+        make(folder)
+        return folder
 
 
 def _compile_into(package: Path, folder: Path) -> None:

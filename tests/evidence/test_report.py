@@ -9,6 +9,7 @@ from _command import ane_book as command
 from _command import refused
 from _graph import nine_ops
 from ane_book import device
+from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.evidence import residency
 from ane_book.evidence.report import Settings, gather, page, read_report, write
@@ -101,6 +102,31 @@ def test_speed_is_taken_before_anything_loads_the_same_programs(subjects, tmp_pa
     shutil.copytree(subjects[0], own)  # which keeps what was found
     gather([own], Settings(timeout=300.0))
     assert done == ["measure_speed", "measure_each", "check_parity"]
+
+
+def test_first_loads_of_a_report_use_nothing_that_was_compiled_before(
+    subjects, tmp_path, monkeypatch
+):
+    """The executor is in Core ML's place, in a child that writes down what it compiles."""
+    log = tmp_path / "log"
+    child = (
+        "from ane_book import coreml, device; device.CAN_PREDICT = True\n"
+        "from ane_book.evidence.report import speed\n"
+        "real = coreml.Proxy.compileModel\n"
+        f"def told(path): open({str(log)!r}, 'a').write(path + '\\n'); return real(path)\n"
+        "coreml.Proxy.compileModel = staticmethod(told)\n"
+        "with coreml.enable(): speed.main()"
+    )
+    speeds = sys.modules["ane_book.evidence.report.speed"]
+    monkeypatch.setattr(speeds, "PROBE", [sys.executable, "-c", child])
+    bundle = Bundle.open(subjects[0])
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = speeds.measure_speed(bundle, "CPU_AND_NE", folder, 300.0)
+        assert found.failed is None and found.cold_s > 0 and found.warm_s > 0
+        compiled = log.read_text().split()
+        assert len(compiled) == number * len(bundle.manifest.packages), "once for both loads"
 
 
 def test_a_reader_is_told_that_names_of_ops_are_sent(report):

@@ -280,10 +280,3 @@ class TestKept:
         self.doubled(accumulator)
         assert cache.delete([entry.path.name])[0].path == entry.path and cache.entries() == []
         assert len(compiled) == 2
-
-    def test_a_folder_of_ones_own_takes_nothing_of_the_cache(self, compiled, accumulator, tmp_path):
-        self.doubled(accumulator)
-        own = tmp_path / "own"
-        own.mkdir()
-        assert self.doubled(accumulator, CoreMLBackend(folder=own)) == 2
-        assert len(compiled) == 2 and list(own.rglob("both.mlmodelc"))

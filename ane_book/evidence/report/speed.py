@@ -7,6 +7,7 @@ A load for the engine may take minutes, or the process with it (see `residency.c
 
 from collections.abc import Callable
 import json
+import os
 from pathlib import Path
 from statistics import median
 import sys
@@ -53,8 +54,11 @@ def main() -> None:
 
 
 def _backend(units: str) -> Backend:
-    """What was compiled for an earlier process is not used: the first load is to be a first one."""
-    return MILBackend() if units == EXECUTOR else CoreMLBackend(units, own_folder())
+    """Core ML's with a cache of this child's own: the first load uses nothing of an earlier one."""
+    if units == EXECUTOR:
+        return MILBackend()
+    os.environ["ANE_BOOK_CACHE"] = str(own_folder())
+    return CoreMLBackend(units)
 
 
 def _generation(session: Session) -> dict[str, float]:
