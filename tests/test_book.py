@@ -3,6 +3,7 @@
 Without a site in _build/html its tests are skipped. What a browser makes of it: test_book_seen.py.
 """
 
+import ast
 from functools import cache
 from pathlib import Path
 import re
@@ -52,6 +53,34 @@ def test_notebook_has_the_pages_code(page):
     ours = jupytext.read(ROOT / "book" / f"{page}.md")
     code = [cell for cell in cells(ours) if cell[0] == "code"]
     assert [cell for cell in cells(notebook) if cell[0] == "code"] == code
+
+
+OPENS = {"Session", "Tagger", "Embedder", "load"}
+
+
+def opened(code: str) -> list[str]:
+    """Calls that open a model on whatever this machine has, Core ML where that is."""
+    calls = [call for call in ast.walk(ast.parse(code)) if isinstance(call, ast.Call)]
+    found = []
+    for call in calls:
+        given = {keyword.arg for keyword in call.keywords}
+        name = ast.unparse(call.func).removeprefix("ane_book.")
+        if name in OPENS and not {"backend", "precision"} & given:
+            found.append(ast.unparse(call))
+    return found
+
+
+@each_notebook
+def test_a_page_says_what_runs_its_models(page):
+    """What a page asserts of the executor's numbers is not asserted of an engine's, on a Mac."""
+    notebook = nbformat.read(ROOT / "notebooks" / f"{page}.ipynb", as_version=4)
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    assert not [call for source in code if source[0] not in "!%" for call in opened(source)]
+
+
+def test_a_call_that_leaves_the_backend_open_is_found():
+    code = "a = ane_book.Session(b)\nc = [Tagger(x) for x in y]\nd = Tagger(x, backend='mil')"
+    assert opened(code) == ["ane_book.Session(b)", "Tagger(x)"]
 
 
 MYST = re.compile(r"\{[\w:-]+\}`|^:::|^```\{|^\([\w-]+\)=$", re.M)
