@@ -20,7 +20,8 @@ import warnings
 
 from _common import MODEL, record, weights_file
 from ane_book import MLProgram
-from ane_book.conversion.write.program import PackageWriter, lower
+from ane_book.conversion.write.lowering import lower
+from ane_book.conversion.write.program import PackageWriter
 from ane_book.host import causal_mask
 from ane_book.models import find, read_config
 from ane_book.models.base.decoder import block_weights

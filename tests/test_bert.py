@@ -1,7 +1,7 @@
 """BERT's encoders against `transformers`: the same weights, the same vectors."""
 
 from _encoders import SIZES, tiny_bert
-from ane_book.conversion.write.program import lower
+from ane_book.conversion.write.lowering import lower
 from ane_book.host import MASKED, text_mask
 from ane_book.models.base.decoder import block_weights
 from ane_book.models.base.encoder import LayerNorm

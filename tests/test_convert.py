@@ -15,7 +15,7 @@ from ane_book.bundle import Bundle, Recipe
 from ane_book.conversion.place.journal import Journal
 from ane_book.conversion.plan import plan
 from ane_book.conversion.plan.shards import head_splits, layer_ranges
-from ane_book.conversion.write import program
+from ane_book.conversion.write import lowering
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage
 from ane_book.host import causal_mask
@@ -279,7 +279,7 @@ class TestWholeOrNotAtAll:
         recipe = {"context": 32, "prefill": 8}
         made = []
         for name in "ab":
-            program._lowered.clear()  # each lowers its own
+            lowering._lowered.clear()  # each lowers its own
             made.append(ane_book.convert(str(folder), out=tmp_path / name, **recipe))
         one, two = made
         for name in one.manifest.files:
@@ -291,19 +291,19 @@ def test_modules_alike_but_for_weights_are_lowered_once(monkeypatch):
     class Own(layers.ScaledRMSNorm):
         """Of a caller, who may give another class this name."""
 
-    lowered, own = [], program._lower
-    monkeypatch.setattr(program, "_lowered", {})
-    monkeypatch.setattr(program, "_lower", lambda *a: lowered.append(a[0].scale) or own(*a))
+    lowered, own = [], lowering._lower
+    monkeypatch.setattr(lowering, "_lowered", {})
+    monkeypatch.setattr(lowering, "_lower", lambda *a: lowered.append(a[0].scale) or own(*a))
     wide, narrow = ({"x": torch.zeros(1, 8, 1, T)} for T in (4, 1))
     norms = [layers.ScaledRMSNorm(8, 1e-5, scale) for scale in (2.0, 2.0, 3.0)]
     with torch.no_grad():
         norms[1].weight += 1
-    one, same, other = (program.lower(norm, wide, ["y"]) for norm in norms)
+    one, same, other = (lowering.lower(norm, wide, ["y"]) for norm in norms)
     assert lowered == [2.0, 3.0]
     assert one is same and one.operations != other.operations
-    program.lower(norms[0], narrow, ["y"])
+    lowering.lower(norms[0], narrow, ["y"])
     for _ in range(2):
-        program.lower(Own(8, 1e-5, 4.0), wide, ["y"])
+        lowering.lower(Own(8, 1e-5, 4.0), wide, ["y"])
     assert lowered == [2.0, 3.0, 2.0, 4.0, 4.0]
 
 

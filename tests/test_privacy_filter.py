@@ -3,7 +3,7 @@
 import sys
 
 from _taggers import SIZES, tiny_tagger
-from ane_book.conversion.write.program import lower
+from ane_book.conversion.write.lowering import lower
 from ane_book.host import text_mask
 from ane_book.models.base.architecture import Tensor
 from ane_book.models.base.decoder import block_weights

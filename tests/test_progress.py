@@ -14,7 +14,7 @@ changed = {key for key, value in os.environ.items() if environment.get(key) != v
 logger = logging.getLogger("coremltools")
 print(changed, logger.level, filters == warnings.filters)
 
-from ane_book.conversion.write.program import lower
+from ane_book.conversion.write.lowering import lower
 import torch
 
 module = torch.nn.Conv2d(4, 4, 1)

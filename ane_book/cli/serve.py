@@ -82,8 +82,7 @@ def serve(
     from ane_book.options import parse_bytes
     from ane_book.runtime import choose_backend
 
-    limit = None if memory is None else parse_bytes(memory)
-    backend = None if backend == "auto" else backend
+    limit, backend = memory and parse_bytes(memory), None if backend == "auto" else backend
     choose_backend(backend, precision)  # refused before a conversion, not after it
     how = {"precision": precision, "backend": backend, "force": force}
     with ExitStack() as stack:

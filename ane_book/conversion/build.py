@@ -40,7 +40,6 @@ from ane_book.options import Recipe
 from ane_book.weights import TokenizerFiles, WeightSource
 import numpy as np
 import torch
-from torch import Tensor
 
 __all__ = ["BundleBuilder"]
 
@@ -207,7 +206,7 @@ class BundleBuilder:
         passed = self.golden.file(layers.stop).exists() or (self.partial / "golden.npz").exists()
         return passed and all(map(self._has, programs))
 
-    def _states(self, layers: range) -> Iterator[dict[str, Tensor]]:
+    def _states(self, layers: range) -> Iterator[dict[str, torch.Tensor]]:
         """The state dict of each layer."""
         for layer, state in enumerate(self.golden.layers(layers), layers.start + 1):
             yield state
@@ -234,13 +233,13 @@ class BundleBuilder:
         kind = find(self.config.architecture).kinds(self.config)[layer]
         return {name: pieces[name, kind] for name in self.functions}
 
-    def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, Tensor]) -> None:
+    def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, torch.Tensor]) -> None:
         """Write the package of a trunk; `state` is the state dict of the layer that begins."""
         first = {} if layer else decoder.end_weights(self.config, "first", self.read)
         behind = self.behind(layer - 1, pieces) if layer else {}
         write_trunk(path, self.config, self.recipe, pieces, layer, first, (behind, state))
 
-    def behind(self, layer: int, pieces: dict) -> dict[str, Tensor]:
+    def behind(self, layer: int, pieces: dict) -> dict[str, torch.Tensor]:
         """The parameters of what is behind the experts of a layer, its state dict's."""
         names = next(iter(self.parted(pieces, layer).values())).behind.parameters.values()
         return decoder.block_weights(self.config, layer, self.read, set(names))
@@ -276,7 +275,7 @@ class BundleBuilder:
             self._whole(program.package, lambda path, s=splits, w=weights: self.head(path, s, w))
         self._whole("golden.npz", self.golden.write)
 
-    def head_weights(self, splits: dict[int, int]) -> dict[str, Tensor]:
+    def head_weights(self, splits: dict[int, int]) -> dict[str, torch.Tensor]:
         """The state dict of a `Head` with these parts of the vocabulary."""
         first = sum(self.plan.splits[: min(splits)])
         rows = slice(first, first + sum(splits.values()))
@@ -293,7 +292,7 @@ class BundleBuilder:
         weight = decoder.norm_weight(self.config, self.read)
         write_norm(path, self.config, self.recipe, weight)
 
-    def head(self, path: Path, splits: dict[int, int], weights: dict[str, Tensor]) -> None:
+    def head(self, path: Path, splits: dict[int, int], weights: dict[str, torch.Tensor]) -> None:
         if self.recipe.partition != "projections":
             write_head(path, self.config, self.recipe, splits, weights)
             return

@@ -7,8 +7,9 @@ one stretch to another get names that are the same in every layer and function.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ane_book.conversion.write.lowering import Piece
 from ane_book.conversion.write.norms import operands
-from ane_book.conversion.write.program import Piece, value_type
+from ane_book.conversion.write.program import value_type
 
 __all__ = ["Cut", "cut_block", "pieces_of", "source"]
 

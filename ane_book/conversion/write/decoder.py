@@ -15,7 +15,8 @@ from pathlib import Path
 
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.experts import Parted, lower_parted
-from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Piece, Stored, lower
+from ane_book.conversion.write.lowering import Piece, lower
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Stored
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.decoder import Winner
 from ane_book.options import Recipe

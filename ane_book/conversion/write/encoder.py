@@ -11,13 +11,8 @@ from pathlib import Path
 
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.experts import Parted, lower_parted, trunk_weights
-from ane_book.conversion.write.program import (
-    FunctionWriter,
-    PackageWriter,
-    Piece,
-    Stored,
-    lower,
-)
+from ane_book.conversion.write.lowering import Piece, lower
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Stored
 from ane_book.models import find
 from ane_book.models.bert import BertConfig
 from ane_book.models.privacy_filter import PrivacyFilterConfig

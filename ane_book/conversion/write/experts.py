@@ -14,8 +14,9 @@ from pathlib import Path
 
 from ane_book.conversion.quantize import Scheme
 from ane_book.conversion.write.cut import pieces_of
+from ane_book.conversion.write.lowering import Piece, lower
 from ane_book.conversion.write.norms import operands
-from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Piece, lower
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter
 import torch
 from torch import Tensor, nn
 

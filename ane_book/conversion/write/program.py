@@ -6,47 +6,26 @@ coremltools half a minute for thirty layers takes it half a second for one. The 
 the program's protobuf (`MIL.proto`); weights stream into the weight file one layer at a time, and
 all functions of a package refer to the same bytes.
 
-`lower` is the usual path (`torch.jit.trace`, `ct.convert`) for one module; `PackageWriter` links
-the pieces. A test holds the result to the usual path on the whole model.
+`lowering.lower` makes a piece of one module; `PackageWriter` links the pieces. A test holds the
+result to the usual path on the whole model.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-import gc
-import hashlib
-import io
 import json
 from pathlib import Path
-import pickle
 import uuid
 
 from ane_book.conversion.quantize import SCHEMES, Encoded, Scheme, encode
-from ane_book.conversion.write.constants import inline_constants
-from ane_book.conversion.write.norms import join_norms, sharpen_epsilon
-from ane_book.mil.package.reader import Package
-from ane_book.mil.package.values import Constant
+from ane_book.conversion.write.lowering import OPSET, Piece
 from ane_book.progress import silent_coremltools
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-__all__ = ["FunctionWriter", "PackageWriter", "Piece", "Stored", "lower", "value_type"]
+__all__ = ["FunctionWriter", "PackageWriter", "Stored", "value_type"]
 
-OPSET = "CoreML8"  # iOS 18 / macOS 15
 SPECIFICATION_VERSION = 9
 WEIGHT_FILE = "@model_path/weights/weight.bin"
-KEPT = 256  # lowered modules, tens of kB each
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A lowered module: MIL ops, its inputs, the names of its outputs, and where its weights go."""
-
-    operations: list  # MIL_pb2.Operation
-    inputs: dict[str, tuple[int, ...]]  # shapes, by name
-    outputs: tuple[str, ...]
-    parameters: dict[str, str]  # name of a constant -> name of the module's parameter
 
 
 @dataclass(frozen=True)
@@ -70,129 +49,6 @@ class Stored:
                 value = operation.inputs[key].arguments.add().value
             code = value_type(dtype, shape).tensorType.dataType
             value.CopyFrom(_helper().create_file_value_tensor(WEIGHT_FILE, offset, shape, code))
-
-
-_lowered: dict[bytes, Piece] = {}
-
-
-class _Structure(pickle.Pickler):
-    """Equal bytes for modules lowered alike: a parameter, which is left open, counts by its
-    shape, any other tensor by what it holds."""
-
-    def reducer_override(self, value):
-        if isinstance(value, nn.Parameter):
-            return tuple, (tuple(value.shape),)
-        if isinstance(value, Tensor):
-            return tuple, ((*value.shape, value.detach().numpy().tobytes()),)
-        return NotImplemented
-
-
-def lower(
-    module: nn.Module,
-    inputs: dict[str, Tensor],
-    outputs: Sequence[str],
-    norm_epsilon: float = 0.0,
-    output_dtype: type = np.float16,
-) -> Piece:
-    """Lower a module to MIL in fp16, with its parameters left open.
-
-    inputs: examples by name, in the order of `module.forward`. outputs: names for its results.
-    norm_epsilon: eps of the module's norms, but for those that have another as their `eps`. Half
-    precision has 1e-5 to within 0.1 %, 1e-6 to within 1 % and 1e-10 not at all; MIL's layer_norm
-    takes eps in single precision, and gets it so.
-
-    What was lowered of the library's own modules is kept for the next conversion of this process:
-    other bits, another cache or another limit change no block, and lowering takes a third of a
-    small model's time. A class of the caller's may change under its name, in a notebook say.
-    """
-    module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
-    asked = module, inputs, list(outputs), norm_epsilon, output_dtype
-    if not type(module).__module__.startswith("ane_book."):
-        return _lower(*asked)
-    _Structure(key := io.BytesIO()).dump(asked)
-    digest = hashlib.sha256(key.getvalue()).digest()
-    if digest not in _lowered:
-        while len(_lowered) >= KEPT:
-            _lowered.pop(next(iter(_lowered)), None)
-        _lowered[digest] = _lower(*asked)
-    return _lowered[digest]
-
-
-@contextmanager
-def _spared_collector() -> Iterator[None]:
-    """coremltools collects garbage at every conversion; what was there before need not be seen."""
-    if gc.get_freeze_count():  # somebody else's, who would miss it
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-@_spared_collector()
-@silent_coremltools()
-def _lower(
-    module: nn.Module,
-    inputs: dict[str, Tensor],
-    outputs: list[str],
-    norm_epsilon: float,
-    output_dtype: type,
-) -> Piece:
-    import coremltools as ct
-
-    _randomize(module)
-    traced = torch.jit.trace(module, tuple(inputs.values()), check_trace=False)
-    passes = ct.PassPipeline()
-    passes.remove_passes({"common::fuse_conv_scale"})  # it changes weights, which here are open
-    model = ct.convert(
-        traced,
-        inputs=[ct.TensorType(n, x.shape, dtype=np.float16) for n, x in inputs.items()],
-        outputs=[ct.TensorType(n, dtype=output_dtype) for n in outputs],
-        minimum_deployment_target=ct.target.iOS18,
-        compute_units=ct.ComputeUnit.CPU_AND_NE,
-        skip_model_load=True,
-        pass_pipeline=passes,
-    )
-    spec = model.get_spec()
-    block = spec.mlProgram.functions["main"].block_specializations[OPSET]
-    package = Package.from_spec(spec, model.weights_dir)
-    parameters = _find_parameters(module, package)
-    operations = join_norms(list(block.operations))
-    own = [layer.eps for layer in module.modules() if hasattr(layer, "eps")]
-    sharpen_epsilon(operations, [norm_epsilon, *own])
-    inline_constants(operations, package, parameters)
-    shapes = {name: tuple(example.shape) for name, example in inputs.items()}
-    return Piece(operations, shapes, tuple(block.outputs), parameters)
-
-
-def _randomize(module: nn.Module) -> None:
-    """Distinct random weights: passes may fold special values (a norm of all ones vanishes)."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.normal_(generator=generator)
-
-
-def _find_parameters(module: nn.Module, package: Package) -> dict[str, str]:
-    """Match the program's constants with the module's parameters by their very bytes."""
-    by_bytes = {
-        (value.numel(), value.detach().half().numpy().tobytes()): name
-        for name, value in module.named_parameters()
-    }
-    found = {}
-    for operation in package.functions["main"].operations():
-        constant = operation.inputs.get("val", [None])[0]
-        if isinstance(constant, Constant) and constant.type.dtype == "fp16":
-            array = constant.array()
-            name = by_bytes.get((array.size, array.tobytes()))
-            if name:
-                found[operation.name] = name
-    if sorted(found.values()) != sorted(by_bytes.values()):
-        lost = sorted(set(by_bytes.values()) ^ set(found.values()))
-        raise RuntimeError(f"lowering did not keep these parameters as they are: {lost}")
-    return found
 
 
 def _helper():
