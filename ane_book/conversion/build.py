@@ -153,16 +153,16 @@ class BundleBuilder:
         return self._rounded(name, self.source.tensor(name))
 
     def _rounded(self, name: str, tensor: np.ndarray) -> np.ndarray:
-        """In fp16, if that can hold it; `name` is for the error. NumPy rounds alike, but slowly."""
-        half = torch.from_numpy(tensor if tensor.flags.writeable else tensor.copy()).half()
-        if not half.isfinite().all():
+        """In fp16, if that can hold it; `name` is for the error."""
+        half = tensor.astype(np.float16)
+        if not np.isfinite(half).all():
             raise InvalidWeights(
                 f"tensor {name} has values that are not finite in fp16 (beyond 65,504, inf or NaN)"
             )
-        return half.numpy()
+        return half
 
     def read(self, name: str) -> np.ndarray:
-        """The same numbers in float32."""
+        """The same numbers in float32, by torch, which is faster at it."""
         return torch.from_numpy(self._half(name)).float().numpy()
 
     @property
