@@ -190,7 +190,8 @@ def headline(predicted: dict) -> str:
     return (
         f"Of coremltools' own op tests in single precision, {single['passed']:,} of "
         f"{cases[id(single)]:,} give the values that these tests expect, to 0.0001, and "
-        f"{single['teeth']:,} would notice an executor that is 10 % off. In half precision, as Apple ships them, "
+        f"{single['teeth']:,} would notice an executor that is 10 % off. In half "
+        "precision, as Apple ships them, "
         f"{half['passed']:,} of {cases[id(half)]:,} do, but at a tolerance of 0.5 or 5 %, so that "
         f"only {half['teeth']:,} would notice; by size, half of them are within "
         f"{half['expected'][0]:.0e} of the range and 99 % within {half['expected'][1]:.0e}. Where "
