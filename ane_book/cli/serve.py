@@ -80,11 +80,9 @@ def serve(
     _check(host, api_key, socket, cors or [])
     _check_tasks(models, socket, stdin)
     from ane_book.options import parse_bytes
-    from ane_book.runtime import choose_backend
 
-    limit, backend = memory and parse_bytes(memory), None if backend == "auto" else backend
-    choose_backend(backend, precision)  # refused before a conversion, not after it
-    how = {"precision": precision, "backend": backend, "force": force}
+    limit = None if memory is None else parse_bytes(memory)
+    how = _how(precision, backend, force)
     with ExitStack() as stack:
         slots = 1 if cluster is None else _join(cluster, stack)
         found = [_model(each, cluster is not None, **how) for each in models]
@@ -132,6 +130,15 @@ def _check_tasks(models: list[str], socket: Path | None, stdin: bool) -> None:
         raise InvalidInput("--stdin takes one model, which generates text")
     if socket and "text-generation" not in tasks:
         raise InvalidInput("--socket takes a model that generates text, among others")
+
+
+def _how(precision: str, backend: str, force: bool) -> dict[str, str | bool | None]:
+    """How models are opened; a backend that cannot be is refused before a conversion."""
+    from ane_book.runtime import choose_backend
+
+    chosen = None if backend == "auto" else backend
+    choose_backend(chosen, precision)
+    return {"precision": precision, "backend": chosen, "force": force}
 
 
 def _answer_stdin(model: "Model") -> None:

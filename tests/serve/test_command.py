@@ -173,6 +173,10 @@ class TestRefusedAtTheStart:
     def test_a_model_beyond_the_limit(self, talker):
         assert "more than the limit" in refused("serve", str(talker.path), "--memory", "1KB")
 
+    @pytest.mark.parametrize("limit", ["", "many"])
+    def test_a_limit_that_is_no_size(self, talker, limit):
+        assert "error:" in refused("serve", str(talker.path), "--memory", limit)
+
     def test_a_port_that_is_taken(self, talker):
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = str(other.getsockname()[1])

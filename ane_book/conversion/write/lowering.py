@@ -75,8 +75,8 @@ def lower(
     _Structure(key := io.BytesIO()).dump(asked)
     digest = hashlib.sha256(key.getvalue()).digest()
     if digest not in _lowered:
-        while len(_lowered) >= KEPT:
-            _lowered.pop(next(iter(_lowered)), None)
+        if len(_lowered) >= KEPT:
+            _lowered.pop(next(iter(_lowered)))  # the first that came
         _lowered[digest] = _lower(*asked)
     return _lowered[digest]
 
