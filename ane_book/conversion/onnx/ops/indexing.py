@@ -81,6 +81,8 @@ def gather(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
 @operator("GatherElements")
 def gather_elements(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
     """MIL wants the other axes as long in x as in the indices."""
+    if is_bool(x):
+        return mb.cast(x=gather_elements(as_int(x), indices, axis=axis), dtype="bool")
     axis %= rank(x)
     for other, size in enumerate(indices.shape):
         if other != axis and int(size) < int(x.shape[other]):
@@ -90,6 +92,8 @@ def gather_elements(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
 
 @operator("GatherND", since=11)
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims=0) -> Tensor:
+    if is_bool(x):
+        return mb.cast(x=gather_nd(as_int(x), indices, batch_dims=batch_dims), dtype="bool")
     count = int(indices.shape[-1])
     sizes = np.array([int(s) for s in x.shape[batch_dims : batch_dims + count]], np.int32)
     return mb.gather_nd(x=x, indices=_from_zero(indices, sizes), batch_dims=batch_dims)
@@ -110,6 +114,10 @@ REDUCTIONS = {b"none": "update", b"add": "add", b"mul": "mul", b"max": "max", b"
 def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, *, axis=0, reduction=b"none"
 ) -> Tensor:
+    if is_bool(x):
+        how = {"axis": axis, "reduction": reduction}
+        made = scatter_elements(as_int(x), indices, as_int(updates), **how)
+        return mb.cast(x=made, dtype="bool")
     places = _from_zero(indices, x.shape[axis])
     how = {"axis": axis % rank(x), "mode": REDUCTIONS[reduction]}
     return mb.scatter_along_axis(data=x, indices=places, updates=updates, **how)
@@ -117,6 +125,9 @@ def scatter_elements(
 
 @operator("ScatterND")
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction=b"none") -> Tensor:
+    if is_bool(x):
+        made = scatter_nd(as_int(x), indices, as_int(updates), reduction=reduction)
+        return mb.cast(x=made, dtype="bool")
     sizes = np.array([int(s) for s in x.shape[: int(indices.shape[-1])]], np.int32)
     places = _from_zero(indices, sizes)
     return mb.scatter_nd(data=x, indices=places, updates=updates, mode=REDUCTIONS[reduction])
