@@ -60,7 +60,8 @@ class Borders:
                 x = mb.not_equal(x=x, y=np.int32(0))
             elif self._real is types.fp16 and is_float(x):
                 x = mb.cast(x=x, dtype="fp32")
-            self._walk.values[name] = Value(x if shape else mb.squeeze(x=x), dtype)
+            x = x if shape else mb.squeeze(x=x)
+            self._walk.values[name] = Value(x, dtype, frozenset({name}))
 
     def leave(self) -> list[Var]:
         """The outputs of the program, under the graph's names."""
@@ -108,9 +109,7 @@ def _shape(feature, given: tuple[int, ...] | None, walk: Walk) -> tuple[int, ...
     """The sizes of an input, as the graph or the caller has them."""
     tensor = feature.type.tensor_type
     where = f"{walk.path}: input {feature.name!r}"
-    declared = [
-        d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim
-    ]
+    declared = [_size(dimension) for dimension in tensor.shape.dim]
     fits = given is not None and len(given) == len(declared)
     fits = fits and all(isinstance(d, str) or d == g for d, g in zip(declared, given, strict=True))
     if given is not None and tensor.HasField("shape") and not fits:
@@ -128,6 +127,13 @@ def _shape(feature, given: tuple[int, ...] | None, walk: Walk) -> tuple[int, ...
             "that are not empty"
         )
     return tuple(sizes)
+
+
+def _size(dimension) -> int | str:
+    """A size, or what stands for one that is left open; for PaddlePaddle that is -1."""
+    if dimension.HasField("dim_value") and dimension.dim_value >= 0:
+        return dimension.dim_value
+    return dimension.dim_param or "?"
 
 
 def _said(sizes) -> str:

@@ -1,20 +1,25 @@
 """What is known of a graph when it is converted: constants, and all that is computed of them.
 
 Exported graphs compute shapes as they go (Shape, Gather, Concat, Reshape). With the sizes of the
-inputs known, all of that is, and onnx's own reference evaluator finds it.
+inputs known, all of that is, and onnx's own reference evaluator finds it. What the evaluator lacks
+is found by the operator's own function (`ane_book.conversion.onnx.walk`).
 """
 
 from ane_book.conversion.onnx.ops import Unsayable
 from ane_book.conversion.onnx.values import Value
-from ane_book.weights.onnx.evaluate import NotComputed, evaluate
+from ane_book.weights.onnx.evaluate import NotComputed, TooLarge, evaluate
 import numpy as np
 
-__all__ = ["fold", "is_foldable"]
+__all__ = ["NotFolded", "fold", "is_foldable"]
 
 #: Operators that look at no more than the shape or type of these inputs.
 SHAPE_ALONE = {"Shape": {0}, "Size": {0}, "EyeLike": {0}, "CastLike": {1}, "ConstantOfShape": set()}
 RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
 RANDOM |= {"RandomUniformLike"}
+
+
+class NotFolded(Unsayable):
+    """The reference evaluator does not compute it; the operator's own function may."""
 
 
 def is_foldable(node, inputs: list[Value | None]) -> bool:
@@ -26,7 +31,7 @@ def is_foldable(node, inputs: list[Value | None]) -> bool:
 
 
 def fold(node, inputs: list[Value | None], opset: int) -> list[np.ndarray]:
-    """The node's results. Raises Unsayable."""
+    """The node's results. Raises NotFolded, and Unsayable where they would be too large."""
     given = {
         name: value.data if value.is_known else np.broadcast_to(value.dtype.type(0), value.shape)
         for name, value in zip(node.input, inputs, strict=True)
@@ -34,5 +39,7 @@ def fold(node, inputs: list[Value | None], opset: int) -> list[np.ndarray]:
     }
     try:
         return evaluate(node, given, opset)
-    except NotComputed as error:
+    except TooLarge as error:
         raise Unsayable(str(error)) from None
+    except NotComputed as error:
+        raise NotFolded(str(error)) from None

@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 
 from ane_book.conversion.onnx.ops import OPERATORS
+from ane_book.conversion.onnx.order import all_nodes, put_in_order
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights.onnx.file import ModelFile
 import numpy as np
@@ -26,15 +27,18 @@ class Source:
     def __init__(self, path: Path):
         """Raises InvalidInput, InvalidWeights and UnsupportedModel."""
         self.path, self._file = path, ModelFile(path)
+        for part in (self._file.model.graph, *self._file.model.functions):
+            put_in_order(part)
         model = _carried_over(self._file.model, path)
         self.model = _expanded(_inlined(model, path), path)
         self.graph, self.opset = self.model.graph, opset_of(self.model)
 
-    def constants(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The graph's, by name, in ONNX's types."""
-        if self.graph.sparse_initializer:
+    def constants(self, graph=None) -> Iterator[tuple[str, np.ndarray]]:
+        """Those of the graph, or of one in it, by name, in ONNX's types."""
+        graph = graph or self.graph
+        if graph.sparse_initializer:
             raise UnsupportedModel(f"{self.path} has sparse constants: store them dense")
-        for tensor in self.graph.initializer:
+        for tensor in graph.initializer:
             yield tensor.name, self.array(tensor)
 
     def array(self, tensor) -> np.ndarray:
@@ -117,7 +121,7 @@ def _expanded(model, path: Path):
 
     opset, left = opset_of(model), 8  # a definition may use others that are defined so
     while left:
-        nodes = [node for node in model.graph.node if node.domain in ONNX_DOMAINS]
+        nodes = [node for node in all_nodes(model.graph) if node.domain in ONNX_DOMAINS]
         nodes = [node for node in nodes if is_written_out(node.op_type, opset)]
         if not nodes:
             break

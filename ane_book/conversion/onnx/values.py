@@ -26,6 +26,7 @@ class Value:
 
     data: np.ndarray | Var
     dtype: np.dtype
+    origins: frozenset[str] = frozenset()  # the graph's inputs that it rests on; none where known
 
     @property
     def is_known(self) -> bool:

@@ -9,7 +9,7 @@ from inspect import Parameter
 import re
 from typing import get_args
 
-from ane_book.conversion.onnx.fold import fold, is_foldable
+from ane_book.conversion.onnx.fold import NotFolded, fold, is_foldable
 from ane_book.conversion.onnx.ops import OPERATORS, Constant, Operator, Unsayable
 from ane_book.conversion.onnx.ops._common import Var, in_mil, is_bool, is_float, mb
 from ane_book.conversion.onnx.source import ONNX_DOMAINS, Source
@@ -75,29 +75,76 @@ class Walk:
     def _results(self, node, inputs: list[Value | None]) -> list[Value]:
         if node.domain not in ONNX_DOMAINS:
             raise Unsayable(f"an operator of {node.domain}, not one of ONNX's own")
+        if node.op_type == "If" and inputs and inputs[0] is not None and inputs[0].is_known:
+            return self._branch(node, inputs[0].data)
         if node.op_type in CONTROL_FLOW:
             raise Unsayable("control flow: export the model for one path and one length")
         schema = self._schema(node)
         if is_foldable(node, inputs):
-            return [Value(array, array.dtype) for array in self._folded(node, inputs)]
+            try:
+                return [Value(array, array.dtype) for array in self._folded(node, inputs)]
+            except NotFolded as error:
+                return self._computed(node, inputs, schema, error)
+        return self._named(node, self._made(node, inputs, schema))
+
+    def _branch(self, node, condition: np.ndarray) -> list[Value]:
+        """What an `If` gives by the branch that a known condition takes."""
+        if condition.size != 1:
+            raise Unsayable(f"a condition of {condition.size} values")
+        wanted = "then_branch" if condition.item() else "else_branch"
+        branch = next((a.g for a in node.attribute if a.name == wanted), None)
+        if branch is None:
+            raise Unsayable(f"an If without its {wanted}")
+        outer = self.values  # names that the branch gives are of no use behind it
+        self.values = outer | {n: Value(a, a.dtype) for n, a in self.source.constants(branch)}
+        try:
+            for inner in branch.node:
+                self._convert(inner)
+            return [self._find(feature.name, node) for feature in branch.output]
+        finally:
+            self.values = outer
+
+    def _computed(self, node, inputs, schema, error: NotFolded) -> list[Value]:
+        """Results of known operands that onnx does not compute, by the operator's own function.
+
+        coremltools works out what it makes of them, in a MIL function that is thrown away. Where it
+        does not, the program computes them when it runs.
+        """
+        from coremltools import target
+        from coremltools.converters.mil.mil import Function
+
+        try:
+            with Function({}, opset_version=target.iOS18):
+                made = self._made(node, inputs, schema)
+        except Unsayable as reason:
+            raise Unsayable(f"{error}; nor is it given {reason}") from None
+        found = [value.data if value.is_known else value.data.val for value in made]
+        if any(array is None for array in found):
+            return self._named(node, self._made(node, inputs, schema))
+        return [
+            Value(np.asarray(array).astype(value.dtype), value.dtype)
+            for array, value in zip(found, made, strict=True)
+        ]
+
+    def _made(self, node, inputs: list[Value | None], schema) -> list[Value]:
+        """The results of a node, computed by the MIL function that is being built."""
         operator = self._operator(node, schema)
         dtypes = _declared(schema, node, inputs)
         arguments = self._arguments(node, operator, inputs)
         keywords = self._keywords(node, operator, dtypes, schema.since_version)
         made = _call(operator, arguments, keywords)
         made = [mb.identity(x=x) if any(x is a for a in arguments) else x for x in made]
+        origins = frozenset().union(*(v.origins for v in inputs if v is not None))
         return [
-            self._result(node.op_type, x, dtype, name)
-            for x, dtype, name in zip(made, dtypes, node.output, strict=False)
+            _result(node.op_type, x, dtype, origins) for x, dtype in zip(made, dtypes, strict=False)
         ]
 
-    def _result(self, op: str, x: Var, dtype: np.dtype | None, name: str) -> Value:
-        """A result in its type, called in the program what it is called in the graph."""
-        if isinstance(x, np.ndarray):  # an empty tensor, which Core ML does not have
-            return Value(x.astype(dtype or x.dtype), dtype or x.dtype)
-        x = wrapped(x, dtype or _of(x), op)
-        x.name = self.name(name)
-        return Value(x, dtype or _of(x))
+    def _named(self, node, made: list[Value]) -> list[Value]:
+        """The results, called in the program what they are called in the graph."""
+        for value, name in zip(made, node.output, strict=False):
+            if not value.is_known:
+                value.data.name = self.name(name)
+        return made
 
     def _folded(self, node, inputs: list[Value | None]) -> list[np.ndarray]:
         if node.op_type == "Constant" and [a.name for a in node.attribute] == ["value"]:
@@ -133,31 +180,21 @@ class Walk:
         if len(inputs) > len(operator.parameters):
             raise Unsayable(f"{len(inputs)} inputs")
         arguments = []
-        for value, name, parameter in zip(inputs, node.input, operator.parameters, strict=False):
+        for value, parameter in zip(inputs, operator.parameters, strict=False):
             if value is not None and not value.is_known and _is_constant(parameter):
-                origins = sorted(self._origins(name))
-                reason = (
-                    f"input {parameter.name!r} that is known only when the program runs: it rests "
-                    f"on {', '.join(origins)}"
-                )
-                raise NeedsConstant(self._say(node, inputs, reason), origins)
+                raise self._unknown(node, inputs, parameter.name, sorted(value.origins))
             arguments.append(_argument(value, parameter))
         return arguments
 
-    def _origins(self, name: str) -> set[str]:
-        """The inputs of the graph that a value rests on, what is known left out."""
-        makers = {output: node for node in self.graph.node for output in node.output}
-        found, seen, todo = set(), set(), [name]
-        while todo:
-            name = todo.pop()
-            if name in seen or not name or self.values[name].is_known:
-                continue
-            seen.add(name)
-            if name in makers:
-                todo.extend(makers[name].input)
-            else:
-                found.add(name)
-        return found
+    def _unknown(self, node, inputs, name: str, origins: list[str]) -> Exception:
+        """The error where an input has to be known, and rests on these of the graph's."""
+        if not origins:
+            return Unsayable(f"input {name!r}, which coremltools does not compute of constants")
+        reason = (
+            f"input {name!r} that is known only when the program runs: it rests on "
+            f"{', '.join(origins)}"
+        )
+        return NeedsConstant(self._say(node, inputs, reason), origins)
 
     def _keywords(self, node, operator: Operator, dtypes: list, since: int) -> dict:
         """The attributes, and what else the function asks for by name."""
@@ -228,6 +265,14 @@ def _call(operator: Operator, arguments: list, keywords: dict) -> list[Var]:
         reason = str(error).strip() or type(error).__name__
         raise Unsayable(f"what MIL does not take: {reason}") from error
     return list(made) if isinstance(made, tuple | list) else [made]
+
+
+def _result(op: str, x: Var, dtype: np.dtype | None, origins: frozenset[str]) -> Value:
+    """A result in its type."""
+    if isinstance(x, np.ndarray):  # an empty tensor, which Core ML does not have
+        return Value(x.astype(dtype or x.dtype), dtype or x.dtype)
+    x = wrapped(x, dtype or _of(x), op)
+    return Value(x, dtype or _of(x), origins)
 
 
 def _declared(schema, node, inputs: list[Value | None]) -> list[np.dtype | None]:

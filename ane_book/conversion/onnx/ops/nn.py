@@ -1,7 +1,5 @@
 """Convolutions, pools and norms."""
 
-from itertools import product
-
 import numpy as np
 
 from . import Constant, Unsayable, operator
@@ -121,25 +119,18 @@ def _overhang(x: Tensor, kernel, strides, dilations, room, ceil_mode: int) -> li
     return wider
 
 
-def _shifted(x: Tensor, kernel, strides, dilations, fill: float, room) -> list[Tensor]:
-    """For each place in the window, the values that stand there; for dilated windows."""
+def _pooled(x: Tensor, kernel, strides, dilations, room, fill: float, join) -> Tensor:
+    """What `join`, one of MIL's operators of two, makes of each window; for dilated windows.
+
+    An axis at a time, so that a window of k x k takes k + k slices.
+    """
     sides = [(0, 0), (0, 0), *room]
     x = mb.pad(x=x, pad=_flat(sides), mode="constant", constant_val=np.float32(fill))
-    sizes = [int(size) for size in x.shape]
-    counts = [
-        (size - (k - 1) * d - 1) // s + 1
-        for size, k, d, s in zip(sizes[2:], kernel, dilations, strides, strict=True)
-    ]
-    found = []
-    for place in product(*map(range, kernel)):
-        begin = [p * d for p, d in zip(place, dilations, strict=True)]
-        end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, counts, strides, strict=True)]
-        found.append(
-            mb.slice_by_index(
-                x=x, begin=[0, 0, *begin], end=sizes[:2] + end, stride=[1, 1, *strides]
-            )
-        )
-    return found
+    for axis, (k, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True), 2):
+        reach = int(x.shape[axis]) - (k - 1) * dilation  # the first values of windows lie before it
+        places = [sliced(x, axis, d, d + reach, stride) for d in range(0, k * dilation, dilation)]
+        x = joined(places, join)
+    return x
 
 
 @operator("MaxPool")
@@ -155,7 +146,7 @@ def max_pool(
     strides, dilations, room = _window(x, kernel_shape, strides, pads, dilations, auto_pad)
     room = _overhang(x, kernel_shape, strides, dilations, room, ceil_mode)
     if set(dilations) != {1}:
-        return joined(_shifted(x, kernel_shape, strides, dilations, -np.inf, room), mb.maximum)
+        return _pooled(x, kernel_shape, strides, dilations, room, -np.inf, mb.maximum)
     return mb.max_pool(
         x=x, kernel_sizes=list(kernel_shape), strides=strides, pad_type="custom", pad=_flat(room)
     )
@@ -187,8 +178,7 @@ def average_pool(
 def _dilated_mean(x: Tensor, kernel, strides, dilations, room) -> Tensor:
     ones = mb.add(x=mb.mul(x=x, y=np.float32(0)), y=np.float32(1))
     total, count = (
-        joined(_shifted(values, kernel, strides, dilations, 0, room), mb.add)
-        for values in (x, ones)
+        _pooled(values, kernel, strides, dilations, room, 0, mb.add) for values in (x, ones)
     )
     return mb.real_div(x=total, y=count)
 
@@ -202,7 +192,7 @@ def lp_pool(
     strides, dilations, room = _window(x, kernel_shape, strides, pads, dilations, auto_pad)
     room = _overhang(x, kernel_shape, strides, dilations, room, ceil_mode)
     powers = mb.pow(x=mb.abs(x=x), y=np.float32(p))
-    total = joined(_shifted(powers, kernel_shape, strides, dilations, 0, room), mb.add)
+    total = _pooled(powers, kernel_shape, strides, dilations, room, 0, mb.add)
     return mb.pow(x=total, y=np.float32(1 / p))
 
 
