@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from ane_book.conversion.onnx.ops import Unsayable
 from ane_book.conversion.onnx.ops._common import (
+    MOST_AXES,
     Var,
     in_mil,
     is_bool,
@@ -22,8 +23,6 @@ from ane_book.errors import InvalidInput, UnsupportedModel
 import numpy as np
 
 __all__ = ["Borders"]
-
-MOST_AXES = 5
 
 
 class Borders:

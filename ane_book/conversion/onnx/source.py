@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 
 from ane_book.conversion.onnx.ops import OPERATORS
-from ane_book.conversion.onnx.order import all_nodes, put_in_order
+from ane_book.conversion.onnx.order import all_nodes, put_in_order, set_nodes
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights.onnx.file import ModelFile
 import numpy as np
@@ -86,12 +86,37 @@ def _carried_over(model, path: Path):
     from onnx.version_converter import convert_version
 
     try:
+        if opset < 7:
+            _spread_slopes(model)
         return convert_version(model, OLDEST)
     except Exception as error:  # RuntimeError and others of its own, from C++
         first = str(error).strip().splitlines()[0]
         raise UnsupportedModel(
             f"{path} is of opset {opset}, and onnx cannot carry it over to {OLDEST}: {first}"
         ) from None
+
+
+def _spread_slopes(model) -> None:
+    """Say of which axis the slopes of PRelu are: of the channels before opset 7, since then of the
+    last. Raises ValueError."""
+    from onnx import helper, shape_inference
+
+    graph = shape_inference.infer_shapes(model).graph
+    tensors = {f.name: f.type.tensor_type for f in [*graph.input, *graph.value_info]}
+    ranks = {name: len(t.shape.dim) for name, t in tensors.items() if t.HasField("shape")}
+    ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    nodes = []
+    for node in model.graph.node:
+        if node.op_type == "PRelu" and ranks.get(node.input[1]) == 1:
+            rank = ranks.get(node.input[0])
+            if rank is None:
+                raise ValueError(f"it does not infer the rank of {node.input[0]!r}")
+            if rank > 2:
+                axes, spread = list(range(1, rank - 1)), f"{node.output[0]}_slopes"
+                nodes.append(helper.make_node("Unsqueeze", [node.input[1]], [spread], axes=axes))
+                node.input[1] = spread
+        nodes.append(node)
+    set_nodes(model.graph, nodes)
 
 
 def _inlined(model, path: Path):

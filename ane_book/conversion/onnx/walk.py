@@ -5,13 +5,23 @@ A node that cannot be said in MIL ends it, with one error that names node, input
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import partial
 from inspect import Parameter
 import re
 from typing import get_args
 
 from ane_book.conversion.onnx.fold import NotFolded, fold, is_foldable
 from ane_book.conversion.onnx.ops import OPERATORS, Constant, Operator, Unsayable
-from ane_book.conversion.onnx.ops._common import Var, in_mil, is_bool, is_float, mb
+from ane_book.conversion.onnx.ops._axes import EACH_NUMBER, few_axes, is_high, with_few_axes
+from ane_book.conversion.onnx.ops._common import (
+    Var,
+    in_mil,
+    is_bool,
+    is_float,
+    mb,
+    reshaped,
+    shape_of,
+)
 from ane_book.conversion.onnx.source import ONNX_DOMAINS, Source
 from ane_book.conversion.onnx.values import Value, wrapped
 from ane_book.errors import InvalidWeights, UnsupportedOp
@@ -132,12 +142,14 @@ class Walk:
         dtypes = _declared(schema, node, inputs)
         arguments = self._arguments(node, operator, inputs)
         keywords = self._keywords(node, operator, dtypes, schema.since_version)
-        made = _call(operator, arguments, keywords)
-        made = [mb.identity(x=x) if any(x is a for a in arguments) else x for x in made]
         origins = frozenset().union(*(v.origins for v in inputs if v is not None))
-        return [
-            _result(node.op_type, x, dtype, origins) for x, dtype in zip(made, dtypes, strict=False)
-        ]
+        with few_axes():
+            made = _call(node.op_type, arguments, keywords)
+            made = [_copied(x) if any(x is a for a in arguments) else x for x in made]
+            return [
+                _result(node.op_type, x, dtype, origins)
+                for x, dtype in zip(made, dtypes, strict=False)
+            ]
 
     def _named(self, node, made: list[Value]) -> list[Value]:
         """The results, called in the program what they are called in the graph."""
@@ -257,10 +269,19 @@ def _argument(value: Value | None, parameter: Parameter):
     return value.data if _is_constant(parameter) else in_mil(value.data)
 
 
-def _call(operator: Operator, arguments: list, keywords: dict) -> list[Var]:
+def _copied(x: Var) -> Var:
+    """What is given on under another name."""
+    return reshaped(x, shape_of(x)) if is_high(x) else mb.identity(x=x)
+
+
+def _call(op: str, arguments: list, keywords: dict) -> list[Var]:
     """The results of an operator's function; what the builder refuses is Unsayable."""
+    function = partial(OPERATORS[op].function, **keywords)
     try:
-        made = operator.function(*arguments, **keywords)
+        if op in EACH_NUMBER and is_high(*arguments):
+            made = with_few_axes(function, arguments)
+        else:
+            made = function(*arguments)
     except REFUSALS as error:
         reason = str(error).strip() or type(error).__name__
         raise Unsayable(f"what MIL does not take: {reason}") from error

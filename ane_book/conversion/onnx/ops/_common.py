@@ -11,6 +11,7 @@ with silent_coremltools():
     from coremltools.converters.mil.mil import Builder as mb
     from coremltools.converters.mil.mil import Var, types
 
+MOST_AXES = 5  # that Core ML has of a tensor
 
 Tensor = Var | np.ndarray
 
@@ -93,8 +94,16 @@ def all_axes(axes, count: int) -> list[int]:
     return [int(axis) % count for axis in np.asarray(axes).reshape(-1)]
 
 
+def shape_of(x: Tensor) -> list[int]:
+    return [int(size) for size in x.shape]
+
+
 def reshaped(x: Tensor, shape) -> Tensor:
-    """x in another shape; MIL takes no empty one."""
+    """x in another shape; MIL takes no empty one. Of more axes than Core ML has, see `_axes`."""
+    if isinstance(x, np.ndarray | np.generic):
+        return x.reshape([int(size) for size in shape])
+    if rank(x) > MOST_AXES:
+        x = x.op.x
     if len(shape):
         return mb.reshape(x=x, shape=np.array(shape, np.int32))
     return mb.squeeze(x=x) if rank(x) else x

@@ -1,9 +1,14 @@
 """Parts of tensors: slices, what indices name, and what is written there."""
 
+from functools import partial
+from math import prod
+
 import numpy as np
 
 from . import Constant, operator
+from ._axes import is_high, on_axis
 from ._common import (
+    MOST_AXES,
     Tensor,
     all_axes,
     as_int,
@@ -13,6 +18,7 @@ from ._common import (
     rank,
     reshaped,
     select,
+    shape_of,
     sliced,
 )  # fmt: skip
 
@@ -38,6 +44,8 @@ def slice_(
 
 
 def _slice(x: Tensor, axis: int, taken: slice) -> Tensor:
+    if is_high(x):
+        return on_axis(x, axis, partial(_slice, axis=1, taken=taken))
     size = int(x.shape[axis])
     chosen = range(size)[taken]
     if not len(chosen):
@@ -59,6 +67,10 @@ def split(
         each = -(-size // (num_outputs or outputs))
         split = [min(each, size - at) for at in range(0, size, each)]
     sizes = [int(part) for part in split]
+    if is_high(x):
+        ends = np.cumsum(sizes).tolist()
+        places = [slice(end - part, end) for part, end in zip(sizes, ends, strict=True)]
+        return tuple(_slice(x, axis % rank(x), place) for place in places)
     full = [part for part in sizes if part]
     parts = iter(mb.split(x=x, split_sizes=full, axis=axis) if len(full) > 1 else [x])
     return tuple(next(parts) if part else _empty(x, axis) for part in sizes)
@@ -73,6 +85,10 @@ def _empty(x: Tensor, axis: int) -> np.ndarray:
 
 @operator("Gather")
 def gather(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
+    if rank(x) + rank(indices) - 1 > MOST_AXES or is_high(x, indices):
+        flat = reshaped(indices, [-1])
+        new = shape_of(indices)
+        return on_axis(x, axis % rank(x), partial(gather, indices=flat, axis=1), new)
     if is_bool(x):
         return mb.cast(x=gather(as_int(x), indices, axis=axis), dtype="bool")
     return mb.gather(x=x, indices=_from_zero(indices, x.shape[axis]), axis=axis)
@@ -92,9 +108,14 @@ def gather_elements(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
 
 @operator("GatherND", since=11)
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims=0) -> Tensor:
+    *places, count = shape_of(indices)
+    rest = shape_of(x)[batch_dims + count :]
+    high = is_high(x, indices) or len(places) + len(rest) > MOST_AXES
+    if high and not batch_dims and count < MOST_AXES:
+        rows = reshaped(x, [*shape_of(x)[:count], prod(rest)])
+        return reshaped(gather_nd(rows, reshaped(indices, [-1, count])), [*places, *rest])
     if is_bool(x):
         return mb.cast(x=gather_nd(as_int(x), indices, batch_dims=batch_dims), dtype="bool")
-    count = int(indices.shape[-1])
     sizes = np.array([int(s) for s in x.shape[batch_dims : batch_dims + count]], np.int32)
     return mb.gather_nd(x=x, indices=_from_zero(indices, sizes), batch_dims=batch_dims)
 

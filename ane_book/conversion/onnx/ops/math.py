@@ -95,13 +95,9 @@ def leaky_relu(x: Tensor, *, alpha=0.01) -> Tensor:
 
 @operator("PRelu")
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    """One slope a channel is MIL's own form."""
-    channels = int(x.shape[1]) if rank(x) > 2 else 0
-    if (
-        isinstance(slope, np.ndarray)
-        and channels
-        and slope.shape == (channels, *[1] * (rank(x) - 2))
-    ):
+    """One slope a channel is MIL's own form, of images alone."""
+    known = isinstance(slope, np.ndarray)
+    if known and rank(x) == 4 and slope.shape == (int(x.shape[1]), 1, 1):
         return mb.prelu(x=x, alpha=slope.reshape(-1))
     low = mb.mul(x=mb.minimum(x=x, y=_like(x, 0)), y=slope)
     return mb.add(x=mb.maximum(x=x, y=_like(x, 0)), y=low)

@@ -1,9 +1,23 @@
 """Sums and their like along axes."""
 
+from math import prod
+
 import numpy as np
 
 from . import Constant, operator
-from ._common import Tensor, all_axes, as_float, as_int, is_bool, is_float, mb, rank
+from ._axes import is_high, transposed
+from ._common import (
+    Tensor,
+    all_axes,
+    as_float,
+    as_int,
+    is_bool,
+    is_float,
+    mb,
+    rank,
+    reshaped,
+    shape_of,
+)
 
 
 def _reduced(x: Tensor, axes, keepdims: int, noop_with_empty_axes: int, reduce) -> Tensor:
@@ -14,7 +28,13 @@ def _reduced(x: Tensor, axes, keepdims: int, noop_with_empty_axes: int, reduce) 
     if not rank(x):  # of a number there is one
         return mb.squeeze(x=reduce(mb.expand_dims(x=x, axes=[0]), [0], False), axes=None)
     chosen = all_axes(named if len(named) else None, rank(x))
-    return reduce(x, chosen, bool(keepdims))
+    if not is_high(x):
+        return reduce(x, chosen, bool(keepdims))
+    sizes = shape_of(x)
+    rest = [axis for axis in range(rank(x)) if axis not in chosen]
+    rows = reshaped(transposed(x, rest + chosen), [-1, prod(sizes[axis] for axis in chosen)])
+    kept = [1 if axis in chosen else size for axis, size in enumerate(sizes)]
+    return reshaped(reduce(rows, [1], False), kept if keepdims else [sizes[axis] for axis in rest])
 
 
 def _define(name: str, before, mil_name: str, after) -> None:

@@ -1,9 +1,14 @@
 """Shapes, places and types of tensors."""
 
+from functools import partial
+from math import prod
+
 import numpy as np
 
 from . import Constant, Unsayable, operator
+from ._axes import is_high, on_axis, split_at, transposed
 from ._common import (
+    MOST_AXES,
     Tensor,
     all_axes,
     as_float,
@@ -15,6 +20,7 @@ from ._common import (
     rank,
     reshaped,
     select,
+    shape_of,
     sliced,
 )
 
@@ -26,16 +32,20 @@ def identity(x: Tensor) -> Tensor:
 
 @operator("Concat", since=4)
 def concat(*tensors: Tensor, axis: int) -> Tensor:
-    if is_bool(tensors[0]):
-        return mb.cast(x=concat(*map(as_int, tensors), axis=axis), dtype="bool")
     full = [x for x in tensors if 0 not in x.shape]
+    if is_high(full[0]):
+        before, after = split_at(shape_of(full[0]), axis % rank(full[0]))
+        seen = [reshaped(x, [prod(before), int(x.shape[axis]), prod(after)]) for x in full]
+        return reshaped(concat(*seen, axis=1), [*before, -1, *after])
+    if is_bool(full[0]):
+        return mb.cast(x=concat(*map(as_int, full), axis=axis), dtype="bool")
     return mb.concat(values=full, axis=axis) if len(full) > 1 else mb.identity(x=full[0])
 
 
 @operator("Transpose")
 def transpose(x: Tensor, *, perm=None) -> Tensor:
     perm = list(range(rank(x)))[::-1] if perm is None else perm
-    return mb.transpose(x=x, perm=perm) if rank(x) > 1 else mb.identity(x=x)
+    return transposed(x, perm) if rank(x) > 1 else mb.identity(x=x)
 
 
 @operator("Reshape", since=5)
@@ -60,13 +70,19 @@ def squeeze(x: Tensor, axes: Constant | None = None) -> Tensor:
         if axes is None
         else all_axes(axes, rank(x))
     )
+    if is_high(x):
+        return reshaped(x, [size for axis, size in enumerate(sizes) if axis not in gone])
     return mb.squeeze(x=x, axes=gone) if gone else mb.identity(x=x)
 
 
 @operator("Unsqueeze")
 def unsqueeze(x: Tensor, axes: Constant) -> Tensor:
     new = np.asarray(axes).reshape(-1)
-    return mb.expand_dims(x=x, axes=all_axes(new, rank(x) + len(new)))
+    new = all_axes(new, rank(x) + len(new))
+    if rank(x) + len(new) > MOST_AXES:
+        sizes = iter(shape_of(x))
+        return reshaped(x, [1 if a in new else next(sizes) for a in range(rank(x) + len(new))])
+    return mb.expand_dims(x=x, axes=new)
 
 
 @operator("Expand")
@@ -75,15 +91,19 @@ def expand(x: Tensor, shape: Constant) -> Tensor:
     want = np.broadcast_shapes(tuple(int(s) for s in shape), tuple(int(s) for s in x.shape))
     new = len(want) - rank(x)
     if new:
-        x = mb.expand_dims(x=x, axes=list(range(new)))
+        x = unsqueeze(x, np.arange(new))
     times = [size // int(old) for size, old in zip(want, x.shape, strict=True)]
     return tile(x, np.array(times))
 
 
 @operator("Tile", since=6)
 def tile(x: Tensor, repeats: Constant) -> Tensor:
+    if is_high(x):
+        for axis, count in enumerate(repeats):
+            x = on_axis(x, axis, partial(tile, repeats=np.array([1, count, 1])))
+        return x
     if all(count == 1 for count in repeats):
-        return mb.identity(x=x)
+        return x
     if is_bool(x):
         return mb.cast(x=tile(as_int(x), repeats), dtype="bool")
     return mb.tile(x=x, reps=np.asarray(repeats, np.int32))
