@@ -97,8 +97,9 @@ def _quiet() -> None:
 def local_cluster(nodes: int, **options) -> Iterator[Any]:
     """Ray nodes on this machine, reachable from it alone; a `ray.cluster_utils.Cluster`.
 
-    It is there for trying, teaching and tests: the nodes share the machine's cores. options: what
-    the first node is started with beside.
+    It is there for trying, teaching and tests: the nodes share the machine's cores. All that Ray
+    writes goes to a folder of this cluster alone, which goes with it. options: what the first node
+    is started with beside.
     """
     _quiet()
     from ray.cluster_utils import Cluster
@@ -107,12 +108,31 @@ def local_cluster(nodes: int, **options) -> Iterator[Any]:
     folder = tempfile.mkdtemp(prefix="ray-", dir=base if base.is_dir() else None)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.enter_context(_ray_folder(folder))
         cluster = Cluster()
         stack.callback(cluster.shutdown)
-        add_node(cluster, temp_dir=folder, **options)
+        add_node(cluster, **options)
         for _ in range(nodes - 1):
             add_node(cluster)
         yield cluster
+
+
+@contextmanager
+def _ray_folder(folder: str) -> Iterator[None]:
+    """Ray's folder meanwhile, in place of /tmp/ray, which may be another user's.
+
+    A node's `temp_dir` is not enough: `Cluster` notes its address in Ray's folder all the same, and
+    fails where there is none.
+    """
+    before = os.environ.get("RAY_TMPDIR")
+    os.environ["RAY_TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["RAY_TMPDIR"]
+        else:
+            os.environ["RAY_TMPDIR"] = before
 
 
 def add_node(cluster: Any, **options) -> Any:

@@ -6,6 +6,7 @@ The nodes are real, reachable on loopback alone; starting them and their actors 
 
 from concurrent.futures import ThreadPoolExecutor
 import gc
+import os
 from pathlib import Path
 import shutil
 import sys
@@ -31,12 +32,21 @@ QUICK = {"health_check_period_ms": 1000, "health_check_failure_threshold": 8}  #
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def elsewhere(tmp_path_factory) -> Path:
+    """An empty folder that Ray would take for its own, as on a machine where it never ran."""
+    return tmp_path_factory.mktemp("elsewhere")
+
+
+@pytest.fixture(scope="module")
+def cluster(elsewhere, tmp_path_factory):
     """Three nodes, this one among them, with a cache of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANE_BOOK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("RAY_TMPDIR", str(elsewhere))
         with connection.joined("local:3", _system_config=QUICK) as cluster:
+            folder = Path(cluster.head_node.temp_dir).parent
             yield cluster
+        assert not folder.exists() and os.environ["RAY_TMPDIR"] == str(elsewhere)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +77,13 @@ def test_no_cluster(address):
 
 
 class TestThreeNodes:
+    def test_they_write_to_a_folder_of_their_own(self, cluster, elsewhere):
+        """Ray's folder may be missing, or another user's."""
+        own = Path(cluster.head_node.temp_dir)
+        assert not list(elsewhere.iterdir()) and (own / "ray_current_cluster").exists()
+        sockets = [cluster.head_node.plasma_store_socket_name, cluster.head_node.raylet_socket_name]
+        assert max(map(len, sockets)) < 104  # bytes, what macOS takes
+
     def test_every_node_has_a_layer_and_the_tokens_are_the_same(self, line, bundle):
         assert [layers for _, layers in line.layers] == [range(0, 1), range(1, 2), range(2, 3)]
         assert len({node for node, _ in line.layers}) == line.slots == 3
