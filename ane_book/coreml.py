@@ -20,6 +20,7 @@ import importlib
 from pathlib import Path
 import sys
 import tempfile
+from time import perf_counter_ns
 from types import ModuleType
 
 from ane_book.device import CAN_PREDICT
@@ -83,15 +84,32 @@ class Proxy:
         if asset is not None:
             raise InvalidInput("a model asset in memory is Core ML's own; save a package instead")
         self.path, self.compiled = path, None
+        self.predicting: int | None = None  # ns, of the last prediction
+        start = perf_counter_ns()
         self.program = open_model(path, function or None, self.precision)
+        self.loading = perf_counter_ns() - start
 
     @_like_core_ml
     def predict(self, data: dict, state: _State | None = None) -> dict:
         arrays = {name: self._as_declared(name, value) for name, value in data.items()}
-        return self.program.predict(arrays, state and state.state)
+        start = perf_counter_ns()
+        outputs = self.program.predict(arrays, state and state.state)
+        self.predicting = perf_counter_ns() - start
+        return outputs
 
     def batchPredict(self, batch: list[dict]) -> list[dict]:
-        return [self.predict(data) for data in batch]
+        start = perf_counter_ns()
+        outputs = [self.predict(data) for data in batch]
+        self.predicting = perf_counter_ns() - start
+        return outputs
+
+    def get_load_duration_in_nano_seconds(self) -> int:
+        """What it took to open the model, as a reader of `MLModel` may ask."""
+        return self.loading
+
+    def get_last_predict_duration_in_nano_seconds(self) -> int | None:
+        """What the last prediction took, or the last batch as a whole; None before the first."""
+        return self.predicting
 
     @_like_core_ml
     def newState(self) -> _State:
@@ -165,22 +183,30 @@ class enable:
             "_IS_MACOS": importlib.import_module("coremltools._deps")._IS_MACOS,
         }
         self._native = sys.modules.get(NATIVE)
-        sys.modules[NATIVE] = native
+        _set_native(native)
         _exchange(self._old, self._new)
 
     def disable(self) -> None:
         """Give coremltools its own back."""
         _exchange(self._new, self._old)
-        if self._native is None:
-            sys.modules.pop(NATIVE, None)
-        else:
-            sys.modules[NATIVE] = self._native
+        _set_native(self._native)
 
     def __enter__(self) -> "enable":
         return self
 
     def __exit__(self, *_) -> None:
         self.disable()
+
+
+def _set_native(module: ModuleType | None) -> None:
+    """What `import coremltools.libcoremlpython` finds and the package has; None: neither."""
+    package, _, name = NATIVE.partition(".")
+    if module is None:
+        sys.modules.pop(NATIVE, None)
+        vars(sys.modules[package]).pop(name, None)
+    else:
+        sys.modules[NATIVE] = module
+        setattr(sys.modules[package], name, module)
 
 
 def _exchange(old: dict[str, object], new: dict[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from time import perf_counter_ns
 
 from ane_book import MLProgram
 import ane_book.coreml
@@ -74,6 +75,33 @@ def test_a_compiled_model_is_loaded_by_its_path(enabled, tmp_path):
     assert ct.models.CompiledMLModel(path).predict({"x": X})["y"].tolist() == [[2, -4, 6]]
 
 
+def test_durations_are_measured(enabled, monkeypatch):
+    """Each lies between what the executor itself took, by the same clock, and the whole call."""
+    inner, predict = [], MLProgram.predict
+
+    def timed(*arguments):
+        start = perf_counter_ns()
+        outputs = predict(*arguments)
+        inner.append(perf_counter_ns() - start)
+        return outputs
+
+    monkeypatch.setattr(MLProgram, "predict", timed)
+    start = perf_counter_ns()
+    model = convert(doubled)
+    assert 0 < model.load_duration_in_nano_seconds < perf_counter_ns() - start
+    assert model.last_predict_duration_in_nano_seconds is None
+    for data in ({"x": X}, [{"x": X}] * 3):
+        inner.clear()
+        start = perf_counter_ns()
+        model.predict(data)
+        whole = perf_counter_ns() - start
+        assert sum(inner) <= model.last_predict_duration_in_nano_seconds <= whole
+
+
+def test_the_native_module_is_where_it_is_in_apple_s_wheels(enabled):
+    assert ct.libcoremlpython._MLModelProxy is ct.models.model._MLModelProxy
+
+
 def test_errors_are_those_of_core_ml(enabled, tmp_path):
     model = convert(doubled)
     with pytest.raises(RuntimeError, match="Unable to compute the prediction"):
@@ -95,6 +123,7 @@ def test_afterwards_coremltools_is_as_it_was():
         model = convert(doubled)
     assert (ct.models.model._MLModelProxy, ct.utils._is_macos) == before[:2]
     assert before[2] not in sys.modules and not ct.utils._is_macos()
+    assert not hasattr(ct, "libcoremlpython")
     assert model.predict({"x": X})["y"].tolist() == [[2, -4, 6]], "made while it was enabled"
     with pytest.raises(Exception, match="Model prediction is only supported"):
         convert(doubled).predict({"x": X})
