@@ -7,6 +7,7 @@ permission, no room, a name that is too long. Anything else that escapes is a bu
 Messages name what stands in files that nobody vouches for. They can be shown as they are.
 """
 
+from pathlib import Path
 import re
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 LONGEST = 2000  # characters of a message, which may quote a file
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
+POINTER = b"version https://git-lfs.github.com/spec/"  # how one of Git LFS begins
 
 
 def printable(text: str) -> str:
@@ -101,3 +103,17 @@ class MachineLost(AneBookError):
 
 class SchemeWarning(UserWarning):
     """A form of weights that is known to break models, or to leave the Neural Engine."""
+
+
+def refuse_pointer(path: Path, error: type[AneBookError]) -> None:
+    """Raise `error` for what Git LFS leaves in the place of a file until that is fetched.
+
+    OSError where the file cannot be opened.
+    """
+    with path.open("rb") as file:
+        start = file.read(len(POINTER))
+    if start == POINTER:
+        raise error(
+            f"{path}: a pointer of Git LFS in the place of the file itself; run `git lfs pull` in "
+            "the repository that it comes from"
+        )

@@ -41,7 +41,13 @@ from ane_book.bundle.evidence import (
     write_evidence,
 )
 from ane_book.bundle.manifest import FORMAT, Manifest
-from ane_book.errors import InvalidBundle, InvalidInput, UnsupportedModel, printable
+from ane_book.errors import (
+    InvalidBundle,
+    InvalidInput,
+    UnsupportedModel,
+    printable,
+    refuse_pointer,
+)
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
 import numpy as np
@@ -242,6 +248,8 @@ class Bundle:
         for name, size in self.manifest.files.items():
             if found.get(name) != size:
                 here = name in found
+                if here:
+                    refuse_pointer(self.path / name, InvalidBundle)
                 state = f"has {found[name]:,} bytes" if here else "is missing, or no regular file"
                 raise InvalidBundle(
                     f"{self.path / name} {state}; manifest.json says {size:,} bytes; convert the "

@@ -26,7 +26,7 @@ import json
 from pathlib import Path
 
 from ane_book import models
-from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
+from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound, refuse_pointer
 from ane_book.models.base.architecture import Shape
 from ane_book.models.base.dense import plain_rope as plain
 import numpy as np
@@ -208,11 +208,12 @@ def _open(path: Path) -> WeightSource:
 
 
 def check_file(path: Path) -> None:
-    """Raise InvalidWeights for what cannot be read, a folder, or a pipe, which would never end."""
+    """Raise InvalidWeights for what cannot be read, a folder, a pipe, which would never end, or a
+    pointer of Git LFS."""
     if not path.is_file():
         raise InvalidWeights(f"{path}: not a file")
     try:
-        path.open("rb").close()
+        refuse_pointer(path, InvalidWeights)
     except OSError as error:
         raise InvalidWeights(f"{path}: cannot be read: {error}") from None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import sys
 from types import ModuleType
 
-from ane_book.errors import InvalidPackage
+from ane_book.errors import InvalidPackage, refuse_pointer
 
 __all__ = ["inside", "proto", "read_file"]
 
@@ -44,6 +44,7 @@ def read_file(file: Path, limit: int) -> bytes:
         size = file.stat().st_size
         if size > limit:
             raise InvalidPackage(f"{file}: {size:,} bytes are more than such a file can have")
+        refuse_pointer(file, InvalidPackage)
         return file.read_bytes()
     except OSError as error:
         raise InvalidPackage(f"{file}: cannot be read ({error.strerror})") from None

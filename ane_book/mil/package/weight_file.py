@@ -12,7 +12,7 @@ import mmap
 from pathlib import Path
 import struct
 
-from ane_book.errors import InvalidPackage
+from ane_book.errors import InvalidPackage, refuse_pointer
 import numpy as np
 
 __all__ = ["BlobFile", "stored_bytes", "unpack_bits"]
@@ -80,6 +80,7 @@ class BlobFile:
     def __init__(self, path: Path):
         self.path = path
         try:
+            refuse_pointer(path, InvalidPackage)
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except ValueError:  # an empty file cannot be mapped

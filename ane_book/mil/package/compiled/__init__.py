@@ -73,8 +73,6 @@ def read_compiled(folder: Path, path: Path, part: str = "", depth: int = 0):
 def _read_data(file: Path, model, what: str) -> int:
     """Read `coremldata.bin` into the description; returns the type of model."""
     data = read_file(file, MAX_DATA)
-    if data.startswith(b"version https://git-lfs"):
-        raise InvalidPackage(f"{what} {DATA} is a pointer of Git LFS: fetch it with git lfs pull")
     try:
         kind, length = START.unpack_from(data)
         if kind not in (PROGRAM, PIPELINE):

@@ -1,0 +1,66 @@
+"""A clone without its large files has pointers of Git LFS in their place: called what they are."""
+
+from pathlib import Path
+import shutil
+
+from _command import refused
+from ane_book import MLProgram
+from ane_book.bundle import Bundle
+from ane_book.errors import InvalidBundle, InvalidPackage, InvalidWeights
+from ane_book.mil import save
+from ane_book.weights import open_source
+import pytest
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 81379\n"
+
+
+def says(file: Path) -> str:
+    """What every error about such a file has."""
+    return rf"{file.name}: a pointer of Git LFS .* `git lfs pull`"
+
+
+@pytest.fixture
+def bundle(tiny_bundle, tmp_path) -> Path:
+    return Path(shutil.copytree(tiny_bundle("llama")[1].path, tmp_path / "bundle"))
+
+
+@pytest.mark.parametrize("name", ["Manifest.json", "model.mlmodel", "weight.bin"])
+def test_a_package(bundle, name):
+    (package,) = bundle.glob("layers_*.mlpackage")
+    (file,) = package.rglob(name)
+    file.write_text(POINTER)
+    with pytest.raises(InvalidPackage, match=says(file)):
+        MLProgram(package)
+
+
+@pytest.mark.parametrize("name", ["coremldata.bin", "model.mil", "weight.bin"])
+def test_a_compiled_model(bundle, tmp_path, name):
+    (package,) = bundle.glob("layers_*.mlpackage")
+    save(package, tmp_path / "layers.mlmodelc")
+    (file,) = (tmp_path / "layers.mlmodelc").rglob(name)
+    file.write_text(POINTER)
+    with pytest.raises(InvalidPackage, match=says(file)):
+        MLProgram(tmp_path / "layers.mlmodelc")
+
+
+def test_a_bundle(bundle):
+    """Its remedy is not to convert the model again."""
+    file = next(bundle.rglob("weight.bin"))
+    file.write_text(POINTER)
+    with pytest.raises(InvalidBundle, match=says(file)):
+        Bundle.open(bundle)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_folder_of_weights(tiny, tmp_path, name):
+    folder = Path(shutil.copytree(tiny("llama")[1], tmp_path / "m"))
+    (folder / name).write_text(POINTER)
+    with pytest.raises(InvalidWeights, match=says(folder / name)):
+        open_source(folder).tokenizer()
+
+
+@pytest.mark.parametrize(("name", "out"), [("m.gguf", "b"), ("m.onnx", "m.mlpackage")])
+def test_a_file_of_weights(tmp_path, name, out):
+    (tmp_path / name).write_text(POINTER)
+    message = refused("convert", tmp_path / name, "--out", tmp_path / out)
+    assert f"{name}: a pointer of Git LFS" in message
