@@ -268,13 +268,36 @@ def refused(path: Path) -> str | None:
     return f"{path}: text with a zero byte" if "\0" in text else None
 
 
+def tracked(folder: Path) -> list[Path]:
+    """The files in git's index: what is committed, and what the next commit adds."""
+    command = ["git", "ls-files", "-z"]
+    listed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    return [folder / name for name in listed.split("\0") if name]
+
+
 def test_only_text_pictures_and_small_weights_are_committed():
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    paths = [ROOT / name for name in listed.split("\0") if name]
+    paths = tracked(ROOT)
+    assert ROOT / "README.md" in paths
     assert [why for path in paths if path.is_file() and (why := refused(path))] == []
+
+
+def test_tracked_is_what_is_committed_or_will_be(tmp_path):
+    """What a tool leaves in a checkout is its own business."""
+
+    def git(*arguments: str) -> None:
+        own = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *own, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    for name in ("committed", "staged", ".mypy_cache/left"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"\0")
+    git("add", "committed")
+    git("commit", "-m", "one")
+    git("add", "staged")
+    assert tracked(tmp_path) == [tmp_path / "committed", tmp_path / "staged"]
 
 
 @pytest.mark.parametrize(
