@@ -91,7 +91,7 @@ class Rotary:
         angles = positions[:, None] * self._frequencies(context or int(positions.max()) + 1)
         R, given = self.rotary_dim, self.attention_scale  # angles: (T, R/2)
         scale = self.head_dim**-0.25 if given is None else math.sqrt(given)
-        turn = scale * self._attention_factor()
+        turn = scale * self.attention_factor
         shape = (1, 1, len(positions), self.head_dim)
         cos, sin = np.full(shape, scale, np.float32), np.zeros(shape, np.float32)
         cos[..., :R] = np.tile(np.cos(angles) * turn, 2)
@@ -153,7 +153,8 @@ class Rotary:
             )
         return divisors
 
-    def _attention_factor(self) -> float:
+    @property
+    def attention_factor(self) -> float:
         """By what YaRN and LongRoPE scale cos and sin: longer contexts need sharper attention."""
         if self.kind not in ("longrope", "yarn"):
             return 1.0

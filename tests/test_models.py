@@ -143,6 +143,26 @@ def test_rotary_scaling_equals_that_of_transformers(kind):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("eps", [1e-5, 1e-2])
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        YARN | {"original_max_position_embeddings": 32},
+        YARN | {"original_max_position_embeddings": 32, "attention_factor": 3.0},
+        longrope(16, partial=1.0) | {"original_max_position_embeddings": 32},
+    ],
+    ids=["yarn", "factor 3", "longrope"],
+)
+def test_a_norm_after_the_rotation_undoes_the_attention_factor(scaling, eps):
+    """But for its eps, which is felt where it is large."""
+    parameters = {"rope_theta": 10000.0} | scaling
+    model = tiny_model("hunyuan_v1_dense", rope_parameters=parameters, rms_norm_eps=eps)
+    ids = prompt(70)
+    expected = model(torch.tensor([ids])).logits[0]
+    found = logits(decoder_of(model), model, ids, [70], context=96)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -169,7 +189,7 @@ def test_yarn_is_that_of_transformers(changes):
     expected, factor = ROPE_INIT_FUNCTIONS["yarn"](theirs, "cpu")
     rotary = read_config(theirs.to_dict()).rotary
     np.testing.assert_allclose(rotary._frequencies(100), expected.numpy(), rtol=1e-6)
-    assert rotary._attention_factor() == pytest.approx(factor, rel=1e-9)
+    assert rotary.attention_factor == pytest.approx(factor, rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["llama3", "longrope", "yarn"])
@@ -279,8 +299,10 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 12, "long_factor": [2.0
          InvalidWeights, "'dynamic' cannot be used: .*math domain"),
         ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, UnsupportedModel,
          "hunyuan_v1_dense models; .* dynamic with alpha"),
-        ("hunyuan_v1_dense", {"rope_scaling": LONG, "head_dim": 24},
-         InvalidWeights, "the norm after it undoes that"),
+        ("hunyuan_v1_dense", {"rope_scaling": YARN | {"attention_factor": 0.0}},
+         InvalidWeights, "an attention factor of 0.0 is no use"),
+        ("hunyuan_v1_dense", {"rope_scaling": YARN | {"attention_factor": float("nan")}},
+         InvalidWeights, "'yarn' cannot be used: .*no finite number"),
         ("qwen2", {"use_sliding_window": True}, UnsupportedModel, "use_sliding_window = True"),
         ("gemma3_text", GEMMA | {"attn_logit_softcapping": 50.0}, UnsupportedModel,
          "attn_logit_softcapping = 50.0 is not supported for gemma3_text models"),

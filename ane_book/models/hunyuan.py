@@ -4,12 +4,14 @@ References: Hy-MT (arXiv 2512.24092); `transformers`, modeling_hunyuan_v1_dense.
 its scaling "dynamic" as the larger base that comes of it.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import FULL, GGUF, Tensor
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms
+from ane_book.rope import Rotary
 from pydantic import model_validator
 
 if TYPE_CHECKING:
@@ -24,10 +26,24 @@ class Config(DecoderConfig):
     """A HunYuan in numbers."""
 
     @model_validator(mode="after")
-    def _check_scaling(self) -> "Config":
-        if self.rotary.kind == "longrope":
-            raise ValueError("longrope scales queries and keys, and the norm after it undoes that")
+    def _check_factor(self) -> "Config":
+        super().rotary.check()
+        if not 2**-7 <= abs(self.attention_factor) <= 2**7:  # or eps leaves half precision
+            raise ValueError(f"an attention factor of {self.attention_factor} is no use")
         return self
+
+    @property
+    def attention_factor(self) -> float:
+        """By what `transformers` scales queries and keys before it norms them."""
+        return super().rotary.attention_factor
+
+    @property
+    def rotary(self) -> Rotary:
+        """Cosines and sines as they are: of their size the norm after them keeps nothing."""
+        rotary = super().rotary
+        sized = rotary.kind in ("longrope", "yarn")
+        own = {"attention_factor": 1.0} if sized else {}
+        return replace(rotary, scaling=rotary.scaling | own)
 
 
 class HunYuan(Dense):
@@ -52,7 +68,7 @@ class HunYuan(Dense):
     def attention(self, config: DecoderConfig) -> "nn.Module":
         from ane_book.models.base.layers import Attention, RotateThenNorm
 
-        return Attention(config, RotateThenNorm(config))
+        return Attention(config, RotateThenNorm(config, config.attention_factor))
 
     def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
         norms = head_norms(config, "self_attn.query_layernorm", "self_attn.key_layernorm")

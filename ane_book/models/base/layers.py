@@ -150,7 +150,14 @@ class RotateThenNorm(NormThenRotate):
 
     A rotation keeps the mean square, so that only the norm's weights have to come after it; and the
     scale in the tables is not normed away.
+
+    factor: by what queries and keys would be scaled between the two. The norm undoes it but for its
+    eps: f x / sqrt(f^2 mean(x^2) + eps) = x / sqrt(mean(x^2) + eps / f^2).
     """
+
+    def __init__(self, config: DecoderConfig, factor: float = 1.0):
+        super().__init__(config)
+        self.eps /= factor * factor
 
     def forward(self, qk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         qk = rotate(rms_normalize(qk, 3, self.eps), cos, sin, self.rotary_dim)
