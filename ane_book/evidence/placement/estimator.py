@@ -16,7 +16,7 @@ and data/03_compile/opdispatch/aotcost (features, roofline, chips).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 import json
 from math import prod
@@ -84,9 +84,9 @@ class Tree:
     root: Node | Leaf
     bytes: float
 
-    def leaves(self, op: Op) -> list[Leaf]:
-        """Every leaf that may hold for an op."""
-        todo, found, given = [self.root], [], features(op)
+    def leaves(self, op: Op, needed: Work) -> list[Leaf]:
+        """Every leaf that may hold for an op of so much work."""
+        todo, found, given = [self.root], [], features(op, needed)
         while todo:
             node = todo.pop()
             if isinstance(node, Leaf):
@@ -127,19 +127,19 @@ class Estimator:
 
     def times(self, op: Op) -> dict[str, Range]:
         """ms by backend; which of them take the op is the business of `support`."""
-        needed, tree = work(op), self.trees.get(op.type)
-        leaves = tree.leaves(op) if tree else []
-        outside = []
+        counts = [work(op), *_fewer(op)]
+        most = find("axis-most").value if op.flexible else 1  # an open size counts as 1 so far
+        found = {backend: [self._range(backend, op, c) for c in counts] for backend in self.roofs}
+        return {
+            backend: (min(low for low, _ in ranges), most * max(high for _, high in ranges))
+            for backend, ranges in found.items()
+        }
+
+    def _range(self, backend: str, op: Op, needed: Work) -> Range:
+        roof, tree, outside = self.roofs[backend], self.trees.get(op.type), []
+        leaves = tree.leaves(op, needed) if tree else []
         if not tree or needed.bytes > MARGIN * tree.bytes:
             outside = [needed, packed(op, needed)] if op.compressed else [needed]
-        times = {backend: self._range(backend, needed, leaves, outside) for backend in self.roofs}
-        if not op.flexible:
-            return times
-        most = find("axis-most").value  # a size that is open counted as 1 so far
-        return {backend: (low, most * high) for backend, (low, high) in times.items()}
-
-    def _range(self, backend: str, needed: Work, leaves: list[Leaf], outside: list[Work]) -> Range:
-        roof = self.roofs[backend]
         found = [
             needed.flops / (leaf.rates[backend] * 1e6) if backend in leaf.rates else roof.ms(needed)
             for leaf in leaves
@@ -165,9 +165,12 @@ def _node(facts: dict) -> Node | Leaf:
     return Node(facts["feature"], facts["low"], facts["high"], below, above)
 
 
-def features(op: Op) -> dict[str, float]:
-    """What the rate of an op may depend on, as the segmenter's own features are named and made."""
-    needed, weight = work(op), op.operand("weight")
+def features(op: Op, needed: Work | None = None) -> dict[str, float]:
+    """What the rate of an op may depend on, as the segmenter's own features are named and made.
+
+    needed: its work, by default `work(op)`.
+    """
+    needed, weight = needed or work(op), op.operand("weight")
     return {
         "intensity": needed.intensity,
         "channels": float(weight.shape[0] or 1) if weight and weight.shape else 0.0,
@@ -216,9 +219,21 @@ def _conv_transpose(op: Op) -> float:
 
 
 def _linear(op: Op) -> float:
-    """As the segmenter counts it: as many rows as columns, whatever the weight has."""
+    """As the segmenter counts it: as many rows as columns, where the weight has more."""
     x = op.operand("x")
     return 2.0 * elements(x) * (x.shape[-1] or 1) if x is not None and x.shape else 0.0
+
+
+def _fewer(op: Op) -> list[Work]:
+    """The work of a linear layer with fewer rows than columns, should those be what counts.
+
+    Nobody saw such a layer, and the two counts may lie far apart: of 32 rows of 1,024, 32-fold.
+    """
+    weight = op.operand("weight") if op.type == "linear" else None
+    if weight is None or len(weight.shape) < 2 or not weight.shape[0] or not weight.shape[-1]:
+        return []
+    share, needed = weight.shape[0] / weight.shape[-1], work(op)
+    return [replace(needed, flops=needed.flops * share)] if share < 1 else []
 
 
 def _matmul(op: Op) -> float:

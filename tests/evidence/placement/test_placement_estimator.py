@@ -70,6 +70,23 @@ def test_between_two_leaves_both_hold():
     assert rates == pytest.approx([16151.7, 7160.8], rel=1e-3)
 
 
+def linear(inputs: int, outputs: int) -> Op:
+    x, y = (TensorType("fp16", (1, size)) for size in (inputs, outputs))
+    return Op("linear", "", {"x": (x,)}, (y,), {"weight": (TensorType("fp16", (outputs, inputs)),)})
+
+
+def test_a_linear_layer_of_few_outputs_may_count_as_few_or_as_a_square():
+    """The planner's log has a layer of more outputs than inputs, counted as a square."""
+    m4 = Estimator.of("m4")
+    low, high = m4.times(linear(1024, 32))["bnns"]
+    assert low == pytest.approx(2 * 1024 * 32 / 68.8371e6, rel=1e-3)
+    assert high == pytest.approx(2 * 1024 * 1024 / 22.5441e6, rel=1e-3)
+    assert low < m4.times(linear(256, 256))["bnns"][0]  # which has twice the weight
+    for outputs in (256, 1024):
+        low, high = m4.times(linear(256, outputs))["bnns"]
+        assert low == high
+
+
 def test_a_packed_weight_outside_of_what_was_seen_may_count_as_it_lies_in_the_file():
     """Nobody says whether the planner counts the bytes of int8 or those of fp16."""
     m4, dense = Estimator.of("m4"), conv(4096, 1)
