@@ -39,7 +39,8 @@ def test_a_conversation_with_every_command(chatty, tmp_path):
     lines = [
         "/help", "/system be brief", "/max 3", "/temperature", "/temperature hot",
         "/temperature -1", "Hi", f"/save {talk}", f"/save {other}", "/save", "/reset", "//slash",
-        f"/load {talk}", f"/load {other}", "/stats", "/nothing", "You", "/exit", "never read",
+        "/load", "/max 1e9", f"/load {talk}", f"/load {other}", "/stats", "/nothing", "You",
+        "/exit", "never read",
     ]  # fmt: skip
     done = ane_book("chat", chatty, "--precision", "fp32", input="\n".join(lines))
     assert done.returncode == 0
@@ -58,8 +59,11 @@ def test_a_conversation_with_every_command(chatty, tmp_path):
     assert other.read_text() == "mine"
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     for error, words in zip(errors, (
-        "temperature: 'hot' is not a number", "temperature must be greater than or equal to 0",
-        "it stays as it is: give another name", "which file?", "not a conversation that /save",
+        "temperature is a number of at least 0, such as 0.7, not 'hot'",
+        "temperature must be greater than or equal to 0", "it stays as it is: give another name",
+        "which file? Such as: /save talk.json", "which file? Such as: /load talk.json",
+        "max_tokens is a whole number of at least 1, such as 100, not '1e9'",
+        "not a conversation that /save",
         "no command '/nothing'; /help lists them",
     ), strict=True):  # fmt: skip
         assert words in error

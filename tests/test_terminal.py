@@ -12,6 +12,7 @@ import time
 
 from _command import COMMAND, ane_book, chatty_copy, refused, start
 import ane_book as library
+from ane_book.cli.saved import read_conversation
 from ane_book.runtime import Session
 import pytest
 
@@ -176,6 +177,18 @@ class Terminal:
         self.shown = self.shown[found.end() :]
         return found
 
+    def interrupt(self, pattern: str) -> re.Match:
+        """Ctrl-C at a prompt, and what is shown after it.
+
+        Python misses one that comes just before it waits for a key, and then needs another.
+        """
+        time.sleep(0.5)
+        self.type("\x03")
+        with suppress(AssertionError):
+            return self.until(pattern, 20)
+        self.type("\x03")
+        return self.until(pattern)
+
 
 class TestTerminal:
     def test_ctrl_c_ends_an_answer_and_then_the_program(self, tiny_bundle, tmp_path):
@@ -198,6 +211,43 @@ class TestTerminal:
                     assert terminal.process.wait(timeout=10) in (130, -signal.SIGINT)
                     break
             assert terminal.process.returncode is not None
+
+    def test_ctrl_c_at_the_prompt_loses_no_conversation(self, bundle, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        with Terminal("chat", chatty_copy(bundle, tmp_path), "--max-tokens", "2") as terminal:
+            terminal.until("> ")
+            terminal.type("Hi\n")
+            terminal.until("Hi\r\n.*\r\n> ")
+            for _ in range(3):  # as in a shell it clears the line, as often as there is one
+                terminal.type("half a line")
+                terminal.until("half a line")
+                assert terminal.interrupt("(.*)> ")[1] == "^C\r\n"
+            assert "/save FILE" in terminal.interrupt("once more leaves(.*)\r\n> ")[1]
+            terminal.type("/stats\n")  # so that the next one is a first one again
+            terminal.until("1 answer, .*> ")
+            terminal.interrupt("once more leaves.*> ")
+            terminal.interrupt("/load .*chat-last.json goes on with it")
+            assert terminal.process.wait(timeout=60) in (130, -signal.SIGINT)
+        kept = read_conversation(tmp_path / "state" / "ane-book" / "chat-last.json")
+        assert [message.role for message in kept.messages] == ["user", "assistant"]
+
+    @pytest.mark.parametrize("saved", [True, False])
+    def test_what_is_saved_or_not_to_be_kept_is_not_kept(
+        self, bundle, tmp_path, monkeypatch, saved
+    ):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        options = ["--max-tokens", "2", *([] if saved else ["--no-history"])]
+        with Terminal("chat", chatty_copy(bundle, tmp_path), *options) as terminal:
+            terminal.until("> ")
+            terminal.type("Hi\n")
+            terminal.until("Hi\r\n.*\r\n> ")
+            if saved:
+                terminal.type(f"/save {tmp_path / 'talk.json'}\n")
+                terminal.until("saved 1 answer.*> ")
+            terminal.interrupt("once more leaves.*> ")
+            terminal.interrupt("\r\n")
+            assert terminal.process.wait(timeout=60) in (130, -signal.SIGINT)
+        assert not (tmp_path / "state" / "ane-book" / "chat-last.json").exists()
 
     def test_an_answer_has_no_control_characters(self, bundle, tmp_path):
         template = "{% for m in messages %}{{ m.content }}{% endfor %}"

@@ -13,6 +13,7 @@ from ane_book.cli.history import LineEditor
 from ane_book.cli.load import load, load_draft
 from ane_book.cli.saved import Message, Saved, read_conversation, write_conversation
 from ane_book.cli.talk import RECIPE, SAMPLING, shown, statistics
+from ane_book.device import state_folder
 from ane_book.errors import InvalidInput, PromptTooLong, printable
 from ane_book.options import Recipe, Sampling, checked
 import typer
@@ -39,7 +40,8 @@ def chat_command(
 ) -> None:
     """Talk with a model, line by line.
 
-    /help lists the commands in it, /quit or end of input ends, Ctrl-C stops an answer.
+    /help lists the commands in it, /quit or end of input ends. Ctrl-C stops an answer, or clears
+    the line; twice on an empty one it leaves, and what was said is kept for /load.
     """
     how = precision, backend, force
     guesser = load_draft(draft, *how)
@@ -57,9 +59,21 @@ class Conversation:
         self.session, self.sampling, self.draft = session, dict(sampling), draft
         self.messages: list[dict[str, str]] = []
         self.last: Result | None = None
+        self._filed: list[dict[str, str]] = []  # the messages that a file has
 
     def run(self, history: bool) -> None:
-        """Answer line by line until a command or the end of input ends it."""
+        """Answer line by line until a command, the end of input or Ctrl-C ends it.
+
+        history: keep what is typed at a terminal, and what Ctrl-C would lose.
+        """
+        try:
+            self._converse(history)
+        except KeyboardInterrupt:
+            if history and sys.stdin.isatty() and self.messages != self._filed:
+                self._keep()
+            raise
+
+    def _converse(self, history: bool) -> None:
         if sys.stdin.isatty():
             tokens = f"{self.session.bundle.manifest.name}, {self.session.context} tokens"
             self._tell(f"{tokens}. /help lists commands, /quit ends, Ctrl-C stops an answer.")
@@ -119,33 +133,52 @@ class Conversation:
         self._tell("system prompt: " + ("the model's own" if said is None else said))
 
     def temperature(self, text: str) -> None:
-        self._number("temperature", float, text)
+        self._number("temperature", float, "a number of at least 0, such as 0.7", text)
 
     def max_tokens(self, text: str) -> None:
-        self._number("max_tokens", int, text)
+        self._number("max_tokens", int, "a whole number of at least 1, such as 100", text)
 
-    def _number(self, name: str, kind: Callable, text: str) -> None:
+    def _number(self, name: str, kind: Callable, takes: str, text: str) -> None:
         if text:
             try:
                 value = kind(text)
             except ValueError:
-                raise InvalidInput(f"{name}: {text!r} is not a number") from None
+                raise InvalidInput(f"{name} is {takes}, not {text!r}") from None
             checked(Sampling, self.sampling | {name: value})
             self.sampling[name] = value
         self._tell(f"{name} {checked(Sampling, self.sampling).model_dump()[name]}")
 
     def save(self, text: str) -> None:
-        path = _path(text)
+        path = _path(text, "/save")
+        self._write(path)
+        self._tell(f"saved {_answers(self.messages)} to {path}")
+
+    def _write(self, path: Path) -> None:
         turns = [Message(**message) for message in self.messages]
         system = self.sampling.get("system")
         name = self.session.bundle.manifest.name
         write_conversation(path, Saved(model=name, system=system, messages=turns))
-        self._tell(f"saved {_answers(turns)} to {path}")
+        self._filed = [*self.messages]
+
+    def _keep(self) -> None:
+        """Write the conversation where the user's state is, in the place of the last one there."""
+        folder = state_folder()
+        if folder is None:
+            return
+        path = folder / "chat-last.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._write(path)
+        except (InvalidInput, OSError) as error:
+            self._tell(f"warning: the conversation is not kept: {error}")
+        else:
+            self._tell(f"the conversation is kept: /load {path} goes on with it")
 
     def load(self, text: str) -> None:
-        path = _path(text)
+        path = _path(text, "/load")
         saved = read_conversation(path)
         self.messages = [message.model_dump() for message in saved.messages]
+        self._filed = [*self.messages]
         self.sampling.pop("system", None)
         if saved.system is not None:
             self.sampling["system"] = saved.system
@@ -178,6 +211,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Conversation, str], None]]] = {
     "/stats": ("tokens and speed so far", Conversation.stats),
 }
 ENDS = ("/quit", "/exit")
+LEAVING = "Ctrl-C once more leaves, as /quit does; /save FILE keeps the conversation."
 
 
 def _answers(turns: list) -> str:
@@ -185,9 +219,9 @@ def _answers(turns: list) -> str:
     return f"{count} answer" + "s" * (count != 1)
 
 
-def _path(text: str) -> Path:
+def _path(text: str, command: str) -> Path:
     if not text:
-        raise InvalidInput("which file? Such as: /save talk.json")
+        raise InvalidInput(f"which file? Such as: {command} talk.json")
     try:
         return Path(text).expanduser()
     except RuntimeError:
@@ -202,15 +236,26 @@ def typed_lines(history: bool) -> Iterator[str]:
     editor = None
     if interactive and sys.stdout.isatty():
         editor = LineEditor([*COMMANDS, *ENDS], history)
+    leaving = False  # whether Ctrl-C was the last thing typed, on an empty line
     while True:
         try:
             line = editor.read("> ") if editor else _plain_line(interactive)
-        except (EOFError, KeyboardInterrupt) as end:
+        except EOFError:
             if interactive:
                 print(file=sys.stderr)
-            if isinstance(end, EOFError):
-                return
-            raise
+            return
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+            cleared = editor is not None and editor.unfinished()
+            print("^C" if cleared else "", file=sys.stderr)  # as a shell marks such a line
+            if leaving and not cleared:
+                raise
+            leaving = not cleared
+            if leaving:
+                print(LEAVING, file=sys.stderr)
+            continue
+        leaving = False
         if line.strip():
             yield line.strip()
 

@@ -44,6 +44,10 @@ class LineEditor:
             self._keep(line)
         return line
 
+    def unfinished(self) -> str:
+        """What stood on the line when Ctrl-C ended `read`; "" also where nobody can say."""
+        return self._readline.get_line_buffer() if self._readline else ""
+
     def _open(self) -> None:
         """Read what there is, and make the file, which nobody else may read."""
         folder = state_folder()
