@@ -41,7 +41,7 @@ class TestExecute:
         options = ["--inputs", tmp_path / "in.npz", "--out", out]
         done = ane_book("inspect", packages["large"], "--run", *options)
         assert done.returncode == 0, done.stderr
-        assert f"run of main in fp16 on {tmp_path / 'in.npz'}\n" in done.stdout
+        assert f"run of main, computed as declared, on {tmp_path / 'in.npz'}\n" in done.stdout
         assert "output  y  float16(4)  min 6e+04  max inf  mean inf" in done.stdout
         overflow = "mul 'scaled': 240,000 at most, beyond fp16's 65,504 (3 of 4 elements)"
         assert f"numerics   {overflow}\n" in done.stdout
@@ -134,5 +134,5 @@ class TestDiff:
     def test_one_package_in_both_precisions(self, packages):
         text, equal, _ = compare_packages(packages["large"], seed=1)
         assert not equal and "first apart: mul 'scaled'" in text
-        lines = [line.split()[-1] for line in text.splitlines()[:2]]
-        assert lines == ["fp16", "fp32"]
+        lines = [line.split("  ")[-1] for line in text.splitlines()[:2]]
+        assert lines == ["as declared", "in fp32"]

@@ -69,7 +69,7 @@ class Conversation:
         try:
             self._converse(history)
         except KeyboardInterrupt:
-            if history and sys.stdin.isatty() and self.messages != self._filed:
+            if history and sys.stdin.isatty() and self.messages not in ([], self._filed):
                 self._keep()
             raise
 

@@ -1,16 +1,28 @@
 """`ane-book quality`: what a bundle loses against the model before it was quantised."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
 from ane_book.cli.load import path_of
 from ane_book.cli.output import AsJson, show
 import typer
 
+if TYPE_CHECKING:
+    from ane_book.bundle.evidence import Level
+
 __all__ = ["quality_command"]
 
 UNMEASURED = 3  # the exit code where nobody can say
+
+#: The columns of the report, and how they are written.
+FIGURES = {
+    "tokens": "{:,.0f} tokens",
+    "perplexity": "{:.4g}",
+    "change": "{:+.2%}",
+    "agreement": "{:.1%}",
+    "divergence": "{:.2g} nats",
+}
 
 
 def quality_command(
@@ -49,6 +61,20 @@ def quality_command(
     opened = Bundle.open(path_of(bundle))
     level = check_quality(opened, source, tokens, independent=independent)
     opened.record("L3", level)
-    text = f"L3 quality {level.status}: {level.reason}"
-    show(lambda: level.model_dump(mode="json"), lambda: text, as_json)
+    show(lambda: level.model_dump(mode="json"), lambda: _report(level), as_json)
     raise typer.Exit({"passed": 0, "failed": 1, "unmeasured": UNMEASURED}[level.status])
+
+
+def _report(level: "Level") -> str:
+    """The verdict, and what was found on each text."""
+    from ane_book.evidence.inspect import table
+    from ane_book.evidence.loss import TEXTS
+
+    verdict = f"L3 quality {level.status}: {level.reason}"
+    if not level.figures:
+        return verdict
+    rows = [("text", "predicted", "perplexity", "change", "same likeliest", "divergence", "")]
+    for name, what in TEXTS.items():
+        row = {key: level.figures[f"{name}_{key}"] for key in FIGURES}
+        rows.append((name, *(form.format(row[key]) for key, form in FIGURES.items()), what))
+    return f"{verdict}\n\n{table(rows)}"

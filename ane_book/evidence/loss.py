@@ -21,12 +21,15 @@ from pathlib import Path
 from ane_book.errors import InvalidInput
 import numpy as np
 
-__all__ = ["Loss", "code", "fresh", "measure", "prose"]
+__all__ = ["TEXTS", "Loss", "code", "fresh", "measure", "prose"]
 
 Logits = Callable[[list[int]], np.ndarray]  # token ids of a window -> (n, V) after each of them
 
 
 BLOCK = 32  # tokens
+
+#: What the texts are, for whoever reads a figure.
+TEXTS = {"prose": "English, of chapters of the ANE Book", "code": "Python, of this library"}
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,12 @@ def check_quality(
         return _no("the weights that it was made of are not at hand (--source)")
     if independent:
         whole = original.model(found.config(), original.weights(found))
-        return _compare(bundle, original.logits(whole), tokens, most)
+        against = "transformers' model of its source's weights, in float32"
+        return _compare(bundle, original.logits(whole), against, tokens, most)
+    plain = "its own weights" if bundle.recipe.is_plain else "the same model, not quantised,"
     with _reference(bundle, source) as reference:
-        return _compare(bundle, loss.fresh(reference), tokens, most)
+        against = f"{plain} in single precision"
+        return _compare(bundle, loss.fresh(reference), against, tokens, most)
 
 
 def _no(reason: str) -> Level:
@@ -75,7 +78,8 @@ def _reference(bundle: Bundle, source: str | Path | None) -> Iterator[Session]:
         yield Session(whole, backend=MILBackend("fp32"))
 
 
-def _compare(bundle: Bundle, reference: Logits, tokens: int, most: float) -> Level:
+def _compare(bundle: Bundle, reference: Logits, against: str, tokens: int, most: float) -> Level:
+    """The level; against: what the reference is, in words."""
     found = Session(bundle, backend=MILBackend(), force=True)
     window, figures, results = min(256, found.context), {}, {}
     for name, text in (("prose", loss.prose()), ("code", loss.code())):
@@ -85,7 +89,8 @@ def _compare(bundle: Bundle, reference: Logits, tokens: int, most: float) -> Lev
         figures |= {f"{name}_{key}": value for key, value in fields if isfinite(value)}
     name, worst = max(results.items(), key=lambda each: each[1].change)
     reason = (
-        f"{name}: perplexity {worst.perplexity:.4g}, {worst.change:+.2%} (standard error "
-        f"{worst.change_error:.2%}); {worst.agreement:.1%} of the likeliest tokens are equal"
+        f"against {against}; {name}, the worse of two texts: perplexity {worst.perplexity:.4g}, "
+        f"{worst.change:+.2%} (standard error {worst.change_error:.2%}); {worst.agreement:.1%} of "
+        "the likeliest tokens are equal"
     )
     return level(worst.change <= most, reason, figures)

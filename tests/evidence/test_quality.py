@@ -64,3 +64,16 @@ def test_the_command_keeps_it_as_l3(tiny_bundle):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "passed"
     assert bundle.evidence.levels["L3"].status == "passed"
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_the_command_names_its_texts_and_what_they_are_compared_with(quantised, independent):
+    bundle, folder = quantised
+    options = ["--source", folder, "--tokens", "64", *(["--independent"] if independent else [])]
+    done = command("quality", bundle.path, *options)
+    verdict, table = done.stdout.split("\n\n")
+    said = "transformers' model of its source's" if independent else "the same model, not quantised"
+    assert f": against {said}" in verdict and "the worse of two texts" in verdict
+    rows = table.splitlines()
+    assert rows[1].startswith("prose  62 tokens ") and rows[1].endswith("chapters of the ANE Book")
+    assert rows[2].startswith("code   62 tokens ") and rows[2].endswith("Python, of this library")

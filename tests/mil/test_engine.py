@@ -77,7 +77,7 @@ def test_a_comparison_names_the_op(path):
     assert engine.endswith("outputs apart: conv, linear, square, mean")
     options = ["--run", "--precision", "ane", "--inputs", str(x)]
     result = CliRunner().invoke(app, ["inspect", str(path), *options])
-    assert result.exit_code == 0 and "in ane" in result.output
+    assert result.exit_code == 0 and "in the engine's arithmetic" in result.output
 
 
 def test_all_that_sum_are_ops():

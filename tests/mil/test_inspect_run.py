@@ -52,7 +52,7 @@ def test_odd_packages(kind, tmp_path):
     path = write(tmp_path / "p", **ODD[kind])
     facts = execute(path)
     assert facts["outputs"].keys() == {*ODD[kind].get("outputs", ["y"])}
-    assert f"run of main in fp16 on {facts['on']}" in execution_report(facts)
+    assert f"run of main, computed as declared, on {facts['on']}" in execution_report(facts)
     text, equal, _ = compare_packages(path)
     assert equal and "outputs equal within the tolerance" in text
 

@@ -254,7 +254,7 @@ def test_the_command_line_shows_and_runs_a_pipeline(detector, halves, tmp_path):
     done = CliRunner().invoke(app, ["inspect", path, "--run", "--out", str(tmp_path / "out.npz")])
     assert done.exit_code == 0, done.output
     assert "part 0 (specification version" in done.output and "iouThreshold" in done.output
-    assert "run of pipeline in fp16" in done.output
+    assert "run of pipeline, computed as declared, on" in done.output
     assert np.load(tmp_path / "out.npz")["coordinates"].shape[1:] == (4,)
     with pytest.raises(InvalidInput, match="a pipeline is several"):
         compare_packages(halves[2])

@@ -21,11 +21,14 @@ from ane_book.mil.analysis.memory import Memory, peak_resident, predict
 from ane_book.mil.package.description import by_name, load_inputs
 import numpy as np
 
-__all__ = ["compare_packages", "execute", "execution_report", "open_program"]
+__all__ = ["COMPUTED", "compare_packages", "execute", "execution_report", "open_program"]
 
 
 #: Findings of a kind that the report shows.
 SHOWN = 3
+
+#: What a precision means, in words: "fp16" leaves every dtype as the package has it.
+COMPUTED = {"fp16": "as declared", "fp32": "in fp32", "ane": "in the engine's arithmetic"}
 
 
 def execute(
@@ -86,7 +89,8 @@ def execution_report(facts: dict) -> str:
     ]
     calls = ", ".join(f"{call} {_short(time)}" for call, time in facts["seconds"].items())
     more = [("seconds", calls), *(_examined_rows(facts) if "memory" in facts else ())]
-    head = f"run of {facts['function']} in {facts['precision']} on {facts['on']}"
+    how = COMPUTED[facts["precision"]]
+    head = f"run of {facts['function']}, computed {how}, on {facts['on']}"
     return "\n".join([head, table(rows, indent=2), "", table(more, indent=2)])
 
 
@@ -129,7 +133,7 @@ def compare_packages(
     tolerance: float = TOLERANCE,
     seed: int = 0,
 ) -> Comparison:
-    """`diff` of two packages in one precision, or of one in both."""
+    """`diff` of two packages in one precision, or of one as declared and in fp32."""
     alone = "ane" if precision == "ane" else "fp16"
     ours = open_program(a, function, precision if b else alone)
     theirs = open_program(b, function, precision) if b else ours
@@ -143,7 +147,11 @@ def compare_packages(
         for side, path, program in (("A", a, ours), ("B", b or a, theirs))
     }
     on = str(inputs) if inputs else f"random inputs, seed {seed}"
-    head = table([*((side, *of.values()) for side, of in sides.items()), ("on", on, "", "")])
+    rows = [
+        (side, of["package"], of["function"], COMPUTED[of["precision"]])
+        for side, of in sides.items()
+    ]
+    head = table([*rows, ("on", on, "", "")])
     facts = {"on": on, **sides, "equal": difference.equal, **asdict(difference)}
     return Comparison(f"{head}\n\n{difference}", difference.equal, facts)
 

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from ane_book.evidence.inspect import table
-from ane_book.evidence.inspect.execute import open_program
+from ane_book.evidence.inspect.execute import COMPUTED, open_program
 from ane_book.mil import MLProgram
 from ane_book.mil.kernels import native
 from ane_book.mil.kernels.table import KERNELS
@@ -49,7 +49,7 @@ def _steps(program: MLProgram) -> list[dict]:
 
 def plan_report(facts: dict) -> str:
     """The plan as text: steps that are alike in one line, those with a kernel first."""
-    parts = [f"plan in {facts['precision']}; kernels: {facts['compiled']}"]
+    parts = [f"plan, computed {COMPUTED[facts['precision']]}; kernels: {facts['compiled']}"]
     for name, steps in facts["functions"].items():
         ops = sum(len(step["ops"]) for step in steps)
         rows = [
