@@ -101,6 +101,10 @@ class MachineLost(AneBookError):
     """A machine of a cluster is gone, and what it was at work on could not go on elsewhere."""
 
 
+class TextCut(UserWarning):
+    """A text has more tokens than the model reads: its vector is made of the first of them."""
+
+
 class SchemeWarning(UserWarning):
     """A form of weights that is known to break models, or to leave the Neural Engine."""
 

@@ -14,13 +14,22 @@ from _encoders import CLS, SEP, SIZES, expected_vectors, tiny_bert, write_encode
 import ane_book
 from ane_book.conversion.encoder import EncoderBuilder
 from ane_book.conversion.recipe import make_recipe
-from ane_book.errors import InvalidBundle, InvalidInput, InvalidWeights, UnsupportedModel
+from ane_book.errors import (
+    InvalidBundle,
+    InvalidInput,
+    InvalidWeights,
+    PromptTooLong,
+    TextCut,
+    UnsupportedModel,
+)
 from ane_book.models import read_config
 from ane_book.runtime import Embedder, Session
 from ane_book.weights.random import RandomSource
 import numpy as np
 from numpy.lib.format import open_memmap
 import pytest
+
+pytestmark = pytest.mark.filterwarnings("ignore::ane_book.errors.TextCut")  # where none is tested
 
 TEXTS = ["A stone.", "", "Two stones, or three?", "x", "é ü 🙂 \x00 \n\t", "A long one. " * 30]
 
@@ -114,6 +123,27 @@ class TestTokens:
         assert len(whole) == 40 and (whole[0], whole[-1]) == (CLS, SEP)
         assert whole[:-1] == embedder.encode("abc" * 13)[:39]
         assert embedder.encode("") == [CLS, SEP]
+
+    def test_a_long_text_is_cut_with_a_warning_or_refused(self, encoder, recwarn):
+        embedder = Embedder(encoder()[1])
+        long = "abc" * 100
+        tokens = len(embedder._words.encode(long, special=True))
+        told = f"text 1 is cut to the first 40 of its {tokens} tokens"
+        with pytest.warns(TextCut) as caught:
+            embedder.embed(["a", long, "b"])
+        assert [str(warning.message) for warning in caught] == [told]
+        assert caught[0].filename == __file__
+        with pytest.warns(TextCut) as caught:
+            embedder.embed(["a", long, "b", long, long])
+        assert [str(w.message) for w in caught] == [f"{told}; so are 2 more of 5 texts"]
+        with pytest.warns(TextCut, match=f"line 7 is cut to the first 40 of its {tokens} tokens"):
+            embedder.encode(long, "line 7")
+        recwarn.clear()
+        with pytest.raises(PromptTooLong, match=f"text 1 has {tokens} tokens; 40 at most"):
+            embedder.embed(["a", long], cut=False)
+        whole = "abc" * 13  # with the two tokens around it: what the model reads, to the last
+        embedder.embed([whole[:-1]], cut=False)
+        assert not recwarn.list
 
     def test_the_longest_text_has_a_call_and_a_short_one_a_short_call(self, encoder):
         functions = encoder()[1].manifest.packages[0].functions
@@ -279,8 +309,9 @@ class TestCommand:
     def test_cosines_to_the_first_text(self, encoder):
         model = "--model", encoder()[1].path
         done = command("embed", *model, "Hi", "you", "Hi", "--precision", "fp32")
-        lines = done.stdout.splitlines()
+        head, *lines = done.stdout.splitlines()
         assert done.returncode == 0 and len(lines) == 3
+        assert head == "cosine of each text to the first:"
         assert [line.split("  ", 1)[1] for line in lines] == ["Hi", "you", "Hi"]
         vectors = Embedder(encoder()[1], "fp32").embed(["Hi", "you"])
         expected = [1, float(vectors[0] @ vectors[1]), 1]
@@ -297,6 +328,15 @@ class TestCommand:
         found = np.array([row["embedding"] for row in rows], np.float32)
         np.testing.assert_array_equal(found, expected)  # as printed: every bit
         assert command("embed", *options, "-").stdout == ""
+
+    def test_a_text_that_is_cut_is_told_by_its_number(self, encoder):
+        model, texts = ("--model", encoder()[1].path), "\n".join(["a"] * 299 + ["abc" * 100])
+        done = command("embed", *model, "-", input=texts)
+        assert done.returncode == 0 and len(done.stdout.splitlines()) == 301
+        assert "warning: text 300 is cut to the first 40 of its 302 tokens\n" in done.stderr
+        done = command("embed", *model, "--strict", "-", input=texts)
+        assert done.returncode == 2
+        assert done.stderr.endswith("error: text 300 has 302 tokens; 40 at most\n")
 
     def test_the_wrong_kind_of_model_is_told_the_right_command(self, encoder, tiny, tiny_bundle):
         bundle, (_, folder) = encoder()[1].path, tiny("llama")

@@ -143,6 +143,9 @@ def embed(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each: text and embedding.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a text that is too long, instead of cutting.")
+    ] = False,
     precision: options.Precision = "fp16",
     context: options.TextLength = None,
     backend: options.BackendName = "auto",
@@ -152,7 +155,7 @@ def embed(
     from ane_book.cli.vectors import print_vectors
 
     embedder = load(model, "embedding", precision, backend, force, context=context, **recipe)
-    print_vectors(embedder, texts, as_json)
+    print_vectors(embedder, texts, as_json, strict)
 
 
 @app.command("inspect")
@@ -224,7 +227,7 @@ def diff(
     seed: options.InputSeed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show where two packages part, or one in fp16 and fp32.
+    """Show where two packages part, or one as it declares its dtypes and in fp32.
 
     Exit code 0: every output is equal within the tolerance; 1: it is not.
     """

@@ -16,14 +16,24 @@ __all__ = ["print_vectors"]
 AT_A_TIME = 256  # texts: what comes in lines goes out before all of them are there
 
 
-def print_vectors(embedder: "Embedder", words: Iterable[str], as_json: bool) -> None:
-    """Print a line for each text: its cosine to the first one, or an object with its vector."""
+def print_vectors(
+    embedder: "Embedder", words: Iterable[str], as_json: bool, strict: bool = False
+) -> None:
+    """Print a line for each text: its cosine to the first one, or an object with its vector.
+
+    A text that is too long for the model is cut, which a warning says; strict: PromptTooLong.
+    """
     if not as_json:
-        numbers = f"--json prints the {embedder.size} numbers of each"
-        print(f"cosine of each text to the first; {numbers}", file=sys.stderr)
-    texts, first = _texts(words), None
+        print("cosine of each text to the first:", flush=True)
+        print(f"--json prints the {embedder.size} numbers of each", file=sys.stderr)
+    texts, first, done = _texts(words), None, 0
     while batch := list(islice(texts, AT_A_TIME)):
-        vectors = embedder.embed(batch)
+        names = [f"text {done + i}" for i in range(1, len(batch) + 1)]
+        done += len(batch)
+        named = zip(batch, names, strict=True)
+        vectors = embedder.vectors(
+            [embedder.encode(text, name, cut=not strict) for text, name in named]
+        )
         first = vectors[0] if first is None else first
         for text, vector in zip(batch, vectors, strict=True):
             if as_json:

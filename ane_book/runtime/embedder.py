@@ -11,9 +11,10 @@ Letters: C hidden size, T tokens of a call, n texts.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+import warnings
 
 from ane_book.bundle import Bundle
-from ane_book.errors import InvalidBundle, InvalidInput, InvalidType, PromptTooLong
+from ane_book.errors import InvalidBundle, InvalidInput, InvalidType, PromptTooLong, TextCut
 from ane_book.host import text_mask
 from ane_book.runtime.backends import Backend
 from ane_book.runtime.encoder import Encoder
@@ -41,30 +42,51 @@ class Embedder(Encoder):
         self._positions = self.bundle.positions.astype(np.float32)  # (max_tokens, C)
         self._pooling = manifest.vectors.pooling
 
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
+    def embed(self, texts: Sequence[str], cut: bool = True) -> np.ndarray:
         """A vector for each text, float32 (n, C), each of length 1.
 
         Their products are their cosines: `vectors @ vectors.T`. A vector is made of those of its
-        text's tokens, as the model was trained for: their mean, or the first. A text is cut to
-        `max_tokens` tokens, those put around it included, as sentence-transformers does. An empty
-        text has a vector; a list of none gives (0, C).
+        text's tokens, as the model was trained for: their mean, or the first. An empty text has a
+        vector; a list of none gives (0, C).
+
+        cut: a text of more than `max_tokens` tokens, those put around it included, is cut to them,
+        as sentence-transformers does, and a TextCut warns of it, once for the list. Without it
+        such a text raises PromptTooLong.
 
         Raises InvalidType (a TypeError too) for what is no list of str, and InvalidInput for a str
         that is no valid text.
         """
         texts = _checked(texts)
-        return self.vectors([self.encode(text, f"text {i}") for i, text in enumerate(texts)])
+        read = [self._read(text, f"text {i}", cut) for i, text in enumerate(texts)]
+        long = [self._cut(f"text {i}", n) for i, (_, n) in enumerate(read) if n > self.max_tokens]
+        if long:
+            more = f"; so are {len(long) - 1:,} more of {len(texts):,} texts" * (len(long) > 1)
+            warnings.warn(TextCut(long[0] + more), stacklevel=2)
+        return self.vectors([ids for ids, _ in read])
 
     def encode(self, text: str, what: str = "the text", cut: bool = True) -> list[int]:
-        """A text's token ids; `what` is its name in an error.
+        """A text's token ids; `what` is its name in an error or a warning.
 
-        cut: to `max_tokens`; without it a longer text raises PromptTooLong.
+        cut: to `max_tokens`, with a TextCut; without it a longer text raises PromptTooLong.
         """
-        check_text(text, what)
-        ids = self._words.encode(text, special=True, most=self.max_tokens if cut else None)
-        if len(ids) > self.max_tokens:
-            raise PromptTooLong(f"{what} has {len(ids)} tokens; {self.max_tokens} at most")
+        ids, tokens = self._read(text, what, cut)
+        if tokens > self.max_tokens:
+            warnings.warn(TextCut(self._cut(what, tokens)), stacklevel=2)
         return ids
+
+    def _read(self, text: str, what: str, cut: bool) -> tuple[list[int], int]:
+        """Token ids, at most `max_tokens`, and of how many tokens they are."""
+        check_text(text, what)
+        ids = self._words.encode(text, special=True)
+        tokens = len(ids)
+        if tokens > self.max_tokens:
+            if not cut:
+                raise PromptTooLong(f"{what} has {tokens:,} tokens; {self.max_tokens} at most")
+            ids = self._words.encode(text, special=True, most=self.max_tokens)
+        return ids, tokens
+
+    def _cut(self, what: str, tokens: int) -> str:
+        return f"{what} is cut to the first {self.max_tokens} of its {tokens:,} tokens"
 
     def vectors(self, token_ids: Sequence[Sequence[int]]) -> np.ndarray:
         """What `embed` gives, of token ids: 1 to `max_tokens` for each text."""
