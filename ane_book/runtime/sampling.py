@@ -17,6 +17,10 @@ import numpy as np
 
 __all__ = ["Drawn", "Sampler", "draw_guessed", "filter_logits"]
 
+#: Below it a division by the temperature leaves float32's range, or divides by 0. At it two logits
+#: that differ at all are so far apart already that only the likeliest token can be drawn.
+COLDEST = 1e-30
+
 
 def keep_top_k(logits: np.ndarray, k: int) -> np.ndarray:
     """(V,) with all but the k largest at -inf; what ties with the k-th stays."""
@@ -45,7 +49,7 @@ def filter_logits(
     top_p: float | None = None,
 ) -> np.ndarray:
     """Logits (V,) float32 scaled by 1 / temperature, with the tokens not to be drawn at -inf."""
-    logits = logits.astype(np.float32) / np.float32(temperature)
+    logits = logits.astype(np.float32) / np.float32(max(temperature, COLDEST))
     if top_k is not None:
         logits = keep_top_k(logits, top_k)
     if top_p is not None and top_p < 1.0:
@@ -106,7 +110,8 @@ class Sampler:
     def __call__(self, logits: np.ndarray) -> int:
         """The next token's id, from logits (V,) float32; draws once unless greedy.
 
-        Raises AneBookError when the logits hold NaN, which would otherwise pass for a token.
+        Raises AneBookError when the largest logit is NaN or infinite: no token can be drawn then,
+        and the likeliest would be a guess.
         """
         token = self._token(logits)
         if self.logprobs is not None:
@@ -115,10 +120,11 @@ class Sampler:
 
     def _token(self, logits: np.ndarray) -> int:
         likeliest = int(np.argmax(logits))  # NaN counts as the largest
-        if math.isnan(logits[likeliest]):
+        if not math.isfinite(logits[likeliest]):
+            found = "NaN" if math.isnan(logits[likeliest]) else "infinities"
             raise AneBookError(
-                "the model's logits hold NaN: something overflowed fp16 (largest number 65,504); "
-                'precision="fp32" shows what they should be'
+                f"the model's logits hold {found}: something overflowed fp16 (largest number "
+                '65,504); precision="fp32" shows what they should be'
             )
         if self.greedy:
             return likeliest

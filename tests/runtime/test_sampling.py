@@ -52,10 +52,19 @@ class TestSampling:
         assert {sampler(logits) for _ in range(500)} == kept
 
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
-    def test_nan_is_no_token(self, temperature):
-        logits = np.array([1, 2, np.nan, 3], np.float32)
-        with pytest.raises(AneBookError, match="hold NaN"):
+    @pytest.mark.parametrize("wrong, says", [(np.nan, "hold NaN"), (np.inf, "hold infinities")])
+    def test_what_is_no_number_is_no_token(self, temperature, wrong, says):
+        logits = np.array([1, 2, wrong, 3], np.float32)
+        with pytest.raises(AneBookError, match=says):
             Sampler(temperature=temperature)(logits)
+
+    @pytest.mark.parametrize("temperature", [1e-20, 1e-36, 1e-40, 5e-324])
+    @pytest.mark.parametrize("top_p", [None, 0.9])
+    def test_cold_is_greedy(self, temperature, top_p):
+        """However cold: 1 over a temperature that float32 does not hold would be infinite."""
+        sampler = Sampler(temperature=temperature, top_p=top_p, seed=1)
+        logits = np.array([-60000, 5, 65504, 65472, -np.inf], np.float32)
+        assert {sampler(logits) for _ in range(20)} == {2}
 
     def test_seed_repeats(self):
         logits = np.zeros(1000, np.float32)
