@@ -184,6 +184,8 @@ def _labels(names: dict | None) -> tuple[str, ...]:
     """The labels in the order of their numbers, of config.json's `id2label`."""
     if names is None:
         return LABELS
+    if not isinstance(names, dict):
+        raise UnsupportedModel("config.json: id2label is not an object of numbers and labels")
     numbers = {int(number): name for number, name in names.items()}
     if sorted(numbers) != list(range(len(numbers))):
         raise UnsupportedModel("config.json: id2label does not number its labels from 0 on")

@@ -7,7 +7,9 @@ import json
 
 from _bad_requests import BODY, CASES, KEY
 from _serving import serving
+from ane_book.serve.api import requests
 import httpx
+from pydantic import ValidationError
 import pytest
 
 
@@ -43,3 +45,30 @@ def test_it_still_answers(guarded):
 
 def test_there_are_thirty():
     assert len(CASES) >= 30
+
+
+MANY = 10_000
+UNKNOWN = {f"k{i}": i for i in range(MANY)}
+SAID = {"role": "user", "content": "Hi"}
+FAULTS = [
+    (requests.Chat, {"messages": [SAID], **UNKNOWN}),
+    (requests.Chat, {"messages": [SAID | UNKNOWN]}),
+    (requests.Chat, {"messages": [1] * MANY}),
+    (requests.Chat, {"messages": [{}] * MANY}),
+    (requests.Chat, {"messages": [SAID | {"content": [{}] * MANY}]}),
+    (requests.Chat, {"messages": [SAID | {"content": [{"type": "text", "text": ""} | UNKNOWN]}]}),
+    (requests.Chat, {"messages": [SAID], "stop": [1] * MANY}),
+    *((requests.Completion, {"prompt": [wrong] * MANY}) for wrong in (1.5, "", [], [1.5])),
+    (requests.Completion, {"prompt": [[1.5] * MANY]}),
+    (requests.Embedding, {"input": [1.5] * MANY}),
+    (requests.Line, {"tokens": [1.5] * MANY}),
+    (requests.Line, {"tokens": [1], "stop": [1] * MANY}),
+]
+
+
+@pytest.mark.parametrize(("form", "body"), FAULTS, ids=map(str, range(len(FAULTS))))
+def test_a_body_that_is_wrong_all_over_is_given_up_at_once(form, body):
+    """An error for each of a million faults took minutes, and nobody else was answered."""
+    with pytest.raises(ValidationError) as error:
+        form.model_validate(body)
+    assert error.value.error_count() < 10

@@ -48,9 +48,12 @@ FORMS = {
     "content": 'a text, or a list of {"type": "text", "text": ...}',
 }
 
-Ids = Annotated[list[Whole], Field(min_length=1)]
-Texts = Annotated[list[str], Field(min_length=1, max_length=2048)]
-Prompt = str | Texts | Ids | Annotated[list[Ids], Field(min_length=1, max_length=2048)]
+# A list is given up at its first fault: one for each of a million items takes minutes, in which
+# nobody else is answered.
+Ids = Annotated[list[Whole], Field(fail_fast=True, min_length=1)]
+Texts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=2048)]
+Lists = Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=2048)]
+Prompt = str | Texts | Ids | Lists
 
 
 def _each(given: Prompt) -> list[str | list[int]]:
@@ -58,17 +61,33 @@ def _each(given: Prompt) -> list[str | list[int]]:
     return [given] if isinstance(given, str) or isinstance(given[0], int) else given
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Closed(BaseModel):
+    """Fields that are known, and no others."""
 
-    model: str | None = Field(None, description="A model's name; without it the first one.")
+    model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _served(cls, given: Any) -> Any:
-        """Without what asks for nothing; raises Refusal for what is not served."""
+    def _fields(cls, given: Any) -> Any:
+        """What is known, and of all else the first, to be refused: one fault, as of a list."""
         if not isinstance(given, dict):
             return given
+        given, known = cls._asked(given), cls.model_fields
+        unknown = next(([name] for name in given if name not in known), [])
+        return {name: given[name] for name in [*known, *unknown] if name in given}
+
+    @classmethod
+    def _asked(cls, given: dict) -> dict:
+        """Without what asks for nothing."""
+        return given
+
+
+class _Request(_Closed):
+    model: str | None = Field(None, description="A model's name; without it the first one.")
+
+    @classmethod
+    def _asked(cls, given: dict) -> dict:
+        """Without what asks for nothing; raises Refusal for what is not served."""
         for name, neutral in UNSERVED.items():
             if given.get(name) is not None and not any(_same(given[name], v) for v in neutral):
                 message = f"{name} is not served here; leave it out"
@@ -94,7 +113,7 @@ class _Sampled(_Request):
     top_k: Whole | None = Field(None, ge=1, description="Beyond OpenAI: of the K likeliest alone.")
     n: Whole = Field(1, ge=1, le=16, description="Answers; the i-th draws with seed + i.")
     seed: Whole | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    stop: str | Annotated[list[str], Field(fail_fast=True, max_length=16)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -112,30 +131,23 @@ class _Sampled(_Request):
         }
 
 
-class Part(BaseModel):
+class Part(_Closed):
     """A piece of a message."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["text"]
     text: str
 
 
-class Message(BaseModel):
+class Message(_Closed):
     """One message of a conversation."""
 
-    model_config = ConfigDict(extra="forbid")
-
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part]
+    content: str | Annotated[list[Part], Field(fail_fast=True)]
     name: str | None = Field(None, description="Taken, and nothing is done.")
 
-    @model_validator(mode="before")
     @classmethod
-    def _said(cls, given: Any) -> Any:
+    def _asked(cls, given: dict) -> dict:
         """Without the empty fields that clients send back with an answer of ours."""
-        if not isinstance(given, dict):
-            return given
         return {k: v for k, v in given.items() if k in ("role", "content") or v not in (None, [])}
 
     def plain(self) -> dict[str, str]:
@@ -148,7 +160,7 @@ class Message(BaseModel):
 class Chat(_Sampled):
     """POST /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1)
     max_tokens: Whole | None = Field(None, ge=1, description="By default what the context leaves.")
     max_completion_tokens: Whole | None = Field(None, ge=1, description="The same, newer.")
     logprobs: bool = Field(False, description="What the model said of each token.")
@@ -203,10 +215,8 @@ class Embedding(_Request):
         return _each(self.input)
 
 
-class Line(BaseModel):
+class Line(_Closed):
     """A line on a socket or on stdin: token ids, or a question."""
-
-    model_config = ConfigDict(extra="forbid")
 
     tokens: Ids | None = None
     prompt: str | None = None
@@ -216,7 +226,7 @@ class Line(BaseModel):
     top_p: Real | None = Field(None, gt=0, le=1)
     top_k: Whole | None = Field(None, ge=1)
     seed: Whole | None = Field(None, ge=0)
-    stop: list[str] = Field([], max_length=16)
+    stop: list[str] = Field([], fail_fast=True, max_length=16)
 
     def ask(self) -> Ask:
         """What is asked; raises Refusal."""
