@@ -18,6 +18,7 @@ from ane_book.serve.pool import TEXT
 from ane_book.serve.watch import log_lines
 from fastapi import FastAPI
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 __all__ = ["listener", "run"]
 
@@ -25,6 +26,44 @@ __all__ = ["listener", "run"]
 #: Seconds until an idle connection is closed. Clients close theirs before, httpx after 5 s: were
 #: the server first, it could be while the next request is on its way, which is then lost.
 IDLE_S = 75
+#: Seconds until the head of a request has to be there; `app.BODY_S` is for its body.
+HEAD_S = 30.0
+
+
+class Connection(AutoHTTPProtocol):
+    """uvicorn's, which by itself waits for the head of a request without end.
+
+    Clients that never send one would hold every connection that the system allows, key or no key.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        if self._late is None and not self._at_work():
+            self._expect_head()
+        super().data_received(data)
+        if self._at_work():
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _at_work(self) -> bool:
+        """Whether a request is here that has no whole answer yet."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _expect_head(self) -> None:
+        self._late = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 class _Server(uvicorn.Server):
@@ -107,7 +146,7 @@ def run(
     told = f"serving {', '.join(pool.models)} at http://{shown}:{port}/v1"
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
-        timeout_graceful_shutdown=int(grace), timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=int(grace), timeout_keep_alive=IDLE_S, http=Connection,
     )  # fmt: skip
     server = _Server(config, app, path, grace, told)
     server.run(sockets=[listening])

@@ -20,9 +20,10 @@ def serving(*models: Model, **options) -> Iterator[str]:
 
 
 @contextmanager
-def served(app) -> Iterator[str]:
-    """The address of a server of an application."""
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none")
+def served(app, **options) -> Iterator[str]:
+    """The address of a server of an application; options are uvicorn's."""
+    quiet = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
+    config = uvicorn.Config(app, **quiet | options)
     server, listening = uvicorn.Server(config), listener()
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

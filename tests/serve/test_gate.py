@@ -5,8 +5,10 @@ import logging
 import socket
 
 from _gates import chat
-from _serving import serving
-from ane_book.serve.server import listener
+from _serving import served, serving
+from ane_book.serve import server
+from ane_book.serve.app import create_app
+from ane_book.serve.server import Connection, listener
 import httpx
 import pytest
 
@@ -81,3 +83,31 @@ def test_what_is_written_goes_out_at_once():
         connection, _ = listening.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+class TestWhoSendsNoRequest:
+    @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: local"])
+    @pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+    def test_is_let_go(self, models, monkeypatch, sent, before):
+        """A head that never ends, the first one or a later one, holds no connection for good."""
+        monkeypatch.setattr(server, "HEAD_S", 0.5)
+        with served(create_app(list(models)), http=Connection, timeout_keep_alive=1) as address:
+            port = int(address.rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port), 120) as client:
+                client.sendall(before + sent)
+                while client.recv(1 << 16):  # a timeout fails; until then the server ends it
+                    pass
+
+    def test_who_sends_one_is_not(self, models):
+        """The time is for a head alone: it stops when one is there, and while none is awaited."""
+        connections = []
+
+        class Kept(Connection):
+            def connection_made(self, transport):
+                connections.append(self)
+                super().connection_made(transport)
+
+        with served(create_app(list(models)), http=Kept) as address, httpx.Client() as client:
+            for _ in range(3):
+                assert client.get(f"{address}/health").status_code == 200
+                assert len(connections) == 1 and connections[0]._late is None
