@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import book_ext
+import nbformat
 import pytest
+import run_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,6 +29,16 @@ def small_book(root: Path, code: str, text: str = "") -> None:
         copy(ROOT / name, root / name)
 
 
+def add_page(root: Path, name: str, code: str, tags: str = "") -> None:
+    header = (ROOT / "book" / "status.md").read_text().split("# Status")[0]
+    cell = f"```{{code-cell}} ipython3\n{tags}{code}\n```\n"
+    (root / "book" / f"{name}.md").write_text(f"{header}# {name}\n\n{cell}")
+    toc = root / "book" / "_toc.yml"
+    text = toc.read_text()
+    chapters = "" if "chapters:" in text else "chapters:\n"
+    toc.write_text(f"{text}{chapters}  - file: {name}\n")
+
+
 def build(root: Path, *flags: str) -> subprocess.CompletedProcess:
     program = Path(sys.executable).with_name("jupyter-book")
     command = [program, "build", "book", *flags]
@@ -34,12 +46,82 @@ def build(root: Path, *flags: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
-def test_a_failing_cell_fails_the_build_each_time(tmp_path):
-    small_book(tmp_path, "raise ValueError('on purpose')")
+def test_a_page_that_fails_fails_the_build_each_time_and_takes_no_other_with_it(tmp_path):
+    """One raises in a hidden cell, one ends its kernel; both run again until they are mended."""
+    small_book(tmp_path, "print('whole')")
+    add_page(
+        tmp_path, "raises", "x = 2\nassert x == 1, 'on purpose'", tags=":tags: [remove-cell]\n\n"
+    )
+    add_page(tmp_path, "dies", "import os\nos._exit(3)")
+    lines = (tmp_path / "book" / "raises.md").read_text().splitlines()
+    line = lines.index("assert x == 1, 'on purpose'") + 1
     for _ in range(2):
         result = build(tmp_path)
-        assert result.returncode != 0
-        assert "on purpose" in result.stdout + result.stderr
+        assert result.returncode == 1
+        assert f"raises.md, cell 1, line {line}: AssertionError: on purpose" in result.stderr
+        assert "dies.md, cell 1" in result.stderr and "2 pages of the book failed" in result.stdout
+        site = tmp_path / "_build" / "html"
+        box = (site / "raises.html").read_text()
+        assert "failed-page" in box and "on purpose" in box
+        assert "failed-page" in (site / "dies.html").read_text()
+        whole = (site / "index.html").read_text()
+        assert "whole" in whole and "failed-page" not in whole
+    for name, wrong, right in (("raises", "x == 1", "x == 2"), ("dies", "os._exit(3)", "pass")):
+        page = tmp_path / "book" / f"{name}.md"
+        page.write_text(page.read_text().replace(wrong, right))
+    result = build(tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "failed-page" not in (site / "raises.html").read_text()
+
+
+def _notebook(folder: Path, name: str, code: str) -> tuple:
+    path = folder / f"{name}.md"
+    path.write_text(code)
+    return path, nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)]), 120
+
+
+def _printed(page) -> str:
+    assert page.failure is None, page.failure
+    return "".join(output.text for output in page.notebook.cells[0].outputs)
+
+
+@pytest.mark.slow
+def test_pages_run_side_by_side_and_those_that_measure_time_one_at_a_time(tmp_path):
+    """Each page waits to see the other's file: two that measure never see each other's."""
+    meets = """
+from pathlib import Path
+import time
+Path("{own}").touch()
+for _ in range({tries}):
+    if Path("{other}").exists():
+        break
+    time.sleep(0.1)
+print("met:", Path("{other}").exists())
+{end}"""
+    two = {"a": "b", "b": "a"}
+    queue = [
+        run_pages.Page(
+            name, *_notebook(tmp_path, name, meets.format(own=name, other=other, tries=600, end=""))
+        )
+        for name, other in two.items()
+    ]
+    run_pages.run_side_by_side(queue, 2, lambda page, running: None)
+    assert [_printed(page) for page in queue] == ["met: True\n"] * 2
+    end = "time.perf_counter()\nPath('{own}').unlink()"
+    alone = [
+        run_pages.Page(
+            name,
+            *_notebook(
+                tmp_path,
+                name,
+                meets.format(own=name, other=other, tries=5, end=end.format(own=name)),
+            ),
+        )
+        for name, other in {"c": "d", "d": "c"}.items()
+    ]
+    assert all(page.measures for page in alone)
+    run_pages.run_side_by_side(alone, 2, lambda page, running: None)
+    assert [_printed(page) for page in alone] == ["met: False\n"] * 2
 
 
 @pytest.mark.slow
@@ -65,7 +147,7 @@ def test_a_page_runs_again_when_the_library_changes(tmp_path):
         assert result.returncode == 0, result.stderr
         page = (tmp_path / "_build" / "html" / "index.html").read_text()
         assert f"measured: {content}" in page
-        runs.append("Executing notebook" in result.stdout + result.stderr)
+        runs.append("1 page ran" in result.stdout)
     assert runs == [True, False, True]
 
 
