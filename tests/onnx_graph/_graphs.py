@@ -44,9 +44,13 @@ class Maker:
 
 
 def hold_to_onnxruntime(
-    path: Path, given: dict, tolerance: float = 1e-4, fused: bool = True
+    path: Path,
+    given: dict,
+    tolerance: float = 1e-4,
+    precision: str = "fp32",
+    fused: bool = True,
 ) -> MLProgram:
-    """Convert in fp32, run by the executor, and compare with ONNX Runtime by the largest value.
+    """Convert, run by the executor, and compare with ONNX Runtime by the largest value.
 
     fused: whether ONNX Runtime may join operators, which rounds otherwise where they quantise.
     """
@@ -56,11 +60,11 @@ def hold_to_onnxruntime(
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     wanted = session.run(None, given)
     shapes = {name: array.shape for name, array in given.items()}
-    package = convert_graph(path, path.with_suffix(".mlpackage"), "fp32", shapes)
-    program = MLProgram(package, precision="fp32")
+    package = convert_graph(path, path.with_suffix(".mlpackage"), precision, shapes)
+    program = MLProgram(package, precision=precision)
     narrow = {n: a.astype(np.int32) if a.dtype.kind in "iub" else a for n, a in given.items()}
     found = program.predict(dict(zip(program.inputs, narrow.values(), strict=True)))
-    for got, want in zip(found.values(), wanted, strict=True):
+    for (name, got), want in zip(found.items(), wanted, strict=True):
         assert got.shape == (want.shape or (1,))
-        assert np.abs(got - want).max() <= tolerance * np.abs(want).max()
+        assert np.abs(got - want).max() <= tolerance * np.abs(want).max(), name
     return program

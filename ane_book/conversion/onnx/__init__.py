@@ -55,6 +55,7 @@ def convert_graph(
 def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mapping):
     """The graph as coremltools' Program."""
     from ane_book.conversion.onnx.borders import Borders
+    from ane_book.conversion.onnx.half import bound_masks
     from ane_book.conversion.onnx.source import Source
     from ane_book.conversion.onnx.walk import Walk
     import coremltools as ct
@@ -68,6 +69,8 @@ def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mappi
         walk.run()
         function.set_outputs(borders.leave())
     _distinguish(function)
+    if precision == "fp16":
+        bound_masks(function)
     program.add_function("main", function)
     return program
 
@@ -89,9 +92,14 @@ def _distinguish(function) -> None:
 
 def _write(program, out: Path, precision: Precision) -> None:
     """Run coremltools' passes, and write the package whole or not at all."""
+    from ane_book.conversion.onnx.half import is_half
     import coremltools as ct
 
-    numbers = {"fp16": ct.precision.FLOAT16, "fp32": ct.precision.FLOAT32}[precision]
+    numbers = ct.precision.FLOAT32
+    if precision == "fp16":
+        numbers = ct.transform.FP16ComputePrecision(op_selector=is_half())
+    passes = ct.PassPipeline()
+    passes.remove_passes({"common::add_int16_cast"})  # it narrows what it knows no range of
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = ct.convert(
@@ -101,6 +109,7 @@ def _write(program, out: Path, precision: Precision) -> None:
             compute_precision=numbers,
             minimum_deployment_target=ct.target.iOS18,
             skip_model_load=True,
+            pass_pipeline=passes,
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}-") as folder:
