@@ -87,6 +87,20 @@ def test_an_opset_from_the_future(tmp_path):
     refused(one_node(tmp_path, node, opset=999), UnsupportedModel, "opset 999")
 
 
+def test_what_an_older_opset_has_and_onnx_does_not_carry_over(tmp_path):
+    """By the operator's name and opset, in no words of onnx's own code."""
+    node = helper.make_node("ImageScaler", ["x"], ["y"], scale=2.0)
+    path = one_node(tmp_path, node, opset=6)
+    said = refused(path, UnsupportedModel, "opset 6", "ONNX does not define ImageScaler")
+    assert "%" not in said
+    node = helper.make_node("Pad", ["x"], ["y"], paddings=[0] * 4)
+    said = refused(one_node(tmp_path, node, opset=1), UnsupportedModel, "Pad of opset 1")
+    assert ".h:" not in said and "Assertion" not in said
+    node = helper.make_node("ThresholdedRelu", ["x"], ["y"])
+    path = one_node(tmp_path, node, opset=6)
+    refused(path, UnsupportedModel, "opset 6", "has no ThresholdedRelu")
+
+
 def test_numbers_that_core_ml_does_not_have(tmp_path):
     node = helper.make_node("Identity", ["x"], ["y"])
     refused(one_node(tmp_path, node, dtype=np.complex64), UnsupportedModel, "input 'x'")

@@ -6,6 +6,7 @@ Constants that lie in files beside it are mapped, not read (`ane_book.weights.on
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
+import re
 
 from ane_book.conversion.onnx.ops import OPERATORS
 from ane_book.conversion.onnx.order import all_nodes, put_in_order, set_nodes
@@ -90,9 +91,9 @@ def _carried_over(model, path: Path):
             _spread_slopes(model)
         return convert_version(model, OLDEST)
     except Exception as error:  # RuntimeError and others of its own, from C++
-        first = str(error).strip().splitlines()[0]
         raise UnsupportedModel(
-            f"{path} is of opset {opset}, and onnx cannot carry it over to {OLDEST}: {first}"
+            f"{path} is of opset {opset}, and onnx cannot carry it over to {OLDEST}: "
+            f"{_stumbled(model, opset, str(error))}"
         ) from None
 
 
@@ -117,6 +118,23 @@ def _spread_slopes(model) -> None:
                 node.input[1] = spread
         nodes.append(node)
     set_nodes(model.graph, nodes)
+
+
+def _stumbled(model, opset: int, said: str) -> str:
+    """What onnx's converter of versions stumbled over; it says so in terms of its own code."""
+    from onnx import defs
+
+    names = {node.op_type for node in model.graph.node if node.domain in ONNX_DOMAINS}
+    if unknown := sorted(name for name in names if not defs.has(name)):
+        return f"ONNX does not define {', '.join(unknown)} (any more)"
+    if found := re.search(r"No Adapter \w+ Version \$?(\d+) for (\w+)", said):
+        try:
+            since = defs.get_schema(found[2], opset).since_version
+        except defs.SchemaError:
+            return f"that opset has no {found[2]}"
+        return f"it has no later form for {found[2]} of opset {since}"
+    plain = re.sub(r"^\S+:\d+: \w+: Assertion `.*?` failed: ", "", said.strip())
+    return f"it says: {(plain.splitlines() or ['nothing'])[0]}"
 
 
 def _inlined(model, path: Path):
