@@ -2,12 +2,13 @@
 
 from pathlib import Path
 import re
+import sys
 from typing import Annotated, Literal
 
-from ane_book.errors import InvalidInput
+from ane_book.errors import InvalidInput, printable
 import typer
 
-__all__ = ["Precision", "Shapes", "convert_onnx", "is_graph"]
+__all__ = ["Check", "Inputs", "Precision", "Shapes", "convert_onnx", "is_graph"]
 
 Precision = Annotated[
     Literal["fp16", "fp32"] | None,
@@ -16,6 +17,17 @@ Precision = Annotated[
 Shapes = Annotated[
     list[str] | None,
     typer.Option("--shape", help="Of an .onnx graph: the sizes of an input, x=1,3,224,224."),
+]
+Check = Annotated[
+    bool | None,
+    typer.Option(
+        "--check/--no-check",
+        help="Of an .onnx graph: hold what was made to ONNX Runtime.  [default: check]",
+    ),
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(help="Of an .onnx graph: a .npz file of arrays to check with; else random ones."),
 ]
 
 
@@ -32,10 +44,21 @@ def is_graph(model: str, out: Path | None) -> bool:
 
 
 def convert_onnx(
-    model: str, out: Path | None, precision: str | None, shapes: list[str] | None, force: bool, **no
-) -> Path:
-    """Convert the graph; `no` are options that are a language model's. Raises InvalidInput."""
+    model: str,
+    out: Path | None,
+    force: bool,
+    precision: str | None,
+    shapes: list[str] | None,
+    check: bool | None,
+    inputs: Path | None,
+    **no,
+) -> None:
+    """Convert the graph, print the package's path, and say on stderr whether it is right.
+
+    `no` are options that are a language model's. Raises InvalidInput.
+    """
     from ane_book.conversion.onnx import convert_graph
+    from ane_book.mil.package.description import load_inputs
 
     if given := [name for name, value in no.items() if value is not None]:
         flag = given[0].replace("_", "-")
@@ -44,7 +67,19 @@ def convert_onnx(
         raise InvalidInput(f"{model}: not a file")
     if out is None:
         raise InvalidInput(f"name the package to make of {model}, as in --out model.mlpackage")
-    return convert_graph(model, out, precision or "fp16", _parsed(shapes or []), force=force)
+    arrays = load_inputs(inputs) if inputs else None  # before the work, should there be none
+    convert_graph(model, out, precision or "fp16", _parsed(shapes or []), force=force)
+    print(out, flush=True)
+    if check is not False:
+        _check(model, out, arrays)
+
+
+def _check(model: str, package: Path, arrays: dict | None) -> None:
+    from ane_book.evidence.onnx_graph import check_graph
+
+    for verdict in check_graph(model, package, arrays):
+        head = "warning: " if verdict.agrees is False else ""
+        print(printable(f"{head}check {verdict}"), file=sys.stderr)
 
 
 def _parsed(shapes: list[str]) -> dict[str, tuple[int, ...]]:

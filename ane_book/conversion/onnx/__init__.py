@@ -76,7 +76,7 @@ def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mappi
 
 
 def _distinguish(function) -> None:
-    """A name of its own for each value: the builder's are not held against the graph's."""
+    """A name of its own for each value and op: the builder's are not held against the graph's."""
     kept = {x.name for x in [*function.outputs, *function.inputs.values()]}
     seen = set(kept)
     for operation in function.operations:
@@ -88,6 +88,8 @@ def _distinguish(function) -> None:
                 count += 1
                 x.name = f"{name}_v{count}"
             seen.add(x.name)
+        if operation.outputs:
+            operation.name = operation.outputs[0].name  # what its result in fp16 is called after
 
 
 def _write(program, out: Path, precision: Precision) -> None:
