@@ -1,6 +1,7 @@
 """`ane-book` as a process: streams that are closed, full or a terminal, Ctrl-C, exit codes."""
 
 from contextlib import suppress
+import json
 import os
 from pathlib import Path
 import re
@@ -115,10 +116,12 @@ class TestEntry:
         assert set(library.__all__) | {"__version__"} <= set(done.stdout.split())
 
 
-class TestInterrupt:
-    # A shell ignores SIGINT for what it starts in the background, tests and their children too.
-    ATTEND = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}  # noqa: RUF012
+def attend() -> None:
+    """A shell ignores SIGINT for what it starts in the background, tests and their children too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+
+class TestInterrupt:
     def test_while_everything_is_imported(self, tmp_path):
         (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
         environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
@@ -127,7 +130,7 @@ class TestInterrupt:
 
     def test_while_a_line_is_waited_for(self, bundle, tmp_path):
         chatty = chatty_copy(bundle, tmp_path)
-        with start("chat", chatty, "--max-tokens", "1", **self.ATTEND) as process:
+        with start("chat", chatty, "--max-tokens", "1", preexec_fn=attend) as process:
             process.stdin.write("Hi\n")
             process.stdin.flush()
             assert process.stdout.readline()  # it answered, and now waits for the next line
@@ -148,7 +151,7 @@ class Terminal:
         self.ours, theirs = pty.openpty()
         self.process = start(
             *arguments, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=lambda: (attend(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
             **dict.fromkeys(("stdin", "stdout", "stderr"), theirs) | streams,
         )  # fmt: skip
         os.close(theirs)
@@ -190,18 +193,34 @@ class Terminal:
         return self.until(pattern)
 
 
+def wordy(bundle: Path) -> Path:
+    """The bundle, with 100 characters to a byte: its answer fills a terminal that nobody reads, and
+    waits there for Ctrl-C, however late that comes."""
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    file = bundle / manifest["tokenizer"]["file"]
+    tokenizer = json.loads(file.read_text())
+    longer = {"type": "Replace", "pattern": {"Regex": "."}, "content": "x" * 100}
+    tokenizer["decoder"] = {"type": "Sequence", "decoders": [tokenizer["decoder"], longer]}
+    file.write_text(json.dumps(tokenizer))
+    manifest["files"][file.name] = file.stat().st_size
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    return bundle
+
+
 class TestTerminal:
     def test_ctrl_c_ends_an_answer_and_then_the_program(self, tiny_bundle, tmp_path):
         changes = (("max_position_embeddings", 8192),)
         long = tiny_bundle("llama", changes, kv="state", context=8192)[1].path
-        chatty = chatty_copy(long, tmp_path, eos_token_ids=[])
+        chatty = wordy(chatty_copy(long, tmp_path, eos_token_ids=[]))
         with Terminal("chat", chatty, "--max-tokens", "8000") as terminal:
             terminal.until("/quit ends.*> ")
             terminal.type("Hi\n")
             terminal.until("Hi\r\n.{20}")
             terminal.type("\x03")
-            answer = terminal.until(r"^(.*)\r\n> ")[1]
-            assert len(answer) < 7000
+            terminal.until(r"\r\n> ")
+            terminal.type("/stats\n")
+            stats = terminal.until(r"/stats\r\n(.*)> ")[1]
+            assert re.fullmatch(r"1 answer, \d+ of 8192 tokens held\r\n", stats), "not stopped"
             terminal.type("/reset\n")
             terminal.until("> ")
             for _ in range(10):  # Python misses one that comes just before it waits for a key
