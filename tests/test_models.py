@@ -1,6 +1,7 @@
 """The decoder in ANE form against `transformers`: the same weights, the same logits."""
 
 from itertools import cycle
+import json
 from math import prod
 import tomllib
 
@@ -203,6 +204,29 @@ def test_the_original_context_is_where_transformers_looks_for_it(kind, top):
     config["original_max_position_embeddings"] = top
     scaling = read_config(config).rope_scaling
     assert scaling["original_max_position_embeddings"] == (top or 128)
+
+
+@pytest.mark.parametrize("kind", ["longrope", "yarn"])
+@pytest.mark.parametrize("place", ["top", "inside", None])
+def test_phi_reads_its_scaling_as_transformers_does(tmp_path, kind, place):
+    """By its earlier name too; the original context counts at the top alone, else it is 4,096."""
+    from transformers import AutoConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    original = {"original_max_position_embeddings": 2048}
+    fields = tiny_model("phi3").config.to_dict() | {"max_position_embeddings": 8192}
+    del fields["rope_parameters"], fields["original_max_position_embeddings"]
+    divisors = {"short_factor": [1.0] * 12, "long_factor": [2.0] * 12, "type": kind}
+    fields["rope_scaling"] = divisors | (original if place == "inside" else {})
+    fields |= {"rope_theta": 1e4, "partial_rotary_factor": 0.75}
+    fields |= original if place == "top" else {}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    theirs = AutoConfig.from_pretrained(tmp_path)
+    rotary = read_config(fields).rotary
+    for tokens in (2000, 3000, 5000):
+        expected, factor = ROPE_INIT_FUNCTIONS["longrope"](theirs, "cpu", seq_len=tokens)
+        np.testing.assert_allclose(rotary._frequencies(tokens), expected.numpy(), rtol=1e-6)
+        assert rotary.attention_factor == pytest.approx(factor, rel=1e-9)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from ane_book.models.base.architecture import FULL, GGUF, Tensor
 from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.dense import NAMES, OUTER, Dense
+from ane_book.models.base.dense import NAMES, OUTER, Dense, rope_type
 
 __all__ = ["Phi3"]
 
+ORIGINAL = 4096  # tokens that a model was made for, where config.json names none
 FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 
 
@@ -26,6 +27,17 @@ class Phi3(Dense):
             "partial_rotary_factor": fields.get("partial_rotary_factor") or 1.0,
             "sliding_window": fields.get("sliding_window") or None,
         }
+
+    def read_scaling(self, fields: dict) -> dict | None:
+        """LongRoPE under its earlier names too, and with the original context at the top alone: so
+        `transformers` reads them for this family."""
+        given, name = fields["rope_scaling"], "original_max_position_embeddings"
+        if given is None:
+            return None
+        if rope_type(given) == "yarn" and "short_factor" in given:
+            given = given | {"rope_type": "longrope"}
+        own = {"rope_scaling": given, name: fields.get(name) or ORIGINAL}
+        return super().read_scaling(fields | own)
 
     def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
         C, F, Q, KV = config.widths
