@@ -92,6 +92,7 @@ def _numbers(planned: "Plan") -> dict:
 def _predicted(planned: "Plan", chip: str) -> dict:
     """Both ends of each range, and what it rests on; the rate of every tier, by its slots."""
     from ane_book.evidence.cost import predict
+    from ane_book.evidence.cost.quoted import quoted
 
     estimate = predict(planned, chip)
     rates = {S: predict(tier, chip).tokens_s for S, tier in planned.tiers.items()}
@@ -102,4 +103,5 @@ def _predicted(planned: "Plan", chip: str) -> dict:
     rate, ms = estimate.tokens_s, estimate.ms
     ends = {"tokens_s": [rate.low, rate.high], "ms": [ms.low, ms.high]}
     ends |= {"tiers": {S: {"tokens_s": [rate.low, rate.high]} for S, rate in rates.items()}}
-    return {"predicted": {"chip": estimate.chip.chip, **ends, "terms": terms}}
+    found = {"published": quoted(planned, estimate.chip)}
+    return {"predicted": {"chip": estimate.chip.chip, **ends, "terms": terms}} | found

@@ -29,11 +29,24 @@ STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Published:
-    """What others say a model does on the Neural Engine."""
+    """What others say a model does on the Neural Engine.
+
+    machine: its chip, and after a comma what else is known of it. programs: calls of a token, and
+    with them `quant` and `slots`, how weights were stored and what the cache held; None where that
+    is not published.
+    """
 
     tokens_per_second: float
     machine: str
     source: str
+    programs: int | None = None
+    quant: str = "none"
+    slots: int = 512
+
+    @property
+    def chip(self) -> str:
+        """Its name, such as "M4 Max"."""
+        return self.machine.split(",")[0]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

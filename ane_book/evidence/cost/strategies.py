@@ -15,6 +15,7 @@ from ane_book.claims import Claim
 from ane_book.conversion.plan import Plan
 from ane_book.evidence.cost.chips import find_chip, parameter
 from ane_book.evidence.cost.model import PER_MS, Work, form_of, predict, work_of
+from ane_book.evidence.cost.quoted import quoted
 import numpy as np
 
 __all__ = ["MOST", "crossings", "facts"]
@@ -57,6 +58,7 @@ def facts(planned: Plan, chip: str) -> list[tuple[str, str]]:
     lines = predict(planned, chip).facts() if planned.head else []
     if not planned.head:
         work_of(planned)  # refused, where there is nothing to say
+    lines += [("published", text) for text in quoted(planned, find_chip(chip))]
     told = list(_strategies(planned, find_chip(chip)))
     lines += [("by tier" if i == 0 else "", text) for i, text in enumerate(_tiers(planned, chip))]
     return lines + [("on the engine" if i == 0 else "", text) for i, text in enumerate(told)]

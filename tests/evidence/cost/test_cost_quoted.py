@@ -1,0 +1,42 @@
+"""A plan says what is published of its model on the chip, and how the two compare."""
+
+import re
+
+from ane_book.conversion.plan import plan
+from ane_book.conversion.recipe import make_recipe
+from ane_book.evidence import cost
+from ane_book.evidence.cost.quoted import quoted
+from ane_book.models import read_config
+from ane_book.reference import reference_models
+import pytest
+
+QUOTED = {name: model for name, model in reference_models().items() if model.published}
+
+
+def planned(name: str, **changes):
+    model = reference_models()[name]
+    config = read_config(model.config | changes)
+    return plan(config, make_recipe(config, quant=model.recipe.quant))
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_a_figure_stands_beside_the_prediction_of_its_chip(name):
+    found = QUOTED[name].published
+    chip = cost.find_chip(found.chip)
+    own = planned(name)
+    lines = dict(cost.facts(own, found.chip))
+    said = lines["published"]
+    assert said == quoted(own, chip)[0]
+    assert said.startswith(f"{found.tokens_per_second:g} tokens/s on {found.machine} (")
+    assert said.endswith(f"512 slots, {len(own.programs)} programs")
+    if found.programs:
+        assert f"{found.slots:,} slots, {found.programs} programs" in said
+        low, high = map(float, re.search(r"the same sum is (\S+) to (\S+) tokens/s", said).groups())
+        assert low <= found.tokens_per_second <= high
+
+
+def test_of_another_chip_or_another_model_nothing_is_said():
+    own = planned("hy-mt")
+    assert quoted(own, cost.find_chip("m4-max")) and not quoted(own, cost.find_chip("m1"))
+    assert "published" not in dict(cost.facts(own, "m1"))
+    assert not quoted(planned("hy-mt", num_hidden_layers=31), cost.find_chip("m4-max"))
