@@ -51,8 +51,8 @@ TINY = {
         "num_key_value_heads": 2,
         "embedding_multiplier": 12.0,
         "attention_multiplier": 0.07,
-        "residual_multiplier": 0.22,
-        "logits_scaling": 0.7,
+        "residual_multiplier": 0.2197265625,  # 0.22, as fp16 has it
+        "logits_scaling": 0.8,
     },
     "olmo2": {"num_attention_heads": 4, "num_key_value_heads": 2},
 }

@@ -46,6 +46,14 @@ def test_what_conversion_writes_passes(tiny_bundle, family, recipe):
     assert figures["error_fp32"] < EXACT < figures["error_fp16"]
 
 
+def test_multipliers_that_half_precision_has_not_are_no_fault(tiny_bundle):
+    """Granite's 0.22 is stored as 0.21997; a fault of one in ten thousand would be one."""
+    changes = ("logits_scaling", 6.0), ("num_hidden_layers", 6), ("residual_multiplier", 0.22)
+    found = check_parity(tiny_bundle("granite", changes)[1])
+    assert found.passed and found.exact, str(found)
+    assert found.figures()["error_fp32"] < EXACT / 10
+
+
 def test_with_its_source_a_bundle_is_held_to_pytorch_anew(sound):
     found = check_parity(*sound)
     assert found.passed and found.source, str(found)

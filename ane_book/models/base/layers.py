@@ -16,6 +16,7 @@ S).
 from collections.abc import Callable
 
 from ane_book.models.base.config import DecoderConfig
+import numpy as np
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
@@ -33,6 +34,7 @@ __all__ = [
     "Scale",
     "ScaledRMSNorm",
     "gelu_tanh",
+    "in_half",
     "projection",
     "rms_normalize",
     "rotate",
@@ -62,6 +64,11 @@ def rms_normalize(x: Tensor, dim: int, eps: float) -> Tensor:
     return (centred * torch.rsqrt(variance + eps)).narrow(dim, 0, x.shape[dim])
 
 
+def in_half(number: float) -> float:
+    """The nearest number of half precision: a package stores no other, as of a weight."""
+    return float(np.float16(number))
+
+
 class RMSNorm(nn.Module):
     """Root mean square norm over the channels of (1, C, 1, T)."""
 
@@ -75,22 +82,23 @@ class RMSNorm(nn.Module):
 
 
 class ScaledRMSNorm(RMSNorm):
-    """The same times a number, which stays apart from the weight: their product is not in fp16."""
+    """The same times a number of half precision, which stays apart from the weight: their product
+    is no such number."""
 
     def __init__(self, channels: int, eps: float, scale: float):
         super().__init__(channels, eps)
-        self.scale = scale
+        self.scale = in_half(scale)
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * self.scale
 
 
 class Scale(nn.Module):
-    """x times a number."""
+    """x times a number, as half precision has it."""
 
     def __init__(self, scale: float):
         super().__init__()
-        self.scale = scale
+        self.scale = in_half(scale)
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.scale
