@@ -16,7 +16,7 @@ FULL_SIZE := benchmarks/full_size.py
 BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance elsewhere onnx-nodes fuzz serve-fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book test unit conformance elsewhere onnx-nodes fuzz sweep serve-fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -47,6 +47,9 @@ onnx-nodes: $(INSTALLED) ## convert ONNX's own node tests and run them on the ex
 fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 500 model files (some minutes)
 	$(BIN)/python tests/fuzz/run.py --cases $(or $(N),10000) --seed $(or $(SEED),0)
 	$(BIN)/python tests/weights/damage.py --seed $(or $(SEED),0)
+
+sweep: $(INSTALLED) ## convert N odd checkpoints, 300 by default, and hold 8 runs of each to transformers
+	OMP_NUM_THREADS=1 $(BIN)/python tests/sweep/run.py --cases $(or $(N),300) --seed $(or $(SEED),0)
 
 serve-fuzz: $(INSTALLED) ## send the server N requests made of its OpenAPI document, 2,000 by default
 	SERVE_EXAMPLES=$(or $(N),2000) $(BIN)/pytest -q tests/serve/test_schema.py
