@@ -52,8 +52,8 @@ def _command() -> int | str | None:
 
 
 def _refuse(message: str) -> int:
-    lines = [line.strip() for line in message.splitlines()]
-    print(f"error: {'; '.join(lines)}", file=sys.stderr)
+    line = "; ".join(line.strip() for line in message.splitlines())
+    print(f"error: {line.replace(':; ', ': ')}", file=sys.stderr)
     return 2
 
 

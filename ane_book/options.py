@@ -54,6 +54,16 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
+def _texts(given: Any) -> Any:
+    """Texts of one or of several."""
+    if isinstance(given, str):
+        return (given,)
+    several = isinstance(given, list | tuple | set)
+    if not several or not all(isinstance(text, str) for text in given):
+        raise ValueError(f"{given!r:.80} is neither a text nor a list of texts")
+    return given
+
+
 def _tiers(given: Any) -> Any:
     """Numbers of slots, ascending, of "128,256", of one or of several."""
     if isinstance(given, str):
@@ -80,9 +90,7 @@ def tier_name(function: str, slots: int, context: int) -> str:
 Bytes = Annotated[int, BeforeValidator(_bytes)]
 Whole = Annotated[int, BeforeValidator(_plain), Field(strict=True)]
 Real = Annotated[float, BeforeValidator(_plain), Field(strict=True, allow_inf_nan=False)]
-Texts = Annotated[
-    tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
-]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 Tiers = Annotated[
     tuple[Annotated[int, Field(strict=True, ge=2)], ...],
     BeforeValidator(_tiers),

@@ -146,6 +146,8 @@ class TestInspect:
     def test_a_bundle_in_words(self, bundle):
         done = ane_book("inspect", bundle)
         assert "llama, 3 layers" in done.stdout and "head.mlpackage" in done.stdout
+        recipe = next(line for line in done.stdout.splitlines() if line.startswith("recipe"))
+        assert "kv state" in recipe and "None" not in recipe and "()" not in recipe
 
     def test_what_is_neither(self, tmp_path):
         assert "not a .mlpackage" in refused("inspect", tmp_path)

@@ -106,6 +106,9 @@ class TestExecute:
         assert "missing: x; unknown: z" in message
         with pytest.raises(InvalidInput, match=r"must be fp16\(4\), not"):
             execute(package, inputs=tmp_path / "shape.npz")
+        np.save(tmp_path / "one.npy", np.ones(4))
+        with pytest.raises(InvalidInput, match=r"one array without a name; np.savez\("):
+            execute(package, inputs=tmp_path / "one.npy")
         with pytest.raises(InvalidInput, match="cannot be written"):
             execute(package, out=tmp_path / "no" / "out.npz")
         with pytest.raises(InvalidInput, match=r"run one of its packages, head\.mlpackage"):

@@ -81,7 +81,7 @@ def test_a_name_leads_to_its_bundle_and_the_cache_says_how_it_was_made(tmp_path,
     done = ane_book("convert", "privacy-filter-small", "--quant", "int8", "--context", "96")
     made = Path(done.stdout.strip())
     (entry,) = facts("cache")["bundles"]
-    assert entry["recipe"] == {"context": 96, "quant": "int8", "quant_head": "int8"}
+    assert entry["recipe"] == {"context": 96, "quant": "int8"}  # the head's is as quant
     name = "privacy-filter-small"
     assert facts("inspect", name)["bundle"] == facts("check", name)["checked"] != str(made)
     assert len(facts("cache")["bundles"]) == 2  # converted once more, as the name alone says

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+import re
 import subprocess
 import sys
 
@@ -188,6 +189,19 @@ class TestConfiguration:
             find_config(str(tmp_path))
         with pytest.raises(UnknownModel, match="did you mean qwen2.5"):
             find_config("qwen2.5-0.5b")
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("missing.gguf", "missing.gguf: there is no such file or folder"),
+            ("./missing", "./missing: there is no such file or folder"),
+            ("missing/", "missing/: there is no such file or folder"),
+            ("Qwen/Qwen2.5-7B", "`hf download Qwen/Qwen2.5-7B --local-dir FOLDER` makes one of"),
+        ],
+    )
+    def test_a_path_to_nothing_and_a_model_of_the_hub(self, name, said):
+        with pytest.raises(UnknownModel, match=re.escape(said)):
+            find_config(name)
 
 
 class TestRefusals:

@@ -210,6 +210,8 @@ class TestAnswers:
         [
             ({"max_tokens": 0}, "max_tokens must be greater than or equal to 1, not 0"),
             ({"temperature": -1}, "temperature must be"),
+            ({"stop": 3}, "stop: 3 is neither a text nor a list of texts"),
+            ({"stop": ["a", 3]}, "is neither a text nor a list of texts"),
             ({"system": "Be brief"}, "no chat template"),
         ],
     )
@@ -224,6 +226,9 @@ class TestAnswers:
             session.generate("a\udcffb")
         with pytest.raises(InvalidInput, match="no chat template"):
             session.generate([{"role": "user", "content": "Hello"}])
+        for what in (None, 3, {"role": "user", "content": "Hello"}):
+            with pytest.raises(InvalidInput):
+                session.generate(what)
 
 
 class TestArgmaxOutput:

@@ -13,6 +13,7 @@ import time
 
 from _command import COMMAND, ane_book, chatty_copy, refused, start
 import ane_book as library
+from ane_book.__main__ import _refuse
 from ane_book.cli.saved import read_conversation
 from ane_book.runtime import Session
 import pytest
@@ -102,6 +103,11 @@ class TestEntry:
     def test_version_and_module(self):
         done = ane_book("--version")
         assert (done.returncode, done.stdout) == (0, f"ane-book {library.__version__}\n")
+
+    def test_an_error_of_several_lines_is_told_in_one(self, capsys):
+        assert _refuse("no weights; tried:\n  here: no\n  there: no\nto get them, run x") == 2
+        told = "error: no weights; tried: here: no; there: no; to get them, run x\n"
+        assert capsys.readouterr().err == told
 
     @pytest.mark.parametrize("command", ["run", "serve"])
     def test_completes_models_after(self, command):

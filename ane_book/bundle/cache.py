@@ -78,7 +78,10 @@ def _recipe(bundle: Path) -> dict:
         made = read_manifest(bundle).recipe
     except InvalidBundle:  # gone by now, damaged, or of another version
         return {}
-    return made.model_dump(mode="json", exclude_defaults=True)
+    found = made.model_dump(mode="json", exclude_defaults=True)
+    if made.quant_head == made.quant:  # which nobody has to ask for
+        del found["quant_head"]
+    return found
 
 
 def facts(found: list[Entry]) -> list[tuple[str, str, str, str]]:

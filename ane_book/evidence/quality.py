@@ -50,7 +50,7 @@ def check_quality(
         return _no("converted with argmax_output, it gives tokens and no logits")
     found = None
     if (independent or not bundle.recipe.is_plain) and (found := source_of(bundle, source)) is None:
-        return _no("the weights that it was made of are not at hand (--source)")
+        return _no("the weights that it was made of are not at hand; --source names them")
     if independent:
         whole = original.model(found.config(), original.weights(found))
         against = "transformers' model of its source's weights, in float32"

@@ -12,7 +12,9 @@ from dataclasses import field
 from difflib import get_close_matches
 from functools import cache
 import json
+import os
 from pathlib import Path
+import re
 import tomllib
 
 from ane_book.errors import UnknownModel
@@ -24,6 +26,8 @@ from pydantic.dataclasses import dataclass
 __all__ = ["Published", "ReferenceModel", "Suggested", "find_reference", "reference_models"]
 
 MODELS = Path(__file__).parent
+#: What ends in one of these is a path.
+SUFFIXES = (".gguf", ".safetensors", ".onnx", ".mlpackage", ".mlmodelc")
 STRICT = ConfigDict(extra="forbid")
 
 
@@ -130,9 +134,11 @@ def find_reference(name: str) -> ReferenceModel:
     models = reference_models()
     if name in models:
         return models[name]
+    if name.startswith((".", "~", os.sep)) or name.endswith((os.sep, *SUFFIXES)):
+        raise UnknownModel(f"{name}: there is no such file or folder")
     near = get_close_matches(name.lower(), models, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(models)}."
-    raise UnknownModel(
-        f"no model {name!r}; {hint} A path is taken too: of a .gguf file, a "
-        "folder with config.json and safetensors or, to run it, a bundle"
-    )
+    path = "of a .gguf file, a folder with config.json and safetensors or, to run it, a bundle"
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        path += f"; `hf download {name} --local-dir FOLDER` makes one of the hub's"
+    raise UnknownModel(f"no model {name!r}; {hint} A path is taken too: {path}")

@@ -275,7 +275,8 @@ class Session:
 
     def _given(self, prompt: str | Messages | Sequence[int], system: str | None) -> list[int]:
         """The token ids of a prompt, which may be such."""
-        if not (len(prompt) and isinstance(prompt[0], int | np.integer)):
+        several = isinstance(prompt, Sequence | np.ndarray) and len(prompt)
+        if not (several and isinstance(prompt[0], int | np.integer)):
             return self.encode(prompt, system)
         if system is not None:
             raise InvalidInput("token ids go as they are; a system prompt has no place in them")

@@ -8,11 +8,12 @@ Reference: https://huggingface.co/docs/transformers/chat_templating (and its
 `utils/chat_template_utils.py` for the names a template may use).
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 import json
 
-from ane_book.errors import InvalidInput
+from ane_book.errors import InvalidInput, InvalidType
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -71,10 +72,16 @@ def as_messages(prompt: str | Messages, system: str | None = None) -> Messages:
     """A prompt or a conversation as messages, with the system prompt in front when there is one.
 
     An empty system prompt is a message with empty content: many templates put a default in place of
-    a missing one. Raises InvalidInput when a message lacks a role or content.
+    a missing one. Raises InvalidInput when a message lacks a role or content, and InvalidType for
+    what is neither a text nor several messages.
     """
     if isinstance(prompt, str):
         messages = [{"role": "user", "content": prompt}]
+    elif isinstance(prompt, dict) or not isinstance(prompt, Iterable):
+        raise InvalidType(
+            "a prompt is a text, a list of messages or a list of token ids, not "
+            f"{type(prompt).__name__}"
+        )
     else:
         messages = [_plain_message(message, i) for i, message in enumerate(prompt)]
     if not messages:

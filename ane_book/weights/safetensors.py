@@ -51,7 +51,9 @@ class SafetensorsSource(WeightSource):
         self._place = str(self._folder)
         place = self._folder / "config.json"
         if not place.exists():
-            raise WeightsNotFound(f"{place} is missing; safetensors need it beside them")
+            raise WeightsNotFound(
+                f"{place} is missing: it says what the tensors are of, and comes with the weights"
+            )
         self._config = plain_rope(read_json(place), str(place))
         config = read_config(self._config, str(place))
         architecture = find(config.architecture)

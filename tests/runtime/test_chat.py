@@ -113,6 +113,8 @@ class TestChat:
         ("prompt", "system", "message"),
         [
             ([], None, "no messages"),
+            (None, None, "a prompt is a text, .* not NoneType"),
+            ({"role": "user", "content": "Hi"}, None, "a list of messages .* not dict"),
             (["Hi"], None, "message 0 is not of the form"),
             ([{"role": "user"}], None, "message 0 is not of the form"),
             ([{"role": 1, "content": ""}], None, "role is not a string"),

@@ -138,7 +138,8 @@ def report(facts: dict) -> str:
     """The facts as text, for reading."""
     if "bundle" not in facts:
         return _package_report(facts)
-    config, recipe = facts["config"], facts["recipe"]
+    config = facts["config"]
+    recipe = {name: value for name, value in facts["recipe"].items() if value not in (None, ())}
     head = [
         ("bundle", facts["bundle"]),
         ("model", f"{facts['name']} ({config['architecture']}, {config['num_layers']} layers)"),

@@ -305,7 +305,11 @@ def load_inputs(path: str | Path) -> dict[str, np.ndarray]:
     try:
         if not Path(path).is_file():  # a pipe would be waited for
             raise FileNotFoundError("no such file")
-        with open(path, "rb") as file, np.load(file) as arrays:
-            return dict(arrays)
+        with open(path, "rb") as file:
+            arrays = np.load(file)
+            if isinstance(arrays, np.ndarray):
+                raise TypeError("one array without a name; np.savez(file, NAME=array) gives it one")
+            with arrays:
+                return dict(arrays)
     except Exception as error:  # of a dozen kinds, from numpy, zipfile and zlib
         raise InvalidInput(f"{path}: not a .npz file of named arrays ({error})") from None
