@@ -4,6 +4,10 @@ A chat model was trained on one exact layout of roles and markers; the layout tr
 as a Jinja template. A template comes from a file that somebody else wrote, so it runs in a sandbox,
 and that in a process with limits (`ane_book.text.process`): no sandbox bounds `9 ** 9 ** 9`.
 
+What a message says goes into the text as it is, and a mark of the layout in it, such as
+"<|im_end|>", is read as that mark: `transformers` does so by default. Whoever lets strangers write
+a message, and relies on the roles of others, has to take such marks out before.
+
 Reference: https://huggingface.co/docs/transformers/chat_templating (and its
 `utils/chat_template_utils.py` for the names a template may use).
 """
