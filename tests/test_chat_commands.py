@@ -12,6 +12,7 @@ import sys
 import time
 
 from _command import ane_book, chatty_copy
+from ane_book.cli.chat import Conversation
 from ane_book.cli.saved import Message, Saved, read_conversation, write_conversation
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
@@ -31,6 +32,13 @@ def changed(**fields) -> bytes:
 def chatty(tiny_bundle, tmp_path_factory) -> Path:
     bundle = tiny_bundle("llama", kv="state", context=128)[1].path
     return chatty_copy(bundle, tmp_path_factory.mktemp("chatty"))
+
+
+def test_a_system_prompt_that_is_no_text_is_told_when_it_is_typed(chatty):
+    conversation = Conversation(Session(chatty, "fp32", "mil"), {})
+    with pytest.raises(InvalidInput, match="the system prompt is not valid text at character 1"):
+        conversation.command("/system a\udcff")
+    assert conversation.sampling == {}
 
 
 def test_a_conversation_with_every_command(chatty, tmp_path):
@@ -107,13 +115,20 @@ class TestFile:
 
     def test_folders_pipes_and_places_that_are_not_there(self, tmp_path):
         os.mkfifo(tmp_path / "pipe")
-        for path in (tmp_path, tmp_path / "pipe", tmp_path / "none"):
+        names = [tmp_path / "a\0b", tmp_path / ("x" * 5000)]
+        for path in (tmp_path, tmp_path / "pipe", tmp_path / "none", *names):
             with pytest.raises(InvalidInput):
                 read_conversation(path)
-        for path in (tmp_path, tmp_path / "pipe", tmp_path / "none" / "talk.json"):
+        for path in (tmp_path, tmp_path / "pipe", tmp_path / "none" / "talk.json", *names):
             with pytest.raises(InvalidInput):
                 write_conversation(path, SAVED)
         assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+    def test_half_a_character_is_told_and_nothing_is_written(self, tmp_path):
+        half = Saved.model_construct(format=SAVED.format, model="m", system="\udcff", messages=[])
+        with pytest.raises(InvalidInput, match="cannot be written"):
+            write_conversation(tmp_path / "talk.json", half)
+        assert [*tmp_path.iterdir()] == []
 
 
 class TestHistory:

@@ -128,6 +128,9 @@ class Conversation:
 
     def system(self, text: str) -> None:
         if text:
+            from ane_book.text.process import check_text
+
+            check_text(text, "the system prompt")
             self.sampling["system"] = text
         said = self.sampling.get("system")
         self._tell("system prompt: " + ("the model's own" if said is None else said))

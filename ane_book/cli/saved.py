@@ -1,5 +1,6 @@
 """A conversation in a file: JSON, whole or not at all."""
 
+from contextlib import suppress
 import json
 import os
 from pathlib import Path
@@ -52,6 +53,8 @@ def read_conversation(path: Path) -> Saved:
     except ValidationError as error:
         why = first_fault(error)
         raise InvalidInput(f"{path}: not a conversation that /save wrote: {why}") from None
+    except ValueError as error:  # a path with a null character
+        raise InvalidInput(f"{path}: {error}") from None
 
 
 def write_conversation(path: Path, saved: Saved) -> None:
@@ -59,21 +62,34 @@ def write_conversation(path: Path, saved: Saved) -> None:
 
     It takes the place of an older conversation, and of no other file. Raises InvalidInput.
     """
-    if path.exists() or path.is_symlink():
-        try:
-            read_conversation(path)
-        except InvalidInput as error:
-            raise InvalidInput(f"{error}; it stays as it is: give another name") from None
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     text = json.dumps(saved.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
     try:
-        try:
-            number = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(number, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(unfinished, path)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+        if path.exists() or path.is_symlink():
+            _check_older(path)
+        _write(path, text.encode())
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be written ({error.strerror})") from None
+    except ValueError as error:  # a path with a null character, half a character in a text
+        raise InvalidInput(f"{path}: cannot be written ({error})") from None
+
+
+def _check_older(path: Path) -> None:
+    """Raise InvalidInput where anything but a conversation is in the place."""
+    try:
+        read_conversation(path)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}; it stays as it is: give another name") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A file of its owner's, whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        number = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(number, "wb") as file:
+            file.write(content)
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError, ValueError):  # a name that is too long, of which there is nothing
+            unfinished.unlink(missing_ok=True)
+        raise
