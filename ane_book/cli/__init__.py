@@ -231,7 +231,7 @@ def diff(
     seed: options.InputSeed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show where two packages part, or one as it declares its dtypes and in fp32.
+    """Show where two packages part, or one as declared and in fp32.
 
     Exit code 0: every output is equal within the tolerance; 1: it is not.
     """
