@@ -48,12 +48,15 @@ def report_command(
     Of your own packages the report holds a hash, figures, and the names of functions and ops.
     """
     import ane_book
+    from ane_book.evidence.inspect import inspect_path
     from ane_book.evidence.report import Settings, gather, write
     from ane_book.evidence.report.experiments import find_folder
 
     scripts = find_folder() if experiments else None
     settings = Settings(tuple(map(str, units or ())), soak, timeout, scripts)
-    out.mkdir(parents=True, exist_ok=True)  # before hours of measuring
+    for path in paths or []:
+        inspect_path(path)  # what cannot be read is told before hours of measuring
+    out.mkdir(parents=True, exist_ok=True)
     with progress_bar() as progress:
         subjects = [ane_book.convert(model, progress=progress).path] if model != "none" else []
         found = gather([*subjects, *(paths or [])], settings, progress)

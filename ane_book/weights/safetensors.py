@@ -52,7 +52,7 @@ class SafetensorsSource(WeightSource):
         place = self._folder / "config.json"
         if not place.exists():
             raise WeightsNotFound(
-                f"{place} is missing: it says what the tensors are of, and comes with the weights"
+                f"{path}: {place} is missing, which says what the tensors are of; get it as well"
             )
         self._config = plain_rope(read_json(place), str(place))
         config = read_config(self._config, str(place))

@@ -240,9 +240,12 @@ def test_the_command_measures_ones_own_alone(subjects, tmp_path, kind):
     assert (out / "report.html").exists() and "names of functions and ops" in done.stdout
 
 
-def test_the_command_refuses_what_it_cannot_measure(tmp_path):
-    said = refused("report", tmp_path / "nothing", "--model", "none", "--no-experiments")
-    assert "nothing" in said
+def test_the_command_refuses_what_it_cannot_measure_before_it_converts(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "notes.txt").write_text("no package")
+    for name in ("nothing", "notes.txt"):
+        assert name in refused("report", tmp_path / name, "--out", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_measuring(tmp_path):
