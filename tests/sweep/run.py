@@ -55,7 +55,10 @@ def main() -> int:
 
 
 def quiet() -> None:
-    """Warnings of what is converted here on purpose: wide blocks, four bits, odd scalings."""
+    """Neither bars of progress, nor warnings of what is converted here on purpose: four bits."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
 

@@ -75,7 +75,7 @@ def test_it_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
 
     def judged(drawn, folder):
         asked.append(drawn.number)
-        return [_against.record(drawn, 0, "right", error=0.0, ties=0, seconds=1.0)]
+        return [_against.record(drawn, 0, "right", error=0.0, ties=0, cosine=1.0, seconds=1.0)]
 
     monkeypatch.setattr("run.judge", judged)
     sweep(range(2), 0, tmp_path / "lines.jsonl")
