@@ -60,7 +60,7 @@ REFUSED = (
     ("granite", {"attention_bias": True}, "attention_bias"),
     ("olmo2", {"hidden_act": "relu"}, "hidden_act"),
     ("hunyuan_v1_dense", {"attention_bias": True}, "attention_bias"),
-    ("zaya", {"num_experts_per_tok": 2}, "num_experts_per_tok"),
+    ("zaya", {"attention_bias": True}, "attention_bias"),
 )
 
 

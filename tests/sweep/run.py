@@ -121,11 +121,16 @@ def counted(records: list[dict], key: str) -> dict[str, int]:
 
 
 def commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    return done.stdout.strip()
+    """The commit of main that this is made on, with a + where there is more."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    base, head = git("merge-base", "HEAD", "main"), git("rev-parse", "HEAD")
+    more = base != head or git("status", "--porcelain", "--untracked-files=no", "ane_book")
+    return base[:8] + "+" * bool(more)
 
 
 def machine() -> dict:
