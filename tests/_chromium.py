@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from importlib import resources
 import shutil
 
+from _patience import HANGING
 import pytest
 
 __all__ = ["DESK", "PHONE", "axe_violations", "chromium", "look", "needs_chromium"]
@@ -107,7 +108,7 @@ def axe_violations(driver, impacts: tuple[str, ...] = ("serious", "critical")) -
     Takes some of the code off the page.
     """
     pytest.importorskip("axe_playwright_python", reason="no axe-core: `make` installs it")
-    driver.set_script_timeout(300)  # a chapter has thousands of elements to look at
+    driver.set_script_timeout(HANGING)  # a chapter has thousands of elements to look at
     script = resources.files("axe_playwright_python").joinpath("axe.min.js")
     driver.execute_script(script.read_text(encoding="utf-8") + MARK_LOOKS)
     found = driver.execute_async_script(RUN_AXE)

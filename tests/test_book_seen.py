@@ -10,6 +10,7 @@ import re
 from urllib.parse import urlsplit
 
 from _chromium import PHONE, axe_violations, needs_chromium
+from _patience import HANGING
 from _seen import SCREENS, see
 from _site import PAGES, SITE, console_errors, each_page, needs_site, visit
 from fontTools.ttLib import TTFont
@@ -89,7 +90,7 @@ def found(browser, site_url: str, word: str) -> set[str]:
 
     visit(browser, f"{site_url}/search.html?q={word}")
     told = By.CSS_SELECTOR, "#search-results .search-summary"
-    WebDriverWait(browser, 20).until(
+    WebDriverWait(browser, HANGING).until(
         lambda driver: any("finished" in each.text for each in driver.find_elements(*told))
     )
     links = browser.find_elements(By.CSS_SELECTOR, "#search-results ul.search li a")

@@ -9,9 +9,9 @@ import select
 import stat
 import subprocess
 import sys
-import time
 
 from _command import ane_book, chatty_copy
+from _patience import HANGING, Guard
 from ane_book.cli.chat import Conversation
 from ane_book.cli.saved import Message, Saved, read_conversation, write_conversation
 from ane_book.errors import InvalidInput
@@ -148,21 +148,21 @@ class TestHistory:
             env=settings | {"TERM": "dumb"} | environment,
         )  # fmt: skip
         os.close(theirs)
-        shown, end, sent = b"", time.monotonic() + 60, False
-        while time.monotonic() < end:
-            ready, _, _ = select.select([ours], [], [], 1)
+        shown, sent, guard = b"", False, Guard()
+        while True:
+            select.select([ours], [], [], guard.left())
             try:
-                chunk = os.read(ours, 4096) if ready else None
+                chunk = os.read(ours, 4096)
             except OSError:  # closed at the other end
                 break
             if chunk == b"":
                 break
-            shown += chunk or b""
+            shown += chunk
             if not sent and b"> " in shown:
                 os.write(ours, keys.encode())
                 sent = True
         os.close(ours)
-        assert process.wait(60) == 0, shown
+        assert process.wait(HANGING) == 0, shown
         return shown.decode()
 
     def test_the_arrow_brings_back_what_another_conversation_was_told(self, tmp_path):

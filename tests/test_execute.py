@@ -53,7 +53,7 @@ class TestExecute:
         y = program.predict(program.random_inputs(3))["y"]
         assert facts["outputs"]["y"]["max"] == pytest.approx(float(y.max()))
         assert facts["seconds"].keys() == {"load", "first", "next"}
-        assert min(facts["seconds"].values()) > 0
+        assert all(isinstance(took, float) for took in facts["seconds"].values())
         assert facts["memory"]["values"] == program.memory.values == 3 * 16
         assert facts["findings"] == []
         assert "no overflow, NaN or lost bits" in execution_report(facts)

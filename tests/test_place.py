@@ -14,6 +14,7 @@ import sys
 
 from _command import ane_book as command
 from _command import refused
+from _patience import HANGING
 import ane_book
 from ane_book.bundle import Bundle, cache
 from ane_book.conversion.place import exchange, key
@@ -211,7 +212,7 @@ def test_the_next_one_waits_and_says_so(weights, tmp_path):
         said = child.stderr.readline()
         assert said == f"waiting for another process, which is writing {out}\n"
         assert not out.exists()
-    _, err = child.communicate(timeout=120)
+    _, err = child.communicate(timeout=HANGING)
     assert (child.returncode, err) == (0, "") and Bundle.open(out)
 
 

@@ -6,10 +6,10 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 from _command import COMMAND, ENVIRONMENT, refused, start
 from _command import ane_book as command
+from _patience import HANGING, until
 from _taggers import TEXT, tiny_tagger, write_tagger
 from ane_book import progress
 from ane_book.cli.redact import _marks, _replaced, _rewrite
@@ -179,12 +179,14 @@ class TestStreams:
         with start(*words, **self.ATTEND | {"preexec_fn": heard}) as process:
             process.stdin.write("some words in a log\n" * 400)
             process.stdin.flush()
-            end = time.monotonic() + 120
-            while not any(p.stat().st_size for p in tmp_path.glob("out.*.part")):
-                assert process.poll() is None and time.monotonic() < end
-                time.sleep(0.05)
+
+            def writes() -> bool:
+                assert process.poll() is None
+                return any(p.stat().st_size for p in tmp_path.glob("out.*.part"))
+
+            until(writes)
             process.send_signal(number)
-            process.wait(timeout=60)
+            process.wait(timeout=HANGING)
             assert process.stderr.read() == ""
         assert process.returncode == 128 + number and out.read_text() == "as it was"
         assert [p.name for p in tmp_path.iterdir()] == ["out"]

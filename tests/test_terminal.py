@@ -9,9 +9,9 @@ import select
 import signal
 import subprocess
 import sys
-import time
 
 from _command import COMMAND, ane_book, chatty_copy, refused, start
+from _patience import HANGING, Guard
 import ane_book as library
 from ane_book.__main__ import _refuse
 from ane_book.cli.saved import read_conversation
@@ -31,7 +31,7 @@ def shell(command: str, *arguments) -> subprocess.CompletedProcess:
     line = ["sh", "-c", command, "sh", *COMMAND, *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONUNBUFFERED", None)
-    return subprocess.run(line, capture_output=True, timeout=120, env=environment)
+    return subprocess.run(line, capture_output=True, timeout=HANGING, env=environment)
 
 
 class TestStreams:
@@ -141,7 +141,7 @@ class TestInterrupt:
             process.stdin.flush()
             assert process.stdout.readline()  # it answered, and now waits for the next line
             process.send_signal(signal.SIGINT)
-            process.wait(timeout=60)
+            process.wait(timeout=HANGING)
             assert process.stderr.read() == ""
         assert process.returncode == 130
 
@@ -174,12 +174,12 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.ours, text.encode())
 
-    def until(self, pattern: str, seconds: float = 120) -> re.Match:
+    def until(self, pattern: str) -> re.Match:
         """What was shown up to here, once the rest of it matches; the match is taken off."""
-        end = time.monotonic() + seconds
+        guard = Guard()
         while not (found := re.search(pattern, self.shown, re.S)):
-            ready, _, _ = select.select([self.ours], [], [], max(0, end - time.monotonic()))
-            assert ready, self.shown
+            ready, _, _ = select.select([self.ours], [], [], guard.left())
+            assert ready, f"it hangs after: {self.shown}"
             chunk = read(self.ours)
             assert chunk, self.shown
             self.shown += chunk.decode(errors="replace")
@@ -282,7 +282,7 @@ class TestTerminal:
         assert re.search(control, Session(chatty, backend="mil").generate("Hi", **options).text)
         typed = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
         with Terminal("run", chatty, "Hi", *typed, stderr=subprocess.DEVNULL) as terminal:
-            terminal.process.wait(timeout=120)
+            terminal.process.wait(timeout=HANGING)
             answer = read(terminal.ours).decode()
         assert not re.search(control, answer.replace("\r\n", "\n")) and "\\x" in answer
 
@@ -297,7 +297,7 @@ class TestTerminal:
             shown = b""
             while chunk := read(ours):
                 shown += chunk
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=HANGING)
         os.close(ours)
         assert process.returncode == 0 and out == f"{tmp_path / 'made'}\n"
         assert "━".encode() in shown and b"%" in shown

@@ -9,6 +9,7 @@ from pathlib import Path
 import re
 import sys
 
+from _patience import HANGING
 from ane_book import claims
 from ane_book.evidence import residency
 from ane_book.evidence.report.experiments import find_folder, run_one
@@ -118,7 +119,7 @@ def test_a_script_is_run_as_a_report_runs_it():
 def test_a_script_that_fails_is_a_verdict(tmp_path, script, said):
     path = tmp_path / "settle_nothing.py"
     path.write_text(script)
-    found = run_one(path, dry=True, timeout=1.0 if "sleep" in script else 60.0)
+    found = run_one(path, dry=True, timeout=1.0 if "sleep" in script else HANGING)
     assert (found.name, found.status) == ("nothing", "failed") and said in found.verdict
 
 

@@ -6,8 +6,8 @@ coremltools would refuse to make most of what `test_hostile.py` needs.
 import json
 from pathlib import Path
 import struct
-import time
 
+from _patience import guarded
 from ane_book.errors import InvalidPackage
 from ane_book.mil import MLProgram
 from ane_book.mil.package.files import proto
@@ -128,13 +128,11 @@ def edit(path, change):
 
 
 def refused(path, match, kind=InvalidPackage, inputs=None):
-    """The package is refused within seconds of work, with every shortcut and with none."""
+    """The package is refused, and work on it does not hang, with every shortcut and with none."""
     inputs = {"x": np.ones((2, 3), np.float32)} if inputs is None else inputs
     for optimize in (True, False):
-        started = time.process_time()
-        with pytest.raises(kind, match=match):
+        with guarded(), pytest.raises(kind, match=match):
             run(path, inputs, optimize)
-        assert time.process_time() - started < 5
 
 
 def run(path, inputs=None, optimize=True):

@@ -5,6 +5,7 @@ import re
 
 from _command import ane_book, refused, start
 from _package import WEIGHTS, X, op, write
+from _patience import HANGING
 from ane_book.errors import InvalidInput, printable
 from ane_book.evidence.inspect import table
 import pytest
@@ -57,7 +58,7 @@ def test_an_answer(tiny_bundle):
     ours, theirs = pty.openpty()
     with start(*command, stdout=theirs) as process:
         os.close(theirs)
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=HANGING) == 0
     shown = os.read(ours, 1 << 16).decode().replace("\r\n", "\n")  # which a terminal makes of \n
     os.close(ours)
     assert shown == printable(exact)

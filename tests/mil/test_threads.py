@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 
+from _patience import HANGING
 from ane_book.mil import MLProgram
 from ane_book.mil.kernels import native
 from ane_book.mil.kernels.native import ops as native_ops
@@ -50,18 +51,18 @@ class TestTorchsThreads:
         def first() -> tuple[int, int]:
             with torch_threads(light=True):
                 inside.set()
-                second_is_in.wait(60)
+                second_is_in.wait(HANGING)
             left.set()
             return torch.get_num_threads(), threads()
 
         second_is_in = threading.Event()
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(first)
-            assert inside.wait(60)
+            assert inside.wait(HANGING)
             with torch_threads(light=True):
                 second_is_in.set()
-                assert left.wait(60)
-            assert found.result(60) == (3, 3)
+                assert left.wait(HANGING)
+            assert found.result(HANGING) == (3, 3)
         assert (torch.get_num_threads(), threads()) == (3, 3)
         assert in_a_new_thread(torch.get_num_threads) == 3
 

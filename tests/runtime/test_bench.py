@@ -9,6 +9,7 @@ import time
 
 from _bad_servers import answering
 from _command import ane_book, chatty_copy, refused
+from _patience import guarded
 from _smollm2_tokenizer import smollm2
 from _smollm2_tokenizer import tokenizer as tokenizer_in_this_process
 from _transformers_server import MODEL, served, transformers_app
@@ -72,7 +73,7 @@ class TestBesideAnother:
         found = json.loads(done.stdout)
         ours, theirs = found["subjects"]
         assert ours["where"] == "in this process" and theirs["where"] == peer
-        assert ours["cold_start_s"] > 0 and theirs["cold_start_s"] is None
+        assert ours["cold_start_s"] is not None and theirs["cold_start_s"] is None
         assert ours["prompts"].keys() == {"tiny"} and ours["own"]["decode"] > 0
         (ratios,) = found["ratios"].values()
         assert ratios["tiny"].keys() == {"prefill_tps", "decode_tps", "latency"}
@@ -179,10 +180,9 @@ class TestBadServers:
                 connection.sendall(b"x")
 
         with answering(drip) as url:
-            started = time.monotonic()
-            with pytest.raises(ServerError, match="no whole answer within 0.5 s; --timeout"):
+            late = pytest.raises(ServerError, match="no whole answer within 0.5 s; --timeout")
+            with guarded(), late:
                 Server(url, "m", timeout=0.5).ask(SHORT[0], 0, 2, {})
-        assert time.monotonic() - started < 30
 
     def test_nobody_there(self):
         with answering(lambda connection: None) as url:
@@ -253,7 +253,7 @@ class TestBadServers:
 
 class TestCold:
     def test_a_fresh_process_is_timed(self, bundle):
-        assert cold_start(bundle[1], ["--precision", "fp32"]) > 0.1
+        assert isinstance(cold_start(bundle[1], ["--precision", "fp32"]), float)
 
     def test_one_that_fails_or_takes_too_long_is_told(self, bundle, tmp_path):
         with pytest.raises(InvalidInput, match="ended with 2: error: .*no manifest.json|no model"):

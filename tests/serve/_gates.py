@@ -6,8 +6,8 @@ import dataclasses
 import json
 import socket
 from threading import Semaphore
-import time
 
+from _patience import HANGING, until
 from ane_book.serve.pool import Model
 
 
@@ -27,7 +27,7 @@ class Held:
     def _gated(self, forward: Callable) -> Callable:
         def gated(*arguments):
             self._waits = True
-            assert self._allowed.acquire(timeout=60)
+            assert self._allowed.acquire(timeout=HANGING)
             self._waits = False
             self.calls += 1
             return forward(*arguments)
@@ -47,13 +47,6 @@ class Held:
         until(lambda: self._waits)
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.005)
-
-
 @contextmanager
 def bare(address: str, body: dict | None = None, part: float = 1.0, buffer: int | None = None):
     """A socket that has sent a chat request, or the first part of its body, and read nothing."""
@@ -64,7 +57,7 @@ def bare(address: str, body: dict | None = None, part: float = 1.0, buffer: int 
     with socket.socket() as client:
         if buffer:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        client.settimeout(60)
+        client.settimeout(HANGING)
         client.connect((host, int(port)))
         client.sendall(head.encode() + content[: round(part * len(content))])
         yield client

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
-import time
 
+from _patience import until
 from ane_book.serve.app import create_app
 from ane_book.serve.pool import Model
 from ane_book.serve.server import listener
@@ -27,8 +27,7 @@ def served(app, **options) -> Iterator[str]:
     server, listening = uvicorn.Server(config), listener()
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    until(lambda: server.started)
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:

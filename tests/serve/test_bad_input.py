@@ -6,6 +6,7 @@ The table is also what `book/08-serving.md` shows.
 import json
 
 from _bad_requests import BODY, CASES, KEY
+from _patience import HANGING
 from _serving import serving
 from ane_book.serve.api import requests
 import httpx
@@ -17,7 +18,8 @@ import pytest
 def guarded(models):
     with (
         serving(*models, key=KEY, body=BODY) as address,
-        httpx.Client(base_url=address, timeout=60) as client,  # models open at their first request
+        # Models open at their first request.
+        httpx.Client(base_url=address, timeout=HANGING) as client,
     ):
         yield client
 

@@ -2,6 +2,7 @@
 
 from _chat_peer import Peer, chunk, usage
 from _chromium import DESK, PHONE, axe_violations, look, needs_chromium
+from _patience import HANGING
 from _serving import served, serving
 from ane_book.runtime import Session
 from ane_book.serve.page import add_page
@@ -42,7 +43,7 @@ class Chat:
         return self.browser.execute_script(script, *arguments)
 
     def until(self, script: str):
-        wait = WebDriverWait(self.browser, 20, poll_frequency=0.02)
+        wait = WebDriverWait(self.browser, HANGING, poll_frequency=0.02)
         return wait.until(lambda driver: driver.execute_script(FIND + script), script)
 
     def open(self) -> None:
@@ -188,7 +189,7 @@ class TestAnAnswer:
     def test_a_new_conversation_in_the_middle_of_an_answer(self, chat):
         chat.start()
         chat.find("new").click()
-        assert chat.peer.left.wait(10)
+        assert chat.peer.left.wait(HANGING)
         chat.ask("two")
         assert [text for _, text, _ in chat.messages()] == ["two", "Four."]
         assert [message["content"] for message in chat.peer.asked[-1]["messages"]] == ["two"]
@@ -203,7 +204,7 @@ class TestStop:
             chat.find("stop").click()
         else:
             chat.press(Keys.ESCAPE)
-        assert chat.peer.left.wait(10)
+        assert chat.peer.left.wait(HANGING)
         chat.until("$('stop').disabled")
         _, text, facts = chat.messages()[1]
         assert text.startswith("One. and") and facts.endswith(", stopped")

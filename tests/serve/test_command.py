@@ -13,6 +13,7 @@ import sys
 
 from _command import refused, start
 from _gates import bare, chat, until
+from _patience import HANGING
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 import httpx
@@ -53,7 +54,7 @@ def code(language: str) -> str:
 def ask_socket(path: Path, *lines: str, close: bool = True) -> list[dict]:
     """What comes back for lines, of a client that says when it has sent all, as `nc -U`."""
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(60)
+        client.settimeout(HANGING)
         client.connect(str(path))
         client.sendall("\n".join(lines).encode() + b"\n")
         if close:
@@ -99,10 +100,10 @@ def test_readmes_lines_and_the_socket_and_a_graceful_end(begin, talker, tmp_path
         while part := client.recv(1 << 16):
             text += part
         assert text.count(b'"finish_reason":"length"') == 16 and b"[DONE]" in text
-    assert process.wait(60) == 0
+    assert process.wait(HANGING) == 0
     assert not path.exists()
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{address}/health")
+        httpx.get(f"{address}/health", timeout=HANGING)
     lines = [json.loads(line) for line in process.stderr.read().splitlines()]
     assert not [line for line in lines if "France" in json.dumps(line) or "2+2" in json.dumps(line)]
     asked = [line for line in lines if line.get("path") == "/v1/chat/completions"]
@@ -116,7 +117,7 @@ def test_after_a_kill_it_starts_again_and_a_second_signal_ends_at_once(begin, tm
     with bare(address, LONG) as client:
         assert client.recv(1 << 16)
         process.kill()
-        process.wait(60)
+        process.wait(HANGING)
         with contextlib.suppress(ConnectionResetError):
             while client.recv(1 << 16):
                 pass
@@ -129,7 +130,7 @@ def test_after_a_kill_it_starts_again_and_a_second_signal_ends_at_once(begin, tm
         process.send_signal(signal.SIGTERM)
         until(lambda: not path.exists())  # it has begun to stop; what runs goes on
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 130
+        assert process.wait(HANGING) == 130
 
 
 def test_stdin_takes_both_forms(talker):
@@ -138,7 +139,7 @@ def test_stdin_takes_both_forms(talker):
     expected = session.generate(ids, max_tokens=5)
     lines = f'{" ".join(map(str, ids))}|5\n\n{{"prompt": "Hello", "max_tokens": 5}}\nwhat?\n'
     process = start("serve", str(talker.path), "--stdin", "--precision", "fp32")
-    out, err = process.communicate(lines, timeout=120)
+    out, err = process.communicate(lines, timeout=HANGING)
     first, second, third = out.splitlines()
     assert first == " ".join(map(str, expected.token_ids)), err
     assert json.loads(second)["text"] == expected.text
@@ -151,10 +152,10 @@ def test_a_model_on_a_cluster_of_two_nodes(begin, talker):
     pytest.importorskip("ray", reason="needs the extra [cluster]")
     process, address = begin("--cluster", "local:2")
     expected = Session(talker, precision="fp32").generate("Hello", max_tokens=12)
-    found = httpx.post(f"{address}/v1/chat/completions", json=chat(max_tokens=12), timeout=120)
+    found = httpx.post(f"{address}/v1/chat/completions", json=chat(max_tokens=12), timeout=HANGING)
     assert found.json()["choices"][0]["message"]["content"] == expected.text
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANGING)
     assert process.returncode == 0
 
 

@@ -5,6 +5,7 @@ import logging
 import socket
 
 from _gates import chat
+from _patience import HANGING
 from _serving import served, serving
 from ane_book.serve import server
 from ane_book.serve.app import create_app
@@ -18,43 +19,57 @@ CHAT = "/v1/chat/completions"
 class TestWithoutAKey:
     @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]:1"])
     def test_this_machine_may_ask(self, address, host):
-        assert httpx.get(f"{address}/health", headers={"host": host}).status_code == 200
+        assert (
+            httpx.get(f"{address}/health", headers={"host": host}, timeout=HANGING).status_code
+            == 200
+        )
 
     @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example"])
     def test_a_name_that_was_made_to_point_here_may_not(self, address, host):
-        response = httpx.get(f"{address}/v1/models", headers={"host": host})
+        response = httpx.get(f"{address}/v1/models", headers={"host": host}, timeout=HANGING)
         assert response.status_code == 403
         assert "localhost alone" in response.json()["error"]["message"]
 
     def test_a_page_of_another_site_may_not(self, address):
         asked = {"origin": "https://evil.example", "access-control-request-method": "POST"}
-        response = httpx.options(address + CHAT, headers=asked)
+        response = httpx.options(address + CHAT, headers=asked, timeout=HANGING)
         assert response.status_code == 405 and "access-control-allow-origin" not in response.headers
         plain = {"content-type": "text/plain", "origin": "https://evil.example"}
-        response = httpx.post(address + CHAT, content=json.dumps(chat()), headers=plain)
+        response = httpx.post(
+            address + CHAT, content=json.dumps(chat()), headers=plain, timeout=HANGING
+        )
         assert response.status_code == 415
 
 
 def test_a_key_and_a_site_that_may_ask(models):
     site = "https://app.example"
     with serving(*models, key="sesame", origins=(site,)) as address:
-        assert httpx.get(f"{address}/health", headers={"host": "far.example"}).status_code == 200
+        assert (
+            httpx.get(
+                f"{address}/health", headers={"host": "far.example"}, timeout=HANGING
+            ).status_code
+            == 200
+        )
         for shown in (
             {},
             {"authorization": "Bearer wrong"},
             {"authorization": b"Bearer s\xe9same"},
         ):
             for path in ("/v1/models", "/metrics", "/openapi.json"):
-                response = httpx.get(address + path, headers={**shown, "origin": site})
+                response = httpx.get(
+                    address + path, headers={**shown, "origin": site}, timeout=HANGING
+                )
                 assert response.status_code == 401
                 assert response.headers["access-control-allow-origin"] == site
         shown = {"authorization": "Bearer sesame", "origin": site, "host": "far.example"}
-        response = httpx.get(f"{address}/v1/models", headers=shown)
+        response = httpx.get(f"{address}/v1/models", headers=shown, timeout=HANGING)
         assert response.status_code == 200
         asked = {"origin": site, "access-control-request-method": "POST",
                  "access-control-request-headers": "authorization,content-type"}  # fmt: skip
-        assert httpx.options(address + CHAT, headers=asked).status_code == 200
-        other = httpx.options(address + CHAT, headers=asked | {"origin": "https://evil.example"})
+        assert httpx.options(address + CHAT, headers=asked, timeout=HANGING).status_code == 200
+        other = httpx.options(
+            address + CHAT, headers=asked | {"origin": "https://evil.example"}, timeout=HANGING
+        )
         assert other.status_code == 400
 
 
@@ -63,8 +78,8 @@ def test_a_line_a_request(models, caplog, texts):
     logger = logging.getLogger("ane_book.serve.requests")
     with caplog.at_level(logging.INFO, logger.name), serving(*models, texts=texts) as address:
         asked = chat("My secret", max_tokens=3)
-        answer = httpx.post(address + CHAT, json=asked, timeout=60)
-        httpx.post(address + CHAT, json=asked | {"n": -1})
+        answer = httpx.post(address + CHAT, json=asked, timeout=HANGING)
+        httpx.post(address + CHAT, json=asked | {"n": -1}, timeout=HANGING)
     lines = [record.msg for record in caplog.records if record.name == logger.name]
     assert [line["status"] for line in lines] == [200, 400]
     assert ["error" in line for line in lines] == [False, True]

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 from _gates import Held, bare, chat, until
+from _patience import HANGING
 from _serving import served, serving
 from ane_book.runtime import Session
 from ane_book.serve.app import create_app
@@ -59,12 +60,12 @@ def test_a_thousand_requests_of_32_clients_get_their_own_answers(talker):
     async def ask_all(address: str) -> None:
         turn = asyncio.Semaphore(32)
         limits = httpx.Limits(max_connections=32)
-        async with httpx.AsyncClient(base_url=address, limits=limits, timeout=120) as client:
+        async with httpx.AsyncClient(base_url=address, limits=limits, timeout=HANGING) as client:
             await asyncio.gather(*(ask(client, number, turn) for number in range(1000)))
 
     with serving(bundle_model(talker, "talker")) as address:
         asyncio.run(ask_all(address))
-        metrics = httpx.get(f"{address}/metrics").text
+        metrics = httpx.get(f"{address}/metrics", timeout=HANGING).text
     assert 'requests_total{path="/v1/chat/completions",status="200"} 1000.0' in metrics
     cached = next(line for line in metrics.splitlines() if 'tokens_total{kind="cached"}' in line)
     assert float(cached.split()[1]) > 0
@@ -72,7 +73,10 @@ def test_a_thousand_requests_of_32_clients_get_their_own_answers(talker):
 
 class TestBound:
     def test_who_does_not_fit_is_told_when_to_come_again(self, app, address, held):
-        with ThreadPoolExecutor(3) as pool, httpx.Client(base_url=address, timeout=60) as client:
+        with (
+            ThreadPoolExecutor(3) as pool,
+            httpx.Client(base_url=address, timeout=HANGING) as client,
+        ):
             asked = [pool.submit(client.post, CHAT, json=chat())]
             busy(app, 0)
             for waiting in (1, 2):
@@ -90,7 +94,8 @@ class TestBound:
         app = create_app([held.model], seconds=0.5)
         with served(app) as address, ThreadPoolExecutor(2) as pool:
             asked = [
-                pool.submit(httpx.post, address + CHAT, json=chat(), timeout=60) for _ in range(2)
+                pool.submit(httpx.post, address + CHAT, json=chat(), timeout=HANGING)
+                for _ in range(2)
             ]
             for response in (each.result() for each in asked):
                 assert response.status_code == 504
@@ -111,7 +116,7 @@ class TestGone:
         held.let()
         idle(app)
         assert held.calls <= 9
-        assert httpx.post(address + CHAT, json=chat(), timeout=60).status_code == 200
+        assert httpx.post(address + CHAT, json=chat(), timeout=HANGING).status_code == 200
 
     def test_in_the_middle_of_a_long_prompt(self, app, address, held):
         with bare(address, chat("x" * 90)):  # six calls of 16
@@ -135,7 +140,7 @@ class TestGone:
         held.let()
         with bare(address, chat(stream=True, n=8, max_tokens=100), buffer=4096) as client:
             idle(app)  # 200 KB of chunks are made, and not one was read
-            found = httpx.post(address + CHAT, json=chat(), timeout=60)
+            found = httpx.post(address + CHAT, json=chat(), timeout=HANGING)
             assert found.status_code == 200
             text = b""
             while b"[DONE]" not in text:
@@ -149,7 +154,7 @@ class TestGone:
             serving(held.model) as address,
             bare(address, chat(), part=0.5) as client,
         ):
-            assert httpx.post(address + CHAT, json=chat(), timeout=60).status_code == 200
+            assert httpx.post(address + CHAT, json=chat(), timeout=HANGING).status_code == 200
             assert b"408 " in client.recv(4096).splitlines()[0]
 
 
@@ -158,10 +163,13 @@ class TestModels:
         models = [bundle_model(talker, name) for name in "abc"]
         expected = [["a"], ["a", "b"], ["b", "a"], ["a", "c"], ["c", "b"]]
         memory = round(2.5 * models[0].bytes)
-        with serving(*models, memory=memory) as address, httpx.Client(base_url=address) as client:
+        with (
+            serving(*models, memory=memory) as address,
+            httpx.Client(base_url=address, timeout=HANGING) as client,
+        ):
 
             def loaded(name: str) -> list[str]:
-                found = client.post(CHAT, json=chat(model=name, max_tokens=1), timeout=60)
+                found = client.post(CHAT, json=chat(model=name, max_tokens=1), timeout=HANGING)
                 assert found.status_code == 200
                 return client.get("/health").json()["loaded"]
 
@@ -171,10 +179,10 @@ class TestModels:
         other = bundle_model(talker, "other")
         app = create_app([held.model, other], memory=round(1.5 * other.bytes), slots=2)
         with served(app) as address, ThreadPoolExecutor(2) as pool:
-            first = pool.submit(httpx.post, address + CHAT, json=chat(), timeout=60)
+            first = pool.submit(httpx.post, address + CHAT, json=chat(), timeout=HANGING)
             held.wait()
             body = chat(model="other")
-            second = pool.submit(httpx.post, address + CHAT, json=body, timeout=60)
+            second = pool.submit(httpx.post, address + CHAT, json=body, timeout=HANGING)
             until(lambda: app.state.work.running == 2)
             assert app.state.work.pool.loaded() == ["talker"] and not second.done()
             held.let()

@@ -3,6 +3,7 @@
 import os
 
 from _gates import until
+from _patience import HANGING
 import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -34,4 +35,4 @@ def test_no_request_breaks_it(address, mode):
 
     ask()
     assert {"positive": 200, "negative": 400}[mode] in seen
-    until(lambda: httpx.get(f"{address}/health").json()["running"] == 0)
+    until(lambda: httpx.get(f"{address}/health", timeout=HANGING).json()["running"] == 0)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from _networks import half, save
+from _patience import HANGING
 from ane_book import device
 from ane_book.evidence.placement import actual, place
 from ane_book.evidence.residency.probe import Probe
@@ -132,5 +133,8 @@ def test_a_child_tells_the_plan(placement, tmp_path):
     ],
 )
 def test_a_child_that_crashes_hangs_or_says_nothing(placement, script, reason):
-    plan = actual.ask(placement.package, "main", [sys.executable, "-c", script], timeout=2.0)
+    child = [sys.executable, "-c", script]
+    plan = actual.ask(
+        placement.package, "main", child, timeout=2.0 if "sleep" in script else HANGING
+    )
     assert plan.reason == f"Core ML did not answer: {reason}"
