@@ -15,7 +15,9 @@ from typing import Any
 
 from ane_book.errors import InvalidInput
 
-__all__ = ["find", "read"]
+__all__ = ["beside", "find", "read"]
+
+FAR = 1.5  # times the record, or a part of it
 
 
 def find(name: str) -> Path:
@@ -36,3 +38,21 @@ def find(name: str) -> Path:
 def read(name: str) -> Any:
     """What is in such a file of JSON."""
     return json.loads(find(name).read_text(encoding="utf-8"))
+
+
+def beside(name: str, here: float) -> str:
+    """A ratio of times that a page has measured just now, in words, beside its record.
+
+    name: of the figure in measurements/pages.json. here: times, such as 2.1. Nothing follows from
+    it: where the two are far from each other, the words say so.
+    """
+    words = f"{_times(here)} times here"
+    if (recorded := read("measurements/pages.json")["figures"].get(name)) is None:
+        return f"{words}; nobody has recorded it"
+    words += f", {_times(recorded)} when it was recorded"
+    near = recorded / FAR < here < recorded * FAR
+    return words if near else f"{words} (this machine was busy, or is of another kind)"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 20 else f"{ratio:.1f}" if ratio >= 2 else f"{ratio:.2f}"

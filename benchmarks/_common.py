@@ -1,8 +1,11 @@
 """What the benchmarks share: the reference model, the machine's description, where results go."""
 
+import datetime
 import json
+import os
 from pathlib import Path
 import platform
+import subprocess
 
 import ane_book
 from ane_book import device
@@ -32,8 +35,23 @@ def bundle(**recipe):
     return ane_book.convert(MODEL, source=weights_file(), **recipe)
 
 
+def moment() -> dict:
+    """When a figure was taken, of which commit, and how busy the machine was.
+
+    load: processes that wanted a core in the minute before, for each core; below 0.1 is quiet.
+    """
+    git = ["git", "rev-parse", "--short=7", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, cwd=MEASUREMENTS, check=False)
+    load = round(os.getloadavg()[0] / os.cpu_count(), 2) if hasattr(os, "getloadavg") else None
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {"date": today, "commit": commit.stdout.strip() or None, "load": load}
+
+
+STARTED = moment()  # before the benchmark itself makes the machine busy
+
+
 def record(name: str, result: dict) -> None:
-    """Write a result, with the machine it was measured on, to research/measurements/."""
+    """Write a result, with the machine it was measured on and when, to research/measurements/."""
     machine = {
         "processor": dict((what, detail) for what, _, detail in device.describe()).get("chip"),
         "system": platform.system(),
@@ -42,5 +60,7 @@ def record(name: str, result: dict) -> None:
     }
     MEASUREMENTS.mkdir(parents=True, exist_ok=True)
     path = MEASUREMENTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine, **result}, indent=2) + "\n")
+    path.write_text(
+        json.dumps({"machine": machine, "recorded": STARTED, **result}, indent=2) + "\n"
+    )
     print(f"written: research/measurements/{path.name}")

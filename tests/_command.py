@@ -4,11 +4,14 @@ import json
 import multiprocessing
 import os
 from pathlib import Path
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from unittest.mock import patch
+
+from _patience import HANGING
 
 #: What runs the command without needing it on PATH.
 COMMAND = [sys.executable, "-m", "ane_book"]
@@ -37,7 +40,7 @@ def ane_book(*arguments: str, input: str = "") -> subprocess.CompletedProcess:
         given = [*map(str, arguments)], files, dict(os.environ), os.getcwd()
         process = processes.Process(target=_run, args=given)
         process.start()
-        process.join(120)
+        process.join(HANGING)
         code = process.exitcode
         process.kill()
         process.join()
@@ -70,9 +73,14 @@ def refused(*arguments: str) -> str:
     """The one line of an error, of a command that must fail and print nothing else."""
     done = ane_book(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    lines = done.stderr.splitlines()
+    lines = errors(done.stderr).splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
     return lines[0]
+
+
+def errors(stderr: str) -> str:
+    """Less the lines that say, on a machine that takes long, how far the work is."""
+    return re.sub(r"^.* \([\d,]+(?: of [\d,]+)?\)\n", "", stderr, flags=re.M)
 
 
 def chatty_copy(bundle: Path, folder: Path, **tokenizer) -> Path:

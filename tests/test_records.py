@@ -1,5 +1,8 @@
 """Records are found from a checkout's folders, and missed with one clear error elsewhere."""
 
+from pathlib import Path
+import re
+
 from ane_book import records
 from ane_book.errors import InvalidInput
 import pytest
@@ -17,6 +20,45 @@ def test_a_checkout_around_the_current_folder_comes_first(tmp_path, monkeypatch)
 def test_the_library_s_own_checkout_is_found_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert records.read("measurements/decode.json")["results"]
+
+
+@pytest.mark.parametrize(
+    ("here", "said"),
+    [
+        (2.13, "2.1 times here, 1.80 when it was recorded"),
+        (1.21, "1.21 times here, 1.80 when it was recorded"),
+        (27.6, "28 times here, 1.80 when it was recorded (this machine was busy, or is of"),
+        (
+            1.1,
+            "1.10 times here, 1.80 when it was recorded (this machine was busy, or is of",
+        ),
+    ],
+)
+def test_a_live_ratio_stands_beside_its_record(tmp_path, monkeypatch, here, said):
+    (tmp_path / "research" / "measurements").mkdir(parents=True)
+    file = tmp_path / "research" / "measurements" / "pages.json"
+    file.write_text('{"figures": {"slow_over_quick": 1.8}}')
+    monkeypatch.chdir(tmp_path)
+    words = records.beside("slow_over_quick", here)
+    assert words.startswith(said) and ("busy" in words) == ("busy" in said)
+    assert records.beside("new", here).endswith(" times here; nobody has recorded it")
+
+
+def test_every_live_ratio_of_a_page_is_recorded_with_its_moment():
+    record = records.read("measurements/pages.json")
+    live = {
+        name: page.stem
+        for page in (Path(__file__).parents[1] / "book").glob("*.md")
+        for name in re.findall(r'^ *(?:figures\.)?live\(f?"([^"]+)"', page.read_text("utf-8"), re.M)
+    }
+    of_page = {figure: page for page, told in record["pages"].items() for figure in told["values"]}
+    for name, page in live.items():
+        named = re.compile(re.sub(r"\{\w+\}", r"\\w+", name))
+        assert any(named.fullmatch(f) and of == page for f, of in of_page.items()), name
+    assert of_page.keys() == record["figures"].keys()
+    assert set(live.values()) == record["pages"].keys()
+    for told in record["pages"].values():
+        assert told["recorded"].keys() == {"date", "commit", "load"}
 
 
 def test_what_is_not_there_is_told(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 
-from _command import COMMAND, ENVIRONMENT, refused, start
+from _command import COMMAND, ENVIRONMENT, errors, refused, start
 from _command import ane_book as command
 from _patience import HANGING, until
 from _taggers import TEXT, tiny_tagger, write_tagger
@@ -187,7 +187,7 @@ class TestStreams:
             until(writes)
             process.send_signal(number)
             process.wait(timeout=HANGING)
-            assert process.stderr.read() == ""
+            assert errors(process.stderr.read()) == ""
         assert process.returncode == 128 + number and out.read_text() == "as it was"
         assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
@@ -210,9 +210,10 @@ class TestStreams:
         assert done.returncode == code and b"Traceback" not in done.stderr
         assert out is None or done.stdout == out
         if out is None:
-            assert done.stderr == b"141\n" and len(done.stdout) == 1
+            assert errors(done.stderr.decode()) == "141\n" and len(done.stdout) == 1
         if code:
-            assert done.stderr == b"error: standard output: No space left on device\n"
+            said = "error: standard output: No space left on device\n"
+            assert errors(done.stderr.decode()) == said
 
     def test_a_long_text_tells_how_far_it_is(self, tagger, tmp_path, monkeypatch, capsys):
         """A file of how much; of a pipe nobody knows."""

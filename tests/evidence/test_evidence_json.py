@@ -4,6 +4,7 @@ import json
 
 from _command import ane_book as command
 from _command import processes, refused
+from _patience import HANGING
 from _plant import change_weight, copied, exchange
 import ane_book
 from ane_book.bundle import Bundle
@@ -56,7 +57,7 @@ def test_processes_that_record_at_once_lose_nothing(copy):
     for process in running:
         process.start()
     for process in running:
-        process.join(60)
+        process.join(HANGING)
     assert [process.exitcode for process in running] == [0, 0, 0]
     levels = Bundle.open(copy).evidence.levels
     assert [levels[name].reason for name in names] == [f"{name} 59" for name in names]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 
-from _patience import until
+from _patience import HANGING, until
 from ane_book.serve.app import create_app
 from ane_book.serve.pool import Model
 from ane_book.serve.server import listener
@@ -34,5 +34,5 @@ def served(app, **options) -> Iterator[str]:
         if hasattr(app.state, "work"):
             app.state.work.close()
         server.should_exit = True
-        thread.join(30)
+        thread.join(HANGING)
         assert not thread.is_alive(), "the server does not stop"

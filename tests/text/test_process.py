@@ -9,6 +9,7 @@ import sys
 import threading
 
 from _nasty_texts import CHATML, MESSAGES, TEXT, attempt, base_tokenizers
+from _patience import HANGING, until
 from ane_book.errors import InvalidInput
 from ane_book.text import process
 from ane_book.text.chat import as_messages, render
@@ -184,11 +185,10 @@ class TestProcess:
     def test_a_fork_while_another_thread_waits_for_an_answer(self, words):
         asking = threading.Thread(target=words.render, args=("{{ 'a' * 10 ** 6 }}" * 3, MESSAGES))
         asking.start()
-        while not words._lock.locked():
-            pass
+        until(lambda: words._lock.locked() or not asking.is_alive())
         child = os.fork()
         if child == 0:
-            signal.alarm(30)  # rather than for ever
+            signal.alarm(int(HANGING))  # rather than for ever
             os._exit(0 if words.render("b", MESSAGES) == "b" else 1)
         asking.join()
         assert os.waitpid(child, 0)[1] == 0
