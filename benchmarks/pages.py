@@ -1,6 +1,6 @@
 """Ratios of times that the book's pages measure as they run, as a record to show beside them.
 
-    python benchmarks/pages.py [--rounds 3] [page ...]
+    python benchmarks/pages.py [--rounds 3] [--note "what else ran"] [page ...]
 
 A page tells of such a ratio by `ane_book.figures.live`. This runs such pages as a build does, one
 after another, and writes the median of each ratio over the rounds. Pages that are not named keep
@@ -43,6 +43,7 @@ def ratios(page: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--note", help="how quiet the machine was, in words")
     parser.add_argument("pages", nargs="*", help="such as 00-modern-inference; by default, all")
     given = parser.parse_args()
     live = [p.stem for p in sorted(BOOK.glob("*.md")) if CALL.search(p.read_text("utf-8"))]
@@ -53,7 +54,8 @@ def main() -> None:
         for _ in range(given.rounds):
             for figure, value in ratios(BOOK / f"{name}.md").items():
                 values[figure].append(value)
-        pages[name] = {"recorded": began, "rounds": given.rounds, "values": values}
+        recorded = began | {"note": given.note}
+        pages[name] = {"recorded": recorded, "rounds": given.rounds, "values": values}
     figures = {f: median(all_) for name in live for f, all_ in pages[name]["values"].items()}
     record("pages", {"figures": figures, "pages": {name: pages[name] for name in live}})
 

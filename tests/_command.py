@@ -80,7 +80,8 @@ def refused(*arguments: str) -> str:
 
 def errors(stderr: str) -> str:
     """Less the lines that say, on a machine that takes long, how far the work is."""
-    return re.sub(r"^.* \([\d,]+(?: of [\d,]+)?\)\n", "", stderr, flags=re.M)
+    number = r"\d{1,3}(?:,\d{3})*"
+    return re.sub(rf"^(?!error: ).* \({number}(?: of {number})?\)\n", "", stderr, flags=re.M)
 
 
 def chatty_copy(bundle: Path, folder: Path, **tokenizer) -> Path:

@@ -58,7 +58,7 @@ def test_every_live_ratio_of_a_page_is_recorded_with_its_moment():
     assert of_page.keys() == record["figures"].keys()
     assert set(live.values()) == record["pages"].keys()
     for told in record["pages"].values():
-        assert told["recorded"].keys() == {"date", "commit", "load"}
+        assert told["recorded"].keys() == {"date", "commit", "load", "note"}
 
 
 def test_what_is_not_there_is_told(tmp_path, monkeypatch):
