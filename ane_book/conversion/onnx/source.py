@@ -6,20 +6,18 @@ Constants that lie in files beside it are mapped, not read (`ane_book.weights.on
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-import re
 
+from ane_book.conversion.onnx.older import OLDEST, ONNX_DOMAINS, carried_over
 from ane_book.conversion.onnx.ops import OPERATORS
-from ane_book.conversion.onnx.order import all_nodes, put_in_order, set_nodes
+from ane_book.conversion.onnx.order import all_nodes, put_in_order
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights.onnx.file import ModelFile
 import numpy as np
 
-__all__ = ["ONNX_DOMAINS", "Source", "is_written_out", "opset_of"]
+__all__ = ["Source", "is_written_out", "opset_of"]
 
-OLDEST = 13  # older graphs are carried over to it, by onnx itself
 #: Defined by loops, or by chance; what is known of them is folded.
 NOT_WRITTEN_OUT = {"Range", "SequenceMap", "Bernoulli"}
-ONNX_DOMAINS = ("", "ai.onnx")
 
 
 class Source:
@@ -30,7 +28,7 @@ class Source:
         self.path, self._file = path, ModelFile(path)
         for part in (self._file.model.graph, *self._file.model.functions):
             put_in_order(part)
-        model = _carried_over(self._file.model, path)
+        model = carried_over(self._file.model, opset_of(self._file.model), path)
         self.model = _expanded(_inlined(model, path), path)
         self.graph, self.opset = self.model.graph, opset_of(self.model)
 
@@ -78,63 +76,6 @@ class Source:
 
 def opset_of(model) -> int:
     return max((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), default=OLDEST)
-
-
-def _carried_over(model, path: Path):
-    opset = opset_of(model)
-    if opset >= OLDEST:
-        return model
-    from onnx.version_converter import convert_version
-
-    try:
-        if opset < 7:
-            _spread_slopes(model)
-        return convert_version(model, OLDEST)
-    except Exception as error:  # RuntimeError and others of its own, from C++
-        raise UnsupportedModel(
-            f"{path} is of opset {opset}, and onnx cannot carry it over to {OLDEST}: "
-            f"{_stumbled(model, opset, str(error))}"
-        ) from None
-
-
-def _spread_slopes(model) -> None:
-    """Say of which axis the slopes of PRelu are: of the channels before opset 7, since then of the
-    last. Raises ValueError."""
-    from onnx import helper, shape_inference
-
-    graph = shape_inference.infer_shapes(model).graph
-    tensors = {f.name: f.type.tensor_type for f in [*graph.input, *graph.value_info]}
-    ranks = {name: len(t.shape.dim) for name, t in tensors.items() if t.HasField("shape")}
-    ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
-    nodes = []
-    for node in model.graph.node:
-        if node.op_type == "PRelu" and ranks.get(node.input[1]) == 1:
-            rank = ranks.get(node.input[0])
-            if rank is None:
-                raise ValueError(f"it does not infer the rank of {node.input[0]!r}")
-            if rank > 2:
-                axes, spread = list(range(1, rank - 1)), f"{node.output[0]}_slopes"
-                nodes.append(helper.make_node("Unsqueeze", [node.input[1]], [spread], axes=axes))
-                node.input[1] = spread
-        nodes.append(node)
-    set_nodes(model.graph, nodes)
-
-
-def _stumbled(model, opset: int, said: str) -> str:
-    """What onnx's converter of versions stumbled over; it says so in terms of its own code."""
-    from onnx import defs
-
-    names = {node.op_type for node in model.graph.node if node.domain in ONNX_DOMAINS}
-    if unknown := sorted(name for name in names if not defs.has(name)):
-        return f"ONNX does not define {', '.join(unknown)} (any more)"
-    if found := re.search(r"No Adapter \w+ Version \$?(\d+) for (\w+)", said):
-        try:
-            since = defs.get_schema(found[2], opset).since_version
-        except defs.SchemaError:
-            return f"that opset has no {found[2]}"
-        return f"it has no later form for {found[2]} of opset {since}"
-    plain = re.sub(r"^\S+:\d+: \w+: Assertion `.*?` failed: ", "", said.strip())
-    return f"it says: {(plain.splitlines() or ['nothing'])[0]}"
 
 
 def _inlined(model, path: Path):

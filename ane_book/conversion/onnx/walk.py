@@ -11,6 +11,7 @@ import re
 from typing import get_args
 
 from ane_book.conversion.onnx.fold import NotFolded, fold, is_foldable
+from ane_book.conversion.onnx.older import ONNX_DOMAINS
 from ane_book.conversion.onnx.ops import OPERATORS, Constant, Operator, Unsayable
 from ane_book.conversion.onnx.ops._axes import EACH_NUMBER, few_axes, is_high, with_few_axes
 from ane_book.conversion.onnx.ops._common import (
@@ -22,7 +23,7 @@ from ane_book.conversion.onnx.ops._common import (
     reshaped,
     shape_of,
 )
-from ane_book.conversion.onnx.source import ONNX_DOMAINS, Source
+from ane_book.conversion.onnx.source import Source
 from ane_book.conversion.onnx.values import Value, wrapped
 from ane_book.errors import InvalidWeights, UnsupportedOp
 import numpy as np

@@ -37,8 +37,10 @@ def resize(
     cut = where == b"tf_crop_and_resize"
     ends = np.reshape(roi, (2, -1)).T if cut else np.tile([0.0, 1.0], (len(chosen), 1))
     scales, out = _sizes(given, scales, sizes, keep_aspect_ratio_policy, ends)
+    # Which is nearest is decided in single precision, as runtimes do: 8 / 1.6 is 5 there.
+    number = np.float32 if mode == b"nearest" else np.float64
     at = {
-        axis: _coordinates(given[i], out[i], scales[i], where, ends[i])
+        axis: _coordinates(given[i], out[i], number(scales[i]), where, ends[i])
         for i, axis in enumerate(chosen)
         if cut or out[i] != given[i] or scales[i] != 1
     }
@@ -77,9 +79,9 @@ def _sizes(given: list[int], scales, sizes, policy: bytes, ends) -> tuple[list[f
     return scales, out
 
 
-def _coordinates(size: int, out: int, scale: float, where: bytes, ends) -> np.ndarray:
-    """Where the new numbers of an axis stand among the old ones."""
-    x, length = np.arange(out, dtype=np.float64), scale * size
+def _coordinates(size: int, out: int, scale: float | np.floating, where: bytes, ends) -> np.ndarray:
+    """Where the new numbers of an axis stand among the old ones, in the scale's precision."""
+    x, length = np.arange(out, dtype=np.asarray(scale).dtype), scale * size
     middle = (x + 0.5) / scale - 0.5
     if where == b"asymmetric":
         return x / scale
