@@ -112,5 +112,5 @@ def qlinear_conv(
     made = conv(dequantize_linear(x, x_scale, x_zero_point), weight, None, **attributes)
     if bias is not None:
         steps = np.asarray(x_scale) * np.asarray(w_scale)
-        made = mb.add(x=made, y=(bias * steps).astype(np.float32).reshape(1, *by_row))
+        made = mb.add(x=made, y=(bias * steps).astype(np.float32).reshape(by_row[:-1]))
     return quantize_linear(made, y_scale, y_zero_point, dtype=dtype)

@@ -11,7 +11,6 @@ from ._common import (
     MOST_AXES,
     Tensor,
     all_axes,
-    as_float,
     as_int,
     is_bool,
     is_float,
@@ -142,12 +141,20 @@ def pad(
     if mode != b"constant":
         return _padded(x, room, mode)
     fill = 0 if value is None or not value.size else value.reshape(-1)[0]
-    how = {"pad": room.reshape(-1), "mode": "constant", "constant_val": np.float32(fill)}
-    if is_bool(x):
-        return mb.cast(x=mb.pad(x=as_float(x), **how), dtype="bool")
     if not is_float(x):
-        how["constant_val"] = np.int32(fill)
-    return mb.pad(x=x, **how)
+        return _surrounded(x, room, fill)
+    fill = np.float32(fill)
+    return mb.pad(x=x, pad=room.reshape(-1), mode="constant", constant_val=fill)
+
+
+def _surrounded(x: Tensor, room: np.ndarray, fill) -> Tensor:
+    """Whole numbers and truth, which MIL's own op does not take, an axis at a time."""
+    dtype = bool if is_bool(x) else np.int32
+    for axis, sides in enumerate(room.tolist()):
+        size = [int(size) for size in x.shape]
+        before, after = (np.full([*size[:axis], n, *size[axis + 1 :]], fill, dtype) for n in sides)
+        x = concat(before, x, after, axis=axis) if any(sides) else x
+    return x
 
 
 def _padded(x: Tensor, room: np.ndarray, mode: bytes) -> Tensor:
