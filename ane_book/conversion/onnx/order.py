@@ -6,10 +6,10 @@ ONNX asks files to have such an order. ONNX Runtime runs those that do not, and 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-__all__ = ["all_nodes", "put_in_order", "set_nodes"]
+__all__ = ["all_nodes", "put_in_order", "set_nodes", "subgraphs"]
 
 
-def _subgraphs(node) -> Iterator:
+def subgraphs(node) -> Iterator:
     """The graphs that a node holds: the branches of an `If`, the body of a `Loop`."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -21,7 +21,7 @@ def all_nodes(graph) -> Iterator:
     """The nodes of a graph, and those of the graphs in them."""
     for node in graph.node:
         yield node
-        for inner in _subgraphs(node):
+        for inner in subgraphs(node):
             yield from all_nodes(inner)
 
 
@@ -31,7 +31,7 @@ def put_in_order(graph) -> None:
     A node moves only where it has to. The nodes of a circle, and those that rest on it, come last.
     """
     for node in graph.node:
-        for inner in _subgraphs(node):
+        for inner in subgraphs(node):
             put_in_order(inner)
     order = _order(graph.node)
     if order != list(range(len(order))):
@@ -72,7 +72,7 @@ def _order(nodes) -> list[int]:
 def _taken(node) -> Iterator[str]:
     """The names that a node takes, those that the graphs in it take of this one among them."""
     yield from node.input
-    for inner in _subgraphs(node):
+    for inner in subgraphs(node):
         yield from (feature.name for feature in inner.output)
         for other in inner.node:
             yield from _taken(other)
