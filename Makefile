@@ -16,7 +16,7 @@ FULL_SIZE := benchmarks/full_size.py
 BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance elsewhere onnx-nodes fuzz sweep serve-fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book test unit conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -43,6 +43,10 @@ elsewhere: $(INSTALLED) ## run every notebook from a wheel, in an empty folder e
 
 onnx-nodes: $(INSTALLED) ## convert ONNX's own node tests and run them on the executor (some minutes)
 	$(BIN)/python tests/onnx_graph/nodes.py --workers $(WORKERS)
+
+onnx-field: $(INSTALLED) ## export architectures of transformers, convert them and run them on the executor (an hour)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[field]"
+	$(BIN)/python tests/onnx_graph/field.py
 
 fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 500 model files (some minutes)
 	$(BIN)/python tests/fuzz/run.py --cases $(or $(N),10000) --seed $(or $(SEED),0)

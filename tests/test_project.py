@@ -114,9 +114,9 @@ def pins() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pairs}
 
 
-def requirements(without: str | None = None) -> list[Requirement]:
+def requirements(without: tuple[str, ...] = ()) -> list[Requirement]:
     extras = PROJECT["optional-dependencies"]
-    groups = [PROJECT["dependencies"], *(extras[name] for name in extras if name != without)]
+    groups = [PROJECT["dependencies"], *(extras[name] for name in extras if name not in without)]
     return [Requirement(line) for group in groups for line in group]
 
 
@@ -127,7 +127,8 @@ def applies(requirement: Requirement, extras: set[str]) -> bool:
 
 def needed() -> dict[str, str]:
     """Name and version of every installed distribution that the project needs, at any depth."""
-    found, seen, todo = {}, set(), requirements(without="train")  # which `make train` installs
+    # `make train` and `make onnx-field` install theirs themselves
+    found, seen, todo = {}, set(), requirements(without=("train", "field"))
     while todo:
         requirement = todo.pop()
         key = (canonicalize_name(requirement.name), frozenset(requirement.extras))

@@ -1,0 +1,221 @@
+"""Convert what others export, and hold it to ONNX Runtime; write down what came out.
+
+    python tests/onnx_graph/field.py --folder build/field
+
+The architectures of `architectures.py` are exported by torch in three ways: by its older exporter,
+by its present one, and by that with sizes left open, which then runs at others than it was traced
+at. Each graph is converted in both precisions and judged (`_judge.py`), by a process of its own
+that is ended when it takes too long. `--graphs` names a folder with graphs of other origin; a file
+sources.json there says where each is from.
+
+What is done is kept in the folder, a line of JSON a graph; `--again` does those of some outcomes
+anew. Written, when all is done: research/measurements/onnx_field.json.
+"""
+
+import argparse
+from collections import Counter
+from datetime import date
+from importlib import metadata
+import json
+from multiprocessing import get_context
+from pathlib import Path
+import platform
+import sys
+import traceback
+import warnings
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parent))
+from _judge import TOLERANCE, judge, oracle, said, some_inputs
+from _lines import lines
+
+RESULT = Path(__file__).parents[2] / "research" / "measurements" / "onnx_field.json"
+WAYS = ("older", "present", "open")
+LIMIT = 300  # seconds for a graph
+
+
+def export(name: str, way: str, folder: str) -> dict:
+    """Write an architecture's graph and what it is given; the record says why it could not be."""
+    from architectures import Wrapped, build, given
+    import torch
+
+    torch.set_num_threads(1)
+    path = Path(folder) / f"{name}-{way}.onnx"
+    arrays = given(name, 2)
+    model = Wrapped(build(name), list(arrays))
+    how = {"input_names": list(arrays), "dynamo": way != "older", "verbose": False}
+    if way == "open":
+        how["dynamic_shapes"] = (tuple(_open(a) for a in arrays.values()),)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(model, tuple(map(torch.from_numpy, arrays.values())), path, **how)
+        choices = [given(name, 3), arrays] if way == "open" else [arrays]
+        np.savez(path.with_suffix(".npz"), **_accepted(path, choices))
+    except Exception as problem:
+        path.unlink(missing_ok=True)
+        return {"graph": path.stem, "outcome": "not exported", "why": said(problem)}
+    return {"graph": path.stem, "outcome": "exported"}
+
+
+def _open(array: np.ndarray) -> dict:
+    """Which sizes are left open: rows, and the length of a sequence."""
+    from torch.export import Dim
+
+    axes = (0, 1) if array.ndim == 2 or array.dtype.kind == "i" else (0,)
+    return {axis: Dim.AUTO for axis in axes}
+
+
+def _accepted(path: Path, choices: list[dict]) -> dict[str, np.ndarray]:
+    """The first inputs that ONNX Runtime takes, of those that are inputs of the graph."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [feature.name for feature in session.get_inputs()]
+    for arrays in choices[:-1]:
+        try:
+            arrays = {name: arrays[name] for name in names}
+            oracle(path, arrays)
+            return arrays
+        except Exception:
+            continue
+    return {name: choices[-1][name] for name in names}
+
+
+def judge_file(graph: str) -> dict:
+    """The record of a graph; its inputs lie beside it, or are made."""
+    import torch
+
+    torch.set_num_threads(1)
+    path = Path(graph)
+    beside = path.with_suffix(".npz")
+    try:
+        given = dict(np.load(beside)) if beside.exists() else some_inputs(path)
+    except Exception as problem:
+        return {"graph": path.stem, "outcome": "no oracle", "why": said(problem)}
+    return {"graph": path.stem} | judge(path, given)
+
+
+class Worker:
+    """A process that does one thing after another; one that takes too long is ended."""
+
+    def __init__(self):
+        self._process = None
+
+    def ask(self, do, *arguments) -> dict | None:
+        """What `do` gives; None where it took too long or the process died."""
+        if self._process is None or not self._process.is_alive():
+            context = get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process.start()
+            theirs.close()
+        self._pipe.send((do, arguments))
+        try:
+            if self._pipe.poll(LIMIT):
+                return self._pipe.recv()
+        except EOFError:
+            pass
+        self._process.kill()
+        self._process.join()
+        return None
+
+
+def _serve(pipe) -> None:
+    while True:
+        try:
+            do, arguments = pipe.recv()
+        except EOFError:  # all is done
+            return
+        try:
+            pipe.send(do(*arguments))
+        except Exception:
+            pipe.send({"outcome": "crash", "why": traceback.format_exc()[-400:]})
+
+
+def run(todo: list[tuple], file: Path, again: set[str]) -> list[dict]:
+    """A record for each of (graph's name, what to do, with what), those of the file kept."""
+    done = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        done[json.loads(line)["graph"]] = json.loads(line)
+    worker = Worker()
+    for name, *task in todo:
+        if name in done and done[name]["outcome"] not in again:
+            continue
+        record = worker.ask(*task)
+        why = f"more than {LIMIT} s, or the process died"
+        record = {"graph": name} | (record or {"outcome": "no end", "why": why})
+        done[name] = record
+        with file.open("a") as stream:
+            stream.write(json.dumps(record) + "\n")
+        print(name, record["outcome"], record.get("why", ""), file=sys.stderr, flush=True)
+    return [done[name] for name, *_ in todo]
+
+
+def summary(records: list[dict]) -> dict:
+    """Counts by outcome, and every graph that is not right in both precisions, with why."""
+    seconds = [r[p]["seconds"] for r in records for p in TOLERANCE if p in r]
+    told = {r["graph"]: r["why"] for r in sorted(records, key=lambda r: r["graph"]) if r["why"]}
+    return {
+        "graphs": len(records),
+        "outcomes": dict(sorted(Counter(r["outcome"] for r in records).items())),
+        "seconds to convert, median": round(float(np.median(seconds)), 2) if seconds else None,
+        "seconds to convert, most": max(seconds, default=None),
+        "not right": {
+            outcome: {g: told[g] for g in told if _outcome(records, g) == outcome}
+            for outcome in sorted({r["outcome"] for r in records} - {"right"})
+        },
+    }
+
+
+def _outcome(records: list[dict], graph: str) -> str:
+    return next(r["outcome"] for r in records if r["graph"] == graph)
+
+
+def exported(folder: Path, names: list[str], again: set[str]) -> tuple[list[Path], list[dict]]:
+    """The graphs of the architectures, and the records of what could not be exported."""
+    todo = [(f"{n}-{way}", export, n, way, str(folder)) for way in WAYS for n in names]
+    records = run(todo, folder / "exported.jsonl", again)
+    made = [folder / f"{r['graph']}.onnx" for r in records if r["outcome"] == "exported"]
+    return made, [r for r in records if r["outcome"] != "exported"]
+
+
+def main() -> int:
+    from architectures import ARCHITECTURES
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=Path("build/field"))
+    parser.add_argument("--graphs", type=Path, help="a folder with graphs of other origin")
+    parser.add_argument("--only", nargs="*", help="architectures, instead of all")
+    parser.add_argument("--again", nargs="*", default=[], help="outcomes to try anew")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    again, names = set(asked.again), asked.only or list(ARCHITECTURES)
+    paths, failed = exported(asked.folder, names, again)
+    result = {
+        "date": date.today().isoformat(),
+        "machine": {"processor": platform.processor() or platform.machine(), "threads": 1},
+        "versions": {n: metadata.version(n) for n in VERSIONS},
+        "tolerance": TOLERANCE,
+        "architectures": len(names),
+        "not exported": {r["graph"]: r["why"] for r in failed},
+    }
+    todo = [(path.stem, judge_file, str(path)) for path in paths]
+    result["exported"] = summary(run(todo, asked.folder / "judged.jsonl", again))
+    if asked.graphs:
+        paths = sorted(asked.graphs.glob("*.onnx"))
+        todo = [(path.stem, judge_file, str(path)) for path in paths]
+        result["of others"] = summary(run(todo, asked.folder / "others.jsonl", again))
+        result["sources"] = json.loads((asked.graphs / "sources.json").read_text())
+    if asked.only is None:
+        RESULT.write_text(lines(result, depth=4) + "\n")
+    print(json.dumps({k: result[k]["outcomes"] for k in ("exported", "of others") if k in result}))
+    return 0
+
+
+VERSIONS = ("coremltools", "onnx", "onnxruntime", "torch", "transformers")
+
+if __name__ == "__main__":
+    sys.exit(main())
