@@ -13,7 +13,7 @@ anew. Written, when all is done: research/measurements/onnx_field.json.
 """
 
 import argparse
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import date
 from importlib import metadata
 import json
@@ -38,7 +38,7 @@ LIMIT = 300  # seconds for a graph
 
 def export(name: str, way: str, folder: str) -> dict:
     """Write an architecture's graph and what it is given; the record says why it could not be."""
-    from architectures import Wrapped, build, given
+    from _models import Wrapped, build, given
     import torch
 
     torch.set_num_threads(1)
@@ -157,29 +157,56 @@ def run(todo: list[tuple], file: Path, again: set[str]) -> list[dict]:
 def summary(records: list[dict]) -> dict:
     """Counts by outcome, and every graph that is not right in both precisions, with why."""
     seconds = [r[p]["seconds"] for r in records for p in TOLERANCE if p in r]
-    told = {r["graph"]: r["why"] for r in sorted(records, key=lambda r: r["graph"]) if r["why"]}
+    others = sorted({r["outcome"] for r in records} - {"right"})
     return {
         "graphs": len(records),
         "outcomes": dict(sorted(Counter(r["outcome"] for r in records).items())),
         "seconds to convert, median": round(float(np.median(seconds)), 2) if seconds else None,
         "seconds to convert, most": max(seconds, default=None),
-        "not right": {
-            outcome: {g: told[g] for g in told if _outcome(records, g) == outcome}
-            for outcome in sorted({r["outcome"] for r in records} - {"right"})
+        **{
+            outcome: {r["graph"]: r["why"] for r in records if r["outcome"] == outcome}
+            for outcome in others
         },
     }
 
 
-def _outcome(records: list[dict], graph: str) -> str:
-    return next(r["outcome"] for r in records if r["graph"] == graph)
-
-
-def exported(folder: Path, names: list[str], again: set[str]) -> tuple[list[Path], list[dict]]:
-    """The graphs of the architectures, and the records of what could not be exported."""
-    todo = [(f"{n}-{way}", export, n, way, str(folder)) for way in WAYS for n in names]
+def exported(folder: Path, names: list[str], again: set[str], ways=WAYS) -> tuple[list, dict]:
+    """The graphs of the architectures, and why others could not be made."""
+    todo = [(f"{n}-{way}", export, n, way, str(folder)) for way in ways for n in names]
     records = run(todo, folder / "exported.jsonl", again)
     made = [folder / f"{r['graph']}.onnx" for r in records if r["outcome"] == "exported"]
-    return made, [r for r in records if r["outcome"] != "exported"]
+    return made, {r["graph"]: r["why"] for r in records if r["outcome"] != "exported"}
+
+
+def of_others(folder: Path, found: Path, again: set[str]) -> dict:
+    """What came of graphs of other origin, and where they are from."""
+    sources = json.loads((found / "sources.json").read_text())
+    todo = [(Path(name).stem, judge_file, str(found / name)) for name in sorted(sources)]
+    by_repository = defaultdict(lambda: {"paths": []})
+    for source in sources.values():
+        by_repository[source["repo"]]["commit"] = source["commit"]
+        by_repository[source["repo"]]["paths"].append(source["path"])
+    return summary(run(todo, folder / "others.jsonl", again)) | {"sources": by_repository}
+
+
+def headline(found: dict) -> str:
+    """What README says of it; a test holds it to the record."""
+
+    def told(part: dict) -> str:
+        counts = part["outcomes"]
+        return (
+            f"{counts['right']} of {part['graphs']} are right in both precisions, "
+            f"{counts.get('fp16', 0)} in single precision and as far as half precision holds "
+            f"them, {counts.get('refused', 0)} are refused by name and "
+            f"{counts.get('wrong', 0) + counts.get('crash', 0)} wrong"
+        )
+
+    others = found["of others"]
+    return (
+        f"Of the graphs that torch exports of {found['architectures']} architectures of "
+        f"transformers, {told(found['exported'])}; of those of {len(others['sources'])} public "
+        f"repositories, {told(others)}"
+    )
 
 
 def main() -> int:
@@ -188,27 +215,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("build/field"))
     parser.add_argument("--graphs", type=Path, help="a folder with graphs of other origin")
+    parser.add_argument("--ways", nargs="*", default=WAYS, help="of exporting: " + ", ".join(WAYS))
     parser.add_argument("--only", nargs="*", help="architectures, instead of all")
     parser.add_argument("--again", nargs="*", default=[], help="outcomes to try anew")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     again, names = set(asked.again), asked.only or list(ARCHITECTURES)
-    paths, failed = exported(asked.folder, names, again)
-    result = {
+    paths, failed = exported(asked.folder, names, again, asked.ways)
+    result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    result |= {
         "date": date.today().isoformat(),
-        "machine": {"processor": platform.processor() or platform.machine(), "threads": 1},
+        "machine": {"processor": platform.machine(), "system": platform.system(), "threads": 1},
         "versions": {n: metadata.version(n) for n in VERSIONS},
         "tolerance": TOLERANCE,
         "architectures": len(names),
-        "not exported": {r["graph"]: r["why"] for r in failed},
+        "ways": dict(Counter(path.stem.rsplit("-", 1)[1] for path in paths)),
+        "not exported": failed,
     }
     todo = [(path.stem, judge_file, str(path)) for path in paths]
     result["exported"] = summary(run(todo, asked.folder / "judged.jsonl", again))
     if asked.graphs:
-        paths = sorted(asked.graphs.glob("*.onnx"))
-        todo = [(path.stem, judge_file, str(path)) for path in paths]
-        result["of others"] = summary(run(todo, asked.folder / "others.jsonl", again))
-        result["sources"] = json.loads((asked.graphs / "sources.json").read_text())
+        result["of others"] = of_others(asked.folder, asked.graphs, again)
     if asked.only is None:
         RESULT.write_text(lines(result, depth=4) + "\n")
     print(json.dumps({k: result[k]["outcomes"] for k in ("exported", "of others") if k in result}))

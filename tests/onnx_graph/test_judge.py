@@ -101,3 +101,11 @@ def test_a_run_goes_on_after_a_process_that_dies_and_keeps_what_is_done(tmp_path
     again = field.run(todo[:1], tmp_path / "done.jsonl", set())
     assert again == records[:1] and len((tmp_path / "done.jsonl").read_text().splitlines()) == 3
     assert field.summary(records)["outcomes"] == {"no end": 1, "right": 2}
+
+
+@pytest.mark.slow
+def test_an_architecture_is_exported_and_judged(tmp_path):
+    assert field.export("resnet", "older", str(tmp_path))["outcome"] == "exported"
+    assert field.judge_file(str(tmp_path / "resnet-older.onnx"))["outcome"] == "right"
+    made, failed = field.exported(tmp_path, [], set())
+    assert made == [] and failed == {}
