@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 
 from _command import COMMAND, ane_book, chatty_copy, refused, start
 from _patience import HANGING, Guard
@@ -174,9 +175,9 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.ours, text.encode())
 
-    def until(self, pattern: str) -> re.Match:
+    def until(self, pattern: str, seconds: float = HANGING) -> re.Match:
         """What was shown up to here, once the rest of it matches; the match is taken off."""
-        guard = Guard()
+        guard = Guard(seconds)
         while not (found := re.search(pattern, self.shown, re.S)):
             ready, _, _ = select.select([self.ours], [], [], guard.left())
             assert ready, f"it hangs after: {self.shown}"
@@ -193,8 +194,8 @@ class Terminal:
         """
         time.sleep(0.5)
         self.type("\x03")
-        with suppress(AssertionError):
-            return self.until(pattern, 20)
+        with suppress(AssertionError, TimeoutError):
+            return self.until(pattern, 60)
         self.type("\x03")
         return self.until(pattern)
 
@@ -252,7 +253,7 @@ class TestTerminal:
             terminal.until("1 answer, .*> ")
             terminal.interrupt("once more leaves.*> ")
             terminal.interrupt("/load .*chat-last.json goes on with it")
-            assert terminal.process.wait(timeout=60) in (130, -signal.SIGINT)
+            assert terminal.process.wait(timeout=HANGING) in (130, -signal.SIGINT)
         kept = read_conversation(tmp_path / "state" / "ane-book" / "chat-last.json")
         assert [message.role for message in kept.messages] == ["user", "assistant"]
 
@@ -271,7 +272,7 @@ class TestTerminal:
                 terminal.until("saved 1 answer.*> ")
             terminal.interrupt("once more leaves.*> ")
             terminal.interrupt("\r\n")
-            assert terminal.process.wait(timeout=60) in (130, -signal.SIGINT)
+            assert terminal.process.wait(timeout=HANGING) in (130, -signal.SIGINT)
         assert not (tmp_path / "state" / "ane-book" / "chat-last.json").exists()
 
     def test_an_answer_has_no_control_characters(self, bundle, tmp_path):
