@@ -14,12 +14,11 @@ import logging
 # Said once on a new machine, on stderr, where the book's build takes it for a fault.
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 
-from ane_book import records  # noqa: E402
 from cycler import cycler  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 import matplotlib.pyplot as plt  # noqa: E402
 
-__all__ = ["COLORS", "bars", "live", "use_style"]
+__all__ = ["COLORS", "bars", "use_style"]
 
 #: Okabe and Ito's palette, less its yellow, which is too light for a line on white.
 COLORS = {
@@ -86,14 +85,3 @@ def bars(ax: Axes, labels: Sequence[str], values: Sequence[float], fmt: str = "{
     ax.grid(axis="y", visible=False)
     ax.tick_params(axis="y", length=0)
     ax.margins(x=0.15)
-
-
-def live(name: str, here: float) -> None:
-    """Glue a ratio that the page has timed just now, and by `name` with `_beside` its words.
-
-    The words say what was recorded of it (`records.beside`). benchmarks/pages.py records it.
-    """
-    from myst_nb import glue  # with the book only
-
-    glue(name, float(here), display=False)
-    glue(f"{name}_beside", records.beside(name, float(here)), display=False)

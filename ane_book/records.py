@@ -15,7 +15,7 @@ from typing import Any
 
 from ane_book.errors import InvalidInput
 
-__all__ = ["beside", "find", "read"]
+__all__ = ["beside", "find", "live", "read"]
 
 FAR = 1.5  # times the record, or a part of it
 
@@ -52,6 +52,17 @@ def beside(name: str, here: float) -> str:
     words += f", {_times(recorded)} when it was recorded"
     near = recorded / FAR < here < recorded * FAR
     return words if near else f"{words} (this machine was busy, or is of another kind)"
+
+
+def live(name: str, here: float) -> None:
+    """Glue such a ratio, and what `beside` says of it by `name` with `_beside`.
+
+    benchmarks/pages.py records every ratio that a page tells of in this way.
+    """
+    from myst_nb import glue  # with the book only
+
+    glue(name, float(here), display=False)
+    glue(f"{name}_beside", beside(name, float(here)), display=False)
 
 
 def _times(ratio: float) -> str:

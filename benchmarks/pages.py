@@ -2,7 +2,7 @@
 
     python benchmarks/pages.py [--rounds 3] [--note "what else ran"] [page ...]
 
-A page tells of such a ratio by `ane_book.figures.live`. This runs such pages as a build does, one
+A page tells of such a ratio by `ane_book.records.live`. This runs such pages as a build does, one
 after another, and writes the median of each ratio over the rounds. Pages that are not named keep
 their figures.
 
@@ -21,7 +21,7 @@ import jupytext
 from nbclient import NotebookClient
 
 BOOK = MEASUREMENTS.parents[1] / "book"
-CALL = re.compile(r"^ *(?:figures\.)?live\(", re.M)
+CALL = re.compile(r"^ *records\.live\(", re.M)
 GLUED = "application/papermill.record/text/plain"
 
 

@@ -303,8 +303,11 @@ class Expressions:
             else:
                 value = union([named.get(None, NOTHING), *self.fixture(name, scope)])
             scope.names[name] = value
-        for rest in filter(None, (spec.vararg, spec.kwarg)):
-            scope.names[rest.arg] = union([*given, *named.values()])
+        if spec.vararg:
+            scope.names[spec.vararg.arg] = union(given)
+        if spec.kwarg:
+            words = (under(name, value) for name, value in named.items())
+            scope.names[spec.kwarg.arg] = union(words)
 
     def fixture(self, name: str, scope: Scope) -> Iterator[Value]:
         for item in scope.around.find(name):

@@ -49,7 +49,7 @@ def test_every_live_ratio_of_a_page_is_recorded_with_its_moment():
     live = {
         name: page.stem
         for page in (Path(__file__).parents[1] / "book").glob("*.md")
-        for name in re.findall(r'^ *(?:figures\.)?live\(f?"([^"]+)"', page.read_text("utf-8"), re.M)
+        for name in re.findall(r'^ *records\.live\(f?"([^"]+)"', page.read_text("utf-8"), re.M)
     }
     of_page = {figure: page for page, told in record["pages"].items() for figure in told["values"]}
     for name, page in live.items():
