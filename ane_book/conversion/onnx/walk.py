@@ -89,7 +89,10 @@ class Walk:
         if node.op_type == "If" and inputs and inputs[0] is not None and inputs[0].is_known:
             return self._branch(node, inputs[0].data)
         if node.op_type in CONTROL_FLOW:
-            raise Unsayable("control flow: export the model for one path and one length")
+            decide = inputs[0] if node.op_type == "If" and inputs else None
+            origins = sorted(decide.origins) if decide is not None else []
+            known = f", or make {', '.join(origins)} known (constants=)" if origins else ""
+            raise Unsayable(f"control flow: export the model for one path and one length{known}")
         schema = self._schema(node)
         if is_foldable(node, inputs):
             try:
