@@ -83,6 +83,16 @@ def test_a_package_of_another_graph_differs_in_both(tmp_path):
     assert [v.agrees for v in opposite] == [False, False]
 
 
+def test_what_the_graph_itself_rounds_is_allowed_as_much_as_half_precision(tmp_path):
+    make = Maker()
+    x = make("Cast", make.input("x", [2, 64], np.float16), to=1)
+    scale, zero = make.constant(np.float32(0.02)), make.constant(np.uint8(128))
+    q = make("DequantizeLinear", make("QuantizeLinear", x, scale, zero), scale, zero)
+    path = make.save(tmp_path / "m.onnx", [make("MatMul", q, make.weight(64, 64))])
+    verdicts = check_graph(path, convert_graph(path, tmp_path / "m.mlpackage", "fp32"))
+    assert [(v.agrees, "5 % allowed" in v.text) for v in verdicts] == [(True, True)]
+
+
 def test_whole_numbers_differ_by_how_many_do(tmp_path):
     def whole(path, number: int):
         make = Maker()

@@ -6,11 +6,14 @@ what it likes. What an input is follows from what reads it, and from its name.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidInput
 from ane_book.mil import MLProgram
 import numpy as np
+
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import GraphProto
 
 __all__ = ["given_inputs", "random_inputs"]
 
@@ -24,7 +27,7 @@ AUDIO = ("audio", "sound", "speech", "wav")
 IMAGE = ("image", "img", "pixel")
 
 
-def random_inputs(graph: Any, program: MLProgram, seed: int) -> dict[str, np.ndarray]:
+def random_inputs(graph: "GraphProto", program: MLProgram, seed: int) -> dict[str, np.ndarray]:
     """An array for each input of an onnx.GraphProto, by its name and in its type.
 
     The sizes are those of the program that was made of it. Masks show the first three quarters of
@@ -40,7 +43,7 @@ def random_inputs(graph: Any, program: MLProgram, seed: int) -> dict[str, np.nda
 
 
 def given_inputs(
-    graph: Any, program: MLProgram, arrays: Mapping[str, np.ndarray]
+    graph: "GraphProto", program: MLProgram, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """The caller's arrays in the graph's types and order. Raises InvalidInput."""
     found = {}
@@ -56,7 +59,9 @@ def given_inputs(
     return found
 
 
-def _features(graph: Any, program: MLProgram) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+def _features(
+    graph: "GraphProto", program: MLProgram
+) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
     """Type and sizes of what the graph is given; in the order of the program's inputs."""
     from onnx import helper
 
@@ -71,7 +76,7 @@ def _features(graph: Any, program: MLProgram) -> dict[str, tuple[np.dtype, tuple
     return found
 
 
-def _limits(graph: Any) -> dict[str, int]:
+def _limits(graph: "GraphProto") -> dict[str, int]:
     """How many rows the smallest table has that an input's numbers are looked up in."""
     sizes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     readers = defaultdict(list)
