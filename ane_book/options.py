@@ -6,6 +6,7 @@ from them: types, bounds, defaults, and the descriptions as help.
 """
 
 from itertools import pairwise
+import math
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -37,9 +38,10 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 def parse_bytes(text: str | int) -> int:
     """Bytes from "250MB", "1GB" or a number; units are powers of ten."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?B?)\s*", str(text).upper())
-    if not match or match[2] not in UNITS:
-        raise InvalidInput(f"{text!r} is not a size; write it like 250MB or 1GB")
-    return int(float(match[1]) * UNITS[match[2]])
+    size = float(match[1]) * UNITS[match[2]] if match and match[2] in UNITS else math.inf
+    if size == math.inf:  # so are 400 digits
+        raise InvalidInput(f"{str(text)[:80]!r} is not a size; write it like 250MB or 1GB")
+    return int(size)
 
 
 def _bytes(text: Any) -> int:

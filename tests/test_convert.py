@@ -204,7 +204,7 @@ class TestPlan:
         assert parse_bytes("250MB") == 250_000_000
         assert parse_bytes("1.5 gb") == 1_500_000_000
         assert parse_bytes(17) == 17
-        for bad in ("much", "-1GB", "1TB", ""):
+        for bad in ("much", "-1GB", "1TB", "", "9" * 400 + "GB"):
             with pytest.raises(InvalidInput, match="is not a size"):
                 parse_bytes(bad)
 
@@ -315,6 +315,41 @@ def test_the_journal_leaves_alone_what_is_being_written(tmp_path):
             (folder / name).write_bytes(b"1")
         journal.note()
         assert set(journal.hashes()) == {"whole.npy"}
+
+
+def test_the_journal_of_who_was_killed_before_it_was_whole_is_taken_away(tmp_path):
+    folder = tmp_path / "partial"
+    folder.mkdir()
+    (folder / "unfinished_journal.json").write_text('{"key": "ke')
+    with Journal(folder, "key") as journal:
+        assert journal.hashes() == {}
+    assert [path.name for path in folder.iterdir()] == ["journal.json"]
+    journal.remove()
+    (folder / "unfinished_journal.json").write_text("")
+    (folder / "mine").write_text("")
+    with pytest.raises(InvalidInput, match="neither empty nor a bundle"):
+        Journal(folder, "key")
+
+
+def test_killed_while_another_conversion_is_cleared_away_it_is_cleared_the_next_time(
+    tmp_path, monkeypatch
+):
+    folder = tmp_path / "partial"
+    with Journal(folder, "old") as journal:
+        (folder / "a.mlpackage").mkdir()
+        (folder / "a.mlpackage" / "model").write_bytes(b"1")
+        journal.note()
+
+    def killed(path: Path, **_) -> None:
+        """What was met first is gone: of the whole folder, that may be the journal."""
+        (path / "journal.json").unlink(missing_ok=True)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        Journal(folder, "new")
+    with Journal(folder, "new"):
+        assert [path.name for path in folder.iterdir()] == ["journal.json"]
 
 
 class TestBadBundles:

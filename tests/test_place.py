@@ -294,6 +294,12 @@ class TestNames:
         bundle.rmdir()
         assert cache.recall("key") is None
 
+    def test_where_nothing_can_be_noted_the_bundle_is_there_all_the_same(self, folder):
+        folder.mkdir()
+        (folder / "names").write_text("a file")
+        cache.remember("key", folder / "bundles" / ("tiny-" + "a" * 16))
+        assert cache.recall("key") is None and [*folder.iterdir()] == [folder / "names"]
+
     @pytest.mark.parametrize("text", ["", ".", "..", "../x-{0}", "{1}", "x/y-{0}", "\0", "\udcff"])
     def test_a_damaged_note_leads_nowhere(self, folder, tmp_path, monkeypatch, text):
         monkeypatch.chdir(tmp_path)

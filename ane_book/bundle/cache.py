@@ -221,9 +221,12 @@ def recall(key: str) -> Path | None:
 
 
 def remember(key: str, bundle: Path) -> None:
-    """Note which bundle of the cache a key led to."""
+    """Note which bundle of the cache a key led to; where it cannot be noted, it is looked for."""
     file = cache_folder() / "names" / key
-    file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f".{key}.{os.getpid()}")
-    unfinished.write_text(bundle.name)
-    unfinished.replace(file)
+    with suppress(OSError):  # the bundle is there all the same
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(bundle.name)
+        unfinished.replace(file)
+    with suppress(OSError):
+        unfinished.unlink()

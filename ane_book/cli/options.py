@@ -89,9 +89,12 @@ TYPED = {"shard_limit": str, "tiers": str}  # "1GB", "128,256"
 def token_ids(text: str) -> list[int]:
     """The token ids that a text lists; raises InvalidInput."""
     try:
-        return [int(word) for word in text.split()]
+        ids = [int(word) for word in text.split()]
     except ValueError:
-        raise InvalidInput("--tokens takes whole numbers, such as '151644 8948 198'") from None
+        ids = []
+    if not ids:
+        raise InvalidInput("--tokens takes whole numbers, such as '151644 8948 198'")
+    return ids
 
 
 def given(**options) -> dict:

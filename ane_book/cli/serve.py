@@ -43,7 +43,9 @@ Origins = Annotated[
 ]
 Memory = Annotated[str | None, typer.Option(help="Most bytes of models at once, such as 4GB.")]
 Queue = Annotated[int, typer.Option(min=0, help="Most requests that wait.")]
-Seconds = Annotated[float, typer.Option(min=0.1, help="Seconds for a request, with its wait.")]
+Seconds = Annotated[
+    float, typer.Option(min=0.1, max=1e6, help="Seconds for a request, with its wait.")
+]
 Texts = Annotated[
     bool, typer.Option("--log-texts", help="Write prompts and answers into the log, too.")
 ]
@@ -102,6 +104,11 @@ def _check(host: str, key: str | None, socket: Path | None, origins: list[str]) 
     if missing:
         raise InvalidInput(
             f"to serve, run `pip install 'ane-book[serve]'`; {', '.join(missing)} is missing"
+        )
+    if key is not None and not re.fullmatch("[!-~]+", key):
+        raise InvalidInput(
+            "the API key is empty, or has other signs than ASCII's letters, digits and marks: no "
+            "client could show it; to serve without a key, leave --api-key out"
         )
     if host not in ("127.0.0.1", "localhost", "::1") and not key:
         raise InvalidInput(

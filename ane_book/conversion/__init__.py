@@ -83,8 +83,7 @@ def _convert(
         builder = kind(name, weights, config, made, progress)
         bundle = _build(builder, out, force)
         if key:
-            with telling(bundle.path):
-                cache.remember(key, bundle.path)
+            cache.remember(key, bundle.path)
     cache.mark_used(bundle.path)
     return bundle
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 
-from _command import refused, start
+from _command import ane_book, refused, start
 from _gates import bare, chat, until
 from _patience import HANGING
 from ane_book.errors import InvalidInput
@@ -163,6 +163,18 @@ class TestRefusedAtTheStart:
     def test_an_address_for_others_without_a_key(self, talker):
         assert "give an API key" in refused("serve", str(talker.path), "--host", "0.0.0.0")
 
+    @pytest.mark.parametrize("key", ["", " ", "two words", "zażółć"])
+    @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+    def test_a_key_that_nobody_could_show(self, talker, host, key):
+        """An empty one, of a variable that is not set, would also put off the check of names."""
+        said = refused("serve", str(talker.path), "--host", host, "--api-key", key)
+        assert "the API key is empty, or has other signs" in said
+
+    @pytest.mark.parametrize("seconds", ["inf", "1e400"])
+    def test_a_limit_without_end(self, seconds):
+        done = ane_book("serve", "nothing", "--timeout", seconds)
+        assert done.returncode == 2 and "less than or equal to 1000000" in done.stderr
+
     @pytest.mark.parametrize("origin", ["example.org", "http://", "https://example.org/page"])
     def test_an_origin_that_no_browser_sends(self, talker, origin):
         said = refused("serve", str(talker.path), "--cors", origin)
@@ -174,7 +186,7 @@ class TestRefusedAtTheStart:
     def test_a_model_beyond_the_limit(self, talker):
         assert "more than the limit" in refused("serve", str(talker.path), "--memory", "1KB")
 
-    @pytest.mark.parametrize("limit", ["", "many"])
+    @pytest.mark.parametrize("limit", ["", "many", "9" * 400])
     def test_a_limit_that_is_no_size(self, talker, limit):
         assert "error:" in refused("serve", str(talker.path), "--memory", limit)
 

@@ -27,6 +27,7 @@ class Journal:
 
     def __init__(self, folder: Path, key: str):
         self._folder, self._file, self._key = folder, folder / "journal.json", key
+        self._unfinished = folder / f"{UNFINISHED}{self._file.name}"
         self._noted: dict[str, dict[str, str]] = {}  # file or package -> its files -> sha256
         self._worker = ThreadPoolExecutor(1)
         self._last: Future | None = None
@@ -39,21 +40,31 @@ class Journal:
         self._worker.shutdown()
 
     def _resume(self) -> None:
+        noted = self._read()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._noted = dict(noted)
+        self._save()  # before anything goes: with a journal, half a folder is known to be ours
+        for path in self._folder.iterdir():
+            if path != self._file and (path.name not in noted or _hashes(path) != noted[path.name]):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                self._noted.pop(path.name, None)
+        self._save()
+
+    def _read(self) -> dict[str, dict[str, str]]:
+        """What the journal that is there notes of this source and recipe."""
         try:
             found = json.loads(self._file.read_bytes() if self._file.is_file() else "")
             key, noted = found["key"], dict(found["noted"])
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            self._take_away_first()
             check_ours(self._folder)
-            key, noted = "", {}
-        if key != self._key:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for path in self._folder.iterdir():
-            if path != self._file and _hashes(path) != noted.get(path.name):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-            elif path != self._file:
-                self._noted[path.name] = noted[path.name]
-        self._save()
+            return {}
+        return noted if key == self._key else {}
+
+    def _take_away_first(self) -> None:
+        """Take away the journal of who was killed before the first one was whole."""
+        if self._folder.is_dir() and [*self._folder.iterdir()] == [self._unfinished]:
+            self._unfinished.unlink()
 
     def note(self) -> None:
         """Note what has been finished since the last time."""
@@ -73,9 +84,8 @@ class Journal:
         self._save()
 
     def _save(self) -> None:
-        unfinished = self._file.with_name(f"{UNFINISHED}{self._file.name}")
-        unfinished.write_text(json.dumps({"key": self._key, "noted": self._noted}))
-        unfinished.replace(self._file)
+        self._unfinished.write_text(json.dumps({"key": self._key, "noted": self._noted}))
+        self._unfinished.replace(self._file)
 
     def hashes(self) -> dict[str, str]:
         """sha256 of every file that is noted and still there."""
