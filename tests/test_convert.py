@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 import shutil
 import time
+import tracemalloc
 
 from _command import processes
 from _tiny import TINY
@@ -412,3 +413,27 @@ class TestBadBundles:
     def test_a_package_that_is_no_ml_program(self, copy, tmp_path):
         with pytest.raises(InvalidPackage, match="not a .mlpackage"):
             MLProgram(copy)
+
+
+def test_lowering_a_wide_matrix_takes_few_times_its_size():
+    """coremltools' own check of what half precision holds takes 48 bytes a weight."""
+    wide, x = layers.projection(1024, 4096), {"x": torch.zeros(1, 1024, 1, 1)}
+    lowering.lower(layers.projection(8, 8), {"x": x["x"][:, :8]}, ["y"])  # what is imported by then
+    tracemalloc.start()
+    try:
+        piece = lowering.lower(wide, x, ["y"])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [o.type for o in piece.operations if o.type != "const"] == ["conv"]
+    assert peak < 20 * wide.weight.numel()
+
+
+@pytest.mark.parametrize(("number", "kinds"), [(6e4, ["mul"]), (7e4, ["cast", "mul", "cast"])])
+def test_what_half_precision_cannot_hold_stays_in_single(number, kinds):
+    class Times(torch.nn.Module):
+        def forward(self, x):
+            return x * number
+
+    piece = lowering.lower(Times(), {"x": torch.zeros(1, 8, 1, 1)}, ["y"])
+    assert [o.type for o in piece.operations if o.type != "const"] == kinds

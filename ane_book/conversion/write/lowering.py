@@ -94,7 +94,30 @@ def _spared_collector() -> Iterator[None]:
         gc.unfreeze()
 
 
+@contextmanager
+def _spared_check() -> Iterator[None]:
+    """coremltools asks of every constant whether half precision can hold it, with indices that take
+    ten times its size; the least and the greatest of its numbers say as much."""
+    from coremltools.converters.mil.mil.passes.defs.quantization import FP16ComputePrecision
+
+    theirs = FP16ComputePrecision.fp16_overflow
+    FP16ComputePrecision.fp16_overflow = staticmethod(lambda op: not _holds(op) and theirs(op))
+    try:
+        yield
+    finally:
+        FP16ComputePrecision.fp16_overflow = staticmethod(theirs)
+
+
+def _holds(operation) -> bool:
+    """Whether half precision holds all numbers that are known of an op's inputs (of MIL)."""
+    given = [v if isinstance(v, list | tuple) else [v] for v in operation.inputs.values()]
+    known = [np.asarray(var.val) for each in given for var in each if var.val is not None]
+    numbers = [array for array in known if array.dtype.kind == "f" and array.size]
+    return all(array.min() >= -65504 and array.max() <= 65504 for array in numbers)
+
+
 @_spared_collector()
+@_spared_check()
 @silent_coremltools()
 def _lower(
     module: nn.Module,
@@ -141,18 +164,21 @@ def _randomize(module: nn.Module) -> None:
 def _find_parameters(module: nn.Module, package: Package) -> dict[str, str]:
     """Match the program's constants with the module's parameters by their very bytes."""
     by_bytes = {
-        (value.numel(), value.detach().half().numpy().tobytes()): name
-        for name, value in module.named_parameters()
+        _digest(value.detach().half().numpy()): name for name, value in module.named_parameters()
     }
     found = {}
     for operation in package.functions["main"].operations():
         constant = operation.inputs.get("val", [None])[0]
         if isinstance(constant, Constant) and constant.type.dtype == "fp16":
-            array = constant.array()
-            name = by_bytes.get((array.size, array.tobytes()))
+            name = by_bytes.get(_digest(constant.array()))
             if name:
                 found[operation.name] = name
     if sorted(found.values()) != sorted(by_bytes.values()):
         lost = sorted(set(by_bytes.values()) ^ set(found.values()))
         raise RuntimeError(f"lowering did not keep these parameters as they are: {lost}")
     return found
+
+
+def _digest(array: np.ndarray) -> bytes:
+    """Of its bytes alone: a parameter's constant may have another shape."""
+    return hashlib.sha256(np.ascontiguousarray(array).view(np.uint8)).digest()
