@@ -97,7 +97,8 @@ def summary(records: list[dict], seed: int) -> dict:
     """Counts of runs, the largest errors, and on what."""
     ran = [own for own in records if "error" in own]
     single = [own["error"] for own in ran if own["precision"] == "fp32"]
-    half = [own["cosine"] for own in ran if own["precision"] == "fp16"]
+    half = [own for own in ran if own["precision"] == "fp16"]
+    turned = sum(own.get("turned", 0) for own in half)
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
@@ -109,7 +110,10 @@ def summary(records: list[dict], seed: int) -> dict:
         "outcomes": counted(records, "outcome"),
         "limits": {"fp32 error": EXACT, "fp16 cosine": TURNED},
         "largest fp32 error": max(single, default=0),
-        "least fp16 cosine": min(half, default=1),
+        "least fp16 cosine": min(
+            (own["cosine"] for own in half if not own.get("turned")), default=1
+        ),
+        "fp16 tokens of another expert": turned,
         **{key: counted(ran, key) for key in BY},
         "misses": [own for own in records if own["outcome"] not in GOOD],
     }

@@ -70,6 +70,18 @@ def test_a_token_of_a_near_tie_is_no_miss():
     assert compare(expected * [[1, 1, -1]], expected, "fp16")["outcome"] == "miss"
 
 
+def test_half_precision_may_choose_another_expert_for_a_token_in_twenty():
+    expected = np.eye(40)
+    found = expected.copy()
+    found[:2] = found[1::-1]
+    choice = compare(found, expected, "fp16", mixture=True)
+    assert (choice["outcome"], choice["turned"], choice["cosine"]) == ("tie", 2, 0.0)
+    assert compare(found, expected, "fp16")["outcome"] == "miss"
+    found[2] = found[3]
+    assert compare(found, expected, "fp16", mixture=True)["outcome"] == "miss"
+    assert compare(found * np.nan, expected, "fp16", mixture=True)["outcome"] == "miss"
+
+
 def test_it_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     asked = []
 
