@@ -25,7 +25,8 @@ __all__ = ["TOLERANCE", "error", "judge", "some_inputs"]
 TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2}
 #: How much larger an error may be than that of a run that differs in its roundings alone.
 SLACK = 4
-LARGEST = float(np.finfo(np.float16).max)
+SEEDS = 6
+LARGEST, STEP = float(np.finfo(np.float16).max), 2.0**-11  # of half precision
 
 
 def judge(path: Path, given: dict[str, np.ndarray]) -> dict:
@@ -129,32 +130,43 @@ def difference(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def explained(path: Path, given: dict, wanted: list, precision: str, found: float) -> dict:
-    """Whether an error is that of rounding: seen by what rounding does to ONNX Runtime."""
+    """Whether an error is that of rounding: seen by what rounding does to ONNX Runtime.
+
+    Where a graph chooses (the best of nearly equal scores), a rounding may leave all as it is and
+    the next turn it over: so there are several.
+    """
     spread = error(oracle(path, given, plain=True), wanted)
-    if precision == "fp16":
+    for seed in range(SEEDS if precision == "fp16" else 0):
+        if found <= SLACK * spread:
+            break
         try:
-            spread = max(spread, error(oracle(rounded(path), given, plain=True), wanted))
+            spread = max(spread, error(oracle(rounded(path, seed), given, plain=True), wanted))
         except Exception as problem:
             return {"outcome": "wrong", "why": f"fp16: {found:.1e}; not rounded: {said(problem)}"}
     why = f"{precision}: {found:.1e}; ONNX Runtime with other roundings: {spread:.1e}"
-    if found <= SLACK * spread or (np.isinf(found) and np.isinf(spread)):
+    if found <= SLACK * spread:
         return {"outcome": "fp16", "why": why} if precision == "fp16" else {"why": why}
     return {"outcome": "wrong", "why": why}
 
 
-def rounded(path: Path) -> bytes:
-    """The graph with each real number of it rounded to fp16, constants kept finite."""
+def rounded(path: Path, seed: int = 0) -> bytes:
+    """The graph with each real number of it rounded to fp16, constants kept finite.
+
+    seed: one other than 0 rounds weights up or down by chance.
+    """
     from onnx import TensorProto, helper, load, numpy_helper, shape_inference
 
-    model = shape_inference.infer_shapes(load(path))
+    random, model = np.random.default_rng(seed), shape_inference.infer_shapes(load(path))
     graph = model.graph
     infos = [*graph.value_info, *graph.output, *graph.input]
     real = {i.name for i in infos if i.type.tensor_type.elem_type == TensorProto.FLOAT}
     constant = {tensor.name for tensor in graph.initializer}
     for tensor in [*graph.initializer, *(a.t for n in graph.node for a in n.attribute)]:
         if tensor.data_type == TensorProto.FLOAT:
-            array = np.clip(numpy_helper.to_array(tensor), -LARGEST, LARGEST)
-            array = array.astype(np.float16).astype(np.float32)
+            array = numpy_helper.to_array(tensor)
+            if seed and array.ndim > 1:
+                array = array * (1 + STEP * random.uniform(-1, 1, array.shape))
+            array = np.clip(array, -LARGEST, LARGEST).astype(np.float16).astype(np.float32)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     nodes = []
     for node in graph.node:

@@ -40,7 +40,7 @@ def test_what_half_precision_cannot_hold_is_told_from_what_is_wrong(tmp_path, mo
     chain = [("Mul", np.float32(3e4)), ("Mul", np.float32(1e-4))]
     path = graph(tmp_path / "a.onnx", *chain)
     assert judge(path, X)["outcome"] == "fp16"
-    monkeypatch.setattr(_judge, "rounded", lambda path: path.read_bytes())
+    monkeypatch.setattr(_judge, "rounded", lambda path, seed: path.read_bytes())
     assert judge(path, X)["outcome"] == "wrong"
 
 
