@@ -158,6 +158,24 @@ class TestInspect:
         said = refused(command, "smollm2-135m")
         assert "smollm2-135m: no such package; did you mean smollm2-135m-instruct" in said
 
+    @pytest.mark.parametrize("command", ["inspect", "check", "place", "residency", "quality"])
+    @pytest.mark.parametrize("form", ["./{}", "{}/", "nowhere/{}"])
+    def test_a_path_is_no_name(self, command, form, tmp_path, monkeypatch):
+        """A folder that is not there is not the model of its name, which would be converted."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
+        said = refused(command, form.format("smollm2-135m-instruct"))
+        assert "smollm2-135m-instruct: no such package" in said or "no manifest.json" in said
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("command", ["run", "chat", "plan", "convert", "embed", "serve"])
+    def test_a_model_s_path_is_no_name(self, command, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        path = "./smollm2-135m-instruct"
+        words = {"run": [path, "Hi"], "embed": ["Hi", "--model", path]}.get(command, [path])
+        said = refused(command, *words)
+        assert f"{path}: no such file or folder; did you mean smollm2-135m-instruct" in said
+
     def test_a_gguf_file(self, tmp_path):
         path = tmp_path / "a m.gguf"
         path.write_bytes(b"GGUF")

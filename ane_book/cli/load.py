@@ -40,23 +40,26 @@ def load_draft(
     return load(draft, "text-generation", precision, backend, force)
 
 
-def path_of(given: Path) -> Path:
+def path_of(given: str) -> Path:
     """A path as it is; of a reference model's name its bundle, converted on first use.
 
     InvalidPackage where there is nothing and a model's name is close, which was meant then.
     """
-    if given.exists() or given.suffix in SUFFIXES:
-        return given
+    from ane_book.reference import is_path
+
+    path = Path(given)
+    if path.exists() or path.suffix in SUFFIXES or is_path(given):
+        return path
     models = names("")
-    if str(given) not in models:
-        near = get_close_matches(str(given).lower(), models, cutoff=0.4)
+    if given not in models:
+        near = get_close_matches(given.lower(), models, cutoff=0.4)
         if not near:
-            return given
+            return path
         raise InvalidPackage(f"{given}: no such package; did you mean {' or '.join(near)}?")
     import ane_book
 
     with progress_bar() as progress:
-        return ane_book.convert(str(given), progress=progress).path
+        return ane_book.convert(given, progress=progress).path
 
 
 def task_of(model: str) -> str:

@@ -33,9 +33,10 @@ Weights = Annotated[str, typer.Argument(help=f"{WEIGHTS}.", autocompletion=names
 Model = Annotated[
     str, typer.Argument(help=f"{WEIGHTS}; or a bundle's folder.", autocompletion=names)
 ]
-Package = Annotated[Path, typer.Argument(help=f"{PACKAGES}.", autocompletion=names)]
+# As it was typed: a `Path` would take ./NAME, which is a folder, for the model of that name.
+Package = Annotated[str, typer.Argument(help=f"{PACKAGES}.", autocompletion=names)]
 Packages = Annotated[
-    Path, typer.Argument(help=f"{PACKAGES}, or a folder of them.", autocompletion=names)
+    str, typer.Argument(help=f"{PACKAGES}, or a folder of them.", autocompletion=names)
 ]
 Encoder = Annotated[
     str,

@@ -1,6 +1,5 @@
 """`ane-book quality`: what a bundle loses against the model before it was quantised."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
@@ -27,7 +26,7 @@ FIGURES = {
 
 def quality_command(
     bundle: Annotated[
-        Path,
+        str,
         typer.Argument(
             help="A bundle's folder, or a reference model's name.", autocompletion=options.names
         ),

@@ -23,7 +23,14 @@ from ane_book.weights.hub import Reference
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-__all__ = ["Published", "ReferenceModel", "Suggested", "find_reference", "reference_models"]
+__all__ = [
+    "Published",
+    "ReferenceModel",
+    "Suggested",
+    "find_reference",
+    "is_path",
+    "reference_models",
+]
 
 MODELS = Path(__file__).parent
 #: What ends in one of these is a path.
@@ -129,12 +136,17 @@ def reference_models() -> dict[str, ReferenceModel]:
     return dict(_read())
 
 
+def is_path(text: str) -> bool:
+    """Whether a word can only be a path: no model has a name that begins or ends so."""
+    return text.startswith((".", "~", os.sep)) or text.endswith((os.sep, *SUFFIXES))
+
+
 def find_reference(name: str) -> ReferenceModel:
     """The reference model of this name, or UnknownModel with the nearest names."""
     models = reference_models()
     if name in models:
         return models[name]
-    if name.startswith((".", "~", os.sep)) or name.endswith((os.sep, *SUFFIXES)):
+    if is_path(name):
         raise UnknownModel(f"{name}: there is no such file or folder")
     near = get_close_matches(name.lower(), models, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(models)}."
