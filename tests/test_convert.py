@@ -312,10 +312,10 @@ def test_the_journal_leaves_alone_what_is_being_written(tmp_path):
     """Evidence is written under another name first, while the journal's thread looks around."""
     folder = tmp_path / "partial"
     with Journal(folder, "key") as journal:
-        for name in ("whole.npy", "unfinished_x.npy", "evidence.json.1.part"):
+        for name in ("golden.npz", "unfinished_golden.npz", "evidence.json.1.part"):
             (folder / name).write_bytes(b"1")
         journal.note()
-        assert set(journal.hashes()) == {"whole.npy"}
+        assert set(journal.hashes()) == {"golden.npz"}
 
 
 def test_the_journal_of_who_was_killed_before_it_was_whole_is_taken_away(tmp_path):

@@ -167,7 +167,36 @@ class TestReplacing:
                 convert(out=tmp_path / "b")
             (tmp_path / name).unlink()
 
-    @pytest.mark.parametrize("text", ['{"key": "k", "noted": 3}', "[" * 100_000, "", "pipe"])
+    @pytest.mark.parametrize("context", [32, 16])  # goes on, or begins anew
+    @pytest.mark.parametrize("name", ["notes.txt", "mine/one.jpg", "layers_00-01.mlpackage/mine"])
+    def test_what_lies_in_an_unfinished_bundle_is_not_deleted(
+        self, convert, tmp_path, name, context
+    ):
+        def stop_in_the_head(description: str, done: int, total: int) -> None:
+            if description == "head":
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            convert(out=tmp_path / "b", progress=stop_in_the_head)
+        file = tmp_path / "b.partial" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("mine")
+        (tmp_path / "b.partial" / ".DS_Store").write_text("a system's")
+        before = tree(tmp_path)
+        found = name if file.parent.suffix else name.partition("/")[0]
+        with pytest.raises(InvalidInput, match=rf"b.partial holds {found}, .*move it away"):
+            convert(out=tmp_path / "b", context=context)
+        assert tree(tmp_path) == before
+        file.rename(tmp_path / "kept")
+        if not any(file.parent.iterdir()):
+            file.parent.rmdir()
+        convert(out=tmp_path / "b", context=context).verify()
+        assert (tmp_path / "kept").read_text() == "mine"
+
+    @pytest.mark.parametrize(
+        "text",
+        ['{"key": "k", "noted": 3}', '{"key": "k", "noted": {"a": 3}}', "[" * 100_000, "", "pipe"],
+    )
     def test_a_journal_that_says_nothing(self, convert, tmp_path, text):
         (tmp_path / "b.partial").mkdir()
         file = tmp_path / "b.partial" / "journal.json"

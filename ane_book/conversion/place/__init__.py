@@ -16,8 +16,8 @@ import stat
 from ane_book.bundle import regular_files
 from ane_book.errors import InvalidInput, OutOfSpace
 
-__all__ = ["beside", "check_ours", "check_place", "exchange", "is_empty", "is_full", "recover",
-           "telling"]  # fmt: skip
+__all__ = ["IGNORED", "beside", "check_ours", "check_place", "exchange", "is_empty", "is_full",
+           "recover", "refuse", "telling"]  # fmt: skip
 
 UNLISTED = {"manifest.json", "evidence.json"}  # of a bundle's own files, those it does not list
 IGNORED = {".DS_Store", "Thumbs.db", "desktop.ini"}  # what systems leave in folders by themselves
@@ -71,9 +71,14 @@ def check_ours(folder: Path) -> None:
         raise InvalidInput(f"{folder} is neither empty nor a bundle; move it away")
     for name in regular_files(folder):
         if name not in listed and Path(name).name not in IGNORED:
-            raise InvalidInput(
-                f"{folder} holds {name}, which is not the bundle's and would be lost; move it away"
-            )
+            raise refuse(folder, name)
+
+
+def refuse(folder: Path, name: str) -> InvalidInput:
+    """The error about a file in a folder of ours that is somebody else's."""
+    return InvalidInput(
+        f"{folder} holds {name}, which is not the bundle's and would be lost; move it away"
+    )
 
 
 def _listed(folder: Path) -> set[str] | None:

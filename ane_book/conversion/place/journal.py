@@ -5,24 +5,33 @@ went down before all of it was on the disk, is made again. The same hashes go in
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from fnmatch import fnmatchcase
 import hashlib
 import json
 from pathlib import Path
 import shutil
 
 from ane_book.bundle import regular_files
-from ane_book.conversion.place import check_ours
+from ane_book.conversion.place import IGNORED, check_ours, refuse
 
 __all__ = ["Journal"]
 
-UNFINISHED, PART = "unfinished_", ".part"  # begin and end the name of what is being written
+UNFINISHED = "unfinished_"  # begins the name of what is being written
+PART = "evidence.json.*.part"  # is such a name, too
+#: What there is in an unfinished bundle; under any other name lies what somebody else put there.
+OURS = (
+    "journal.json", "tokenizer.json", "schemes.json", "manifest.json", "evidence.json",
+    "embedding.npy", "positions.npy", "golden.npz", "hidden_*.npz", "experts_*.npz",
+    "calibration_*.pt", "layers_*.mlpackage", "layer_*.mlpackage", "trunk_*.mlpackage",
+    "head.mlpackage", "head_*.mlpackage",
+)  # fmt: skip
 
 
 class Journal:
     """The journal of the folder in which a bundle is built; `key` names source and recipe.
 
     Hashes are made by a thread of its own, while the next file is being written. Raises
-    InvalidInput where the folder is somebody else's.
+    InvalidInput where the folder, or something in it, is somebody else's.
     """
 
     def __init__(self, folder: Path, key: str):
@@ -54,17 +63,30 @@ class Journal:
         """What the journal that is there notes of this source and recipe."""
         try:
             found = json.loads(self._file.read_bytes() if self._file.is_file() else "")
-            key, noted = found["key"], dict(found["noted"])
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            key, noted = found["key"], {n: dict(files) for n, files in found["noted"].items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             self._take_away_first()
             check_ours(self._folder)
             return {}
+        self._check(noted)
         return noted if key == self._key else {}
 
     def _take_away_first(self) -> None:
         """Take away the journal of who was killed before the first one was whole."""
         if self._folder.is_dir() and [*self._folder.iterdir()] == [self._unfinished]:
             self._unfinished.unlink()
+
+    def _check(self, noted: dict[str, dict[str, str]]) -> None:
+        """Raise InvalidInput where something would be lost that is not the bundle's."""
+        for path in self._folder.iterdir():
+            begun = path.name.removeprefix(UNFINISHED)
+            if not (_is_ours(begun) or fnmatchcase(begun, PART) or begun in IGNORED):
+                raise refuse(self._folder, path.name)
+            if path.name in noted and path.is_dir():
+                for name in regular_files(path):
+                    inner = f"{path.name}/{name}"
+                    if inner not in noted[path.name] and Path(name).name not in IGNORED:
+                        raise refuse(self._folder, inner)
 
     def note(self) -> None:
         """Note what has been finished since the last time."""
@@ -78,8 +100,7 @@ class Journal:
     def _note(self) -> None:
         for path in sorted(self._folder.iterdir()):
             name = path.name
-            whole = not name.startswith(UNFINISHED) and not name.endswith(PART)
-            if name not in self._noted and path != self._file and whole:
+            if name not in self._noted and path != self._file and _is_ours(name):
                 self._noted[name] = _hashes(path)
         self._save()
 
@@ -97,6 +118,10 @@ class Journal:
         """The bundle is finished."""
         self._wait()
         self._file.unlink()
+
+
+def _is_ours(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in OURS)
 
 
 def _hashes(path: Path) -> dict[str, str]:
