@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from ane_book.cli import options
 from ane_book.cli.load import task_of
 from ane_book.errors import InvalidInput
+from ane_book.extras import missing
 import typer
 
 if TYPE_CHECKING:
@@ -100,11 +101,9 @@ def serve(
 
 def _check(host: str, key: str | None, socket: Path | None, origins: list[str]) -> None:
     """Raise InvalidInput for what can be told before a model is looked at."""
-    missing = [name for module, name in NEEDED.items() if find_spec(module) is None]
-    if missing:
-        raise InvalidInput(
-            f"to serve, run `pip install 'ane-book[serve]'`; {', '.join(missing)} is missing"
-        )
+    absent = [name for module, name in NEEDED.items() if find_spec(module) is None]
+    if absent:
+        raise InvalidInput(missing("to serve", "serve", *absent))
     if key is not None and not re.fullmatch("[!-~]+", key):
         raise InvalidInput(
             "the API key is empty, or has other signs than ASCII's letters, digits and marks: no "

@@ -13,13 +13,12 @@ import tempfile
 from typing import Any
 
 from ane_book.errors import BackendUnavailable, InvalidInput
+from ane_book.extras import missing
 
 try:
     import ray
 except ImportError:
-    raise BackendUnavailable(
-        'several machines need Ray, which is not installed: pip install "ane-book[cluster]"'
-    ) from None
+    raise BackendUnavailable(missing("to use several machines", "cluster", "ray")) from None
 
 __all__ = ["add_node", "joined", "local_cluster", "machines"]
 

@@ -228,5 +228,6 @@ class TestRefusedAtTheStart:
 
         module = sys.modules["ane_book.cli.serve"]
         monkeypatch.setattr(module, "find_spec", lambda name: None)
-        with pytest.raises(InvalidInput, match=r"pip install 'ane-book\[serve\]'"):
+        absent = "fastapi, uvicorn and prometheus-client are missing"
+        with pytest.raises(InvalidInput, match=rf'to serve, run `.*"\.\[serve\]"`; {absent}'):
             serve([str(talker.path)])

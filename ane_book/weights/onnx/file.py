@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
+from ane_book.extras import missing
 from ane_book.weights import Shape, check_file
 import numpy as np
 
@@ -48,9 +49,7 @@ def load_onnx():
     try:
         import onnx
     except ImportError:
-        raise UnsupportedModel(
-            "to read ONNX files, run `pip install ane-book[onnx]`; the package onnx is missing"
-        ) from None
+        raise UnsupportedModel(missing("to read ONNX files", "onnx", "onnx")) from None
     return onnx
 
 
