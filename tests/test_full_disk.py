@@ -10,8 +10,12 @@ import subprocess
 import sys
 
 import ane_book
-from ane_book.bundle import Bundle
+from ane_book.bundle import Bundle, regular_files
+from ane_book.conversion.onnx import convert_graph
 from ane_book.errors import InvalidBundle, OutOfSpace
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 import pytest
 
 CUT = {"partition": "projections", "head_rows": 100}
@@ -75,6 +79,27 @@ class TestFullDisk:
             convert(out=small_disk / "b", **CUT, progress=fill)
         filler.unlink()
         self.check(folder, small_disk / "b", expected)
+
+    def test_a_graph_on_a_disk_that_is_full(self, small_disk, tmp_path):
+        """The package that was there stays, and nothing is left of the new one."""
+        values = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+        product = helper.make_node("MatMul", ["x", "w"], ["y"])
+        real = onnx.TensorProto.FLOAT
+        x, y = (helper.make_tensor_value_info(name, real, [1, 64]) for name in "xy")
+        made = helper.make_graph([product], "g", [x], [y], [numpy_helper.from_array(values, "w")])
+        opsets = [helper.make_opsetid("", 17)]
+        graph = tmp_path / "g.onnx"
+        onnx.save(helper.make_model(made, opset_imports=opsets, ir_version=8), graph)
+        out = convert_graph(graph, small_disk / "g.mlpackage")
+        before = regular_files(small_disk)
+        for free in (10_000, 0):
+            filler = small_disk / "filler"
+            filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - free))
+            with pytest.raises(OutOfSpace, match="No space left on device; make room"):
+                convert_graph(graph, out, "fp32", force=True)
+            filler.unlink()
+            assert regular_files(small_disk) == before
+        convert_graph(graph, out, "fp32", force=True)
 
     def test_a_disk_too_small_from_the_start(self, tiny, small_disk):
         _, folder = tiny("llama")

@@ -187,6 +187,20 @@ def test_a_package_that_is_there_stays(tmp_path):
         convert_graph(path, tmp_path / "b.mlpackage", "int8")
 
 
+def test_what_is_no_package_stays_even_where_it_may_be_replaced(tmp_path):
+    path = one_node(tmp_path, helper.make_node("Relu", ["x"], ["y"]))
+    out, file = tmp_path / "made.mlpackage", tmp_path / "file.mlpackage"
+    out.mkdir()
+    (out / "mine").write_text("mine")
+    file.write_text("mine")
+    link = tmp_path / "link.mlpackage"
+    link.symlink_to(convert_graph(path, tmp_path / "whole.mlpackage"))
+    for place in (out, file, link):
+        with pytest.raises(InvalidInput, match="is no package, and stays as it is"):
+            convert_graph(path, place, force=True)
+    assert (out / "mine").read_text() == file.read_text() == "mine" and link.is_symlink()
+
+
 def test_a_file_that_is_not_there_is_told_before_anything_else(tmp_path):
     done = ane_book("convert", tmp_path / "no.onnx")
     assert done.returncode == 2 and "no.onnx: not a file" in done.stderr

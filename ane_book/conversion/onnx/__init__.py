@@ -6,13 +6,12 @@ ONNX Runtime's form see `ane_book.weights.onnx`: they become stateful bundles.
 """
 
 from collections.abc import Mapping
-import os
 from pathlib import Path
-import shutil
 import tempfile
 from typing import Literal, get_args
 import warnings
 
+from ane_book.conversion.place import telling
 from ane_book.errors import InvalidInput
 from ane_book.progress import silent_coremltools
 import numpy as np
@@ -38,7 +37,8 @@ def convert_graph(
     whose sizes the graph leaves open. constants: inputs that are to be known from now on. force:
     replace what is there.
 
-    Raises InvalidInput, InvalidWeights, UnsupportedModel, UnsupportedOp, BackendUnavailable.
+    Raises InvalidInput, OutOfSpace, InvalidWeights, UnsupportedModel, UnsupportedOp,
+    BackendUnavailable.
     """
     path, out = Path(path), Path(out)
     if precision not in get_args(Precision):
@@ -47,6 +47,8 @@ def convert_graph(
         raise InvalidInput(f"{out} must be named .mlpackage, as packages are")
     if out.exists() and not force:
         raise InvalidInput(f"{out} exists; choose another name or pass force=True (--force)")
+    if out.is_symlink() or (out.exists() and not (out / "Manifest.json").is_file()):
+        raise InvalidInput(f"{out} is no package, and stays as it is; choose another name")
     program = _program(path, precision, shapes or {}, constants or {})
     _write(program, out, precision)
     return out
@@ -94,6 +96,19 @@ def _distinguish(function) -> None:
 
 def _write(program, out: Path, precision: Precision) -> None:
     """Run coremltools' passes, and write the package whole or not at all."""
+    with telling(out):
+        model = _model(program, precision)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}-") as folder:
+            made = Path(folder) / out.name
+            model.save(str(made))
+            if out.exists():
+                out.rename(Path(folder) / "before")
+            made.rename(out)
+
+
+def _model(program, precision: Precision):
+    """The program after coremltools' passes, as coremltools' MLModel."""
     from ane_book.conversion.onnx.half import is_half
     import coremltools as ct
 
@@ -104,7 +119,7 @@ def _write(program, out: Path, precision: Precision) -> None:
     passes.remove_passes({"common::add_int16_cast"})  # it narrows what it knows no range of
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = ct.convert(
+        return ct.convert(
             program,
             source="milinternal",
             convert_to="mlprogram",
@@ -113,10 +128,3 @@ def _write(program, out: Path, precision: Precision) -> None:
             skip_model_load=True,
             pass_pipeline=passes,
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}-") as folder:
-        made = Path(folder) / out.name
-        model.save(str(made))
-        if out.exists():
-            shutil.rmtree(out)
-        os.replace(made, out)

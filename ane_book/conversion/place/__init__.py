@@ -137,10 +137,15 @@ def telling(place: Path) -> Iterator[None]:
     """Tell what the file system refuses as OutOfSpace or InvalidInput, in one sentence."""
     try:
         yield
-    except OSError as error:
-        where, reason = error.filename or place, error.strerror or error
+    except (OSError, RuntimeError) as error:
+        where = getattr(error, "filename", None) or place
         if is_full(error):
-            raise OutOfSpace(f"{where}: {reason}; make room, or name another folder") from None
+            raise OutOfSpace(
+                f"{where}: {os.strerror(errno.ENOSPC)}; make room, or name another folder"
+            ) from None
+        if isinstance(error, RuntimeError):
+            raise
+        reason = error.strerror or error
         raise InvalidInput(
             f"{where}: {reason}; name another folder, or another cache by ANE_BOOK_CACHE"
         ) from None
@@ -148,7 +153,10 @@ def telling(place: Path) -> Iterator[None]:
 
 def is_full(error: OSError | RuntimeError) -> bool:
     """Whether a write failed for want of room."""
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if getattr(error, "errno", None) in full:
         return True
+    if isinstance(error, shutil.Error):  # of a folder's files, each with its reason as a text
+        return any(f"[Errno {number}]" in str(error) for number in full)
     # coremltools' writer of weights (C++) and numpy's `tofile` know only that not all was written.
     return "FileWriter" in str(error) or "requested and" in str(error)
