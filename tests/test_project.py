@@ -30,7 +30,7 @@ MAX_BYTES = {".png": 1_000_000, ".safetensors": 10_000_000}  # weights that a sc
 
 #: The floors of the library: a room imports from lower floors and itself, never sideways or up.
 FLOORS = [
-    "errors rope progress figures",
+    "errors rope progress figures extras",
     "claims host options records diagrams",
     "device models text bundle.arrays cli.options",
     "bundle",
