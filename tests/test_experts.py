@@ -12,6 +12,7 @@ from ane_book.conversion.plan import plan
 from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.host import text_mask
 from ane_book.runtime import Tagger
+from ane_book.runtime.backends import MILBackend
 import numpy as np
 from pydantic import ValidationError
 import pytest
@@ -85,6 +86,27 @@ class TestCalls:
             scores(tagging, [token])
             assert experts_of(tagging) == chosen_by(model, [token])
             assert tagging.calls.total() == 4 + 3  # trunks, and an expert in each of three layers
+
+    @pytest.mark.parametrize("strategy", APART)
+    def test_none_is_opened_before_it_is_called(self, tagger, strategy):
+        """Loading opens the trunks; then each expert is opened once, for all sessions."""
+        opened = []
+
+        class Counting(MILBackend):
+            def load(self, package: Path, function: str):
+                opened.append((package.name, function))
+                return super().load(package, function)
+
+        model, bundle = tagger("narrow", experts=strategy)
+        functions = len(bundle.manifest.functions)
+        tagging = Tagger(bundle, backend=Counting("fp32"))
+        assert len(opened) == 4 * functions
+        woken = set()
+        for token in (3, 200, 3):
+            woken |= chosen_by(model, [token])
+            scores(tagging, [token])
+            assert len(opened) == len(set(opened)) == (4 + len(woken)) * functions
+        assert len(woken) < 3 * 8
 
     def test_of_many_tokens(self, tagger):
         model, bundle = tagger("narrow", experts="dispatch")
@@ -220,8 +242,9 @@ class TestDamage:
     def test_a_package_is_damaged(self, copy):
         (file,) = (copy / "layer_00_expert_005.mlpackage").rglob("*.mlmodel")
         file.write_bytes(bytes(file.stat().st_size))
+        tagging, every = Tagger(copy, "fp32"), np.arange(257)
         with pytest.raises(InvalidBundle, match=r"expert_005.mlpackage, function 'encode_32_5': "):
-            Tagger(copy)
+            scores(tagging, every)
 
     def test_packages_of_different_layers_that_changed_places(self, copy):
         manifest = json.loads((copy / "manifest.json").read_text())

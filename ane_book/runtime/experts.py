@@ -4,7 +4,8 @@ Letters: C hidden size, E experts, T tokens of a call, n tokens of it that are n
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 
 from ane_book.bundle.parts import Part
 from ane_book.runtime.backends import LoadedFunction
@@ -17,13 +18,21 @@ Calls = Counter[tuple[str, int | None]]
 
 
 class Experts:
-    """The experts of one layer, in order, each with its functions; `calls` counts what they did."""
+    """The experts of one layer, in order; `calls` counts what they did.
+
+    There may be thousands, of which a text wakes some: `load` gives the functions of one, which is
+    opened when it is called first, for all sessions that share these programs.
+    """
 
     def __init__(
-        self, parts: Sequence[Part], functions: Sequence[Mapping[str, LoadedFunction]], calls: Calls
+        self,
+        parts: Sequence[Part],
+        load: Callable[[Part], Mapping[str, LoadedFunction]],
+        calls: Calls,
     ):
-        self._names = [(part.package, part.expert) for part in parts]
-        self._functions, self._calls = functions, calls
+        self._parts, self._load, self._calls = parts, load, calls
+        self._opened: dict[int, Mapping[str, LoadedFunction]] = {}
+        self._lock = Lock()
 
     def clear(self) -> None:
         """They keep nothing from call to call."""
@@ -32,12 +41,20 @@ class Experts:
         """Of `x` (1, C, 1, T) and `gates` (1, E, 1, T) among `values`, put the sum `y` there.
 
         Only the first `tokens` columns are asked for their gates; the sum is in single precision.
+        Raises InvalidBundle for an expert that cannot be opened.
         """
         x, gates = values["x"], values["gates"]
         total = np.zeros(x.shape, np.float32)
         for expert in np.flatnonzero((gates[0, :, 0, :tokens] != 0).any(axis=1)):
             gate = np.ascontiguousarray(gates[:, expert : expert + 1])
-            total += self._functions[expert][function].predict({"x": x, "gate": gate})["y"]
-            self._calls[self._names[expert]] += 1
+            total += self._functions(expert)[function].predict({"x": x, "gate": gate})["y"]
+            part = self._parts[expert]
+            self._calls[part.package, part.expert] += 1
         with np.errstate(over="ignore"):  # whoever reads the result sees what is not finite
             values["y"] = total.astype(x.dtype)
+
+    def _functions(self, expert: int) -> Mapping[str, LoadedFunction]:
+        with self._lock:
+            if expert not in self._opened:
+                self._opened[expert] = self._load(self._parts[expert])
+            return self._opened[expert]

@@ -10,6 +10,7 @@ V vocabulary; n layers of a shard.
 
 from collections.abc import Callable, Iterator
 from copy import copy
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
@@ -212,7 +213,7 @@ class Head:
 def load_steps(
     bundle: Bundle, backend: Backend, parts: list[Part], calls: Calls | None = None
 ) -> list[Step | Experts]:
-    """Parts on the backend, the experts of a layer as one step.
+    """Parts on the backend, the experts of a layer as one step, which opens them as it needs them.
 
     What is the host's is on the executor, in the backend's precision. calls: counts those of the
     backend.
@@ -220,16 +221,18 @@ def load_steps(
     calls = Calls() if calls is None else calls
     host, steps = MILBackend("fp16" if backend.dtype == np.float16 else "fp32"), []
     for apart, group in groupby(parts, lambda part: part.part == "experts"):
-        own = list(group)
-        loaded = [load_part(bundle, backend if p.stretch is None else host, p) for p in own]
         if apart:
-            loaded = [by_tier(bundle.manifest, functions) for functions in loaded]
-            steps.append(Experts(own, loaded, calls))
+            steps.append(Experts(list(group), partial(_load_expert, bundle, backend), calls))
             continue
-        for part, functions in zip(own, loaded, strict=True):
+        for part in group:
+            functions = load_part(bundle, backend if part.stretch is None else host, part)
             counted = calls if part.stretch is None else Calls()
             steps.append(Step(bundle.manifest, part, functions, backend.dtype, counted))
     return steps
+
+
+def _load_expert(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:
+    return by_tier(bundle.manifest, load_part(bundle, backend, part))
 
 
 def stages(
