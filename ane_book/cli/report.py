@@ -2,10 +2,13 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from ane_book.progress import progress_bar
 import typer
+
+if TYPE_CHECKING:
+    from ane_book.evidence.report import Report, Settings
 
 __all__ = ["report_command"]
 
@@ -41,24 +44,29 @@ def report_command(
     """Measure this machine, and write JSON and a page.
 
     Laws, parity, residency, speed, experiments. Off a Mac the executor stands for Core ML, and
-    residency is unmeasured. Your own bundle alone, without what may take hours:
-
-    ane-book report BUNDLE --model none --no-experiments
+    residency is unmeasured. Your own bundle alone, without what may take hours: ane-book report
+    BUNDLE --model none --no-experiments
 
     Of your own packages the report holds a hash, figures, and the names of functions and ops.
     """
-    import ane_book
     from ane_book.evidence.inspect import inspect_path
-    from ane_book.evidence.report import Settings, gather, write
+    from ane_book.evidence.report import Settings, write
     from ane_book.evidence.report.experiments import find_folder
 
-    scripts = find_folder() if experiments else None
+    scripts, own = find_folder() if experiments else None, paths or []
     settings = Settings(tuple(map(str, units or ())), soak, timeout, scripts)
-    for path in paths or []:
+    for path in own:
         inspect_path(path)  # what cannot be read is told before hours of measuring
     out.mkdir(parents=True, exist_ok=True)
-    with progress_bar() as progress:
-        subjects = [ane_book.convert(model, progress=progress).path] if model != "none" else []
-        found = gather([*subjects, *(paths or [])], settings, progress)
-    file, page = write(found, out)
+    file, page = write(_measured(model, own, settings), out)
     print(f"{file}\n{page}\n\n{HOW.format(file=file.name, page=page.name)}")
+
+
+def _measured(model: str, own: list[Path], settings: "Settings") -> "Report":
+    """What is found of a reference model, converted first, and of the user's own packages."""
+    import ane_book
+    from ane_book.evidence.report import gather
+
+    with progress_bar() as progress:
+        made = [ane_book.convert(model, progress=progress).path] if model != "none" else []
+        return gather(made + own, settings, progress)
