@@ -53,7 +53,7 @@ fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 50
 	$(BIN)/python tests/weights/damage.py --seed $(or $(SEED),0)
 
 sweep: $(INSTALLED) ## convert N odd checkpoints, 300 by default, and hold 8 runs of each to transformers
-	OMP_NUM_THREADS=1 $(BIN)/python tests/sweep/run.py --cases $(or $(N),300) --seed $(or $(SEED),0)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/sweep/sweep.py --cases $(or $(N),300) --seed $(or $(SEED),0)
 
 serve-fuzz: $(INSTALLED) ## send the server N requests made of its OpenAPI document, 2,000 by default
 	SERVE_EXAMPLES=$(or $(N),2000) $(BIN)/pytest -q tests/serve/test_schema.py

@@ -174,7 +174,9 @@ class TestInspect:
         path = "./smollm2-135m-instruct"
         words = {"run": [path, "Hi"], "embed": ["Hi", "--model", path]}.get(command, [path])
         said = refused(command, *words)
-        assert f"{path}: no such file or folder; did you mean smollm2-135m-instruct" in said
+        assert (
+            f"{path}: there is no such file or folder; did you mean smollm2-135m-instruct" in said
+        )
 
     def test_a_gguf_file(self, tmp_path):
         path = tmp_path / "a m.gguf"

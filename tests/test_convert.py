@@ -337,8 +337,8 @@ def test_killed_while_another_conversion_is_cleared_away_it_is_cleared_the_next_
 ):
     folder = tmp_path / "partial"
     with Journal(folder, "old") as journal:
-        (folder / "a.mlpackage").mkdir()
-        (folder / "a.mlpackage" / "model").write_bytes(b"1")
+        (folder / "head.mlpackage").mkdir()
+        (folder / "head.mlpackage" / "model").write_bytes(b"1")
         journal.note()
 
     def killed(path: Path, **_) -> None:

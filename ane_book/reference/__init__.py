@@ -146,10 +146,11 @@ def find_reference(name: str) -> ReferenceModel:
     models = reference_models()
     if name in models:
         return models[name]
-    if is_path(name):
-        raise UnknownModel(f"{name}: there is no such file or folder")
-    near = get_close_matches(name.lower(), models, n=3, cutoff=0.4)
+    near = get_close_matches(Path(name).name.lower(), models, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(models)}."
+    if is_path(name):
+        hint = f"; {hint}" if Path(name).name in models else ""
+        raise UnknownModel(f"{name}: there is no such file or folder{hint}")
     path = "of a .gguf file, a folder with config.json and safetensors or, to run it, a bundle"
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         path += f"; `hf download {name} --local-dir FOLDER` makes one of the hub's"

@@ -4,7 +4,7 @@
 
 The architectures of `architectures.py` are exported by torch in three ways: by its older exporter,
 by its present one, and by that with sizes left open, which then runs at others than it was traced
-at. Each graph is converted in both precisions and judged (`_judge.py`), by a process of its own
+at. Each graph is converted in both precisions and judged (`_verdict.py`), by a process of its own
 that is ended when it takes too long. `--graphs` names a folder with graphs of other origin; a file
 sources.json there says where each is from.
 
@@ -28,8 +28,8 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 sys.path.append(str(Path(__file__).resolve().parent))
-from _judge import TOLERANCE, judge, oracle, said, some_inputs
 from _lines import lines
+from _verdict import TOLERANCE, judge, oracle, said, some_inputs
 
 RESULT = Path(__file__).parents[2] / "research" / "measurements" / "onnx_field.json"
 WAYS = ("older", "present", "open")

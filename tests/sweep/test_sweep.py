@@ -8,7 +8,7 @@ from _against import EXACT, compare, judge
 from _cases import FAMILIES, SHARED, draw
 import numpy as np
 import pytest
-from run import summary, sweep
+from sweep import summary, sweep
 
 ROUND = SHARED * len(FAMILIES)
 
@@ -89,7 +89,7 @@ def test_it_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         asked.append(drawn.number)
         return [_against.record(drawn, 0, "right", error=0.0, ties=0, cosine=1.0, seconds=1.0)]
 
-    monkeypatch.setattr("run.judge", judged)
+    monkeypatch.setattr("sweep.judge", judged)
     sweep(range(2), 0, tmp_path / "lines.jsonl")
     found = sweep(range(1, 4), 0, tmp_path / "lines.jsonl")
     assert asked == [0, 1, 2, 3] and [own["case"] for own in found] == [1, 2, 3]

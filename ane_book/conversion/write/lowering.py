@@ -117,8 +117,8 @@ def _holds(operation) -> bool:
 
 
 @_spared_collector()
-@_spared_check()
 @silent_coremltools()
+@_spared_check()
 def _lower(
     module: nn.Module,
     inputs: dict[str, Tensor],

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from _graphs import Maker, helper, onnx
-import _judge
-from _judge import error, judge, some_inputs
+import _verdict
+from _verdict import error, judge, some_inputs
 import field
 import numpy as np
 import pytest
@@ -30,8 +30,8 @@ def test_a_graph_that_is_right(tmp_path):
 
 
 def test_other_numbers_are_wrong(tmp_path, monkeypatch):
-    other, convert = graph(tmp_path / "other.onnx", ("Sin",)), _judge.converted
-    monkeypatch.setattr(_judge, "converted", lambda path, *rest: convert(other, *rest))
+    other, convert = graph(tmp_path / "other.onnx", ("Sin",)), _verdict.converted
+    monkeypatch.setattr(_verdict, "converted", lambda path, *rest: convert(other, *rest))
     found = judge(graph(tmp_path / "a.onnx", ("Cos",)), X)
     assert found["outcome"] == "wrong" and found["why"].startswith("fp32")
 
@@ -40,14 +40,14 @@ def test_what_half_precision_cannot_hold_is_told_from_what_is_wrong(tmp_path, mo
     chain = [("Mul", np.float32(3e4)), ("Mul", np.float32(1e-4))]
     path = graph(tmp_path / "a.onnx", *chain)
     assert judge(path, X)["outcome"] == "fp16"
-    monkeypatch.setattr(_judge, "rounded", lambda path, seed: path.read_bytes())
+    monkeypatch.setattr(_verdict, "rounded", lambda path, seed: path.read_bytes())
     assert judge(path, X)["outcome"] == "wrong"
 
 
 def test_a_mask_of_the_least_number_is_not_taken_for_what_half_precision_cannot_hold(tmp_path):
     """Constants are kept finite: that is the converter's to see to, too."""
     path = graph(tmp_path / "a.onnx", ("Mul", np.finfo(np.float32).min), ("Softmax",))
-    values = _judge.oracle(_judge.rounded(path), {"x": np.float32([[0, 1, 0]] * 2)})
+    values = _verdict.oracle(_verdict.rounded(path), {"x": np.float32([[0, 1, 0]] * 2)})
     assert np.isfinite(values).all()
 
 
@@ -55,7 +55,7 @@ def test_what_is_refused_what_crashes_and_what_has_no_oracle(tmp_path, monkeypat
     path = graph(tmp_path / "a.onnx", ("Det",), shape=(3, 3))
     found = judge(path, {"x": np.eye(3, dtype=np.float32)})
     assert found["outcome"] == "refused" and found["why"].startswith("UnsupportedOp: a node Det")
-    monkeypatch.setattr(_judge, "converted", lambda *_: {}["no such key"])
+    monkeypatch.setattr(_verdict, "converted", lambda *_: {}["no such key"])
     assert judge(path, {"x": np.eye(3, dtype=np.float32)})["outcome"] == "crash"
     model = onnx.load(path)
     model.graph.node[0].domain = "others"
@@ -104,7 +104,7 @@ def test_a_run_goes_on_after_a_process_that_dies_and_keeps_what_is_done(tmp_path
 
 
 @pytest.mark.slow
-def test_an_architecture_is_exported_and_judged(tmp_path):
+def test_an_architecture_is_exported_and_verdictd(tmp_path):
     assert field.export("resnet", "older", str(tmp_path))["outcome"] == "exported"
     assert field.judge_file(str(tmp_path / "resnet-older.onnx"))["outcome"] == "right"
     made, failed = field.exported(tmp_path, [], set())

@@ -2,7 +2,7 @@
 
     make sweep                   300 checkpoints of 8 runs -> research/measurements/sweep.json
     make sweep N=20 SEED=3
-    python tests/sweep/run.py --seed 3 --only 17    one checkpoint, all runs, with its numbers
+    python tests/sweep/sweep.py --seed 3 --only 17    one checkpoint, all runs, with its numbers
 
 Families, ways to stretch the context, caches, chunks, partitions and quantisations are drawn by
 `_cases.py`; `_against.py` says when a run is right. A record of every run goes to a file of JSON
