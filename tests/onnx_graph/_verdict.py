@@ -12,6 +12,7 @@ The outcome of a graph is one of
 """
 
 from pathlib import Path
+import re
 import tempfile
 import time
 import warnings
@@ -34,7 +35,7 @@ def judge(path: Path, given: dict[str, np.ndarray]) -> dict:
     try:
         wanted = oracle(path, given)
     except Exception as problem:
-        return {"outcome": "no oracle", "why": said(problem)}
+        return {"outcome": "no oracle", "why": said(problem, path)}
     found = {"outcome": "right", "why": ""}
     for precision in ("fp32", "fp16"):
         try:
@@ -50,10 +51,11 @@ def judge(path: Path, given: dict[str, np.ndarray]) -> dict:
     return found
 
 
-def said(problem: Exception, path: Path | None = None) -> str:
-    text = " ".join(str(problem).split())
-    text = text.replace(f"{path}: ", "") if path else text
-    return f"{type(problem).__name__}: {text}"[:400]
+def said(problem: Exception, path: Path) -> str:
+    """The beginning of what an error says, without the folder and the colours of a terminal."""
+    text = re.sub(r"\x1b\[\d*m", "", " ".join(str(problem).split()))
+    text = text.replace(f"{path}: ", "").replace(f"{path.parent}/", "")
+    return f"{type(problem).__name__}: {text}"[:300]
 
 
 def oracle(path, given: dict[str, np.ndarray], plain: bool = False) -> list[np.ndarray]:
@@ -142,7 +144,8 @@ def explained(path: Path, given: dict, wanted: list, precision: str, found: floa
         try:
             spread = max(spread, error(oracle(rounded(path, seed), given, plain=True), wanted))
         except Exception as problem:
-            return {"outcome": "wrong", "why": f"fp16: {found:.1e}; not rounded: {said(problem)}"}
+            why = f"fp16: {found:.1e}; not rounded: {said(problem, path)}"
+            return {"outcome": "wrong", "why": why}
     why = f"{precision}: {found:.1e}; ONNX Runtime with other roundings: {spread:.1e}"
     if found <= SLACK * spread:
         return {"outcome": "fp16", "why": why} if precision == "fp16" else {"why": why}

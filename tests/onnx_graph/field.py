@@ -2,14 +2,15 @@
 
     python tests/onnx_graph/field.py --folder build/field
 
-The architectures of `architectures.py` are exported by torch in three ways: by its older exporter,
-by its present one, and by that with sizes left open, which then runs at others than it was traced
-at. Each graph is converted in both precisions and judged (`_verdict.py`), by a process of its own
-that is ended when it takes too long. `--graphs` names a folder with graphs of other origin; a file
-sources.json there says where each is from.
+The architectures of `architectures.py` are exported by torch in four ways: by its older exporter
+and by its present one, each as it is and with sizes left open, so that the graph then runs at
+others than it was traced at. Each graph is converted in both precisions and judged (`_verdict.py`),
+by a process of its own that is ended when it takes too long. `--graphs` names a folder with graphs
+of other origin; a file sources.json there says where each is from.
 
-What is done is kept in the folder, a line of JSON a graph; `--again` does those of some outcomes
-anew. Written, when all is done: research/measurements/onnx_field.json.
+What is done is kept in the folder, a line of JSON a graph. `--due wrong crash` does those of these
+outcomes again, and `--due` alone no more than write the record of what there is:
+research/measurements/onnx_field.json.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from _lines import lines
 from _verdict import TOLERANCE, judge, oracle, said, some_inputs
 
 RESULT = Path(__file__).parents[2] / "research" / "measurements" / "onnx_field.json"
-WAYS = ("older", "present", "open")
+WAYS = ("older", "older_open", "present", "present_open")
 LIMIT = 300  # seconds for a graph
 
 
@@ -45,27 +46,33 @@ def export(name: str, way: str, folder: str) -> dict:
     path = Path(folder) / f"{name}-{way}.onnx"
     arrays = given(name, 2)
     model = Wrapped(build(name), list(arrays))
-    how = {"input_names": list(arrays), "dynamo": way != "older", "verbose": False}
-    if way == "open":
-        how["dynamic_shapes"] = (tuple(_open(a) for a in arrays.values()),)
+    how = {"input_names": list(arrays), "dynamo": way.startswith("present"), "verbose": False}
+    how |= _open(arrays, way)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(model, tuple(map(torch.from_numpy, arrays.values())), path, **how)
-        choices = [given(name, 3), arrays] if way == "open" else [arrays]
+        choices = [given(name, 3), arrays] if way.endswith("open") else [arrays]
         np.savez(path.with_suffix(".npz"), **_accepted(path, choices))
     except Exception as problem:
         path.unlink(missing_ok=True)
-        return {"graph": path.stem, "outcome": "not exported", "why": said(problem)}
+        return {"graph": path.stem, "outcome": "not exported", "why": said(problem, path)}
     return {"graph": path.stem, "outcome": "exported"}
 
 
-def _open(array: np.ndarray) -> dict:
-    """Which sizes are left open: rows, and the length of a sequence."""
+def _open(arrays: dict[str, np.ndarray], way: str) -> dict:
+    """How an exporter is told which sizes are left open: rows, and the length of a sequence."""
     from torch.export import Dim
 
-    axes = (0, 1) if array.ndim == 2 or array.dtype.kind == "i" else (0,)
-    return {axis: Dim.AUTO for axis in axes}
+    axes = {
+        name: (0, 1) if array.ndim == 2 or array.dtype.kind == "i" else (0,)
+        for name, array in arrays.items()
+    }
+    if way == "older_open":
+        return {"dynamic_axes": {name: {a: f"size_{a}" for a in axes[name]} for name in axes}}
+    if way == "present_open":
+        return {"dynamic_shapes": (tuple({a: Dim.AUTO for a in axes[name]} for name in axes),)}
+    return {}
 
 
 def _accepted(path: Path, choices: list[dict]) -> dict[str, np.ndarray]:
@@ -94,7 +101,7 @@ def judge_file(graph: str) -> dict:
     try:
         given = dict(np.load(beside)) if beside.exists() else some_inputs(path)
     except Exception as problem:
-        return {"graph": path.stem, "outcome": "no oracle", "why": said(problem)}
+        return {"graph": path.stem, "outcome": "no oracle", "why": said(problem, path)}
     return {"graph": path.stem} | judge(path, given)
 
 
@@ -135,14 +142,18 @@ def _serve(pipe) -> None:
             pipe.send({"outcome": "crash", "why": traceback.format_exc()[-400:]})
 
 
-def run(todo: list[tuple], file: Path, again: set[str]) -> list[dict]:
-    """A record for each of (graph's name, what to do, with what), those of the file kept."""
+def run(todo: list[tuple], file: Path, due: set[str]) -> list[dict]:
+    """A record for each of (graph's name, what to do, with what).
+
+    file: the records of what was done before, to which more are added. due: outcomes; what has one
+    of them is done again. What was not done yet has the outcome "new", and is left out if not due.
+    """
     done = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         done[json.loads(line)["graph"]] = json.loads(line)
     worker = Worker()
     for name, *task in todo:
-        if name in done and done[name]["outcome"] not in again:
+        if done.get(name, {"outcome": "new"})["outcome"] not in due:
             continue
         record = worker.ask(*task)
         why = f"more than {LIMIT} s, or the process died"
@@ -151,7 +162,7 @@ def run(todo: list[tuple], file: Path, again: set[str]) -> list[dict]:
         with file.open("a") as stream:
             stream.write(json.dumps(record) + "\n")
         print(name, record["outcome"], record.get("why", ""), file=sys.stderr, flush=True)
-    return [done[name] for name, *_ in todo]
+    return [done[name] for name, *_ in todo if name in done]
 
 
 def summary(records: list[dict]) -> dict:
@@ -170,42 +181,39 @@ def summary(records: list[dict]) -> dict:
     }
 
 
-def exported(folder: Path, names: list[str], again: set[str], ways=WAYS) -> tuple[list, dict]:
+def exported(folder: Path, names: list[str], due: set[str], ways=WAYS) -> tuple[list, dict]:
     """The graphs of the architectures, and why others could not be made."""
     todo = [(f"{n}-{way}", export, n, way, str(folder)) for way in ways for n in names]
-    records = run(todo, folder / "exported.jsonl", again)
+    records = run(todo, folder / "exported.jsonl", due)
     made = [folder / f"{r['graph']}.onnx" for r in records if r["outcome"] == "exported"]
     return made, {r["graph"]: r["why"] for r in records if r["outcome"] != "exported"}
 
 
-def of_others(folder: Path, found: Path, again: set[str]) -> dict:
+def of_others(folder: Path, found: Path, due: set[str]) -> dict:
     """What came of graphs of other origin, and where they are from."""
     sources = json.loads((found / "sources.json").read_text())
     todo = [(Path(name).stem, judge_file, str(found / name)) for name in sorted(sources)]
+    records = run(todo, folder / "others.jsonl", due)
     by_repository = defaultdict(lambda: {"paths": []})
-    for source in sources.values():
+    for record in records:
+        source = sources[f"{record['graph']}.onnx"]
         by_repository[source["repo"]]["commit"] = source["commit"]
         by_repository[source["repo"]]["paths"].append(source["path"])
-    return summary(run(todo, folder / "others.jsonl", again)) | {"sources": by_repository}
+    return summary(records) | {"sources": by_repository}
 
 
 def headline(found: dict) -> str:
     """What README says of it; a test holds it to the record."""
 
-    def told(part: dict) -> str:
-        counts = part["outcomes"]
-        return (
-            f"{counts['right']} of {part['graphs']} are right in both precisions, "
-            f"{counts.get('fp16', 0)} in single precision and as far as half precision holds "
-            f"them, {counts.get('refused', 0)} are refused by name and "
-            f"{counts.get('wrong', 0) + counts.get('crash', 0)} wrong"
-        )
-
-    others = found["of others"]
+    made, others = found["exported"], found["others"]
+    counts = Counter(others["outcomes"])
     return (
-        f"Of the graphs that torch exports of {found['architectures']} architectures of "
-        f"transformers, {told(found['exported'])}; of those of {len(others['sources'])} public "
-        f"repositories, {told(others)}"
+        f"Of {made['graphs']} graphs that torch exports of {found['architectures']} architectures "
+        f"of transformers, {made['outcomes']['right']} are right in both precisions and "
+        f"{made['outcomes']['fp16']} as far as half precision holds them; of "
+        f"{others['graphs'] - counts['no oracle']} graphs of {len(others['sources'])} public "
+        f"repositories, {counts['right']} and {counts['fp16']}, {counts['refused']} are refused "
+        f"by name and {counts['no end']} takes too long"
     )
 
 
@@ -217,28 +225,29 @@ def main() -> int:
     parser.add_argument("--graphs", type=Path, help="a folder with graphs of other origin")
     parser.add_argument("--ways", nargs="*", default=WAYS, help="of exporting: " + ", ".join(WAYS))
     parser.add_argument("--only", nargs="*", help="architectures, instead of all")
-    parser.add_argument("--again", nargs="*", default=[], help="outcomes to try anew")
+    parser.add_argument("--due", nargs="*", default=["new"], help="outcomes of what is to be done")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    again, names = set(asked.again), asked.only or list(ARCHITECTURES)
-    paths, failed = exported(asked.folder, names, again, asked.ways)
+    due, names = set(asked.due), asked.only or list(ARCHITECTURES)
+    paths, failed = exported(asked.folder, names, due, asked.ways)
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     result |= {
         "date": date.today().isoformat(),
         "machine": {"processor": platform.machine(), "system": platform.system(), "threads": 1},
         "versions": {n: metadata.version(n) for n in VERSIONS},
         "tolerance": TOLERANCE,
-        "architectures": len(names),
-        "ways": dict(Counter(path.stem.rsplit("-", 1)[1] for path in paths)),
         "not exported": failed,
     }
     todo = [(path.stem, judge_file, str(path)) for path in paths]
-    result["exported"] = summary(run(todo, asked.folder / "judged.jsonl", again))
+    records = run(todo, asked.folder / "judged.jsonl", due)
+    parts = [record["graph"].rsplit("-", 1) for record in records]
+    result["architectures"] = len({name for name, _ in parts})
+    result["exported"] = {"ways": Counter(way for _, way in parts)} | summary(records)
     if asked.graphs:
-        result["of others"] = of_others(asked.folder, asked.graphs, again)
+        result["others"] = of_others(asked.folder, asked.graphs, due)
     if asked.only is None:
         RESULT.write_text(lines(result, depth=4) + "\n")
-    print(json.dumps({k: result[k]["outcomes"] for k in ("exported", "of others") if k in result}))
+    print(json.dumps({k: result[k]["outcomes"] for k in ("exported", "others") if k in result}))
     return 0
 
 

@@ -1,5 +1,6 @@
 """How `field.py` judges a graph: each outcome, on graphs of a node or two."""
 
+import json
 import os
 from pathlib import Path
 
@@ -95,10 +96,10 @@ def _may_die(graph: str) -> dict:
 
 def test_a_run_goes_on_after_a_process_that_dies_and_keeps_what_is_done(tmp_path):
     todo = [(name, _may_die, name) for name in ("a", "dies", "b")]
-    records = field.run(todo, tmp_path / "done.jsonl", set())
+    records = field.run(todo, tmp_path / "done.jsonl", {"new"})
     assert [r["outcome"] for r in records] == ["right", "no end", "right"]
     assert len((tmp_path / "done.jsonl").read_text().splitlines()) == 3
-    again = field.run(todo[:1], tmp_path / "done.jsonl", set())
+    again = field.run(todo[:1], tmp_path / "done.jsonl", {"new"})
     assert again == records[:1] and len((tmp_path / "done.jsonl").read_text().splitlines()) == 3
     assert field.summary(records)["outcomes"] == {"no end": 1, "right": 2}
 
@@ -109,3 +110,11 @@ def test_an_architecture_is_exported_and_verdictd(tmp_path):
     assert field.judge_file(str(tmp_path / "resnet-older.onnx"))["outcome"] == "right"
     made, failed = field.exported(tmp_path, [], set())
     assert made == [] and failed == {}
+
+
+def test_readme_says_what_the_record_does():
+    found = json.loads(field.RESULT.read_text())
+    assert field.headline(found) in (field.RESULT.parents[2] / "README.md").read_text()
+    for part in (found["exported"], found["others"]):
+        assert sum(part["outcomes"].values()) == part["graphs"]
+        assert not {"wrong", "crash"} & part["outcomes"].keys()
