@@ -18,6 +18,13 @@ LOADED = """
     ["navigation", "resource"].flatMap(kind => performance.getEntriesByType(kind))
       .map(entry => [entry.name, entry.decodedBodySize])));
 """
+#: A text that fades in has another contrast on the way, and a busy machine is long on the way.
+STILL = """
+  const style = document.createElement("style");
+  style.textContent =
+    "*, ::before, ::after { transition: none !important; animation: none !important; }";
+  document.head.append(style);
+"""
 #: Elements that stick out of the screen, rather than their number of pixels, to name the culprit.
 STICKS_OUT = """
   const scrolls = e => e && e !== document.body &&
@@ -86,6 +93,7 @@ def see(browser, site_url: str, page: str, screen: str) -> Seen:
     look(browser, size)
     visit(browser, f"{site_url}/{page}.html")
     run = browser.execute_script
+    run(STILL)
     found = {
         "loaded": browser.execute_async_script(LOADED),
         "width": run("return document.documentElement.scrollWidth"),
