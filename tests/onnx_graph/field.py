@@ -205,15 +205,14 @@ def of_others(folder: Path, found: Path, due: set[str]) -> dict:
 def headline(found: dict) -> str:
     """What README says of it; a test holds it to the record."""
 
-    made, others = found["exported"], found["others"]
-    counts = Counter(others["outcomes"])
+    made, others = (Counter(found[part]["outcomes"]) for part in ("exported", "others"))
     return (
-        f"Of {made['graphs']} graphs that torch exports of {found['architectures']} architectures "
-        f"of transformers, {made['outcomes']['right']} are right in both precisions and "
-        f"{made['outcomes']['fp16']} as far as half precision holds them; of "
-        f"{others['graphs'] - counts['no oracle']} graphs of {len(others['sources'])} public "
-        f"repositories, {counts['right']} and {counts['fp16']}, {counts['refused']} are refused "
-        f"by name and {counts['no end']} takes too long"
+        f"Of {made.total() - made['no oracle']} graphs that torch exports of "
+        f"{found['architectures']} architectures of transformers, {made['right']} are right in "
+        f"both precisions, {made['fp16']} as far as half precision holds them, and "
+        f"{made['refused']} is refused by name; of {others.total() - others['no oracle']} graphs "
+        f"of {len(found['others']['sources'])} public repositories, {others['right']}, "
+        f"{others['fp16']} and {others['refused']}, and {others['no end']} takes too long"
     )
 
 
