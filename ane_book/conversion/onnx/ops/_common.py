@@ -87,6 +87,14 @@ def select(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return mb.select(cond=spread(condition), a=spread(a), b=spread(b))
 
 
+def moved(move: Callable[..., Var], *tensors: Tensor) -> Var:
+    """What `move` makes of tensors whose values it puts elsewhere; of truth as whole numbers, since
+    MIL's operators move no truth."""
+    if not is_bool(tensors[0]):
+        return move(*tensors)
+    return mb.cast(x=move(*map(as_int, tensors)), dtype="bool")
+
+
 def all_axes(axes, count: int) -> list[int]:
     """Axes as numbers from 0; all of them for None."""
     if axes is None:

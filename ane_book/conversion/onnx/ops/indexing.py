@@ -15,6 +15,7 @@ from ._common import (
     is_bool,
     is_float,
     mb,
+    moved,
     rank,
     reshaped,
     select,
@@ -89,21 +90,22 @@ def gather(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
         flat = reshaped(indices, [-1])
         new = shape_of(indices)
         return on_axis(x, axis % rank(x), partial(gather, indices=flat, axis=1), new)
-    if is_bool(x):
-        return mb.cast(x=gather(as_int(x), indices, axis=axis), dtype="bool")
-    return mb.gather(x=x, indices=_from_zero(indices, x.shape[axis]), axis=axis)
+    places = _from_zero(indices, x.shape[axis])
+    return moved(lambda x: mb.gather(x=x, indices=places, axis=axis), x)
 
 
 @operator("GatherElements")
 def gather_elements(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
     """MIL wants the other axes as long in x as in the indices."""
-    if is_bool(x):
-        return mb.cast(x=gather_elements(as_int(x), indices, axis=axis), dtype="bool")
     axis %= rank(x)
-    for other, size in enumerate(indices.shape):
-        if other != axis and int(size) < int(x.shape[other]):
-            x = sliced(x, other, 0, int(size))
-    return mb.gather_along_axis(x=x, indices=_from_zero(indices, x.shape[axis]), axis=axis)
+
+    def gathered(x: Tensor) -> Tensor:
+        for other, size in enumerate(indices.shape):
+            if other != axis and int(size) < int(x.shape[other]):
+                x = sliced(x, other, 0, int(size))
+        return mb.gather_along_axis(x=x, indices=_from_zero(indices, x.shape[axis]), axis=axis)
+
+    return moved(gathered, x)
 
 
 @operator("GatherND", since=11)
@@ -114,10 +116,8 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims=0) -> Tensor:
     if high and not batch_dims and count < MOST_AXES:
         rows = reshaped(x, [*shape_of(x)[:count], prod(rest)])
         return reshaped(gather_nd(rows, reshaped(indices, [-1, count])), [*places, *rest])
-    if is_bool(x):
-        return mb.cast(x=gather_nd(as_int(x), indices, batch_dims=batch_dims), dtype="bool")
-    sizes = np.array([int(s) for s in x.shape[batch_dims : batch_dims + count]], np.int32)
-    return mb.gather_nd(x=x, indices=_from_zero(indices, sizes), batch_dims=batch_dims)
+    places = _from_zero(indices, shape_of(x)[batch_dims : batch_dims + count])
+    return moved(lambda x: mb.gather_nd(x=x, indices=places, batch_dims=batch_dims), x)
 
 
 def _from_zero(indices: Tensor, size) -> Tensor:
@@ -135,23 +135,16 @@ REDUCTIONS = {b"none": "update", b"add": "add", b"mul": "mul", b"max": "max", b"
 def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, *, axis=0, reduction=b"none"
 ) -> Tensor:
-    if is_bool(x):
-        how = {"axis": axis, "reduction": reduction}
-        made = scatter_elements(as_int(x), indices, as_int(updates), **how)
-        return mb.cast(x=made, dtype="bool")
     places = _from_zero(indices, x.shape[axis])
-    how = {"axis": axis % rank(x), "mode": REDUCTIONS[reduction]}
-    return mb.scatter_along_axis(data=x, indices=places, updates=updates, **how)
+    how = {"indices": places, "axis": axis % rank(x), "mode": REDUCTIONS[reduction]}
+    return moved(lambda x, new: mb.scatter_along_axis(data=x, updates=new, **how), x, updates)
 
 
 @operator("ScatterND")
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction=b"none") -> Tensor:
-    if is_bool(x):
-        made = scatter_nd(as_int(x), indices, as_int(updates), reduction=reduction)
-        return mb.cast(x=made, dtype="bool")
-    sizes = np.array([int(s) for s in x.shape[: int(indices.shape[-1])]], np.int32)
-    places = _from_zero(indices, sizes)
-    return mb.scatter_nd(data=x, indices=places, updates=updates, mode=REDUCTIONS[reduction])
+    places = _from_zero(indices, shape_of(x)[: int(indices.shape[-1])])
+    how = {"indices": places, "mode": REDUCTIONS[reduction]}
+    return moved(lambda x, new: mb.scatter_nd(data=x, updates=new, **how), x, updates)
 
 
 @operator("Compress")

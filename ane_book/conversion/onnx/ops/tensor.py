@@ -16,6 +16,7 @@ from ._common import (
     is_float,
     mb,
     mil_dtype,
+    moved,
     rank,
     reshaped,
     select,
@@ -103,16 +104,12 @@ def tile(x: Tensor, repeats: Constant) -> Tensor:
         return x
     if all(count == 1 for count in repeats):
         return x
-    if is_bool(x):
-        return mb.cast(x=tile(as_int(x), repeats), dtype="bool")
-    return mb.tile(x=x, reps=np.asarray(repeats, np.int32))
+    return moved(lambda x: mb.tile(x=x, reps=np.asarray(repeats, np.int32)), x)
 
 
 @operator("Where")
 def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    if is_bool(x):
-        return mb.cast(x=where(condition, as_int(x), as_int(y)), dtype="bool")
-    return select(condition, x, y)
+    return moved(lambda x, y: select(condition, x, y), x, y)
 
 
 # --- room around
