@@ -11,7 +11,7 @@ import tempfile
 from typing import Literal, get_args
 import warnings
 
-from ane_book.conversion.place import telling
+from ane_book.conversion.place import exchange, telling
 from ane_book.errors import InvalidInput
 from ane_book.progress import silent_coremltools
 import numpy as np
@@ -102,9 +102,7 @@ def _write(program, out: Path, precision: Precision) -> None:
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}-") as folder:
             made = Path(folder) / out.name
             model.save(str(made))
-            if out.exists():
-                out.rename(Path(folder) / "before")
-            made.rename(out)
+            exchange(made, out)
 
 
 def _model(program, precision: Precision):
