@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "load_draft", "path_of", "task_of"]
 
-SUFFIXES = {".mlpackage", ".mlmodelc", ".mlmodel"}  # these are no names
-
 
 def load(
     model: str, task: str, precision: str, backend: str, force: bool, **recipe: str | int | None
@@ -48,7 +46,7 @@ def path_of(given: str) -> Path:
     from ane_book.reference import is_path
 
     path = Path(given)
-    if path.exists() or path.suffix in SUFFIXES or is_path(given):
+    if path.exists() or is_path(given):
         return path
     models = names("")
     if given not in models:

@@ -44,8 +44,9 @@ def report_command(
     """Measure this machine, and write JSON and a page.
 
     Laws, parity, residency, speed, experiments. Off a Mac the executor stands for Core ML, and
-    residency is unmeasured. Your own bundle alone, without what may take hours: ane-book report
-    BUNDLE --model none --no-experiments
+    residency is unmeasured. Your own bundle alone, without what may take hours:
+
+    ane-book report BUNDLE --model none --no-experiments
 
     Of your own packages the report holds a hash, figures, and the names of functions and ops.
     """

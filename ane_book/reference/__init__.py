@@ -34,7 +34,7 @@ __all__ = [
 
 MODELS = Path(__file__).parent
 #: What ends in one of these is a path.
-SUFFIXES = (".gguf", ".safetensors", ".onnx", ".mlpackage", ".mlmodelc")
+SUFFIXES = (".gguf", ".safetensors", ".onnx", ".mlpackage", ".mlmodelc", ".mlmodel")
 STRICT = ConfigDict(extra="forbid")
 
 

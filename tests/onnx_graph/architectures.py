@@ -22,8 +22,7 @@ NARROW = TEXT | {"embedding_size": 16}
 DECODER = TEXT | {"num_key_value_heads": 2, "head_dim": 8, "use_cache": False}
 EXPERTS = DECODER | {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
 GPT = {"vocab_size": 120, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4}
-SEQ2SEQ = {
-    "vocab_size": 120,
+STACKS = {
     "d_model": 32,
     "encoder_layers": 2,
     "decoder_layers": 2,
@@ -31,8 +30,8 @@ SEQ2SEQ = {
     "decoder_attention_heads": 4,
     "encoder_ffn_dim": 64,
     "decoder_ffn_dim": 64,
-    "max_position_embeddings": 64,
 }
+SEQ2SEQ = STACKS | {"vocab_size": 120, "max_position_embeddings": 64}
 T5 = {"vocab_size": 120, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
 IMAGE = BODY | {"image_size": 32, "patch_size": 8}
 STAGES = {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
@@ -45,16 +44,7 @@ SPEECH = BODY | {
     "num_conv_pos_embedding_groups": 4,
     "vocab_size": 40,
 }
-DETECTOR = {
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "num_queries": 9,
-}
+DETECTOR = STACKS | {"num_queries": 9}
 PATCHED = {
     "hidden_sizes": [16, 32],
     "num_attention_heads": [2, 4],
