@@ -127,19 +127,22 @@ class Estimator:
 
     def times(self, op: Op) -> dict[str, Range]:
         """ms by backend; which of them take the op is the business of `support`."""
-        counts = [work(op), *_fewer(op)]
         most = find("axis-most").value if op.flexible else 1  # an open size counts as 1 so far
-        found = {backend: [self._range(backend, op, c) for c in counts] for backend in self.roofs}
+        needed, tree = work(op), self.trees.get(op.type)
+        found = {backend: [] for backend in self.roofs}
+        for count in (needed, *_fewer(op, needed)):
+            leaves, outside = tree.leaves(op, count) if tree else [], []
+            if not tree or count.bytes > MARGIN * tree.bytes:
+                outside = [count, packed(op, count)] if op.compressed else [count]
+            for backend, ranges in found.items():
+                ranges.append(self._range(backend, count, leaves, outside))
         return {
             backend: (min(low for low, _ in ranges), most * max(high for _, high in ranges))
             for backend, ranges in found.items()
         }
 
-    def _range(self, backend: str, op: Op, needed: Work) -> Range:
-        roof, tree, outside = self.roofs[backend], self.trees.get(op.type), []
-        leaves = tree.leaves(op, needed) if tree else []
-        if not tree or needed.bytes > MARGIN * tree.bytes:
-            outside = [needed, packed(op, needed)] if op.compressed else [needed]
+    def _range(self, backend: str, needed: Work, leaves: list[Leaf], outside: list[Work]) -> Range:
+        roof = self.roofs[backend]
         found = [
             needed.flops / (leaf.rates[backend] * 1e6) if backend in leaf.rates else roof.ms(needed)
             for leaf in leaves
@@ -224,7 +227,7 @@ def _linear(op: Op) -> float:
     return 2.0 * elements(x) * (x.shape[-1] or 1) if x is not None and x.shape else 0.0
 
 
-def _fewer(op: Op) -> list[Work]:
+def _fewer(op: Op, needed: Work) -> list[Work]:
     """The work of a linear layer with fewer rows than columns, should those be what counts.
 
     Nobody saw such a layer, and the two counts may lie far apart: of 32 rows of 1,024, 32-fold.
@@ -232,7 +235,7 @@ def _fewer(op: Op) -> list[Work]:
     weight = op.operand("weight") if op.type == "linear" else None
     if weight is None or len(weight.shape) < 2 or not weight.shape[0] or not weight.shape[-1]:
         return []
-    share, needed = weight.shape[0] / weight.shape[-1], work(op)
+    share = weight.shape[0] / weight.shape[-1]
     return [replace(needed, flops=needed.flops * share)] if share < 1 else []
 
 
