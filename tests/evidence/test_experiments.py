@@ -9,6 +9,7 @@ from pathlib import Path
 import re
 import sys
 
+from _long import long_but
 from _patience import HANGING
 from ane_book import claims
 from ane_book.evidence import residency
@@ -21,6 +22,9 @@ import pytest
 FOLDER = find_folder()
 NAMES = [path.stem for path in sorted(FOLDER.glob("settle_*.py"))]
 HERE = Path(__file__).parent
+
+#: Their graphs take seconds each.
+LARGE = {"settle_axis", "settle_flexible", "settle_prefill", "settle_sums", "settle_weights"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,7 +58,7 @@ def dry(name: str) -> dict:
     return run(name, ", ".join(sorted(claimed(name))), module.CASES, module.decide, dry=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", long_but(NAMES, *{*NAMES} - LARGE))
 def test_its_graphs_are_built_and_executed(name):
     found = Experiment.model_validate(dry(name))
     assert found.status == "dry run"

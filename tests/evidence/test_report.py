@@ -106,6 +106,7 @@ def test_speed_is_taken_before_anything_loads_the_same_programs(subjects, tmp_pa
     assert done == ["measure_speed", "measure_each", "check_parity"]
 
 
+@pytest.mark.long
 def test_first_loads_of_a_report_use_nothing_that_was_compiled_before(
     subjects, tmp_path, monkeypatch
 ):
