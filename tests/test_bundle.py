@@ -239,6 +239,9 @@ def damaged(text: str, rng: Random) -> bytes:
     return json.dumps(fields).encode()
 
 
+@pytest.mark.parametrize(
+    "copy", long_but([{}, CUT], {}), ids=["layers", "projections"], indirect=True
+)
 def test_wild_manifests_are_refused_in_one_sentence(copy):
     """Nothing but our errors, and little memory, whatever the manifest says.
 

@@ -197,8 +197,8 @@ class TestStreams:
     @pytest.mark.parametrize(
         ("line", "code", "out"),
         [
-            ('"$@" <&-', 0, b""),
-            ('"$@" < "$FILE" >&-', 0, b""),
+            pytest.param('"$@" <&-', 0, b"", marks=pytest.mark.long),
+            pytest.param('"$@" < "$FILE" >&-', 0, b"", marks=pytest.mark.long),
             ('"$@" < "$FILE" >/dev/full', 2, b""),
             ('{ "$@" < "$FILE"; echo $? >&2; } | head -c 1', 0, None),
         ],

@@ -93,7 +93,8 @@ def test_parity_and_the_bytes_that_were_planned(apart, size):
     assert written(bundle) == plan(bundle.config, bundle.recipe).packages
 
 
-@pytest.mark.parametrize("quant", long_but(["int8", "lut4"], "int8"))
+@pytest.mark.long
+@pytest.mark.parametrize("quant", ["int8", "lut4"])
 def test_convolutions_over_tokens_keep_their_bits_as_planned(apart, tmp_path, quant):
     """Matrices alone are compressed; a depthwise or grouped convolution is none."""
     _, checkpoint, _ = apart("usual")

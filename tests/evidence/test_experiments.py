@@ -5,6 +5,7 @@ experiment asks a child process with a recorded plan.
 """
 
 import importlib
+import json
 from pathlib import Path
 import re
 import sys
@@ -107,6 +108,15 @@ def test_one_is_asked_through_a_child_process(monkeypatch):
     assert all(row["CPU_AND_NE_median"] > 0 for row in found["rows"])
 
 
+def test_what_a_script_prints_is_its_result(tmp_path):
+    result = {"name": "x", "claim": "y", "status": "dry run", "verdict": "so", "rows": [{"a": 1}]}
+    script = "import sys; assert sys.argv[1:] == ['--dry-run']; print('first'); print({!r})"
+    path = tmp_path / "settle_nothing.py"
+    path.write_text(script.format(json.dumps(result)))
+    assert run_one(path, dry=True, timeout=HANGING).model_dump() == result
+
+
+@pytest.mark.long
 def test_a_script_is_run_as_a_report_runs_it():
     found = run_one(FOLDER / "settle_conv_height.py", dry=True)
     assert (found.name, found.claim, found.status) == ("conv-height", "conv-height", "dry run")

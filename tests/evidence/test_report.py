@@ -81,6 +81,7 @@ def test_with_an_engine_prediction_and_plan_stand_side_by_side(subjects, monkeyp
     assert function.figures["ane_cost"] == 1.0
 
 
+@pytest.mark.long
 def test_speed_is_taken_before_anything_loads_the_same_programs(subjects, tmp_path, monkeypatch):
     """A first load after residency's would be none."""
     gathering, done = sys.modules["ane_book.evidence.report.gather"], []
