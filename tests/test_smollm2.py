@@ -85,7 +85,6 @@ def test_int8_says_the_same(half):
     assert answers[0] == answers[1]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("precision", "least"), [("fp32", 0.999999), ("fp16", 0.9999)])
 def test_shortcuts_change_nothing_that_matters(precision, least):
     """The plain path, every shortcut of the executor off, through all layers of the real model.
