@@ -156,7 +156,7 @@ def interpreter(version: str, prefix: tuple[str, ...] = ()) -> str:
     # A shim of pyenv refuses where this version was not chosen; what it stands for does not.
     found += map(str, pyenv.glob(f"versions/{version}*/bin/{name}"))
     asked = "import ensurepip, venv, sys; print('{}.{}'.format(*sys.version_info))"
-    for python in own + found:
+    for python in filter(os.path.exists, own + found):
         command = [*prefix, python, "-c", asked]
         done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
         if (done.returncode, done.stdout.strip()) == (0, version):
