@@ -195,7 +195,8 @@ def _stranger(home: str | None) -> Way:
     if os.geteuid() != 0:
         return Way(environment=environment)
     user = str(STRANGER)
-    prefix = ("setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--")
+    # What setpriv itself starts is still found with root's rights; what env starts is not.
+    prefix = ("setpriv", "--reuid", user, "--regid", user, "--clear-groups", "env")
     return Way(prefix, environment, python=interpreter(OWN, prefix), owner=STRANGER)
 
 
