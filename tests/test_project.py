@@ -162,6 +162,13 @@ def test_what_is_installed_is_what_is_pinned():
     assert not others, "mend constraints.txt, or install under it with `make`"
 
 
+def test_what_is_pinned_takes_every_python_of_pyproject():
+    """Its first patch too: Debian 12 has 3.11.2, and soupsieve from 3.0.2 on wants 3.11.5."""
+    oldest = re.search(r">=([\d.]+)", PROJECT["requires-python"])[1] + ".0"
+    asked = {n: importlib.metadata.metadata(n).get("Requires-Python") or "" for n in needed()}
+    assert not {name: v for name, v in asked.items() if not SpecifierSet(v).contains(oldest)}
+
+
 @pytest.mark.skipif(not shutil.which("make"), reason="make is needed")
 @pytest.mark.parametrize("version", [(3, 10), (3, 11), (3, 12), (3, 13), (3, 14), (4, 0)])
 def test_make_takes_the_interpreters_of_pyproject(tmp_path, version):
