@@ -179,9 +179,10 @@ class Machines:
         if kept.exists():
             kept.replace(installed)
         if not self._whole:
-            entries = "".join(f"  - file: {page}\n" for page in PAGES[1:])
-            toc = f"format: jb-book\nroot: {PAGES[0]}\nchapters:\n{entries}"
-            (clone / "book" / "_toc.yml").write_text(toc)
+            chapters = [{"file": page} for page in PAGES[1:]]
+            parts = [{"caption": "Quick", "chapters": chapters}]
+            toc = {"format": "jb-book", "root": PAGES[0], "parts": parts}
+            (clone / "book" / "_toc.yml").write_text(json.dumps(toc))  # which is YAML too
         if way.owner is not None:
             run(["chown", "-R", f"{way.owner}", str(clone)], self._folder, Way(), variables, 600)
         command = ["make", ".venv/.installed", f"PYTHON={way.python}"]
