@@ -17,6 +17,13 @@ SITE := _build/html/index.html
 FULL_SIZE := benchmarks/full_size.py
 BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 
+# Who has no HOME, or one that cannot be written, as users of containers may, has one here: Jupyter,
+# pip and the library keep things in it.
+ifneq ($(shell test -d "$$HOME" && test -w "$$HOME" && echo yes),yes)
+export HOME := $(CURDIR)/build/home
+$(shell mkdir -p "$(HOME)")
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help book test unit conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz machines bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
