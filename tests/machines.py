@@ -44,13 +44,13 @@ TESTS = [
     "tests/mil/test_native.py",
     "tests/mil/test_foreign_states.py",
     "tests/weights/test_safetensors.py",
-    "tests/weights/test_gguf.py",
     "tests/test_full_disk.py",
     "tests/test_session.py",
     "tests/serve/test_serve.py",
-    "tests/text/test_process.py",
+    "tests/test_progress.py",
     "tests/test_chat_commands.py",
     "tests/runtime/test_streaming.py",
+    "tests/runtime/test_sampling.py",
     "tests/test_device.py",
 ]
 #: The first and the third convert and talk, the second measures time, the last draws.
@@ -61,7 +61,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: What tells most in what a failed command said, before what tells less. Lists of failures count
 #: from their first, all else from its last.
 LISTS = [r"^(FAILED|ERROR) ", r"\.md, cell \d+, line \d+: "]
-ELSE = [r"\w*(Error|ERROR)\b", r"(?i)\berror\b", r"\S"]
+ELSE = [r"\b\w*(Error|ERROR): \S", r"(?i)\berror\b", r"\S"]
 
 
 class Failed(Exception):
