@@ -164,7 +164,10 @@ def test_what_is_installed_is_what_is_pinned():
 
 
 def test_what_is_pinned_takes_every_python_of_pyproject():
-    """Its first patch too: Debian 12 has 3.11.2, and soupsieve from 3.0.2 on wants 3.11.5."""
+    """Its first patch too: Debian 12 has 3.11.2, and soupsieve 3 wants 3.11.5.
+
+    Its 3.0 and 3.0.1 do not say so, and stop at the first selector.
+    """
     oldest = re.search(r">=([\d.]+)", PROJECT["requires-python"])[1] + ".0"
     asked = {n: importlib.metadata.metadata(n).get("Requires-Python") or "" for n in needed()}
     assert not {name: v for name, v in asked.items() if not SpecifierSet(v).contains(oldest)}
