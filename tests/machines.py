@@ -108,6 +108,7 @@ class Machines:
     def __init__(self, folder: Path, whole: bool):
         self._folder, self._whole, self._limit = folder, whole, HANGING[whole]
         self._made: set[str] = set()
+        self._moment = moment()
 
     def row(self, name: str) -> dict:
         """What the record says of a kind."""
@@ -122,7 +123,7 @@ class Machines:
             for folder in self._folder.glob(f"* of {name}"):
                 shutil.rmtree(folder, ignore_errors=True)  # what was converted into its HOME
         rounded = {word: round(taken) for word, taken in seconds.items()}
-        return row | {"seconds": rounded, "whole": self._whole} | moment()
+        return row | {"seconds": rounded, "whole": self._whole} | self._moment
 
     def _run(self, name: str, kind: Kind, seconds: dict[str, float]) -> None:
         with kind.make(self._folder) as way:
@@ -176,6 +177,7 @@ class Machines:
         shutil.rmtree(clone, ignore_errors=True)
         by = way if way.owner is None else Way()  # git does not read others' repositories
         run(["git", "clone", "--quiet", str(ROOT), str(clone)], self._folder, by, variables, 600)
+        run(["git", "checkout", "--quiet", self._moment["commit"]], clone, by, variables, 600)
         if kept.exists():
             kept.replace(installed)
         if not self._whole:
@@ -192,7 +194,7 @@ class Machines:
 
 
 def moment() -> dict[str, str]:
-    """The day, and the commit that was cloned."""
+    """The day, and the commit that is cloned."""
     git = ["git", "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return {"date": datetime.now(UTC).date().isoformat(), "commit": commit.strip()}
@@ -212,19 +214,30 @@ def page(record: dict) -> str:
         what = f"{'whole' if row['whole'] else 'quick parts'} at {row['commit']}, {row['date']}"
         rows.append(f"| {row['words']} | {row['result']}{why} | {minutes} | {what} |")
     results = [row["result"] for row in record["rows"]]
-    counts = [f"{results.count(one)} {one}" for one in ("holds", "fails", "not tried")]
-    tests, pages = (", ".join(f"`{one}`" for one in record[key]) for key in ("tests", "pages"))
+    words = {"holds": "hold", "fails": "fail", "not tried": "could not be tried"}
+    counts = ", ".join(f"{results.count(one)} {word}" for one, word in words.items())
+    tests, pages = ("\n".join(f"- `{one}`" for one in record[key]) for key in ("tests", "pages"))
     return f"""# Where the two commands hold
 
-Written by `make machines`, of `measurements/machines.json`. `make book` and `make test` ran on each
-of these kinds of machine, or their quick parts did: `make book` on a few pages ({pages}), and
-`make unit` on a dozen files of tests ({tests}). All were made of one machine: {record["machine"]}.
-Others worked on it at the same time, so the minutes say little of speed. Each began with an empty
-HOME; where set-up has a time of its own, it was done on that kind of machine too.
+`make machines` writes this page, of `measurements/machines.json`. It makes kinds of machine out of
+one, and runs the two commands on each: quick parts of them, or `make book` and `make test` whole.
 
-Of {len(results)} kinds: {", ".join(counts)}.
+- the machine: {record["machine"]}
+- of {len(results)} kinds, {counts}
 
 {chr(10).join(rows)}
+
+Every run began with an empty HOME. A kind with minutes of set-up was set up on that kind of machine
+too, in a clone of its own; the others share one, which "this machine as it is" set up. The machine
+had other work meanwhile: the minutes say what a run asked for, and nothing of speed.
+
+The quick part of `make book` is these pages:
+
+{pages}
+
+and that of `make unit` these files:
+
+{tests}
 """
 
 
