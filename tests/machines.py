@@ -50,7 +50,7 @@ TESTS = [
     "tests/test_progress.py",
     "tests/test_chat_commands.py",
     "tests/runtime/test_streaming.py",
-    "tests/runtime/test_sampling.py",
+    "tests/text/test_process.py",
     "tests/test_device.py",
 ]
 #: The first and the third convert and talk, the second measures time, the last draws.
@@ -235,7 +235,7 @@ The quick part of `make book` is these pages:
 
 {pages}
 
-and that of `make unit` these files:
+and that of `make unit` these files, at the newest of the commits:
 
 {tests}
 """
