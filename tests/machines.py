@@ -178,8 +178,10 @@ class Machines:
         by = way if way.owner is None else Way()  # git does not read others' repositories
         run(["git", "clone", "--quiet", str(ROOT), str(clone)], self._folder, by, variables, 600)
         run(["git", "checkout", "--quiet", self._moment["commit"]], clone, by, variables, 600)
+        word = "set-up"
         if kept.exists():
             kept.replace(installed)
+            word = "set-up renewed"
         if not self._whole:
             chapters = [{"file": page} for page in PAGES[1:]]
             parts = [{"caption": "Quick", "chapters": chapters}]
@@ -188,7 +190,7 @@ class Machines:
         if way.owner is not None:
             run(["chown", "-R", f"{way.owner}", str(clone)], self._folder, Way(), variables, 600)
         command = ["make", ".venv/.installed", f"PYTHON={way.python}"]
-        seconds["set-up"] = run(command, clone, way, variables, self._limit)
+        seconds[word] = run(command, clone, way, variables, self._limit)
         self._made.add(name)
         return clone
 
