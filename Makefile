@@ -16,7 +16,7 @@ FULL_SIZE := benchmarks/full_size.py
 BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book test unit conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ sweep: $(INSTALLED) ## convert N odd checkpoints, 300 by default, and hold 8 run
 
 serve-fuzz: $(INSTALLED) ## send the server N requests made of its OpenAPI document, 2,000 by default
 	SERVE_EXAMPLES=$(or $(N),2000) $(BIN)/pytest -q tests/serve/test_schema.py
+
+mutations: $(INSTALLED) ## seed 40 faults, one at a time, and see which suite finds each (an hour)
+	$(BIN)/python tests/mutations/run.py --jobs $(WORKERS)
 
 bench: $(INSTALLED) ## run each benchmark and print its table
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
