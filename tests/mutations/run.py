@@ -12,6 +12,7 @@ the sources are written are left out, for a slip of the hand need not be ugly.
 """
 
 import argparse
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 import json
@@ -36,15 +37,19 @@ def git(*arguments: str) -> str:
 
 
 def ordered(fault: dict, root: Path) -> list[str]:
-    """The test files, those nearest to the fault first: by their names, then by what they name."""
+    """The test files, those nearest to the fault first: by their names, by what was changed
+    together with the faulty file, and by what they speak of."""
     words = [word for word in Path(fault["file"]).with_suffix("").parts if word != "__init__"]
-    module, own = ".".join(words), words[1:]
+    commits = git("log", "--follow", "--format=%h", "--", fault["file"]).split()
+    together: Counter[str] = Counter()
+    for files in git("show", "--format=%x00", "--name-only", *commits).split("\0"):
+        together.update(dict.fromkeys(files.split(), 1 / (1 + len(files.split()))))
 
-    def distance(test: Path) -> tuple:
-        names, text = re.split(r"\W|_", str(test.relative_to(root))), test.read_text("utf-8")
-        shared = sum(word in names for word in own)
-        named = sum(bool(re.search(rf"\b{word}\b", text)) for word in own)
-        return own[-1] not in names, module not in text, -shared, -named, str(test)
+    def distance(path: Path) -> tuple:
+        test, text = str(path.relative_to(root)), path.read_text("utf-8")
+        shared = words[-1] in re.split(r"\W|_", test)
+        said = sum(bool(re.search(rf"\b{word}\b", text)) for word in words[1:])
+        return not shared, -together[test], -said, test
 
     tests = [path for path in (root / "tests").rglob("test_*.py") if path.name not in LEFT_OUT]
     return [str(path.relative_to(root)) for path in sorted(tests, key=distance)]
