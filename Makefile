@@ -16,7 +16,7 @@ FULL_SIZE := benchmarks/full_size.py
 BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help book test unit conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book test test-all unit site conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -29,11 +29,17 @@ book: $(INSTALLED) ## run every chapter and render the book
 # of a file go to one worker, which makes what they share once; files are begun in order.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: book ## build the book, then test the library and the site
+test: book ## build the book, then test the library and the site by the quick tests
 	$(PYTEST) $(PYTEST_FLAGS)
 
-unit: $(INSTALLED) ## test the library alone: no book is built, no site is looked at
+test-all: book ## the same by the long tests as well: each page on each screen, whole sweeps
+	$(PYTEST) --long all $(PYTEST_FLAGS)
+
+unit: $(INSTALLED) ## test the library alone, quickly: no book is built, no site is looked at
 	$(PYTEST) --ignore-glob 'tests/test_book*' $(PYTEST_FLAGS)
+
+site: book ## build the book, then test the site alone
+	$(PYTEST) tests/test_book*.py $(PYTEST_FLAGS)
 
 conformance: $(INSTALLED) ## run coremltools' own tests on the executor (some 40 minutes)
 	$(BIN)/python tests/conformance/run.py --workers $(WORKERS)

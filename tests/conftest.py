@@ -9,6 +9,7 @@ from _tiny import tiny_model, write_checkpoint
 import ane_book
 import pytest
 
+pytest_plugins = ["_long"]
 pytest.register_assert_rewrite("_oracle")  # its `close` says what differs, as a test would
 
 

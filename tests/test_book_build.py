@@ -45,7 +45,7 @@ def build(root: Path, *flags: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_page_that_fails_fails_the_build_each_time_and_takes_no_other_with_it(tmp_path):
     """One raises in a hidden cell, one ends its kernel; both run again until they are mended."""
     small_book(tmp_path, "print('whole')")
@@ -85,7 +85,7 @@ def _printed(page) -> str:
     return "".join(output.text for output in page.notebook.cells[0].outputs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pages_run_side_by_side_and_those_that_measure_time_one_at_a_time(tmp_path):
     """Each page waits to see the other's file: two that measure never see each other's."""
     meets = """
@@ -124,7 +124,7 @@ print("met:", Path("{other}").exists())
     assert [_printed(page) for page in alone] == ["met: False\n"] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dead_links_fail_the_build_and_are_told_by_page_and_line(tmp_path):
     """Under the flags of .ci/run: to a page, a place in one, by a role, to a term, to a picture."""
     dead = "[a](gone.md)", "[b](#gone)", "{ref}`gone`", "{term}`gone`", "![c](gone.png)"
@@ -136,7 +136,7 @@ def test_dead_links_fail_the_build_and_are_told_by_page_and_line(tmp_path):
     assert told >= {first + 2 * i for i in range(len(dead))}, result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_page_runs_again_when_the_library_changes(tmp_path):
     small_book(tmp_path, "print('measured:', open('../ane_book/part.py').read())")
     (tmp_path / "ane_book").mkdir()
@@ -151,7 +151,7 @@ def test_a_page_runs_again_when_the_library_changes(tmp_path):
     assert runs == [True, False, True]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_formulas_are_markup_and_a_broken_one_is_named(tmp_path):
     formulas = (
         "It takes $t = \\frac{b}{B}$ seconds, not $5.\n\n$$\nx^2\n$$ (square)\n\nSee {eq}`square`."

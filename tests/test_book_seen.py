@@ -1,7 +1,8 @@
-"""The site as a reader meets it in Chromium, on a desk and on a phone: every page on each once.
+"""The site as a reader meets it in Chromium, on a desk by day and on a phone by night.
 
-Skipped without a site in _build/html, and without Chromium. A page's visit is gathered by the first
-test that asks for it (_seen.py); each test reads its own part.
+Each page is quick on one of the two, in turn, and long on the other. Skipped without a site in
+_build/html, and without Chromium. A page's visit is gathered by the first test that asks for it
+(_seen.py); each test reads its own part.
 """
 
 from functools import cache, partial
@@ -12,14 +13,27 @@ from urllib.parse import urlsplit
 from _chromium import PHONE, axe_violations, needs_chromium
 from _patience import HANGING
 from _seen import SCREENS, see
-from _site import PAGES, SITE, console_errors, each_page, needs_site, visit
+from _site import PAGES, SITE, console_errors, needs_site, visit
 from fontTools.ttLib import TTFont
 import pytest
 
 WEIGHT = 1_000_000  # bytes of a page with all that it loads, not compressed
 
-each_of_the_site = pytest.mark.parametrize("page", [*PAGES, "genindex", "search"])
-each_screen = pytest.mark.parametrize("screen", SCREENS)
+
+def on_screens(pages: list[str], screens: tuple[str, ...] = tuple(SCREENS)):
+    """Marks a test to run on each page and screen, long where the other screen has the turn."""
+    turns = [*SCREENS] * len(pages)
+    marks = {True: (), False: pytest.mark.long}
+    cases = [
+        pytest.param(page, screen, marks=marks[screen == turn])
+        for page, turn in zip(pages, turns, strict=False)
+        for screen in screens
+    ]
+    return pytest.mark.parametrize(("page", "screen"), cases)
+
+
+each_of_the_site = on_screens([*PAGES, "genindex", "search"])
+each_of_the_book = on_screens(PAGES)
 
 
 @pytest.fixture(scope="module")
@@ -31,36 +45,32 @@ def seen(browser, site_url):
 @needs_site
 @needs_chromium
 class TestPages:
-    @each_screen
     @each_of_the_site
     def test_weighs_under_a_megabyte(self, seen, page, screen):
         loaded = seen(page, screen).loaded
         heaviest = sorted(((size, name) for name, size in loaded), reverse=True)[:5]
         assert sum(size for _, size in loaded) < WEIGHT, heaviest
 
-    @each_screen
     @each_of_the_site
     def test_loads_nothing_from_elsewhere_and_without_an_error(self, seen, site_url, page, screen):
         found = seen(page, screen)
         assert found.console == []
         assert [name for name, _ in found.loaded if not name.startswith(site_url)] == []
 
-    @each_screen
     @each_of_the_site
     def test_fits_the_screen(self, seen, page, screen):
         found = seen(page, screen)
         assert found.sticks_out == []
         assert found.width <= SCREENS[screen][0]["width"]
 
-    @each_screen
-    @each_page
+    @each_of_the_book
     def test_nothing_is_wider_than_the_text(self, seen, page, screen):
         """On a phone code may be scrolled; nothing else."""
         assert seen(page, screen).too_wide == []
 
-    @each_page
-    def test_text_and_pictures_are_large_enough(self, seen, page):
-        found = seen(page, "phone")
+    @on_screens(PAGES, ("phone",))
+    def test_text_and_pictures_are_large_enough(self, seen, page, screen):
+        found = seen(page, screen)
         assert found.smallest_text >= 12
         for source, loaded, shown in found.pictures:
             assert loaded > 0, f"{source} did not load"
@@ -71,7 +81,6 @@ class TestPages:
                 f"{source}: text is {shrunk:.0f} px high on a phone; draw it at most 6 inches wide"
             )
 
-    @each_screen
     @each_of_the_site
     def test_axe_finds_nothing_serious(self, seen, page, screen):
         assert seen(page, screen).axe == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("minilm")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("minilm")]
 
 ODD = ["", " ", "a", "🦜 ü 日本語", "no\nline\tis\x00left", "lighthouse " * 400, "word" * 5000]
 

@@ -104,7 +104,7 @@ class TestEffort:
         assert {p.package: p.bytes for p in planned.programs} == found["programs"]
         assert planned.embedding_bytes == found["embedding_bytes"]
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_a_conversion_takes_the_planned_memory(self, tmp_path):
         """Most of it for the embedding of 77 million weights: a factor wrong by one is seen."""
         model = tiny_model("llama", hidden_size=768, tie_word_embeddings=True)

@@ -12,7 +12,7 @@ from parity import PROMPTS, compare, greedy, reference_greedy, token_ids
 import pytest
 import torch
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 TOKENS = 32
 CHOSEN = {

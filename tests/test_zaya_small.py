@@ -106,7 +106,7 @@ class TestText:
         learnt, held_out = parted(list(range(20)))
         assert held_out == [0, 8, 16] and sorted(learnt + held_out) == list(range(20))
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_the_teacher_writes_what_it_would_alone(self, monkeypatch):
         """Many prompts of unlike length at a time, by an attention of our own; and again."""
         monkeypatch.setattr(zaya_text, "LONGEST", 8)
@@ -196,7 +196,7 @@ def unseen(trained):
 
 
 class TestModel:
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_greedy_tokens_are_those_of_transformers(self, trained, converted):
         model, tokenizer = trained
         session = ane_book.Session(converted, precision="fp32")
@@ -207,7 +207,7 @@ class TestModel:
                 expected = reference_greedy(model, ids, 64)
             assert greedy(session, ids, 64) == expected, prompt
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_the_package_predicts_text_that_was_not_learnt(self, trained, converted, unseen):
         """And no model does whose router is broken, in any of the ways of the record."""
         session, surprise, tokens = ane_book.Session(converted), 0.0, 0

@@ -27,7 +27,7 @@ connection = pytest.importorskip("ane_book.cluster.connection")
 placement = pytest.importorskip("ane_book.cluster.placement")
 pipeline = pytest.importorskip("ane_book.cluster.pipeline")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 QUICK = {"health_check_period_ms": 1000, "health_check_failure_threshold": 8}  # a node is missed
 
 

@@ -132,7 +132,7 @@ def test_a_quiet_expert_is_held_to_the_loudest(tagger, faulty):
     assert max(s.error for s in stages if s.name.startswith("layer_01")) < LIMIT
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_trained_router_passes_in_half_precision(tmp_path):
     """Two of its 64 golden tokens lie between two experts, and one of them takes the other."""
     bundle = convert("zaya-small", out=tmp_path / "bundle", experts="packed")

@@ -104,7 +104,7 @@ def test_a_run_goes_on_after_a_process_that_dies_and_keeps_what_is_done(tmp_path
     assert field.summary(records)["outcomes"] == {"no end": 1, "right": 2}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_architecture_is_exported_and_verdictd(tmp_path):
     assert field.export("resnet", "older", str(tmp_path))["outcome"] == "exported"
     assert field.judge_file(str(tmp_path / "resnet-older.onnx"))["outcome"] == "right"

@@ -147,7 +147,7 @@ def test_stdin_takes_both_forms(talker):
     assert process.returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_model_on_a_cluster_of_two_nodes(begin, talker):
     pytest.importorskip("ray", reason="needs the extra [cluster]")
     process, address = begin("--cluster", "local:2")
