@@ -47,7 +47,7 @@ def ordered(fault: dict, root: Path) -> list[str]:
 
     def distance(path: Path) -> tuple:
         test, text = str(path.relative_to(root)), path.read_text("utf-8")
-        shared = words[-1] in path.stem
+        shared = words[-1] in test
         said = sum(bool(re.search(rf"\b{word}\b", text)) for word in words[1:])
         return not shared, -together[test], -said, test
 
