@@ -5,10 +5,10 @@
                                          some of them anew; what is known of the others stays
 
 Each fault of `faults.toml` goes into a checkout of HEAD that is made for it, with a cache of its
-own, empty at first. Test files run until a test fails, those nearest to the fault first: the quick
-suite, and the long tests where that finds nothing. A test that fails without the fault as well
-finds nothing, and is passed over. No site is built, so tests of its pages are skipped; tests of how
-the sources are written are left out, for a slip of the hand need not be ugly.
+own, which has compiled kernels at most. Test files run until a test fails, those nearest to the
+fault first: the quick suite, and the long tests where that finds nothing. A test that fails without
+the fault as well finds nothing, and is passed over. No site is built, so tests of its pages are
+skipped; how the sources are written is not tested, for a slip of the hand need not be ugly.
 """
 
 import argparse
@@ -21,10 +21,13 @@ import json
 import os
 from pathlib import Path
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
+
+from ane_book.device import cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = tomllib.loads(Path(__file__).with_name("faults.toml").read_text("utf-8"))
@@ -63,6 +66,8 @@ def checkout(fault: dict | None = None) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "checkout"
         git("worktree", "add", "--quiet", "--detach", str(root), "HEAD")
+        if (kernels := cache_folder() / "kernels").is_dir():  # of these sources, by their names
+            shutil.copytree(kernels, Path(folder) / "cache" / "kernels")
         try:
             if fault:
                 sound = (root / fault["file"]).read_text("utf-8")
@@ -127,26 +132,30 @@ def main() -> int:
                 name = running[done]
                 known[name] = row = done.result()
                 print(f"{name:32}{row['found by'] or 'NOTHING':9}{row['test'] or ''}", flush=True)
+                write(known)
             with checkout() as root:
                 passed_over |= {*failing(root, *sorted({known[n]["test"] for n in todo} - {None}))}
             todo = [name for name in todo if known[name]["test"] in passed_over]
+    record = write(known)
+    print_table(record)
+    return 1 if record["found by"]["nothing"] else 0
+
+
+def write(known: dict) -> dict:
+    """Write the record of what is known of the faults, in their order."""
     rows = {name: known[name] for name in FAULTS if name in known}
-    RECORD.write_text(json.dumps(summary(rows), indent=1, ensure_ascii=False) + "\n")
-    print_table(rows)
-    return 0 if all(row["found by"] for row in rows.values()) else 1
-
-
-def summary(rows: dict) -> dict:
     found = [row["found by"] for row in rows.values()]
     counts = {suite: found.count(suite) for suite in SUITES} | {"nothing": found.count(None)}
-    return {"faults of": len(FAULTS), "found by": counts, "faults": rows}
+    record = {"seeded": len(rows), "found by": counts, "faults": rows}
+    RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    return record
 
 
-def print_table(rows: dict) -> None:
-    for name, row in rows.items():
+def print_table(record: dict) -> None:
+    for name, row in record["faults"].items():
         after = f" after {row['files before']} files" if row.get("files before") else ""
         print(f"{name:32}{row['from']:10}{row['found by'] or 'NOT FOUND':10}{row['test']}{after}")
-    print(f"{summary(rows)['found by']}; written: research/measurements/{RECORD.name}")
+    print(f"{record['found by']}; written: research/measurements/{RECORD.name}")
 
 
 if __name__ == "__main__":
