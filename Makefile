@@ -25,7 +25,7 @@ $(shell mkdir -p "$(HOME)")
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all unit site conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz machines bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book test test-all unit site conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -75,6 +75,9 @@ serve-fuzz: $(INSTALLED) ## send the server N requests made of its OpenAPI docum
 
 machines: $(INSTALLED) ## run the two commands' quick parts on other kinds of machine (an hour); KINDS names some
 	$(BIN)/python tests/machines.py $(KINDS)
+
+mutations: $(INSTALLED) ## seed 40 faults, one at a time, and see which suite finds each (an hour)
+	$(BIN)/python tests/mutations/run.py --jobs $(WORKERS)
 
 bench: $(INSTALLED) ## run each benchmark and print its table
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -114,6 +114,14 @@ def test_the_command_verifies(copy):
     assert "has no manifest.json" in refused("inspect", "--verify", weights.parent)
 
 
+def test_a_manifest_that_says_something_else_is_told(copy):
+    """Of what it says all is in order, but it is not what was written."""
+    fields = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps(fields | {"name": "another"}))
+    with pytest.raises(InvalidBundle, match=r"not as it was written: manifest\.json"):
+        Bundle.open(copy).verify()
+
+
 # --- names that lead elsewhere
 
 

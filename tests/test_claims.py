@@ -49,6 +49,11 @@ class TestRegistry:
         assert "(conflicting: sbryngelson/ANEForge" in note
         assert note.endswith("against: videlalvaro/ane-book)")
 
+    def test_every_side_is_told_whatever_the_grade(self):
+        for claim in claims.load().values():
+            told = [one.name for one in (*claim.support, *claim.against)]
+            assert all(name in claim.evidence for name in told), claim.id
+
     def test_unknown_names_are_told_with_the_nearest(self):
         with pytest.raises(InvalidInput, match=r"'axis-mots'; there are axis-most"):
             claims.find("axis-mots")

@@ -6,6 +6,8 @@ The faults are planted in copies of a bundle of three shards, a layer each.
 import json
 
 from _plant import change_weight, copied, exchange, flip, inflate_eps
+from _tiny import tiny_model, write_checkpoint
+import ane_book
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.evidence.parity import EXACT, LEAST, check_parity
@@ -59,6 +61,19 @@ def test_with_its_source_a_bundle_is_held_to_pytorch_anew(sound):
     assert found.passed and found.source, str(found)
     names = [stage.name for stage in found.stages if stage.precision == "fp32"]
     assert names[0] == "embedding" and names[-1] == "whole" and names.count(SHARD) == 2
+
+
+def test_what_is_a_number_in_single_precision_alone_fails(tmp_path):
+    """What is beyond 65,504 is infinite in half precision, and then NaN."""
+    model = tiny_model("llama")
+    mlp = model.model.layers[0].mlp  # large in the middle, and after it as ever
+    mlp.up_proj.weight.mul_(1e5)
+    mlp.down_proj.weight.mul_(1e-5)
+    folder = write_checkpoint(model, tmp_path / "checkpoint")
+    bundle = ane_book.convert(str(folder), out=tmp_path / "bundle", context=32, prefill=8)
+    found = check_parity(bundle)
+    assert not found.passed and "cosine nan to PyTorch" in found.reason, found.reason
+    assert "in fp16" in found.reason and found.figures()["error_fp32"] < EXACT
 
 
 FAULTS = {
@@ -161,7 +176,6 @@ def test_another_source_is_refused(sound, tiny):
 
 def test_an_encoder_is_held_to_its_vector(tmp_path):
     from _encoders import tiny_bert, write_encoder
-    import ane_book
 
     folder = tmp_path / "bert"
     folder.mkdir()

@@ -70,3 +70,8 @@ class TestHostTables:
         mask = causal_mask(position=2, tokens=3, context=4)[0, 0] == 0
         expected = ["1100100", "1100110", "1100111"]
         assert ["".join(str(int(seen)) for seen in row) for row in mask] == expected
+
+    def test_a_window_counts_the_token_itself(self):
+        mask = causal_mask(position=3, tokens=2, context=4, window=2)[0, 0] == 0
+        expected = ["001010", "000011"]
+        assert ["".join(str(int(seen)) for seen in row) for row in mask] == expected

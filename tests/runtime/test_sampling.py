@@ -36,6 +36,12 @@ class TestSampling:
             np.testing.assert_array_equal(np.isneginf(ours), np.isneginf(theirs))
             np.testing.assert_array_equal(ours, theirs)
 
+    def test_top_p_stops_where_it_is_reached(self):
+        """Of four tokens alike, with exactly a quarter each, no more are left than reach p."""
+        for kept in (1, 2, 3):
+            found = filter_logits(np.zeros(4, np.float32), top_p=kept / 4)
+            assert np.isfinite(found).sum() == kept
+
     def test_draws_with_the_probabilities(self):
         probabilities = np.array([0.5, 0.25, 0.125, 0.0625, 0.0625])
         logits = np.log(probabilities).astype(np.float32)

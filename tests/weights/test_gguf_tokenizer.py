@@ -40,6 +40,13 @@ def test_gguf_tokenizer_equals_transformers_qwen2(text):
     assert ours.encode(text).ids == theirs(text)["input_ids"]
 
 
+@pytest.mark.parametrize(("end", "stops"), [("<|im_end|>", (0, 2)), ("", (0,))])
+def test_gguf_tokenizer_ends_an_answer_where_its_template_does(end, stops):
+    """Base models that were converted for chat do not declare <|im_end|>."""
+    metadata = chatml_metadata() | {"tokenizer.chat_template": "{{ messages }}" + end}
+    assert from_gguf(metadata, 257, "here").eos_token_ids == stops
+
+
 def test_gguf_tokenizer_adds_the_first_token_when_trained_with_it(tmp_path):
     metadata = chatml_metadata(add_bos_token=True)
     tokenizer = Tokenizer.from_str(from_gguf(metadata, 257, "here").json)

@@ -124,6 +124,11 @@ class TestWork:
         assert found.packed_bytes == sum(program.bytes for program in planned.shards)
         assert found.plain_bytes == sum(program.bytes for program in planned.head)
 
+    @pytest.mark.parametrize("quant", ["int4-channel", "lut8"])
+    def test_what_takes_longer_than_its_bytes_is_packed(self, quant):
+        found = work(quant=quant)
+        assert found.packed_bytes > found.plain_bytes == 0
+
     def test_the_cache_grows_with_the_context(self):
         assert work(context=2048).cache_bytes == 4 * work().cache_bytes
 
