@@ -133,13 +133,15 @@ class Machines:
             other = self._clone("usual", Way(), {}) if way.beside else None
             variables = self._environment(name, way)
             for word, command in self._commands(way).items():
+                for folder in filter(None, (clone, other)):
+                    if word == "book":
+                        shutil.rmtree(folder / "_build", ignore_errors=True)
+                rest = (way, variables, self._limit)
                 with ThreadPoolExecutor() as pool:
-                    every = []
-                    for folder in filter(None, (clone, other)):
-                        if word == "book":
-                            shutil.rmtree(folder / "_build", ignore_errors=True)
-                        every.append(pool.submit(run, command, folder, way, variables, self._limit))
-                    seconds[word] = max(one.result() for one in every)
+                    beside = pool.submit(run, command, other, *rest) if other else None
+                    seconds[word] = run(command, clone, *rest)
+                    if beside:
+                        seconds[word] = max(seconds[word], beside.result())
 
     def _commands(self, way: Way) -> dict[str, list[str]]:
         """The two, or their quick parts: word -> command."""
@@ -230,8 +232,8 @@ one, and runs the two commands on each: quick parts of them, or `make book` and 
 {chr(10).join(rows)}
 
 Every run began with an empty HOME. A kind with minutes of set-up was set up on that kind of machine
-too, in a clone of its own; the others share one, which "this machine as it is" set up. The machine
-had other work meanwhile: the minutes say what a run asked for, and nothing of speed.
+too, in a clone of its own, or an environment that had been was renewed; the others share one, which
+"this machine as it is" set up. The machine had other work meanwhile: minutes say nothing of speed.
 
 The quick part of `make book` is these pages:
 
@@ -270,6 +272,7 @@ def main() -> int:
     names = options.names or [*KINDS]
     if unknown := [name for name in names if name not in KINDS]:
         parser.error(f"no kind of machine is called {unknown[0]!r}; there are {', '.join(KINDS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun ends with this
     rows = []
     with ExitStack() as stack:
         folder = options.folder or stack.enter_context(temporary_folder())
