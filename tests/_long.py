@@ -5,6 +5,7 @@ it has all of a page or none, for a page is visited once.
 """
 
 import argparse
+from collections.abc import Iterable
 import os
 import re
 
@@ -23,6 +24,11 @@ def turn(text: str) -> tuple[int, int]:
     if text == "none" or 1 <= part <= parts:
         return part, parts
     raise argparse.ArgumentTypeError(f"{text!r} is neither none nor all nor K/N with 1 <= K <= N")
+
+
+def long_but(cases: Iterable, *quick) -> list:
+    """Parameters of a test, all long but the quick ones."""
+    return [pytest.param(case, marks=() if case in quick else pytest.mark.long) for case in cases]
 
 
 def pytest_addoption(parser):

@@ -46,7 +46,6 @@ def build(root: Path, *flags: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.long
 def test_a_page_that_fails_fails_the_build_each_time_and_takes_no_other_with_it(tmp_path):
     """One raises in a hidden cell, one ends its kernel; both run again until they are mended."""
     small_book(tmp_path, "print('whole')")
@@ -135,7 +134,6 @@ print("met:", Path("{other}").exists())
     assert [_printed(page) for page in alone] == ["met: False\n"] * 2
 
 
-@pytest.mark.long
 def test_dead_links_fail_the_build_and_are_told_by_page_and_line(tmp_path):
     """Under the flags of .ci/run: to a page, a place in one, by a role, to a term, to a picture."""
     dead = "[a](gone.md)", "[b](#gone)", "{ref}`gone`", "{term}`gone`", "![c](gone.png)"

@@ -13,6 +13,7 @@ import tracemalloc
 
 from _command import ane_book as command
 from _command import refused
+from _long import long_but
 import ane_book
 from ane_book.bundle import Bundle, Manifest
 from ane_book.bundle.parts import called
@@ -75,6 +76,9 @@ def unlike_files(bundle: Bundle) -> list[str]:
     return [*kept, "manifest.json"]
 
 
+@pytest.mark.parametrize(
+    "copy", long_but([{}, CUT], {}), ids=["layers", "projections"], indirect=True
+)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_to_any_file_is_told(copy, damage):
     """One clean error, or a payload that no header tells about; `verify` names the file always."""
@@ -243,6 +247,9 @@ def damaged(text: str, rng: Random) -> bytes:
     return json.dumps(fields).encode()
 
 
+@pytest.mark.parametrize(
+    "copy", long_but([{}, CUT], {}), ids=["layers", "projections"], indirect=True
+)
 def test_wild_manifests_are_refused_in_one_sentence(copy):
     """Nothing but our errors, and little memory, whatever the manifest says.
 

@@ -10,6 +10,7 @@ import time
 import tracemalloc
 
 from _command import processes
+from _long import long_but
 from _tiny import TINY
 import ane_book
 from ane_book.bundle import Bundle, Recipe
@@ -48,18 +49,20 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return ((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min()
 
 
-#: Every family whole; the boundaries between shards know nothing of families.
-PAIRS = [(family, "1GB") for family in TINY] + [("llama", ONE_LAYER_EACH)]
+#: Every family whole; the boundaries between shards know nothing of families. Quick is one cache of
+#: each, in turn, but of those that test_models.py and test_partitions.py have in bundles.
+SHARDED = [(family, "1GB") for family in TINY] + [("llama", ONE_LAYER_EACH)]
+PAIRS = [(*one, kv) for one in SHARDED for kv in ("state", "host")]
+ELSEWHERE = {"gemma3_text", "hunyuan_v1_dense", "phi3", "qwen3"}
+IN_TURN = {pair for i, pair in enumerate(PAIRS) if i % 4 in (0, 3) and pair[0] not in ELSEWHERE}
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids=[*TINY, "llama-in-one-layer-shards"])
-def family(request):
-    return request.param
-
-
-@pytest.fixture(scope="module", params=["state", "host"])
-def pair(request, tiny_bundle, family):
-    return tiny_bundle(family[0], kv=request.param, shard_limit=family[1])
+@pytest.fixture(
+    scope="module", params=long_but(PAIRS, *IN_TURN), ids=lambda p: "-".join(map(str, p))
+)
+def pair(request, tiny_bundle):
+    family, limit, kv = request.param
+    return tiny_bundle(family, kv=kv, shard_limit=limit)
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +234,7 @@ class TestWholeOrNotAtAll:
         forced = ane_book.convert(str(folder), **arguments | {"context": 64}, force=True)
         assert forced.recipe.context == 64
 
-    @pytest.mark.parametrize("seconds", [0.0, 0.3, 0.8, 1.5])
+    @pytest.mark.parametrize("seconds", long_but([0.0, 0.3, 0.8, 1.5], 0.3))
     def test_killed_at_any_moment_it_leaves_nothing_that_loads_and_goes_on(
         self, tiny, tmp_path, seconds
     ):

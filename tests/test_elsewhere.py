@@ -4,9 +4,12 @@ from pathlib import Path
 import subprocess
 import sys
 
+import pytest
+
 RUN = Path(__file__).parent / "elsewhere" / "run.py"
 
 
+@pytest.mark.long
 def test_notebooks_run_from_the_wheel():
     """One that reads records of every kind, and one that reads reports and scripts."""
     names = ["09-experiment-index", "on-a-mac"]

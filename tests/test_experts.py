@@ -1,10 +1,12 @@
 """Experts as programs: the host calls those that a token chose, and the result is the same."""
 
 from functools import partial
+from itertools import product
 import json
 from pathlib import Path
 import shutil
 
+from _long import long_but
 from _taggers import SIZES, tiny_tagger, write_tagger
 import ane_book
 from ane_book.bundle import Bundle, Manifest
@@ -56,10 +58,12 @@ def chosen_by(model, ids) -> set[tuple[int, int]]:
 
 
 class TestScores:
-    @pytest.mark.parametrize("strategy", APART)
-    @pytest.mark.parametrize("size", SIZES)
-    def test_are_those_of_all_experts_in_the_graph(self, tagger, size, strategy):
+    @pytest.mark.parametrize(
+        "how", long_but(product(SIZES, APART), ("usual", "dispatch"), ("narrow", "functions"))
+    )
+    def test_are_those_of_all_experts_in_the_graph(self, tagger, how):
         """Below, at and above the band; and those of `transformers`."""
+        size, strategy = how
         model, bundle = tagger(size, experts=strategy)
         dense, apart = (Tagger(b, "fp32") for b in (tagger(size, experts="dense")[1], bundle))
         half = Tagger(bundle)
@@ -257,9 +261,11 @@ class TestDamage:
 
 
 class TestConversion:
-    @pytest.mark.parametrize("strategy", APART)
-    @pytest.mark.parametrize("step", ["layer 2", "head"])
-    def test_goes_on_where_it_stopped(self, tagger, tmp_path, step, strategy):
+    @pytest.mark.parametrize(
+        "where", long_but(product(("layer 2", "head"), APART), ("layer 2", "functions"))
+    )
+    def test_goes_on_where_it_stopped(self, tagger, tmp_path, where):
+        step, strategy = where
         expected = tagger("narrow", experts=strategy)[1]
         folder = write_tagger(tiny_tagger("narrow"), tmp_path / "model")
         convert = partial(ane_book.convert, str(folder), tmp_path / "b", context=64)
@@ -272,7 +278,10 @@ class TestConversion:
             convert(experts=strategy, progress=stop)
         assert convert(experts=strategy).manifest.files == expected.manifest.files
 
-    @pytest.mark.parametrize(("quant", "least"), [("int8", 0.999), ("lut4-g8", 0.9)])
+    @pytest.mark.parametrize(
+        ("quant", "least"),
+        [("int8", 0.999), pytest.param("lut4-g8", 0.9, marks=pytest.mark.long)],
+    )
     def test_of_experts_quantised(self, tagger, quant, least):
         """As in one graph: the quality that the scheme leaves; the bytes that were planned."""
         model, bundle = tagger("usual", experts="functions", quant=quant)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("minilm")]
+pytestmark = pytest.mark.xdist_group("minilm")
 
 ODD = ["", " ", "a", "🦜 ü 日本語", "no\nline\tis\x00left", "lighthouse " * 400, "word" * 5000]
 
@@ -26,6 +26,7 @@ def expected(texts):
         return Transformers().embed(texts)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::ane_book.errors.TextCut")  # both cut long texts alike
 @pytest.mark.parametrize(("precision", "least"), [("fp32", 0.99999), ("fp16", 0.9999)])
 def test_vectors_are_those_of_transformers(texts, expected, precision, least):

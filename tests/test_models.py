@@ -1,10 +1,11 @@
 """The decoder in ANE form against `transformers`: the same weights, the same logits."""
 
-from itertools import cycle
+from itertools import cycle, product
 import json
 from math import prod
 import tomllib
 
+from _long import long_but
 from _tiny import (
     COMMON,
     TINY,
@@ -118,11 +119,14 @@ def test_half_precision_stays_close(family, variant):
     assert torch.cosine_similarity(found.float(), expected, dim=1).min() > 0.999
 
 
-@pytest.mark.parametrize(("family", "kv"), list(zip(TINY, cycle(["state", "host"]), strict=False)))
-def test_the_bundle_of_an_odd_model_gives_its_tokens(tmp_path, family, kv):
+ODD = dict(zip(TINY, cycle(["state", "host"]), strict=False))
+
+
+@pytest.mark.parametrize("family", long_but(ODD, "gemma3_text", "hunyuan_v1_dense", "phi3"))
+def test_the_bundle_of_an_odd_model_gives_its_tokens(tmp_path, family):
     model = tiny_model(family, **odd(family))
     folder = write_checkpoint(model, tmp_path / "checkpoint")
-    recipe = {"kv": kv, "context": CONTEXT, "prefill": 16, "head_rows": 100}
+    recipe = {"kv": ODD[family], "context": CONTEXT, "prefill": 16, "head_rows": 100}
     bundle = ane_book.convert(str(folder), out=tmp_path / "bundle", **recipe)
     ids = greedy(model, prompt(PROMPT), ANSWER)
     expected = model(torch.tensor([ids])).logits[0].numpy()
@@ -251,9 +255,17 @@ def test_longrope_goes_by_the_context_of_the_bundle():
     assert (long - logits(decoder_of(model), model, ids[:60], [60], 64)).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("variant", [{"kv": "state"}, {"kv": "host"}, {"partition": "projections"}])
-@pytest.mark.parametrize("family", ["phi3", "mistral"])
-def test_a_window_shorter_than_the_context_hides_what_is_before_it(tmp_path, family, variant):
+WINDOWED = [{"kv": "state"}, {"kv": "host"}, {"partition": "projections"}]
+
+
+@pytest.mark.parametrize(
+    "windowed",
+    long_but(
+        product(("phi3", "mistral"), WINDOWED), ("phi3", WINDOWED[0]), ("mistral", WINDOWED[1])
+    ),
+)
+def test_a_window_shorter_than_the_context_hides_what_is_before_it(tmp_path, windowed):
+    family, variant = windowed
     model = tiny_model(family, sliding_window=24, num_hidden_layers=2)
     folder = str(write_checkpoint(model, tmp_path / "checkpoint"))
     bundle = ane_book.convert(folder, out=tmp_path / "bundle", context=96, prefill=16, **variant)

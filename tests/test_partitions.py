@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 import shutil
 
+from _long import long_but
 from _tiny import TINY
 import ane_book
 from ane_book.bundle import Bundle, Manifest
@@ -53,7 +54,7 @@ class TestPartitions:
             logits = session.decode(found[-1])
         return found
 
-    @pytest.mark.parametrize("family", TINY)
+    @pytest.mark.parametrize("family", long_but(TINY, "gemma3_text", "phi3", "qwen3"))
     def test_projections_give_the_tokens_of_layers(self, tiny_bundle, family):
         """fp32: 20 greedy tokens, and the logits of all to within the order of a sum."""
         _, layers = tiny_bundle(family, kv="state")

@@ -4,6 +4,7 @@ from itertools import combinations, product
 
 from _command import ane_book as command
 from _command import refused
+from _long import long_but
 from _taggers import SIZES, tiny_tagger
 import ane_book
 from ane_book.conversion.plan import Plan, find_config, plan
@@ -93,12 +94,16 @@ class TestPrograms:
         ]  # fmt: skip
 
 
+WRITTEN = [*((size, "none") for size in SIZES), ("odd", "int8")]
+
+
 class TestWritten:
     """Planned, written and counted are the same numbers."""
 
     @pytest.mark.parametrize("experts", STRATEGIES)
-    @pytest.mark.parametrize(("size", "quant"), [*((s, "none") for s in SIZES), ("odd", "int8")])
-    def test_bytes_and_packages(self, tagger, size, quant, experts):
+    @pytest.mark.parametrize("how", long_but(WRITTEN, ("odd", "none"), ("odd", "int8")))
+    def test_bytes_and_packages(self, tagger, how, experts):
+        size, quant = how
         _, bundle = tagger(size, experts=experts, quant=quant)
         made = plan(bundle.config, bundle.recipe)
         files = bundle.path.glob("*.mlpackage/Data/com.apple.CoreML/weights/weight.bin")

@@ -9,6 +9,7 @@ import subprocess
 
 from _command import COMMAND, ENVIRONMENT, errors, refused, start
 from _command import ane_book as command
+from _long import long_but
 from _patience import HANGING, until
 from _taggers import TEXT, tiny_tagger, write_tagger
 from ane_book import progress
@@ -77,7 +78,7 @@ FILES = {
 
 
 class TestBytes:
-    @pytest.mark.parametrize("name", FILES)
+    @pytest.mark.parametrize("name", long_but(FILES, "signature", "marks", "bytes"))
     def test_outside_of_spans_stay_as_they_are(self, tagger, tmp_path, name):
         path, data = tagger("odd")[1].path, FILES[name]
         (file := tmp_path / "in").write_bytes(data)
@@ -170,7 +171,9 @@ class TestStreams:
             assert first and process.stdout.read().count("\n") > 10
         assert process.wait() == 0
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    @pytest.mark.parametrize(
+        "number", long_but([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], signal.SIGTERM)
+    )
     def test_a_signal_to_end_leaves_nothing_half_written(self, tagger, tmp_path, number):
         (out := tmp_path / "out").write_text("as it was")
         words = "redact", "--model", tagger("odd")[1].path, "-", "--out", out
@@ -194,8 +197,8 @@ class TestStreams:
     @pytest.mark.parametrize(
         ("line", "code", "out"),
         [
-            ('"$@" <&-', 0, b""),
-            ('"$@" < "$FILE" >&-', 0, b""),
+            pytest.param('"$@" <&-', 0, b"", marks=pytest.mark.long),
+            pytest.param('"$@" < "$FILE" >&-', 0, b"", marks=pytest.mark.long),
             ('"$@" < "$FILE" >/dev/full', 2, b""),
             ('{ "$@" < "$FILE"; echo $? >&2; } | head -c 1', 0, None),
         ],

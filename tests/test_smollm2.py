@@ -3,6 +3,8 @@
 `benchmarks/parity.py` runs 20 prompts; a few of them, as unlike as possible, are run here.
 """
 
+from functools import cache
+
 from _common import bundle, reference_model
 from ane_book.host import causal_mask
 from ane_book.mil import MLProgram
@@ -12,9 +14,7 @@ from parity import PROMPTS, compare, greedy, reference_greedy, token_ids
 import pytest
 import torch
 
-pytestmark = pytest.mark.long
-
-TOKENS = 32
+TOKENS, FEW = 32, 6
 CHOSEN = {
     "a prompt of several calls": PROMPTS[15],
     "empty system prompt": PROMPTS[17],
@@ -32,8 +32,9 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def sessions():
-    return {name: Session(bundle(**recipe), precision="fp32") for name, recipe in RECIPES.items()}
+def session():
+    """`session(name)` -> a session of a recipe, opened once."""
+    return cache(lambda name: Session(bundle(**RECIPES[name]), precision="fp32"))
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +42,26 @@ def half():
     return Session(bundle(kv="state"))
 
 
+def test_the_first_tokens_are_those_of_transformers(model, session):
+    """In short what comes next in full, for the quick tests."""
+    ids = token_ids(session("state"), PROMPTS[17])
+    with torch.inference_mode():
+        expected = reference_greedy(model, ids, FEW)
+    assert greedy(session("state"), ids, FEW) == expected and len(expected) == FEW
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("prompt", CHOSEN.values(), ids=CHOSEN)
-def test_tokens_are_those_of_transformers(model, sessions, prompt):
-    ids = token_ids(sessions["state"], prompt)
+def test_tokens_are_those_of_transformers(model, session, prompt):
+    ids = token_ids(session("state"), prompt)
     with torch.inference_mode():
         expected = reference_greedy(model, ids, TOKENS)
     assert len(expected) == TOKENS
-    for name, session in sessions.items():
-        assert greedy(session, ids, TOKENS) == expected, name
+    for name in RECIPES:
+        assert greedy(session(name), ids, TOKENS) == expected, name
 
 
+@pytest.mark.long
 def test_half_precision_agrees_under_teacher_forcing(model, half):
     ids = token_ids(half, PROMPTS[-1])  # to the end of the context
     with torch.inference_mode():
@@ -60,6 +71,7 @@ def test_half_precision_agrees_under_teacher_forcing(model, half):
     assert found["cosine"].min() >= 0.999
 
 
+@pytest.mark.long
 def test_int8_says_the_same(half):
     """Next tokens and logits along a prompt, against the fp16 weights."""
     int8, ids = Session(bundle(quant="int8")), token_ids(half, PROMPTS[0])

@@ -12,6 +12,7 @@ import sys
 import time
 
 from _command import COMMAND, ane_book, chatty_copy, refused, start
+from _long import long_but
 from _patience import HANGING, Guard
 import ane_book as library
 from ane_book.__main__ import _refuse
@@ -33,6 +34,9 @@ def shell(command: str, *arguments) -> subprocess.CompletedProcess:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONUNBUFFERED", None)
     return subprocess.run(line, capture_output=True, timeout=HANGING, env=environment)
+
+
+NO_TEXT = ['"$@" "$(printf "a\\377b")"', 'printf "a\\377b" | "$@" -']
 
 
 class TestStreams:
@@ -69,12 +73,13 @@ class TestStreams:
         done = shell(command, "run", bundle, "Hi", "--max-tokens", "25")
         assert done.stderr.endswith(b"141\n") and done.stderr.count(b"\n") == 1
 
-    def test_what_is_no_text(self, bundle):
-        for command in ('"$@" "$(printf "a\\377b")"', 'printf "a\\377b" | "$@" -'):
-            done = shell(command, "run", bundle)
-            assert done.returncode == 2 and done.stderr.count(b"\n") == 1
-            assert b"error: the prompt is not valid text at character 1" in done.stderr
+    @pytest.mark.parametrize("command", long_but(NO_TEXT, NO_TEXT[0]))
+    def test_what_is_no_text(self, bundle, command):
+        done = shell(command, "run", bundle)
+        assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+        assert b"error: the prompt is not valid text at character 1" in done.stderr
 
+    @pytest.mark.long
     def test_a_line_that_is_no_text_does_not_end_a_conversation(self, bundle, tmp_path):
         chatty = chatty_copy(bundle, tmp_path)
         done = shell('printf "a\\377b\nHi\n" | "$@"', "chat", chatty, "--max-tokens", "3")
@@ -230,11 +235,11 @@ class TestTerminal:
             assert re.fullmatch(r"1 answer, \d+ of 8192 tokens held\r\n", stats), "not stopped"
             terminal.type("/reset\n")
             terminal.until("> ")
-            for _ in range(10):  # Python misses one that comes just before it waits for a key
+            for _ in range(60):  # Python misses one that comes just before it waits for a key
                 terminal.type("\x03")
                 with suppress(subprocess.TimeoutExpired):
                     # A second one, late in the end of the first, ends it as any program.
-                    assert terminal.process.wait(timeout=10) in (130, -signal.SIGINT)
+                    assert terminal.process.wait(timeout=2) in (130, -signal.SIGINT)
                     break
             assert terminal.process.returncode is not None
 
@@ -257,7 +262,7 @@ class TestTerminal:
         kept = read_conversation(tmp_path / "state" / "ane-book" / "chat-last.json")
         assert [message.role for message in kept.messages] == ["user", "assistant"]
 
-    @pytest.mark.parametrize("saved", [True, False])
+    @pytest.mark.parametrize("saved", long_but([True, False], True))
     def test_what_is_saved_or_not_to_be_kept_is_not_kept(
         self, bundle, tmp_path, monkeypatch, saved
     ):
@@ -287,6 +292,7 @@ class TestTerminal:
             answer = read(terminal.ours).decode()
         assert not re.search(control, answer.replace("\r\n", "\n")) and "\\x" in answer
 
+    @pytest.mark.long
     def test_a_terminal_gets_a_bar(self, tiny, tmp_path):
         import pty
 

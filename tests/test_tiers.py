@@ -8,6 +8,7 @@ from pathlib import Path
 import shutil
 
 from _command import ane_book as ane_book_command
+from _long import long_but
 from _tiny import longrope, tiny_model, write_checkpoint
 from _zaya import maker
 import ane_book
@@ -28,7 +29,7 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=long_but(KINDS, "state", "host"))
 def pair(request, tiny_bundle):
     """A session over one cache, and one over three, of the same model."""
     recipe = KINDS[request.param] | {"context": CONTEXT}
@@ -159,6 +160,7 @@ class TestTokens:
 
 
 class TestMixture:
+    @pytest.mark.long
     def test_experts_and_tails_are_the_same_in_every_tier(self, tmp_path_factory):
         recipe = {"experts": "functions", "kv": "state", "context": CONTEXT}
         both = [

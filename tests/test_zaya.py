@@ -3,6 +3,7 @@
 import json
 from math import prod
 
+from _long import long_but
 from _tiny import prompt, write_checkpoint
 from _zaya import CONTEXT, PREFILL, SIZES, continued, maker, tiny_zaya
 from ane_book.conversion.plan import plan
@@ -214,7 +215,7 @@ def bundled(tmp_path_factory):
     return maker(tmp_path_factory, RECIPES, head_rows=100)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
 def test_the_bundle_gives_the_logits_and_tokens_of_transformers(bundled, size):
     """Prompt and 64 greedy tokens: each the winner of its logits, those of the whole text."""
     model, _, bundle = bundled(size)
@@ -223,7 +224,7 @@ def test_the_bundle_gives_the_logits_and_tokens_of_transformers(bundled, size):
     assert found[29:-1].argmax(axis=1).tolist() == ids[30:]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
 def test_a_prompt_cut_anywhere_gives_the_same(bundled, size):
     """What is before a cut comes out of the cache and the tails; chunks are full or padded."""
     model, _, bundle = bundled(size)
@@ -236,7 +237,7 @@ def test_a_prompt_cut_anywhere_gives_the_same(bundled, size):
         assert abs(found - expected).max() < 1e-3, cut
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
 def test_rewinding_is_exact(bundled, size):
     """To any token, however long ago it was: what it is without all that came after, and to the bit
     where the calls are the same."""
@@ -270,7 +271,7 @@ def margins(model, ids: list[int]) -> np.ndarray:
     return torch.stack(least).amin(dim=0).numpy()
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
 def test_half_precision_keeps_the_direction_of_logits(bundled, size):
     """Of tokens whose choice is clear. One between two experts may take the other one, and then
     says something else, in any arithmetic; few are so near."""
@@ -284,7 +285,7 @@ def test_half_precision_keeps_the_direction_of_logits(bundled, size):
     assert cosine[clear].min() > 0.999
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
 def test_the_plan_counts_the_tails(bundled, size):
     """What the host holds for a session, and what a call takes, to the byte."""
     *_, bundle = bundled(size)
@@ -298,7 +299,7 @@ def test_the_plan_counts_the_tails(bundled, size):
     assert "tails" in dict(planned.facts())
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", long_but(SIZES, "odd"))
 def test_parity_holds_every_program_to_pytorch(bundled, size):
     _, checkpoint, bundle = bundled(size)
     found = check_parity(bundle, checkpoint if size == "usual" else None)

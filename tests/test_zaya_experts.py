@@ -3,6 +3,7 @@
 A token takes one expert or none; the one that takes none wakes nobody.
 """
 
+from _long import long_but
 from _tiny import prompt
 from _zaya import PREFILL, SIZES, continued, maker
 import ane_book
@@ -26,7 +27,7 @@ def apart(tmp_path_factory):
     return maker(tmp_path_factory, RECIPES)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", long_but(SIZES, "usual"))
 def test_logits_and_64_greedy_tokens_are_those_of_transformers(apart, size):
     model, _, bundle = apart(size)
     ids, expected, found = continued(model, bundle)
@@ -37,7 +38,7 @@ def test_logits_and_64_greedy_tokens_are_those_of_transformers(apart, size):
     assert cosine > 0.999
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", long_but(SIZES, "usual"))
 def test_a_prompt_cut_anywhere_and_rewinding_give_the_same(apart, size):
     model, _, bundle = apart(size)
     ids = prompt(2 * PREFILL + 3)
@@ -61,7 +62,7 @@ def chosen_by(model, ids: list[int]) -> list[np.ndarray]:
     ]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", long_but(SIZES, "usual"))
 def test_a_token_calls_its_expert_alone_and_none_where_it_takes_none(apart, size):
     model, _, bundle = apart(size)
     ids, E = prompt(60), bundle.config.num_experts
@@ -84,7 +85,7 @@ def test_a_token_calls_its_expert_alone_and_none_where_it_takes_none(apart, size
     assert nobody, "some token takes no expert, or nothing is shown of those"
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", long_but(SIZES, "usual"))
 def test_parity_and_the_bytes_that_were_planned(apart, size):
     _, checkpoint, bundle = apart(size)
     found = check_parity(bundle, checkpoint)
@@ -92,6 +93,7 @@ def test_parity_and_the_bytes_that_were_planned(apart, size):
     assert written(bundle) == plan(bundle.config, bundle.recipe).packages
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("quant", ["int8", "lut4"])
 def test_convolutions_over_tokens_keep_their_bits_as_planned(apart, tmp_path, quant):
     """Matrices alone are compressed; a depthwise or grouped convolution is none."""

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from _long import long_but
 from ane_book.mil.ops import OPS
 import numpy as np
 import pytest
@@ -23,14 +24,30 @@ OWN = {
 }
 
 
-@pytest.fixture(scope="module")
-def records():
-    return run_tests([OP_TESTS], "--sample")
+#: What quick tests take of it.
+SOME = ("elementwise_binary", "linear", "normalization", "reduction", "tensor_operation")
+PARTS = {
+    "all": ([OP_TESTS], 300),
+    "some": ([f"{OP_TESTS}/iOS14/test_{name}.py" for name in SOME], 60),
+}
 
 
-def test_sample_agrees_with_apples_expected_values(records):
+@pytest.fixture(scope="module", params=long_but(PARTS, "some"))
+def sample(request):
+    """Records of some files or of all, and how many cases pass at the least."""
+    paths, least = PARTS[request.param]
+    return run_tests(paths, "--sample"), least
+
+
+@pytest.fixture
+def records(sample):
+    return sample[0]
+
+
+def test_sample_agrees_with_apples_expected_values(sample):
+    records, least = sample
     found = summary(records)["predicted"]["ops"]
-    assert found["fp32"]["passed"] > 300
+    assert found["fp32"]["passed"] > least
     assert not [(r["id"], r["why"]) for r in explained(records).get(None, [])]
     assert sum(map(failed, records)) < 0.1 * sum(kind["passed"] for kind in found.values())
 
@@ -42,6 +59,8 @@ def test_sample_would_notice_a_broken_executor(records):
     assert found["expected"][1] < 1e-4 and found["single"][1] < 1e-5
 
 
+@pytest.mark.parametrize("sample", ["all"], indirect=True)
+@pytest.mark.long
 def test_every_op_is_in_a_case_that_would_notice_or_in_a_test_of_ours(records):
     noticed = {op for record in records if record["teeth"] for op in record["ops"]}
     assert OPS.keys() - noticed == OWN.keys()
@@ -81,6 +100,7 @@ def test_nothing_survives_spoiling(value):
     assert not np.any(np.equal(wrong, value)) if isinstance(value, np.ndarray) else wrong != value
 
 
+@pytest.mark.long
 def test_a_run_that_was_cut_short_is_no_result():
     with pytest.raises(SystemExit, match="not all tests ran"):
         run_tests([f"{OP_TESTS}/iOS14/test_random.py"], "-k", "no test has this name")

@@ -5,10 +5,12 @@ experiment asks a child process with a recorded plan.
 """
 
 import importlib
+import json
 from pathlib import Path
 import re
 import sys
 
+from _long import long_but
 from _patience import HANGING
 from ane_book import claims
 from ane_book.evidence import residency
@@ -21,6 +23,9 @@ import pytest
 FOLDER = find_folder()
 NAMES = [path.stem for path in sorted(FOLDER.glob("settle_*.py"))]
 HERE = Path(__file__).parent
+
+#: Their graphs take seconds each.
+LARGE = {"settle_axis", "settle_flexible", "settle_prefill", "settle_sums", "settle_weights"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,7 +59,7 @@ def dry(name: str) -> dict:
     return run(name, ", ".join(sorted(claimed(name))), module.CASES, module.decide, dry=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", long_but(NAMES, *{*NAMES} - LARGE))
 def test_its_graphs_are_built_and_executed(name):
     found = Experiment.model_validate(dry(name))
     assert found.status == "dry run"
@@ -103,6 +108,15 @@ def test_one_is_asked_through_a_child_process(monkeypatch):
     assert all(row["CPU_AND_NE_median"] > 0 for row in found["rows"])
 
 
+def test_what_a_script_prints_is_its_result(tmp_path):
+    result = {"name": "x", "claim": "y", "status": "dry run", "verdict": "so", "rows": [{"a": 1}]}
+    script = "import sys; assert sys.argv[1:] == ['--dry-run']; print('first'); print({!r})"
+    path = tmp_path / "settle_nothing.py"
+    path.write_text(script.format(json.dumps(result)))
+    assert run_one(path, dry=True, timeout=HANGING).model_dump() == result
+
+
+@pytest.mark.long
 def test_a_script_is_run_as_a_report_runs_it():
     found = run_one(FOLDER / "settle_conv_height.py", dry=True)
     assert (found.name, found.claim, found.status) == ("conv-height", "conv-height", "dry run")

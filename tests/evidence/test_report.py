@@ -81,6 +81,7 @@ def test_with_an_engine_prediction_and_plan_stand_side_by_side(subjects, monkeyp
     assert function.figures["ane_cost"] == 1.0
 
 
+@pytest.mark.long
 def test_speed_is_taken_before_anything_loads_the_same_programs(subjects, tmp_path, monkeypatch):
     """A first load after residency's would be none."""
     gathering, done = sys.modules["ane_book.evidence.report.gather"], []
@@ -106,6 +107,7 @@ def test_speed_is_taken_before_anything_loads_the_same_programs(subjects, tmp_pa
     assert done == ["measure_speed", "measure_each", "check_parity"]
 
 
+@pytest.mark.long
 def test_first_loads_of_a_report_use_nothing_that_was_compiled_before(
     subjects, tmp_path, monkeypatch
 ):

@@ -12,6 +12,7 @@ import sys
 from _command import ane_book as command
 from _command import refused
 from _graph import nine_ops
+from _long import long_but
 from _patience import HANGING, until
 from ane_book import device, diagrams
 from ane_book.evidence.residency import bundle_level, measure, measure_each, verdict
@@ -62,6 +63,7 @@ def test_the_first_load_for_the_engine_comes_before_the_plan(resident):
     assert loads == pytest.approx((0.6, 0))
 
 
+@pytest.mark.long
 def test_a_resident_program_may_be_slower_than_the_cpu_and_that_is_said(package, resident):
     found = measured(package, "slow", soak=1)
     assert found.verdict == "resident" and found.figures["speed_to_cpu"] == 0.25
@@ -143,6 +145,46 @@ def test_numbers_are_judged_before_the_plan(tmp_path):
     assert found == ["numbers", "elsewhere"]
 
 
+SOAKED = {
+    "nothing": ("resident", {}),
+    "slower": ("resident", {"seconds": 0.08}),
+    "no number": ("numbers", {"wrong": np.nan}),
+    "the CPU's": ("silent", {"seconds": 0.02, "share": 0.0}),
+    "its results to the bit, in another time": ("resident", {"share": 0.0}),
+    "its speed with other results": ("resident", {"seconds": 0.02}),
+    "memory": ("leaking", {"grown": 33 << 20}),
+    "memory before its first fifth is over": ("resident", {"begun": 99 << 20}),
+    "numbers, in the end": ("drifting", {"late": -1.0}),
+}
+
+
+@pytest.mark.parametrize(("expected", "given"), SOAKED.values(), ids=SOAKED)
+def test_results_times_and_memory_are_judged(tmp_path, expected, given):
+    """What the children below leave, written here."""
+    right = np.arange(1.0, 9.0)
+    mine = right * (1 + given.get("share", 0.001)) * given.get("wrong", 1.0)
+    for name, output in (("CPU_ONLY", right), ("CPU_AND_NE", mine)):
+        np.savez(tmp_path / f"{name}.npz", y=output)
+    np.savez(tmp_path / "soak.npz", y=mine * given.get("late", 1.0))
+    op = PlannedOp("c", "conv", "ane", ("cpu", "ane"), 1.0)
+    events = [{"step": "plan", "ops": [op.fields()]}]
+    times = {"CPU_ONLY": 0.02, "CPU_AND_NE": given.get("seconds", 0.01)}
+    events += [
+        {"step": "predicted", "units": units, "first": seconds, "median": seconds}
+        for units, seconds in times.items()
+    ]
+    held = [(1 << 30) - given.get("begun", 0), *[1 << 30] * 4]
+    held[-1] += given.get("grown", 0)
+    events += [
+        {"step": "soak", "done": 25 * (i + 1), "resident": bytes_} for i, bytes_ in enumerate(held)
+    ]
+    outcome = Outcome("exit", 0, [*events, {"step": "done"}])
+    found = judge(outcome, tmp_path, "CPU_AND_NE", {"y": right}, "given")
+    assert found.verdict == expected, found.reason
+    slower = given is SOAKED["slower"][1]
+    assert slower == found.reason.endswith("; the CPU alone is 4 times as fast")
+
+
 def test_docstring_and_figure_have_the_verdicts_in_the_order_of_the_code():
     words = re.findall(r"^    ([a-z]+)  ", verdict.__doc__, re.M)
     assert words[-2:] == ["resident", "unmeasured"]
@@ -171,7 +213,7 @@ VERDICTS = {
 }
 
 
-@pytest.mark.parametrize("mode", VERDICTS)
+@pytest.mark.parametrize("mode", long_but(VERDICTS, "crash", "hang", "refuse", "quit", "drift"))
 def test_each_way_to_fail_has_its_own_verdict(package, mode):
     found = measured(package, mode, **({"timeout": 3.0} if mode == "hang" else {}))
     expected, reason = VERDICTS[mode]

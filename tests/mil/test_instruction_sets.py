@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 from _calls import build, run
+from _long import long_but
 from ane_book.mil.kernels import native
 from ane_book.mil.kernels.native.ops import Rounding
 import pytest
@@ -37,7 +38,7 @@ LEVELS = ["", "AVX2", "AVX512"]
 AS_ONE, AS_OPS, SPELLED_OUT = Rounding
 
 
-@pytest.fixture(scope="module", params=BUILDS)
+@pytest.fixture(scope="module", params=long_but(BUILDS, "AVX2", "sanitized plain", "NEON"))
 def program(request, tmp_path_factory) -> list[str]:
     """The command that runs calls of kernels made for an instruction set."""
     level, command = BUILDS[request.param]
@@ -179,6 +180,7 @@ def test_attention(program, dtype, rows, depth, rounding, scale):
     assert torch.allclose(found.double(), expected, rtol=exactness, atol=exactness)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [[HERE, "-march=x86-64"], [ARM], ["clang"]], ids=str)
 def test_no_value_is_converted_alone(command, tmp_path):
     """Compilers make a call, or one instruction a value, of a half that stands alone."""
@@ -194,7 +196,11 @@ def test_no_value_is_converted_alone(command, tmp_path):
 
 @pytest.mark.parametrize(
     "name, torch_has, by_torch",
-    [("AVX2", "avx2", False), ("plain", "default", False), ("plain", "avx2", True)],
+    [
+        pytest.param("AVX2", "avx2", False, marks=pytest.mark.long),
+        ("plain", "default", False),
+        ("plain", "avx2", True),
+    ],
 )
 def test_status_says_which_instructions(name, torch_has, by_torch):
     """What `ane-book doctor` shows; torch multiplies where its vectors are wider."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 
+from _long import long_but
 from _patience import HANGING
 from ane_book.mil import MLProgram
 from ane_book.mil.kernels import native
@@ -139,7 +140,7 @@ def test_eight_on_one_program_get_the_answers_of_one(set_threads, tiny_bundle, p
 
 @needs_compiler
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.parametrize("count", [4, 16])
+@pytest.mark.parametrize("count", long_but([4, 16], 4))
 def test_forked_children_have_helpers_of_their_own(count):
     """While threads of the parent are inside kernels; with so many threads on any machine."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

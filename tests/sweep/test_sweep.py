@@ -6,6 +6,7 @@ import json
 import _against
 from _against import EXACT, compare, judge
 from _cases import FAMILIES, SHARED, draw
+from _long import long_but
 import numpy as np
 import pytest
 from sweep import summary, sweep
@@ -30,7 +31,7 @@ def test_a_case_is_the_same_whenever_it_is_drawn():
     assert {draw(0, i).family for i in range(ROUND)} == set(FAMILIES)
 
 
-@pytest.mark.parametrize("family", ["hunyuan_v1_dense", "phi3"])
+@pytest.mark.parametrize("family", long_but(["hunyuan_v1_dense", "phi3"], "phi3"))
 def test_odd_checkpoints_are_right(tmp_path, family):
     found = judge(short(case(family, scaling="longrope", refused=None)), tmp_path)
     assert len(found) == 3 and {own["outcome"] for own in found} <= {"right", "tie"}, found
