@@ -2,11 +2,13 @@
 # PYTHON names the interpreter to make it with:            make book PYTHON=python3.12
 # BOOK_FLAGS goes to jupyter-book, PYTEST_FLAGS to pytest:  make test PYTEST_FLAGS="-k gguf -x"
 # NOTEBOOKS names some of them instead of all:              make elsewhere NOTEBOOKS="status on-a-mac"
+# KINDS does so of kinds of machine:                        make machines KINDS="umask no-network"
 
 PYTHON ?= python3
 BOOK_FLAGS ?=
 PYTEST_FLAGS ?=
 NOTEBOOKS ?=
+KINDS ?=
 WORKERS ?= 2
 
 BIN := .venv/bin
@@ -15,8 +17,15 @@ SITE := _build/html/index.html
 FULL_SIZE := benchmarks/full_size.py
 BENCHMARKS = $(filter-out $(FULL_SIZE),$(sort $(wildcard benchmarks/[!_]*.py)))
 
+# Who has no HOME, or one that cannot be written, as users of containers may, has one here: Jupyter,
+# pip and the library keep things in it.
+ifneq ($(shell test -d "$$HOME" && test -w "$$HOME" && echo yes),yes)
+export HOME := $(CURDIR)/build/home
+$(shell mkdir -p "$(HOME)")
+endif
+
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all unit site conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book test test-all unit site conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -63,6 +72,9 @@ sweep: $(INSTALLED) ## convert N odd checkpoints, 300 by default, and hold 8 run
 
 serve-fuzz: $(INSTALLED) ## send the server N requests made of its OpenAPI document, 2,000 by default
 	SERVE_EXAMPLES=$(or $(N),2000) $(BIN)/pytest -q tests/serve/test_schema.py
+
+machines: $(INSTALLED) ## run the two commands' quick parts on other kinds of machine (an hour); KINDS names some
+	$(BIN)/python tests/machines.py $(KINDS)
 
 mutations: $(INSTALLED) ## seed 40 faults, one at a time, and see which suite finds each (an hour)
 	$(BIN)/python tests/mutations/run.py --jobs $(WORKERS)

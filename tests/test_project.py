@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 import importlib.metadata
 import json
+import os
 from pathlib import Path
 import re
 import shutil
@@ -162,6 +163,16 @@ def test_what_is_installed_is_what_is_pinned():
     assert not others, "mend constraints.txt, or install under it with `make`"
 
 
+def test_what_is_pinned_takes_every_python_of_pyproject():
+    """Its first patch too: Debian 12 has 3.11.2, and soupsieve 3 wants 3.11.5.
+
+    Its 3.0 and 3.0.1 do not say so, and stop at the first selector.
+    """
+    oldest = re.search(r">=([\d.]+)", PROJECT["requires-python"])[1] + ".0"
+    asked = {n: importlib.metadata.metadata(n).get("Requires-Python") or "" for n in needed()}
+    assert not {name: v for name, v in asked.items() if not SpecifierSet(v).contains(oldest)}
+
+
 @pytest.mark.skipif(not shutil.which("make"), reason="make is needed")
 @pytest.mark.parametrize("version", [(3, 10), (3, 11), (3, 12), (3, 13), (3, 14), (4, 0)])
 def test_make_takes_the_interpreters_of_pyproject(tmp_path, version):
@@ -178,6 +189,20 @@ def test_make_takes_the_interpreters_of_pyproject(tmp_path, version):
     taken = SpecifierSet(PROJECT["requires-python"]).contains("{}.{}".format(*version))
     assert (done.returncode == 0, made.exists()) == (taken, taken), done
     assert taken or "Python 3.11, 3.12 or 3.13 is needed" in done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is needed")
+@pytest.mark.parametrize("home", ["its own", None, "", "/nonexistent", __file__])
+def test_make_gives_a_home_to_who_has_none(tmp_path, home):
+    own = str(tmp_path) if home == "its own" else home
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    variables = {name: value for name, value in os.environ.items() if name != "HOME"}
+    variables |= {} if own is None else {"HOME": own}
+    (tmp_path / "show.mk").write_text('show:\n\t@echo "$$HOME"; test -w "$$HOME"\n')
+    show = ["make", "-f", "Makefile", "-f", "show.mk", "show"]
+    done = subprocess.run(show, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    given = own if home == "its own" else str(tmp_path / "build" / "home")
+    assert (done.returncode, done.stdout.strip()) == (0, given), done.stderr
 
 
 def test_python_is_held_to_the_wheels_of_coremltools():

@@ -125,6 +125,7 @@ def test_softmax_of_equal_numbers_however_large(size, value):
     torch.testing.assert_close(found, torch.full((3, size), 1 / size))
 
 
+@needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
 @pytest.mark.parametrize("size", [1, 3, 16, 40])
 def test_softmax_of_nan_is_nan(size, dtype):

@@ -1,10 +1,12 @@
 """The table of kernels: what an op got and why not others, each switched off by its name."""
 
 import json
+from pathlib import Path
 import subprocess
 import sys
 
 from _package import X, const, op, typed, write
+from ane_book import mil
 from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.evidence.inspect.planned import plan_report, planned
 from ane_book.mil import MLProgram
@@ -111,6 +113,16 @@ def test_running_and_tracing_name_the_same_op(tmp_path):
         assert str(caught.value).startswith(
             "function 'main', op 'add' ('a', operation 0 of 3) makes"
         )
+
+
+def test_to_read_a_package_takes_no_torch():
+    package = Path(mil.__file__).parent / "package"
+    files = [file.relative_to(package).with_suffix("") for file in package.rglob("*.py")]
+    names = [".".join(("ane_book.mil.package", *file.parts)) for file in files]
+    slow = "{'torch', 'coremltools'} & {*sys.modules}"
+    code = f"import sys, {', '.join(names)}\nprint(sorted({slow}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert len(names) > 10 and done.stdout == "[]\n", done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])

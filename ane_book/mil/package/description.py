@@ -21,7 +21,6 @@ from ane_book.errors import InvalidInput, InvalidType
 from ane_book.mil.package.reader import Package
 from ane_book.mil.package.values import TensorType
 import numpy as np
-import torch
 
 __all__ = ["Feature", "by_name", "features", "load_inputs", "random_inputs", "to_array"]
 
@@ -199,11 +198,9 @@ def to_array(value: object, must: str, mode: str | None = None) -> np.ndarray:
     must: the start of the message of the InvalidType that is raised for everything else.
     """
     try:
-        if isinstance(
-            value, torch.Tensor
-        ):  # numpy wants it let go of, in memory, in a dtype it has
+        if hasattr(value, "detach"):  # torch's: numpy wants it let go of, in a dtype that it has
             value = value.detach().cpu()
-            value = value.float() if value.dtype == torch.bfloat16 else value
+            value = value.float() if str(value.dtype) == "torch.bfloat16" else value
         elif mode and hasattr(value, "convert"):
             value = value.convert(mode)
         array = np.asarray(value)

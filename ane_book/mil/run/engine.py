@@ -13,7 +13,6 @@ The claims, for and against, are `sum-most` and `non-finite` of `ane_book.claims
 
 from collections.abc import Callable
 
-from ane_book.claims import find
 from ane_book.mil.package.function import Operation
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ SUMS = frozenset(["conv", "conv_transpose", "linear", "matmul", "einsum"]) | fro
     ["reduce_mean", "reduce_sum", "reduce_sum_square"]
 )
 STEP = 2.0**-16
+LOST = 32_768  # a sum of this size is infinite; the value of the claim `sum-most`
 LARGEST = torch.finfo(torch.float16).max
 
 
@@ -46,7 +46,7 @@ def _summed(y: Tensor, terms: float) -> Tensor:
     """A sum, or the mean of terms, in float32 -> as an accumulator of 16 bits before and after the
     point gives it, in half precision."""
     fixed = (y / STEP).round() * STEP
-    lost = y.abs() * terms >= find("sum-most").value
+    lost = y.abs() * terms >= LOST
     return torch.where(lost, y.sign() * torch.inf, fixed).half()
 
 
