@@ -158,6 +158,17 @@ Three, as exercise “Count (easy)” says.
     assert to_notebooks.plain(text, to_notebooks.named(text), {"one"}) == plain
 
 
+@each_page
+def test_terms_are_in_the_glossary(page):
+    """Sphinx warns of one that is not, after the minutes in which all pages run."""
+    glossary = (ROOT / "book" / "glossary.md").read_text("utf-8")
+    lines = glossary.partition("{glossary}")[2].splitlines()
+    terms = {line.strip("`").lower() for line in lines if re.match(r"\S", line)}
+    text = (ROOT / "book" / f"{page}.md").read_text("utf-8")
+    used = re.findall(r"\{term\}`(?:[^`<]*<)?([^`>]+)>?`", text)
+    assert not [term for term in used if term.lower() not in terms]
+
+
 @each_notebook
 def test_notebook_has_no_outputs(page):
     notebook = nbformat.read(ROOT / "notebooks" / f"{page}.ipynb", as_version=4)
