@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import book_ext
 import nbformat
@@ -72,16 +71,6 @@ def test_a_page_that_fails_fails_the_build_each_time_and_takes_no_other_with_it(
     result = build(tmp_path)
     assert result.returncode == 0, result.stderr
     assert "failed-page" not in (site / "raises.html").read_text()
-
-
-@pytest.mark.parametrize(("error", "code"), [(None, 1), (KeyError(), 0)], ids=["alone", "beside"])
-def test_a_page_that_failed_is_exit_code_1(error, code):
-    """Where the build itself has failed, Sphinx has a code for that."""
-    failure = run_pages.Failure("raises.md", 1, 9, "AssertionError", "Traceback")
-    environment = SimpleNamespace(failed_pages={"raises": failure})
-    app = SimpleNamespace(builder=SimpleNamespace(env=environment), statuscode=0)
-    run_pages.list_failures(app, error)
-    assert app.statuscode == code
 
 
 def _notebook(folder: Path, name: str, code: str) -> tuple:
