@@ -100,3 +100,21 @@ def test_tokens_are_those_of_transformers(page, source):
         ids = page.tokenizer.encode(text)
         found = page.generate(page.in_torch, ids, most=12)
         assert found == original.greedy(model, ids, len(found)), prompt
+        assert len(found) <= 12
+        assert len(found) == 12 or found[-1] == source.tokenizer().eos_token_ids[0]
+
+
+def test_the_norm_is_that_of_any_size(page):
+    """Values so large that squares overflow in half precision, and so small that they vanish."""
+    torch.manual_seed(0)
+    shape = torch.randn(1, 64, 1, 8)
+    for largest in (0.0, 2.0**-10, 2.0**-6, 1.0, 300.0, 60_000.0):
+        x = (shape * largest / shape.abs().max()).half()
+        exact = x.double() * torch.rsqrt((x.double() ** 2).mean(1, keepdim=True) + 1e-5)
+        assert torch.allclose(page.normalize(x, 1, 1e-5).double(), exact, rtol=5e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("prompt", [[], [1] * 257])
+def test_a_prompt_that_does_not_fit_is_refused(page, prompt):
+    with pytest.raises(AssertionError, match="a prompt of 1 to CONTEXT tokens"):
+        page.generate(page.in_torch, prompt)
