@@ -38,10 +38,10 @@ book: $(INSTALLED) ## run every chapter and render the book
 # of a file go to one worker, which makes what they share once; files are begun in order.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: book ## build the book, then test the library and the site by the quick tests
+test: book ## build the book, then test the library and the site with the quick tests
 	$(PYTEST) $(PYTEST_FLAGS)
 
-test-all: book ## the same by the long tests as well: each page on each screen, whole sweeps
+test-all: book ## the same with the long tests too
 	$(PYTEST) --long all $(PYTEST_FLAGS)
 
 unit: $(INSTALLED) ## test the library alone, quickly: no book is built, no site is looked at

@@ -13,7 +13,7 @@ import pytest
 
 LEFT_OUT = pytest.StashKey[int]()
 RUN = (
-    "run them with `make test-all` or --long all, in N turns with --long K/N, one by its full name"
+    "`make test-all` or --long all runs them, --long 1/5 a fifth, and one named in full always runs"
 )
 
 
@@ -23,7 +23,7 @@ def turn(text: str) -> tuple[int, int]:
     part, parts = map(int, match.groups()) if match else (0, 0)
     if text == "none" or 1 <= part <= parts:
         return part, parts
-    raise argparse.ArgumentTypeError(f"{text!r} is neither none nor all nor K/N with 1 <= K <= N")
+    raise argparse.ArgumentTypeError(f"{text!r} is neither none nor all nor K/N, such as 2/5")
 
 
 def long_but(cases: Iterable, *quick) -> list:

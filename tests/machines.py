@@ -221,19 +221,21 @@ def page(record: dict) -> str:
     words = {"holds": "hold", "fails": "fail", "not tried": "could not be tried"}
     counts = ", ".join(f"{results.count(one)} {word}" for one, word in words.items())
     tests, pages = ("\n".join(f"- `{one}`" for one in record[key]) for key in ("tests", "pages"))
-    return f"""# Where the two commands hold
+    return f"""# Where `make book` and `make test` hold
 
 `make machines` writes this page, of `measurements/machines.json`. It makes kinds of machine out of
-one, and runs the two commands on each: quick parts of them, or `make book` and `make test` whole.
+one, and runs the two commands on each. "Quick parts" are a few pages and a dozen files of tests,
+listed below; "whole" are the two commands as they are.
 
-- the machine: {record["machine"]}
+- the machine: {record["machine"]}; no Mac, no ARM and no Windows took part
 - of {len(results)} kinds, {counts}
 
 {chr(10).join(rows)}
 
 Every run began with an empty HOME. A kind with minutes of set-up was set up on that kind of machine
-too, in a clone of its own, or an environment that had been was renewed; the others share one, which
-"this machine as it is" set up. The machine had other work meanwhile: minutes say nothing of speed.
+too, in a clone of its own; "renewed" is an environment of an older commit that was brought up to
+date. The others share one, which "this machine as it is" set up. The machine had other work
+meanwhile: minutes say nothing of speed.
 
 The quick part of `make book` is these pages:
 
