@@ -51,7 +51,7 @@ def test_a_failing_test_becomes_a_line(tmp_path):
         ("echo ERROR: no matching distribution >&2; echo done", "ERROR: no matching distribution"),
         ("echo 'NameError: one'; echo 'OSError: two'; echo; echo bye", "OSError: two"),
         ("echo first; echo; echo last", "last"),
-        ("true", r"make: \*\*\* \[Makefile:2: all\] Error 1"),
+        ("true", r"make(\[\d+\])?: \*\*\* \[Makefile:2: all\] Error 1"),
     ],
 )
 def test_a_failing_make_becomes_a_line(tmp_path, line, why):

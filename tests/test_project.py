@@ -196,7 +196,8 @@ def test_make_takes_the_interpreters_of_pyproject(tmp_path, version):
 def test_make_gives_a_home_to_who_has_none(tmp_path, home):
     own = str(tmp_path) if home == "its own" else home
     shutil.copy(ROOT / "Makefile", tmp_path)
-    variables = {name: value for name, value in os.environ.items() if name != "HOME"}
+    of_make = {"HOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}  # the tests themselves run in a `make`
+    variables = {name: value for name, value in os.environ.items() if name not in of_make}
     variables |= {} if own is None else {"HOME": own}
     (tmp_path / "show.mk").write_text('show:\n\t@echo "$$HOME"; test -w "$$HOME"\n')
     show = ["make", "-f", "Makefile", "-f", "show.mk", "show"]

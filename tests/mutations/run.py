@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from datetime import UTC, datetime
 import json
 import os
 from pathlib import Path
@@ -106,8 +105,8 @@ def tried(name: str, passed_over: set[str]) -> dict:
     """What finds a fault: suite, test, and how many files were looked through before."""
     fault, left = FAULTS[name], [f"--deselect={test}" for test in sorted(passed_over)]
     row = {"file": fault["file"], "goes wrong": fault["goes_wrong"], "from": fault["from"]}
-    row |= {"date": datetime.now(UTC).date().isoformat()}
-    row |= {"commit": git("rev-parse", "--short=8", "HEAD"), "found by": None, "test": None}
+    day, commit = git("log", "-1", "--format=%cs %h", "--abbrev=8").split()
+    row |= {"date": day, "commit": commit, "found by": None, "test": None}
     with checkout(fault) as root:
         files = ordered(fault, root)
         for suite, options in SUITES.items():
