@@ -59,7 +59,7 @@ elsewhere: $(INSTALLED) ## run every notebook from a wheel, in an empty folder e
 onnx-nodes: $(INSTALLED) ## convert ONNX's own node tests and run them on the executor (some minutes)
 	$(BIN)/python tests/onnx_graph/nodes.py --workers $(WORKERS)
 
-onnx-field: $(INSTALLED) ## export architectures of transformers, convert them and run them on the executor (half an hour)
+onnx-field: $(INSTALLED) ## export architectures of transformers, convert them and run them on the executor (an hour)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[field]"
 	$(BIN)/python tests/onnx_graph/field.py
 
@@ -82,7 +82,7 @@ mutations: $(INSTALLED) ## seed 40 faults, one at a time, and see which suite fi
 bench: $(INSTALLED) ## run each benchmark and print its table
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-train: train-$(or $(MODEL),privacy-filter-small) ## train MODEL anew, a small one, on one core, and measure it (half an hour)
+train: train-$(or $(MODEL),privacy-filter-small) ## train MODEL anew, a small one, on one core, and measure it (an hour)
 
 train-privacy-filter-small: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train]"

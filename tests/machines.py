@@ -16,9 +16,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 import json
 import os
 from pathlib import Path
+import platform
 import re
 import shutil
 import signal
@@ -133,13 +135,13 @@ class Machines:
             other = self._clone("usual", Way(), {}) if way.beside else None
             variables = self._environment(name, way)
             for word, command in self._commands(way).items():
-                for folder in filter(None, (clone, other)):
-                    if word == "book":
+                if word == "book":
+                    for folder in filter(None, (clone, other)):
                         shutil.rmtree(folder / "_build", ignore_errors=True)
-                rest = (way, variables, self._limit)
+                run_in = partial(run, command, way=way, variables=variables, limit=self._limit)
                 with ThreadPoolExecutor() as pool:
-                    beside = pool.submit(run, command, other, *rest) if other else None
-                    seconds[word] = run(command, clone, *rest)
+                    beside = pool.submit(run_in, folder=other) if other else None
+                    seconds[word] = run_in(folder=clone)
                     if beside:
                         seconds[word] = max(seconds[word], beside.result())
 
@@ -206,7 +208,8 @@ def moment() -> dict[str, str]:
 
 def machine() -> str:
     memory = (device.memory_bytes() or 0) / 2**30
-    return f"{device.chip()}, {device.cores()} cores, {memory:.0f} GB of memory"
+    kind = f"{platform.system()}, {platform.machine()}"
+    return f"{device.chip()}, {device.cores()} cores, {memory:.0f} GB of memory, {kind}"
 
 
 def page(record: dict) -> str:
@@ -227,7 +230,7 @@ def page(record: dict) -> str:
 one, and runs the two commands on each. "Quick parts" are a few pages and a dozen files of tests,
 listed below; "whole" are the two commands as they are.
 
-- the machine: {record["machine"]}; no Mac, no ARM and no Windows took part
+- the machine: {record["machine"]}, of which all kinds were made
 - of {len(results)} kinds, {counts}
 
 {chr(10).join(rows)}

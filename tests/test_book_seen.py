@@ -6,6 +6,7 @@ _build/html, and without Chromium. A page's visit is gathered by the first test 
 """
 
 from functools import cache, partial
+from itertools import cycle
 from pathlib import Path
 import re
 from urllib.parse import urlsplit
@@ -22,11 +23,9 @@ WEIGHT = 1_000_000  # bytes of a page with all that it loads, not compressed
 
 def on_screens(pages: list[str], screens: tuple[str, ...] = tuple(SCREENS)):
     """Marks a test to run on each page and screen, long where the other screen has the turn."""
-    turns = [*SCREENS] * len(pages)
-    marks = {True: (), False: pytest.mark.long}
     cases = [
-        pytest.param(page, screen, marks=marks[screen == turn])
-        for page, turn in zip(pages, turns, strict=False)
+        pytest.param(page, screen, marks=() if screen == turn else pytest.mark.long)
+        for page, turn in zip(pages, cycle(SCREENS), strict=False)
         for screen in screens
     ]
     return pytest.mark.parametrize(("page", "screen"), cases)
