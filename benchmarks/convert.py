@@ -11,7 +11,7 @@ import tempfile
 
 from _common import record, weights_file
 from ane_book.bundle import Bundle
-from ane_book.mil.package.reader import Package
+from mlprogram.package.reader import Package
 
 CHILD = """
 import json, resource, sys, time

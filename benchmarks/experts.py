@@ -50,7 +50,7 @@ OPEN = """
 import json, sys
 from ane_book.bundle import Bundle
 from ane_book.runtime import Session, Tagger
-import ane_book.mil, torch
+import mlprogram, torch
 def grown():
     lines = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
     return 1024 * int(lines["RssAnon"].split()[0])

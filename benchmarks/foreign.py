@@ -23,8 +23,8 @@ from _foreign_decoders import ChannelDecoder, Decoder, SlotCache, StatefulLlama 
 from _foreign_llama import causal  # noqa: E402
 from _tiny import write_checkpoint  # noqa: E402
 import ane_book  # noqa: E402
-from ane_book.mil import MLProgram  # noqa: E402
 import coremltools as ct  # noqa: E402
+from mlprogram import MLProgram  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402

@@ -18,8 +18,8 @@ import sys
 import time
 
 from _common import bundle, record
-from ane_book.mil.kernels import native
 from ane_book.runtime import Session
+from mlprogram.kernels import native
 import torch
 
 PROMPT, NEW_TOKENS, ROUNDS, PREFILL = 40, 24, 5, 256

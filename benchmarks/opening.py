@@ -13,7 +13,7 @@ import sys
 
 from _common import bundle, record
 from ane_book import MLProgram
-from ane_book.mil.analysis.memory import peak_resident
+from mlprogram.analysis.memory import peak_resident
 
 ROUNDS = 5
 COLUMNS = ("open_s", "first_s", "second_s", "memory_mb", "memory_ratio")

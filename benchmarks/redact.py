@@ -30,7 +30,7 @@ SENTENCE = re.compile(rb"[.!?]\s|\n")  # where one ends
 #: told no less than what it held itself when it forked.
 COMMAND = """
 from ane_book.__main__ import main
-from ane_book.mil.analysis.memory import peak_resident
+from mlprogram.analysis.memory import peak_resident
 import sys
 try:
     main()

@@ -21,7 +21,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 processes = multiprocessing.get_context("forkserver" if FORKS else "spawn")
 processes.set_forkserver_preload(
-    ["ane_book.cli", "ane_book.conversion", "ane_book.mil", "ane_book.runtime", "coremltools"]
+    ["ane_book.cli", "ane_book.conversion", "mlprogram", "ane_book.runtime", "coremltools"]
 )
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import shutil
 
 from ane_book.bundle import Bundle
-from ane_book.mil.package.reader import Package
 from coremltools.proto import Model_pb2
+from mlprogram.package.reader import Package
 import numpy as np
 
 

@@ -18,8 +18,8 @@ import ane_book
 from ane_book.bundle import Bundle, Manifest
 from ane_book.bundle.parts import called
 from ane_book.errors import AneBookError, InvalidBundle, InvalidInput
-from ane_book.mil.package.reader import Package
 from ane_book.runtime import Session
+from mlprogram.package.reader import Package
 import pytest
 
 #: One layer, so that many can be opened.

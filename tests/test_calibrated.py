@@ -13,11 +13,11 @@ from ane_book.conversion.quantize.feedback import DAMPING, encode, moments_of
 from ane_book.conversion.quantize.kmeans import centres
 from ane_book.errors import InvalidInput
 from ane_book.evidence import loss
-from ane_book.mil.package.reader import Package
 from ane_book.models import read_config
 from ane_book.options import Recipe
 from ane_book.runtime import Session
 from ane_book.weights import open_source
+from mlprogram.package.reader import Package
 import numpy as np
 import pytest
 import torch

@@ -9,8 +9,8 @@ import sys
 from _command import ane_book, chatty_copy, refused
 from ane_book import device
 from ane_book.cli import app
-from ane_book.mil import MLProgram
 from ane_book.runtime import Session
+from mlprogram import MLProgram
 import pytest
 
 

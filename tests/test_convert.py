@@ -21,12 +21,12 @@ from ane_book.conversion.write import lowering
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage
 from ane_book.host import causal_mask
-from ane_book.mil import MLProgram
 from ane_book.models import DecoderConfig, read_config
 from ane_book.models.base import layers
 from ane_book.models.base.decoder import Decoder, block_weights
 from ane_book.options import parse_bytes
 from ane_book.runtime import Session
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 import torch

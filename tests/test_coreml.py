@@ -6,11 +6,11 @@ import sys
 from time import perf_counter_ns
 
 from ane_book import MLProgram
-import ane_book.coreml
 from ane_book.device import CAN_PREDICT
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+import mlprogram.coreml
 import numpy as np
 import pytest
 
@@ -36,7 +36,7 @@ def summed(x, total):
 
 @pytest.fixture
 def enabled():
-    with ane_book.coreml.enable():
+    with mlprogram.coreml.enable():
         yield
 
 
@@ -119,7 +119,7 @@ def test_errors_are_those_of_core_ml(enabled, tmp_path):
 
 def test_afterwards_coremltools_is_as_it_was():
     before = ct.models.model._MLModelProxy, ct.utils._is_macos, "coremltools.libcoremlpython"
-    with ane_book.coreml.enable("fp32") as enabled:
+    with mlprogram.coreml.enable("fp32") as enabled:
         assert ct.utils._is_macos() and before[2] in sys.modules
         model = convert(doubled)
     assert (ct.models.model._MLModelProxy, ct.utils._is_macos) == before[:2]
@@ -144,6 +144,10 @@ def test_a_suite_written_for_a_mac_runs_unchanged(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", str(tmp_path), "-p", "no:cacheprovider"]
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # it begins sooner
     helped = subprocess.run(
-        [*command, "-p", "ane_book.coreml"], capture_output=True, text=True, cwd=tmp_path, env=alone
+        [*command, "-p", "mlprogram"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=alone,
     )
     assert "1 passed" in helped.stdout, helped.stdout

@@ -6,7 +6,7 @@ import sys
 
 from ane_book import device
 from ane_book.errors import InvalidPackage
-from ane_book.mil import MLProgram
+from mlprogram import MLProgram
 import pytest
 
 MB = 1 << 20

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from _command import ane_book, refused
 from ane_book.errors import InvalidInput
-from ane_book.evidence.inspect.execute import compare_packages, execute, execution_report
-from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types
+from mlprogram import MLProgram
+from mlprogram.execute import compare_packages, execute, execution_report
 import numpy as np
 import pytest
 

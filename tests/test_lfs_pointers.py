@@ -7,8 +7,8 @@ from _command import refused
 from ane_book import MLProgram
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidPackage, InvalidWeights
-from ane_book.mil import save
 from ane_book.weights import open_source
+from mlprogram import save
 import pytest
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 81379\n"

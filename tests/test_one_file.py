@@ -60,7 +60,7 @@ def test_it_imports_nothing_but_what_runs_the_package():
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add(node.module)
-    assert {name.split(".")[0] for name in found - {"ane_book.mil"}} == ALLOWED
+    assert {name.split(".")[0] for name in found - {"mlprogram"}} == ALLOWED
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from ane_book.errors import (
     UnsupportedModel,
     WeightsNotFound,
 )
-from ane_book.mil.package.weight_file import stored_bytes
+from mlprogram.package.weight_file import stored_bytes
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -84,7 +84,7 @@ class TestBytes:
 PEAK = """
 import sys
 import ane_book
-from ane_book.mil.analysis.memory import peak_resident
+from mlprogram.analysis.memory import peak_resident
 ane_book.convert(sys.argv[1], out=sys.argv[2], context=32, prefill=8, partition="projections")
 print(peak_resident())
 """

@@ -9,14 +9,14 @@ from ane_book.bundle import Recipe
 from ane_book.conversion.quantize import SCHEMES, Encoded, encode, palettize, quantize
 from ane_book.conversion.write.program import PackageWriter
 from ane_book.errors import InvalidInput
-from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native
-from ane_book.mil.package.reader import Package
-from ane_book.mil.package.values import Constant
 from ane_book.runtime import Session
 from ane_book.weights import Integers
 import coremltools as ct
 from coremltools.optimize import coreml as cto
+from mlprogram import MLProgram
+from mlprogram.kernels import native
+from mlprogram.package.reader import Package
+from mlprogram.package.values import Constant
 import numpy as np
 import pytest
 import torch

@@ -7,8 +7,8 @@ from functools import cache
 
 from _common import bundle, reference_model
 from ane_book.host import causal_mask
-from ane_book.mil import MLProgram
 from ane_book.runtime import Session
+from mlprogram import MLProgram
 import numpy as np
 from parity import PROMPTS, compare, greedy, reference_greedy, token_ids
 import pytest

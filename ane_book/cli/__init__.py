@@ -183,20 +183,22 @@ def inspect_command(
 
     With --run, also what a package computes and needs; with --plan, how.
     """
-    from ane_book.evidence.inspect import inspect_path, report
+    from ane_book.evidence.inspect import inspect_path, refuse_bundle, report
 
     if not run and (inputs or out or (function and not plan)):
         raise typer.BadParameter("--inputs, --function and --out go with --run")
     path = path_of(path)
     verified = _verify(path) if verify else {}
     facts, texts = inspect_path(path) | verified, []
+    if run or plan:
+        refuse_bundle(path)
     if run:
-        from ane_book.evidence.inspect.execute import execute, execution_report
+        from mlprogram.execute import execute, execution_report
 
         facts["run"] = execute(path, function, inputs, precision, seed, out)
         texts.append(execution_report(facts["run"]))
     if plan:
-        from ane_book.evidence.inspect.planned import plan_report, planned
+        from mlprogram.planned import plan_report, planned
 
         facts["plan"] = planned(path, function, precision)
         texts.append(plan_report(facts["plan"]))
@@ -235,8 +237,12 @@ def diff(
 
     Exit code 0: every output is equal within the tolerance; 1: it is not.
     """
-    from ane_book.evidence.inspect.execute import compare_packages
+    from ane_book.evidence.inspect import refuse_bundle, refuse_weights
+    from mlprogram.compare.packages import compare_packages
 
+    for path in filter(None, (a, b)):
+        refuse_bundle(path)
+        refuse_weights(path)
     found = compare_packages(a, b, function, inputs, precision, tolerance, seed)
     show(lambda: found.facts, lambda: found.text, as_json)
     raise typer.Exit(0 if found.equal else 1)
@@ -259,7 +265,7 @@ def save_command(
     target: Annotated[Path, typer.Argument(help="What to write: a .mlpackage or a .mlmodelc.")],
 ) -> None:
     """Turn a compiled model into a package, or the other way round."""
-    from ane_book.mil import save
+    from mlprogram import save
 
     save(source, target)
     print(target)

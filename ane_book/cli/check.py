@@ -89,7 +89,7 @@ def _inputs(calibrate: str | None):
     """What `laws.check` takes: arrays by name, "golden", or None."""
     if calibrate in (None, "golden"):
         return calibrate
-    from ane_book.mil.package.description import load_inputs
+    from mlprogram.package.description import load_inputs
 
     return load_inputs(calibrate)
 

@@ -58,7 +58,7 @@ def convert_onnx(
     `no` are options that are a language model's. Raises InvalidInput.
     """
     from ane_book.conversion.onnx import convert_graph
-    from ane_book.mil.package.description import load_inputs
+    from mlprogram.package.description import load_inputs
 
     if given := [name for name, value in no.items() if value is not None]:
         flag = given[0].replace("_", "-")

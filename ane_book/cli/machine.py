@@ -13,11 +13,11 @@ __all__ = ["cache_command", "doctor_command"]
 def doctor_command(as_json: AsJson = False) -> None:
     """Say what this machine can do, and why not."""
     from ane_book import device
-    from ane_book.evidence.inspect import table
+    from mlprogram.tables import table
 
     checks = device.describe()
     if find_spec("torch"):
-        from ane_book.mil.kernels import native
+        from mlprogram.kernels import native
 
         checks.append(("compiled kernels", *native.status()))
     words = {True: "yes", False: "no", None: ""}
@@ -43,7 +43,7 @@ def cache_command(
     Bundles, and on a Mac what Core ML compiled of their packages.
     """
     from ane_book.bundle import cache
-    from ane_book.evidence.inspect import table
+    from mlprogram.tables import table
 
     if (action == "delete") != bool(names or everything):
         raise typer.BadParameter("delete takes names, or --all; list takes neither")

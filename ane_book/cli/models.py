@@ -17,8 +17,8 @@ __all__ = ["models_command", "plan_command"]
 def models_command(as_json: AsJson = False) -> None:
     """List the reference models: weights, recipe, evidence, figures."""
     import ane_book
-    from ane_book.evidence.inspect import table
     from ane_book.reference import ReferenceModel
+    from mlprogram.tables import table
     from pydantic import TypeAdapter
 
     known = [*ane_book.reference_models().values()]
@@ -52,7 +52,7 @@ def plan_command(
     import ane_book
     from ane_book.cluster.plan import split
     from ane_book.evidence import cost
-    from ane_book.evidence.inspect import facts
+    from mlprogram.tables import headed
 
     planned = ane_book.plan(model, **recipe)
     lines = planned.facts() + ([] if chip is None else cost.facts(planned, chip))
@@ -65,7 +65,7 @@ def plan_command(
         return found if cut is None else found | {"machines": cut.numbers()}
 
     width = get_terminal_size((10_000, 24)).columns
-    show(numbers, lambda: facts(lines, width), as_json)
+    show(numbers, lambda: headed(lines, width), as_json)
 
 
 def _numbers(planned: "Plan") -> dict:

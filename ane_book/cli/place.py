@@ -73,7 +73,7 @@ def _placements(path: Path, chip: str, function: str | None) -> "list[Placement]
     from ane_book.evidence.laws import packages_of
     from ane_book.evidence.placement import place
     from ane_book.evidence.placement.placed import find_functions
-    from ane_book.mil.package.reader import read_programs
+    from mlprogram.package.reader import read_programs
 
     refuse_weights(path)
     found, placements = packages_of(path), []
@@ -104,8 +104,8 @@ def _percent(low: float, high: float) -> str:
 
 def _overview(placements: "list[Placement]") -> str:
     """A line for each program, and what those that are too small would do as one."""
-    from ane_book.evidence.inspect import table
     from ane_book.evidence.placement.edits import merged
+    from mlprogram.tables import table
 
     rows = [
         (Path(p.package).name, p.function, p.verdict,
@@ -150,7 +150,7 @@ def _summary(placement: "Placement", plan: "Plan") -> str:
 
 
 def _listed(title: str, counts: dict[str, int]) -> list[str]:
-    from ane_book.evidence.inspect import table
+    from mlprogram.tables import table
 
     rows = [(f"{count:,}", reason) for reason, count in [*counts.items()][:SHOWN]]
     return [title, table(rows, indent=2)] if rows else []
@@ -162,7 +162,7 @@ def _wrapped(text: str) -> list[str]:
 
 def _ops(placement: "Placement", plan: "Plan") -> str:
     """A line for each op: device, what was planned, estimates in microseconds, name, reason."""
-    from ane_book.evidence.inspect import table
+    from mlprogram.tables import table
 
     planned = plan.devices(placement)
     rows = [("device", "planned", "ANE us", "CPU us", "op", "name", "")]

@@ -66,8 +66,8 @@ def quality_command(
 
 def _report(level: "Level") -> str:
     """The verdict, and what was found on each text."""
-    from ane_book.evidence.inspect import table
     from ane_book.evidence.loss import TEXTS
+    from mlprogram.tables import table
 
     verdict = f"L3 quality {level.status}: {level.reason}"
     if not level.figures:

@@ -37,7 +37,7 @@ def residency_command(
     """
     from ane_book.evidence.inspect import is_bundle, refuse_weights
     from ane_book.evidence.residency import bundle_level, measure_each
-    from ane_book.mil.package.container import open_container
+    from mlprogram.package.container import open_container
 
     path = path_of(path)
     if not is_bundle(path):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ane_book.bundle.parts import Function, Part, Type, called
 from ane_book.conversion.plan import Program
-from ane_book.mil.package.function import Function as Declared
-from ane_book.mil.package.reader import Package
+from mlprogram.package.function import Function as Declared
+from mlprogram.package.reader import Package
 
 __all__ = ["parts"]
 

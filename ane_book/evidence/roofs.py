@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from ane_book.errors import InvalidInput
-from ane_book.mil.kernels import native
-from ane_book.mil.kernels.native.threads import threads
+from mlprogram.kernels import native
+from mlprogram.kernels.native.threads import threads
 import torch
 
 __all__ = ["Roofs", "measure"]

@@ -1,6 +1,6 @@
 """Two ways to run a function of a package, behind one small interface.
 
-`MILBackend` runs it anywhere, with the executor of `ane_book.mil`. `CoreMLBackend` runs it on a
+`MILBackend` runs it anywhere, with the executor of `mlprogram`. `CoreMLBackend` runs it on a
 Mac, through coremltools' binding to Core ML. A session sees only the interface, and one set of
 contract tests holds for both.
 
@@ -34,10 +34,10 @@ from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
 from ane_book.progress import silent_coremltools
 import numpy as np
 
-if TYPE_CHECKING:  # `ane_book.mil` imports torch: a second that listing models does not need
-    from ane_book.mil.package.function import Function
-    from ane_book.mil.package.reader import Package
-    from ane_book.mil.package.values import TensorType
+if TYPE_CHECKING:  # `mlprogram` imports torch: a second that listing models does not need
+    from mlprogram.package.function import Function
+    from mlprogram.package.reader import Package
+    from mlprogram.package.values import TensorType
 
 __all__ = ["Backend", "CoreMLBackend", "LoadedFunction", "MILBackend", "choose_backend"]
 
@@ -88,7 +88,7 @@ class MILBackend:
         self._programs: dict[Path, Any] = {}
 
     def load(self, package: Path, function: str) -> LoadedFunction:
-        from ane_book.mil import MLProgram
+        from mlprogram import MLProgram
 
         package = Path(package)
         if package not in self._programs:
@@ -146,7 +146,7 @@ class CoreMLBackend:
         return _CoreMLFunction(model, declared.functions[function])
 
     def _package(self, path: Path) -> "Package":
-        from ane_book.mil.package.reader import Package
+        from mlprogram.package.reader import Package
 
         if path not in self._packages:
             self._packages[path] = Package(path)

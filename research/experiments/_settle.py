@@ -19,8 +19,8 @@ from zlib import crc32
 
 from ane_book.errors import AneBookError
 from ane_book.evidence.residency import Residency, measure, why_not
-from ane_book.mil import MLProgram
 from ane_book.progress import silent_coremltools
+from mlprogram import MLProgram
 import numpy as np
 
 with silent_coremltools():

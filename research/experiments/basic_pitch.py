@@ -17,8 +17,8 @@ import sys
 import tempfile
 
 from ane_book.conversion.onnx import convert_graph
-from ane_book.mil import MLProgram
-from ane_book.mil.package.reader import Package
+from mlprogram import MLProgram
+from mlprogram.package.reader import Package
 import numpy as np
 import onnx
 import onnxruntime

@@ -65,7 +65,7 @@ def main(dry: bool) -> dict:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if dry or reason:
-            from ane_book.mil import MLProgram
+            from mlprogram import MLProgram
 
             for number in range(2):
                 path = folder / f"{number}.mlpackage"

@@ -16,9 +16,9 @@ import tempfile
 from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.recipe import make_recipe
 from ane_book.host import causal_mask
-from ane_book.mil import MLProgram
 from ane_book.models import read_config
 from ane_book.weights.random import RandomSource
+from mlprogram import MLProgram
 import numpy as np
 
 LAYERS, TOKENS = 40, 48

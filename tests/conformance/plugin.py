@@ -1,6 +1,6 @@
 """pytest plugin: coremltools' own tests, with `MLProgram` in the place of Core ML.
 
-`ane_book.coreml` puts the executor there, before a test module is imported. Everything else is
+`mlprogram.coreml` puts the executor there, before a test module is imported. Everything else is
 Apple's: the tests, their expected values and tolerances, the conversion, `MLModel` and its checks.
 `teeth.py` watches what a case compares, and calls it again with spoilt results.
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from _long import long_but
-from ane_book.mil.ops import OPS
+from mlprogram.ops import OPS
 import numpy as np
 import pytest
 from run import OPS as OP_TESTS

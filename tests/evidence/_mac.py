@@ -33,8 +33,8 @@ import coremltools.models.compute_plan
 for name in OTHERS:
     del sys.modules[name]
 
-import ane_book.coreml
 from ane_book.evidence.residency import probe
+import mlprogram.coreml
 import numpy as np
 
 HELD = []  # what leaks
@@ -64,7 +64,7 @@ def compile_for(units: str) -> None:
         Clock.take(LATE.pop())
 
 
-class Engine(ane_book.coreml.Proxy):
+class Engine(mlprogram.coreml.Proxy):
     """The executor, as Core ML with an engine would be."""
 
     def __init__(self, path, compute_units, *rest):
@@ -134,8 +134,8 @@ def device(name: str) -> object:
 
 def main() -> None:
     coremltools.models.compute_plan.MLComputePlan = Plan
-    ane_book.coreml.Proxy = Engine
-    with ane_book.coreml.enable():
+    mlprogram.coreml.Proxy = Engine
+    with mlprogram.coreml.enable():
         sys.argv = sys.argv[1:]
         probe.main()
 

@@ -4,10 +4,10 @@ from ane_book import claims
 from ane_book.cli import app
 from ane_book.errors import InvalidInput
 from ane_book.evidence import laws
-from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 from typer.testing import CliRunner

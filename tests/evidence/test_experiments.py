@@ -87,7 +87,7 @@ def test_its_verdict_is_a_sentence_for_each_case(name):
 
 def test_weights_of_a_case_are_its_own(tmp_path):
     from _settle import conv, graph, mb
-    from ane_book.mil.package.reader import Package
+    from mlprogram.package.reader import Package
 
     path = tmp_path / "x.mlpackage"
     graph(path, [(1, 8, 1, 32)], lambda x: mb.relu(x=conv(conv(conv(x, 8), 8), 8)))

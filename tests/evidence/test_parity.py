@@ -102,7 +102,7 @@ def test_a_wrong_weight_is_named_by_shard_and_op(sound, faulty, name, change):
 
 def reads(package, value: str) -> str:
     """The name of the weight that made a value of `prefill`."""
-    from ane_book.mil.package.reader import Package
+    from mlprogram.package.reader import Package
 
     operations = Package(package).functions["prefill"].operations()
     operation = next(o for o in operations if value in dict(o.outputs))

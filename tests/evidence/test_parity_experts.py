@@ -59,7 +59,7 @@ def test_a_wrong_weight_of_an_expert_is_named(tagger, faulty, strategy, unchosen
 
 
 def weights_of(package, expert: int) -> dict[str, str]:
-    from ane_book.mil.package.reader import Package
+    from mlprogram.package.reader import Package
 
     function = Package(package).functions[f"encode_64_{expert}"]
     names = [o.name for o in function.operations() if o.type == "const"]

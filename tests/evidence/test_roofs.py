@@ -3,7 +3,7 @@
 from ane_book.errors import InvalidInput
 from ane_book.evidence import roofs
 from ane_book.evidence.roofs import Roofs
-from ane_book.mil.kernels import native
+from mlprogram.kernels import native
 import pytest
 import torch
 

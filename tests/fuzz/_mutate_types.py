@@ -7,7 +7,7 @@ from random import Random
 import struct
 
 from _mutate_files import model_file
-from ane_book.mil.package.files import proto
+from mlprogram.package.files import proto
 
 __all__ = ["is_map", "messages", "read", "sizes", "types", "write"]
 

@@ -25,11 +25,11 @@ import warnings
 
 from _mutate import damage
 from ane_book.errors import AneBookError
-from ane_book.evidence.inspect import inspect_package
-from ane_book.evidence.inspect.execute import compare_packages, execute, execution_report
-from ane_book.mil import MLProgram
-from ane_book.mil.package.reader import Package
-from ane_book.mil.run import failures
+from mlprogram import MLProgram
+from mlprogram import inspect as inspect_package
+from mlprogram.execute import compare_packages, execute, execution_report
+from mlprogram.package.reader import Package
+from mlprogram.run import failures
 import numpy as np
 
 MEMORY = 2 << 30  # bytes beyond what the process has once everything is imported

@@ -7,8 +7,8 @@ from _corpus import make
 from _fuzz import Worker, fuzz, summary
 from _mutate import damage
 from _worker import agree, check_again, predict
-from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native
+from mlprogram import MLProgram
+from mlprogram.kernels import native
 import numpy as np
 import pytest
 import torch

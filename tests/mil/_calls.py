@@ -9,7 +9,7 @@ from pathlib import Path
 import struct
 import subprocess
 
-from ane_book.mil.kernels.native.library import FLAGS, SOURCES
+from mlprogram.kernels.native.library import FLAGS, SOURCES
 import torch
 from torch import Tensor
 

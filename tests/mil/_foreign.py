@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 import warnings
 
-from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram
 import numpy as np
 import torch
 

@@ -14,8 +14,8 @@ import threading
 import time
 
 from _package import op, typed, write
-from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native
+from mlprogram import MLProgram
+from mlprogram.kernels import native
 import numpy as np
 import torch
 

@@ -5,10 +5,10 @@ result is then rounded once, which is what an op promises), else numpy or torch.
 way than the op. All of it runs on any machine.
 """
 
-from ane_book.mil.ops import OPS
 import coremltools as ct
 from coremltools.converters.mil.mil import Builder as mb
 from hypothesis import HealthCheck, settings
+from mlprogram.ops import OPS
 import numpy as np
 import torch
 

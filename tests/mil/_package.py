@@ -9,8 +9,8 @@ import struct
 
 from _patience import guarded
 from ane_book.errors import InvalidPackage
-from ane_book.mil import MLProgram
-from ane_book.mil.package.files import proto
+from mlprogram import MLProgram
+from mlprogram.package.files import proto
 import numpy as np
 import pytest
 

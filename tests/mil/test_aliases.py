@@ -5,10 +5,10 @@ import pstats
 import tracemalloc
 
 from _package import block, const, op, run, typed, write
-from ane_book.mil import MLProgram
-from ane_book.mil.analysis.memory import predict
-from ane_book.mil.package.reader import Package
-from ane_book.mil.run.plan import Planner
+from mlprogram import MLProgram
+from mlprogram.analysis.memory import predict
+from mlprogram.package.reader import Package
+from mlprogram.run.plan import Planner
 import numpy as np
 import pytest
 

@@ -1,10 +1,10 @@
 """Attention, box suppression, and which ops give their input back."""
 
 from _oracle import few
-from ane_book.mil.analysis.aliases import VIEWS
-from ane_book.mil.ops import OPS
 from hypothesis import given
 from hypothesis import strategies as st
+from mlprogram.analysis.aliases import VIEWS
+from mlprogram.ops import OPS
 import numpy as np
 import pytest
 from test_shapes_slices import FLOATS, grid, numbers, ours, same, theirs

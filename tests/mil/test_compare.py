@@ -4,12 +4,12 @@ from functools import cache
 from math import inf, log10
 
 from ane_book.errors import InvalidInput
-from ane_book.evidence.compare import diff
-from ane_book.mil import MLProgram
-from ane_book.mil.run import program as executor
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram
+from mlprogram.compare import diff
+from mlprogram.run import program as executor
 import numpy as np
 import pytest
 import torch

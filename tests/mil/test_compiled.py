@@ -6,13 +6,13 @@ import struct
 from _foreign import build, package, quiet
 from ane_book.cli import app
 from ane_book.errors import InvalidInput, InvalidPackage
-from ane_book.mil import MLProgram, save
-from ane_book.mil.package.compiled.reader import read_text
-from ane_book.mil.package.compiled.writer import write_text
-from ane_book.mil.package.container import open_container
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram, save
+from mlprogram.package.compiled.reader import read_text
+from mlprogram.package.compiled.writer import write_text
+from mlprogram.package.container import open_container
 import numpy as np
 import pytest
 import torch

@@ -2,12 +2,12 @@
 
 from ane_book.claims import find
 from ane_book.cli import app
-from ane_book.evidence.inspect.execute import compare_packages
-from ane_book.mil import MLProgram
-from ane_book.mil.run.engine import LOST, SUMS
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram
+from mlprogram.execute import compare_packages
+from mlprogram.run.engine import LOST, SUMS
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -81,6 +81,6 @@ def test_a_comparison_names_the_op(path):
 
 
 def test_all_that_sum_are_ops():
-    from ane_book.mil.ops import OPS
+    from mlprogram.ops import OPS
 
     assert OPS.keys() >= SUMS

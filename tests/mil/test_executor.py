@@ -6,13 +6,13 @@ import shutil
 
 from _package import X, const, op, typed
 from ane_book.errors import InvalidInput, InvalidPackage, UnsupportedOp
-from ane_book.mil import MLProgram
-from ane_book.mil.ops import OPS
-from ane_book.mil.package.reader import Package
-from ane_book.mil.run import program as executor
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram
+from mlprogram.ops import OPS
+from mlprogram.package.reader import Package
+from mlprogram.run import program as executor
 import numpy as np
 import pytest
 import torch

@@ -4,11 +4,11 @@ from functools import cache
 import warnings
 
 from ane_book.errors import InvalidInput, InvalidType
-from ane_book.evidence.compare import numerics
-from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types
+from mlprogram import MLProgram
+from mlprogram.compare import numerics
 import numpy as np
 import pytest
 import torch

@@ -9,7 +9,6 @@ import copy
 import logging
 
 from _foreign import WAYS, agree, halved, normal, package, quiet, same
-from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.optimize import coreml as cto
 from coremltools.optimize.torch.palettization import (
@@ -17,6 +16,7 @@ from coremltools.optimize.torch.palettization import (
     PostTrainingPalettizerConfig,
 )
 from coremltools.optimize.torch.quantization import LinearQuantizer, LinearQuantizerConfig
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 import torch

@@ -6,10 +6,10 @@ of torch.export.
 """
 
 from _foreign import IN_SINGLE, agree, build, normal, package
-from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 import torch

@@ -12,9 +12,9 @@ Letters: T query, P positions in the cache, H heads, G key-value heads, D head s
 from _foreign import WAYS, agree, normal, package
 from _foreign_decoders import ChannelDecoder, Decoder
 from _foreign_llama import PROMPT, VOCABULARY, P, answer, causal, llama
-from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.optimize import coreml as cto
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 import torch

@@ -1,10 +1,10 @@
 """The edges of a program: what comes in unused, goes out twice, is empty, or is named oddly."""
 
 from _foreign import IN_SINGLE, WAYS, agree, build, halved, normal, package, reference
-from ane_book.mil import MLProgram
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 import torch

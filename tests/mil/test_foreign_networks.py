@@ -4,8 +4,8 @@ Vision, text, speech and sequences; shapes fixed, enumerated and ranged; targets
 """
 
 from _foreign import WAYS, agree, check, exported, normal, package, quiet, reference, seeded
-from ane_book.mil import MLProgram
 import coremltools as ct
+from mlprogram import MLProgram
 import numpy as np
 from PIL import Image
 import pytest

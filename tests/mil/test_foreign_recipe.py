@@ -13,10 +13,10 @@ from _foreign_decoders import SlotCache, StatefulLlama
 from _foreign_llama import PROMPT, P, answer, causal, llama
 from _long import long_but
 from ane_book.errors import InvalidInput
-from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native
-from ane_book.mil.ops import OPS
 import coremltools as ct
+from mlprogram import MLProgram
+from mlprogram.kernels import native
+from mlprogram.ops import OPS
 import numpy as np
 import pytest
 import torch

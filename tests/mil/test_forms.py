@@ -1,9 +1,9 @@
 """Attention and norms as other converters write them: fused, with the results of their ops."""
 
-from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram
+from mlprogram.kernels import native
 import numpy as np
 import pytest
 from test_fuse import CLOSED, NUMBERS, assert_close, both, build, groups, masks, numbers

@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram
+from mlprogram.kernels import native
 import numpy as np
 import pytest
 
@@ -252,7 +252,7 @@ def test_long_attention_runs_in_a_thread_with_a_small_stack():
     """Rows of the mask are as long as the cache: none of them may lie on the stack."""
     code = """
 import threading, torch
-from ane_book.mil.kernels.native import ops as native_ops
+from mlprogram.kernels.native import ops as native_ops
 slots = 65536
 attend = native_ops.attention((1, 2, 8), (slots,), 1, torch.float16)
 q, mask = torch.randn(1, 2, 8).half(), torch.zeros(1, slots).half()

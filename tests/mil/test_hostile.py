@@ -22,8 +22,8 @@ from _package import (
     typed,
 )
 from ane_book.errors import AneBookError
-from ane_book.evidence.inspect import inspect_package
-from ane_book.mil.package.files import proto
+from mlprogram import inspect as inspect_package
+from mlprogram.package.files import proto
 import numpy as np
 import pytest
 

@@ -8,8 +8,8 @@ import itertools
 
 from _package import const, op, refused, run, typed, write
 from ane_book.errors import AneBookError, InvalidPackage
-from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native
+from mlprogram import MLProgram
+from mlprogram.kernels import native
 import numpy as np
 import pytest
 

@@ -7,7 +7,7 @@ from _command import ane_book, refused, start
 from _package import WEIGHTS, X, op, write
 from _patience import HANGING
 from ane_book.errors import InvalidInput, printable
-from ane_book.evidence.inspect import table
+from mlprogram.tables import table
 import pytest
 
 BAD = "\x1b]0;title\x07\x1b[31m\r\x9b2J\x7f"

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 from _package import ADD, X, block, const, edit, op, refused, run, typed
 from ane_book.errors import AneBookError, InvalidInput, InvalidPackage, UnsupportedOp
-from ane_book.mil import MLProgram
-from ane_book.mil.package.reader import Package
-from ane_book.mil.run import failures
+from mlprogram import MLProgram
+from mlprogram.package.reader import Package
+from mlprogram.run import failures
 import numpy as np
 import pytest
 
@@ -112,13 +112,13 @@ class TestControlFlow:
 
     def test_a_heavy_loop_is_stopped_by_time(self, make, monkeypatch):
         path = self.heavy(make)
-        monkeypatch.setenv("ANE_BOOK_LOOP_SECONDS", "0.05")
-        refused(path, r"'y0'.*still runs after 0\.05 s; ANE_BOOK_LOOP_SECONDS sets more, or inf")
-        monkeypatch.setenv("ANE_BOOK_LOOP_SECONDS", "long")
+        monkeypatch.setenv("MLPROGRAM_LOOP_SECONDS", "0.05")
+        refused(path, r"'y0'.*still runs after 0\.05 s; MLPROGRAM_LOOP_SECONDS sets more, or inf")
+        monkeypatch.setenv("MLPROGRAM_LOOP_SECONDS", "long")
         refused(path, "must be a number of seconds, or inf; not 'long'", InvalidInput)
 
     def test_a_limit_of_time_can_be_lifted(self, make, monkeypatch):
-        monkeypatch.setenv("ANE_BOOK_LOOP_SECONDS", "inf")
+        monkeypatch.setenv("MLPROGRAM_LOOP_SECONDS", "inf")
         monkeypatch.setattr(failures, "MAX_TURNS", 5)
         refused(self.heavy(make), "still runs after 5 turns")
 
@@ -227,7 +227,7 @@ class TestOps:
         def mistaken(*args):
             return nobody_defined_this  # noqa: F821
 
-        monkeypatch.setattr("ane_book.mil.run.plan.select", mistaken)
+        monkeypatch.setattr("mlprogram.run.plan.select", mistaken)
         with pytest.raises(NameError):
             run(package)
 

@@ -1,7 +1,7 @@
 """Random programs with inline constants give numpy's answers, call after call."""
 
 from _inline import SHAPE, STATES, make_program
-from ane_book.mil import MLProgram
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 

@@ -4,8 +4,8 @@ import os
 
 from _package import ADD, X, block, const, op, run, typed, write
 from ane_book.errors import InvalidInput
-from ane_book.evidence.inspect.execute import compare_packages, execute, execution_report
-from ane_book.mil.package.description import load_inputs
+from mlprogram.execute import compare_packages, execute, execution_report
+from mlprogram.package.description import load_inputs
 import numpy as np
 import pytest
 

@@ -14,8 +14,8 @@ import sys
 
 from _calls import build, run
 from _long import long_but
-from ane_book.mil.kernels import native
-from ane_book.mil.kernels.native.ops import Rounding
+from mlprogram.kernels import native
+from mlprogram.kernels.native.ops import Rounding
 import pytest
 from test_native import make
 import torch
@@ -207,7 +207,7 @@ def test_status_says_which_instructions(name, torch_has, by_torch):
     level, command = BUILDS[name]
     if HERE is None or "x86" not in _machine(HERE) or not {level, "AVX2"} <= {*_levels(), ""}:
         pytest.skip("no C compiler, or for another processor")
-    code = "from ane_book.mil.kernels import native; print(*native.status())"
+    code = "from mlprogram.kernels import native; print(*native.status())"
     found = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"CC": " ".join(command), "ATEN_CPU_CAPABILITY": torch_has},

@@ -11,7 +11,7 @@ import tempfile
 
 from ane_book import device
 from ane_book.errors import InvalidInput
-from ane_book.mil.kernels.native import library
+from mlprogram.kernels.native import library
 import pytest
 
 FUNCTION = "#include <stdint.h>\nint32_t answer(void) { return 42; }\n"
@@ -28,7 +28,7 @@ def cache(tmp_path, monkeypatch) -> Path:
     source = tmp_path / "answer.c"
     source.write_text(FUNCTION)
     monkeypatch.setattr(library, "SOURCES", [source])
-    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MLPROGRAM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.delenv("CC", raising=False)
@@ -66,7 +66,7 @@ class TestKept:
 
     @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
     def test_nobody_else_may_read_or_write_it(self, tmp_path, cache, monkeypatch, umask):
-        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "new"))
+        monkeypatch.setenv("MLPROGRAM_CACHE", str(tmp_path / "new"))
         before = os.umask(umask)
         try:
             answer()
@@ -176,17 +176,17 @@ class TestOthersCode:
 
 class TestWithoutACache:
     def test_a_folder_that_cannot_be_made(self, cache, monkeypatch):
-        monkeypatch.setenv("ANE_BOOK_CACHE", os.devnull)
+        monkeypatch.setenv("MLPROGRAM_CACHE", os.devnull)
         assert "for this process alone" in answer()
 
     def test_a_user_without_home(self, cache, tmp_path, monkeypatch):
-        for name in ("HOME", "XDG_CACHE_HOME", "ANE_BOOK_CACHE"):
+        for name in ("HOME", "XDG_CACHE_HOME", "MLPROGRAM_CACHE"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(os, "getuid", lambda: OTHER)  # whom the system's list does not have
-        with pytest.raises(InvalidInput, match="no home folder.*ANE_BOOK_CACHE"):
+        with pytest.raises(InvalidInput, match="no home folder.*MLPROGRAM_CACHE"):
             device.cache_folder()
         assert "for this process alone (this user has no home" in answer()
-        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "chosen"))
+        monkeypatch.setenv("MLPROGRAM_CACHE", str(tmp_path / "chosen"))
         assert device.cache_folder() == tmp_path / "chosen"
         assert "alone" not in answer()
 
@@ -199,7 +199,7 @@ class TestWithoutACache:
             Path(folder, "answer.c").write_text(FUNCTION)
             code = f"""
 import os
-from ane_book.mil.kernels.native import library
+from mlprogram.kernels.native import library
 library.SOURCES = [library.Path({folder!r}, "answer.c")]
 os.chdir("/"), os.setgroups([]), os.setgid({OTHER}), os.setuid({OTHER})
 found, said = library.load(["answer"])

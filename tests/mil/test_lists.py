@@ -2,13 +2,13 @@
 
 from _oracle import few, normal, run
 from ane_book.errors import InvalidInput
-from ane_book.mil import MLProgram
-from ane_book.mil.ops import OPS
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from hypothesis import given
 from hypothesis import strategies as st
+from mlprogram import MLProgram
+from mlprogram.ops import OPS
 import numpy as np
 import pytest
 import torch

@@ -3,12 +3,12 @@
 import gc
 from pathlib import Path
 
-from ane_book.mil import MLProgram
-from ane_book.mil.analysis.memory import peak_resident, predict
-from ane_book.mil.kernels import native
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types
+from mlprogram import MLProgram
+from mlprogram.analysis.memory import peak_resident, predict
+from mlprogram.kernels import native
 import numpy as np
 import pytest
 import torch

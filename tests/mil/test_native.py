@@ -4,9 +4,9 @@ import os
 import subprocess
 import sys
 
-from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native
-from ane_book.mil.kernels.native import ops as native_ops
+from mlprogram import MLProgram
+from mlprogram.kernels import native
+from mlprogram.kernels.native import ops as native_ops
 import numpy as np
 import pytest
 import torch
@@ -149,8 +149,8 @@ def test_without_a_compiler_the_reason_is_said_and_results_are_the_same(tiny_bun
     path, found = bundle.path / bundle.manifest.shards[0].package, tmp_path / "found.npy"
     code = f"""
 import numpy as np
-from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native
+from mlprogram import MLProgram
+from mlprogram.kernels import native
 program = MLProgram({str(path)!r}, "prefill", "fp32")
 outputs = program.predict(program.random_inputs(), program.make_state())
 np.save({str(found)!r}, outputs["hidden_out"])
@@ -168,8 +168,8 @@ print(*native.status())
 
 
 def test_half_pointwise_is_the_plain_convolution():
-    from ane_book.mil.kernels.products import half_pointwise
-    from ane_book.mil.ops.conv import conv
+    from mlprogram.kernels.products import half_pointwise
+    from mlprogram.ops.conv import conv
 
     weight = torch.randn(12, 40).half()
     for tokens in (1, 5):

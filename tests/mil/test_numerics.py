@@ -1,11 +1,11 @@
 """Overflow, NaN and lost bits of half precision, each at the op where it starts."""
 
-from ane_book.evidence.compare.numerics import report
-from ane_book.mil import MLProgram
-from ane_book.mil.run import program as executor
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram
+from mlprogram.compare.numerics import report
+from mlprogram.run import program as executor
 import numpy as np
 import pytest
 

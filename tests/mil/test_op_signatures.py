@@ -4,11 +4,11 @@ from functools import cache
 from inspect import signature
 from types import SimpleNamespace
 
-from ane_book.mil.ops import OPS
 import coremltools as ct
 from coremltools.converters.mil.mil import types
 from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
 from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
+from mlprogram.ops import OPS
 import numpy as np
 
 TARGETS = [ct.target.iOS15, ct.target.iOS16, ct.target.iOS17, ct.target.iOS18]

@@ -2,13 +2,14 @@
 
 from _foreign import package, quiet
 from ane_book.cli import app
-import ane_book.coreml
 from ane_book.errors import InvalidInput, InvalidPackage
-from ane_book.evidence.inspect.execute import compare_packages
-from ane_book.mil import MLProgram, Pipeline, open_model, save
-from ane_book.mil.package.container import open_container
-from ane_book.mil.package.files import proto
 import coremltools as ct
+from mlprogram import MLProgram, Pipeline, save
+import mlprogram.coreml
+from mlprogram.execute import compare_packages
+from mlprogram.package.container import open_container
+from mlprogram.package.files import proto
+from mlprogram.run.pipeline import open_model
 import numpy as np
 import pytest
 import torch
@@ -69,7 +70,7 @@ def test_a_compiled_pipeline_gives_the_same(halves, tmp_path):
 
 
 def test_coremltools_predicts_with_it(halves):
-    with ane_book.coreml.enable():
+    with mlprogram.coreml.enable():
         found = ct.models.MLModel(str(halves[2])).predict({"x": X})
     np.testing.assert_array_equal(found["y"], open_model(halves[2]).predict({"x": X})["y"])
 
@@ -80,7 +81,7 @@ def test_what_a_pipeline_is_not_given_right(halves):
         model.predict({"z": X})
     with pytest.raises(InvalidInput, match="has no functions"):
         open_model(halves[2], "main")
-    with pytest.raises(InvalidPackage, match="open it with ane_book.mil.open_model"):
+    with pytest.raises(InvalidPackage, match="open it with mlprogram.open_model"):
         MLProgram(halves[2])
 
 
@@ -246,7 +247,7 @@ def test_a_single_file_of_another_type_is_refused_by_name(kind, match, tmp_path)
     with pytest.raises(InvalidPackage, match=match):
         open_model(path)
     with pytest.raises(RuntimeError, match=f"Error compiling model: .*{match}"):
-        ane_book.coreml.Proxy(str(path), "ALL", "", {})
+        mlprogram.coreml.Proxy(str(path), "ALL", "", {})
 
 
 def test_the_command_line_shows_and_runs_a_pipeline(detector, halves, tmp_path):

@@ -7,13 +7,13 @@ recorded in Apple's op tests.
 
 from itertools import product
 
-from ane_book.mil.ops import OPS
-from ane_book.mil.ops.tensor_transformation import slice_of, write_slice
 import coremltools as ct
 from coremltools.converters.mil.mil import Builder as mb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
+from mlprogram.ops import OPS
+from mlprogram.ops.tensor_transformation import slice_of, write_slice
 import numpy as np
 import pytest
 import torch

@@ -4,10 +4,10 @@ from itertools import product
 from math import prod
 
 from _oracle import FLOATS, close, few, infer, normal, run
-from ane_book.mil.ops import OPS
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
+from mlprogram.ops import OPS
 import numpy as np
 import pytest
 import torch

@@ -8,10 +8,10 @@ import sys
 from _package import X, const, op, typed, write
 from ane_book import mil
 from ane_book.errors import InvalidInput, InvalidPackage
-from ane_book.evidence.inspect.planned import plan_report, planned
-from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native
-from ane_book.mil.kernels.table import KERNELS
+from mlprogram import MLProgram
+from mlprogram.kernels import native
+from mlprogram.kernels.table import KERNELS
+from mlprogram.planned import plan_report, planned
 import numpy as np
 import pytest
 
@@ -118,7 +118,7 @@ def test_running_and_tracing_name_the_same_op(tmp_path):
 def test_to_read_a_package_takes_no_torch():
     package = Path(mil.__file__).parent / "package"
     files = [file.relative_to(package).with_suffix("") for file in package.rglob("*.py")]
-    names = [".".join(("ane_book.mil.package", *file.parts)) for file in files]
+    names = [".".join(("mlprogram.package", *file.parts)) for file in files]
     slow = "{'torch', 'coremltools'} & {*sys.modules}"
     code = f"import sys, {', '.join(names)}\nprint(sorted({slow}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

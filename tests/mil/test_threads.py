@@ -9,10 +9,10 @@ import threading
 
 from _long import long_but
 from _patience import HANGING
-from ane_book.mil import MLProgram
-from ane_book.mil.kernels import native
-from ane_book.mil.kernels.native import ops as native_ops
-from ane_book.mil.kernels.native.threads import threads, torch_threads
+from mlprogram import MLProgram
+from mlprogram.kernels import native
+from mlprogram.kernels.native import ops as native_ops
+from mlprogram.kernels.native.threads import threads, torch_threads
 import pytest
 from test_native import make, needs_compiler
 import torch

@@ -1,6 +1,6 @@
 """Bits in a weight file: values of fewer than eight, the least significant bit first."""
 
-from ane_book.mil.package.weight_file import unpack_bits
+from mlprogram.package.weight_file import unpack_bits
 import numpy as np
 import pytest
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import tempfile
 
 from _package import const, op, refused, run, typed, write
-from ane_book.mil import MLProgram
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 

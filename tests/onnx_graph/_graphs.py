@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ane_book.conversion.onnx import convert_graph
-from ane_book.mil import MLProgram
+from mlprogram import MLProgram
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper

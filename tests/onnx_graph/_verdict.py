@@ -72,7 +72,7 @@ def oracle(path, given: dict[str, np.ndarray], plain: bool = False) -> list[np.n
 
 def measured(path: Path, given: dict, wanted: list[np.ndarray], precision: str) -> dict:
     """The error of a conversion in a precision, the seconds it took, and what had to be known."""
-    from ane_book.mil import MLProgram
+    from mlprogram import MLProgram
 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -97,7 +97,7 @@ def convert(case, folder: Path) -> tuple[Path, dict[str, np.ndarray], list[str]]
 
 def compare(case, package: Path, given: dict[str, np.ndarray]) -> None:
     """The executor's outputs against ONNX's, in ONNX's shapes and to its tolerance."""
-    from ane_book.mil import MLProgram
+    from mlprogram import MLProgram
 
     program = MLProgram(package, precision="fp32")
     arrays = dict(zip(program.inputs, map(as_core_ml, given.values()), strict=True))

@@ -8,7 +8,7 @@ from ane_book.conversion.onnx import convert_graph
 from ane_book.conversion.onnx.source import Source
 from ane_book.evidence.onnx_graph import check_graph
 from ane_book.evidence.onnx_graph.inputs import random_inputs
-from ane_book.mil import MLProgram
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 

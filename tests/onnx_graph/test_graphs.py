@@ -3,7 +3,7 @@
 from _command import ane_book
 from _graphs import Maker, helper, hold_to_onnxruntime, onnx
 from ane_book.conversion.onnx import convert_graph
-from ane_book.mil import MLProgram
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 import torch

@@ -3,7 +3,7 @@
 from _graphs import Maker, helper, hold_to_onnxruntime, numpy_helper, onnx
 from ane_book.conversion.onnx import convert_graph
 from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedOp
-from ane_book.mil import MLProgram
+from mlprogram import MLProgram
 import numpy as np
 from onnxruntime import quantization
 import pytest

@@ -2,7 +2,7 @@
 
 from _graphs import Maker, hold_to_onnxruntime
 from ane_book.conversion.onnx import convert_graph
-from ane_book.mil import MLProgram
+from mlprogram import MLProgram
 import numpy as np
 import pytest
 import torch

@@ -13,9 +13,9 @@ import sys
 
 from ane_book import device
 from ane_book.bundle import cache
-import ane_book.coreml
 from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
 from ane_book.runtime.backends import CoreMLBackend, MILBackend, choose_backend
+import mlprogram.coreml
 import numpy as np
 import pytest
 import torch
@@ -100,7 +100,7 @@ def digest(folder: Path) -> str:
 def in_core_mls_place(monkeypatch):
     """The executor behind coremltools' binding, and a machine that says it has Core ML."""
     monkeypatch.setattr(device, "CAN_PREDICT", True)
-    with ane_book.coreml.enable():
+    with mlprogram.coreml.enable():
         yield
 
 

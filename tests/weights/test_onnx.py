@@ -6,9 +6,9 @@ from _tiny_onnx import Bundle, Runtime, write
 import ane_book
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.errors import InvalidInput
-from ane_book.mil.package.reader import Package
 from ane_book.runtime import Session
 from ane_book.weights import open_source
+from mlprogram.package.reader import Package
 import numpy as np
 import pytest
 

@@ -2,7 +2,7 @@
 
 Every module that conversion imports, and what those import in turn, is read from its source; so are
 the names of the packages of others, whose versions count. Of a package only the modules named are
-taken: that `ane_book.mil` loads the executor when its reader is imported changes no bundle.
+taken: that `mlprogram` loads the executor when its reader is imported changes no bundle.
 """
 
 import ast

@@ -9,9 +9,9 @@ from math import ceil, prod
 
 from ane_book.conversion.quantize import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
-from ane_book.mil.package.weight_file import HEADER, RECORD, stored_bytes
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.architecture import FULL, Tensor
+from mlprogram.package.weight_file import HEADER, RECORD, stored_bytes
 
 __all__ = [
     "blob_bytes",

@@ -6,7 +6,7 @@ that a piece is stamped into. Here they become values in the program itself.
 
 from collections.abc import Collection
 
-from ane_book.mil.package.reader import Package
+from mlprogram.package.reader import Package
 
 __all__ = ["inline_constants"]
 

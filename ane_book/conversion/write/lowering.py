@@ -12,9 +12,9 @@ import pickle
 
 from ane_book.conversion.write.constants import inline_constants
 from ane_book.conversion.write.norms import join_norms, sharpen_epsilon
-from ane_book.mil.package.reader import Package
-from ane_book.mil.package.values import Constant
 from ane_book.progress import silent_coremltools
+from mlprogram.package.reader import Package
+from mlprogram.package.values import Constant
 import numpy as np
 import torch
 from torch import Tensor, nn

@@ -27,7 +27,7 @@ from ane_book.evidence.laws.graph import Graph, Seen
 from ane_book.evidence.laws.report import Report
 from ane_book.evidence.laws.rule import Finding, Place, Rule, load
 from ane_book.evidence.laws.rules import norms, ops, partitions, shapes, states, weights
-from ane_book.mil.package.reader import Package, read_programs
+from mlprogram.package.reader import Package, read_programs
 import numpy as np
 
 __all__ = ["Finding", "Report", "Rule", "check", "load", "packages_of"]

@@ -12,10 +12,10 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.evidence.laws.graph import Seen
 from ane_book.evidence.parity.locate import golden_inputs
-from ane_book.mil import MLProgram
-from ane_book.mil.package.function import Operation
-from ane_book.mil.package.reader import Package
-from ane_book.mil.run.engine import SUMS
+from mlprogram import MLProgram
+from mlprogram.package.function import Operation
+from mlprogram.package.reader import Package
+from mlprogram.run.engine import SUMS
 import numpy as np
 
 __all__ = ["given_sums", "golden_sums", "sums"]

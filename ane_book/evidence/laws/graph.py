@@ -7,9 +7,9 @@ weight is expanded, and torch is not needed.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ane_book.mil.package.function import Block, Function, Operation
-from ane_book.mil.package.reader import Package
-from ane_book.mil.package.values import Constant, TensorType
+from mlprogram.package.function import Block, Function, Operation
+from mlprogram.package.reader import Package
+from mlprogram.package.values import Constant, TensorType
 
 __all__ = ["FLOATS", "VIEWS", "Graph", "Seen", "sizes"]
 

@@ -6,7 +6,7 @@
 The reference is ONNX Runtime on the graph itself, in the graph's own precision; the package is run
 by the executor. A package in half precision gets two verdicts: run in single precision it shows
 whether the conversion is right, and in half precision what ships. Outputs are compared by their
-error, the largest difference relative to the largest magnitude (`ane_book.evidence.compare`), and
+error, the largest difference relative to the largest magnitude (`mlprogram.compare`), and
 whole numbers by the share of those that differ.
 
 Taught in the chapter "ONNX bundles to ANE".
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from ane_book.conversion.onnx.source import Source
 from ane_book.errors import InvalidInput
-from ane_book.evidence.compare import diff, percent
-from ane_book.evidence.compare.numerics import report
 from ane_book.evidence.onnx_graph.inputs import given_inputs, random_inputs
-from ane_book.mil import MLProgram
+from mlprogram import MLProgram
+from mlprogram.compare import diff, percent
+from mlprogram.compare.numerics import report
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidInput
-from ane_book.mil import MLProgram
+from mlprogram import MLProgram
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra

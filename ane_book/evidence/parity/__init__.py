@@ -21,14 +21,14 @@ import tempfile
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level
 from ane_book.conversion.again import Again, source_of
-from ane_book.evidence.compare import Gap, percent
-from ane_book.evidence.inspect import table
 from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import first_op
 from ane_book.evidence.parity.stage import Stage
 from ane_book.evidence.parity.walk import walk
 from ane_book.models import find
 from ane_book.weights import WeightSource
+from mlprogram.compare import Gap, percent
+from mlprogram.tables import table
 import numpy as np
 
 __all__ = ["EXACT", "LEAST", "Parity", "check_parity"]

@@ -13,11 +13,11 @@ import shutil
 from ane_book.bundle import Bundle, regular_files
 from ane_book.bundle.parts import Part
 from ane_book.conversion.again import Again
-from ane_book.evidence.compare import Gap, diff
 from ane_book.evidence.parity.stage import padded
 from ane_book.evidence.parity.walk import encoder_feeds, packages
-from ane_book.mil import MLProgram
 from ane_book.runtime.feeds import Feeds
+from mlprogram import MLProgram
+from mlprogram.compare import Gap, diff
 import numpy as np
 
 __all__ = ["first_op", "golden_inputs", "known_inputs"]

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ane_book.evidence.laws.graph import Graph
-from ane_book.mil.package.function import Block, Function, Operation
-from ane_book.mil.package.reader import Package
-from ane_book.mil.package.values import Constant, TensorType
+from mlprogram.package.function import Block, Function, Operation
+from mlprogram.package.reader import Package
+from mlprogram.package.values import Constant, TensorType
 
 __all__ = ["BLOCKS", "Op", "bytes_of", "elements", "read_ops"]
 

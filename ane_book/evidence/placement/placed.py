@@ -18,8 +18,8 @@ from ane_book.evidence.placement.graph import Op, read_ops
 from ane_book.evidence.placement.path import ANE, segments, shortest
 from ane_book.evidence.placement.path import Path as Route
 from ane_book.evidence.placement.support import Support, support
-from ane_book.mil.package.function import Function
-from ane_book.mil.package.reader import Package
+from mlprogram.package.function import Function
+from mlprogram.package.reader import Package
 
 __all__ = ["Placed", "Placement", "Reading", "find_functions", "place", "place_ops"]
 

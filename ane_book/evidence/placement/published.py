@@ -17,7 +17,7 @@ from ane_book.evidence.placement.estimator import Estimator
 from ane_book.evidence.placement.graph import Op
 from ane_book.evidence.placement.path import ANE, shortest
 from ane_book.evidence.placement.placed import place_ops
-from ane_book.mil.package.values import TensorType
+from mlprogram.package.values import TensorType
 
 __all__ = ["Graph", "judge", "read_graphs"]
 

@@ -30,8 +30,8 @@ from ane_book.evidence.report.private import scrub
 from ane_book.evidence.report.schema import Function, Machine, Report, Speed, Subject
 from ane_book.evidence.report.speed import EXECUTOR, measure_speed
 from ane_book.evidence.residency import Residency, bundle_level, measure_each, why_not
-from ane_book.mil.package.reader import Package
 from ane_book.reference import reference_models
+from mlprogram.package.reader import Package
 
 __all__ = ["Settings", "gather"]
 

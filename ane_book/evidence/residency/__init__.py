@@ -31,8 +31,9 @@ from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import known_inputs
 from ane_book.evidence.residency.child import run
 from ane_book.evidence.residency.verdict import Residency, judge
-from ane_book.mil import MLProgram, Pipeline, open_model
 from ane_book.runtime.backends import COMPUTE_UNITS
+from mlprogram import MLProgram, Pipeline
+from mlprogram.run.pipeline import open_model
 import numpy as np
 
 __all__ = ["Residency", "bundle_level", "measure", "measure_each", "why_not"]

@@ -11,10 +11,10 @@ from ane_book import claims
 from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.evidence import laws
 from ane_book.evidence.laws import OF_FUNCTIONS, OF_PACKAGES
-from ane_book.mil.package.container import save
-from ane_book.mil.package.files import proto
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+from mlprogram.package.container import save
+from mlprogram.package.files import proto
 import numpy as np
 import pytest
 

@@ -6,7 +6,7 @@ import json
 from _segmenter import GRAPHS, script
 from ane_book.evidence.placement.estimator import Estimator, work
 from ane_book.evidence.placement.graph import Op
-from ane_book.mil.package.values import TensorType
+from mlprogram.package.values import TensorType
 import pytest
 
 fit = script("fit_segmenter")

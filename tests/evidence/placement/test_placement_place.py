@@ -13,11 +13,11 @@ from ane_book.evidence.placement import place
 from ane_book.evidence.placement.edits import edits
 from ane_book.evidence.placement.estimator import work
 from ane_book.evidence.placement.support import support
-from ane_book.mil import save as write
-from ane_book.mil.package.values import TensorType
-from ane_book.mil.package.weight_file import BlobFile
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+from mlprogram import save as write
+from mlprogram.package.values import TensorType
+from mlprogram.package.weight_file import BlobFile
 import numpy as np
 import pytest
 import torch

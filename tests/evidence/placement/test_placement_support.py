@@ -4,7 +4,7 @@ from _segmenter import GRAPHS
 from ane_book import claims
 from ane_book.evidence.placement.graph import Op
 from ane_book.evidence.placement.support import support, table
-from ane_book.mil.package.values import TensorType
+from mlprogram.package.values import TensorType
 import pytest
 
 X = TensorType("fp16", (1, 64, 32, 32))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from ane_book.evidence.laws.graph import FLOATS, Graph, Seen
-from ane_book.mil.package.function import Operation
+from mlprogram.package.function import Operation
 
 __all__ = ["cuts"]
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from ane_book import claims
 from ane_book.evidence.laws.graph import FLOATS, Graph, Seen, sizes
-from ane_book.mil.package.function import Operation
-from ane_book.mil.package.values import ITEMSIZE, TensorType
+from mlprogram.package.function import Operation
+from mlprogram.package.values import ITEMSIZE, TensorType
 
 __all__ = ["RULES"]
 

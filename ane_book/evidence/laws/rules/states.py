@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ane_book.evidence.laws.graph import VIEWS, Graph, Seen
-from ane_book.mil.package.function import Operation
+from mlprogram.package.function import Operation
 
 __all__ = ["RULES"]
 

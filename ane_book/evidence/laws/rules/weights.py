@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from ane_book import claims
 from ane_book.evidence.laws.graph import Graph, Seen, sizes
-from ane_book.mil.package.function import Operation
-from ane_book.mil.package.reader import Package
-from ane_book.mil.package.values import Constant
+from mlprogram.package.function import Operation
+from mlprogram.package.reader import Package
+from mlprogram.package.values import Constant
 import numpy as np
 
 __all__ = ["PACKAGE_RULES", "RULES", "weight_bytes"]

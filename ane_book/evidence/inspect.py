@@ -1,0 +1,107 @@
+"""What a bundle or a package holds: a manifest, and the programs with their weights."""
+
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from ane_book.errors import InvalidInput, InvalidPackage
+from mlprogram.tables import table
+
+if TYPE_CHECKING:  # what a package needs takes no pydantic, and a bundle no protobuf
+    from ane_book.bundle import Bundle
+
+__all__ = [
+    "inspect_bundle",
+    "inspect_path",
+    "is_bundle",
+    "refuse_bundle",
+    "refuse_weights",
+    "report",
+]
+
+
+def inspect_path(path: str | Path) -> dict:
+    """Facts about a bundle (a folder with manifest.json) or a package, as plain JSON values.
+
+    Raises InvalidBundle or InvalidPackage.
+    """
+    path = Path(path)
+    if is_bundle(path):
+        from ane_book.bundle import Bundle
+
+        return inspect_bundle(Bundle.open(path))
+    from mlprogram.contents import inspect_package
+
+    refuse_weights(path)
+    return inspect_package(path)
+
+
+def refuse_weights(path: Path) -> None:
+    """Raise InvalidPackage for a .gguf file, with the commands that take one, ready to paste."""
+    if path.suffix == ".gguf":
+        file = quote(str(path))
+        raise InvalidPackage(
+            f"{path}: a .gguf file holds weights, not a program; `ane-book plan {file}` shows what "
+            f"would be made of it, and `ane-book convert {file}` makes a bundle to inspect"
+        )
+
+
+def refuse_bundle(path: Path) -> None:
+    """Raise InvalidInput for a bundle, with the packages that can be run instead of it."""
+    if is_bundle(path):
+        packages = sorted(folder.name for folder in path.glob("*.mlpackage"))
+        raise InvalidInput(f"{path} is a bundle: run one of its packages, {', '.join(packages)}")
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder is a bundle; a package's Manifest.json is another file, even on a Mac."""
+    return path.is_dir() and any(file.name == "manifest.json" for file in path.iterdir())
+
+
+def inspect_bundle(bundle: "Bundle") -> dict:
+    """What the manifest says, and the facts of every package."""
+    from mlprogram.contents import inspect_package
+
+    manifest = bundle.manifest
+    packages = dict.fromkeys(part.package for part in manifest.packages)
+    return {
+        "bundle": str(bundle.path),
+        "name": manifest.name,
+        "task": manifest.task,
+        "config": bundle.config.model_dump(),
+        "recipe": manifest.recipe.model_dump(),
+        "source": manifest.source.model_dump(),
+        "files": manifest.files,
+        "evidence": bundle.evidence.model_dump(mode="json")["levels"],
+        "packages": [inspect_package(bundle.path / name) for name in packages],
+    }
+
+
+def report(facts: dict) -> str:
+    """The facts as text, for reading."""
+    from mlprogram.contents import package_report
+
+    if "bundle" not in facts:
+        return package_report(facts)
+    config = facts["config"]
+    recipe = {name: value for name, value in facts["recipe"].items() if value not in (None, ())}
+    head = [
+        ("bundle", facts["bundle"]),
+        ("model", f"{facts['name']} ({config['architecture']}, {config['num_layers']} layers)"),
+        ("source", f"{facts['source']['kind']}: {', '.join(facts['source']['files'])}"),
+        ("recipe", ", ".join(f"{key} {value}" for key, value in recipe.items())),
+        ("size", f"{sum(facts['files'].values()):,} bytes in {len(facts['files'])} files"),
+    ]
+    if "verified" in facts:
+        head.append(("verified", f"all {facts['verified']} files are as they were written"))
+    parts = [table(head), f"evidence\n{table(_levels(facts['evidence']), indent=2)}"]
+    return "\n\n".join([*parts, *map(package_report, facts["packages"])])
+
+
+def _levels(evidence: dict[str, dict]) -> list[tuple[str, ...]]:
+    from ane_book.bundle.evidence import LEVELS
+
+    return [
+        (f"{name} {LEVELS[name]}", level["status"], level["date"] or "", level["reason"])
+        for name, level in evidence.items()
+    ]

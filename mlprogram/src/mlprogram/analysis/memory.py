@@ -1,0 +1,135 @@
+"""How much memory a function takes, predicted from the program; it takes no torch to say.
+
+Weights lie in a file that is mapped: pages of it come into memory as they are read and may leave it
+again. What a program needs beyond them is known before it runs: whatever was decoded or laid out
+anew (`run/footprint.py` looks at what is there), the states, and at any moment the values that some
+later op still reads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+import re
+import sys
+
+from mlprogram.analysis.aliases import in_place_writes, origins, uses
+from mlprogram.package.function import Block, Function, Operation
+from mlprogram.package.values import TensorType
+
+__all__ = ["Memory", "peak_resident", "predict"]
+
+#: Ops whose result is a view of their first tensor: no bytes of its own.
+FREE = {
+    "expand_dims": "x", "identity": "x", "read_state": "input", "reshape": "x",
+    "slice_by_index": "x", "slice_by_size": "x", "split": "x", "squeeze": "x",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of memory of one function.
+
+    mapped: the weight files that are mapped. laid_out: tensors that were made from them at load and
+    stay. states: those of one `make_state()`. values: the most that inputs and intermediate values
+    take together at any time of a call, without the work space inside an op; None where a shape is
+    known at run time only.
+    """
+
+    mapped: int
+    laid_out: int
+    states: int
+    values: int | None
+
+    @property
+    def total(self) -> int:
+        """All of it, every page of the weights included; values as far as they are known."""
+        return self.mapped + self.laid_out + self.states + (self.values or 0)
+
+
+def predict(
+    function: Function, lift: bool = False, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[int, int | None]:
+    """`Memory.states` and `Memory.values`, from what the program declares alone.
+
+    shapes: what a run had for values whose shapes the program leaves open.
+    """
+    sizes = _Sizes(lift, shapes or {})
+    states = sum(sizes(name, type_) for name, type_ in function.states.items())
+    in_place = in_place_writes(function, origins(function))
+    try:
+        given = sum(sizes(name, type_) for name, type_ in function.inputs.items())
+        return states, given + _peak(function.block, sizes, in_place)
+    except _Unknown:
+        return states, None
+
+
+def peak_resident() -> int | None:
+    """The most bytes that this process ever had in memory at once; None where nobody can say."""
+    if sys.platform == "win32":
+        return None
+    if sys.platform == "linux":  # getrusage there counts what the parent held when it forked
+        status = Path("/proc/self/status")
+        peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text() if status.exists() else "")
+        return int(peak[1]) * 1024 if peak else None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+class _Unknown(Exception):
+    """A size that only a run tells."""
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Bytes of a value by its declared type, or by the shape that it had in a run."""
+
+    lift: bool
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def __call__(self, name: str, type_: TensorType) -> int:
+        shape = self.shapes.get(name, type_.shape)
+        if None in shape or type_.kind == "list":
+            raise _Unknown
+        wide = 2 if self.lift and type_.dtype == "fp16" else 1
+        return wide * replace(type_, shape=shape).nbytes
+
+
+def _peak(block: Block, sizes: _Sizes, in_place: dict[str, str]) -> int:
+    """The most bytes of a block's values that live at once, each from its op to its last use.
+
+    in_place: values that are their state, so that they take nothing of their own.
+    """
+    owner: dict[str, str] = {}  # value -> the value whose memory it is
+    size: dict[str, int] = {}
+    last: dict[str, int] = {}  # owner -> position of the op that reads it last
+    for position, operation in enumerate(block.operations):
+        for name in uses(operation):
+            last[owner.get(name, name)] = position
+        viewed = _viewed(operation)
+        for name, type_ in operation.outputs:
+            owner[name] = owner.get(viewed, viewed) if viewed else name
+            if not viewed:
+                fresh = name not in in_place and not operation.is_constant
+                size[name] = sizes(name, type_) if fresh else 0
+            last.setdefault(owner[name], position)
+    for name in block.outputs:
+        last[owner.get(name, name)] = len(block.operations)
+    live = peak = 0
+    for position, operation in enumerate(block.operations):
+        made = {owner[name] for name, _ in operation.outputs} & size.keys()
+        live += sum(size[name] for name in made if name in dict(operation.outputs))
+        inner = max([_peak(nested, sizes, in_place) for nested in operation.blocks], default=0)
+        peak = max(peak, live + inner)
+        read = {owner.get(name, name) for name in uses(operation)} | made
+        live -= sum(size.get(name, 0) for name in read if last[name] == position)
+    return peak
+
+
+def _viewed(operation: Operation) -> str | None:
+    """The value whose memory an op's results share."""
+    source = operation.inputs.get(FREE.get(operation.type, ""), [None])[0]
+    return source if isinstance(source, str) else None

@@ -1,0 +1,346 @@
+"""Where two programs part: `diff(a, b, inputs)` names the first op, and says by how much.
+
+    print(diff(MLProgram(package), torch_module, inputs))
+
+Two programs are compared value by value as they run, matched by name, and neither's values are
+kept; a torch module, a function or a dict of arrays is compared by what it gives. B is always the
+reference. How far apart two values are is one number, the *error*: the largest difference of two
+elements, relative to the largest magnitude in B's value. It does not explode at zeros, which
+element-wise relative differences do.
+
+Taught in the chapter "Test any ML Program without a Mac".
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+import inspect
+from math import inf, log10, nan, sqrt
+
+from mlprogram.analysis.aliases import uses
+from mlprogram.errors import InvalidInput
+from mlprogram.package.function import Operation
+from mlprogram.run.compile import as_array
+from mlprogram.run.program import MLProgram
+import numpy as np
+import torch
+
+__all__ = ["Difference", "Gap", "diff"]
+
+TOLERANCE = 0.01
+
+#: What coremltools appends to the names of values that it casts to half precision.
+HALF_SUFFIX = "_cast_fp16"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far one value of A lies from B's.
+
+    name, op: the value in A, and the type of the op that made it ("" for what no program made).
+    shape: A's; other_shape: B's. error: the largest difference over the largest magnitude of B's
+    value, infinite where only one side is finite or the shapes differ. max_abs, max_relative: over
+    elements, the latter where B is not zero. cosine: of the two as vectors. snr: B's power over
+    that of the difference, in dB; psnr: B's largest magnitude squared over it. worst: the position
+    of the largest difference, with both elements there. inputs: the error of each value that the op
+    reads, as far as it was compared.
+    """
+
+    name: str
+    op: str
+    shape: tuple[int, ...]
+    other_shape: tuple[int, ...]
+    error: float
+    max_abs: float = nan
+    max_relative: float = nan
+    cosine: float = nan
+    snr: float = nan
+    psnr: float = nan
+    worst: tuple[int, ...] = ()
+    elements: tuple[float, float] = (nan, nan)
+    inputs: dict[str, float] = field(default_factory=dict)
+
+    def cells(self) -> tuple[str, ...]:
+        """The statistics as text: error, max abs, max relative, cosine, SNR, PSNR."""
+        if self.shape != self.other_shape and np.isnan(self.max_abs):
+            return (f"shape {self.shape}, B has {self.other_shape}", "", "", "", "", "")
+        return (
+            percent(self.error),
+            f"{self.max_abs:.2g}",
+            f"{self.max_relative:.2g}",
+            f"{self.cosine:.6f}",
+            f"{self.snr:.1f} dB",
+            f"{self.psnr:.1f} dB",
+        )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The result of `diff`: `equal` says whether every output agrees, `str` tells the story."""
+
+    tolerance: float
+    first: Gap | None  # the first value beyond the tolerance, in A's order
+    outputs: list[Gap]
+    compared: int  # values that both have
+    values: int  # values that A has
+    notes: list[str]  # what could not be matched, and what was done about it
+
+    @property
+    def equal(self) -> bool:
+        """Whether every output of A is within the tolerance of B's."""
+        return all(gap.error <= self.tolerance for gap in self.outputs)
+
+    def __str__(self) -> str:
+        head = f"{self.compared:,} of {self.values:,} values compared"
+        parts = ["\n".join([f"{head}; tolerance {percent(self.tolerance)}", *self.notes])]
+        if self.first:
+            parts.append(_story(self.first))
+        rows = [("output", "error", "max abs", "max rel", "cosine", "SNR", "PSNR")]
+        rows += [(gap.name, *gap.cells()) for gap in self.outputs]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        parts.append("\n".join(lines))
+        apart = [gap.name for gap in self.outputs if not gap.error <= self.tolerance]
+        verdict = f"apart: {', '.join(apart)}" if apart else "equal within the tolerance"
+        verdict = f"outputs {verdict}"
+        return "\n\n".join([*parts, verdict])
+
+
+def percent(share: float) -> str:
+    """A share as text, such as "0.031 %"."""
+    if share == inf:
+        return "infinite"
+    return f"{100 * share:.3g} %" if share < 9.995 else f"{share:.3g} times"
+
+
+def _story(gap: Gap) -> str:
+    error, *others = gap.cells()
+    names = ("max abs", "max relative", "cosine", "SNR", "PSNR")
+    value = " ".join([*filter(None, [gap.op]), repr(gap.name), str(gap.shape)])
+    lines = [f"first apart: {value}", f"  error     {error}"]
+    if others[0]:
+        mine, other = gap.elements
+        lines.append(f"  worst     {mine:.6g} at {gap.worst}, B has {other:.6g}")
+        lines.append("  also      " + ", ".join(map(" ".join, zip(names, others, strict=True))))
+    for name, known in gap.inputs.items():
+        lines.append(f"  reads     {name!r}, {percent(known) if known else 'exact'}")
+    return "\n".join(lines)
+
+
+def diff(
+    a: "MLProgram | torch.nn.Module | Mapping | Callable",
+    b: "MLProgram | torch.nn.Module | Mapping | Callable",
+    inputs: Mapping[str, object],
+    tolerance: float = TOLERANCE,
+) -> Difference:
+    """Run A and B on the same inputs and compare what they give; B is the reference.
+
+    a, b: an `MLProgram`, traced from zero states as it runs: values inside a group of ops that runs
+    as one are compared of `plain()` programs only; a torch module, called with the inputs as
+    tensors, by name where `forward` has these names and else in their order; a function from the
+    inputs to a dict of arrays; or that dict. Values of two programs match when name, op and shape
+    do (`_cast_fp16` at a name's end left aside); outputs match by name, else by their order.
+
+    Raises InvalidInput when the outputs cannot be matched.
+    """
+    ours, theirs = _side(a, inputs), _side(b, inputs)
+    matched, outputs, notes = _match(ours, theirs)
+    first, gaps, compared = None, {}, 0
+    errors: dict[str, float] = dict.fromkeys(inputs, 0.0)
+    for name, value, reference in _pairs(ours.stream, theirs.stream, matched):
+        gap = _gap(name, ours.operations.get(name), value, reference, errors)
+        errors[name], compared = gap.error, compared + 1
+        if first is None and not gap.error <= tolerance:
+            first = gap
+        if name in outputs:
+            gaps[name] = gap
+    if lost := [name for name in outputs if name not in gaps]:
+        raise InvalidInput(f"outputs {', '.join(lost)} are no op's result on one side")
+    return Difference(tolerance, first, list(gaps.values()), compared, len(ours.names), notes)
+
+
+# --- the two sides --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What is compared. names: each value with (op, shape), or None where nothing is known of it.
+
+    operations: the op that made a value, where one is known.
+    """
+
+    stream: Iterator[tuple[str, np.ndarray]]
+    names: dict[str, tuple | None]
+    outputs: list[str]
+    operations: dict[str, Operation] = field(default_factory=dict)
+
+
+def _side(side, inputs: Mapping[str, object]) -> _Side:
+    if isinstance(side, MLProgram):
+        return _program(side, inputs)
+    if isinstance(side, torch.nn.Module):
+        side = _call(side, inputs)
+    elif not isinstance(side, Mapping):
+        side = side(inputs)
+    arrays = _named(side)
+    return _Side(iter(arrays.items()), dict.fromkeys(arrays), list(arrays))
+
+
+def _program(program: MLProgram, inputs: Mapping[str, object]) -> _Side:
+    steps = [step for step in program.plan.main.steps if step.results]
+    operations = {name: step.operation for step in steps for name in step.results}
+    names = {
+        name: (step.operations[-1].type, type_.shape)
+        for step in steps
+        for name, type_ in step.operation.outputs
+    }
+    outputs = []
+    for name, type_ in program.outputs.items():
+        maker = operations.get(name)
+        if maker is None:  # an input or a constant that is an output as it is
+            names[name] = ("", type_.shape)
+        if maker is None or maker.type != "classify":
+            outputs.append(name)
+        elif (source := maker.inputs["probabilities"][0]) not in outputs and source in operations:
+            outputs.append(source)  # a label and a dict are compared as what they come from
+    state = program.make_state() if program.states else None
+    return _Side(program.trace(inputs, state), names, outputs, operations)
+
+
+def _call(module: torch.nn.Module, inputs: Mapping[str, object]) -> object:
+    """A module's own result; floats are given in the dtype of its parameters."""
+    if module.training:
+        raise InvalidInput("the torch module is in training mode: call its eval() first")
+    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    tensors = {name: torch.as_tensor(np.asarray(value)) for name, value in inputs.items()}
+    tensors = {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()}
+    known = inspect.signature(module.forward).parameters
+    with torch.no_grad():
+        if tensors.keys() <= known.keys():
+            return module(**tensors)
+        return module(*tensors.values())
+
+
+def _named(result: object) -> dict[str, np.ndarray]:
+    """Tensors and arrays by name; a tensor or a sequence of them gets names by its order."""
+    if not isinstance(result, Mapping):
+        results = result if isinstance(result, Sequence) else [result]
+        result = {f"output_{i}": value for i, value in enumerate(results)}
+    arrays = {
+        name: as_array(value.detach()) if isinstance(value, torch.Tensor) else np.asarray(value)
+        for name, value in result.items()
+    }
+    return {name: array for name, array in arrays.items() if array.dtype.kind in "fiub"}
+
+
+# --- matching -------------------------------------------------------------------------------------
+
+
+def _match(ours: _Side, theirs: _Side) -> tuple[dict[str, str], list[str], list[str]]:
+    """A's value -> B's value, the outputs of A among them, and notes on what has no match."""
+    matched = dict(_same_names(ours, theirs))
+    notes = []
+    if not matched:
+        notes.append("no value has the same name, op and shape in both: outputs only")
+    outputs = [name for name in ours.outputs if name in theirs.outputs or name in matched]
+    if outputs:
+        matched |= {name: name for name in outputs if name not in matched}
+        if lost := [name for name in ours.outputs if name not in outputs]:
+            notes.append(f"B has no output {', '.join(lost)}")
+    elif len(ours.outputs) == len(theirs.outputs):
+        outputs = ours.outputs
+        pairs = list(zip(ours.outputs, theirs.outputs, strict=True))
+        taken = {*theirs.outputs}  # a value of B is compared once
+        matched = {a: b for a, b in matched.items() if b not in taken} | dict(pairs)
+        notes.append("outputs by their order: " + ", ".join(f"{a} and {b}" for a, b in pairs))
+    else:
+        raise InvalidInput(
+            f"A gives {', '.join(ours.outputs)} and B {', '.join(theirs.outputs)}: give outputs "
+            "that are to be compared the same names"
+        )
+    return matched, outputs, notes
+
+
+def _same_names(ours: _Side, theirs: _Side) -> Iterator[tuple[str, str]]:
+    """Values whose name, op and shape are the same; an exact name goes before a similar one."""
+    similar = {name.removesuffix(HALF_SUFFIX): name for name in theirs.names}
+    for name, made in ours.names.items():
+        other = name
+        if name not in theirs.names:
+            other = similar.get(name.removesuffix(HALF_SUFFIX))
+            if other is None or other in ours.names:
+                continue
+        if made is None or theirs.names[other] in (None, made):
+            yield name, other
+
+
+def _pairs(
+    ours: Iterator, theirs: Iterator, matched: dict[str, str]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """(A's name, A's array, B's array) in A's order; held is only what B made before A."""
+    wanted, held = set(matched.values()), {}
+    for name, value in ours:
+        if name not in matched:
+            continue
+        while matched[name] not in held:
+            other, array = next(theirs, (None, None))
+            if other is None:
+                break
+            if other in wanted:
+                held[other] = array
+        else:
+            yield name, value, held.pop(matched[name])
+
+
+# --- one value ------------------------------------------------------------------------------------
+
+
+def _gap(
+    name: str,
+    operation: Operation | None,
+    value: np.ndarray,
+    reference: np.ndarray,
+    errors: Mapping[str, float],
+) -> Gap:
+    op, read = (operation.type, uses(operation)) if operation else ("", ())
+    known = {source: errors[source] for source in read if source in errors}
+    gap = Gap(name, op, value.shape, reference.shape, inf, inputs=known)
+    if _squeezed(value) != _squeezed(reference):
+        return gap
+    if not value.size:
+        return replace(gap, error=0.0)
+    a, b = value.astype(np.float64), reference.reshape(value.shape).astype(np.float64)
+    return replace(gap, **_statistics(a, b))
+
+
+def _squeezed(array: np.ndarray) -> list[int]:
+    return [size for size in array.shape if size != 1]
+
+
+def _statistics(a: np.ndarray, b: np.ndarray) -> dict[str, object]:
+    """Everything of `Gap` that is a number; a, b: float64 of one shape, not empty."""
+    with np.errstate(invalid="ignore"):
+        apart = np.asarray(np.abs(a - b))  # of rank 0, numpy gives a number
+    apart[(a == b) | (np.isnan(a) & np.isnan(b))] = 0  # infinities agree
+    apart[np.isnan(apart)] = inf  # one side has a number
+    worst = tuple(int(i) for i in np.unravel_index(apart.argmax(), apart.shape))
+    finite = np.isfinite(a) & np.isfinite(b)
+    x, y, noise = a[finite], b[finite], apart[finite]
+    scale = float(np.abs(y).max(initial=0)) or float(np.abs(x).max(initial=0))
+    max_abs, power, lost = float(apart.max()), float((y**2).sum()), float((noise**2).sum())
+    length = sqrt(float((x**2).sum()) * power)
+    return {
+        "error": max_abs / scale if max_abs and scale else max_abs,
+        "max_abs": max_abs,
+        "max_relative": float((noise[y != 0] / np.abs(y[y != 0])).max(initial=0)),
+        "cosine": float((x * y).sum()) / length if length else float(power == lost),
+        "snr": _decibels(power, lost),
+        "psnr": _decibels(scale**2 * x.size, lost),
+        "worst": worst,
+        "elements": (float(a[worst]), float(b[worst])),
+    }
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if not noise:
+        return inf
+    return 10 * log10(signal / noise) if signal else -inf

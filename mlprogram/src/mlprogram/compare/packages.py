@@ -1,0 +1,53 @@
+"""Two packages compared from the command line, or one as it is declared and in single precision."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+from mlprogram.compare import TOLERANCE, diff
+from mlprogram.errors import InvalidInput
+from mlprogram.execute import COMPUTED, arrays_of
+from mlprogram.run.pipeline import Pipeline, open_model
+from mlprogram.tables import table
+
+__all__ = ["Comparison", "compare_packages"]
+
+
+class Comparison(NamedTuple):
+    """What `compare_packages` found: as text, in a word, as facts; errors there may be infinite."""
+
+    text: str
+    equal: bool
+    facts: dict
+
+
+def compare_packages(
+    a: Path,
+    b: Path | None = None,
+    function: str | None = None,
+    inputs: Path | None = None,
+    precision: str = "fp16",
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+) -> Comparison:
+    """`diff` of two packages in one precision, or of one as declared and in fp32."""
+    alone = "ane" if precision == "ane" else "fp16"
+    ours = open_model(a, function, precision if b else alone)
+    theirs = open_model(b, function, precision) if b else ours
+    if isinstance(ours, Pipeline) or isinstance(theirs, Pipeline):
+        raise InvalidInput("diff goes op by op through one program, and a pipeline is several")
+    theirs = theirs if b else ours.plain("fp32")
+    arrays = arrays_of(ours, inputs, seed)
+    difference = diff(ours, theirs, arrays, tolerance)
+    sides = {
+        side: {"package": str(path), "function": program.name, "precision": program.precision}
+        for side, path, program in (("A", a, ours), ("B", b or a, theirs))
+    }
+    on = str(inputs) if inputs else f"random inputs, seed {seed}"
+    rows = [
+        (side, of["package"], of["function"], COMPUTED[of["precision"]])
+        for side, of in sides.items()
+    ]
+    head = table([*rows, ("on", on, "", "")])
+    facts = {"on": on, **sides, "equal": difference.equal, **asdict(difference)}
+    return Comparison(f"{head}\n\n{difference}", difference.equal, facts)

@@ -1,0 +1,100 @@
+"""What a package holds: functions, inputs, states, ops by type, weights by dtype.
+
+Only the program is read; weights are counted, not loaded, and no file changes.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+from mlprogram.analysis.memory import predict
+from mlprogram.package.container import Container, open_container
+from mlprogram.package.function import Function
+from mlprogram.package.reader import Package
+from mlprogram.tables import table
+
+__all__ = ["inspect_package", "package_report"]
+
+
+def inspect_package(path: str | Path) -> dict:
+    """The functions of one package, and its weights by dtype.
+
+    Weights are counted once a package, however many functions share them; small constants that lie
+    in the program itself do not count. Of a pipeline these are the facts of each part.
+    """
+    container = open_container(path)
+    if container.spec.WhichOneof("Type") == "pipeline":
+        return _pipeline(container)
+    return _program(Package(container))
+
+
+def _pipeline(container: Container) -> dict:
+    # it takes torch, which what only reads a package does not need
+    from mlprogram.run.pipeline import Pipeline, Suppression
+
+    return {
+        "package": str(container.path),
+        "specification_version": container.spec.specificationVersion,
+        "parts": [
+            part.facts() if isinstance(part, Suppression) else _program(part.package)
+            for part in Pipeline(container).parts
+        ],
+    }
+
+
+def _program(package: Package) -> dict:
+    weights: dict[str, dict[str, int]] = {}
+    for _, constant in package.weights:
+        entry = weights.setdefault(constant.type.dtype, {"tensors": 0, "bytes": 0})
+        entry["tensors"] += 1
+        entry["bytes"] += constant.stored_bytes
+    return {
+        "package": str(package.path),
+        "specification_version": package.specification_version,
+        "default_function": package.default_function,
+        "functions": {name: _function(f) for name, f in package.functions.items()},
+        "weights": weights,
+    }
+
+
+def _function(function: Function) -> dict:
+    states, values = predict(function)
+    operations = Counter(o.type for o in function.operations() if o.type != "const")
+    return {
+        "opset": function.opset,
+        **{
+            part: {name: str(type_) for name, type_ in getattr(function, part).items()}
+            for part in ("inputs", "states", "outputs")
+        },
+        "operations": dict(operations.most_common()),
+        "memory": {"states": states, "values": values},
+    }
+
+
+def package_report(facts: dict) -> str:
+    if "suppression" in facts:
+        return f"{facts['package']}\n{table(facts['suppression'], indent=2)}"
+    version = facts["specification_version"]
+    parts = [f"{facts['package']} (specification version {version})"]
+    if "parts" in facts:
+        return "\n\n".join([*parts, *map(package_report, facts["parts"])])
+    for name, function in facts["functions"].items():
+        default = ", default" if name == facts["default_function"] else ""
+        rows = [
+            (part[:-1], value, type_)
+            for part in ("inputs", "states", "outputs")
+            for value, type_ in function[part].items()
+        ]
+        counts, memory = function["operations"], function["memory"]
+        values = memory["values"]
+        needs = f"{values:,} bytes" if values is not None else "as the shape of the inputs demands"
+        rows.append(("memory", f"states {memory['states']:,} bytes", f"values {needs}"))
+        parts.append(f"function {name} ({function['opset']}{default})\n{table(rows, indent=2)}")
+        title = f"ops of {name}: {sum(counts.values())} without constants"
+        parts.append(f"{title}\n{table([(f'{n:,}', op) for op, n in counts.items()], indent=2)}")
+    rows = [
+        (dtype, f"{n:,} tensor{'s' * (n != 1)}", f"{entry['bytes']:,} bytes")
+        for dtype, entry in facts["weights"].items()
+        for n in [entry["tensors"]]
+    ]
+    parts.append("weights\n" + (table(rows, indent=2) if rows else "  none"))
+    return "\n\n".join(parts)

@@ -1,0 +1,141 @@
+"""A function as a graph, and what a pattern of ops found in it."""
+
+from dataclasses import dataclass, field
+
+from mlprogram.analysis.aliases import origins, uses
+from mlprogram.analysis.constants import Constants
+from mlprogram.ops.tensor_transformation import slice_of
+from mlprogram.package.function import Block, Function, Operation
+from mlprogram.package.values import Constant, TensorType
+import torch
+
+__all__ = ["Graph", "Match", "Unfit", "is_halved", "is_stretch", "split_sizes"]
+
+FLOATS = ("fp16", "fp32")
+
+
+class Unfit(Exception):
+    """Why a kernel cannot take the place of the ops that were found."""
+
+
+class Graph:
+    """Who makes and who uses each value of a function's block."""
+
+    def __init__(self, function: Function, constants: Constants):
+        block: Block = function.block
+        self.constants, self.operations = constants, block.operations
+        self.types: dict[str, TensorType] = function.inputs | {
+            name: type_ for o in function.operations() for name, type_ in o.outputs
+        }
+        self.origin = origins(function)
+        self.position = {id(o): i for i, o in enumerate(block.operations)}
+        self.maker = {
+            name: (o, i) for o in block.operations for i, (name, _) in enumerate(o.outputs)
+        }
+        self.users: dict[str, list[int]] = {name: [-1] for name in block.outputs}
+        for operation in block.operations:
+            for name in uses(operation):
+                self.users.setdefault(name, []).append(id(operation))
+
+    def value(self, operation: Operation, key: str, default: object = None) -> object:
+        """A parameter as Python; None where it is computed at run time."""
+        if key not in operation.inputs:
+            return default
+        constant = self.constants.find(operation.inputs[key][0])
+        return None if constant is None else self.constants.plain(key, constant)
+
+    def shape(self, name: object) -> tuple[int, ...] | None:
+        """The shape of a float value that an op makes, where it is declared, without zeros."""
+        type_ = self.types.get(name) if isinstance(name, str) else None
+        if type_ is None or type_.dtype not in FLOATS or None in type_.shape or 0 in type_.shape:
+            return None
+        return type_.shape
+
+
+@dataclass(frozen=True)
+class Match:
+    """Ops that a pattern was found in.
+
+    values: the values that it names, and the results of ops that it names. notes: what was found on
+    the way to a value. operations: in the order of the program, up to the one that makes `result`.
+    """
+
+    graph: Graph
+    values: dict[str, str | Constant] = field(default_factory=dict)
+    named: dict[str, Operation] = field(default_factory=dict)
+    notes: dict[str, object] = field(default_factory=dict)
+    operations: tuple[Operation, ...] = ()
+    result: str = ""
+
+    def __getitem__(self, name: str) -> str | Constant:
+        return self.values[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    @property
+    def last(self) -> Operation:
+        return self.operations[-1]
+
+    def get(self, operation: str, key: str, default: object = None) -> object:
+        """A parameter of an op by its name in the pattern; `default` where it has neither."""
+        if operation not in self.named:
+            return default
+        return self.graph.value(self.named[operation], key, default)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The declared shape of a value by its name in the pattern; Unfit where it is open."""
+        shape = self.graph.shape(self.values[name])
+        if shape is None:
+            raise Unfit(f"the shape of {name} is open, or it holds no float numbers")
+        return shape
+
+    def made(self, operation: str) -> tuple[int, ...]:
+        """The declared shape of the first result of a named op; Unfit where it is open."""
+        shape = self.graph.shape(self.named[operation].outputs[0][0])
+        if shape is None:
+            raise Unfit(f"the shape that {operation} makes is open, or not of floats")
+        return shape
+
+    def constant(self, name: str) -> torch.Tensor | str:
+        """A constant that the pattern names, as a tensor."""
+        return self.graph.constants.tensor(self.graph.constants.find(self.values[name]))
+
+    def number(self, name: str) -> float:
+        """The one number that a constant holds."""
+        tensor = self.constant(name)
+        if isinstance(tensor, str) or tensor.numel() != 1:
+            raise Unfit(f"{name} is more than one number")
+        return float(tensor)
+
+
+def split_sizes(match: Match, name: str) -> list[int] | None:
+    """The sizes of two parts, as an op says and as it declares them; None if they differ."""
+    operation, graph = match.named[name], match.graph
+    axis = graph.value(operation, "axis")
+    declared = [type_.shape[axis] for _, type_ in operation.outputs] if axis is not None else []
+    halves = declared if len({*declared}) == 1 else None
+    said = graph.value(operation, "split_sizes", halves)
+    fits = said == declared and len(declared) == 2 == graph.value(operation, "num_splits", 2)
+    return declared if fits else None
+
+
+def is_halved(match: Match, name: str, shape: tuple[int, ...], axis: int) -> bool:
+    """Whether an op, `split`, cuts a value of this shape into its halves along `axis`."""
+    axis %= len(shape)
+    along = match.get(name, "axis") in (axis, axis - len(shape))
+    return along and split_sizes(match, name) == [shape[axis] // 2] * 2
+
+
+def is_stretch(
+    match: Match, name: str, shape: tuple[int, ...], axis: int, begin: int, size: int
+) -> bool:
+    """Whether an op, `slice_by_index`, takes of a value of this shape what `narrow` would."""
+    operation, graph = match.named[name], match.graph
+    given = {key: graph.value(operation, key) for key in operation.inputs if key != "x"}
+    if None in given.values():
+        return False
+    whole = torch.empty(shape, device="meta")
+    part, wanted = slice_of(whole, **given), whole.narrow(axis, begin, size)
+    places = [(t.shape, t.stride(), t.storage_offset()) for t in (part, wanted)]
+    return places[0] == places[1]

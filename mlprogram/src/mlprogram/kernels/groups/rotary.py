@@ -1,0 +1,78 @@
+"""Rotary embedding: x cos + [-b, a] sin, of x = [a, b] along its last axis, or the last but one.
+
+The halves are split or sliced off; b is negated by an op of its own, or the table of sines is. Half
+precision rounds where the ops round.
+"""
+
+from collections.abc import Callable
+
+from mlprogram.kernels.graph import Match, Unfit, is_halved, is_stretch
+from mlprogram.kernels.native import ops as native_ops
+from mlprogram.kernels.pattern import either, op
+from mlprogram.kernels.plainly import plainly
+import torch
+from torch import Tensor
+
+__all__ = ["ROTARY", "prepare"]
+
+FIRST = either(op("split", "split", 0, x="x"), op("slice_by_index", "first", x="x"))
+SECOND = either(op("split", "split", 1, x="x"), op("slice_by_index", "second", x="x"))
+TURNED = op(
+    "concat",
+    "turned",
+    values=[either(op("mul", "minus", x=SECOND, y=-1.0), SECOND), FIRST],
+    interleave=False,
+)
+ROTARY = (op("add", x=op("mul", x="x", y="cos"), y=op("mul", x=TURNED, y="sin")),)
+
+OPEN = 6  # stands for a size that is open while halves are looked for
+
+
+def prepare(match: Match) -> tuple[list, Callable]:
+    """The operands and what computes it; Unfit where what trades places are not the halves of x."""
+    names = ["x", "cos", "sin"]
+    types = [match.graph.types[match[name]] for name in names]
+    made = match.graph.types[match.result]
+    if {type_.dtype for type_ in types} != {made.dtype} or made.dtype not in ("fp16", "fp32"):
+        raise Unfit("its operands differ in dtype, or are no floats")
+    rank, axis = len(types[0].shape), match.get("turned", "axis")
+    if rank < 2 or axis not in (-1, -2, rank - 1, rank - 2):
+        raise Unfit("it is turned along another axis than the last two")
+    axis = axis - rank if axis >= 0 else axis
+    shape = tuple(n or OPEN for n in types[0].shape)
+    if types[0].shape[axis] is None or shape[axis] % 2 or not _are_halves(match, shape, axis):
+        raise Unfit("what trades places are not its halves")
+    dtype, operands = match.graph.constants.dtype(made), [match[name] for name in names]
+    return operands, _looking(match, operands, axis, shape[axis], dtype)
+
+
+def _are_halves(match: Match, shape: tuple[int, ...], axis: int) -> bool:
+    """Whether the parts of x, of this shape, are its halves along `axis`."""
+    if "split" in match.named:
+        sliced = {"first", "second"} & match.named.keys()
+        return not sliced and is_halved(match, "split", shape, axis)
+    size = shape[axis] // 2
+    return all(
+        is_stretch(match, name, shape, axis, begin, size)
+        for begin, name in ((0, "first"), (size, "second"))
+    )
+
+
+def _looking(
+    match: Match, operands: list[str], axis: int, size: int, dtype: torch.dtype
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """What looks at the sizes of a call: tables are those of x's last axes, or the ops run."""
+    plain = plainly(match, operands)
+    run = native_ops.rotary(axis, "minus" in match.named, dtype)
+    rank = len(match.graph.types[operands[0]].shape)
+
+    def call(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        table = x.shape[-2:]
+        fits = x.dim() == rank >= cos.dim() and x.shape[axis] == size and x.numel() > 0
+        fits = fits and cos.shape == sin.shape and cos.shape[-2:] == table
+        fits = fits and cos.numel() == table.numel()
+        if not fits or {x.dtype, cos.dtype, sin.dtype} != {dtype}:
+            return plain(x, cos, sin)
+        return run(x.contiguous(), cos.contiguous(), sin.contiguous())
+
+    return call

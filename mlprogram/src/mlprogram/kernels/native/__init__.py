@@ -1,0 +1,221 @@
+"""The compiled kernels of `c/*.c`: products that read weights as stored, and small ops.
+
+The machine's C compiler makes them once, for this very processor; the result is kept in the cache
+folder. Where there is no compiler everything still runs, through torch and more slowly, and
+`status()` says so. They use as many threads as torch.
+
+Taught in the chapter "A compiler for ML Programs"; measured in research/executor-speed.md.
+"""
+
+from collections.abc import Callable
+import ctypes
+from functools import cache
+import sys
+
+from mlprogram.kernels.native.library import load
+from mlprogram.kernels.native.threads import threads
+import torch
+from torch import Tensor
+
+__all__ = ["KINDS", "Weight", "available", "instruction_set", "kernel", "status"]
+
+EXPANDED = 1 << 18  # weights in float32 at a time, for torch to multiply with
+
+KINDS = {torch.float32: 0, torch.float16: 1, torch.int8: 2, torch.uint8: 3}
+
+
+_P, _N, _FLAG, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+SIGNATURES = {
+    "matvec": (_P, _P, _P, _FLAG),
+    "matmat": (_P, _P, _P, _N, _FLAG),
+    "expand": (_P, _P, _N, _N),
+    "expand_activations": (_P, _P, _P, _N),
+    "batch_matmul": (_P, _P, _P, _N, _N, _N, _N, _FLAG, _FLAG),
+    "softmax": (_P, _P, _N, _N, _FLAG),
+    "layer_norm": (_P, _P, _P, _P, _N, _N, _N, _REAL, _FLAG),
+    "rms_norm": (_P, _P, _P, _N, _N, _N, _REAL, _REAL, _FLAG, _FLAG, _FLAG),
+    "rotary": (_P, _P, _P, _P, _N, _N, _N, _FLAG, _FLAG, _FLAG),
+    "gated": (_P, _P, _P, _N, _FLAG, _FLAG),
+    "attention": (_P, _P, _P, _P, _P, _P, _FLAG),
+}
+
+
+class _Matrix(ctypes.Structure):
+    """`Matrix` of products.c."""
+
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("columns", ctypes.c_int64),
+        ("group", ctypes.c_int64),
+        ("kind", ctypes.c_int32),
+        ("half_activations", ctypes.c_int32),
+        ("half_weights", ctypes.c_int32),
+    )
+
+
+def available() -> bool:
+    """Whether the compiled products can be used here."""
+    return _library()[0] is not None
+
+
+def status() -> tuple[bool, str]:
+    """Whether there are compiled kernels, for which instructions and how they were made, and what
+    torch does all the same; or why there are none.
+    """
+    library, reason = _library()
+    if library is None:
+        return False, reason
+    rest = "; torch multiplies several tokens, faster" if several_by_torch() else ""
+    return True, f"{instruction_set()}, {reason}{rest}"
+
+
+def instruction_set() -> str | None:
+    """The instructions that the kernels were made for: "AVX-512", "AVX2", "NEON" or "plain"."""
+    library = _library()[0]
+    return None if library is None else library.instruction_set().decode()
+
+
+@cache
+def torch_is_wider() -> bool:
+    """Whether torch computes with wider vectors than the kernels were made for."""
+    wider = {"plain": ("AVX2", "AVX512"), "AVX2": ("AVX512",)}
+    return torch.backends.cpu.get_cpu_capability() in wider.get(instruction_set(), ())
+
+
+@cache
+def several_by_torch() -> bool:
+    """Whether torch multiplies several tokens faster than the kernels (executor-speed.md).
+
+    That it does on a Mac, where it has Apple's matrix unit, is not measured.
+    """
+    return torch_is_wider() or (instruction_set() == "NEON" and sys.platform == "darwin")
+
+
+def pays(stored: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether products of weights stored in this dtype with such activations belong here at all.
+
+    Widening half precision without an instruction for it takes longer than torch takes to read
+    weights that were widened at load.
+    """
+    plain = instruction_set() == "plain" and torch_is_wider()
+    return not (plain and (stored, dtype) == (torch.float16, torch.float32))
+
+
+def kernel(name: str) -> Callable:
+    """A compiled function by its name in C; it raises MemoryError where there is none for it."""
+    return getattr(_library()[0], name)
+
+
+def _check(failed: int, *_) -> None:
+    if failed:
+        raise MemoryError("no memory for what a compiled op sums up")
+
+
+@cache
+def _library() -> tuple[ctypes.CDLL | None, str]:
+    library, reason = load([*SIGNATURES, "instruction_set"])
+    if library:
+        library.instruction_set.restype = ctypes.c_char_p
+    for name, argtypes in SIGNATURES.items() if library else ():
+        function = getattr(library, name)
+        function.argtypes, function.errcheck = argtypes, _check
+    return library, reason
+
+
+class Weight:
+    """A constant matrix (R, C) in the form that the package stores, ready for products.
+
+    data: float32, float16 or int8 (R, C), or packed nibbles, uint8 (R, C/2), with C a multiple of
+    32. table: a scale for each row of int8 (R,), or the palettes of nibbles (G, 16), each for R/G
+    rows; what a float16 scale makes is rounded to float16. bias: (R,) or None. dtype: of
+    activations, float16 or float32.
+    """
+
+    def __init__(
+        self,
+        data: Tensor,
+        dtype: torch.dtype,
+        table: Tensor | None = None,
+        bias: Tensor | None = None,
+    ):
+        self.rows, columns = data.shape
+        self.columns = columns * 2 if data.dtype == torch.uint8 else columns
+        self.dtype = dtype
+        bias = None if bias is None else bias.float().contiguous()
+        half_weights = table is not None and table.dtype == torch.float16
+        table = None if table is None else table.float().contiguous()
+        self._keep = (data.contiguous(), table, bias)  # the struct has only their addresses
+        pointers = [None if t is None else t.data_ptr() for t in self._keep]
+        group = self.rows // len(table) if data.dtype == torch.uint8 else 1
+        half = dtype == torch.float16
+        sizes = (self.rows, self.columns, group, KINDS[data.dtype])
+        self._matrix = _Matrix(*pointers, *sizes, half, half_weights)
+        self._address = ctypes.addressof(self._matrix)
+        self._matvec, self._matmat = kernel("matvec"), kernel("matmat")
+        self._expand = kernel("expand")
+        self._expand_activations = kernel("expand_activations")
+
+    def channels_first(self, x: Tensor) -> Tensor:
+        """A 1x1 convolution: x (N, C, *D) -> (N, R, *D)."""
+        n, channels, *spatial = x.shape
+        y = torch.empty((n, self.rows, *spatial), dtype=self.dtype)
+        x = self._checked(x, channels)
+        for source, target in zip(x, y, strict=True) if n > 1 else ((x, y),):
+            self._multiply(source, target)
+        return y
+
+    def channels_last(self, x: Tensor) -> Tensor:
+        """A linear layer: x (*B, C) -> (*B, R)."""
+        x = self._checked(x, x.shape[-1])
+        if x.numel() == self.columns:
+            y = torch.empty((*x.shape[:-1], self.rows), dtype=self.dtype)
+            self._multiply(x, y)
+            return y
+        columns = x.reshape(-1, self.columns).t().contiguous()  # (C, T)
+        y = torch.empty((self.rows, columns.shape[1]), dtype=self.dtype)
+        self._multiply(columns, y)
+        return y.t().reshape(*x.shape[:-1], self.rows)
+
+    def _checked(self, x: Tensor, channels: int) -> Tensor:
+        """x as the compiled code may read it."""
+        if channels != self.columns or x.dtype != self.dtype:
+            raise ValueError(f"a weight of {self.columns} columns times {x.dtype} {[*x.shape]}")
+        return x.contiguous()
+
+    def _multiply(self, x: Tensor, y: Tensor) -> None:
+        tokens = x.numel() // self.columns
+        if tokens > 1 and several_by_torch():
+            self._multiply_by_torch(x, y)
+        elif tokens == 1:
+            self._matvec(self._address, x.data_ptr(), y.data_ptr(), threads())
+        elif tokens:
+            self._matmat(self._address, x.data_ptr(), y.data_ptr(), tokens, threads())
+
+    def _multiply_by_torch(self, x: Tensor, y: Tensor) -> None:
+        """The product of several tokens with some rows at a time in float32, which torch sums."""
+        tokens, (data, _, bias) = x.numel() // self.columns, self._keep
+        x, y = self._wide(x, tokens), y.view(self.rows, tokens)
+        step = min(self.rows, max(1, EXPANDED // self.columns))
+        scratch, sums = torch.empty(step, self.columns), torch.empty(step, tokens)
+        for first in range(0, self.rows, step):
+            end = min(first + step, self.rows)
+            rows, out = scratch[: end - first], sums[: end - first]
+            if data.dtype == torch.float32:
+                rows = data[first:end]
+            else:
+                self._expand(self._address, rows.data_ptr(), first, end)
+            torch.mm(rows, x, out=out)
+            if bias is not None:
+                out += bias[first:end, None]
+            y[first:end] = out
+
+    def _wide(self, x: Tensor, tokens: int) -> Tensor:
+        """Activations in float32, (C, tokens), in the order of columns that `expand` has."""
+        if x.dtype == torch.float32 and self._keep[0].dtype != torch.uint8:
+            return x.reshape(self.columns, tokens)
+        wide = torch.empty(self.columns, tokens)
+        self._expand_activations(self._address, x.data_ptr(), wide.data_ptr(), tokens)
+        return wide

@@ -1,0 +1,217 @@
+"""Compiled ops beside the products of `native.Weight`, for shapes that are known at load.
+
+Each function prepares an op for operands of given shapes, all float16 or all float32, and returns
+what runs it on contiguous tensors; `fixed` sees to it that they are such. Half precision is summed
+in float32 and rounded where the ops that a kernel stands for round. The C is in `c/`.
+"""
+
+from collections.abc import Callable
+import ctypes
+from enum import IntEnum
+from math import prod
+
+from mlprogram.kernels.native import kernel
+from mlprogram.kernels.native.threads import threads
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Rounding",
+    "attention",
+    "batch_matmul",
+    "fixed",
+    "gated",
+    "layer_norm",
+    "rms_norm",
+    "rotary",
+    "softmax",
+]
+
+
+class Rounding(IntEnum):
+    """Where half precision rounds in attention: `AS_ONE`, .. of attention.c."""
+
+    AS_ONE, AS_OPS, SPELLED_OUT = range(3)
+
+
+class _Attention(ctypes.Structure):
+    """`Attention` of attention.c."""
+
+    _fields_ = (
+        ("heads", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("depth", ctypes.c_int64),
+        ("slots", ctypes.c_int64 * 2),
+        ("mask_rows", ctypes.c_int64),
+        ("is_half", ctypes.c_int32),
+        ("rounding", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+    )
+
+
+def fixed(plain: Callable | None, run: Callable, dtype: torch.dtype, *shapes: tuple) -> Callable:
+    """`run` for contiguous operands of these shapes and this dtype, `plain` for any others.
+
+    A size that is None may be any but 0. Without a plain form others raise ValueError: compiled
+    code reads as far as the shapes say.
+    """
+    is_open = any(None in shape for shape in shapes)
+
+    def call(*operands: Tensor) -> Tensor:
+        for x, shape in zip(operands, shapes, strict=True):
+            if x.dtype != dtype or (x.shape != shape and not (is_open and _fits(x, shape))):
+                if plain is None:
+                    raise ValueError(f"{x.dtype} {[*x.shape]} where the program says {[*shape]}")
+                return plain(*operands)
+        return run(*[x.contiguous() for x in operands])
+
+    return call
+
+
+def _fits(x: Tensor, shape: tuple[int | None, ...]) -> bool:
+    sizes = zip(x.shape, shape, strict=False)
+    return x.dim() == len(shape) and all(n == m or (m is None and n) for n, m in sizes)
+
+
+def softmax(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """softmax over the last axis."""
+    function, half = kernel("softmax"), dtype == torch.float16
+    rows, size = prod(shape[:-1]), shape[-1]
+
+    def run(x: Tensor) -> Tensor:
+        y = torch.empty(shape, dtype=dtype)
+        function(x.data_ptr(), y.data_ptr(), rows, size, half)
+        return y
+
+    return run
+
+
+def layer_norm(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    axes: range,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    epsilon: float,
+) -> Callable[[Tensor], Tensor]:
+    """Layer norm over neighbouring axes; gamma and beta have their sizes."""
+    function, half = kernel("layer_norm"), dtype == torch.float16
+    factors = [None if t is None else t.float().contiguous() for t in (gamma, beta)]
+    outer, inner = prod(shape[: axes.start]), prod(shape[axes.stop :])
+    size = prod(shape[axes.start : axes.stop])
+
+    def run(x: Tensor) -> Tensor:
+        y = torch.empty(shape, dtype=dtype)
+        pointers = [None if t is None else t.data_ptr() for t in factors]
+        function(x.data_ptr(), y.data_ptr(), *pointers, outer, size, inner, epsilon, half)
+        return y
+
+    return run
+
+
+def rms_norm(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    axis: int,
+    weight: Tensor | None,
+    epsilon: float,
+    rounding: Rounding = Rounding.AS_OPS,
+    added: float = 0.0,
+) -> Callable[[Tensor], Tensor]:
+    """x / sqrt(mean of x^2 along `axis` + added + epsilon), times a weight of that axis' size.
+
+    Axes before that one may be open. added: what an op of its own adds to the mean, in half
+    precision, before epsilon.
+    """
+    function, half = kernel("rms_norm"), dtype == torch.float16
+    factors = None if weight is None else weight.float().contiguous()
+    size, inner = shape[axis], prod(shape[axis + 1 :])
+    more = (size, inner, added, epsilon, half, rounding)
+
+    def run(x: Tensor) -> Tensor:
+        y = torch.empty(x.shape, dtype=dtype)
+        pointer = None if factors is None else factors.data_ptr()
+        outer = x.numel() // (size * inner)
+        function(x.data_ptr(), y.data_ptr(), pointer, outer, *more, threads())
+        return y
+
+    return run
+
+
+def gated(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
+    """silu(gate) * x, of gate and x of one shape."""
+    function, half = kernel("gated"), dtype == torch.float16
+
+    def run(gate: Tensor, x: Tensor) -> Tensor:
+        y = torch.empty(gate.shape, dtype=dtype)
+        pointers = gate.data_ptr(), x.data_ptr(), y.data_ptr()
+        function(*pointers, gate.numel(), half, threads())
+        return y
+
+    return run
+
+
+def rotary(
+    axis: int, negated: bool, dtype: torch.dtype
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """x cos + [b, a] sin, of x whose halves along `axis`, -1 or -2, are a and b; or [-b, a].
+
+    The tables have the shape of x's last axes.
+    """
+    function, half = kernel("rotary"), dtype == torch.float16
+
+    def run(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        y = torch.empty(x.shape, dtype=dtype)
+        pointers = x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr()
+        length = x.shape[-1] // 2 if axis == -1 else x.shape[-2] // 2 * x.shape[-1]
+        function(*pointers, x.numel(), cos.numel(), length, negated, half, threads())
+        return y
+
+    return run
+
+
+def attention(
+    shape: tuple[int, int, int],
+    slots: tuple[int, ...],
+    mask_rows: int,
+    dtype: torch.dtype,
+    rounding: Rounding = Rounding.AS_OPS,
+    scale: float = 1.0,
+) -> Callable[..., Tensor]:
+    """softmax(scale q K^T + mask) V of q, the mask or None, the keys and the values of each part.
+
+    shape: of q and of the result, (B, M, D). slots: of the one or two parts, whose keys and values
+    are (B, N, D). mask_rows: of the mask (mask_rows, N), which take turns over the M rows.
+    """
+    function, half = kernel("attention"), dtype == torch.float16
+    counts = (ctypes.c_int64 * 2)(*slots)
+    record = _Attention(*shape, counts, mask_rows, half, rounding, scale)
+    address, parts = ctypes.addressof(record), len(slots)
+    Pointers = ctypes.c_void_p * 2
+
+    def run(q: Tensor, mask: Tensor | None, *cache: Tensor, record=record) -> Tensor:
+        out = torch.empty(shape, dtype=dtype)
+        keys = Pointers(*[x.data_ptr() for x in cache[:parts]])
+        values = Pointers(*[x.data_ptr() for x in cache[parts:]])
+        of_mask = None if mask is None else mask.data_ptr()
+        function(address, q.data_ptr(), keys, values, of_mask, out.data_ptr(), threads())
+        return out
+
+    return run
+
+
+def batch_matmul(
+    x_shape: tuple[int, ...], y_shape: tuple[int, ...], transpose_y: bool, dtype: torch.dtype
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """x (*B, M, K) times y, (*B, N, K) if transpose_y, else (*B, K, N), for few rows M."""
+    function, half = kernel("batch_matmul"), dtype == torch.float16
+    *batch, rows, depth = x_shape
+    columns = y_shape[-2] if transpose_y else y_shape[-1]
+    sizes = (prod(batch), rows, columns, depth, transpose_y, half)
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        out = torch.empty((*batch, rows, columns), dtype=dtype)
+        function(x.data_ptr(), y.data_ptr(), out.data_ptr(), *sizes)
+        return out
+
+    return run

@@ -1,0 +1,56 @@
+"""A group of ops one by one, as they stand: what a kernel leaves where sizes turn out otherwise."""
+
+from collections.abc import Callable
+
+from mlprogram.kernels.graph import Match
+from mlprogram.ops import OPS
+from mlprogram.package.function import Operation
+from torch import Tensor
+
+__all__ = ["plainly"]
+
+
+def plainly(match: Match, operands: list[str]) -> Callable[..., Tensor]:
+    """The ops of a match as a function of the operands of its kernel."""
+    calls = [_call(match, operation) for operation in match.operations]
+
+    def run(*given: Tensor) -> Tensor:
+        values = dict(zip(operands, given, strict=True))
+        for call in calls:
+            values |= call(values)
+        return values[match.result]
+
+    return run
+
+
+def _call(match: Match, operation: Operation) -> Callable[[dict], dict]:
+    """What adds the results of an op to the values that are there."""
+    op, constants = OPS[operation.type], match.graph.constants
+    known: dict[str, object] = {}
+    for key, items in operation.inputs.items():
+        found = [constants.find(item) for item in items]
+        if None not in found:
+            values = [
+                constants.plain(key, value) if key in op.static else constants.tensor(value)
+                for value in found
+            ]
+            known[key] = values if len(values) > 1 or key == "values" else values[0]
+    if op.wants_types:
+        known["_out"] = [(constants.dtype(type_), type_.shape) for _, type_ in operation.outputs]
+    names = [name for name, _ in operation.outputs]
+
+    def call(values: dict) -> dict:
+        given = dict(known)
+        for key, items in operation.inputs.items():
+            if key not in known:
+                read = [
+                    values[item] if item in values else constants.tensor(constants.find(item))
+                    for item in items
+                ]
+                read = [x.tolist() for x in read] if key in op.static else read
+                given[key] = read if len(read) > 1 or key == "values" else read[0]
+        results = op.function(**given)
+        several = results if isinstance(results, tuple | list) else [results]
+        return dict(zip(names, several, strict=True))
+
+    return call

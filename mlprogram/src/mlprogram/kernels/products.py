@@ -1,0 +1,161 @@
+"""Products with a constant weight, prepared at load to read it as the package stores it.
+
+A language model's decode step is about a hundred matrix-vector products with constant weights,
+bound by how fast those weights are read. Where there is a C compiler they stay half, int8, int4 or
+4-bit palettes in memory (`native.py`); without one, torch's half `mv` serves one token of a 1x1
+convolution and the plain ops everything else.
+
+Letters: R rows and C columns of a weight; G palettes.
+"""
+
+from collections.abc import Callable
+
+from mlprogram.analysis.constants import Constants, Expansion, Known
+from mlprogram.kernels import native
+from mlprogram.kernels.graph import Unfit
+from mlprogram.ops.conv import pointwise
+from mlprogram.package.function import Operation
+from mlprogram.package.values import Constant
+import torch
+from torch import Tensor
+
+__all__ = ["product"]
+
+#: The input that is the weight of an op that may be a product.
+FACTORS = {"conv": "weight", "linear": "weight", "matmul": "y"}
+
+
+def product(constants: Constants, operation: Operation) -> Callable[[Tensor], Tensor]:
+    """The op as a function of x alone; Unfit if it is no product with a constant weight."""
+    given = [key for key in (FACTORS[operation.type], "bias") if key in operation.inputs]
+    factor, *bias = [constants.find(operation.inputs[key][0]) for key in given]
+    if None in (factor, *bias):
+        raise Unfit("its weight or bias is computed at run time")
+    if not _is_product(constants, operation, factor):
+        raise Unfit("it is no plain product of floats with a matrix")
+    dtype = constants.dtype(operation.outputs[0][1])
+    if native.available():
+        weight = _weight(constants, factor, bias[0] if bias else None, dtype)
+        return weight.channels_first if operation.type == "conv" else weight.channels_last
+    if operation.type == "conv" and not bias and dtype == torch.float16:
+        matrix = constants.tensor(factor).flatten(1)
+        return lambda x: half_pointwise(x, matrix)
+    raise Unfit(f"torch does it as it is: {native.status()[1]}")
+
+
+def half_pointwise(x: Tensor, weight: Tensor) -> Tensor:
+    """A 1x1 convolution in half precision: x (N, C, *D), weight (R, C) -> (N, R, *D)."""
+    if x.numel() != weight.shape[1]:  # half `mm` is far slower than widening the weight first
+        return pointwise(x, weight.float())
+    return torch.mv(weight, x.reshape(-1)).view(1, -1, *x.shape[2:])
+
+
+def _is_product(constants: Constants, operation: Operation, factor: Known) -> bool:
+    """Whether an op is a product of x, in half or single precision, with a weight (R, C, 1, ..)."""
+
+    def value(key: str, default: object) -> object:
+        """A parameter's value; None where it is computed at run time."""
+        if key not in operation.inputs:
+            return default
+        constant = constants.find(operation.inputs[key][0])
+        return None if constant is None else constants.plain(key, constant)
+
+    shape = factor.type.shape
+    if not {factor.type.dtype, operation.outputs[0][1].dtype} <= {"fp16", "fp32"} or 0 in shape:
+        return False
+    if operation.type == "matmul":
+        transposed = (value("transpose_x", False), value("transpose_y", False))
+        return len(shape) == 2 and transposed == (False, True)
+    if operation.type == "linear":
+        return len(shape) == 2
+    axes = len(shape) - 2
+    ones, zeros = [1] * axes, [0] * (2 * axes)
+    pad, dilations = value("pad", zeros), value("dilations", ones)
+    return (
+        axes > 0
+        and set(shape[2:]) == {1}
+        and value("groups", 1) == 1
+        and value("strides", ones) == ones
+        and (value("pad_type", "valid") != "custom" or pad == zeros)
+        and isinstance(dilations, list)
+        and len(dilations) == axes
+    )
+
+
+def _weight(
+    constants: Constants, factor: Known, bias: Known | None, dtype: torch.dtype
+) -> native.Weight:
+    """The weight as the compiled products take it, made once for all functions of the package."""
+    key = ("weight", constants.identity(factor), constants.identity(bias), dtype)
+    if key not in constants.shared:
+        data, table = _compressed(constants, factor) or (_dense(constants, factor), None)
+        if data.dtype not in native.KINDS or not native.pays(data.dtype, dtype):
+            raise Unfit(f"no kernel for weights of {data.dtype} pays here")
+        added = None if bias is None else constants.tensor(bias)
+        _check(data, table, added)
+        constants.shared[key] = native.Weight(data, dtype, table, added)
+    return constants.shared[key]
+
+
+def _check(data: Tensor, table: Tensor | None, bias: Tensor | None) -> None:
+    """Raise ValueError where table and bias are not as long as compiled code takes them to be."""
+    fits = bias is None or bias.shape == data.shape[:1]
+    if data.dtype == torch.int8:
+        fits = fits and table is not None and table.shape == data.shape[:1]
+    elif data.dtype == torch.uint8:
+        fits = fits and table is not None and table.shape[1:] == (16,)
+        fits = fits and len(data) % len(table) == 0
+    if not fits:
+        raise ValueError(f"its table or bias does not fit a weight {data.dtype} {[*data.shape]}")
+
+
+def _dense(constants: Constants, factor: Known) -> Tensor:
+    """The matrix (R, C) in the precision that the package stores, or expands, it in."""
+    if isinstance(factor, Expansion):
+        return constants.tensor(factor).flatten(1)
+    return constants.stored(factor).flatten(1)
+
+
+def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | None:
+    """(data, table) of a weight that can stay compressed: int8 or int4 by row, palettes of 16."""
+    if not isinstance(factor, Expansion):
+        return None
+    operation, (rows, columns) = factor.operation, factor.type.shape[:2]
+    inputs = {key: constants.find(item) for key, (item,) in operation.inputs.items()}
+    if any(value is None or isinstance(value, Expansion) for value in inputs.values()):
+        return None
+    if operation.type == "constexpr_blockwise_shift_scale":
+        data, scale = inputs["data"], inputs["scale"]
+        by_row = scale.type.shape[:1] == (rows,) and set(scale.type.shape[1:]) == {1}
+        if not by_row or "offset" in inputs:
+            return None
+        scales = constants.stored(scale).reshape(rows)
+        if data.type.dtype == "int8":
+            return constants.stored(data).flatten(1), scales
+        if data.type.dtype != "int4":
+            return None
+        return _nibbles(data, rows, columns, _multiples(scales))
+    if operation.type == "constexpr_lut_to_dense" and "shape" not in inputs:
+        indices, lut = inputs["indices"], inputs["lut"]
+        groups, *others, entries, vector = lut.type.shape
+        by_rows = set(others) <= {1} and (entries, vector) == (16, 1) and rows % groups == 0
+        if indices.type.dtype == "uint4" and by_rows:
+            return _nibbles(indices, rows, columns, constants.stored(lut).reshape(groups, 16))
+    return None
+
+
+def _nibbles(
+    values: Constant, rows: int, columns: int, table: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Packed nibbles of the weight file beside their table, where a kernel takes such rows."""
+    packed = values.packed()
+    if packed is None or columns % 32:
+        return None
+    return torch.from_numpy(packed).reshape(rows, columns // 2), table
+
+
+def _multiples(scales: Tensor) -> Tensor:
+    """What the nibbles of int4 stand for, as `shift_scale` rounds it: (R,) -> palettes (R, 16)."""
+    integers = torch.arange(16.0)
+    integers[8:] -= 16
+    return (scales.float()[:, None] * integers).to(scales.dtype)

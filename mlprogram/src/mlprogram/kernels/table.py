@@ -1,0 +1,189 @@
+"""Which kernel takes the place of which ops: the one table of what makes a program fast.
+
+Each entry has a name, the patterns of ops that it may replace, and what prepares it: a function of
+a match that says which values the kernel reads and gives what computes the result from them, or
+raises `Unfit` with the reason why not. Groups come before single ops, longer ones before shorter.
+`mlprogram inspect PACKAGE --plan` shows what every op got; `MLProgram(without=[name])` leaves an
+entry out. Everything else is the plain op, and a test holds each entry to it.
+
+research/executor-speed.md has what was tried and measured.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from mlprogram.analysis.constants import Constants
+from mlprogram.errors import InvalidInput
+from mlprogram.kernels import native, single
+from mlprogram.kernels.graph import Graph, Match, Unfit
+from mlprogram.kernels.groups import attention, norms, rotary, sizes
+from mlprogram.kernels.pattern import Op as Pattern
+from mlprogram.kernels.pattern import find, op
+from mlprogram.package.function import Function, Operation
+
+__all__ = ["KERNELS", "Chosen", "Kernel", "Selection", "check_names", "select"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An entry: what may replace which ops. telling: types of the op that is told why not."""
+
+    name: str
+    patterns: tuple[Pattern, ...]
+    prepare: Callable[[Match], tuple[list, Callable]]
+    telling: tuple[str, ...]
+    compiled: bool = True  # whether it needs the C compiler's library
+
+
+def _single(name: str, types: str, prepare: Callable, compiled: bool = True) -> Kernel:
+    return Kernel(name, (op(types),), prepare, tuple(types.split()), compiled)
+
+
+KERNELS = (
+    Kernel(
+        "attention", attention.ATTENTION, attention.prepare,
+        ("softmax", "exp", "scaled_dot_product_attention"),
+    ),
+    Kernel("rms_norm", norms.NORM_OF_PAIR, norms.prepare_pair, ("layer_norm",)),
+    Kernel("rms_norm_spelled_out", norms.SPELLED_OUT, norms.prepare_root, ("rsqrt",)),
+    Kernel("rotary", rotary.ROTARY, rotary.prepare, ("concat",)),
+    Kernel("gated", norms.GATED, norms.prepare_gate, ("silu",)),
+    Kernel("size", sizes.SIZE, sizes.prepare, ("gather",), compiled=False),
+    Kernel("expand", sizes.EXPANDED, sizes.prepare_expanded, ("tile",), compiled=False),
+    _single("product", "conv linear matmul", single.prepare_product, compiled=False),
+    _single("softmax", "softmax", single.prepare_small),
+    _single("layer_norm", "layer_norm", single.prepare_small),
+    _single("small_product", "matmul", single.prepare_small),
+    _single("transpose", "transpose", single.prepare_transpose, compiled=False),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Ops that a kernel computes at once, in the place of the last of them.
+
+    operands: what `run` takes, in order: names of values.
+    """
+
+    kernel: str
+    operations: tuple[Operation, ...]
+    operands: list
+    run: Callable
+    result: str
+
+
+@dataclass
+class Selection:
+    """What `select` chose, by the id of each group's last op, and why it did not choose others.
+
+    refused: by the id of an op, the entries that might have taken it, each with its reason.
+    """
+
+    chosen: dict[int, Chosen] = field(default_factory=dict)
+    refused: dict[int, dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """An entry that did not fit: how far it came, and whether all of its ops were there."""
+
+    kernel: Kernel
+    operations: tuple[Operation, ...]
+    whole: bool
+    reason: str
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        return self.whole, len(self.operations)
+
+
+def check_names(names: Collection[str]) -> frozenset[str]:
+    """Names of entries that are to be left out; raises InvalidInput for one that is none."""
+    known = list(dict.fromkeys(kernel.name for kernel in KERNELS))
+    names = [names] if isinstance(names, str) else names
+    for name in names:
+        if name not in known:
+            raise InvalidInput(f"without={name!r}: no such kernel; there are {', '.join(known)}")
+    return frozenset(names)
+
+
+def select(function: Function, constants: Constants, without: Collection[str]) -> Selection:
+    """The kernels of a function's ops: from the last op to the first, by the table's order."""
+    graph, chosen, taken = Graph(function, constants), {}, set()
+    attempts: list[_Attempt] = []
+    nested = [o for o in function.operations() if id(o) not in graph.position]
+    for operation in [*nested, *reversed(function.block.operations)]:
+        if id(operation) in taken or not operation.outputs:
+            continue
+        with constants.preparing(operation):
+            found = _choose(graph, operation, taken, without, attempts)
+        if found:
+            chosen[id(operation)] = found
+            taken |= {id(o) for o in found.operations}
+    return Selection(chosen, _refused(attempts, chosen))
+
+
+def _choose(
+    graph: Graph,
+    operation: Operation,
+    taken: set[int],
+    without: Collection[str],
+    attempts: list[_Attempt],
+) -> Chosen | None:
+    """What takes an op, alone or as the last of a group."""
+    for kernel in KERNELS:
+        fitting = [p for p in kernel.patterns if operation.type in p.types]
+        for pattern in fitting:
+            off = "it is switched off" if kernel.name in without else None
+            if kernel.compiled and not native.available():
+                off = native.status()[1]
+            found = _fit(graph, kernel, pattern, operation, taken, off)
+            if isinstance(found, Chosen):
+                return found
+            attempts.append(found)
+    return None
+
+
+def _fit(
+    graph: Graph,
+    kernel: Kernel,
+    pattern: Pattern,
+    operation: Operation,
+    taken: set[int],
+    off: str | None,
+) -> Chosen | _Attempt:
+    """A kernel in the place of the ops that end in this one; or how far it came, and why not.
+
+    off: why it is not to be had at all.
+    """
+    attempt = None
+    try:
+        for match in find(graph, pattern, operation):
+            if any(id(o) in taken for o in match.operations):
+                continue
+            try:
+                if off:
+                    raise Unfit(off)
+                operands, run = kernel.prepare(match)
+                return Chosen(kernel.name, match.operations, operands, run, match.result)
+            except Unfit as error:
+                attempt = attempt or _Attempt(kernel, match.operations, True, str(error))
+    except Unfit as error:
+        attempt = attempt or _Attempt(kernel, error.matched, False, str(error))
+    return attempt
+
+
+def _refused(attempts: list[_Attempt], chosen: dict[int, Chosen]) -> dict[int, dict[str, str]]:
+    """Of each op the best attempt of each entry, told where the entry says, unless it was taken."""
+    taken = {id(o): c.kernel for c in chosen.values() for o in c.operations}
+    best: dict[tuple[int, str], _Attempt] = {}
+    for attempt in attempts:
+        for operation in attempt.operations:
+            key = id(operation), attempt.kernel.name
+            fits = operation.type in attempt.kernel.telling and taken.get(key[0]) != key[1]
+            if fits and (key not in best or attempt.rank > best[key].rank):
+                best[key] = attempt
+    refused: dict[int, dict[str, str]] = {}
+    for (operation, name), attempt in best.items():
+        refused.setdefault(operation, {})[name] = attempt.reason
+    return refused

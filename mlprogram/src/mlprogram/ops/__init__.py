@@ -1,0 +1,71 @@
+"""The ops of Core ML's ML Programs, each one small function on torch tensors.
+
+An op is registered under its MIL name; its parameters carry the names that MIL gives the op's
+inputs, with MIL's defaults. Files are grouped as coremltools groups its definitions
+(`mil/ops/defs`), which are also the reference for the semantics:
+https://apple.github.io/coremltools/source/coremltools.converters.mil.mil.ops.defs.html
+
+Two rules hold everywhere. A tensor leaves an op in the dtype that the program declares, so rounding
+happens once per op; and whatever sums (products, reductions, norms, softmax) sums in float32.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+import inspect
+import pkgutil
+from typing import Literal, get_args, get_origin
+
+from mlprogram.package.validation.signatures import NEEDED
+
+__all__ = ["OPS", "Op", "op"]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op: the function, and the inputs it wants as Python values instead of tensors."""
+
+    name: str
+    function: Callable
+    static: frozenset[str]
+    parameters: frozenset[str]
+    choices: dict[str, tuple[str, ...]]  # what an input that is a word may say, if not anything
+
+    @property
+    def wants_types(self) -> bool:
+        """Whether the function asks for the declared output types (`_out`)."""
+        return "_out" in self.parameters
+
+
+OPS: dict[str, Op] = {}
+
+
+def op(name: str | None = None, *, static: tuple[str, ...] = ()) -> Callable:
+    """Register the decorated function as the op `name` (by default the function's own name).
+
+    static: inputs that arrive as Python values (int, float, bool, str, or list of these) because
+    they shape the computation; every other input arrives as a torch tensor. One that is annotated
+    as a Literal says one of these words, or the op is refused.
+    """
+
+    def register(function: Callable) -> Callable:
+        mil_name = name or function.__name__
+        if mil_name in OPS:
+            raise ValueError(f"op {mil_name} is defined twice")
+        parameters = inspect.signature(function).parameters
+        needed = {k for k, p in parameters.items() if p.default is p.empty} - {"_out"}
+        if needed != NEEDED.get(mil_name):
+            raise ValueError(
+                f"op {mil_name} needs {needed}, not as mil/package/validation/signatures.py says"
+            )
+        known = frozenset(static), frozenset(parameters)
+        words = {k: p.annotation for k, p in parameters.items()}
+        choices = {k: get_args(w) for k, w in words.items() if get_origin(w) is Literal}
+        OPS[mil_name] = Op(mil_name, function, *known, choices)
+        return function
+
+    return register
+
+
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

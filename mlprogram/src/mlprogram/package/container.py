@@ -1,0 +1,179 @@
+"""The folders that hold a model: `.mlpackage`, `.mlmodelc`, and what lies in them.
+
+Each is opened as what its protobuf says and the folder that its weights lie in. All files are
+untrusted, and none is changed: opening a package through coremltools' `MLModel` rewrites its
+`Manifest.json`.
+"""
+
+from dataclasses import dataclass
+import json
+from pathlib import Path
+import shutil
+import tempfile
+import uuid
+
+from google.protobuf.message import DecodeError
+from mlprogram.errors import InvalidInput, InvalidPackage
+from mlprogram.package.compiled import is_compiled, read_compiled, write_compiled
+from mlprogram.package.files import inside, proto, read_file
+
+__all__ = ["Container", "open_container", "refuse", "save"]
+
+MAX_MANIFEST, MAX_MODEL = 1 << 20, (1 << 31) - 1  # bytes; the second is protobuf's own limit
+MODEL = Path("com.apple.CoreML/model.mlmodel")  # below Data, as coremltools names it
+
+
+@dataclass(frozen=True)
+class Container:
+    """A `Model` message of `Model.proto`, and where the files lie that it names.
+
+    path: as given, for messages. folder: nothing outside of it is read. base: what `@model_path`
+    in the name of a weight file stands for.
+    """
+
+    path: Path
+    folder: Path
+    base: Path
+    spec: object
+
+
+def open_container(path: str | Path) -> Container:
+    """Open a `.mlpackage`, a `.mlmodelc` or a single `.mlmodel`, whatever type of model it holds.
+
+    Raises InvalidPackage.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InvalidPackage(f"{path}: no such package")
+    folder = path.resolve()
+    if folder.is_file():
+        return Container(path, folder.parent, folder.parent, _parsed(folder, path))
+    if is_compiled(folder):
+        return Container(path, folder, folder, read_compiled(folder, path))
+    file = _locate_model(folder, path)
+    return Container(path, folder, file.parent, _parsed(file, path))
+
+
+def refuse(kind: str | None, path: Path) -> InvalidPackage:
+    """The error for a model of another type than is asked for, which says what to do."""
+    if not kind:
+        return InvalidPackage(f"{path}: holds no model, not an ML Program")
+    if kind == "pipeline":
+        mend = "open it with mlprogram.open_model, which runs its parts one after the other"
+    elif kind.startswith("neuralNetwork"):
+        mend = 'convert its source again, with convert_to="mlprogram"'
+    else:
+        mend = "only ML Programs run here, and this type runs on a Mac alone"
+    return InvalidPackage(f"{path}: holds a {kind}, not an ML Program; {mend}")
+
+
+def save(source: str | Path | Container, target: str | Path) -> None:
+    """Write a model as the folder that the name of `target` asks for, .mlpackage or .mlmodelc.
+
+    The program is the same, op for op, and weight files are copied as they are. The target appears
+    whole or not at all. Raises InvalidInput where it exists or has another name, and
+    InvalidPackage for what cannot be read.
+    """
+    model = source if isinstance(source, Container) else open_container(source)
+    target = Path(target)
+    if target.suffix not in (".mlpackage", ".mlmodelc"):
+        raise InvalidInput(f"{target}: the name must end in .mlpackage or .mlmodelc")
+    if target.exists():
+        raise InvalidInput(f"{target} exists already; delete it, or name another")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as part:
+            whole = Path(part) / target.name
+            if target.suffix == ".mlmodelc":
+                places = write_compiled(model.spec, whole)
+            else:
+                places = [(model.spec, _write_package(model.spec, whole))]
+            for spec, base in places:
+                for name in sorted(_blob_files(spec)):
+                    _copy(model, name, base)
+            whole.rename(target)
+    except OSError as error:
+        raise InvalidInput(f"{target}: cannot be written ({error.strerror})") from None
+
+
+def _parsed(file: Path, path: Path):
+    model = proto("Model_pb2").Model()
+    try:
+        model.ParseFromString(read_file(file, MAX_MODEL))
+    except DecodeError as error:
+        raise InvalidPackage(f"{path}: the model file is damaged ({error})") from None
+    return model
+
+
+def _locate_model(folder: Path, path: Path) -> Path:
+    what = f"{path} is not a .mlpackage:"
+    manifest = read_file(inside(folder, folder / "Manifest.json", what), MAX_MANIFEST)
+    try:
+        entries = json.loads(manifest)
+        item = entries["itemInfoEntries"][entries["rootModelIdentifier"]]["path"]
+        file = folder / "Data" / item
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidPackage(
+            f"{what} Manifest.json is damaged ({error!r}); give the folder that coremltools' "
+            "save() wrote"
+        ) from None
+    return inside(folder, file, f"{path}: the model file")
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _write_package(spec, folder: Path) -> Path:
+    """The files of a package but its weights; returns the folder that these go to."""
+    file = folder / "Data" / MODEL
+    (file.parent / "weights").mkdir(parents=True)
+    file.write_bytes(spec.SerializeToString())
+    paths = {"Specification": MODEL, "Weights": MODEL.parent / "weights"}
+    items = {
+        str(uuid.uuid4()).upper(): {
+            "author": "com.apple.CoreML",
+            "description": f"CoreML Model {what}",
+            "name": path.name,
+            "path": str(path),
+        }
+        for what, path in paths.items()
+    }
+    manifest = {"fileFormatVersion": "1.0.0", "itemInfoEntries": items}
+    manifest["rootModelIdentifier"] = next(iter(items))
+    (folder / "Manifest.json").write_text(json.dumps(manifest, indent=4))
+    return file.parent
+
+
+def _copy(model: Container, name: str, base: Path) -> None:
+    """Copy a weight file to where the same name finds it below `base`."""
+    place = name.removeprefix("@model_path/")
+    file = inside(model.folder, model.base / place, f"{model.path}: its weight file")
+    target = (base / place).resolve()
+    if not target.is_relative_to(base.resolve()):
+        raise InvalidPackage(f"{model.path}: its weight file {name!r} lies outside of it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, target)
+
+
+def _blob_files(spec) -> set[str]:
+    """The names of the weight files of a model and of its parts."""
+    names: set[str] = set()
+    for field in ("pipeline", "pipelineClassifier", "pipelineRegressor"):
+        if spec.HasField(field):
+            nested = getattr(spec, field)
+            parts = nested.models if field == "pipeline" else nested.pipeline.models
+            return names.union(*map(_blob_files, parts))
+    for function in spec.mlProgram.functions.values():
+        for block in function.block_specializations.values():
+            _block_files(block, names)
+    return names
+
+
+def _block_files(block, names: set[str]) -> None:
+    for operation in block.operations:
+        values = [*operation.attributes.values()]
+        for argument in operation.inputs.values():
+            values += [binding.value for binding in argument.arguments]
+        names.update(v.blobFileValue.fileName for v in values if v.HasField("blobFileValue"))
+        for nested in operation.blocks:
+            _block_files(nested, names)

@@ -1,0 +1,118 @@
+"""What the types that an op declares must say of each other, where constants are among them.
+
+Most ops leave that to torch, when they run. A constant is another matter: compressed, it is taken
+for what its op declares before anyone has expanded it, and the compiled products and norms read a
+weight by its address, as far as its type says.
+
+Reference: coremltools `defs/iOS16/constexpr_ops.py`, `defs/iOS18/compression.py`, and the types of
+parameters in `defs/iOS17/conv.py`, `linear.py` and `defs/iOS15/normalization.py`.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING
+
+from mlprogram.errors import InvalidPackage
+from mlprogram.package.values import Constant, TensorType
+
+if TYPE_CHECKING:  # the reader imports this module
+    from mlprogram.package.function import Operation
+
+__all__ = ["check_compressed", "check_parameters"]
+
+#: For each result of a compressed constant: the inputs that have its shape and its dtype.
+COMPRESSED = {
+    "constexpr_affine_dequantize": [("quantized_data", "scale")],
+    "constexpr_blockwise_shift_scale": [("data", "scale")],
+    "constexpr_cast": [("source_val", None)],
+    "constexpr_lut_to_dense": [("indices", "lut")],
+    "constexpr_lut_to_sparse": [("indices_mask", "indices_mask"), (None, "lut")],
+    "constexpr_sparse_blockwise_shift_scale": [("data_mask", "data_mask"), (None, "scale")],
+    "constexpr_sparse_to_dense": [("mask", "nonzero_data")],
+}
+
+#: The input that is a weight (R, ...), of which the bias has a value a row.
+WEIGHTS = {"conv": "weight", "linear": "weight", "matmul": "y"}
+WEIGHT_DTYPES = ("fp16", "fp32", "int32")
+
+
+def check_compressed(
+    operation: "Operation", constants: Mapping[str, Constant | TensorType], where: str
+) -> None:
+    """Raise InvalidPackage where a `constexpr_*` op makes something else than it declares.
+
+    constants: those made before, each with its value or, of compressed ones, with its type.
+    """
+
+    def found(key: str) -> Constant | TensorType:
+        items = operation.inputs.get(key, ())
+        if len(items) != 1:
+            raise InvalidPackage(f"{where}: needs one value for its input {key!r}")
+        return constants[items[0]] if isinstance(items[0], str) else items[0]
+
+    vector = _type(found("lut")).shape[-1:] if "lut" in operation.inputs else (1,)
+    expected = COMPRESSED.get(operation.type, ())
+    for (name, declared), (shape, dtype) in zip(operation.outputs, expected, strict=False):
+        fits = dtype is None or _type(found(dtype)).dtype == declared.dtype
+        if "shape" in operation.inputs:  # iOS 16, where the data are packed
+            fits = fits and tuple(_value(found("shape"))) == declared.shape
+        elif shape:
+            given = _type(found(shape)).shape
+            same = given == declared.shape or vector != (1,)  # vectors lengthen one of the axes
+            known = None not in declared.shape
+            fits = fits and same and known and prod(given) * prod(vector) == prod(declared.shape)
+        if operation.type == "constexpr_cast":
+            fits = fits and _value(found("output_dtype")) == declared.dtype
+        if not fits:
+            raise InvalidPackage(f"{where}: {name!r} cannot be the {declared} that is declared")
+
+
+def check_parameters(
+    operation: "Operation",
+    constants: Mapping[str, Constant | TensorType],
+    types: Mapping[str, TensorType],
+    where: str,
+) -> None:
+    """Raise InvalidPackage where a constant parameter does not fit the op's other operands."""
+    given = {
+        key: item if isinstance(item, Constant) else constants.get(item)
+        for key, (item, *_) in operation.inputs.items()
+    }
+    if operation.type == "layer_norm":
+        return _check_norm(operation, given, types, where)
+    weight, bias = given.get(WEIGHTS[operation.type]), given.get("bias")
+    if weight is None:
+        return None
+    if _type(weight).dtype not in WEIGHT_DTYPES:
+        raise InvalidPackage(f"{where}: a weight of dtype {_type(weight).dtype}")
+    if bias is not None and _type(bias).shape != _type(weight).shape[:1]:
+        raise InvalidPackage(f"{where}: a bias {_type(bias)} for a weight {_type(weight)}")
+    return None
+
+
+def _check_norm(
+    operation: "Operation", given: dict, types: Mapping[str, TensorType], where: str
+) -> None:
+    """gamma and beta of layer norm have the sizes of the axes of x that it goes over."""
+    x = types.get(operation.inputs["x"][0]) if "x" in operation.inputs else None
+    if x is None or None in x.shape:
+        return
+    axes = _value(given["axes"]) if isinstance(given.get("axes"), Constant) else range(len(x.shape))
+    if not all(isinstance(a, int) and -len(x.shape) <= a < len(x.shape) for a in axes):
+        raise InvalidPackage(f"{where}: axes {list(axes)} of {x}")
+    size = prod(x.shape[axis] for axis in axes)
+    for key in ("gamma", "beta"):
+        if given.get(key) is not None and prod(_type(given[key]).shape) != size:
+            raise InvalidPackage(f"{where}: {key} {_type(given[key])} for axes {axes} of {x}")
+
+
+def _type(value: Constant | TensorType) -> TensorType:
+    return value.type if isinstance(value, Constant) else value
+
+
+def _value(value: Constant | TensorType) -> object:
+    """The value of a constant as plain Python, a scalar number as a list of one."""
+    if not isinstance(value, Constant):
+        return []
+    plain = value.value
+    return [plain] if isinstance(plain, int | float) else plain

@@ -1,0 +1,159 @@
+"""The types and the constant values of an ML Program, read from its protobuf.
+
+A type is read with all checks that need no context; a value is decoded when someone asks for it.
+Nothing here trusts the file: whatever disagrees with the declared type raises InvalidPackage.
+
+Format: `mlmodel/format/MIL.proto` of apple/coremltools.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+
+from mlprogram.errors import InvalidPackage
+from mlprogram.package.weight_file import NUMPY, SUB_BYTE, unpack_bits
+import numpy as np
+
+__all__ = ["ITEMSIZE", "MAX_RANK", "Constant", "TensorType", "decode", "read_type"]
+
+MAX_BYTES = 1 << 43  # 8 TiB: a tensor beyond this is damage or an attack, never a model
+MAX_RANK = 64  # axes of an array of numpy's; of a tensor in MIL, 5 for most ops
+MAX_TEXT = 1 << 26  # characters that numpy would hold, which makes all strings equally long
+
+#: codes of MIL.proto's DataType -> MIL's spelling; those left out (two of 8 bits) no op takes
+DTYPES = {
+    1: "bool", 2: "string", 10: "fp16", 11: "fp32", 12: "fp64", 13: "bf16", 21: "int8",
+    22: "int16", 23: "int32", 24: "int64", 25: "int4", 31: "uint8", 32: "uint16", 33: "uint32",
+    34: "uint64", 35: "uint4", 36: "uint2", 37: "uint1", 38: "uint6", 39: "uint3",
+}  # fmt: skip
+
+ITEMSIZE = {dtype: np.dtype(kind).itemsize for dtype, kind in NUMPY.items()}  # bytes in memory
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """dtype in MIL's spelling ("fp16", "int32", ...) and shape; None stands for a flexible size."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+    kind: str = "tensor"  # or "state", "list", "dictionary"
+
+    def __str__(self) -> str:
+        if self.kind == "dictionary":
+            return f"dictionary of {self.dtype}"
+        sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
+        return f"{self.dtype}({sizes})"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that such a value takes in memory; a flexible size counts as 1."""
+        return prod(size for size in self.shape if size is not None) * ITEMSIZE[self.dtype]
+
+
+@dataclass(eq=False)
+class Constant:
+    """A value known at load time; `array()` reads it, from the weight file where it lies there.
+
+    Equal to itself alone, so that it can be looked up where a value's name can.
+    """
+
+    type: TensorType
+    _read: Callable[[], np.ndarray] = field(repr=False)
+    blob: tuple[str, int] | None = None  # weight file and offset; None for a value in the program
+    stored_bytes: int = 0
+    _packed: Callable[[], np.ndarray] | None = field(default=None, repr=False)
+
+    def array(self) -> np.ndarray:
+        return self._read()
+
+    def packed(self) -> np.ndarray | None:
+        """The bytes in the weight file, uint8, mapped; None for a value in the program itself."""
+        return self._packed() if self._packed else None
+
+    @property
+    def value(self):
+        """The value as plain Python: a scalar, a string, or a list."""
+        array = self.array()
+        return array.item() if array.ndim == 0 else array.tolist()
+
+
+def read_type(message, where: str) -> TensorType:
+    """A MIL ValueType as a TensorType."""
+    kind = message.WhichOneof("type")
+    if kind == "stateType":
+        return _wrapped(message.stateType.wrappedType, "state", where)
+    if kind == "listType":
+        return _wrapped(message.listType.type, "list", where)
+    if kind == "dictionaryType":  # a classifier's probabilities by label
+        return _wrapped(message.dictionaryType.valueType, "dictionary", where)
+    if kind != "tensorType":
+        raise InvalidPackage(f"{where}: values of kind {kind} are not supported")
+    tensor = message.tensorType
+    dtype = DTYPES.get(tensor.dataType)
+    if dtype is None:
+        raise InvalidPackage(f"{where}: dtype code {tensor.dataType} is unknown")
+    type_ = TensorType(dtype, tuple([_size(dimension) for dimension in tensor.dimensions]))
+    if len(type_.shape) > MAX_RANK:
+        axes = len(type_.shape)
+        raise InvalidPackage(f"{where}: a tensor of {axes} axes; {MAX_RANK} are the most")
+    if type_.nbytes > MAX_BYTES:
+        raise InvalidPackage(f"{where}: a tensor {type_} is too large to be real")
+    return type_
+
+
+def _size(dimension) -> int | None:
+    return dimension.constant.size if dimension.HasField("constant") else None
+
+
+def _wrapped(message, kind: str, where: str) -> TensorType:
+    """The type of the tensors in a state, a list or a dictionary."""
+    if message.WhichOneof("type") != "tensorType":
+        raise InvalidPackage(f"{where}: a {kind} of anything but tensors is not supported")
+    inner = read_type(message, where)
+    return TensorType(inner.dtype, inner.shape, kind)
+
+
+def decode(value, type_: TensorType, where: str) -> np.ndarray:
+    """The array of an immediate value.
+
+    Raises InvalidPackage when it is not of the declared type.
+    """
+    try:
+        return _immediate(value, type_, where)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise InvalidPackage(f"{where}: its value is no {type_} ({error})") from None
+
+
+def _immediate(value, type_: TensorType, where: str) -> np.ndarray:
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        items = value.list.values
+        arrays = [_immediate(v.immediateValue, type_, where) for v in items]
+        return np.stack(arrays) if arrays else np.zeros(0)  # `array` would nest arrays of strings
+    if kind != "tensor":
+        raise InvalidPackage(f"{where}: immediate values of kind {kind} are not supported")
+    field_name = value.tensor.WhichOneof("value")
+    dtype = NUMPY[type_.dtype]
+    if field_name is None:
+        return np.zeros(type_.shape, dtype)
+    values = getattr(value.tensor, field_name).values
+    if (field_name == "strings") != (type_.dtype == "string"):
+        raise InvalidPackage(f"{where}: {field_name} are given for {type_}")
+    if field_name == "strings" and max(map(len, values), default=0) * len(values) > MAX_TEXT:
+        raise InvalidPackage(f"{where}: its strings are too long to be real")
+    count = prod(type_.shape)
+    if field_name == "bytes" and type_.dtype in SUB_BYTE:
+        packed, signed = np.frombuffer(values, np.uint8), type_.dtype.startswith("int")
+        array = unpack_bits(packed, SUB_BYTE[type_.dtype], count, signed)
+    elif field_name == "bytes":
+        array = np.frombuffer(values, dtype if type_.dtype != "bool" else np.uint8).astype(dtype)
+    else:
+        array = np.array(values)
+        if array.dtype.kind == "i" and not np.array_equal(array, array.astype(dtype)):
+            raise InvalidPackage(f"{where}: its value is no {type_} (integers beyond its range)")
+        array = array.astype(dtype)
+    if array.size == 1 and count > 1:  # a splat: one value for the whole tensor
+        return np.broadcast_to(array, type_.shape)
+    if array.size != count:
+        raise InvalidPackage(f"{where}: {array.size} values are given for {type_}")
+    return array.reshape(type_.shape)

@@ -1,0 +1,81 @@
+"""What runs each op of a package, and why nothing faster does."""
+
+from collections import Counter
+from pathlib import Path
+
+from mlprogram.execute import COMPUTED
+from mlprogram.kernels import native
+from mlprogram.kernels.table import KERNELS
+from mlprogram.run.pipeline import open_model
+from mlprogram.run.program import MLProgram
+from mlprogram.tables import table
+
+__all__ = ["plan_report", "planned"]
+
+
+def planned(path: Path, function: str | None = None, precision: str = "fp16") -> dict:
+    """The steps of a function, or of each program of a pipeline, as plain JSON values.
+
+    A step has the name of its last op, the types of its ops, the entry of the table that computes
+    it ("" for the plain op), and why other entries do not.
+    """
+    program = open_model(path, function, precision)
+    single = isinstance(program, MLProgram)
+    programs = [program] if single else [p for p in program.parts if isinstance(p, MLProgram)]
+    return {
+        "precision": precision,
+        "compiled": native.status()[1],
+        "functions": {
+            f"{program.package.path.name}, {program.name}": _steps(program) for program in programs
+        },
+    }
+
+
+def _steps(program: MLProgram) -> list[dict]:
+    refused = program.plan.selection.refused
+    return [
+        {
+            "name": step.operation.name,
+            "ops": [operation.type for operation in step.operations],
+            "kernel": step.kernel,
+            "refused": {
+                name: reason
+                for operation in step.operations
+                for name, reason in refused.get(id(operation), {}).items()
+            },
+        }
+        for step in program.plan.main.all()
+    ]
+
+
+def plan_report(facts: dict) -> str:
+    """The plan as text: steps that are alike in one line, those with a kernel first."""
+    parts = [f"plan, computed {COMPUTED[facts['precision']]}; kernels: {facts['compiled']}"]
+    for name, steps in facts["functions"].items():
+        ops = sum(len(step["ops"]) for step in steps)
+        rows = [
+            (f"{count:,}", kernel or "plain", ops)
+            for (kernel, ops), count in _alike(steps, KERNELS_IN_ORDER)
+        ]
+        parts.append(f"{name}: {ops:,} ops in {len(steps):,} steps\n{table(rows, indent=2)}")
+        why = Counter(
+            (step["ops"][-1], kernel, reason)
+            for step in steps
+            for kernel, reason in step["refused"].items()
+        )
+        if why:
+            rows = [
+                (f"{count:,}", op, f"not {kernel}:", reason)
+                for (op, kernel, reason), count in why.most_common()
+            ]
+            parts.append(f"why not\n{table(rows, indent=2)}")
+    return "\n\n".join(parts)
+
+
+KERNELS_IN_ORDER = [*dict.fromkeys(kernel.name for kernel in KERNELS), ""]
+
+
+def _alike(steps: list[dict], order: list[str]) -> list[tuple[tuple[str, str], int]]:
+    """(kernel, ops) and how often it comes, in the order of the table and then by number."""
+    counts = Counter((step["kernel"], " ".join(step["ops"])) for step in steps)
+    return sorted(counts.items(), key=lambda item: (order.index(item[0][0]), -item[1], item[0][1]))

@@ -1,0 +1,180 @@
+"""From a plan to straight-line Python: one way to run it.
+
+Every step becomes one line that calls its function on local variables; a value is deleted after its
+last use. What is left for each call is the steps themselves. `Compiled.source` shows the result.
+The trace is the same lines, and gives every value as it is made.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from types import FunctionType
+
+from mlprogram.errors import InvalidPackage
+from mlprogram.ops.tensor_transformation import write_slice
+from mlprogram.package.values import MAX_RANK
+from mlprogram.run.failures import Failures, turns
+from mlprogram.run.plan import Argument, Name, Plan, Result, Step, Steps
+import numpy as np
+import torch
+
+__all__ = ["Compiled", "as_array", "compile_plan"]
+
+#: Inputs that take any number of tensors, as a list.
+VARIADIC = frozenset(["values", "loop_vars"])
+
+
+@dataclass
+class Compiled:
+    """A function ready to run on lists of tensors and a dict of states."""
+
+    run: Callable  # (inputs, states) -> outputs
+    source: str
+    plan: Plan
+
+    @cached_property
+    def trace(self) -> Callable:
+        """(inputs, states) -> generator of (name, tensor); generated when first asked for."""
+        return _Source(self.plan).load(trace=True)[0]
+
+    @property
+    def failures(self) -> Failures:
+        return self.plan.failures
+
+
+def compile_plan(plan: Plan) -> Compiled:
+    """Generate and load the source of a plan."""
+    return Compiled(*_Source(plan).load(trace=False), plan)
+
+
+class _Source:
+    """The source of a plan. scope: its globals; bound: the names of objects in it, by their id."""
+
+    def __init__(self, plan: Plan):
+        self.plan, self.failures = plan, plan.failures
+        self.scope: dict[str, object] = {}
+        self.bound: dict[int, str] = {}
+
+    def load(self, trace: bool) -> tuple[FunctionType, str]:
+        names = [self.variable(name) for name in self.plan.function.inputs]
+        unpack = [f"{', '.join(names)}, = inputs"] if names else []
+        if any(step.operation.type == "while_loop" for step in self.plan.main.all()):
+            unpack.append(f"turns = {self.bind(turns)}()")
+        body = list(self.block_lines(self.plan.main, trace))
+        source = "\n    ".join(["def run(inputs, states):", *unpack, *body]) + "\n"
+        exec(compile(source, self.failures.file(source), "exec"), self.scope)
+        return self.scope["run"], source
+
+    def variable(self, name: str) -> str:
+        """The local variable of a value."""
+        return self.failures.variables.setdefault(name, f"v{len(self.failures.variables)}")
+
+    def bind(self, value: object) -> str:
+        """A name in the generated source's globals for `value`."""
+        name = self.bound.get(id(value))
+        if name is None:
+            name = self.bound[id(value)] = f"c{len(self.bound)}"
+            self.scope[name] = value  # which also keeps the id from being used again
+        return name
+
+    # --- lines --------------------------------------------------------------------------------
+
+    def block_lines(self, block: Steps, trace: bool = False) -> Iterator[str]:
+        """The lines of a block, ending in its `return`."""
+        for step in block.steps:
+            yield from self.failures.lines(step.operation, self.step_lines(step))
+            if trace:
+                for name in step.results:
+                    yield f"yield {name!r}, {self.variable(name)}"
+            if step.last_read:
+                yield f"del {', '.join(sorted(map(self.variable, step.last_read)))}"
+        if trace:
+            for name, value in self.plan.untouched.items():
+                yield f"yield {name!r}, {self.value(value)}"
+        yield f"return {', '.join(map(self.result, block.results))},"
+
+    def step_lines(self, step: Step) -> Iterator[str]:
+        type_ = step.operation.type
+        targets = ", ".join(map(self.variable, step.results))
+        if step.function is not None:
+            comma = "," if len(step.results) == 1 and type_ == "split" else ""
+            arguments = ", ".join(map(self.argument, step.arguments))
+            yield f"{targets}{comma} = {self.bind(step.function)}({arguments})"
+        elif type_ == "read_state":
+            yield f"{targets} = states[{step.state!r}]"
+        elif type_ == "write_state":
+            if step.stored:
+                yield f"states[{step.state!r}] = {self.result(step.stored)}"
+        elif type_ == "slice_update":
+            yield from self.update_lines(step, targets)
+        else:
+            yield from self.control_lines(step, targets)
+
+    def update_lines(self, step: Step, target: str) -> Iterator[str]:
+        """`slice_update` of a state, in place."""
+        given = {argument.key: argument for argument in step.arguments}
+        del given["x"]
+        update, state = self.values(given.pop("update")), f"states[{step.state!r}]"
+        view = ", ".join(map(self.argument, given.values()))
+        yield f"{target} = {state}"
+        yield f"{self.bind(write_slice)}({state}, {update}, {view})"
+
+    def control_lines(self, step: Step, targets: str) -> Iterator[str]:
+        """`cond` and `while_loop`: nested blocks become nested functions."""
+        names = []
+        for block in step.blocks:
+            names.append(f"{self.variable(step.operation.name)}_{len(names)}")
+            yield f"def {names[-1]}({', '.join(map(self.variable, block.inputs))}):"
+            yield from (f"    {line}" for line in self.block_lines(block))
+        values = self.values(step.arguments[0])
+        if step.operation.type == "cond":
+            yield f"{targets}, = {names[0]}() if {values} else {names[1]}()"
+        else:
+            yield f"{targets}, = {values}"
+            yield f"for _ in turns:  # {step.operation.name!r}"
+            yield f"    if not {names[0]}({targets})[0]: break"
+            yield f"    {targets}, = {names[1]}({targets})"
+
+    # --- values -------------------------------------------------------------------------------
+
+    def value(self, value: object) -> str:
+        """A value as it is, be it known or made by a step."""
+        return self.variable(value.name) if isinstance(value, Name) else self.bind(value)
+
+    def result(self, result: Result) -> str:
+        return self.value(result.value) + (".clone()" if result.copied else "")
+
+    def argument(self, argument: Argument) -> str:
+        text = self.values(argument)
+        return f"{argument.key}={text}" if argument.key else text
+
+    def values(self, argument: Argument) -> str:
+        """What a function takes: one value, or a list where MIL takes several."""
+        if argument.static:
+            texts = [self.static(value) for value in argument.values]
+            return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+        texts = [self.value(value) for value in argument.values]
+        several = argument.key in VARIADIC or len(texts) > 1
+        return f"[{', '.join(texts)}]" if several else texts[0]
+
+    def static(self, value: object) -> str:
+        if isinstance(value, Name):
+            return f"{self.variable(value.name)}.tolist()"
+        return repr(value) if _literal(value) else self.bind(value)
+
+
+def _literal(value: object) -> bool:
+    """Whether `repr` is short and gives the value back (inf and nan do not)."""
+    text = repr(value)
+    return len(text) < 80 and "inf" not in text and "nan" not in text
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor as numpy, contiguous; bfloat16 widened, since numpy lacks it.
+
+    Raises InvalidPackage for more axes than numpy has, which no type declares, but a view may have.
+    """
+    if tensor.dim() > MAX_RANK:
+        raise InvalidPackage(f"a value of {tensor.dim()} axes; {MAX_RANK} are the most")
+    tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return tensor.contiguous().numpy()

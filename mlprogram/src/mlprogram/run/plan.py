@@ -1,0 +1,313 @@
+"""From a function of an ML Program to a plan of what is done for it: the work done once, at load.
+
+A plan is data: steps in order, each an op or a group of ops, with the function that computes it,
+what that takes, what it makes and where that lives. Constants are decoded and, where they are
+compressed, expanded here. Running it (`compile.py`), tracing it, counting its memory and saying
+what an op got all read the plan.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from mlprogram.analysis.aliases import INLINE, in_place_writes, memory_of, origins, uses
+from mlprogram.analysis.constants import Constants
+from mlprogram.errors import InvalidPackage, UnsupportedOp
+from mlprogram.kernels import native
+from mlprogram.kernels.table import Chosen, Selection, select
+from mlprogram.ops import OPS, Op
+from mlprogram.package.function import Block, Function, Operation
+from mlprogram.package.values import Constant
+from mlprogram.run.engine import as_engine
+from mlprogram.run.failures import Failures
+
+__all__ = ["Argument", "Name", "Plan", "Planner", "Result", "Step", "Steps"]
+
+#: Ops that are worth torch's threads where no compiled form takes their place.
+HEAVY = frozenset(
+    ["conv", "conv_transpose", "linear", "matmul", "scaled_dot_product_attention", "einsum"]
+) | frozenset(["lstm", "gru", "rnn"])
+
+
+@dataclass(frozen=True)
+class Name:
+    """A value that is an input or that a step makes; anything else in a plan is known already."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a function takes under a name, or by its place.
+
+    values: each a `Name`, or a tensor or Python value. static: as Python values, also those that
+    are tensors at run time.
+    """
+
+    key: str
+    values: list
+    static: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """A value that outlives the call; copied where it might share memory with another such."""
+
+    value: object
+    copied: bool
+
+
+@dataclass
+class Step:
+    """An op, or a group of ops that run as one.
+
+    kernel: the entry of `kernels/table.py` that computes it; "" for the plain op. function: None
+    for states and control flow. state: which it reads or writes. stored: what `write_state` puts
+    there; None where an update in place did that. last_read: values that no later step reads.
+    """
+
+    operation: Operation
+    operations: tuple[Operation, ...]
+    kernel: str = ""
+    function: Callable | None = None
+    arguments: list[Argument] = field(default_factory=list)
+    state: str = ""
+    stored: Result | None = None
+    blocks: list["Steps"] = field(default_factory=list)
+    last_read: list[str] = field(default_factory=list)
+
+    @property
+    def results(self) -> list[str]:
+        return [name for name, _ in self.operation.outputs]
+
+
+@dataclass
+class Steps:
+    """The steps of a block: the names that they start from, and what the block gives."""
+
+    inputs: list[str]
+    steps: list[Step]
+    results: list[Result]
+
+    def all(self) -> Iterator[Step]:
+        """Every step, those of nested blocks included."""
+        for step in self.steps:
+            yield step
+            for block in step.blocks:
+                yield from block.all()
+
+
+@dataclass
+class Plan:
+    """What is done for a function.
+
+    light: whether what is left to torch is too small for more than one thread. untouched: results
+    that no step makes, such as inputs, in the order of their names.
+    """
+
+    function: Function
+    main: Steps
+    selection: Selection
+    failures: Failures
+    light: bool
+    untouched: dict[str, object]
+
+    @property
+    def as_function(self) -> Function:
+        """The function with one op for each step."""
+        block = self.function.block
+        operations = [step.operation for step in self.main.steps]
+        fused = Block(block.inputs, operations, block.outputs)
+        given = self.function
+        return Function(given.name, given.opset, given.inputs, given.states, fused)
+
+
+class Planner:
+    """Plans one function. `shared` keeps decoded weights for all functions of a package.
+
+    without: entries of the table that are left out; None for all of them, and every shortcut off.
+    engine: with the arithmetic of `engine.py`.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        lift: bool,
+        shared: dict,
+        without: Collection[str] | None = (),
+        engine: bool = False,
+    ):
+        self.function, self.without, self.engine = function, without, engine
+        self.failures = Failures(function)
+        self.constants = Constants(function, lift, shared, self.failures.preparing)
+        self.origin = origins(function)
+        self.in_place = {} if without is None else in_place_writes(function, self.origin)
+        given = (INLINE, *function.inputs, *function.states, *self.constants.named)
+        self.lasting = {self.origin[name] for name in (*given, *self.in_place)}
+        self.known = {*function.inputs}
+        self.selection = Selection()
+
+    def plan(self) -> Plan:
+        if self.without is not None:
+            self.selection = select(self.function, self.constants, self.without)
+        main = self.block(self.function.block)
+        computed = {name for step in main.steps for name in step.results}
+        untouched = [name for name in self.function.block.outputs if name not in computed]
+        return Plan(
+            self.function,
+            main,
+            self.selection,
+            self.failures,
+            light=self._is_light(main),
+            untouched={name: self.value(name) for name in sorted({*untouched})},
+        )
+
+    def _is_light(self, main: Steps) -> bool:
+        types = [*self.function.inputs.values()]
+        types += [type_ for o in self.function.operations() for _, type_ in o.outputs]
+        if self.without is None or any(None in type_.shape for type_ in types):
+            return False
+        by_torch = native.several_by_torch()
+        return not any(
+            o.type in HEAVY and (by_torch or not step.kernel)
+            for step in main.all()
+            for o in step.operations
+            if len(step.operations) == 1
+        )
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def block(self, block: Block, nested: bool = False) -> Steps:
+        self.known |= {name for name, _ in block.inputs}
+        groups = self.selection.chosen
+        inside = {id(o) for c in groups.values() for o in c.operations[:-1]}
+        steps = []
+        for position, operation in enumerate(block.operations):
+            if operation.type.startswith("constexpr_"):
+                self.op(operation, position)  # expanded by who uses it, if it is one that we have
+            elif operation.type != "const" and id(operation) not in inside:
+                with self.failures.preparing(operation):
+                    steps.append(self.step(operation, position))
+                self.known |= {*steps[-1].results}
+        _free(steps, {*block.outputs}, self.constants.named)
+        give = (lambda name: Result(self.value(name), False)) if nested else self.result
+        names = [name for name, _ in block.inputs] if nested else [*self.function.inputs]
+        return Steps(names, steps, [give(name) for name in block.outputs])
+
+    def step(self, operation: Operation, position: int) -> Step:
+        chosen = self.selection.chosen.get(id(operation))
+        if chosen is not None:
+            return self.chosen(chosen, operation, position)
+        step = Step(operation, (operation,))
+        if operation.type == "read_state":
+            step.state = operation.inputs["input"][0]
+        elif operation.type == "write_state":
+            (step.state,), (data,) = operation.inputs["input"], operation.inputs["data"]
+            if isinstance(data, Constant) or data not in self.in_place:
+                step.stored = self.result(data)
+        elif operation.outputs and operation.outputs[0][0] in self.in_place:
+            step.state = self.in_place[operation.outputs[0][0]]
+            step.arguments = self.arguments(operation)
+        elif operation.type in ("cond", "while_loop"):
+            key = "pred" if operation.type == "cond" else "loop_vars"
+            step.arguments = [self.argument(key, operation.inputs[key])]
+            step.blocks = [self.block(block, nested=True) for block in operation.blocks]
+        else:
+            step.function = self.op(operation, position).function
+            if self.engine:
+                step.function = as_engine(operation, step.function)
+            step.arguments = self.arguments(operation)
+        return step
+
+    def chosen(self, chosen: Chosen, operation: Operation, position: int) -> Step:
+        """A step that a kernel computes."""
+        for member in chosen.operations:
+            self.op(member, position)  # which knows all its inputs
+        arguments = [self.argument("", [item]) for item in chosen.operands]
+        if len(chosen.operations) > 1:
+            outputs = [(name, t) for name, t in operation.outputs if name == chosen.result]
+            inputs = {"values": chosen.operands}
+            operation = Operation(chosen.kernel, operation.name, inputs, outputs, [])
+        return Step(operation, chosen.operations, chosen.kernel, chosen.run, arguments)
+
+    # --- values -------------------------------------------------------------------------------
+
+    def value(self, item: str | Constant) -> object:
+        """A value: what is known of it, or its name."""
+        constant = self.constants.find(item)
+        if constant is not None:
+            return self.constants.tensor(constant)
+        if item not in self.known:
+            raise InvalidPackage(
+                f"function {self.function.name!r}: value {item!r} is used before any op made it"
+            )
+        return Name(item)
+
+    def result(self, item: str | Constant) -> Result:
+        """A value that outlives the call."""
+        memory = memory_of(item, self.origin)
+        shared = memory in self.lasting
+        self.lasting.add(memory)
+        return Result(self.value(item), shared)
+
+    def op(self, operation: Operation, position: int = -1) -> Op:
+        """The op's function; raises UnsupportedOp with the op's place and what stands around it."""
+        found = OPS.get(operation.type)
+        unknown = sorted(set(operation.inputs) - (found.parameters - {"_out"})) if found else []
+        if found and not unknown:
+            self.check_words(operation, found.choices)
+            return found
+        near = [o.type for o in self.function.block.operations if o.type != "const"]
+        at = near.index(operation.type) if operation.type in near else 0
+        alike = get_close_matches(operation.type, OPS, n=3)
+        what = f"has no input {unknown[0]!r} that" if unknown else "is not one that"
+        raise UnsupportedOp(
+            f"function {self.function.name!r}: op {operation.type!r} ({operation.name!r}, "
+            f"operation {position} of {len(self.function.block.operations)}) {what} the executor "
+            f"knows; around it: {' '.join(near[max(0, at - 2) : at + 3])}"
+            + (f"; alike: {', '.join(alike)}" if alike else "")
+        )
+
+    def check_words(self, operation: Operation, choices: dict[str, tuple[str, ...]]) -> None:
+        """Raises ValueError where an input says none of the words that it may say."""
+        for key in choices.keys() & operation.inputs.keys():
+            constant = self.constants.find(operation.inputs[key][0])
+            said = None if constant is None else self.constants.plain(key, constant)
+            if said not in choices[key]:
+                raise ValueError(f"{key}={said!r} is not one of {', '.join(choices[key])}")
+
+    def arguments(self, operation: Operation) -> list[Argument]:
+        op = self.op(operation)
+        found = [
+            self.static(key, items) if key in op.static else self.argument(key, items)
+            for key, items in operation.inputs.items()
+        ]
+        if op.wants_types:
+            types = [(self.constants.dtype(t), t.shape) for _, t in operation.outputs]
+            found.append(Argument("_out", [types]))
+        return found
+
+    def argument(self, key: str, items: list) -> Argument:
+        """A tensor argument: a constant or a value; several where MIL takes several."""
+        return Argument(key, [self.value(item) for item in items])
+
+    def static(self, key: str, items: list) -> Argument:
+        """A static argument: a Python value now, or taken from a tensor at run time."""
+        constants = [self.constants.find(item) for item in items]
+        values = [
+            self.value(item) if constant is None else self.constants.plain(key, constant)
+            for item, constant in zip(items, constants, strict=True)
+        ]
+        return Argument(key, values, static=True)
+
+
+def _free(steps: list[Step], outputs: set[str], constants: Collection[str]) -> None:
+    """Say of each step which values nobody reads after it."""
+    last_use = {name: i for i, step in enumerate(steps) for name in uses(step.operation)}
+    local = {name for step in steps for name in step.results} - outputs
+    for position, step in enumerate(steps):
+        if step.blocks:  # nested blocks keep their own references
+            continue
+        dead = {n for n in {*uses(step.operation)} & local if last_use[n] == position}
+        dead |= {n for n in {*step.results} & local if n not in last_use}
+        step.last_read = sorted(n for n in dead if n not in constants)

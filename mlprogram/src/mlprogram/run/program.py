@@ -1,0 +1,310 @@
+"""Run a Core ML ML Program anywhere: `MLProgram("model.mlpackage").predict({"x": x})`.
+
+The call is that of coremltools' `MLModel.predict`, which needs a Mac. With precision="fp16" every
+tensor has the dtype that the program declares and each op rounds once, after summing in float32;
+with precision="fp32" half precision is lifted to single, which gives the numbers to compare with
+PyTorch; constants keep the values that the program declares, compressed weights included, which
+expand to half precision as declared.
+
+Taught in the chapters "Porting recipe" and "Inside fp16".
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+from mlprogram.analysis.constants import torch_dtype
+from mlprogram.analysis.memory import Memory
+from mlprogram.errors import InvalidInput, InvalidPackage, InvalidType
+from mlprogram.kernels.native.threads import torch_threads
+from mlprogram.kernels.table import check_names
+from mlprogram.package.description import Feature, by_name, features, random_inputs, to_array
+from mlprogram.package.function import Function, Operation
+from mlprogram.package.reader import Package
+from mlprogram.package.validation.validate import check_memory
+from mlprogram.package.values import TensorType
+from mlprogram.run.compile import Compiled, as_array, compile_plan
+from mlprogram.run.footprint import measure
+from mlprogram.run.plan import Plan, Planner
+import numpy as np
+import torch
+
+__all__ = ["MLProgram", "State"]
+
+PRECISIONS = ("fp16", "fp32", "ane")
+
+
+class State:
+    """The tensors that a stateful program keeps between calls, by name.
+
+    One call at a time: it is changed in place, and nothing tells two threads apart.
+    """
+
+    def __init__(self, tensors: dict[str, torch.Tensor]):
+        self.tensors = tensors
+
+    def read_state(self, name: str) -> np.ndarray:
+        """A copy of one state, as coremltools' `MLState.read_state` gives it."""
+        return as_array(self._find(name).clone())
+
+    def write_state(self, name: str, value: np.ndarray) -> None:
+        """Replace one state; `value` must have its shape. Raises InvalidInput."""
+        tensor = self._find(name)
+        array = to_array(value, f"state {name!r} has shape {tuple(tensor.shape)}")
+        if array.shape != tuple(tensor.shape):
+            raise InvalidInput(f"state {name!r} has shape {tuple(tensor.shape)}, not {array.shape}")
+        self.tensors[name] = torch.tensor(array, dtype=tensor.dtype)
+
+    def _find(self, name: str) -> torch.Tensor:
+        if name not in self.tensors:
+            raise InvalidInput(f"no state {name!r}; this program has: {', '.join(self.tensors)}")
+        return self.tensors[name]
+
+
+class MLProgram:
+    """An ML Program, opened from its folder and ready to run with torch on this machine.
+
+    path: a `.mlpackage`, or a compiled model, `.mlmodelc`.
+    function_name: which function of a multifunction package; the default one when None.
+    precision: "fp16" as the program declares, or "fp32" as reference; "ane", experimental, is half
+        precision with what is published of the engine's arithmetic (`engine.py`), op by op.
+    optimize: False turns every shortcut off, for comparison.
+    without: names of entries of `mil/kernels/table.py` to leave out, such as "attention".
+
+    Threads may share a program, each with a state of its own.
+
+    Raises InvalidPackage for a damaged package, InvalidInput for an unknown function or precision,
+    UnsupportedOp (at the first `predict`) for an op that the executor does not have.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | Package,
+        function_name: str | None = None,
+        precision: str = "fp16",
+        *,
+        optimize: bool = True,
+        without: Collection[str] = (),
+        _shared: dict | None = None,
+    ):
+        if precision not in PRECISIONS:
+            raise InvalidInput(
+                f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}"
+            )
+        self.package = path if isinstance(path, Package) else Package(path)
+        self.precision, without = precision, check_names(without)
+        self._without = without if optimize and precision != "ane" else None
+        self._shared = {} if _shared is None else _shared
+        name = function_name or self.package.default_function
+        if name not in self.package.functions:
+            raise InvalidInput(
+                f"{self.package.path}: no function {name!r}; it has: {', '.join(self.functions)}"
+            )
+        self._function: Function = self.package.functions[name]
+        check_memory(self._function, self._lift)
+
+    @classmethod
+    def from_mlmodel(cls, model, function_name: str | None = None, precision: str = "fp16"):
+        """From a coremltools `MLModel` that is still in memory."""
+        package = Package.from_spec(model.get_spec(), model.weights_dir)
+        return cls(package, function_name, precision)
+
+    def function(self, name: str) -> "MLProgram":
+        """Another function of the same package; weights in memory are shared."""
+        return self._like(name, self.precision, self._without)
+
+    def plain(self, precision: str | None = None) -> "MLProgram":
+        """The same function, op by op with every shortcut off; weights in memory are shared."""
+        return self._like(self.name, precision or self.precision, None)
+
+    def _like(self, name: str, precision: str, without: Collection[str] | None) -> "MLProgram":
+        return MLProgram(
+            self.package,
+            name,
+            precision,
+            optimize=without is not None,
+            without=without or (),
+            _shared=self._shared,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of the function that `predict` runs."""
+        return self._function.name
+
+    @property
+    def functions(self) -> list[str]:
+        return list(self.package.functions)
+
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        return self._function.inputs
+
+    @cached_property
+    def outputs(self) -> dict[str, TensorType]:
+        return self._function.outputs
+
+    @property
+    def states(self) -> dict[str, TensorType]:
+        return self._function.states
+
+    @property
+    def operations(self) -> list[Operation]:
+        """The ops that compute, in order: all but constants, those of nested blocks included."""
+        return [o for o in self._function.operations() if not o.is_constant]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What is done for the function, step by step; made at the first use."""
+        with torch_threads(light=False):
+            engine = self.precision == "ane"
+            return Planner(self._function, self._lift, self._shared, self._without, engine).plan()
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """The plan as straight-line code."""
+        return compile_plan(self.plan)
+
+    def make_state(self) -> State:
+        """Fresh states, all zero; any function of the package with the same states may use them."""
+        with torch_threads(light=False):
+            return State(
+                {
+                    name: torch.zeros(type_.shape, dtype=self._torch_dtype(type_))
+                    for name, type_ in self.states.items()
+                }
+            )
+
+    @cached_property
+    def features(self) -> dict[str, Feature]:
+        """The inputs as the model's description has them: shapes allowed, defaults, images."""
+        return features(self.package, self.name, "input", self.inputs)
+
+    @cached_property
+    def _images(self) -> dict[str, Feature]:
+        described = features(self.package, self.name, "output", self.outputs)
+        return {name: feature for name, feature in described.items() if feature.color}
+
+    @property
+    def memory(self) -> Memory:
+        """Bytes that this function takes: weights, what was made of them, values, states."""
+        return measure(self.plan, self.package, self._lift)
+
+    def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
+        """An array for every input, of its default shape; see `Feature.random`."""
+        return random_inputs(self.features, seed)
+
+    def predict(
+        self, inputs: Mapping[str, object] | Sequence[Mapping], state: State | None = None
+    ) -> dict[str, np.ndarray] | list[dict[str, np.ndarray]]:
+        """Run the function on named arrays; returns its outputs by name.
+
+        An input is anything that numpy makes an array of, or a PIL image where the description
+        declares an image; `Feature.array` says what is converted. A list of such dicts gives a list
+        of results. An output is an array of the declared dtype, a PIL image where one is declared,
+        or, of a classifier, the label and a dict of probabilities by label. One of rank 0 is given
+        as Core ML gives it, with shape (1,).
+
+        All loops of a call may run for 600 seconds in sum, or for what MLPROGRAM_LOOP_SECONDS says.
+
+        Raises InvalidInput for a name, shape, dtype or value that the program does not take, or for
+        a missing state; of these InvalidType, a TypeError, for what is no array of numbers.
+        """
+        if isinstance(inputs, list):
+            return [self.predict(one, state) for one in inputs]
+        with torch.inference_mode(), torch_threads(light=False):
+            tensors, states = self._tensors(inputs), self._states(state)
+            with self._failing(tensors, states):
+                with torch_threads(self.plan.light), self.plan.failures.explained():
+                    results = self.compiled.run(tensors, states)
+                return {
+                    name: self._result(name, value)
+                    for name, value in zip(self._function.block.outputs, results, strict=True)
+                }
+
+    @torch.inference_mode()  # as a decorator it holds while this runs, not while the caller does
+    def trace(
+        self, inputs: Mapping[str, object], state: State | None = None
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Run step by step, yielding (name, array) of every value as a step makes it.
+
+        The steps are those of `predict`: values inside a group of ops that runs as one are not
+        made (`plain()` makes them all). After the last step come inputs and constants that are
+        outputs as they are. An array is a copy that nobody else holds: take of it what you need
+        and let it go, and the whole run takes no more memory than its live values and one copy.
+        Left out are other constants, and values inside the bodies of `cond` and `while_loop`.
+        """
+        with torch_threads(light=False):
+            tensors, states = self._tensors(inputs), self._states(state)
+            with self._failing(tensors, states), self.plan.failures.explained():
+                for name, tensor in self.compiled.trace(tensors, states):
+                    if isinstance(tensor, torch.Tensor):
+                        yield name, as_array(tensor.clone())
+
+    @contextmanager
+    def _failing(self, tensors: list[torch.Tensor], states: dict) -> Iterator[None]:
+        """Puts before a failure the first op that makes something else than it declares."""
+        try:
+            yield
+        except InvalidPackage as error:
+            copies = {name: tensor.clone() for name, tensor in states.items()}
+            again = self.plain().compiled.trace(tensors, copies)
+            self.plan.failures.name_the_first(error, again, self._lift)
+            raise
+
+    @property
+    def _lift(self) -> bool:
+        return self.precision == "fp32"
+
+    def _result(self, name: str, value) -> object:
+        self.plan.failures.check_result(name, value, self.outputs[name], self._lift)
+        if not isinstance(value, torch.Tensor):  # what `classify` gives
+            return value
+        value = value.reshape(1) if value.dim() == 0 else value
+        image = self._images.get(name)
+        return image.image(as_array(value)) if image else as_array(value)
+
+    def _torch_dtype(self, type_: TensorType) -> torch.dtype:
+        return torch_dtype(type_.dtype, self._lift)
+
+    def _states(self, state: State | None) -> dict[str, torch.Tensor]:
+        if not self.states:
+            return {}
+        if not isinstance(state, State):
+            kind = InvalidInput if state is None else InvalidType
+            raise kind(
+                f"function {self.name!r} keeps state ({', '.join(self.states)}): "
+                "pass state=program.make_state()"
+            )
+        for name, type_ in self.states.items():
+            wanted, held = (self._torch_dtype(type_), type_.shape), state.tensors.get(name)
+            if held is None or (held.dtype, held.shape) != wanted:
+                given = "lacks it" if held is None else f"has {held.dtype} {tuple(held.shape)}"
+                raise InvalidInput(
+                    f"function {self.name!r} keeps {name!r} as {wanted[0]} {wanted[1]}, and this "
+                    f"state {given}: make it with a program of these states and this precision"
+                )
+        return state.tensors
+
+    def _tensors(self, inputs: Mapping[str, object]) -> list[torch.Tensor]:
+        inputs = by_name(inputs, self.inputs)
+        unknown = sorted(inputs.keys() - self.inputs.keys())
+        missing = [n for n, f in self.features.items() if n not in inputs and f.fill is None]
+        if unknown or missing:
+            raise InvalidInput(
+                f"function {self.name!r} takes {', '.join(self.inputs)}"
+                + (f"; missing: {', '.join(missing)}" if missing else "")
+                + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+            )
+        return [
+            self._tensor(feature, feature.array(inputs[name]))
+            if name in inputs
+            else self._tensor(feature, feature.default())
+            for name, feature in self.features.items()
+        ]
+
+    def _tensor(self, feature: Feature, array: np.ndarray) -> torch.Tensor:
+        if not array.flags.carray:  # torch wants memory that it may write, with forward strides
+            array = array.copy()
+        return torch.from_numpy(array).to(self._torch_dtype(feature.type))
