@@ -42,9 +42,9 @@ HANGING = {False: 3 * 3600, True: 24 * 3600}  # seconds for a quick part, and a 
 #: Between them they read, convert, execute, compile kernels, serve, talk, start processes and keep
 #: temporary files.
 TESTS = [
-    "tests/mil/test_executor.py",
-    "tests/mil/test_native.py",
-    "tests/mil/test_foreign_states.py",
+    "tests/mlprogram/test_executor.py",
+    "tests/mlprogram/test_native.py",
+    "tests/mlprogram/test_foreign_states.py",
     "tests/weights/test_safetensors.py",
     "tests/test_full_disk.py",
     "tests/test_session.py",
@@ -53,7 +53,7 @@ TESTS = [
     "tests/test_chat_commands.py",
     "tests/runtime/test_streaming.py",
     "tests/text/test_process.py",
-    "tests/test_device.py",
+    "tests/mlprogram/test_machine.py",
 ]
 #: The first and the third convert and talk, the second measures time, the last draws.
 PAGES = ["index", "five-minutes", "19-other-families", "28-the-engine-itself"]

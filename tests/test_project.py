@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXECUTOR = tomllib.loads((ROOT / "mlprogram" / "pyproject.toml").read_text())["project"]
 README = ROOT / "README.md"
-FOLDERS = ("ane_book", "benchmarks", "book/_ext")
+FOLDERS = ("ane_book", "mlprogram", "benchmarks", "book/_ext")
 SOURCES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
 MAX_FILE, MAX_FUNCTION = 350, 40  # lines
 
@@ -29,28 +30,40 @@ MAX_FILE, MAX_FUNCTION = 350, 40  # lines
 MAX_TEXT = 300_000
 MAX_BYTES = {".png": 1_000_000, ".safetensors": 10_000_000}  # weights that a script here trained
 
-#: The floors of the library: a room imports from lower floors and itself, never sideways or up.
-FLOORS = [
-    "errors rope progress figures extras",
-    "claims host options records diagrams",
-    "device models text bundle.arrays cli.options",
-    "bundle",
-    "bundle.cache weights mil.package",
-    "mil.ops",
-    "mil.analysis",
-    "mil.kernels",
-    "mil.run",
-    "mil",
-    "reference coreml",
-    "conversion",
-    "runtime",
-    "evidence cli.talk bench",
-    "cluster",
-    "serve",
-    "cli",
-    "__main__",
-]
-FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
+#: Where the packages lie, and their floors: a room imports from lower floors and itself, never
+#: sideways or up.
+LIBRARIES = {"mlprogram": ROOT / "mlprogram" / "src" / "mlprogram", "ane_book": ROOT / "ane_book"}
+FLOORS = {
+    "mlprogram": [
+        "errors",
+        "machine tables terminal",
+        "package",
+        "ops",
+        "analysis",
+        "kernels",
+        "run",
+        "contents coreml compare",
+        "execute",
+        "planned compare.packages",
+        "__main__",
+    ],
+    "ane_book": [
+        "errors rope progress figures extras",
+        "claims host options records diagrams",
+        "device models text bundle.arrays cli.options",
+        "bundle",
+        "bundle.cache weights",
+        "mil coreml",
+        "reference",
+        "conversion",
+        "runtime",
+        "evidence cli.talk bench",
+        "cluster",
+        "serve",
+        "cli",
+        "__main__",
+    ],
+}
 
 
 # --- README
@@ -101,9 +114,10 @@ def tree_paths() -> Iterator[str]:
 def test_readmes_tree_is_the_repositorys():
     paths = list(tree_paths())
     assert [path for path in paths if not (ROOT / path).exists()] == []
-    rooms = {p.name for p in (ROOT / "ane_book").iterdir() if not p.name.startswith("_")}
-    shown = {Path(path).name for path in paths}
-    assert rooms <= shown, f"README's tree leaves out {sorted(rooms - shown)} of ane_book/"
+    for folder in LIBRARIES.values():
+        rooms = {p for p in folder.iterdir() if p.name[0] != "_" and p.name != "py.typed"}
+        left_out = rooms - {ROOT / path for path in paths}
+        assert not left_out, f"README's tree leaves out {sorted(left_out)}"
 
 
 # --- pins
@@ -118,7 +132,10 @@ def pins() -> dict[str, str]:
 def requirements(without: tuple[str, ...] = ()) -> list[Requirement]:
     extras = PROJECT["optional-dependencies"]
     groups = [PROJECT["dependencies"], *(extras[name] for name in extras if name not in without)]
-    return [Requirement(line) for group in groups for line in group]
+    lines = [line for group in [*groups, EXECUTOR["dependencies"]] for line in group]
+    own = f"{EXECUTOR['name']}=={EXECUTOR['version']}"  # comes from here, and from nowhere else yet
+    assert own in lines, "ane_book needs the executor of the same checkout"
+    return [Requirement(line) for line in lines if line != own]
 
 
 def applies(requirement: Requirement, extras: set[str]) -> bool:
@@ -240,34 +257,48 @@ def test_every_module_says_what_it_is_for():
     ]
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
-    """The modules and names of ours that a source imports, without `ane_book.`."""
+def imported(library: str, tree: ast.Module) -> Iterator[str]:
+    """The modules and names of a library that a source imports, without the library's name."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        yield from (name.partition(".")[2] for name in names if name.startswith("ane_book."))
+        yield from (n.partition(".")[2] for n in names if n.startswith(f"{library}."))
 
 
-def room_of(name: str) -> str | None:
-    """The room that a module, or a name in it, is in: the most of `name` that FLOORS has."""
-    while name and name not in FLOOR:
-        name = name.rpartition(".")[0]
-    return name or None
+@pytest.mark.parametrize("library", FLOORS)
+def test_a_room_imports_only_from_the_floors_below(library):
+    floor = {room: i for i, rooms in enumerate(FLOORS[library]) for room in rooms.split()}
 
+    def room_of(name: str) -> str | None:
+        """The room that a module, or a name in it, is in: the most of `name` that has a floor."""
+        while name and name not in floor:
+            name = name.rpartition(".")[0]
+        return name or None
 
-def test_a_room_imports_only_from_the_floors_below():
     upward = []
-    for path in ROOT.glob("ane_book/**/*.py"):
-        name = ".".join(path.relative_to(ROOT / "ane_book").with_suffix("").parts)
+    for path in LIBRARIES[library].rglob("*.py"):
+        name = ".".join(path.relative_to(LIBRARIES[library]).with_suffix("").parts)
         if name == "__init__":
             continue
         room = room_of(name)
         assert room, f"say in FLOORS (tests/test_project.py) which floor {name} is on"
-        for other in map(room_of, imported(ast.parse(path.read_text()))):
-            if other and other != room and FLOOR[other] >= FLOOR[room]:
+        for other in map(room_of, imported(library, ast.parse(path.read_text()))):
+            if other and other != room and floor[other] >= floor[room]:
                 upward.append(f"{path.relative_to(ROOT)} imports {other}")
     assert not upward, "\n".join(upward)
+
+
+def test_the_executor_knows_nothing_of_the_book():
+    """`mlprogram` is for anybody who converts with coremltools."""
+    names = re.compile(r"ane[_-]book", re.I)
+    sources = [
+        path
+        for path in (ROOT / "mlprogram").rglob("*")
+        if path.suffix in {".py", ".c", ".h", ".toml"}
+    ]
+    assert len(sources) > 70
+    assert [str(path) for path in sources if names.search(path.read_text())] == []
 
 
 def test_ruff_finds_nothing():

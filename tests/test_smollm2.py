@@ -90,7 +90,7 @@ def test_shortcuts_change_nothing_that_matters(precision, least):
     """The plain path, every shortcut of the executor off, through all layers of the real model.
 
     In fp16 a last bit that falls otherwise in one layer grows on its way through the next thirty;
-    that one product differs by no more than a last bit or two is tested in tests/mil.
+    that one product differs by no more than a last bit or two is tested in tests/mlprogram.
     """
     made = bundle(kv="state")
     config, context = made.config, made.recipe.context

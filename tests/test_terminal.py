@@ -15,9 +15,9 @@ from _command import COMMAND, ane_book, chatty_copy, refused, start
 from _long import long_but
 from _patience import HANGING, Guard
 import ane_book as library
-from ane_book.__main__ import _refuse
 from ane_book.cli.saved import read_conversation
 from ane_book.runtime import Session
+from mlprogram.terminal import _refuse
 import pytest
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals, pipes and terminals are POSIX's")

@@ -11,7 +11,7 @@ from run import OPS as OP_TESTS
 from run import RESULT, explained, failed, headline, reason, run_tests, summary
 from teeth import Case, share, spoilt
 
-#: Ops that no test of Apple's predicts with here, and the file of tests/mil that holds them.
+#: Ops that no test of Apple's predicts with here, and the file of tests/mlprogram that holds them.
 OWN = {
     "ceil": "test_elementwise.py",
     "classify": "test_sums.py",

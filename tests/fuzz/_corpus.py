@@ -3,7 +3,8 @@
 Most are made by coremltools: weights in a file, compressed weights of iOS 16 and iOS 18, two
 functions, a state, flexible shapes, control flow, lists, an image, a classifier, ops whose
 attributes shape what they do, and what the compiled kernels take (`_kernels.py`). Beside them stand
-random programs whose constants lie in the ops (`tests/mil/_inline.py`), which it does not write.
+random programs whose constants lie in the ops (`tests/mlprogram/_inline.py`), which it does not
+write.
 """
 
 from collections.abc import Callable

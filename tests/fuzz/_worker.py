@@ -27,7 +27,8 @@ from _mutate import damage
 from ane_book.errors import AneBookError
 from mlprogram import MLProgram
 from mlprogram import inspect as inspect_package
-from mlprogram.execute import compare_packages, execute, execution_report
+from mlprogram.compare.packages import compare_packages
+from mlprogram.execute import execute, execution_report
 from mlprogram.package.reader import Package
 from mlprogram.run import failures
 import numpy as np

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import tomllib
 
-from ane_book.device import cache_folder
+from mlprogram.machine import cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = tomllib.loads(Path(__file__).with_name("faults.toml").read_text("utf-8"))
@@ -80,7 +80,9 @@ def checkout(fault: dict | None = None) -> Iterator[Path]:
 def failing(root: Path, *arguments: str) -> list[str]:
     """Run pytest in a checkout: the tests that fail, or the one that hangs."""
     command = [sys.executable, "-m", "pytest", "-v", "--tb=no", "-p", "no:cacheprovider"]
-    own = {"PYTHONPATH": str(root), "ANE_BOOK_CACHE": str(root.parent / "cache")}
+    cache, paths = str(root.parent / "cache"), (root / "mlprogram" / "src", root)
+    own = {"ANE_BOOK_CACHE": cache, "MLPROGRAM_CACHE": cache}
+    own["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     environment = os.environ | own | {"OMP_NUM_THREADS": "1", "COLUMNS": "1000"}
     with tempfile.TemporaryFile("w+") as said:
         try:

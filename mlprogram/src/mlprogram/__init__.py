@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["MLProgram", "Pipeline", "State", "diff", "enable", "inspect", "open", "save"]
 __version__ = "0.1.0"
 
+pytest_plugins = ("mlprogram.coreml",)  # what `pytest -p mlprogram` loads
+
 #: Where the public names live; each is imported at first use: what only reads a package needs no
-#: torch. The last three make `pytest -p mlprogram` a plugin.
+#: torch.
 _HOMES = {
     "MLProgram": ("mlprogram.run.program", "MLProgram"),
     "Pipeline": ("mlprogram.run.pipeline", "Pipeline"),
@@ -41,9 +43,6 @@ _HOMES = {
     "inspect": ("mlprogram.contents", "inspect_package"),
     "open": ("mlprogram.run.pipeline", "open_model"),
     "save": ("mlprogram.package.container", "save"),
-    "pytest_configure": ("mlprogram.coreml", "pytest_configure"),
-    "pytest_report_header": ("mlprogram.coreml", "pytest_report_header"),
-    "pytest_unconfigure": ("mlprogram.coreml", "pytest_unconfigure"),
 }
 
 

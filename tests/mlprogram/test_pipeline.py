@@ -5,8 +5,8 @@ from ane_book.cli import app
 from ane_book.errors import InvalidInput, InvalidPackage
 import coremltools as ct
 from mlprogram import MLProgram, Pipeline, save
+from mlprogram.compare.packages import compare_packages
 import mlprogram.coreml
-from mlprogram.execute import compare_packages
 from mlprogram.package.container import open_container
 from mlprogram.package.files import proto
 from mlprogram.run.pipeline import open_model

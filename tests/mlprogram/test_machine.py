@@ -4,9 +4,8 @@ from pathlib import Path
 import resource
 import sys
 
-from ane_book import device
-from ane_book.errors import InvalidPackage
-from mlprogram import MLProgram
+from mlprogram import MLProgram, machine
+from mlprogram.errors import InvalidPackage
 import pytest
 
 MB = 1 << 20
@@ -18,8 +17,8 @@ def groups(tmp_path, monkeypatch):
 
     own: the lines of /proc/self/cgroup. limits: a file of the tree -> what stands in it.
     """
-    monkeypatch.setattr(device, "OWN_GROUPS", tmp_path / "own")
-    monkeypatch.setattr(device, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "GROUPS", tmp_path / "groups")
 
     def make(own: str, limits: dict[str, object]) -> int | None:
         (tmp_path / "own").write_text(own)
@@ -27,7 +26,7 @@ def groups(tmp_path, monkeypatch):
             file = tmp_path / "groups" / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"{limit}\n")
-        return device.memory_bytes()
+        return machine.memory_bytes()
 
     return make
 
@@ -45,7 +44,7 @@ class TestMemory:
         assert groups("0::/user\n", {f"user/{V2}": "max"}) == whole
         assert groups("4:memory:/\n", {f"memory/{V1}": NONE}) == whole
         (tmp_path / "own").unlink()
-        assert device.memory_bytes() == whole
+        assert machine.memory_bytes() == whole
 
     @pytest.mark.parametrize(
         ("own", "limits"),
@@ -75,7 +74,7 @@ class TestMemory:
         limit = groups("0::/\n", {}) // 2  # far more than is in use
         resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
         try:
-            assert device.memory_bytes() == limit
+            assert machine.memory_bytes() == limit
         finally:
             resource.setrlimit(resource.RLIMIT_AS, before)
 

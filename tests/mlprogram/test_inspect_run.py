@@ -4,7 +4,8 @@ import os
 
 from _package import ADD, X, block, const, op, run, typed, write
 from ane_book.errors import InvalidInput
-from mlprogram.execute import compare_packages, execute, execution_report
+from mlprogram.compare.packages import compare_packages
+from mlprogram.execute import execute, execution_report
 from mlprogram.package.description import load_inputs
 import numpy as np
 import pytest

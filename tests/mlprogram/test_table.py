@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 from _package import X, const, op, typed, write
-from ane_book import mil
 from ane_book.errors import InvalidInput, InvalidPackage
+import mlprogram
 from mlprogram import MLProgram
 from mlprogram.kernels import native
 from mlprogram.kernels.table import KERNELS
@@ -116,7 +116,7 @@ def test_running_and_tracing_name_the_same_op(tmp_path):
 
 
 def test_to_read_a_package_takes_no_torch():
-    package = Path(mil.__file__).parent / "package"
+    package = Path(mlprogram.__file__).parent / "package"
     files = [file.relative_to(package).with_suffix("") for file in package.rglob("*.py")]
     names = [".".join(("mlprogram.package", *file.parts)) for file in files]
     slow = "{'torch', 'coremltools'} & {*sys.modules}"

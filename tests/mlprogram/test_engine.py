@@ -6,7 +6,7 @@ import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from mlprogram import MLProgram
-from mlprogram.execute import compare_packages
+from mlprogram.compare.packages import compare_packages
 from mlprogram.run.engine import LOST, SUMS
 import numpy as np
 import pytest

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 
-from ane_book import device
-from ane_book.errors import InvalidInput
+from mlprogram import machine
+from mlprogram.errors import InvalidInput
 from mlprogram.kernels.native import library
 import pytest
 
@@ -184,10 +184,10 @@ class TestWithoutACache:
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(os, "getuid", lambda: OTHER)  # whom the system's list does not have
         with pytest.raises(InvalidInput, match="no home folder.*MLPROGRAM_CACHE"):
-            device.cache_folder()
+            machine.cache_folder()
         assert "for this process alone (this user has no home" in answer()
         monkeypatch.setenv("MLPROGRAM_CACHE", str(tmp_path / "chosen"))
-        assert device.cache_folder() == tmp_path / "chosen"
+        assert machine.cache_folder() == tmp_path / "chosen"
         assert "alone" not in answer()
 
     @as_root
