@@ -1,11 +1,11 @@
-"""The notebooks as a reader has them: the library from its wheel, an empty folder, no checkout.
+"""The notebooks as a reader has them: the libraries from their wheels, an empty folder, no checkout.
 
     python tests/elsewhere/run.py                       # all of them, as `make elsewhere` does
     python tests/elsewhere/run.py status on-a-mac       # some
 
 Prints a line for each notebook with its seconds, then how many ran to their end. All of them take
 about as long as the book's own clean run; models are converted into the reader's cache, as always.
-The wheel is built of a copy of the sources and installed in an environment of its own, which
+The wheels are built of a copy of the sources and installed in an environment of its own, which
 borrows every other package from the one that runs this; an editable install there is not seen.
 """
 
@@ -21,7 +21,8 @@ import time
 import venv
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("ane_book", "research", "pyproject.toml", "README.md", "LICENSE")
+PARTS = ("ane_book", "mlprogram", "research", "pyproject.toml", "README.md", "LICENSE")
+LEFT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 EXECUTE = """
 import sys
 from nbclient import NotebookClient
@@ -31,30 +32,30 @@ NotebookClient(nbformat.read(sys.argv[1], 4), timeout=1800, kernel_name="python3
 """
 
 
-def wheel(folder: Path) -> Path:
-    """Build the wheel without touching the checkout."""
+def wheels(folder: Path) -> list[Path]:
+    """Build the wheels of both libraries without touching the checkout."""
     copy = folder / "sources"
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            shutil.copytree(source, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, copy / part, ignore=LEFT)
         else:
             shutil.copy(source, copy / part)
-    run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, copy])
+    for source in (copy / "mlprogram", copy):
+        run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source])
     shutil.rmtree(copy)
-    (made,) = folder.glob("*.whl")
-    return made
+    return sorted(folder.glob("*.whl"))
 
 
 def environment(folder: Path) -> Path:
-    """Python of a new environment with the wheel in it."""
+    """Python of a new environment with the wheels in it."""
     venv.create(folder / "venv", with_pip=False, symlinks=True)
     python = folder / "venv" / "bin" / "python"
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
     own = Path(subprocess.check_output([python, "-c", asked], text=True).strip())
-    made = wheel(folder)
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", made]
-    run(install)
+    made = wheels(folder)
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps"]
+    run([*install, *made])
     borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (own / "borrowed.pth").write_text("\n".join(sorted(borrowed)))
     return python
