@@ -56,7 +56,7 @@ def op(name: str | None = None, *, static: tuple[str, ...] = ()) -> Callable:
         needed = {k for k, p in parameters.items() if p.default is p.empty} - {"_out"}
         if needed != NEEDED.get(mil_name):
             raise ValueError(
-                f"op {mil_name} needs {needed}, not as mil/package/validation/signatures.py says"
+                f"op {mil_name} needs {needed}, not as package/validation/signatures.py says"
             )
         known = frozenset(static), frozenset(parameters)
         words = {k: p.annotation for k, p in parameters.items()}

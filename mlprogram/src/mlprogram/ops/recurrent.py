@@ -3,7 +3,7 @@
 Letters: S steps, B batch, I inputs, H hidden units. Gate order in the stacked weights: i f o z for
 `lstm`, r o z for `gru`. Direction "reverse" yields its outputs in the order in which it computes
 them, last input first; "bidirectional" puts the backward outputs beside those of the same input.
-The last h is a copy, not a view of the outputs: `mil/analysis/aliases.py` takes an op's results to
+The last h is a copy, not a view of the outputs: `analysis/aliases.py` takes an op's results to
 be apart.
 
 Reference: coremltools `defs/iOS15/recurrent.py`, `defs/iOS18/recurrent.py`; where a docstring there

@@ -1,7 +1,7 @@
 """Ops that rearrange a tensor: reshape, transpose, slices, and moves of depth, batch and space.
 
 What torch can give as a view is a view (reshape, transpose, squeeze, expand_dims, slices); every
-other op here returns memory of its own, which `mil/analysis/aliases.py` relies on.
+other op here returns memory of its own, which `analysis/aliases.py` relies on.
 
 Reference: coremltools `defs/iOS15..iOS18/tensor_transformation.py`.
 Letters: N batch, C channels, H height, W width, b block size.

@@ -70,7 +70,7 @@ class MLProgram:
     precision: "fp16" as the program declares, or "fp32" as reference; "ane", experimental, is half
         precision with what is published of the engine's arithmetic (`engine.py`), op by op.
     optimize: False turns every shortcut off, for comparison.
-    without: names of entries of `mil/kernels/table.py` to leave out, such as "attention".
+    without: names of entries of `kernels/table.py` to leave out, such as "attention".
 
     Threads may share a program, each with a state of its own.
 

@@ -1,6 +1,6 @@
 """Compiled models: the folder `.mlmodelc` that Core ML makes of a package and Xcode ships.
 
-    model.mil           the program as text (`text_reader`)
+    model.mil           the program as text (`reader.py`)
     coremldata.bin      the type of model and its description
     weights/            the weight files of the package, as they were
     model0/, model1/    the parts of a pipeline, each such a folder, instead of model.mil

@@ -1,4 +1,4 @@
-"""Tokens, types and values of MIL's text form: what `text_reader` is made of."""
+"""Tokens, types and values of MIL's text form: what `reader.py` is made of."""
 
 from collections.abc import Iterator
 import re

@@ -1,6 +1,6 @@
 """What each op of MIL needs: the inputs that have no default, a table that takes no torch to read.
 
-`mil/ops` has the ops themselves and holds each to its row here. Inputs with defaults stand there.
+`ops` has the ops themselves and holds each to its row here. Inputs with defaults stand there.
 
 Reference: the `input_spec` of each op in coremltools' `mil/ops/defs`.
 """

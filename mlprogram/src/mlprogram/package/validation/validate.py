@@ -2,7 +2,7 @@
 
 One pass over the ops checks what the executor takes for granted: each value is made once and
 before it is used, control flow and states have their parts, constants are made of constants. What
-an op's own function can judge (ranks, dtypes, ranges) is left to that, see `mil/run/failures.py`.
+an op's own function can judge (ranks, dtypes, ranges) is left to that, see `run/failures.py`.
 
 Reference: the rules on names and scopes in `mlmodel/format/MIL.proto` of apple/coremltools.
 """
@@ -159,7 +159,7 @@ def check_memory(function: "Function", lift: bool) -> None:
     What must be in memory at once (inputs, states, constants), and each value that an op declares,
     have to fit; lift: half precision takes four bytes. A flexible size counts as 1, and the sum of
     intermediate values is not bounded, since most are views or freed soon. An op that makes more
-    than it declares is stopped by the allocator, see `mil/run/failures.py`.
+    than it declares is stopped by the allocator, see `run/failures.py`.
     """
     limit = memory_bytes() or inf
 
