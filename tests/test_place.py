@@ -4,7 +4,6 @@ Conversions here are of one layer, the quickest there are.
 """
 
 from functools import partial
-import importlib.metadata
 import json
 import os
 from pathlib import Path
@@ -17,7 +16,7 @@ from _command import refused
 from _patience import HANGING
 import ane_book
 from ane_book.bundle import Bundle, cache
-from ane_book.conversion.place import exchange, key
+from ane_book.conversion.place import exchange
 from ane_book.errors import InvalidBundle, InvalidInput
 import pytest
 
@@ -246,56 +245,6 @@ def test_the_next_one_waits_and_says_so(weights, tmp_path):
 
 
 class TestKeys:
-    @pytest.fixture
-    def library(self, tmp_path) -> Path:
-        return shutil.copytree(key.LIBRARY, tmp_path / "ane_book")
-
-    def named(self, library: Path) -> set[str]:
-        return {file.relative_to(library).as_posix() for file in key.modules(library)[0]}
-
-    def test_every_module_that_conversion_loads_counts(self):
-        """But for what a package loads beside the modules that are named."""
-        code = (
-            "import sys, ane_book.conversion; "
-            "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('ane_book.')))"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        loaded = {Path(file).relative_to(key.LIBRARY).as_posix() for file in done.stdout.split()}
-        named = self.named(key.LIBRARY)
-        assert {"mil/package/weight_file.py", "conversion/write/program.py"} <= named
-        above = {"cli/__init__.py", "__init__.py", "mil/run/program.py", "runtime/session.py"}
-        assert not above & named
-        beside = {name for name in loaded - named if not name.startswith("mil/")}
-        assert {name for name in beside if not name.endswith("__init__.py")} == set()
-
-    def test_a_new_module_counts_from_its_import_on(self, library):
-        (library / "conversion" / "fresh.py").write_text("import wheel_of_fortune\n")
-        assert "conversion/fresh.py" not in self.named(library)
-        with (library / "mil/package/weight_file.py").open("a") as file:
-            file.write("\ndef late():\n    from ane_book.conversion import fresh\n")
-        assert "conversion/fresh.py" in self.named(library)
-        assert "wheel_of_fortune" in key.modules(library)[1]
-
-    def test_what_only_types_need_does_not_count(self, library):
-        with (library / "mil/package/weight_file.py").open("a") as file:
-            file.write("\nif TYPE_CHECKING:\n    import ane_book.cli\n")
-        assert "cli/__init__.py" not in self.named(library)
-
-    @pytest.mark.parametrize("name", ["coremltools", "torch", "numpy"])
-    def test_versions_count(self, monkeypatch, name):
-        before = key.code_key.__wrapped__()
-        true = importlib.metadata.version
-        monkeypatch.setattr(key, "version", lambda n: "0.0" if n == name else true(n))
-        assert key.code_key.__wrapped__() != before
-
-    @pytest.mark.parametrize("name", ["mil/package/reader.py", "models/base/layers.py"])
-    def test_sources_count(self, library, monkeypatch, name):
-        monkeypatch.setattr(key, "LIBRARY", library)
-        before = key.code_key.__wrapped__()
-        with (library / name).open("a") as file:
-            file.write("# changed\n")
-        assert key.code_key.__wrapped__() != before
-
     def test_a_reference_models_file_counts(self, tmp_path, monkeypatch):
         """A name leads to other weights: what it led to before is not found by it."""
         from dataclasses import replace

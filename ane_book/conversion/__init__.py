@@ -1,6 +1,6 @@
 """From weights to a bundle: `convert` finds the weights, plans, lowers, links and writes.
 
-Bundles are cached by content: the source's bytes, the recipe and the code that conversion rests on
+Bundles are cached by content: the source's bytes, the recipe and the converter's number
 make the key, so chapters share a conversion and never see a stale one (`ane_book.bundle.cache`).
 """
 

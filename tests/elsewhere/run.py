@@ -1,4 +1,4 @@
-"""The notebooks as a reader has them: the libraries from their wheels, an empty folder, no checkout.
+"""The notebooks as a reader has them: the libraries from wheels, an empty folder, no checkout.
 
     python tests/elsewhere/run.py                       # all of them, as `make elsewhere` does
     python tests/elsewhere/run.py status on-a-mac       # some

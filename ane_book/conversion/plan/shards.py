@@ -51,7 +51,7 @@ def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
 
 
 def file_bytes(blobs: Iterable[int]) -> int:
-    """Bytes of a weight file with blobs of so many bytes (layout: `mlprogram.package.weight_file`)."""
+    """Bytes of a weight file with blobs of so many bytes (`mlprogram.package.weight_file`)."""
     end = HEADER.size
     for size in blobs:
         end += -end % ALIGNMENT + RECORD.size + size  # only what follows a blob aligns

@@ -1,4 +1,4 @@
-"""MIL's protobuf in its text form, as `model.mil` of a compiled model has it: `reader.py` reads it."""
+"""MIL's protobuf in its text form, as `model.mil` of a compiled model has it."""
 
 from collections.abc import Callable, Iterator
 import re
