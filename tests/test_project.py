@@ -372,3 +372,23 @@ def test_tracked_is_what_is_committed_or_will_be(tmp_path):
 def test_what_may_not_be_committed(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     assert refused(tmp_path / name)
+
+
+# --- what contributors read
+
+
+def test_contributing_names_what_is_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = [path for path in re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:md|py))`", text)]
+    assert len(paths) > 25
+    missing = [path for path in paths if not list(ROOT.glob(f"**/{path.rstrip('/')}"))]
+    assert missing == []
+    made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= made
+
+
+def test_versions_are_the_same_everywhere():
+    citation = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M)[1]
+    assert {PROJECT["version"], EXECUTOR["version"], citation} == {PROJECT["version"]}
+    for name, folder in LIBRARIES.items():
+        assert f'__version__ = "{PROJECT["version"]}"' in (folder / "__init__.py").read_text(), name
