@@ -36,7 +36,7 @@ LIBRARIES = {"mlprogram": ROOT / "mlprogram" / "src" / "mlprogram", "ane_book": 
 FLOORS = {
     "mlprogram": [
         "errors",
-        "machine tables terminal",
+        "files machine tables terminal",
         "package",
         "ops",
         "analysis",

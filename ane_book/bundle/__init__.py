@@ -50,6 +50,7 @@ from ane_book.errors import (
 )
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
+from mlprogram.files import sha256
 import numpy as np
 from pydantic import ValidationError
 
@@ -124,8 +125,7 @@ def content_hash(folder: Path) -> str:
     """sha256 of all files of a package, and of their names."""
     digest = hashlib.sha256()
     for name in sorted(regular_files(folder)):
-        with (folder / name).open("rb") as file:
-            digest.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
+        digest.update(name.encode() + bytes.fromhex(sha256(folder / name)))
     return digest.hexdigest()
 
 
@@ -230,8 +230,7 @@ class Bundle:
         changed = []
         for name, expected in self.manifest.sha256.items():
             try:
-                with (self.path / name).open("rb") as file:
-                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                found = sha256(self.path / name)
             except OSError as error:
                 raise InvalidBundle(f"{self.path / name}: {error.strerror}") from None
             if found != expected:

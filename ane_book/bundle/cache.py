@@ -25,6 +25,7 @@ from ane_book.bundle import read_manifest, regular_files
 from ane_book.device import cache_folder
 from ane_book.errors import InvalidBundle, InvalidInput
 from filelock import FileLock, Timeout
+from mlprogram.files import written_whole
 
 __all__ = ["bundles", "compiled", "delete", "entries", "evict", "facts", "keep", "locked",
            "mark_used", "recall", "remember"]  # fmt: skip
@@ -223,10 +224,7 @@ def recall(key: str) -> Path | None:
 def remember(key: str, bundle: Path) -> None:
     """Note which bundle of the cache a key led to; where it cannot be noted, it is looked for."""
     file = cache_folder() / "names" / key
-    unfinished = file.with_name(f".{key}.{os.getpid()}")
     with suppress(OSError):  # the bundle is there all the same
         file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(bundle.name)
-        unfinished.replace(file)
-    with suppress(OSError):
-        unfinished.unlink()
+        with written_whole(file) as unfinished:
+            unfinished.write_text(bundle.name)

@@ -19,6 +19,7 @@ import stat
 from typing import Annotated, Literal
 
 from ane_book.errors import InvalidBundle, first_fault
+from mlprogram.files import written_whole
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 try:
@@ -134,11 +135,9 @@ def evidence_lock(folder: Path) -> Iterator[None]:
 def write_evidence(folder: Path, evidence: Evidence) -> None:
     """Write evidence.json, whole or not at all."""
     path = folder / "evidence.json"
-    unfinished = path.with_name(f"evidence.json.{os.getpid()}.part")  # another may write too
+    fields = {"format": FORMAT} | evidence.model_dump(mode="json", exclude_defaults=True)
     try:
-        fields = {"format": FORMAT} | evidence.model_dump(mode="json", exclude_defaults=True)
-        unfinished.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
+        with written_whole(path) as unfinished:
+            unfinished.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise InvalidBundle(f"{path}: cannot be written ({error.strerror})") from None

@@ -18,6 +18,7 @@ from ane_book.cli.load import load
 from ane_book.errors import InvalidInput, printable
 from ane_book.options import Recipe
 from ane_book.progress import progress_bar
+from mlprogram.files import written_whole
 import typer
 
 if TYPE_CHECKING:
@@ -181,19 +182,15 @@ def _target(out: Path | None) -> Iterator[BinaryIO]:
     out = Path(os.path.realpath(out))  # what a link stands for, not the link
     if out.exists() and not out.is_file():
         raise InvalidInput(f"{out} is no file; --out takes one, for all else redirect the output")
-    unfinished = out.with_name(f"{out.name}.{os.getpid()}.part")
     try:
-        with _told_to_end(), unfinished.open("wb") as opened:
+        with written_whole(out) as unfinished, _told_to_end(), unfinished.open("wb") as opened:
             if out.exists():
                 shutil.copymode(out, unfinished)
             yield opened
-        os.replace(unfinished, out)
     except OSError as error:
-        if error.filename in (None, str(unfinished)):
+        if error.filename is None or error.filename.startswith(f"{out}."):  # the unfinished one
             raise OSError(error.errno, error.strerror, str(out)) from None
         raise
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 @contextmanager

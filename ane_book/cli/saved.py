@@ -1,6 +1,5 @@
 """A conversation in a file: JSON, whole or not at all."""
 
-from contextlib import suppress
 import json
 import os
 from pathlib import Path
@@ -8,6 +7,7 @@ import stat
 from typing import Literal
 
 from ane_book.errors import InvalidInput, first_fault
+from mlprogram.files import written_whole
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 __all__ = ["Saved", "read_conversation", "write_conversation"]
@@ -83,13 +83,7 @@ def _check_older(path: Path) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     """A file of its owner's, whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with written_whole(path) as unfinished:
         number = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(number, "wb") as file:
             file.write(content)
-        os.replace(unfinished, path)
-    except BaseException:
-        with suppress(OSError, ValueError):  # a name that is too long, of which there is nothing
-            unfinished.unlink(missing_ok=True)
-        raise

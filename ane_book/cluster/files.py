@@ -15,6 +15,7 @@ import shutil
 from ane_book.bundle.cache import bundles, mark_used
 from ane_book.bundle.manifest import Manifest
 from ane_book.errors import InvalidBundle, OutOfSpace
+from mlprogram.files import sha256
 
 __all__ = ["PIECE", "Files", "pieces"]
 
@@ -91,8 +92,7 @@ class Files:
             package, _, rest = name.partition("/")
             if package in packages:
                 try:
-                    with (folder / (shown or package) / rest).open("rb") as file:
-                        found = hashlib.file_digest(file, "sha256").hexdigest()
+                    found = sha256(folder / (shown or package) / rest)
                 except OSError:
                     found = ""
                 if found != expected:

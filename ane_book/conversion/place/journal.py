@@ -6,13 +6,13 @@ went down before all of it was on the disk, is made again. The same hashes go in
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
-import hashlib
 import json
 from pathlib import Path
 import shutil
 
 from ane_book.bundle import regular_files
 from ane_book.conversion.place import IGNORED, check_ours, refuse
+from mlprogram.files import sha256
 
 __all__ = ["Journal"]
 
@@ -130,8 +130,4 @@ def _hashes(path: Path) -> dict[str, str]:
         names = [f"{path.name}/{name}" for name in regular_files(path)]
     else:
         names = [path.name] if path.is_file() else []  # a pipe would be waited for
-    found = {}
-    for name in sorted(names):
-        with (path.parent / name).open("rb") as file:
-            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+    return {name: sha256(path.parent / name) for name in sorted(names)}

@@ -5,7 +5,6 @@ precision, on the golden tokens. Names are the same on both sides, so every valu
 """
 
 from collections.abc import Iterable
-import hashlib
 from itertools import product
 from pathlib import Path
 import shutil
@@ -18,6 +17,7 @@ from ane_book.evidence.parity.walk import encoder_feeds, packages
 from ane_book.runtime.feeds import Feeds
 from mlprogram import MLProgram
 from mlprogram.compare import Gap, diff
+from mlprogram.files import sha256
 import numpy as np
 
 __all__ = ["first_op", "golden_inputs", "known_inputs"]
@@ -56,12 +56,8 @@ def first_op(
 
 def _content(package: Path) -> list[str]:
     """sha256 of the program and of its weights; a Manifest.json has names of its own."""
-    found = []
-    for name in sorted(regular_files(package)):
-        if Path(name).name != "Manifest.json":
-            with (package / name).open("rb") as file:
-                found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return found
+    names = [name for name in regular_files(package) if Path(name).name != "Manifest.json"]
+    return [sha256(package / name) for name in sorted(names)]
 
 
 def golden_inputs(

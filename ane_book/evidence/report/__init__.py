@@ -12,6 +12,7 @@ from ane_book.evidence.report.gather import Settings, gather
 from ane_book.evidence.report.page import page
 from ane_book.evidence.report.private import check
 from ane_book.evidence.report.schema import Report, read_report
+from mlprogram.files import written_whole
 
 __all__ = ["Report", "Settings", "gather", "page", "read_report", "write"]
 
@@ -25,7 +26,7 @@ def write(report: Report, folder: Path) -> tuple[Path, Path]:
     check(text)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in (("report.json", text), ("report.html", page([report]))):
-        part = folder / f"{name}.part"
-        part.write_text(content, encoding="utf-8")
-        files.append(part.replace(folder / name))
+        files.append(folder / name)
+        with written_whole(files[-1]) as unfinished:
+            unfinished.write_text(content, encoding="utf-8")
     return files[0], files[1]

@@ -1,7 +1,6 @@
 """Run a package once to look at it: what it computes, how fast, in how much memory, how precise."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, replace
 from errno import EEXIST
 from math import isfinite
@@ -12,6 +11,7 @@ from zipfile import ZipFile
 from mlprogram.analysis.memory import Memory, peak_resident, predict
 from mlprogram.compare import numerics
 from mlprogram.errors import InvalidInput
+from mlprogram.files import written_whole
 from mlprogram.package.description import by_name, load_inputs
 from mlprogram.run.pipeline import Pipeline, open_model
 from mlprogram.run.program import MLProgram, State
@@ -121,18 +121,14 @@ def arrays_of(
 
 def _save(path: Path, outputs: Mapping) -> None:
     """Write a .npz file, whole or not at all; `np.savez` does not take every name of an output."""
-    part = path.parent / f"{path.name}.part"
     try:
         if path.exists() and not path.is_file():
             raise FileExistsError(EEXIST, "is no file")
-        with ZipFile(part, "w") as file:
+        with written_whole(path) as unfinished, ZipFile(unfinished, "w") as file:
             for name, value in outputs.items():
                 with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
                     np.lib.format.write_array(entry, _array(value), allow_pickle=False)
-        part.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise InvalidInput(f"{path}: cannot be written ({error.strerror})") from None
 
 
