@@ -7,8 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
+from _patience import HANGING, until
 from _small_books import HEADER, add_page, build, header_with, shown, small_book
 from filelock import FileLock
 from myst_nb.core import utils
@@ -27,6 +27,7 @@ def test_a_page_that_cannot_be_read_or_run_is_named_and_the_others_are_built(tmp
     add_page(tmp_path, "tags", "1", options=":tags: 3\n\n")
     add_page(tmp_path, "soon", "1", header=header_with("execution_timeout: soon"))
     add_page(tmp_path, "force", "1", header=header_with("execution_mode: force"))
+    add_page(tmp_path, "changing", "open('changing.md', 'a').write('More.\\n')")
     slow = add_page(
         tmp_path, "slow", "import time\ntime.sleep(600)", header=header_with("execution_timeout: 2")
     )
@@ -47,10 +48,11 @@ def test_a_page_that_cannot_be_read_or_run_is_named_and_the_others_are_built(tmp
     assert "tags.md: has no valid metadata.tags: 3 is not of type 'array'" in told["tags"]
     assert "soon.md: TypeError: 'execution_timeout' must be of type" in told["soon"]
     assert "force.md: has execution_mode: force" in told["force"]
+    assert "changing.md: was changed while the book was built" in told["changing"]
     assert f"slow.md, cell 1, line {line}: took longer than 2 s" in told["slow"]
     assert "sub/c.md, cell 1, line" in told["sub/c"]
     assert "ValueError: the reason" in told["sub/c"]
-    assert "10 pages of the book failed" in result.stdout, result.stderr
+    assert "11 pages of the book failed" in result.stdout, result.stderr
     for name in (name for name in told if ".html" not in name):
         assert "failed-page" in shown(tmp_path, name), name
     assert "whole" in shown(tmp_path) and "failed-page" not in shown(tmp_path)
@@ -137,13 +139,6 @@ def test_a_second_build_of_a_book_ends_with_one_sentence(tmp_path):
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def _wait_for(condition, seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 def _runs(process: int) -> bool:
     """Whether a process is there and has not ended (one that has may wait for its parent)."""
     status = Path(f"/proc/{process}/stat")
@@ -163,12 +158,12 @@ def test_an_interrupted_build_leaves_no_process_behind(tmp_path):
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     building = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, **quiet)
     try:
-        _wait_for((tmp_path / "book" / "started").exists)
+        until((tmp_path / "book" / "started").exists)
         process = int((tmp_path / "book" / "started").read_text())
         assert _runs(process)
         os.kill(building.pid, signal.SIGINT)
-        assert building.wait(300) == 1
-        _wait_for(lambda: not _runs(process))
+        assert building.wait(HANGING) == 1
+        until(lambda: not _runs(process))
     finally:
         building.kill()
         building.wait()

@@ -172,8 +172,10 @@ class Parser(myst_nb.Parser):
         except Exception as error:
             file = str(self.env.doc2path(name, base=False))
             self.env.failed_pages[name] = failure or failure_of(file, error)
-        title = nodes.title(name, name)
+        for left in ("nb_renderer", "nb_js_files"):  # by myst-nb, where it stopped in between
+            document.attributes.pop(left, None)
         document.children = []
+        title = nodes.title(name, name)
         document += nodes.section("", title, ids=[nodes.make_id(name)])
 
 

@@ -39,8 +39,10 @@ def remove_the_gone(app, env, docnames) -> None:
         return
     for name in read_record(_record(app)).keys() - env.found_docs:
         Path(app.builder.get_outfilename(name)).unlink(missing_ok=True)
-        for source in Path(app.outdir, "_sources").glob(f"{name}.*"):
-            source.unlink()
+        source = Path(app.outdir, "_sources", name)
+        for shown in source.parent.glob(f"{source.name}.*"):
+            if shown.stem == source.name:  # not what belongs to a page "name.more"
+                shown.unlink()
 
 
 def remember(app, error) -> None:
