@@ -123,7 +123,9 @@ def test_what_is_damaged_or_cannot_be_written_is_made_again(tmp_path):
         assert "running 1 page," in result.stdout and "whole" in shown(tmp_path)
     shutil.rmtree(kept)
     kept.write_text("no folder")
-    (tmp_path / "_build" / "written-html.json").unlink()
+    for name in ("build.lock", "page-seconds.json", "written-html.json"):
+        (tmp_path / "_build" / name).unlink(missing_ok=True)
+        (tmp_path / "_build" / name).mkdir()  # which cannot be written either
     result = build(tmp_path)
     assert result.returncode == 0 and "whole" in shown(tmp_path)
     assert "the outputs of 1 page could not be kept" in result.stderr
