@@ -26,6 +26,8 @@ def test_a_page_that_cannot_be_read_or_run_is_named_and_the_others_are_built(tmp
     add_page(tmp_path, "option", "1", options=":tags: [a\n\n")
     add_page(tmp_path, "tags", "1", options=":tags: 3\n\n")
     add_page(tmp_path, "soon", "1", header=header_with("execution_timeout: soon"))
+    dated = HEADER.replace("kernelspec:", "date: 2026-11-23\nkernelspec:")
+    add_page(tmp_path, "dated", "1", header=dated)
     add_page(tmp_path, "force", "1", header=header_with("execution_mode: force"))
     add_page(tmp_path, "changing", "open('changing.md', 'a').write('More.\\n')")
     slow = add_page(
@@ -47,12 +49,13 @@ def test_a_page_that_cannot_be_read_or_run_is_named_and_the_others_are_built(tmp
     assert "option.md: MystMetadataParsingError: Code cell" in told["option"]
     assert "tags.md: has no valid metadata.tags: 3 is not of type 'array'" in told["tags"]
     assert "soon.md: TypeError: 'execution_timeout' must be of type" in told["soon"]
+    assert "dated.md: TypeError: Object of type date is not" in told["dated"]
     assert "force.md: has execution_mode: force" in told["force"]
     assert "changing.md: was changed while the book was built" in told["changing"]
     assert f"slow.md, cell 1, line {line}: took longer than 2 s" in told["slow"]
     assert "sub/c.md, cell 1, line" in told["sub/c"]
     assert "ValueError: the reason" in told["sub/c"]
-    assert "11 pages of the book failed" in result.stdout, result.stderr
+    assert "12 pages of the book failed" in result.stdout, result.stderr
     for name in (name for name in told if ".html" not in name):
         assert "failed-page" in shown(tmp_path, name), name
     assert "whole" in shown(tmp_path) and "failed-page" not in shown(tmp_path)

@@ -64,9 +64,9 @@ def read_page(env, name: str) -> "Page | Failure | None":
             return None
         notebook = _read_notebook(reader, text)
         config = _config(notebook, env.mystnb_config)
+        page = Page(name, file=file, path=path, text=text, notebook=notebook, config=config)
     except Exception as error:  # whatever is wrong with a page, the others are built
         return failure_of(file, error)
-    page = Page(name, file=file, path=path, text=text, notebook=notebook, config=config)
     return page if page.cells and config.execution_mode == "cache" else None
 
 
@@ -155,9 +155,9 @@ class Page:
 
     def keep(self, folder: Path) -> None:
         """Keep the outputs for the next build."""
-        metadata = {**self.notebook.metadata, "seconds": self.seconds}
-        notebook = nbformat.from_dict({**self.notebook, "metadata": metadata})
-        write_whole(self._kept(folder), nbformat.writes(notebook))
+        metadata = {**_by_the_kernel(self.notebook), "seconds": self.seconds}
+        kept = nbformat.v4.new_notebook(cells=self.cells, metadata=metadata)
+        write_whole(self._kept(folder), nbformat.writes(kept))
 
     def recall(self, folder: Path) -> bool:
         """Take the outputs that are kept for these cells; False where none are, or not whole."""
@@ -174,8 +174,7 @@ class Page:
             for cell in self.cells:
                 cell.update(outputs=[], execution_count=None)
             return False
-        for name in {"language_info", "widgets"} & kept.metadata.keys():
-            self.notebook.metadata[name] = kept.metadata[name]
+        self.notebook.metadata.update(_by_the_kernel(kept))
         return True
 
     def _kept(self, folder: Path) -> Path:
@@ -216,6 +215,12 @@ class Page:
 
 def _code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _by_the_kernel(notebook: NotebookNode) -> dict:
+    """What running a notebook adds to its metadata."""
+    added = notebook.metadata.keys() & {"language_info", "widgets"}
+    return {name: notebook.metadata[name] for name in added}
 
 
 def _first_line(text: str) -> str:
