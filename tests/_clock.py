@@ -7,7 +7,10 @@ only if a clock says so, in an `if` or a loop, comes from the clock as well.
 `verdicts` finds where such a value decides whether the file fails: an `assert`, a call of
 `assert_...`, and an `if` around a `raise`, a `fail` or an `exit`.
 
-It does not see what a process prints of its seconds, nor what a file on the disk says.
+It does not see what a process prints of its seconds, nor what a file on the disk says. Left out as
+well: `eval`, `exec` and `globals()`, limits (`timeout=`, `join(1)`), timers of threads, operators
+that a class defines, and errors that a time makes of itself, such as `1 / (took < 1)`. A test that
+sets any clock is taken at its word for the library's times.
 """
 
 import ast
@@ -244,7 +247,8 @@ class Reader(Expressions):
             for function in self.methods.get("__enter__", []):
                 value |= self.call(function, [value], {})
             if item.optional_vars is not None:
-                self.assign(item.optional_vars, value | elements(value), scope)
+                whole = NOTHING if isinstance(item.optional_vars, ast.Tuple) else value
+                self.assign(item.optional_vars, whole | elements(value), scope)
         self.block(node.body, scope)
         for function in self.methods.get("__exit__", []):
             self.call(function, [], {})

@@ -54,6 +54,7 @@ FAILS = {"fail", "exit", "_exit", "abort", "SystemExit"}
 PUTS = {"append", "appendleft", "add", "insert", "put"}
 OF_TEXTS = {"startswith", "endswith", "split", "splitlines", "strip", "replace"}
 COPIES = {"copy", "deepcopy", "loads", "dumps"}
+CHOOSES = {"filter", "where", "nonzero", "argwhere", "flatnonzero", "compress", "unique"}
 FAKES = {"setattr", "patch", "object"}  # of monkeypatch and unittest.mock
 MAGIC = "magic_of_ipython"  # stands for it in the code of a page
 CHANGES = PUTS | {"extend", "update", "setdefault", "write", "remove", "discard", "pop", "clear"}
@@ -311,47 +312,56 @@ class Expressions:
         given = [self.value(argument, scope) for argument in node.args]
         named = {word.arg: self.value(word.value, scope) for word in node.keywords}
         every = union([*given, *named.values()])
-        first = step(node.args[0]) if node.args else None
         names = {name} | {v.name.rpartition(".")[2] for v in function if isinstance(v, Imported)}
         if name.startswith("assert") or names & FAILS:
             self.judge_call(node, every | clocks(function) | self.decided, scope)
-        if name == MAGIC:
-            return frozenset([Clock(node.lineno, first)] if re.search("time|date", first) else ())
-        if name in ("__import__", "import_module") and first:
-            return frozenset([Imported(first)])
-        if name in ("getattr", "setattr") and isinstance(
-            key := step((*node.args, None, None)[1]), str
-        ):
-            attribute = ast.copy_location(ast.Attribute(node.args[0], key), node)
-            if name == "getattr":
-                return self.of_Attribute(attribute, scope) | union(given[2:])
-            if isinstance(node.func, ast.Name):
-                self.change(attribute, given[2], scope)
-        if name in FAKES:
-            self.fake(node, given)
-        if name in ("str", "repr", "format"):
-            return deciding(plain(every | (self.receiver(node, scope) or NOTHING)))
         handlers = [item for item in function if isinstance(item, Function)]
         if not function and scope.owner(name):  # perhaps an object
             handlers = self.methods.get("__call__", [])
         held = self.receiver(node, scope)
-        if not handlers and (made := self.made(name, held, given, named)) is not None:
-            return made
-        result = self.imported(node, function, every) | clocks(function)
-        for handler in handlers:
-            result |= self.call(handler, given, named)
-        for item in every:  # what is handed over may be called there
-            if isinstance(item, Function) and not handlers:
-                result |= self.call(item, [], {})
-            elif isinstance(item, Imported) and self.is_clock(item.name):
-                result |= {Clock(node.lineno, item.name)}
-        if not handlers:
+        if handlers:
+            result = union(self.call(handler, given, named) for handler in handlers)
+        else:
+            made = self.by_words(node, given, scope)
+            made = self.made(name, held, given, named) if made is None else made
+            if made is not None:
+                return made
             moved = loose(every) if name in COPIES else somewhere(every)
-            result |= {item for item in moved | every if isinstance(item, Record)} | clocks(moved)
+            moved |= deciding(every) if name in CHOOSES else NOTHING
+            records = {item for item in every if isinstance(item, Record)}
+            result = clocks(moved) | records | self.handed_over(every)
+        result |= self.imported(node, function, every) | clocks(function)
+        result |= {
+            Clock(node.lineno, item.name)
+            for item in every if isinstance(item, Imported) and self.is_clock(item.name)
+        }  # fmt: skip
         return result | self.method(node, held, given, named, scope)
+
+    def handed_over(self, every: Value) -> Value:
+        """What functions return that somebody else is given: they may be called there."""
+        return union(self.call(item, [], {}) for item in every if isinstance(item, Function))
+
+    def by_words(self, node: ast.Call, given: list[Value], scope: Scope) -> Value | None:
+        """What is named by words: a module, an attribute, a line of IPython. None for others."""
+        name, (first, second) = called(node), [*map(step, node.args[:2]), None, None][:2]
+        if name in FAKES:
+            self.fake(node, given)
+        if name == MAGIC:
+            return frozenset([Clock(node.lineno, first)] if re.search("time|date", first) else ())
+        if name in ("__import__", "import_module") and isinstance(first, str):
+            return frozenset([Imported(first)])
+        if name in ("getattr", "setattr") and isinstance(second, str):
+            attribute = ast.copy_location(ast.Attribute(node.args[0], second), node)
+            if name == "getattr":
+                return self.of_Attribute(attribute, scope) | union(given[2:])
+            if isinstance(node.func, ast.Name):
+                self.change(attribute, given[2], scope)
+        return None
 
     def made(self, name: str, held: Value | None, given: list, named: dict) -> Value | None:
         """What functions that Python has itself return. None for others."""
+        if name in ("str", "repr", "format"):
+            return deciding(plain(union([*given, *named.values(), held or NOTHING])))
         if name in SIZES:
             return counted(union([*given, held or NOTHING]))
         if name == "zip" and given:

@@ -210,6 +210,15 @@ CLOCKED = {
         assert pair[0] < 1
     """,
     "a set": "assert len({time.time(), time.time()}) == 1",
+    "how many numpy finds": "assert np.where(np.array([time.time()]) > 1)[0].size == 0",
+    "a field by its position": """
+        from typing import NamedTuple
+        class Row(NamedTuple):
+            n: int
+            took: float
+        n, took = Row(3, time.time())
+        assert took < 1
+    """,
     "how many of an array": """
         found = np.array([time.time() for n in range(3)])
         assert len(found[found < 1]) > 2
@@ -413,6 +422,13 @@ NOT_CLOCKED = {
                 self.name, self.begun = name, begun
         watch = Watch("a", time.time())
         assert watch.name == "a" and watch
+    """,
+    "a tuple of a `with`": """
+        @contextmanager
+        def measured():
+            yield 3, time.time()
+        with measured() as (n, took):
+            assert n == 3
     """,
     "how many texts": """
         said = [f"{time.time():.1f} s" for _ in range(3)]
