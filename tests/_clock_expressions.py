@@ -470,7 +470,9 @@ class Expressions:
         if made or len(places) < len(given) + len(named):
             every = clocks(union([*given, *named.values()]))
             return under("what it is made of", every) if made else every
-        return union(under(name, clocks(value)) for name, value in places.items())
+        found = ((name, clocks(value)) for name, value in places.items())
+        steps = {name: {name, fields.index(name) if name in fields else name} for name in places}
+        return union(under(one, value) for name, value in found for one in steps[name])
 
     def arguments(self, spec: ast.arguments, given: list, named: dict, scope: Scope) -> None:
         """Bind parameters: as given, as defaults say, or as the fixture of this name does."""

@@ -103,10 +103,6 @@ def under(key: str | int | None, value: Value) -> Value:
 def below(key: str | int | None, value: Value) -> Value:
     """What a container has there."""
     found = set()
-    if isinstance(key, int) and Mapping() not in value:  # a tuple whose positions have names
-        value = frozenset(
-            replace(v, path=(None, *v.path[1:])) if isinstance((*getattr(v, "path", ()), 0)[0], str)
-            else v for v in value)  # fmt: skip
     for item in value:
         first, *rest = getattr(item, "path", ()) or (Mapping,)
         if first is Mapping:  # nobody knows what has it, and it may be there
