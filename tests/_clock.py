@@ -7,24 +7,32 @@ only if a clock says so, in an `if` or a loop, comes from the clock as well.
 `verdicts` finds where such a value decides whether the file fails: an `assert`, a call of
 `assert_...`, and an `if` around a `raise`, a `fail` or an `exit`.
 
-It does not see what a process prints of its seconds, nor what a file on the disk says.
+It does not see what a process prints of its seconds, nor what a file on the disk says. Left out as
+well: `eval`, `exec` and `globals()`, limits (`timeout=`, `join(1)`), timers of threads, operators
+that a class defines, and errors that a time makes of itself, such as `1 / (took < 1)`. A test that
+sets any clock is taken at its word for the library's times.
 """
 
 import ast
+from importlib import import_module
 from pathlib import Path
 import re
 
-from _clock_expressions import Expressions, Verdict, called, fails, names_of, roots
+from _clock_expressions import MAGIC, Expressions, Verdict, called, names_of, roots
 from _clock_values import (
+    KEYS,
     NOTHING,
     Function,
     Imported,
     Record,
     Scope,
     Value,
+    below,
     clocks,
-    counted,
     deciding,
+    elements,
+    step,
+    truth,
     under,
     union,
 )
@@ -44,13 +52,21 @@ TIMED = frozenset(
 )
 
 
+#: Modules with clocks, of which `import *` is understood.
+WITH_CLOCKS = {"time", "timeit", "datetime", "os", "resource"}
+
+
+def is_return(node: ast.AST) -> bool:
+    return isinstance(node, ast.Return)
+
+
 class Reader(Expressions):
     """Reads one file, and the modules of `folders` that it imports."""
 
     def __init__(self, folders: tuple[Path, ...] = (), timed: frozenset[str] = TIMED):
         super().__init__(timed)
         self.folders = folders
-        self.modules: dict[str, Scope] = {}
+        self.modules: dict[str, Scope | None] = {}
 
     def read(self, tree: ast.Module, file: str) -> Scope:
         """The module's statements, then each of its functions as anybody might call it."""
@@ -59,10 +75,13 @@ class Reader(Expressions):
         for name in list(scope.names):
             for item in scope.names[name]:
                 if isinstance(item, Function) and item.scope is scope:
+                    self.faked = frozenset()
                     self.call(item, [], {})
-        for function in [f for found in self.methods.values() for f in found]:
-            if function.scope.file == file:
-                self.call(function, [], {})
+        for _ in range(2):  # what the last sets in its object, the first may use
+            for function in [f for found in self.methods.values() for f in found]:
+                if function.scope.file == file:
+                    self.faked = frozenset()
+                    self.call(function, [], {})
         return scope
 
     def module(self, name: str) -> Scope | None:
@@ -70,9 +89,12 @@ class Reader(Expressions):
         if name not in self.modules:
             found = [p for f in self.folders if (p := f / f"{name.replace('.', '/')}.py").exists()]
             if not found or name == GUARDS:
-                return None
-            self.modules[name] = Scope(found[0].name)  # also while it is read, in a circle
-            self.block(ast.parse(found[0].read_text("utf-8")).body, self.modules[name])
+                self.modules[name] = None
+            else:
+                self.modules[name] = Scope(found[0].name)  # also while it is read, in a circle
+                body = ast.parse(found[0].read_text("utf-8")).body
+                imported = [part for part in body if "__name__" not in ast.dump(part)[:80]]
+                self.block(imported, self.modules[name])
         return self.modules[name]
 
     # Statements
@@ -82,6 +104,8 @@ class Reader(Expressions):
         for statement in body:
             handler = getattr(self, f"do_{type(statement).__name__}", self.do_other)
             handler(statement, scope)
+            if isinstance(statement, ast.If) and any(map(is_return, ast.walk(statement))):
+                self.decided |= deciding(truth(self.value(statement.test, scope)))
         self.decided = before
 
     def branch(self, body: list[ast.stmt], scope: Scope, by: Value = NOTHING) -> None:
@@ -95,7 +119,7 @@ class Reader(Expressions):
         self.parts(node, scope)
 
     def do_Assert(self, node: ast.Assert, scope: Scope) -> None:
-        self.judge(node, self.value(node.test, scope), scope)
+        self.judge(node, truth(self.value(node.test, scope)), scope)
 
     def do_Assign(self, node: ast.Assign, scope: Scope) -> None:
         for target in node.targets:
@@ -107,6 +131,10 @@ class Reader(Expressions):
 
     def do_AugAssign(self, node: ast.AugAssign, scope: Scope) -> None:
         self.change(node.target, self.value(node.value, scope), scope)
+
+    def do_Raise(self, node: ast.Raise, scope: Scope) -> None:
+        self.parts(node, scope)
+        self.judge(node, NOTHING, scope)
 
     def bind(self, target: ast.expr, source: ast.expr, scope: Scope) -> None:
         """Assign; a tuple to a tuple, one by one."""
@@ -135,10 +163,11 @@ class Reader(Expressions):
         if isinstance(target, ast.Name):
             scope.set(target.id, value)
         elif isinstance(target, ast.Tuple | ast.List):
-            for part in target.elts:
-                self.assign(part, value, scope)
+            starred = any(isinstance(part, ast.Starred) for part in target.elts)
+            for place, part in enumerate(target.elts):
+                self.assign(part, below(None if starred else place, value), scope)
         elif isinstance(target, ast.Starred):
-            self.assign(target.value, value, scope)
+            self.assign(target.value, under(None, value), scope)
         else:
             self.change(target, value, scope)
 
@@ -153,15 +182,13 @@ class Reader(Expressions):
             self.attributes[target.attr] = before | value
             scope.state[0] += not value <= before
         elif isinstance(target, ast.Subscript):
-            key = getattr(target.slice, "value", None)
-            self.change(target.value, under(key, value), scope)
+            keys = under(KEYS, clocks(self.value(target.slice, scope)))
+            self.change(target.value, under(step(target.slice), value) | keys, scope)
         elif isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute):
             self.change(target.func.value, value, scope)
 
     def do_If(self, node: ast.If, scope: Scope) -> None:
-        test = self.value(node.test, scope)
-        if any(map(fails, [*node.body, *node.orelse])):
-            self.judge(node, test, scope)
+        test = truth(self.value(node.test, scope))
         before = dict(scope.names)
         self.block(node.body, scope, test)
         scope.names, after = before, scope.names
@@ -178,7 +205,7 @@ class Reader(Expressions):
 
     def do_While(self, node: ast.While, scope: Scope) -> None:
         for _ in range(2):  # what the end of the body assigns, its beginning may use
-            by = self.value(node.test, scope) | self.leaving(node, scope)
+            by = truth(self.value(node.test, scope)) | self.leaving(node, scope)
             self.branch(node.body, scope, by)
         self.branch(node.orelse, scope, by)
 
@@ -201,33 +228,30 @@ class Reader(Expressions):
             inner.test for inner in ast.walk(node)
             if isinstance(inner, ast.If) and any(isinstance(x, ends) for x in ast.walk(inner))
         ]  # fmt: skip
-        return clocks(union(self.value(test, scope) for test in tests))
+        return truth(union(self.value(test, scope) for test in tests))
 
     def each(self, target: ast.expr, source: ast.expr, scope: Scope) -> None:
         """Bind the target of a loop to any of the values that it goes through."""
-        name = called(source)
-        pair = isinstance(target, ast.Tuple) and isinstance(source, ast.Call)
-        if pair and name == "zip" and len(target.elts) == len(source.args):
-            for part, argument in zip(target.elts, source.args, strict=True):
-                self.each(part, argument, scope)
-        elif pair and name == "enumerate" and len(target.elts) == 2:
-            self.assign(target.elts[0], counted(self.value(source.args[0], scope)), scope)
-            self.each(target.elts[1], source.args[0], scope)
-        elif pair and name == "items" and len(target.elts) == 2:
-            value = self.value(source, scope)
-            self.assign(target.elts[0], value - clocks(value) | counted(value), scope)
-            self.assign(target.elts[1], value, scope)
-            self.hold(target.elts[1], source, scope)
-        else:
-            self.assign(target, self.value(source, scope), scope)
-            self.hold(target, source, scope)
+        self.assign(target, elements(self.value(source, scope)), scope)
+        name, pairs = called(source), [(target, source)]
+        if isinstance(target, ast.Tuple) and name == "zip":
+            pairs = [*zip(target.elts, source.args, strict=False)]
+        elif isinstance(target, ast.Tuple) and name in ("items", "enumerate"):
+            pairs = [(target.elts[-1], source)]
+        for part, container in pairs:
+            self.hold(part, container, scope)
 
     def do_With(self, node: ast.With | ast.AsyncWith, scope: Scope) -> None:
         for item in node.items:
             value = self.value(item.context_expr, scope)
+            for function in self.methods.get("__enter__", []):
+                value |= self.call(function, [value], {})
             if item.optional_vars is not None:
-                self.assign(item.optional_vars, value, scope)
+                whole = NOTHING if isinstance(item.optional_vars, ast.Tuple) else value
+                self.assign(item.optional_vars, whole | elements(value), scope)
         self.block(node.body, scope)
+        for function in self.methods.get("__exit__", []):
+            self.call(function, [], {})
 
     do_AsyncWith = do_With
 
@@ -250,7 +274,11 @@ class Reader(Expressions):
 
     def do_FunctionDef(self, node: ast.FunctionDef, scope: Scope) -> None:
         scope.has_functions = True
-        scope.set(node.name, frozenset([Function(node, scope)]))
+        value = frozenset([Function(node, scope)])
+        for mark in reversed(node.decorator_list):
+            for item in self.value(mark, scope):
+                value |= self.call(item, [value], {}) if isinstance(item, Function) else NOTHING
+        scope.set(node.name, value)
 
     do_AsyncFunctionDef = do_FunctionDef
 
@@ -272,10 +300,18 @@ class Reader(Expressions):
     def do_ImportFrom(self, node: ast.ImportFrom, scope: Scope) -> None:
         module = self.module(node.module or "")
         for alias in node.names:
-            value = frozenset([Imported(f"{node.module}.{alias.name}")])
-            if module is not None and alias.name in module.names:
-                value = module.names[alias.name]
-            scope.names[alias.asname or alias.name] = value
+            if alias.name == "*" and module is not None:
+                scope.names |= module.names
+            elif alias.name == "*" and node.module in WITH_CLOCKS:
+                for name in vars(import_module(node.module)):
+                    scope.names[name] = frozenset([Imported(f"{node.module}.{name}")])
+            else:
+                value = (
+                    self.member(node.module, alias.name)
+                    if node.module
+                    else frozenset([Imported(alias.name)])
+                )
+                scope.names[alias.asname or alias.name] = value
 
 
 #: A cell of code on a page, with the options that stand before its code.
@@ -284,13 +320,34 @@ CELL = re.compile(
 )
 
 
+#: What IPython runs in a cell, and what gets its result.
+OF_IPYTHON = re.compile(r"^(\s*(?:[\w, ]+=)?\s*)([%!].*|[\w.]+\?+)$")
+
+
+def in_python(cell: str) -> str:
+    """A cell's code in Python alone. Of `%time f()` remains `f()`."""
+    try:
+        ast.parse(cell)
+        return cell
+    except SyntaxError:
+        lines = re.sub(r"^(\s*)%time (?!it)", r"\1", cell, flags=re.M).split("\n")
+    if any(
+        line.startswith("%%") and not line.startswith(("%%time", "%%capture")) for line in lines
+    ):
+        return re.sub("^", "# ", cell, flags=re.M)  # of another language
+    found = map(OF_IPYTHON.fullmatch, lines)
+    return "\n".join(
+        f"{m[1]}{MAGIC}({m[2]!r})" if m else line for line, m in zip(lines, found, strict=True)
+    )
+
+
 def code_of(page: str) -> str:
     """The code of a page's cells, each line where it stands in the page."""
     lines = [""] * (page.count("\n") + 1)
     for cell in CELL.finditer(page):
         first = page.count("\n", 0, cell.start(2))
-        for number, line in enumerate(cell[2].splitlines(), first):
-            lines[number] = f"pass  # {line}" if line.startswith(("%", "!")) else line
+        code = in_python(cell[2]).splitlines()
+        lines[first : first + len(code)] = code
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from _clock import TIMED, Reader
 from _clock_expressions import ENDS, called
-from _clock_values import NOTHING, Function, Scope, Value, clocks, under
+from _clock_values import NOTHING, Function, Scope, Value, clocks, step, under
 
 LIBRARY = Path(__file__).parents[1] / "ane_book"
 
@@ -38,7 +38,7 @@ class Library(Reader):
     def of_Dict(self, node: ast.Dict, scope: Scope) -> Value:
         found = NOTHING
         for key, part in zip(node.keys, node.values, strict=True):
-            value, name = self.value(part, scope), getattr(key, "value", None)
+            value, name = self.value(part, scope), step(key)
             self.note(name, value, f"{scope.file}:{node.lineno}")
             found |= under(name, value)
         return found
@@ -46,7 +46,7 @@ class Library(Reader):
     def change(self, target: ast.expr, value: Value, scope: Scope) -> None:
         where = f"{scope.file}:{getattr(target, 'lineno', 'class')}"
         if isinstance(target, ast.Subscript):
-            self.note(getattr(target.slice, "value", None), value | self.decided, where)
+            self.note(step(target.slice), value | self.decided, where)
         elif isinstance(target, ast.Attribute):
             self.note(target.attr, value | self.decided, where)
         super().change(target, value, scope)

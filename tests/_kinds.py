@@ -24,6 +24,8 @@ OTHERS = [version for version in ("3.11", "3.12", "3.13") if version != OWN]
 #: A user whom the system's list does not have, as containers are often run.
 STRANGER = 54321
 COMPILER = re.compile(r"(.*-)?(cc|c89|c99|tcc|gcc|clang|cpp|[cg]\+\+|clang\+\+)(-[\d.]+)?")
+#: Of the order of tests; the record has it, so that a failure can be repeated.
+SEED = random.randrange(10**6)
 GROUPS = Path("/sys/fs/cgroup")
 
 
@@ -217,6 +219,6 @@ def parallel(folder: Path) -> Iterator[Way]:
     yield Way(beside=True)
 
 
-@kind("random-order", "tests in random order")
+@kind("random-order", f"tests in random order, by seed {SEED}")
 def random_order(folder: Path) -> Iterator[Way]:
-    yield Way(pytest=f"--random-order --random-order-seed={random.randrange(10**6)}")
+    yield Way(pytest=f"--random-order --random-order-seed={SEED}")

@@ -1,13 +1,14 @@
 """`--long`: which of the tests that are marked `long` run; the others are left out, and counted.
 
+Besides those of a turn, the ones run that the command line names, and with --lf those that failed.
 Tests of a file share what they make, so a turn has all of a file or none; of the tests of the site
 it has all of a page or none, for a page is visited once.
 """
 
 import argparse
 from collections.abc import Iterable
-import os
 import re
+import zlib
 
 import pytest
 
@@ -27,8 +28,12 @@ def turn(text: str) -> tuple[int, int]:
 
 
 def long_but(cases: Iterable, *quick) -> list:
-    """Parameters of a test, all long but the quick ones."""
-    return [pytest.param(case, marks=() if case in quick else pytest.mark.long) for case in cases]
+    """Cases of a test, all long but the quick ones; a plain tuple is of several parameters."""
+    found = []
+    for case in cases:
+        values = case if type(case) is tuple else [case]
+        found.append(pytest.param(*values, marks=() if case in quick else pytest.mark.long))
+    return found
 
 
 def pytest_addoption(parser):
@@ -38,10 +43,10 @@ def pytest_addoption(parser):
 
 def named(item: pytest.Item) -> bool:
     """Whether the command line names the test, its function or its class, and not just its file."""
+    own = item.nodeid.partition("::")[2]
     for file, _, rest in (argument.partition("::") for argument in item.config.args):
-        path = os.path.relpath(item.config.invocation_params.dir / file, item.config.rootpath)
-        name = f"{path.replace(os.sep, '/')}::{rest}"
-        if rest and re.match(rf"{re.escape(name)}($|\[|::)", item.nodeid):
+        same = rest and (item.config.invocation_params.dir / file).resolve() == item.path.resolve()
+        if same and re.match(rf"{re.escape(rest)}($|\[|::)", own):
             return True
     return False
 
@@ -52,12 +57,24 @@ def shares(item: pytest.Item) -> tuple[str, str]:
     return item.nodeid.partition("::")[0], str(parameters.get("page", ""))
 
 
+def turn_of(item: pytest.Item, parts: int) -> int:
+    """The test's turn, from 1 on: the same whatever else is collected, named or chosen by `-k`."""
+    return zlib.crc32("".join(shares(item)).encode()) % parts + 1
+
+
+def failed_last(config: pytest.Config) -> set[str]:
+    """The tests that `--lf` runs again, by their names."""
+    if not config.getoption("lf", False):
+        return set()
+    return set(config.cache.get("cache/lastfailed", {}))
+
+
 @pytest.hookimpl(trylast=True)  # after -k and -m, so that none is counted that they leave out
 def pytest_collection_modifyitems(config, items):
     part, parts = config.option.long
     long = [item for item in items if item.get_closest_marker("long")]
-    turns = {group: i % parts + 1 for i, group in enumerate(sorted(set(map(shares, long))))}
-    left_out = {item for item in long if turns[shares(item)] != part and not named(item)}
+    others, failed = [item for item in long if turn_of(item, parts) != part], failed_last(config)
+    left_out = {item for item in others if item.nodeid not in failed and not named(item)}
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=[*left_out])
     config.stash[LEFT_OUT] = len(left_out)

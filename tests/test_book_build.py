@@ -5,51 +5,23 @@ from pathlib import Path
 import re
 import shutil
 import subprocess
-import sys
 
+from _small_books import add_page, build, small_book
 import book_ext
+from myst_nb.core.config import NbParserConfig
 import nbformat
+import one_page
 import pytest
 import run_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def small_book(root: Path, code: str, text: str = "") -> None:
-    """A book of one page with one cell, under the settings and the extensions of the real one."""
-    header = (ROOT / "book" / "status.md").read_text().split("# Status")[0]
-    (root / "book").mkdir()
-    (root / "book" / "index.md").write_text(
-        f"{header}# Small\n\n{text}\n\n```{{code-cell}} ipython3\n{code}\n```\n"
-    )
-    (root / "book" / "_toc.yml").write_text("format: jb-book\nroot: index\n")
-    parts = ("_ext", "_static", "_templates", "references.bib")
-    for name in ("_config.yml", *(f"book/{part}" for part in parts)):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, root / name)
-
-
-def add_page(root: Path, name: str, code: str, tags: str = "") -> None:
-    header = (ROOT / "book" / "status.md").read_text().split("# Status")[0]
-    cell = f"```{{code-cell}} ipython3\n{tags}{code}\n```\n"
-    (root / "book" / f"{name}.md").write_text(f"{header}# {name}\n\n{cell}")
-    toc = root / "book" / "_toc.yml"
-    text = toc.read_text()
-    chapters = "" if "chapters:" in text else "chapters:\n"
-    toc.write_text(f"{text}{chapters}  - file: {name}\n")
-
-
-def build(root: Path, *flags: str) -> subprocess.CompletedProcess:
-    program = Path(sys.executable).with_name("jupyter-book")
-    command = [program, "build", "book", *flags]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-
-
 def test_a_page_that_fails_fails_the_build_each_time_and_takes_no_other_with_it(tmp_path):
     """One raises in a hidden cell, one ends its kernel; both run again until they are mended."""
     small_book(tmp_path, "print('whole')")
     add_page(
-        tmp_path, "raises", "x = 2\nassert x == 1, 'on purpose'", tags=":tags: [remove-cell]\n\n"
+        tmp_path, "raises", "x = 2\nassert x == 1, 'on purpose'", options=":tags: [remove-cell]\n\n"
     )
     add_page(tmp_path, "dies", "import os\nos._exit(3)")
     lines = (tmp_path / "book" / "raises.md").read_text().splitlines()
@@ -73,10 +45,14 @@ def test_a_page_that_fails_fails_the_build_each_time_and_takes_no_other_with_it(
     assert "failed-page" not in (site / "raises.html").read_text()
 
 
-def _notebook(folder: Path, name: str, code: str) -> tuple:
+def _page(folder: Path, name: str, code: str) -> one_page.Page:
     path = folder / f"{name}.md"
     path.write_text(code)
-    return path, nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)]), 120
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    config = NbParserConfig(execution_timeout=120)
+    return one_page.Page(
+        name, file=path.name, path=path, text=code, notebook=notebook, config=config
+    )
 
 
 def _printed(page) -> str:
@@ -99,22 +75,15 @@ print("met:", Path("{other}").exists())
 {end}"""
     two = {"a": "b", "b": "a"}
     queue = [
-        run_pages.Page(
-            name, *_notebook(tmp_path, name, meets.format(own=name, other=other, tries=600, end=""))
-        )
+        _page(tmp_path, name, meets.format(own=name, other=other, tries=600, end=""))
         for name, other in two.items()
     ]
     run_pages.run_side_by_side(queue, 2, lambda page, running: None)
     assert [_printed(page) for page in queue] == ["met: True\n"] * 2
     end = "time.perf_counter()\nPath('{own}').unlink()"
     alone = [
-        run_pages.Page(
-            name,
-            *_notebook(
-                tmp_path,
-                name,
-                meets.format(own=name, other=other, tries=5, end=end.format(own=name)),
-            ),
+        _page(
+            tmp_path, name, meets.format(own=name, other=other, tries=5, end=end.format(own=name))
         )
         for name, other in {"c": "d", "d": "c"}.items()
     ]

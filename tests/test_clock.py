@@ -10,6 +10,7 @@ import textwrap
 
 from _clock import verdicts
 from _clock_library import reached
+from _clock_planted import CLOCKED, HEAD, NOT_CLOCKED, ON_A_PAGE
 import pytest
 
 TESTS = Path(__file__).parent
@@ -36,6 +37,10 @@ AT_ANY_SPEED = {
         "test_readmes_lines_and_the_socket_and_a_graceful_end": "the queue is before the answer"
     },
     "sweep/test_sweep.py": {"test_it_goes_on_where_it_was_stopped": "the records are given"},
+    "test_convert.py": {
+        "test_a_second_call_finds_the_first_bundle": "a file that is not written again",
+        "test_an_interrupted_conversion_keeps_its_finished_shards": "so is this",
+    },
     "test_coreml.py": {"test_durations_are_measured": "each is a part of the next, by one clock"},
     "serve/test_gate.py": {"test_a_line_a_request": "the queue is before the answer"},
 }
@@ -52,9 +57,9 @@ MIXED = {
     "tables and sentences that have seconds in them": (
         "execution_report middle prompts ratio reason speed statistics subjects text verdict work"
     ),
+    "the time of a file": "used",
     "returned together with seconds": (
-        "date done ended execute failed finite function_name inputs label likeliest name outputs "
-        "peak preferred rate rates resident_bytes supported type units"
+        "date ended execute failed ops peak rate rates resident_bytes units"
     ),
 }
 
@@ -97,182 +102,48 @@ def test_every_name_that_a_clock_reaches_in_the_library_is_known():
     assert not mixed - found.keys()
 
 
-CLOCKED = {
-    "a helper function": """
-        import time
-        def took(work):
-            start = time.perf_counter()
-            work()
-            return time.perf_counter() - start
-        def check(a, b):
-            assert a < b  # here
-        check(took(print), 3)
-    """,
-    "the number of an f-string": """
-        from time import perf_counter as now
-        start = now()
-        said = f"{now() - start:.1f} s"
-        assert float(said.split()[0]) < 2  # here
-    """,
-    "a comparison chain": """
-        import time
-        begun = time.process_time()
-        middle = time.process_time()
-        assert 0 < begun < 5 > middle  # here
-    """,
-    "arrays of times": """
-        import time
-        import numpy as np
-        times = np.zeros((2, 5))
-        for i in range(5):
-            times[0, i] = time.monotonic()
-        best = np.median(np.diff(times, axis=1), axis=1)
-        np.testing.assert_allclose(best, 1, rtol=0.2)  # here
-    """,
-    "tokens a second of the library": """
-        import ane_book
-        session = ane_book.load("smollm2-135m-instruct")
-        rates = {n: session.generate("Hi", max_tokens=n).decode_tps for n in (1, 2)}
-        slowest = min(rates.values())
-        if slowest < 5:  # here
-            raise SystemExit("slow")
-    """,
-    "a list that a loop fills through another name": """
-        import time
-        means = {1: [], 2: []}
-        for n, found in means.items():
-            found.append(time.time())
-        assert means[2] > means[1]  # here
-    """,
-    "a callback": """
-        import time
-        import ane_book
-        stops = []
-        def stopwatch(what, done, total):
-            stops.append((what, time.perf_counter()))
-        ane_book.convert("m", progress=stopwatch)
-        (_, begin), (_, end) = stops[0], stops[-1]
-        assert end - begin < 60  # here
-    """,
-    "how many fit into a second": """
-        import time
-        count, end = 0, time.monotonic() + 1
-        while time.monotonic() < end:
-            count += 1
-        assert count > 100  # here
-    """,
-    "how many were fast": """
-        import timeit
-        times = timeit.repeat("1")
-        assert len([t for t in times if t < 0.1]) > 2  # here
-    """,
-    "a loop that is left": """
-        import time
-        start = time.monotonic()
-        for i in range(100):
-            if time.monotonic() > start + 1:
-                break
-        assert i == 99  # here
-    """,
-    "an attribute, a property and approx": """
-        import time
-        import pytest
-        class Watch:
-            def __init__(self):
-                self.begun = time.perf_counter()
-            @property
-            def took(self):
-                return time.perf_counter() - self.begun
-        watch = Watch()
-        assert watch.took == pytest.approx(1, rel=0.5)  # here
-    """,
-    "a flag": """
-        import time
-        start, quick = time.time(), False
-        if time.time() - start < 1:
-            quick = True
-        assert quick  # here
-    """,
-    "a fixture": """
-        import pytest
-        import timeit
-        @pytest.fixture
-        def seconds_of_it():
-            yield timeit.timeit("1")
-        class TestIt:
-            def test_it(self, seconds_of_it):
-                assert seconds_of_it < 1  # here
-    """,
-    "the roof of a machine": """
-        from ane_book.evidence import roofs
-        machine = roofs.measure()
-        floor = lambda: 1e9 / machine.bandwidth_bytes_s
-        assert floor() < 1  # here
-    """,
-    "a key of an answer": """
-        import httpx
-        told = httpx.post("http://localhost").json()
-        assert told["decode_tps"] > 10  # here
-    """,
-}
+def planted(code: str) -> tuple[str, int]:
+    """A file of this code, and the line that is to be found."""
+    lines = HEAD.strip().splitlines() + textwrap.dedent(code).strip().splitlines()
+    marked = [number for number, line in enumerate(lines, 1) if "# here" in line]
+    return "\n".join(lines), (marked or [len(lines)])[0]
 
 
 @pytest.mark.parametrize("name", CLOCKED)
 def test_a_verdict_by_a_clock_is_found(name, tmp_path):
-    code = textwrap.dedent(CLOCKED[name]).strip()
-    line = next(n for n, text in enumerate(code.splitlines(), 1) if "# here" in text)
-    (test := tmp_path / "test_planted.py").write_text(code)
-    (page := tmp_path / "planted.md").write_text(
-        "# Title\n\n```{code-cell} ipython3\n---\nmystnb:\n  x: y\n---\n%magic\n"
-        f"{code}\n```\n\nThe end.\n"
-    )
-    assert [verdict.line for verdict in verdicts(test)] == [line]
-    assert [verdict.line for verdict in verdicts(page)] == [line + 7 + 1]
+    code, line = planted(CLOCKED[name])
+    (path := tmp_path / "test_planted.py").write_text(code)
+    assert [verdict.line for verdict in verdicts(path)] == [line]
 
 
-NOT_CLOCKED = {
-    "a record": """
-        import json
-        from ane_book import records
-        rows = records.read("measurements/decode.json")["results"]
-        assert all(row["decode_tps"] > 3 for row in rows.values())
-        told = json.load(open("research/measurements/convert.json"))
-        assert told["runs"][0]["seconds"] < 100
-    """,
-    "counts beside times": """
-        import time
-        calls, times = [], []
-        for n in (1, 2):
-            start = time.perf_counter()
-            calls.append(n)
-            times.append(time.perf_counter() - start)
-            print(f"{n}: {times[-1]:.1f}")
-        assert calls == [1, 2] and len(times) == 2
-        for n, took in zip(calls, times):
-            assert n > 0 and took is not None
-    """,
-    "a name that is used again": """
-        import time
-        seconds = time.perf_counter()
-        print(seconds)
-        seconds = 3
-        assert seconds == 3
-    """,
-    "what stands beside seconds": """
-        import time
-        def told(**more):
-            return {"text": "Paris"} | more
-        facts = {"text": "Paris", "took": time.time()}
-        assert facts["text"] == told(took=time.time())["text"]
-    """,
-    "times that are given": """
-        from ane_book.evidence.roofs import Roofs
-        assert Roofs(10e9, 200e9, 2, {}, {}).ridge == 20
-    """,
-}
+@pytest.mark.parametrize("name", CLOCKED | ON_A_PAGE)
+def test_it_is_found_on_a_page(name, tmp_path):
+    code, line = planted((CLOCKED | ON_A_PAGE)[name])
+    before = "# Title\n\n```{code-cell} ipython3\n---\nmystnb:\n  x: y\n---\n%magic\n"
+    (path := tmp_path / "planted.md").write_text(f"{before}{code}\n```\n\nThe end.\n")
+    assert [verdict.line for verdict in verdicts(path)] == [line + before.count("\n")]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import _helper\nassert _helper.took() < 1",
+        "import _helper as helper\nassert helper.BEGUN < 1",
+        "from _helper import *\nassert took() < 1",
+        "import _helper\ndef test_it(begun):\n    assert begun < 1",
+    ],
+)
+def test_a_clock_of_a_module_beside_is_found(code, tmp_path):
+    helper = "import time\nBEGUN = time.time()\ndef took():\n    return time.time() - BEGUN\n"
+    (tmp_path / "_helper.py").write_text(helper)
+    fixture = "import time\nimport pytest\n@pytest.fixture\ndef begun():\n    return time.time()\n"
+    (tmp_path / "conftest.py").write_text(fixture)
+    (path := tmp_path / "test_planted.py").write_text(code)
+    assert [verdict.line for verdict in verdicts(path)] == [code.count("\n") + 1]
 
 
 @pytest.mark.parametrize("name", NOT_CLOCKED)
 def test_what_no_clock_decides_is_left_alone(name, tmp_path):
-    (path := tmp_path / "test_planted.py").write_text(textwrap.dedent(NOT_CLOCKED[name]))
+    code, _ = planted(NOT_CLOCKED[name])
+    (path := tmp_path / "test_planted.py").write_text(code)
     assert verdicts(path) == []

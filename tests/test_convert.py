@@ -8,6 +8,7 @@ from pathlib import Path
 import shutil
 import time
 import tracemalloc
+from typing import NamedTuple
 
 from _command import processes
 from _long import long_but
@@ -49,20 +50,27 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return ((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min()
 
 
+class Pair(NamedTuple):
+    """Of a model and its bundle: what it is made of."""
+
+    family: str
+    limit: str | int
+    kv: str
+
+
 #: Every family whole; the boundaries between shards know nothing of families. Quick is one cache of
 #: each, in turn, but of those that test_models.py and test_partitions.py have in bundles.
 SHARDED = [(family, "1GB") for family in TINY] + [("llama", ONE_LAYER_EACH)]
-PAIRS = [(*one, kv) for one in SHARDED for kv in ("state", "host")]
+PAIRS = [Pair(family, limit, kv) for family, limit in SHARDED for kv in ("state", "host")]
 ELSEWHERE = {"gemma3_text", "hunyuan_v1_dense", "phi3", "qwen3"}
-IN_TURN = {pair for i, pair in enumerate(PAIRS) if i % 4 in (0, 3) and pair[0] not in ELSEWHERE}
+IN_TURN = {pair for i, pair in enumerate(PAIRS) if i % 4 in (0, 3) and pair.family not in ELSEWHERE}
 
 
 @pytest.fixture(
     scope="module", params=long_but(PAIRS, *IN_TURN), ids=lambda p: "-".join(map(str, p))
 )
 def pair(request, tiny_bundle):
-    family, limit, kv = request.param
-    return tiny_bundle(family, kv=kv, shard_limit=limit)
+    return tiny_bundle(request.param.family, kv=request.param.kv, shard_limit=request.param.limit)
 
 
 @pytest.fixture(scope="module")

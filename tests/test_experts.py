@@ -59,11 +59,11 @@ def chosen_by(model, ids) -> set[tuple[int, int]]:
 
 class TestScores:
     @pytest.mark.parametrize(
-        "how", long_but(product(SIZES, APART), ("usual", "dispatch"), ("narrow", "functions"))
+        ("size", "strategy"),
+        long_but(product(SIZES, APART), ("usual", "dispatch"), ("narrow", "functions")),
     )
-    def test_are_those_of_all_experts_in_the_graph(self, tagger, how):
+    def test_are_those_of_all_experts_in_the_graph(self, tagger, size, strategy):
         """Below, at and above the band; and those of `transformers`."""
-        size, strategy = how
         model, bundle = tagger(size, experts=strategy)
         dense, apart = (Tagger(b, "fp32") for b in (tagger(size, experts="dense")[1], bundle))
         half = Tagger(bundle)
@@ -262,10 +262,10 @@ class TestDamage:
 
 class TestConversion:
     @pytest.mark.parametrize(
-        "where", long_but(product(("layer 2", "head"), APART), ("layer 2", "functions"))
+        ("step", "strategy"),
+        long_but(product(("layer 2", "head"), APART), ("layer 2", "functions")),
     )
-    def test_goes_on_where_it_stopped(self, tagger, tmp_path, where):
-        step, strategy = where
+    def test_goes_on_where_it_stopped(self, tagger, tmp_path, step, strategy):
         expected = tagger("narrow", experts=strategy)[1]
         folder = write_tagger(tiny_tagger("narrow"), tmp_path / "model")
         convert = partial(ane_book.convert, str(folder), tmp_path / "b", context=64)

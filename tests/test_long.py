@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 
-from _long import turn
+from _long import long_but, turn, turn_of
 import pytest
 import yaml
 
@@ -81,7 +81,27 @@ def test_every_long_one_has_one_turn_and_what_is_shared_stays_together(run, part
     together = [{t for t in set.union(*turns) if "one" in t}]
     together += [{f"test_site.py::test_page[{what}-{page}]" for what in (1, 2)} for page in "abc"]
     assert all(any(group <= tests for tests in turns) for group in together)
-    assert parts == 7 or all(turns)  # there are four groups
+
+
+def test_a_turn_does_not_depend_on_what_else_is_collected(run):
+    for part in (1, 2, 3):
+        quick, turn = "test_one.py::test_quick", ("--long", f"{part}/3")
+        whole = passed(run(*turn)) - {quick}
+        apart = [passed(run(*turn, name)) for name in ("test_one.py", "test_site.py")]
+        assert set.union(*apart) - {quick} == whole
+        chosen = passed(run(*turn, "-k", "page and c"))
+        assert chosen == {name for name in whole if "-c]" in name}
+
+
+def test_turns_are_fairly_even():
+    """Of a hundred files: a hash that gave a turn all of them, or none, would be noticed."""
+
+    class Item:
+        def __init__(self, number):
+            self.nodeid = f"tests/test_{number}.py::test_it"
+
+    turns = [turn_of(Item(number), 5) for number in range(100)]
+    assert set(turns) == {1, 2, 3, 4, 5} and max(map(turns.count, turns)) <= 40
 
 
 @pytest.mark.parametrize(
@@ -97,6 +117,32 @@ def test_every_long_one_has_one_turn_and_what_is_shared_stays_together(run, part
 )
 def test_one_that_is_named_runs(run, name, count):
     run(name).assert_outcomes(passed=count, deselected=3 if "::" not in name else 0)
+
+
+def test_one_that_is_named_from_elsewhere_runs(run, pytester, monkeypatch):
+    file = pytester.path / "test_one.py"
+    run(f"{file}::TestLong").assert_outcomes(passed=1)
+    (pytester.path.parent / "elsewhere").mkdir()
+    monkeypatch.chdir(pytester.path.parent / "elsewhere")
+    own = "--rootdir", str(pytester.path), "-c", str(pytester.path / "tox.ini")
+    run(*own, f"../{pytester.path.name}/test_one.py::test_long").assert_outcomes(passed=2)
+    run(*own, f"{file}::test_long[1]").assert_outcomes(passed=1)
+
+
+def test_one_that_failed_last_runs_again(run, pytester):
+    file = pytester.path / "test_one.py"
+    file.write_text(file.read_text().replace("test_long(n): pass", "test_long(n): assert n == 1"))
+    run("--long", "all").assert_outcomes(passed=ALL - 1, failed=1)
+    run("--lf").assert_outcomes(failed=1)
+    file.write_text(file.read_text().replace("assert n == 1", "assert n"))
+    run("--lf").assert_outcomes(passed=1)
+    run("--lf").assert_outcomes(passed=1, deselected=LONG)  # none has failed: the quick one alone
+
+
+def test_cases_are_long_but_the_quick_ones():
+    cases = long_but([("a", 1), ("b", 2), "c", ["d"]], ("b", 2), "c")
+    assert [case.values for case in cases] == [("a", 1), ("b", 2), ("c",), (["d"],)]
+    assert [bool(case.marks) for case in cases] == [True, False, False, True]
 
 
 def test_what_another_option_leaves_out_is_not_counted(run):

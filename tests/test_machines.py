@@ -87,6 +87,12 @@ def test_no_compiler_is_left_and_all_else_is(tmp_path):
         assert {"make", "git", "sh"} <= set(os.listdir(programs))
 
 
+def test_the_words_of_the_record_say_by_which_seed_tests_are_shuffled(tmp_path):
+    with KINDS["random-order"].make(tmp_path) as way:
+        seed = way.pytest.rpartition("--random-order-seed=")[2]
+    assert seed.isdigit() and KINDS["random-order"].words.endswith(f" {seed}")
+
+
 def test_busy_processes_end_with_their_kind(tmp_path):
     own = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
     with KINDS["load"].make(tmp_path):

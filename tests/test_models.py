@@ -259,13 +259,12 @@ WINDOWED = [{"kv": "state"}, {"kv": "host"}, {"partition": "projections"}]
 
 
 @pytest.mark.parametrize(
-    "windowed",
+    ("family", "variant"),
     long_but(
         product(("phi3", "mistral"), WINDOWED), ("phi3", WINDOWED[0]), ("mistral", WINDOWED[1])
     ),
 )
-def test_a_window_shorter_than_the_context_hides_what_is_before_it(tmp_path, windowed):
-    family, variant = windowed
+def test_a_window_shorter_than_the_context_hides_what_is_before_it(tmp_path, family, variant):
     model = tiny_model(family, sliding_window=24, num_hidden_layers=2)
     folder = str(write_checkpoint(model, tmp_path / "checkpoint"))
     bundle = ane_book.convert(folder, out=tmp_path / "bundle", context=96, prefill=16, **variant)

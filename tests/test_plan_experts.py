@@ -101,9 +101,8 @@ class TestWritten:
     """Planned, written and counted are the same numbers."""
 
     @pytest.mark.parametrize("experts", STRATEGIES)
-    @pytest.mark.parametrize("how", long_but(WRITTEN, ("odd", "none"), ("odd", "int8")))
-    def test_bytes_and_packages(self, tagger, how, experts):
-        size, quant = how
+    @pytest.mark.parametrize(("size", "quant"), long_but(WRITTEN, ("odd", "none"), ("odd", "int8")))
+    def test_bytes_and_packages(self, tagger, size, quant, experts):
         _, bundle = tagger(size, experts=experts, quant=quant)
         made = plan(bundle.config, bundle.recipe)
         files = bundle.path.glob("*.mlpackage/Data/com.apple.CoreML/weights/weight.bin")

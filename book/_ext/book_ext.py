@@ -1,7 +1,7 @@
 """What the book needs of Sphinx and has to add itself.
 
-* A page runs again when the library, its research or its pins change. jupyter-cache looks at a
-  page's cells alone, so the cache lives in a folder named after everything else that they use.
+* A page runs again when the library, its research or its pins change. What is kept of a page is
+  known by its cells alone, so it lives in a folder named after everything else that they use.
 * Two errors in every reader's console go: thebe, which Jupyter Book brings along unasked and twice,
   and the theme's complaint, on a first visit, that nobody chose between light and dark.
 * A list of citations holds items. docutils gives its entries a role that a list may not hold, so a
@@ -43,7 +43,7 @@ def fingerprint(root: Path = ROOT) -> str:
 
 
 def key_the_cache(app, config) -> None:
-    """Point myst-nb at this fingerprint's cache: a changed setting makes Sphinx read all pages."""
+    """Keep outputs in this fingerprint's folder: a changed setting makes Sphinx read all pages."""
     config.nb_execution_cache_path = str(ROOT / "_build" / ".jupyter_cache" / fingerprint())
 
 

@@ -1,18 +1,17 @@
 """Pages run side by side before Sphinx reads them, and one that fails takes no other with it.
 
 myst-nb runs a page at the moment when Sphinx reads it: one after another, and an error ends the
-build. Here every page that has no outputs in the cache runs first, as many at a time as the machine
-has cores, and its outputs go into the cache, where myst-nb finds them. Outputs that end in an error
-are kept too, marked as such: the page shows them under a box that says what failed, the build ends
-with a list and exit code 1, and the next build runs that page again.
+build. Here every page whose outputs are not kept (one_page.py) runs first, as many at a time as the
+machine has cores, and myst-nb gets the outputs and runs nothing. A page that cannot be read, or
+whose cells fail, has a box that says why, the build ends with a list of such pages and exit code 1,
+and the next build runs them again.
 
 Pages that measure time run one at a time among themselves, beside others that do not.
 """
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 import json
 import os
 from pathlib import Path
@@ -21,84 +20,16 @@ import threading
 import time
 
 from docutils import nodes
-from jupyter_cache import get_cache
-from jupyter_cache.base import CacheBundleIn
-from myst_nb.core.read import create_nb_reader
-from nbclient import NotebookClient
-from nbclient.exceptions import CellControlSignal, DeadKernelError
-from nbformat import NotebookNode
+from myst_nb import sphinx_ as myst_nb
+from myst_nb.core import utils
+from myst_nb.core.execute import NotebookClientBase
+from one_page import Failure, Page, PageError, failure_of, read_page, read_record, write_whole
+from sphinx.errors import SphinxError
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 
-#: What a cell says that measures time.
-CLOCK = re.compile(r"\b(perf_counter|process_time|monotonic|timeit)\b")
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LAST_TIME = "page-seconds.json"  # beside the site: how long each page took when it last ran
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Where a page stopped. cell: counted from 1 among code cells; line: of the page's file."""
-
-    page: str
-    cell: int
-    line: int
-    error: str
-    traceback: str
-
-    def __str__(self) -> str:
-        return f"{self.page}, cell {self.cell}, line {self.line}: {self.error}"
-
-
-class Page:
-    """A page with cells, and what running it gave: outputs, seconds, and a failure or None."""
-
-    def __init__(self, name: str, path: Path, notebook: NotebookNode, timeout: int):
-        self.name, self.path, self.notebook = name, path, notebook
-        self.measures = any(CLOCK.search(c.source) for c in notebook.cells if _is_code(c))
-        self.failure: Failure | None = None
-        self.seconds = 0.0
-        self._begun: list[NotebookNode] = []
-        where = {"metadata": {"path": str(path.parent)}}
-        # No times in the cells: what the cache knows a page by is its cells and their metadata.
-        settings = {"record_timing": False, "extra_arguments": ["--log-level=ERROR"]}
-        self._client = NotebookClient(notebook, timeout=timeout, resources=where, **settings)
-        self._client.on_cell_start = lambda cell, cell_index: self._begun.append(cell)
-
-    def run(self) -> None:
-        """Run the cells in a kernel of their own. An error of theirs becomes `failure`."""
-        began = time.monotonic()
-        try:
-            asyncio.run(self._client.async_execute())
-        except (CellControlSignal, DeadKernelError) as error:
-            self.failure = self._failure(error)
-        self.seconds = time.monotonic() - began
-
-    def stop(self) -> None:
-        """End the kernel at once, where one runs."""
-        provisioner = getattr(self._client.km, "provisioner", None)
-        if process := getattr(provisioner, "process", None):
-            process.kill()
-
-    def _failure(self, error: Exception) -> Failure:
-        begun = [cell for cell in self._begun if _is_code(cell)]
-        cell = begun[-1] if begun else next(c for c in self.notebook.cells if _is_code(c))
-        errors = [output for output in cell.outputs if output.output_type == "error"]
-        if errors:
-            said = f"{errors[-1].ename}: {errors[-1].evalue}"
-            traceback = COLOURS.sub("", "\n".join(errors[-1].traceback))
-        else:  # it took too long, or its kernel died
-            said = traceback = f"{type(error).__name__}: {error}"
-        within = re.search(r"In\[\d+\], line (\d+)", traceback)
-        before = self.path.read_text("utf-8").partition(cell.source)[0].count("\n")
-        line = before + (int(within[1]) if within else 1)
-        first = said.strip().rstrip(":").splitlines()[0]
-        return Failure(self.path.name, max(1, len(begun)), line, first, traceback)
-
-
-def _is_code(cell: NotebookNode) -> bool:
-    return cell.cell_type == "code"
 
 
 class Queue:
@@ -161,11 +92,12 @@ class Progress:
     """Tells which pages run, how many are left, and the seconds of the last time."""
 
     def __init__(self, pages: list[Page], workers: int, kept: Path):
-        self._kept, self._began, self._ended, self._all = kept, time.monotonic(), 0, len(pages)
-        self._last = json.loads(kept.read_text()) if kept.exists() else {}
+        self._pages, self._kept, self._began, self._ended = pages, kept, time.monotonic(), 0
+        last = read_record(kept).items()
+        self._last = {name: took for name, took in last if isinstance(took, int | float)}
         minutes = sum(self._last.get(page.name, 0) for page in pages) / workers / 60
         estimate = f"; last time some {minutes:.0f} min" if minutes > 1 else ""
-        logger.info(f"running {self._all} pages, {workers} at a time{estimate}")
+        logger.info(f"running {_count(pages)}, {workers} at a time{estimate}")
 
     def told(self, page: Page, running: list[str]) -> None:
         self._ended += 1
@@ -173,65 +105,101 @@ class Progress:
         self._last[page.name] = page.seconds
         how = "FAILED after" if page.failure else "ran in"
         beside = f"; running: {', '.join(running)}" if running else ""
-        count = f"[{self._ended}/{self._all}]"
+        count = f"[{self._ended}/{len(self._pages)}]"
         logger.info(f"{count} {page.name} {how} {page.seconds:.0f} s{before}{beside}")
 
     def end(self) -> None:
         minutes = (time.monotonic() - self._began) / 60
-        count = f"{self._all} page{'s' * (self._all > 1)}"
-        logger.info(f"{count} ran in {minutes:.1f} min")
-        self._kept.parent.mkdir(parents=True, exist_ok=True)
-        self._kept.write_text(json.dumps(self._last, indent=1, sort_keys=True))
+        logger.info(f"{_count(self._pages)} ran in {minutes:.1f} min")
+        with suppress(OSError):  # an estimate is not worth a build
+            write_whole(self._kept, json.dumps(self._last, indent=1, sort_keys=True))
 
 
 def run_pages(app, env, docnames: list[str]) -> None:
-    """Before Sphinx reads pages: run those that the cache does not have, or has with an error."""
-    cache = get_cache(env.mystnb_config.execution_cache_path)
-    pages = [page for name in docnames if (page := _page(env, name))]
-    todo = [page for page in pages if _is_to_run(cache, page)]
-    env.failed_pages = {}  # those that failed the last time are read, and so run, each time
+    """Before Sphinx reads pages: run those whose outputs are not kept."""
+    read = {name: read_page(env, name) for name in docnames}
+    pages = [page for page in read.values() if isinstance(page, Page)]
+    app.book_pages.clear()
+    app.book_pages.update({str(page.path): page for page in pages})
+    # Those that failed the last time are read, and so run, each time.
+    env.failed_pages = {name: why for name, why in read.items() if isinstance(why, Failure)}
+    kept = Path(env.mystnb_config.execution_cache_path)
+    todo = [page for page in pages if not page.recall(kept)]
     if not todo:
         return
     workers = min(len(todo), _cores())
     progress = Progress(todo, workers, Path(app.outdir).parent / LAST_TIME)
+    not_kept: list[OSError] = []
 
     def told(page: Page, running: list[str]) -> None:
-        data = {"execution_seconds": page.seconds}
-        if page.failure:
-            data["failure"] = asdict(page.failure)
-            env.failed_pages[page.name] = page.failure
-        bundle = CacheBundleIn(page.notebook, str(page.path), data=data)
-        cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
         progress.told(page, running)
+        if page.failure:
+            env.failed_pages[page.name] = page.failure
+            return
+        try:
+            page.keep(kept)
+        except OSError as error:
+            not_kept.append(error)
 
     run_side_by_side(todo, workers, told)
     progress.end()
-
-
-def _page(env, name: str) -> Page | None:
-    """A document's cells as myst-nb reads them; None where it has none."""
-    path = Path(env.doc2path(name))
-    text, config = path.read_text("utf-8"), env.mystnb_config
-    reader = create_nb_reader(str(path), env.myst_config, config, text)
-    if reader is None:
-        return None
-    notebook = reader.read(text)
-    if not any(_is_code(cell) for cell in notebook.cells):
-        return None
-    own = notebook.metadata.get(config.metadata_key, {})
-    return Page(name, path, notebook, own.get("execution_timeout", config.execution_timeout))
-
-
-def _is_to_run(cache, page: Page) -> bool:
-    try:
-        return "failure" in cache.match_cache_notebook(page.notebook).data
-    except KeyError:
-        return True
+    if not_kept:
+        said = f"the outputs of {_count(not_kept)} could not be kept ({not_kept[0]}): this build"
+        logger.warning(f"{said} shows them, and the next one runs those pages again")
 
 
 def _cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _count(pages) -> str:
+    return f"{len(pages)} page{'s' * (len(pages) != 1)}"
+
+
+class Parser(myst_nb.Parser):
+    """myst-nb's, to which a page that it cannot read is a failed page and not the build's end."""
+
+    def parse(self, inputstring: str, document: nodes.document) -> None:
+        name = self.env.docname
+        failure = self.env.failed_pages.get(name)
+        could_be_read = failure is None or self.env.doc2path(name) in self.env.app.book_pages
+        try:
+            if could_be_read:
+                return super().parse(inputstring, document)
+        except SphinxError:  # a warning, where the build is to end with one
+            raise
+        except Exception as error:
+            file = str(self.env.doc2path(name, base=False))
+            self.env.failed_pages[name] = failure or failure_of(file, error)
+        for left in ("nb_renderer", "nb_js_files"):  # by myst-nb, where it stopped in between
+            document.attributes.pop(left, None)
+        document.children = []
+        title = nodes.title(name, name)
+        document += nodes.section("", title, ids=[nodes.make_id(name)])
+
+
+def outputs_of(pages: dict[str, Page]) -> Callable:
+    """What myst-nb calls to run a page: here it gets the outputs that the page has by now."""
+
+    def create_client(notebook, source, nb_config, logger, read_fmt=None) -> NotebookClientBase:
+        page = pages.get(source)
+        if page is None:  # it has no cells, or says that they are not to run
+            return NotebookClientBase(notebook, Path(source), nb_config, logger)
+        if [cell.source for cell in notebook.cells] != [c.source for c in page.notebook.cells]:
+            raise PageError("was changed while the book was built: build it again")
+        client = NotebookClientBase(page.notebook, page.path, nb_config, logger)
+        client.exec_metadata = {
+            "mtime": page.ran_at,
+            "runtime": page.seconds,
+            "method": nb_config.execution_mode,
+            "succeeded": page.failure is None,
+            "error": page.failure and page.failure.error,
+            "traceback": None,
+        }
+        return client
+
+    return create_client
 
 
 def failed_again(app, env, added, changed, removed) -> list[str]:
@@ -241,18 +209,18 @@ def failed_again(app, env, added, changed, removed) -> list[str]:
 
 def show_failure(app, doctree) -> None:
     """A box at the top of a page that failed: its cells may be hidden, and the error with them."""
-    env = app.builder.env
-    failure = env.failed_pages.get(env.docname)
+    failure = app.builder.env.failed_pages.get(app.builder.env.docname)
     if failure is None:
         return
-    said = f"This page stopped at its code cell {failure.cell} (line {failure.line} of "
-    said += f"{failure.page}): what comes after has no results."
+    said = f"{failure.page} could not be run, so there are no results here."
+    if failure.cell:
+        said = f"This page stopped at its code cell {failure.cell} (line {failure.line} of "
+        said += f"{failure.page}): what comes after has no results."
     box = nodes.admonition("", nodes.title("", "This page did not run to its end"))
-    box += [nodes.paragraph("", said), nodes.literal_block(failure.traceback, failure.traceback)]
+    box += [nodes.paragraph("", said), nodes.literal_block(failure.details, failure.details)]
     box["classes"] += ["danger", "failed-page"]
     section = next(iter(doctree.findall(nodes.section)), doctree)
     section.insert(1, box)
-    env.nb_metadata[env.docname]["exec_data"] |= {"succeeded": False, "error": failure.error}
 
 
 def list_failures(app, error) -> None:
@@ -262,12 +230,19 @@ def list_failures(app, error) -> None:
         return
     for failure in failures:
         logger.warning(str(failure), type="book", subtype="failed-page")
-    count = f"{len(failures)} page{'s' * (len(failures) > 1)} of the book failed"
-    logger.info(f"{count}; the others are whole, and each failed one says why at its top.")
+    count = _count(failures)
+    logger.info(f"{count} of the book failed; the others are whole, and each failed one says why.")
     app.statuscode = 1
 
 
 def setup(app):
+    app.setup_extension("myst_nb")
+    app.setup_extension("whole_site")
+    app.add_source_parser(Parser, override=True)
+    app.book_pages = {}
+    myst_nb.create_client = outputs_of(app.book_pages)
+    # The same lines as without the ^, but not looked for from each character of a long line.
+    utils._RGX_CARRIAGERETURN = re.compile(r"^.*\r(?=[^\n])", re.MULTILINE)
     app.connect("env-get-outdated", failed_again)
     app.connect("env-before-read-docs", run_pages)
     app.connect("doctree-read", show_failure)

@@ -50,11 +50,10 @@ def blocks(tiny_bundle):
 
 class TestSameTokens:
     @pytest.mark.parametrize(
-        "how",
+        ("sampling", "precision"),
         long_but(product(({}, DRAWN), ("fp16", "fp32")), ({}, "fp16"), (DRAWN, "fp32")),
     )
-    def test_whoever_guesses(self, blocks, how):
-        sampling, precision = how
+    def test_whoever_guesses(self, blocks, sampling, precision):
         session, smaller = blocks(precision), blocks("fp32")
         for text in TEXTS:
             alone = session.generate(text, max_tokens=80, **sampling)
