@@ -15,6 +15,7 @@ import re
 import signal
 import time
 
+from mlprogram.files import written_whole
 from myst_nb.core.config import NbParserConfig
 from myst_nb.core.read import NbReader, create_nb_reader
 from myst_parser.config.main import TopmatterReadError, read_topmatter
@@ -229,11 +230,10 @@ def _first_line(text: str) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody finds a part of it, also where this is interrupted."""
+    """Write a file, and the folders above it, so that nobody finds a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, "utf-8")
-    part.replace(path)
+    with written_whole(path) as part:
+        part.write_text(text, "utf-8")
 
 
 def read_record(path: Path) -> dict:
