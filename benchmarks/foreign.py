@@ -15,7 +15,7 @@ import time
 
 os.environ["OMP_NUM_THREADS"] = "1"
 TESTS = Path(__file__).parent.parent / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "mil")]
+sys.path[:0] = [str(TESTS), str(TESTS / "mlprogram")]
 
 from _common import record  # noqa: E402
 from _foreign import exported, halved, package  # noqa: E402

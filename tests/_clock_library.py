@@ -12,7 +12,8 @@ from _clock import TIMED, Reader
 from _clock_expressions import ENDS, called
 from _clock_values import NOTHING, Function, Scope, Value, clocks, step, under
 
-LIBRARY = Path(__file__).parents[1] / "ane_book"
+ROOT = Path(__file__).parents[1]
+LIBRARIES = (ROOT / "ane_book", ROOT / "mlprogram" / "src" / "mlprogram")
 
 
 class Library(Reader):
@@ -60,7 +61,8 @@ class Library(Reader):
 
 def reached() -> dict[str, str]:
     """Public names that a clock reaches and `TIMED` does not have, with one place of each."""
-    trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(LIBRARY.rglob("*.py"))}
+    paths = sorted(path for library in LIBRARIES for path in library.rglob("*.py"))
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in paths}
     classes = [c for tree in trees.values() for c in ast.walk(tree) if isinstance(c, ast.ClassDef)]
     fields = {
         c.name: [s.target.id for s in c.body if isinstance(s, ast.AnnAssign)] for c in classes
@@ -68,7 +70,7 @@ def reached() -> dict[str, str]:
     found: dict[str, str] = {}
     for path, tree in trees.items():
         library = Library(fields)
-        library.read(tree, str(path.relative_to(LIBRARY)))
+        library.read(tree, str(path.relative_to(ROOT)))
         found |= library.found
     return {
         name: where for name, where in sorted(found.items())

@@ -139,11 +139,12 @@ def test_formulas_are_markup_and_a_broken_one_is_named(tmp_path):
     assert "index.md" in result.stderr and "has a fault" in result.stderr
 
 
-def test_the_caches_key_changes_with_every_file_of_the_library(tmp_path):
+def test_the_caches_key_changes_with_every_file_of_the_libraries(tmp_path):
     """Kernels, texts and tables too; not with what Python leaves beside them."""
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "ane_book", tmp_path / "ane_book", ignore=ignored)
-    files = [path for path in (tmp_path / "ane_book").rglob("*") if path.is_file()]
+    for library in ("ane_book", "mlprogram/src/mlprogram"):
+        shutil.copytree(ROOT / library, tmp_path / library, ignore=ignored)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
     (tmp_path / "ane_book" / "__pycache__").mkdir()
     (tmp_path / "ane_book" / "__pycache__" / "cli.pyc").write_bytes(b"made")
     assert book_ext.used(tmp_path) == sorted(files)

@@ -41,7 +41,9 @@ AT_ANY_SPEED = {
         "test_a_second_call_finds_the_first_bundle": "a file that is not written again",
         "test_an_interrupted_conversion_keeps_its_finished_shards": "so is this",
     },
-    "test_coreml.py": {"test_durations_are_measured": "each is a part of the next, by one clock"},
+    "mlprogram/test_coreml.py": {
+        "test_durations_are_measured": "each is a part of the next, by one clock"
+    },
     "serve/test_gate.py": {"test_a_line_a_request": "the queue is before the answer"},
 }
 

@@ -17,9 +17,9 @@ import random
 import signal
 import zlib
 
-from ane_book import coreml
 from coremltools.converters.mil.mil import Builder
 from coremltools.models import model
+from mlprogram import coreml
 import numpy as np
 import pytest
 from teeth import Case, largest, watch

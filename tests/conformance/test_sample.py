@@ -65,7 +65,7 @@ def test_every_op_is_in_a_case_that_would_notice_or_in_a_test_of_ours(records):
     noticed = {op for record in records if record["teeth"] for op in record["ops"]}
     assert OPS.keys() - noticed == OWN.keys()
     for op, file in OWN.items():
-        assert f'"{op}"' in (Path(__file__).parents[1] / "mil" / file).read_text(), op
+        assert f'"{op}"' in (Path(__file__).parents[1] / "mlprogram" / file).read_text(), op
 
 
 def test_a_case_has_teeth_if_it_fails_on_spoilt_results():

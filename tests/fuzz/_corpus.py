@@ -20,7 +20,7 @@ from coremltools.converters.mil.mil import types
 import coremltools.optimize.coreml as cto
 import numpy as np
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "mil"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "mlprogram"))
 from _inline import make_program
 
 __all__ = ["make"]
