@@ -20,7 +20,12 @@ from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The workflow in .github keys its cache on the same files.
-WHAT_CELLS_USE = ("ane_book/**/*", "mlprogram/src/mlprogram/**/*", "research/**/*", "constraints.txt")
+WHAT_CELLS_USE = (
+    "ane_book/**/*",
+    "mlprogram/src/mlprogram/**/*",
+    "research/**/*",
+    "constraints.txt",
+)
 
 logger = logging.getLogger(__name__)
 
