@@ -28,9 +28,13 @@ def progress_bar() -> Iterator[Callable[[str, int, int | None], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(
-        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
     ) as bar:
         task = bar.add_task("loading", total=None)  # a pulse until there are steps to count
 

@@ -127,7 +127,7 @@ class TestTokens:
     def test_a_long_text_is_cut_with_a_warning_or_refused(self, encoder, recwarn):
         embedder = Embedder(encoder()[1])
         long = "abc" * 100
-        tokens = len(embedder._words.encode(long, special=True))
+        tokens = len(embedder._tokenizer.encode(long, special=True))
         told = f"text 1 is cut to the first 40 of its {tokens} tokens"
         with pytest.warns(TextCut) as caught:
             embedder.embed(["a", long, "b"])

@@ -24,7 +24,7 @@ EXECUTOR = tomllib.loads((ROOT / "mlprogram" / "pyproject.toml").read_text())["p
 README = ROOT / "README.md"
 FOLDERS = ("ane_book", "mlprogram", "benchmarks", "book/_ext")
 SOURCES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
-MAX_FILE, MAX_FUNCTION = 350, 40  # lines
+MAX_FILE, MAX_FUNCTION = 400, 60  # lines; most are far shorter, and what nears them is looked at
 
 #: What may be committed besides text, and how large any of it may be, in bytes.
 MAX_TEXT = 300_000
@@ -248,6 +248,45 @@ def test_files_and_functions_stay_short():
             if lines > MAX_FUNCTION:
                 long.append(f"{name}: {function}() has {lines} lines, at most {MAX_FUNCTION}")
     assert not long, "\n".join(long)
+
+
+def packed(function: ast.AST) -> Iterator[ast.Call]:
+    """Calls in a function with `*name`, where the name was given a tuple that is written out."""
+    tuples = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = zip(target.elts, node.value.elts, strict=False)
+                for name, value in pairs:
+                    values = [value]
+                    if isinstance(value, ast.IfExp):
+                        values = [value.body, value.orelse]
+                    if any(isinstance(each, ast.Tuple) for each in values):
+                        tuples.add(ast.unparse(name))
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            stars = [a.value for a in node.args if isinstance(a, ast.Starred)]
+            if any(ast.unparse(star) in tuples for star in stars):
+                yield node
+
+
+def test_no_tuple_is_packed_to_be_splatted():
+    """What a call gives stands where the call is, by name if it is not plain what it is."""
+    found = [
+        f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(call)[:80]}"
+        for path in SOURCES
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
+        for call in packed(function)
+    ]
+    assert found == []
+
+
+def test_packed_finds_what_it_should():
+    code = "how = 1, 2; f(*how); a, b = (3, 4), 5; g(*a); h(*[1]); k(*b); c = () if b else 1; m(*c)"
+    assert [call.func.id for call in packed(ast.parse(code))] == ["f", "g", "m"]
 
 
 def test_every_module_says_what_it_is_for():

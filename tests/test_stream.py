@@ -28,7 +28,7 @@ class Dice(Tagger):
     labels = NAMES
 
     def __init__(self, seed: int = 0, few: int = 7, size: int = 0):
-        self._words, self._seed, self._few, self._size = self, seed, few, size
+        self._tokenizer, self._seed, self._few, self._size = self, seed, few, size
 
     def locate(self, text: str) -> list[tuple[int, int, int]]:
         if self._size:

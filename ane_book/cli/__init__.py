@@ -126,9 +126,9 @@ def run(
     if prompt == "-":
         prompt = sys.stdin.read()
     asked = options.token_ids(prompt) if tokens else prompt
-    how = precision, backend, force
-    sampling |= {"draft": load_draft(draft, *how)}
-    session = load(model, "text-generation", *how, **recipe)
+    how = {"precision": precision, "backend": backend, "force": force}
+    sampling |= {"draft": load_draft(draft, **how)}
+    session = load(model, "text-generation", **how, **recipe)
     if as_json:
         show(lambda: asdict(session.generate(asked, **sampling)), str, as_json)
     else:

@@ -43,9 +43,9 @@ def chat_command(
     /help lists the commands in it, /quit or end of input ends. Ctrl-C stops an answer, or clears
     the line; twice on an empty one it leaves, and what was said is kept for /load.
     """
-    how = precision, backend, force
-    guesser = load_draft(draft, *how)
-    session = load(model, "text-generation", *how, **recipe)
+    how = {"precision": precision, "backend": backend, "force": force}
+    guesser = load_draft(draft, **how)
+    session = load(model, "text-generation", **how, **recipe)
     Conversation(session, sampling, guesser).run(history)
 
 

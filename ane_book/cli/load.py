@@ -15,7 +15,7 @@ __all__ = ["load", "load_draft", "path_of", "task_of"]
 
 
 def load(
-    model: str, task: str, precision: str, backend: str, force: bool, **recipe: str | int | None
+    model: str, task: str, *, precision: str, backend: str, force: bool, **recipe: str | int | None
 ) -> "Session | Embedder | Tagger":
     """The model, on a backend; InvalidInput, before it is converted, if it is for another task."""
     import ane_book
@@ -30,12 +30,14 @@ def load(
 
 
 def load_draft(
-    draft: str | None, precision: str, backend: str, force: bool
+    draft: str | None, *, precision: str, backend: str, force: bool
 ) -> "Session | str | None":
     """Who guesses tokens: "lookup" and None as they are, or a smaller model."""
     if draft in (None, "lookup"):
         return draft
-    return load(draft, "text-generation", precision, backend, force)
+    return load(
+        draft, "text-generation", precision=precision, backend=backend, force=force
+    )
 
 
 def path_of(given: str) -> Path:

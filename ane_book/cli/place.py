@@ -168,9 +168,9 @@ def _ops(placement: "Placement", plan: "Plan") -> str:
     rows = [("device", "planned", "ANE us", "CPU us", "op", "name", "")]
     for each, device, found in zip(placement.placed, placement.devices, planned, strict=True):
         cpu = [times for backend, times in each.times.items() if backend != "ane"]
-        least = (min(low for low, _ in cpu), min(high for _, high in cpu))
+        least = _micro(min(low for low, _ in cpu), min(high for _, high in cpu))
         ane = "-" if each.support.ane is False else _micro(*each.times["ane"])
-        rows.append((device, found or "-", ane, _micro(*least), each.op.type,
+        rows.append((device, found or "-", ane, least, each.op.type,
                      each.op.name, each.support.reason))  # fmt: skip
     return f"\n{table(rows, indent=2)}"
 

@@ -80,8 +80,8 @@ def redact(
     name = "stdin" if file == "-" else file
     with _target(out) as target, _source(file) as source:
         _check(source, name, target, errors)  # before a model is converted
-        how = precision, backend, force
-        tagger = load(model, "token-classification", *how, context=context, **recipe)
+        how = {"precision": precision, "backend": backend, "force": force}
+        tagger = load(model, "token-classification", **how, context=context, **recipe)
         show = _row if as_json else _marks(target) if dry_run else _replaced
         counts = _rewrite(tagger, source, name, target, errors, show)
     listed = "".join(f", {count:,} {label}" for label, count in counts.most_common())

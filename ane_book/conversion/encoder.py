@@ -99,8 +99,16 @@ class EncoderBuilder(BundleBuilder):
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
         ends = self._ends(layers.start, layers.stop)
-        own = self.config, self.functions, self.recipe.quant, pieces, layers, ends
-        write_encoder(path, *own, weights)
+        write_encoder(
+            path,
+            config=self.config,
+            functions=self.functions,
+            quant=self.recipe.quant,
+            pieces=pieces,
+            layers=layers,
+            ends=ends,
+            weights=weights,
+        )
 
     def _ends(self, first: int, last: int) -> dict[str, dict[str, Tensor]]:
         """The parameters of what is before the first layer and after the last, if they are here."""
@@ -112,8 +120,16 @@ class EncoderBuilder(BundleBuilder):
 
     def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, Tensor]) -> None:
         behind = self.behind(layer - 1, pieces) if layer else {}
-        own = self.config, self.functions, self.recipe.quant, pieces, layer
-        write_trunk(path, *own, (behind, state), self._ends(layer, layer))
+        write_trunk(
+            path,
+            config=self.config,
+            functions=self.functions,
+            quant=self.recipe.quant,
+            pieces=pieces,
+            layer=layer,
+            states=(behind, state),
+            ends=self._ends(layer, layer),
+        )
 
     def _write_head(self) -> None:
         self._whole("golden.npz", self.golden.write)

@@ -121,9 +121,15 @@ class PrivacyFilter(Architecture):
 
     def layout(self, config: PrivacyFilterConfig) -> Experts:
         """The experts of a layer."""
-        sizes = config.num_experts, config.hidden_size, config.intermediate_size
-        taken = config.experts_per_token
-        return Experts(*sizes, config.experts, biases=True, flipped=True, taken=taken)
+        return Experts(
+            config.num_experts,
+            config.hidden_size,
+            config.intermediate_size,
+            config.experts,
+            biases=True,
+            flipped=True,
+            taken=config.experts_per_token,
+        )
 
     def block(self, config: PrivacyFilterConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.encoder import SinkAttention, SparseBlock

@@ -159,8 +159,13 @@ class Zaya(Dense):
 
     def layout(self, config: ZayaConfig) -> Experts:
         """The experts of a layer."""
-        sizes = config.num_experts, config.hidden_size, config.intermediate_size
-        return Experts(*sizes, config.experts, silent=1)
+        return Experts(
+            config.num_experts,
+            config.hidden_size,
+            config.intermediate_size,
+            config.experts,
+            silent=1,
+        )
 
     def first(self, config: ZayaConfig) -> "nn.Module":
         from ane_book.models.base.compressed import Scaling

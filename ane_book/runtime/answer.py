@@ -3,14 +3,14 @@
 A session works on one at a time, because there is one cache.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 import time
 
 from ane_book.errors import SessionBusy
-from ane_book.runtime.sampling import Drawn
+from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.runtime.streaming import TextStream
 
 __all__ = ["Answer", "Clock", "Result", "Stream", "alone", "common_prefix"]
@@ -115,7 +115,7 @@ class Stream:
     drawn: what the model said of the tokens so far, where it was asked to (`Sampling.logprobs`).
     """
 
-    def __init__(self, pieces: Generator[str, None, Result], drawn: Sequence[Drawn] = ()):
+    def __init__(self, pieces: Generator[str, None, Result], drawn: Sequence[TokenLogprobs] = ()):
         self._pieces, self._turn = pieces, Lock()
         self.drawn = drawn
         self.result: Result | None = None
@@ -151,12 +151,21 @@ class Clock:
 
     def __init__(self):
         self.seconds = {"prefill": 0.0, "decode": 0.0}
+        self._phase = ""
 
-    def run(self, phase: str, work: Callable):
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the seconds of the block for a phase."""
+        self._phase, start = name, time.perf_counter()
+        yield
+        self.seconds[name] += time.perf_counter() - start
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Do not count the seconds of this block within a phase."""
         start = time.perf_counter()
-        value = work()
-        self.seconds[phase] += time.perf_counter() - start
-        return value
+        yield
+        self.seconds[self._phase] -= time.perf_counter() - start
 
     def rate(self, phase: str, tokens: int) -> float | None:
         """Tokens per second, or None when the phase did not happen."""

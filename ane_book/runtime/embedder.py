@@ -77,12 +77,12 @@ class Embedder(Encoder):
     def _read(self, text: str, what: str, cut: bool) -> tuple[list[int], int]:
         """Token ids, at most `max_tokens`, and of how many tokens they are."""
         check_text(text, what)
-        ids = self._words.encode(text, special=True)
+        ids = self._tokenizer.encode(text, special=True)
         tokens = len(ids)
         if tokens > self.max_tokens:
             if not cut:
                 raise PromptTooLong(f"{what} has {tokens:,} tokens; {self.max_tokens} at most")
-            ids = self._words.encode(text, special=True, most=self.max_tokens)
+            ids = self._tokenizer.encode(text, special=True, most=self.max_tokens)
         return ids, tokens
 
     def _cut(self, what: str, tokens: int) -> str:

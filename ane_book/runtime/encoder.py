@@ -42,7 +42,7 @@ class Encoder:
         force: bool = False,
     ):
         self.bundle = opened(bundle, self.task, force)
-        self._words = TextProcess()  # it starts while the packages are opened
+        self._tokenizer = TextProcess()  # it starts while the packages are opened
         self.backend = backend = choose_backend(backend, precision)
         self._turn = Lock()
         manifest = self.bundle.manifest
@@ -52,7 +52,7 @@ class Encoder:
         self._steps = load_steps(self.bundle, backend, manifest.packages, self.calls)
         self._widths = dict(sorted(manifest.functions.items(), key=lambda item: item[1]))
         self._embedding = np.asarray(self.bundle.embedding)  # (V, C), still mapped
-        load_tokenizer(self._words, self.bundle.path / manifest.tokenizer.file)
+        load_tokenizer(self._tokenizer, self.bundle.path / manifest.tokenizer.file)
 
     def _check_ids(self, ids: np.ndarray) -> None:
         """Hold token ids to the vocabulary; raises InvalidInput."""

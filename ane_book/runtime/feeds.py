@@ -29,8 +29,7 @@ class _Mask:
     def move(self, position: int) -> None:
         """As it is for a call whose first token goes to slot `position`."""
         if self._window:
-            own = self._tokens, self._context, self._window
-            self.array[:] = causal_mask(position, *own)
+            self.array[:] = causal_mask(position, self._tokens, self._context, self._window)
             return
         low, high = sorted((self._visible, position))
         self.array[..., low:high] = 0.0 if position > self._visible else MASKED

@@ -15,7 +15,7 @@ from ane_book.errors import AneBookError
 from ane_book.options import Sampling, checked
 import numpy as np
 
-__all__ = ["Drawn", "Sampler", "draw_guessed", "filter_logits"]
+__all__ = ["Sampler", "TokenLogprobs", "draw_guessed", "filter_logits"]
 
 #: Below it a division by the temperature leaves float32's range, or divides by 0. At it two logits
 #: that differ at all are so far apart already that only the likeliest token can be drawn.
@@ -63,7 +63,7 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class TokenLogprobs:
     """A token, the logarithm of its probability, and those of the likeliest tokens, by token.
 
     They are the model's, before temperature, top-k and top-p.
@@ -74,12 +74,12 @@ class Drawn:
     likeliest: dict[int, float]
 
     @classmethod
-    def of(cls, token: int, logits: np.ndarray, most: int) -> "Drawn":
-        """A token drawn from logits (V,), and the `most` likeliest ones."""
+    def of(cls, token: int, logits: np.ndarray, top: int) -> "TokenLogprobs":
+        """A token drawn from logits (V,), and the `top` likeliest ones."""
         wide = logits.astype(np.float64)
         wide -= wide.max()
         logprobs = wide - np.log(np.exp(wide).sum())
-        found = np.argsort(-logprobs, kind="stable")[:most]
+        found = np.argsort(-logprobs, kind="stable")[:top]
         return cls(token, float(logprobs[token]), {int(i): float(logprobs[i]) for i in found})
 
 
@@ -100,7 +100,7 @@ class Sampler:
 
     def __post_init__(self):
         checked(Sampling, asdict(self))
-        self.drawn: list[Drawn] = []
+        self.drawn: list[TokenLogprobs] = []
         self._random = np.random.default_rng(self.seed)
 
     @property
@@ -115,7 +115,7 @@ class Sampler:
         """
         token = self._token(logits)
         if self.logprobs is not None:
-            self.drawn.append(Drawn.of(token, logits, self.logprobs))
+            self.drawn.append(TokenLogprobs.of(token, logits, self.logprobs))
         return token
 
     def _token(self, logits: np.ndarray) -> int:

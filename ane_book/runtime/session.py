@@ -11,9 +11,10 @@ Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
@@ -31,6 +32,14 @@ import numpy as np
 from tokenizers import Tokenizer
 
 __all__ = ["Session", "load_tokenizer"]
+
+
+class Call(NamedTuple):
+    """What the shards made of some tokens."""
+
+    function: str
+    hidden: np.ndarray  # (1, C, 1, T)
+    new: slice  # the columns of it that were not in the cache before
 
 
 class Session:
@@ -60,11 +69,11 @@ class Session:
         engine: Engine | None = None,
     ):
         self.bundle = opened(bundle, "text-generation", force)
-        self._words = TextProcess()  # it starts while the packages are opened
+        self._tokenizer = TextProcess()  # it starts while the packages are opened
         self.backend = backend = choose_backend(backend, precision)
         self._engine = Engine(self.bundle, backend) if engine is None else engine
         self._text = self.bundle.manifest.tokenizer
-        load_tokenizer(self._words, self._tokenizer_file)
+        load_tokenizer(self._tokenizer, self._tokenizer_file)
         self._tokens: list[int] = []  # what the cache holds
         self._cache = Lock()  # of whoever changes these
 
@@ -142,14 +151,14 @@ class Session:
             return self._append(token_ids)
 
     def _append(self, token_ids: Sequence[int]) -> np.ndarray | int:
-        *_, call = self._forward(token_ids)
-        return self._after(*call)[-1]
+        *_, last = self._forward(token_ids)
+        return self._after(last)[-1]
 
-    def _after(self, function: str, hidden: np.ndarray, new: slice) -> np.ndarray | list[int]:
+    def _after(self, call: Call) -> np.ndarray | list[int]:
         """What the head says after the last token of a call; of `verify`, after each new one."""
-        if function == "verify":
-            return self._engine.head(hidden)[new]
-        return self._engine.head(hidden[..., new.stop - 1 : new.stop])
+        if call.function == "verify":
+            return self._engine.head(call.hidden)[call.new]
+        return self._engine.head(call.hidden[..., call.new.stop - 1 : call.new.stop])
 
     def decode(self, token_id: int) -> np.ndarray | int:
         """Append one token. Returns logits (V,) float32, or a token id, as `prefill` does."""
@@ -164,24 +173,24 @@ class Session:
         rows = np.empty((len(token_ids), self._engine.vocabulary), dtype=np.float32)
         done = 0
         with alone(self._cache):
-            for _, hidden, new in self._forward(token_ids):
-                count = new.stop - new.start
-                rows[done : done + count] = self._engine.head(hidden)[new]
+            for call in self._forward(token_ids):
+                count = call.new.stop - call.new.start
+                rows[done : done + count] = self._engine.head(call.hidden)[call.new]
                 done += count
         return rows
 
     def _forward(
         self, token_ids: Sequence[int], guesses: Sequence[int] = ()
-    ) -> Iterator[tuple[str, np.ndarray, slice]]:
-        """Run tokens through the shards: function, hidden (1, C, 1, T), and the columns of it that
-        are new, of each call. One token may have guesses behind it, as many as its call takes."""
+    ) -> Iterator[Call]:
+        """Run tokens through the shards, a chunk a call. One token may have guesses behind it, as
+        many as its call takes."""
         ids = self._checked(token_ids)
         calls = list(self._engine.chunks(self.position, len(ids), len(guesses)))
         start = calls[0][1]
         tokens = np.array([*self._tokens[start:], *ids.tolist(), *guesses])
         passes = self._engine.passes((n, tokens[a - start : b - start], a) for n, a, b in calls)
         for (function, first, stop), hidden in zip(calls, passes, strict=True):
-            yield function, hidden, slice(self.position - first, stop - first)
+            yield Call(function, hidden, new=slice(self.position - first, stop - first))
             self._tokens.extend(tokens[self.position - start : stop - start].tolist())
 
     def _valid(self, token_ids: Sequence[int]) -> np.ndarray:
@@ -220,7 +229,7 @@ class Session:
         if text.chat_template is not None and not plain:
             messages = as_messages(prompt, system)
             tokens = {"bos_token": text.bos_token, "eos_token": text.eos_token}
-            rendered = self._words.render(text.chat_template, messages, **tokens)
+            rendered = self._tokenizer.render(text.chat_template, messages, **tokens)
             return self._ids(rendered, special=False)
         if not isinstance(prompt, str) or system is not None:
             raise InvalidInput(
@@ -231,11 +240,11 @@ class Session:
 
     def words(self, token_ids: Sequence[int]) -> list[str]:
         """The text of each token by itself; of a part of a character it is U+FFFD."""
-        return self._words.decode_batch([[token] for token in token_ids])
+        return self._tokenizer.decode_batch([[token] for token in token_ids])
 
     def _ids(self, text: str, special: bool) -> list[int]:
         check_text(text, "the prompt")
-        return self._words.encode(text, special)
+        return self._tokenizer.encode(text, special)
 
     def generate(self, prompt: str | Messages | Sequence[int], **sampling) -> Result:
         """Answer a prompt or a conversation; arguments and errors are those of `stream`."""
@@ -268,7 +277,7 @@ class Session:
         drafter = choose_drafter(draft, self)
         ids = self._given(prompt, how.system)
         most = min(how.max_tokens, self._room(ids))
-        text = TextStream(self._words, tuple(filter(None, how.stop)))
+        text = TextStream(self._tokenizer, tuple(filter(None, how.stop)))
         answer = Answer(text, most, self._text.eos_token_ids, how.stop_repeat)
         draw = int if self._engine.argmax_output else sampler
         return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache), sampler.drawn)
@@ -297,47 +306,65 @@ class Session:
     def _answer(
         self, ids: list[int], answer: Answer, draw: Callable, drafter: Drafter | None, reuse: bool
     ) -> Generator[str, None, Result]:
+        """The pieces of an answer as they become final, "" after each call of the programs."""
         with alone(self._cache):
             self._keep(ids[:-1]) if reuse else self._clear()
-            return (yield from self._pieces(ids, answer, draw, drafter))
+            clock, calls, drafted, accepted = Clock(), 0, 0, 0
 
-    def _pieces(
-        self, ids: list[int], answer: Answer, draw: Callable, drafter: Drafter | None
-    ) -> Generator[str, None, Result]:
-        clock, calls, drafted, accepted = Clock(), 0, 0, 0
-        fresh, phase = ids[self.position :], "prefill"
-        first, guessed = len(fresh), []
-        while not answer.reason:
-            timed = partial(clock.run, phase)
-            if phase == "decode":
-                *_, stop = self._engine.step(self.position, answer.left)
-                told = [*ids, *answer.tokens], stop - self.position - 1, self._engine.vocabulary
-                guessed = timed(partial(guesses, drafter, *told))
+            # Prefill: those tokens of the prompt that the cache does not hold, a chunk a call.
+            fresh = ids[self.position :]
+            with clock.phase("prefill"):
+                (token,) = yield from self._next_tokens(fresh, [], draw, clock)
+            yield answer.add(token)
+
+            # Decode: the last token, and behind it what somebody guesses, for one call to check.
+            while not answer.reason:
+                with clock.phase("decode"):
+                    guessed = self._guesses(drafter, ids + answer.tokens, answer.left)
+                    drawn = yield from self._next_tokens([token], guessed, draw, clock)
                 calls, drafted = calls + 1, drafted + len(guessed)
-            drawn = yield from self._next(fresh, guessed, draw, timed)
-            for token, guess in zip(drawn, [*guessed, None], strict=False):
-                yield answer.add(token)
-                accepted += token == guess
-                if answer.reason:
-                    break
-            fresh, phase = [token], "decode"
-        del self._tokens[len(ids) + len(answer.tokens) - 1 :]  # drawn beyond the end
-        yield answer.finish()
-        rates = clock.rate("prefill", first), clock.rate("decode", len(answer.tokens) - 1)
-        told = len(ids), *rates, answer.reason, calls, drafted, accepted
-        return Result(answer.text, answer.tokens, *told)
+                for token, guess in zip(drawn, [*guessed, None], strict=False):
+                    yield answer.add(token)
+                    accepted += token == guess
+                    if answer.reason:
+                        break
 
-    def _next(
-        self, token_ids: Sequence[int], guessed: list[int], draw: Callable, timed: Callable
+            del self._tokens[len(ids) + len(answer.tokens) - 1 :]  # drawn beyond the end
+            yield answer.finish()
+            return Result(
+                text=answer.text,
+                token_ids=answer.tokens,
+                prompt_tokens=len(ids),
+                prefill_tps=clock.rate("prefill", len(fresh)),
+                decode_tps=clock.rate("decode", len(answer.tokens) - 1),
+                finish_reason=answer.reason,
+                calls=calls,
+                drafted=drafted,
+                accepted=accepted,
+            )
+
+    def _guesses(self, drafter: Drafter | None, tokens: list[int], left: int) -> list[int]:
+        """Guesses for the tokens after these, as many as the next call and the answer have room."""
+        if drafter is None:
+            return []
+        _, _, stop = self._engine.step(self.position, left)
+        room = stop - self.position - 1
+        return guesses(drafter, tokens, most=room, vocabulary=self._engine.vocabulary)
+
+    def _next_tokens(
+        self, token_ids: Sequence[int], guessed: list[int], draw: Callable, clock: Clock
     ) -> Generator[str, None, list[int]]:
-        """Append tokens, with an empty piece after each call; the token that comes after them, and
-        those after guesses that came true, which are appended, too."""
-        calls = self._forward(token_ids, guessed)
-        while (call := timed(partial(next, calls, None))) is not None:
+        """Append tokens, with an empty piece after each call, for which the clock stands still.
+
+        Returns the token that comes after them, and those after guesses that came true, which are
+        appended, too.
+        """
+        for call in self._forward(token_ids, guessed):
             last = call
-            yield ""
-        outputs = timed(lambda: self._after(*last))[-1 - len(guessed) :]
-        drawn = timed(lambda: draw_guessed(outputs, guessed, draw))
+            with clock.stopped():
+                yield ""
+        outputs = self._after(last)[-1 - len(guessed) :]
+        drawn = draw_guessed(outputs, guessed, draw)
         del self._tokens[self.position - len(guessed) + len(drawn) - 1 :]
         return drawn
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.runtime.answer import Result, common_prefix
-from ane_book.runtime.sampling import Drawn
+from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.text.chat import Messages
 
 __all__ = ["Ask", "Finished", "Piece", "Slot", "Started", "Token", "answers"]
@@ -128,7 +128,7 @@ def answers(slot: Slot, ask: Ask) -> Iterator[Started | Piece | Finished | None]
             yield Finished(index, stream.result, kept, tokens(session, rest))
 
 
-def tokens(session: Session, drawn: Sequence[Drawn]) -> list[Token]:
+def tokens(session: Session, drawn: Sequence[TokenLogprobs]) -> list[Token]:
     """What was drawn, as text."""
     ids = [i for each in drawn for i in (each.token, *each.likeliest)]
     words = iter(session.words(ids) if ids else [])

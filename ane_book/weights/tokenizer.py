@@ -9,6 +9,7 @@ References: Sennrich et al. 2016 (arXiv 1508.07909); llama.cpp's src/llama-vocab
 the regular expressions are those in the tokenizer.json of Qwen2, Llama 3, GPT-4o and HunYuan.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
@@ -51,7 +52,7 @@ HUNYUAN = (  # one after another: digits, Chinese and Japanese, then the rest
 CONTROL, USER_DEFINED = 3, 4  # llama.cpp's token types that are matched in the text as a whole
 
 
-def _split(*patterns: str) -> pre_tokenizers.PreTokenizer:
+def _split(patterns: Sequence[str]) -> pre_tokenizers.PreTokenizer:
     """Words by regular expressions in turn, then bytes to the 256 printable stand-ins."""
     words = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
     return pre_tokenizers.Sequence([*words, _bytes(use_regex=False)])
@@ -67,10 +68,10 @@ CUTS = {
     "default": _bytes(),
     "gpt-2": _bytes(),
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _bytes()]),
-    "qwen2": _split(QWEN2),
-    "llama-bpe": _split(LLAMA3),
-    "gpt-4o": _split(GPT4O),  # Phi-4-mini
-    "hunyuan-dense": _split(*HUNYUAN),
+    "qwen2": _split([QWEN2]),
+    "llama-bpe": _split([LLAMA3]),
+    "gpt-4o": _split([GPT4O]),  # Phi-4-mini
+    "hunyuan-dense": _split(HUNYUAN),
 }
 
 

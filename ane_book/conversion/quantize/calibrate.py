@@ -105,7 +105,7 @@ class Calibration(GoldenPass):
         splits = (self.config.vocab_size,)
         state = decoder.head_weights(self.config, splits, self.read)
         head = loaded(partial(decoder.Head, self.config, splits), state).requires_grad_(False)
-        draw, variance = torch.Generator().manual_seed(0), torch.zeros(*splits)
+        draw, variance = torch.Generator().manual_seed(0), torch.zeros(splits)
 
         def loss(x: Tensor) -> Tensor:
             logits = head(x)[0][0, :, 0].T  # (T, V)

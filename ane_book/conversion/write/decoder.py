@@ -59,7 +59,7 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
                 cos: torch.zeros(1, 1, T, D),
                 sin: torch.zeros(1, 1, T, D),
                 mask: torch.zeros(1, 1, rows, tier.context + T),
-                **{n: torch.zeros(1, *shape) for n, shape in kept.items()},
+                **{n: torch.zeros((1, *shape)) for n, shape in kept.items()},
                 **(handed if kind != kinds[0] else {}),
             }
             outputs = ["hidden_out", *(f"new_{n}" for n in kept), *(f"{n}_out" for n in handed)]

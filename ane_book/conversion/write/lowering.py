@@ -69,15 +69,21 @@ def lower(
     small model's time. A class of the caller's may change under its name, in a notebook say.
     """
     module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
-    asked = module, inputs, list(outputs), norm_epsilon, output_dtype
+    asked = {
+        "module": module,
+        "inputs": inputs,
+        "outputs": list(outputs),
+        "norm_epsilon": norm_epsilon,
+        "output_dtype": output_dtype,
+    }
     if not type(module).__module__.startswith("ane_book."):
-        return _lower(*asked)
+        return _lower(**asked)
     _Structure(key := io.BytesIO()).dump(asked)
     digest = hashlib.sha256(key.getvalue()).digest()
     if digest not in _lowered:
         if len(_lowered) >= KEPT:
             _lowered.pop(next(iter(_lowered)))  # the first that came
-        _lowered[digest] = _lower(*asked)
+        _lowered[digest] = _lower(**asked)
     return _lowered[digest]
 
 

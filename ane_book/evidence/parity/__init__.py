@@ -107,10 +107,17 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
     fault = _host_fault(bundle) or _program_fault(bundle, weights, golden, stages)
     known = weights is not None
     exact = known or bundle.recipe.is_plain
+    measured = {"stages": stages, "exact": exact, "source": known}
     if fault is None:
-        return Parity(True, _passed(stages, exact), stages, exact, known)
-    own = fault.package, fault.function, fault.first
-    return Parity(False, fault.reason, stages, exact, known, *own)
+        return Parity(passed=True, reason=_passed(stages, exact), **measured)
+    return Parity(
+        passed=False,
+        reason=fault.reason,
+        **measured,
+        package=fault.package,
+        function=fault.function,
+        first=fault.first,
+    )
 
 
 def _host_fault(bundle: Bundle) -> _Fault | None:

@@ -10,6 +10,7 @@ Letters: C hidden size, E experts, L layers, T tokens of a call.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
 from ane_book.bundle import Bundle
@@ -80,15 +81,17 @@ def _speak(
 
 def _trunk(part: Part, run: Run, precision: str, golden: dict) -> Stage:
     """What a trunk gives to the experts behind it, or at the end."""
-    layer, own = part.layers[0], (part.package, run.function, precision)
+    layer = part.layers[0]
+    judge = partial(judged, name=part.package, function=run.function, precision=precision)
     if "gates" not in part.functions[run.function].outputs:
         last = "logits" if "logits" in run.calls[0] else "hidden"
         expected = golden["hidden"][-1] if last == "hidden" else golden["logits"]
         found = run.result(last)
-        return judged(*own, found, expected[:, : found.shape[1]])
+        return judge(found=found, expected=expected[:, : found.shape[1]])
     x, gates = run.result("x"), run.result("gates")
     n = x.shape[1]
-    stage, expected = judged(*own, x, golden["x"][layer][:, :n]), golden["gates"][layer][:, :n]
+    stage = judge(found=x, expected=golden["x"][layer][:, :n])
+    expected = golden["gates"][layer][:, :n]
     same = float(((gates != 0) == (expected != 0)).all(axis=0).mean())
     if precision == "fp32":  # gates are at most 1, and all 0 for a token that takes no expert
         apart = float(np.abs(gates - expected).max())
@@ -112,8 +115,8 @@ def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) ->
         said = load_part(bundle, backend, part)[name].predict({"x": x, "gate": gate})["y"]
         expected = golden["experts"][layer, part.expert][:, None]
         which = f"{part.package} {part.expert}" if one else part.package
-        own = which, name, precision
-        stage = judged(*own, said[0, :, 0, :1], expected)
+        found = said[0, :, 0, :1]
+        stage = judged(which, name, precision, found=found, expected=expected)
         stages.append(replace(stage, error=stage.max_abs / loudest))
     return max(stages, key=_error)
 

@@ -127,11 +127,13 @@ def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> It
     for function, hidden in given.items():
         found = head.run(hidden)[-len(golden["argmax"]) :]
         expected = golden["argmax"][-len(found) :]
-        own = ("whole", "prefill") if function == "whole" else (name, function)
-        if isinstance(found, list):  # token ids
-            stage = Stage(*own, precision)
-        else:
-            stage = judged(*own, precision, found[-1:].T, golden["logits"][:, None])
+        whole = function == "whole"
+        stage = Stage("whole" if whole else name, "prefill" if whole else function, precision)
+        if not isinstance(found, list):  # logits, and not token ids
+            logits = golden["logits"][:, None]
+            stage = judged(
+                stage.name, stage.function, precision, found=found[-1:].T, expected=logits
+            )
             found = found.argmax(axis=1)
         agreement = float((np.asarray(found) == expected).mean())
         yield replace(stage, agreement=agreement, tokens=len(expected))

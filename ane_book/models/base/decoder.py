@@ -154,9 +154,10 @@ class Decoder(nn.Module):
         count = len(self.inputs)
         given = dict(zip(self.inputs, rest[:count], strict=True))
         kept = [whole.split(1) for whole in rest[count:]]  # keys, values, tails
-        hidden, carried, new = self.first(hidden), (), []
+        hidden, carried, new = self.first(hidden), [], []
         for layer, feeds, *own in zip(self.layers, self.feeds, *kept, strict=True):
-            hidden, *made = layer(hidden, *(given[name] for name in feeds), *own, *carried)
+            of_host = [given[name] for name in feeds]
+            hidden, *made = layer(hidden, *of_host, *own, *carried)
             new.append(made[: len(kept)])
             carried = made[len(kept) :]
         (logits,) = self.head(hidden)

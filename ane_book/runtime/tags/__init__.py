@@ -127,7 +127,7 @@ class Tagger(Encoder):
         for text in blocks(map(_checked, parts)):
             plain = ESCAPED.sub("\N{REPLACEMENT CHARACTER}", text)
             check_text(plain, "the text", place)
-            found = np.array(self._words.locate(plain), np.int64).reshape(-1, 3)
+            found = np.array(self._tokenizer.locate(plain), np.int64).reshape(-1, 3)
             waiting.read(text, found[:, 1:] + place)
             place += len(text)
             yield found[:, 0]

@@ -58,10 +58,15 @@ def op(name: str | None = None, *, static: tuple[str, ...] = ()) -> Callable:
             raise ValueError(
                 f"op {mil_name} needs {needed}, not as package/validation/signatures.py says"
             )
-        known = frozenset(static), frozenset(parameters)
         words = {k: p.annotation for k, p in parameters.items()}
         choices = {k: get_args(w) for k, w in words.items() if get_origin(w) is Literal}
-        OPS[mil_name] = Op(mil_name, function, *known, choices)
+        OPS[mil_name] = Op(
+            mil_name,
+            function,
+            static=frozenset(static),
+            parameters=frozenset(parameters),
+            choices=choices,
+        )
         return function
 
     return register

@@ -290,7 +290,6 @@ def resample(
     "nearest" first brings points into the image, then rounds halves to even, as torch's
     grid_sample does, which converts to this op.
     """
-    padding = (padding_mode, padding_value)
     where = coordinates.double()
     column = _pixels(where[..., 0], x.shape[-1], coordinates_mode, align_corners)
     row = _pixels(where[..., 1], x.shape[-2], coordinates_mode, align_corners)
@@ -298,14 +297,15 @@ def resample(
         if padding_mode != "constant":
             row = _inside(row, x.shape[-2], padding_mode)
             column = _inside(column, x.shape[-1], padding_mode)
-        return _fetch(x, row.round(), column.round(), *padding)
+        return _fetch(x, row.round(), column.round(), padding_mode, padding_value)
     top, left = row.floor(), column.floor()
     down, right = (row - top).unsqueeze(1), (column - left).unsqueeze(1)
     y = 0
     for dy, vertical in ((0, 1 - down), (1, down)):
         for dx, horizontal in ((0, 1 - right), (1, right)):
             weight = (vertical * horizontal).float()
-            y = y + weight * _fetch(x.float(), top + dy, left + dx, *padding)
+            pixels = _fetch(x.float(), top + dy, left + dx, padding_mode, padding_value)
+            y = y + weight * pixels
     return y.to(x.dtype)
 
 

@@ -96,16 +96,18 @@ def lstm(
     count: for packed sequences coremltools writes as many as there are steps.
     """
     named = (recurrent_activation, cell_activation, activation)
-    settings = [_ACTIVATIONS[name.lower()] for name in named], clip
+    functions = [_ACTIVATIONS[name.lower()] for name in named]
     batch, ways = x.shape[1], 2 if direction == "bidirectional" else 1
     h0, c0 = (state[:batch].chunk(ways, -1) for state in (initial_h, initial_c))
     gates = _project(x, weight_ih, bias)
     gates = gates.flip(0) if direction == "reverse" else gates
-    sequence, c = _lstm_pass(gates, h0[0], c0[0], weight_hh, peephole, *settings)
+    sequence, c = _lstm_pass(gates, h0[0], c0[0], weight_hh, peephole, functions, clip)
     h = sequence[-1]
     if ways == 2:
         gates = _project(x, weight_ih_back, bias_back).flip(0)
-        back, c_back = _lstm_pass(gates, h0[1], c0[1], weight_hh_back, peephole_back, *settings)
+        back, c_back = _lstm_pass(
+            gates, h0[1], c0[1], weight_hh_back, peephole_back, functions, clip
+        )
         h, c = torch.cat([h, back[-1]], -1), torch.cat([c, c_back], -1)
         sequence = torch.cat([sequence, back.flip(0)], -1)
     outputs = sequence if output_sequence else h[None]

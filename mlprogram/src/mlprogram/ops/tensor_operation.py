@@ -265,8 +265,14 @@ def non_maximum_suppression(
     out_indices = torch.full((batch, max_boxes), -1, dtype=torch.int32)
     counts = torch.zeros(batch, dtype=torch.int32)
     for i in range(batch):
-        settings = (iou_threshold, score_threshold, max_boxes, per_class_suppression)
-        kept = kept_boxes(boxes[i].float(), scores[i].float(), *settings)
+        kept = kept_boxes(
+            boxes[i].float(),
+            scores[i].float(),
+            iou_threshold,
+            score_threshold,
+            max_boxes,
+            per_class_suppression,
+        )
         counts[i] = n = len(kept)
         out_boxes[i, :n], out_scores[i, :n] = boxes[i, kept], scores[i, kept]
         out_indices[i, :n] = torch.tensor(kept, dtype=torch.int32)

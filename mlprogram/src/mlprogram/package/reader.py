@@ -6,6 +6,7 @@ comes out are small records that the executor compiles and that `mlprogram inspe
 Format: `mlmodel/format/Model.proto` and `MIL.proto` of apple/coremltools.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -107,10 +108,12 @@ class Package:
             return Constant(type_, lambda: decode(value.immediateValue, type_, where))
         file, offset = value.blobFileValue.fileName, value.blobFileValue.offset
         blob = self._blob(file, where)
-        place = (offset, type_.dtype, type_.shape)
-        size = stored_bytes(type_.dtype, type_.shape)
         return Constant(
-            type_, lambda: blob.read(*place), (file, offset), size, lambda: blob.packed(*place)
+            type_,
+            lambda: blob.read(offset, type_.dtype, type_.shape),
+            (file, offset),
+            stored_bytes(type_.dtype, type_.shape),
+            lambda: blob.packed(offset, type_.dtype, type_.shape),
         )
 
     def _blob(self, name: str, where: str) -> BlobFile:
@@ -150,5 +153,4 @@ def read_programs(path: str | Path | Container) -> list[Package]:
     programs = [part for part in container.spec.pipeline.models if part.HasField("mlProgram")]
     if not programs:
         raise refuse(kind, container.path)
-    where = container.path, container.folder, container.base
-    return [Package(Container(*where, part)) for part in programs]
+    return [Package(replace(container, spec=part)) for part in programs]

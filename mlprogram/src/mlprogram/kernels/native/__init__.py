@@ -148,11 +148,18 @@ class Weight:
         half_weights = table is not None and table.dtype == torch.float16
         table = None if table is None else table.float().contiguous()
         self._keep = (data.contiguous(), table, bias)  # the struct has only their addresses
-        pointers = [None if t is None else t.data_ptr() for t in self._keep]
-        group = self.rows // len(table) if data.dtype == torch.uint8 else 1
-        half = dtype == torch.float16
-        sizes = (self.rows, self.columns, group, KINDS[data.dtype])
-        self._matrix = _Matrix(*pointers, *sizes, half, half_weights)
+        stored, of_table, of_bias = (None if t is None else t.data_ptr() for t in self._keep)
+        self._matrix = _Matrix(
+            weight=stored,
+            table=of_table,
+            bias=of_bias,
+            rows=self.rows,
+            columns=self.columns,
+            group=self.rows // len(table) if data.dtype == torch.uint8 else 1,
+            kind=KINDS[data.dtype],
+            half_activations=dtype == torch.float16,
+            half_weights=half_weights,
+        )
         self._address = ctypes.addressof(self._matrix)
         self._matvec, self._matmat = kernel("matvec"), kernel("matmat")
         self._expand = kernel("expand")

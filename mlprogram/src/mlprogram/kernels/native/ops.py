@@ -102,8 +102,8 @@ def layer_norm(
 
     def run(x: Tensor) -> Tensor:
         y = torch.empty(shape, dtype=dtype)
-        pointers = [None if t is None else t.data_ptr() for t in factors]
-        function(x.data_ptr(), y.data_ptr(), *pointers, outer, size, inner, epsilon, half)
+        scale, shift = (None if t is None else t.data_ptr() for t in factors)
+        function(x.data_ptr(), y.data_ptr(), scale, shift, outer, size, inner, epsilon, half)
         return y
 
     return run
@@ -126,13 +126,15 @@ def rms_norm(
     function, half = kernel("rms_norm"), dtype == torch.float16
     factors = None if weight is None else weight.float().contiguous()
     size, inner = shape[axis], prod(shape[axis + 1 :])
-    more = (size, inner, added, epsilon, half, rounding)
 
     def run(x: Tensor) -> Tensor:
         y = torch.empty(x.shape, dtype=dtype)
         pointer = None if factors is None else factors.data_ptr()
         outer = x.numel() // (size * inner)
-        function(x.data_ptr(), y.data_ptr(), pointer, outer, *more, threads())
+        function(
+            x.data_ptr(), y.data_ptr(), pointer, outer, size, inner, added, epsilon, half, rounding,
+            threads(),
+        )  # fmt: skip
         return y
 
     return run
@@ -144,8 +146,9 @@ def gated(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
 
     def run(gate: Tensor, x: Tensor) -> Tensor:
         y = torch.empty(gate.shape, dtype=dtype)
-        pointers = gate.data_ptr(), x.data_ptr(), y.data_ptr()
-        function(*pointers, gate.numel(), half, threads())
+        function(
+            gate.data_ptr(), x.data_ptr(), y.data_ptr(), gate.numel(), half, threads()
+        )
         return y
 
     return run
@@ -162,9 +165,11 @@ def rotary(
 
     def run(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         y = torch.empty(x.shape, dtype=dtype)
-        pointers = x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr()
         length = x.shape[-1] // 2 if axis == -1 else x.shape[-2] // 2 * x.shape[-1]
-        function(*pointers, x.numel(), cos.numel(), length, negated, half, threads())
+        function(
+            x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr(), x.numel(), cos.numel(),
+            length, negated, half, threads(),
+        )  # fmt: skip
         return y
 
     return run
@@ -207,11 +212,14 @@ def batch_matmul(
     function, half = kernel("batch_matmul"), dtype == torch.float16
     *batch, rows, depth = x_shape
     columns = y_shape[-2] if transpose_y else y_shape[-1]
-    sizes = (prod(batch), rows, columns, depth, transpose_y, half)
+    count = prod(batch)
 
     def run(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty((*batch, rows, columns), dtype=dtype)
-        function(x.data_ptr(), y.data_ptr(), out.data_ptr(), *sizes)
+        function(
+            x.data_ptr(), y.data_ptr(), out.data_ptr(), count, rows, columns, depth, transpose_y,
+            half,
+        )  # fmt: skip
         return out
 
     return run
