@@ -60,11 +60,11 @@ class Pipeline:
         self.bundle = opened(bundle, "text-generation", force)
         self.backend = choose_backend(backend, precision)
         self.head_turn = RLock()  # of whoever is in the head, which sessions share
-        self._how = precision, backend, machines
+        self._how = {"precision": precision, "backend": backend, "most": machines}
         self._numbers, self._ended, self._turn = count(), deque(), RLock()
         self._stages: Stages | None = None
         self._generation, self._closed = 0, False
-        self._stages = place(self.bundle, *self._how)
+        self._stages = place(self.bundle, **self._how)
 
     def __enter__(self) -> "Pipeline":
         return self
@@ -146,7 +146,7 @@ class Pipeline:
                 raise MachineLost("the pipeline has been closed")
             if generation == self._generation:
                 self._end()
-                self._stages = place(self.bundle, *self._how)
+                self._stages = place(self.bundle, **self._how)
                 self._generation += 1
 
 
