@@ -23,7 +23,7 @@ def progress_bar() -> Iterator[Callable[[str, int, int | None], None]]:
     total: None where nobody knows.
     """
     if not sys.stderr.isatty():
-        yield _Lines()
+        yield _LogLines()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -44,7 +44,7 @@ def progress_bar() -> Iterator[Callable[[str, int, int | None], None]]:
         yield draw
 
 
-class _Lines:
+class _LogLines:
     """Progress for a log: the last step, and one line at most every few seconds before it."""
 
     PAUSE = 5.0  # seconds

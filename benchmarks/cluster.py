@@ -15,7 +15,7 @@ import time
 from _common import bundle, record
 from ane_book.cluster.connection import joined
 from ane_book.cluster.layout import crossing
-from ane_book.cluster.pipeline import Pipeline
+from ane_book.cluster.pipeline import ClusterPipeline
 from ane_book.runtime import Session
 import torch
 
@@ -49,7 +49,7 @@ def run(sessions: list[Session]) -> tuple[float, float]:
 
 def measure(made, nodes: int) -> dict:
     """One session alone, one on the nodes, and as many as there are nodes."""
-    with joined(f"local:{nodes}"), Pipeline(made) as line:
+    with joined(f"local:{nodes}"), ClusterPipeline(made) as line:
         groups = {"alone": [Session(made)], "one": [line.session()], "all": line.sessions()}
         for session in (session for group in groups.values() for session in group):
             session.prefill(list(range(PROMPT)))

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import time
 
 from _common import bundle, record, reference_model
-from ane_book.evidence import roofs
+from ane_book.evidence import roofline
 from ane_book.runtime import Session
 import numpy as np
 import torch
@@ -122,7 +122,7 @@ def main() -> None:
             for _ in range(ROUNDS):
                 for name, runner in runners.items():
                     rates[name].append(measure(runner))
-        read = roofs.measure().bandwidth_bytes_s / 1e9
+        read = roofline.measure().bandwidth_bytes_s / 1e9
     medians = {n: [float(median(v)) for v in np.array(r).T] for n, r in rates.items()}
     report(medians, {name: runner.bytes for name, runner in runners.items()}, read)
 

@@ -13,14 +13,14 @@ import sys
 from _command import ane_book, chatty_copy
 from _patience import HANGING, Guard
 from ane_book.cli.chat import Conversation
-from ane_book.cli.saved import Message, Saved, read_conversation, write_conversation
+from ane_book.cli.conversation import Saved, SavedMessage, read_conversation, write_conversation
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 import pytest
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="terminals and modes are POSIX's")
 
-TURNS = [Message(role="user", content="a"), Message(role="assistant", content="b\x1b")]
+TURNS = [SavedMessage(role="user", content="a"), SavedMessage(role="assistant", content="b\x1b")]
 SAVED = Saved(model="m", system="s", messages=TURNS)
 
 

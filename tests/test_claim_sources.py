@@ -44,14 +44,14 @@ def test_the_two_files_of_claims_share_no_name():
     ],
 )
 def test_files_threads_and_addresses_find_theirs(name, known, url):
-    source = sources.of(claims.Evidence(name, "so"))
+    source = sources.of(claims.Citation(name, "so"))
     assert (source.name, source.url) == (known, url)
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing#1", "chrishayuk/larql#1", "https://example.org/"])
 def test_a_stranger_is_told(name):
     with pytest.raises(InvalidInput, match=r"sources.toml does not say who this is"):
-        sources.of(claims.Evidence(name, "so"))
+        sources.of(claims.Citation(name, "so"))
 
 
 def test_a_claim_on_one_chip_by_one_source_is_on_a_chip_of_that_source():
@@ -79,8 +79,8 @@ def test_sides_are_counted_once_a_claim():
     ],
 )
 def test_what_parts_two_sides(monkeypatch, support, against, said):
-    both = [(claims.Evidence(*side),) for side in (support, against)]
-    monkeypatch.setattr(sources, "of", lambda one: sources.Source(one.name, "a source"))
+    both = [(claims.Citation(*side),) for side in (support, against)]
+    monkeypatch.setattr(sources, "of", lambda one: sources.ClaimSource(one.name, "a source"))
     assert said in sources.parted(claims.Claim("c", "so", "conflicting", *both))
 
 

@@ -15,9 +15,9 @@ from _long import long_but
 from _tiny import TINY
 import ane_book
 from ane_book.bundle import Bundle, Recipe
-from ane_book.conversion.place.journal import Journal
 from ane_book.conversion.plan import plan
 from ane_book.conversion.plan.shards import head_splits, layer_ranges
+from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write import lowering
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage

@@ -16,7 +16,7 @@ from _encoders import tiny_bert, write_encoder
 from _taggers import tiny_tagger, write_tagger
 from _tiny import tiny_model, write_checkpoint
 import ane_book
-from ane_book.conversion.place import key
+from ane_book.conversion.target import key
 import pytest
 import torch
 
@@ -67,7 +67,7 @@ def test_bytes_change_only_with_the_converters_number(case, tmp_path):
     if record["with"] != key.code_key():
         pytest.skip(f"the bytes are known with {record['with']}")
     assert digest(case, tmp_path) == record["sha256"][case], (
-        "conversion writes other bytes than it did: raise CONVERTER in ane_book/conversion/place/"
+        "conversion writes other bytes than it did: raise CONVERTER in ane_book/conversion/target/"
         "key.py, or readers keep the bundles of before, and run `python tests/test_converted.py`"
     )
 
@@ -89,6 +89,6 @@ if __name__ == "__main__":
             digests[each] = digest(each, Path(new))
     former = json.loads(RECORD.read_text()) if RECORD.exists() else {"with": None}
     if former["with"] == key.code_key() and former["sha256"] != digests:
-        sys.exit("raise CONVERTER in ane_book/conversion/place/key.py first")
+        sys.exit("raise CONVERTER in ane_book/conversion/target/key.py first")
     whole = {"converter": key.CONVERTER, "with": key.code_key(), "sha256": digests}
     RECORD.write_text(json.dumps(whole, indent=1) + "\n")

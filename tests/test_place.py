@@ -16,7 +16,7 @@ from _command import refused
 from _patience import HANGING
 import ane_book
 from ane_book.bundle import Bundle, cache
-from ane_book.conversion.place import exchange
+from ane_book.conversion.target import exchange
 from ane_book.errors import InvalidBundle, InvalidInput
 import pytest
 

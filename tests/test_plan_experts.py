@@ -8,7 +8,7 @@ from _long import long_but
 from _taggers import SIZES, tiny_tagger
 import ane_book
 from ane_book.conversion.plan import Plan, find_config, plan
-from ane_book.conversion.plan.choices import MOST, crossing, woken
+from ane_book.conversion.plan.expert_choices import MOST, crossing, woken
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
 from ane_book.models.privacy_filter import PrivacyFilter

@@ -5,7 +5,7 @@ import sys
 from _taggers import SIZES, tiny_tagger
 from ane_book.conversion.write.lowering import lower
 from ane_book.host import text_mask
-from ane_book.models.base.architecture import Tensor
+from ane_book.models.base.architecture import TensorSpec
 from ane_book.models.base.decoder import block_weights
 from ane_book.models.base.experts import DEEPEST, Experts, layers
 from ane_book.models.base.experts.layers import TopGates, chosen
@@ -71,7 +71,7 @@ def test_a_deliberate_error_is_seen(monkeypatch, error):
         "top 3 of 4": (layers, "chosen", lambda scores, k: chosen(scores, k - 1)),
         "gates by 4 once": (TopGates, "forward", lambda self, x: gates(self, x) / self.k),
         "band of 6": (sys.modules[__name__], "text_mask", lambda n, t, w: mask(n, t, w + 1)),
-        "rope by halves": (Tensor, "rows", lambda self, array: array),
+        "rope by halves": (TensorSpec, "rows", lambda self, array: array),
     }
     model = tiny_tagger("usual")
     ids = some_ids(model, 60)

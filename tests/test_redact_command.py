@@ -220,7 +220,7 @@ class TestStreams:
 
     def test_a_long_text_tells_how_far_it_is(self, tagger, tmp_path, monkeypatch, capsys):
         """A file of how much; of a pipe nobody knows."""
-        monkeypatch.setattr(progress._Lines, "PAUSE", 0.0)
+        monkeypatch.setattr(progress._LogLines, "PAUSE", 0.0)
         tagging, data = Tagger(tagger("odd")[1]), b"some words in a log\n" * 60
         ours, theirs = os.pipe()
         os.write(theirs, data)

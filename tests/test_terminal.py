@@ -15,7 +15,7 @@ from _command import COMMAND, ane_book, chatty_copy, refused, start
 from _long import long_but
 from _patience import HANGING, Guard
 import ane_book as library
-from ane_book.cli.saved import read_conversation
+from ane_book.cli.conversation import read_conversation
 from ane_book.runtime import Session
 from mlprogram.terminal import _refuse
 import pytest

@@ -16,7 +16,7 @@ from ane_book.models import find, read_config
 from ane_book.models.base.compressed import CarriedRouter, CompressedAttention
 from ane_book.models.base.decoder import Decoder
 from ane_book.runtime import Session
-from ane_book.runtime.steps import held_shape, kept_shapes
+from ane_book.runtime.shards import held_shape, kept_shapes
 from ane_book.weights import open_source
 from ane_book.weights.random import RandomSource
 import numpy as np

@@ -12,21 +12,21 @@ engine or a server says of itself stands beside it, and is not mixed with it.
 Taught in the chapter "Serving".
 """
 
-from ane_book.bench.answer import Answer
+from ane_book.bench.answer import TimedAnswer
 from ane_book.bench.client import Server
 from ane_book.bench.local import InProcess, cold_start
 from ane_book.bench.measure import Asked, measure
 from ane_book.bench.prompts import PROMPTS, Prompt
-from ane_book.bench.report import Report
+from ane_book.bench.report import BenchReport
 
 __all__ = [
     "PROMPTS",
-    "Answer",
     "Asked",
+    "BenchReport",
     "InProcess",
     "Prompt",
-    "Report",
     "Server",
+    "TimedAnswer",
     "cold_start",
     "measure",
 ]

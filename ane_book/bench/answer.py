@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 import time
 
-__all__ = ["Answer", "timed"]
+__all__ = ["TimedAnswer", "timed"]
 
 
 @dataclass(frozen=True)
-class Answer:
+class TimedAnswer:
     """What came of one prompt, and when.
 
     prompt_tokens, tokens: None where nobody counted them. cached: tokens of the prompt that were

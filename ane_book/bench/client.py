@@ -19,7 +19,7 @@ import ssl
 from threading import Timer
 from urllib.parse import urlsplit
 
-from ane_book.bench.answer import Answer, timed
+from ane_book.bench.answer import TimedAnswer, timed
 from ane_book.bench.prompts import Prompt
 from ane_book.errors import InvalidInput, ServerError
 
@@ -64,7 +64,7 @@ class Server:
         self.model = model or self._only_model()
         self.name = f"{self.model} at {parts.netloc}"
 
-    def ask(self, prompt: Prompt, mark: int, max_tokens: int, sampling: dict) -> Answer:
+    def ask(self, prompt: Prompt, mark: int, max_tokens: int, sampling: dict) -> TimedAnswer:
         """The answer to a prompt, streamed; raises ServerError."""
         body = {
             "model": self.model,
@@ -84,7 +84,7 @@ class Server:
         if tokens is None:
             tokens = pieces or None
         prompt_tokens, cached = told.tokens("prompt_tokens"), told.cached()
-        return Answer(text, prompt_tokens, tokens, first, total, pieces, cached, told.rates())
+        return TimedAnswer(text, prompt_tokens, tokens, first, total, pieces, cached, told.rates())
 
     def _only_model(self) -> str:
         with self._answer("GET", "/models") as response:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from ane_book.bench.answer import Answer, timed
+from ane_book.bench.answer import TimedAnswer, timed
 from ane_book.bench.prompts import PROMPTS, Prompt
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
@@ -24,7 +24,7 @@ class InProcess:
         precision = getattr(backend, "precision", None) or getattr(backend, "compute_units", "")
         self.name = f"{session.bundle.manifest.name}, {backend.name} {precision}".strip()
 
-    def ask(self, prompt: Prompt, mark: int, max_tokens: int, sampling: dict) -> Answer:
+    def ask(self, prompt: Prompt, mark: int, max_tokens: int, sampling: dict) -> TimedAnswer:
         """The answer to a prompt; raises PromptTooLong or InvalidInput."""
         asked = prompt.messages(mark)
         if self.session.bundle.manifest.tokenizer.chat_template is None:
@@ -35,7 +35,7 @@ class InProcess:
         result = stream.result
         rates = {"prefill": result.prefill_tps, "decode": result.decode_tps}
         own = {name: rate for name, rate in rates.items() if rate is not None}
-        return Answer(text, result.prompt_tokens, len(result.token_ids), *times, own=own)
+        return TimedAnswer(text, result.prompt_tokens, len(result.token_ids), *times, own=own)
 
 
 def cold_start(bundle: Path, options: list[str], timeout: float = 600) -> float:

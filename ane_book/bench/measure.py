@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ane_book.bench.answer import Answer
+from ane_book.bench.answer import TimedAnswer
 from ane_book.bench.prompts import PROMPTS, Prompt
-from ane_book.bench.report import Report, Subject
+from ane_book.bench.report import BenchReport, BenchSubject
 from ane_book.errors import InvalidInput
 
 __all__ = ["Asked", "measure"]
@@ -21,7 +21,7 @@ class Asked(Protocol):
     name: str
     where: str
 
-    def ask(self, prompt: Prompt, mark: int, max_tokens: int, sampling: dict) -> Answer: ...
+    def ask(self, prompt: Prompt, mark: int, max_tokens: int, sampling: dict) -> TimedAnswer: ...
 
 
 def measure(
@@ -32,7 +32,7 @@ def measure(
     max_tokens: int | None = None,
     progress: Progress = lambda *_: None,
     **sampling,
-) -> Report:
+) -> BenchReport:
     """Ask all of them, after an answer each to warm up.
 
     repeats: answers to every prompt. mark: where the numbers that the prompts begin with start; a
@@ -45,7 +45,7 @@ def measure(
     if len({one.name for one in asked}) < len(asked) or not asked:
         raise InvalidInput(f"to be told apart: {', '.join(one.name for one in asked) or 'nobody'}")
     sampling = {"temperature": 0.0} | sampling
-    subjects = [Subject(one.name, one.where, {p.name: [] for p in prompts}) for one in asked]
+    subjects = [BenchSubject(one.name, one.where, {p.name: [] for p in prompts}) for one in asked]
     for one in asked:
         progress(f"{one.name}: warming up", 0, None)
         one.ask(prompts[0], mark % MARKS, 2, sampling)
@@ -59,4 +59,4 @@ def measure(
                 subject.answers[prompt.name].append(answer)
                 done += 1
     progress("asked", total, total)
-    return Report(subjects, repeats, sampling)
+    return BenchReport(subjects, repeats, sampling)

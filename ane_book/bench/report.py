@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ane_book import device
-from ane_book.bench.answer import Answer
+from ane_book.bench.answer import TimedAnswer
 
-__all__ = ["Report", "Subject"]
+__all__ = ["BenchReport", "BenchSubject"]
 
 FORMAT = "ane-book bench 1"
 NARROW = 75  # columns of a terminal, below which headings are short
 LEFT_OUT = ("1st ms",)  # of a narrow terminal: the latency is more
 
 #: Columns of the table: heading, its short form, what it shows.
-COLUMNS: tuple[tuple[str, str, Callable[[Answer], float | None]], ...] = (
+COLUMNS: tuple[tuple[str, str, Callable[[TimedAnswer], float | None]], ...] = (
     ("Input", "in", lambda answer: answer.prompt_tokens),
     ("Output", "out", lambda answer: answer.tokens),
     ("Prefill(t/s)", "pre/s", lambda answer: answer.prefill_tps),
@@ -26,7 +26,7 @@ RATES = ("prefill_tps", "decode_tps")
 
 
 @dataclass
-class Subject:
+class BenchSubject:
     """One that was asked, with its answers to each prompt; all figures are medians of these.
 
     start: seconds of a fresh process for one token; None where it was not measured.
@@ -34,11 +34,11 @@ class Subject:
 
     name: str
     where: str
-    answers: dict[str, list[Answer]]
+    answers: dict[str, list[TimedAnswer]]
     start: float | None = None
 
     @property
-    def everything(self) -> list[Answer]:
+    def everything(self) -> list[TimedAnswer]:
         return [answer for answers in self.answers.values() for answer in answers]
 
     def average(self, rate: str) -> float | None:
@@ -73,17 +73,17 @@ class Subject:
 
 
 @dataclass
-class Report:
+class BenchReport:
     """All that was asked; the first one is what the others are compared with."""
 
-    subjects: list[Subject]
+    subjects: list[BenchSubject]
     repeats: int
     sampling: dict
     machine: dict[str, str] = field(
         default_factory=lambda: {"chip": device.chip(), "system": device.system()}
     )
 
-    def ratios(self, other: Subject) -> dict[str, dict[str, float | None]]:
+    def ratios(self, other: BenchSubject) -> dict[str, dict[str, float | None]]:
         """The first one's rates over another's, and the other's latency over the first one's, by
         prompt: more than 1 is in favour of the first. Medians over answers that took turns."""
         found = {}
@@ -135,13 +135,13 @@ def ratio(a: float | None, b: float | None) -> float | None:
     return a / b if a is not None and b else None
 
 
-def _facts(answers: list[Answer]) -> dict:
+def _facts(answers: list[TimedAnswer]) -> dict:
     names = "input_tokens", "output_tokens", "prefill_tps", "decode_tps", "first_ms", "latency_ms"
     shown = zip(names, COLUMNS, strict=True)
     return {name: middle(value(answer) for answer in answers) for name, (_, _, value) in shown}
 
 
-def _table(subject: Subject, columns: int) -> str:
+def _table(subject: BenchSubject, columns: int) -> str:
     narrow = columns < NARROW
     chosen = [column for column in COLUMNS if not (narrow and column[1] in LEFT_OUT)]
     heads = ("Prompt", *(column[narrow] for column in chosen))

@@ -32,7 +32,6 @@ from pathlib import Path
 import re
 import stat
 
-from ane_book.bundle.arrays import map_array, read_arrays
 from ane_book.bundle.evidence import (
     Evidence,
     Level,
@@ -41,6 +40,7 @@ from ane_book.bundle.evidence import (
     write_evidence,
 )
 from ane_book.bundle.manifest import FORMAT, Manifest
+from ane_book.bundle.npy import map_array, read_arrays
 from ane_book.errors import (
     InvalidBundle,
     InvalidInput,

@@ -55,11 +55,11 @@ Figure = bool | int | float | Words | None
 Figures = dict[Words, Figure | list[Figure]]
 
 
-class _Record(BaseModel):
+class _EvidenceRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Level(_Record):
+class Level(_EvidenceRecord):
     """One level: what was found, by what, when and where."""
 
     status: Literal["passed", "failed", "unmeasured"]
@@ -79,7 +79,7 @@ class Level(_Record):
         return self
 
 
-class Evidence(_Record):
+class Evidence(_EvidenceRecord):
     """All four levels of one bundle."""
 
     format: Literal["ane-book evidence 1"] = FORMAT

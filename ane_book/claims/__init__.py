@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 
 from ane_book.errors import InvalidInput
 
-__all__ = ["GRADES", "Claim", "Evidence", "Grade", "find", "load"]
+__all__ = ["GRADES", "Citation", "Claim", "Grade", "find", "load"]
 
 Grade = Literal["apple", "measured", "community", "conflicting"]
 GRADES: tuple[str, ...] = get_args(Grade)
@@ -38,7 +38,7 @@ ADDRESS = re.compile(r"https://\S+")
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Citation:
     """Where something is said, and what."""
 
     source: str
@@ -72,8 +72,8 @@ class Claim:
     id: str
     statement: str
     grade: Grade
-    support: tuple[Evidence, ...]
-    against: tuple[Evidence, ...] = ()
+    support: tuple[Citation, ...]
+    against: tuple[Citation, ...] = ()
     value: float | tuple[float, float] | tuple[str, ...] | None = None
     unit: str = ""
     chip: str = ""
@@ -177,7 +177,7 @@ def _claim(name: str, table: Any, where: str) -> Claim:
     return Claim(name, **given)
 
 
-def _evidence(items: Any, where: str) -> tuple[Evidence, ...]:
+def _evidence(items: Any, where: str) -> tuple[Citation, ...]:
     found = []
     for item in items if isinstance(items, list) else [items]:
         if not isinstance(item, dict) or item.keys() != {"source", "says"}:
@@ -192,7 +192,7 @@ def _evidence(items: Any, where: str) -> tuple[Evidence, ...]:
             )
         if not isinstance(says, str) or not says:
             raise InvalidInput(f"{where}: what does {source!r} say?")
-        found.append(Evidence(source, says))
+        found.append(Citation(source, says))
     return tuple(found)
 
 

@@ -18,11 +18,21 @@ from pathlib import Path
 import re
 import tomllib
 
-from ane_book.claims import Claim, Evidence
+from ane_book.claims import Citation, Claim
 from ane_book.claims import load as load_claims
 from ane_book.errors import InvalidInput
 
-__all__ = ["INSIDE", "PARTED", "THROUGH", "Source", "everything", "load", "of", "parted", "tally"]
+__all__ = [
+    "INSIDE",
+    "PARTED",
+    "THROUGH",
+    "ClaimSource",
+    "everything",
+    "load",
+    "of",
+    "parted",
+    "tally",
+]
 
 INSIDE = Path(__file__).with_name("inside.toml")
 SOURCES = Path(__file__).with_name("sources.toml")
@@ -39,7 +49,7 @@ THROUGH = ("Core ML", "Core AI", "private")
 
 
 @dataclass(frozen=True)
-class Source:
+class ClaimSource:
     """One who says things about the engine.
 
     name: how evidence begins that is theirs, see `sources.toml`. chips: () where none is named.
@@ -62,7 +72,7 @@ class Source:
 
 
 @cache
-def load(path: str | Path = SOURCES) -> Mapping[str, Source]:
+def load(path: str | Path = SOURCES) -> Mapping[str, ClaimSource]:
     """The sources of a file by name, in its order; InvalidInput, with the reason, if it is none."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -73,7 +83,7 @@ def load(path: str | Path = SOURCES) -> Mapping[str, Source]:
     }
 
 
-def of(evidence: Evidence) -> Source:
+def of(evidence: Citation) -> ClaimSource:
     """Whose words these are: a thread's own entry, or its repository's, or an address's."""
     known, name = load(), evidence.name
     thread = name.partition("#")[0] + "#"
@@ -89,9 +99,9 @@ def everything() -> Mapping[str, Claim]:
     return {**load_claims(), **load_claims(INSIDE)}
 
 
-def tally(known: Iterable[Claim]) -> dict[Source, tuple[int, int]]:
+def tally(known: Iterable[Claim]) -> dict[ClaimSource, tuple[int, int]]:
     """How many claims rest on each source and how many it contradicts, the most quoted first."""
-    counts: dict[Source, list[int]] = {}
+    counts: dict[ClaimSource, list[int]] = {}
     for claim in known:
         for at, side in enumerate((claim.support, claim.against)):
             for source in {of(one) for one in side}:
@@ -111,7 +121,7 @@ def parted(claim: Claim) -> str:
     return PARTED[2] if both else PARTED[3]
 
 
-def _chips(side: Iterable[Evidence]) -> set[str]:
+def _chips(side: Iterable[Citation]) -> set[str]:
     """The chips that the evidence names, or that its source has, if it is one."""
     found: set[str] = set()
     for one in side:
@@ -120,7 +130,7 @@ def _chips(side: Iterable[Evidence]) -> set[str]:
     return found
 
 
-def _source(name: str, table: object, where: str) -> Source:
+def _source(name: str, table: object, where: str) -> ClaimSource:
     if not isinstance(table, dict) or table.keys() != {"text", "chips", "through"}:
         raise InvalidInput(f"{where}: text, chips and through are wanted")
     if not isinstance(table["text"], str) or not table["text"]:
@@ -131,4 +141,4 @@ def _source(name: str, table: object, where: str) -> Source:
             raise InvalidInput(f"{where}: {key} is a list of names, not {words!r}")
     if unknown := set(table["through"]) - set(THROUGH):
         raise InvalidInput(f"{where}: through {min(unknown)!r} is none of {', '.join(THROUGH)}")
-    return Source(name, table["text"], tuple(table["chips"]), tuple(table["through"]))
+    return ClaimSource(name, table["text"], tuple(table["chips"]), tuple(table["through"]))

@@ -26,7 +26,7 @@ from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
 from ane_book.cli.residency import residency_command
 from ane_book.cli.serve import serve
-from ane_book.cli.talk import RECIPE, SAMPLING, answer
+from ane_book.cli.terminal import RECIPE, SAMPLING, answer
 from ane_book.errors import InvalidInput
 from ane_book.options import Recipe, Sampling
 from ane_book.progress import progress_bar
@@ -198,7 +198,7 @@ def inspect_command(
         facts["run"] = execute(path, function, inputs, precision, seed, out)
         texts.append(execution_report(facts["run"]))
     if plan:
-        from mlprogram.planned import plan_report, planned
+        from mlprogram.kernel_report import plan_report, planned
 
         facts["plan"] = planned(path, function, precision)
         texts.append(plan_report(facts["plan"]))

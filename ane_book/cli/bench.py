@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from ane_book.cli import options
 from ane_book.cli.load import load
 from ane_book.cli.output import AsJson, show
-from ane_book.cli.talk import RECIPE
+from ane_book.cli.terminal import RECIPE
 from ane_book.options import Recipe, Sampling
 from ane_book.progress import progress_bar
 import typer

@@ -9,10 +9,10 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
+from ane_book.cli.conversation import Saved, SavedMessage, read_conversation, write_conversation
 from ane_book.cli.history import LineEditor
 from ane_book.cli.load import load, load_draft
-from ane_book.cli.saved import Message, Saved, read_conversation, write_conversation
-from ane_book.cli.talk import RECIPE, SAMPLING, shown, statistics
+from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.device import state_folder
 from ane_book.errors import InvalidInput, PromptTooLong, printable
 from ane_book.options import Recipe, Sampling, checked
@@ -157,7 +157,7 @@ class Conversation:
         self._tell(f"saved {_answers(self.messages)} to {path}")
 
     def _write(self, path: Path) -> None:
-        turns = [Message(**message) for message in self.messages]
+        turns = [SavedMessage(**message) for message in self.messages]
         system = self.sampling.get("system")
         name = self.session.bundle.manifest.name
         write_conversation(path, Saved(model=name, system=system, messages=turns))

@@ -15,7 +15,7 @@ from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
-    from ane_book.evidence.laws import Report
+    from ane_book.evidence.laws import LawReport
     from ane_book.evidence.parity import Parity
 
 __all__ = ["check"]
@@ -100,7 +100,7 @@ def _parity(path: Path, source: str | None) -> "Parity":
     return check_parity(path, source)
 
 
-def _record(path: Path, report: "Report", held: "Parity | None") -> None:
+def _record(path: Path, report: "LawReport", held: "Parity | None") -> None:
     """Keep the levels in the evidence of a bundle; one that cannot be written is as it was."""
     from ane_book.evidence.inspect import is_bundle
 
@@ -117,12 +117,12 @@ def _record(path: Path, report: "Report", held: "Parity | None") -> None:
         print(f"not kept in evidence.json: {error}", file=sys.stderr)
 
 
-def _text(report: "Report", held: "Parity | None") -> str:
+def _text(report: "LawReport", held: "Parity | None") -> str:
     text = report.text(min(100, get_terminal_size((100, 24)).columns))
     return text if held is None else f"{text}\n\n{printable(str(held))}"
 
 
-def _facts(report: "Report", held: "Parity | None") -> dict:
+def _facts(report: "LawReport", held: "Parity | None") -> dict:
     facts = report.facts()
     if held is not None:
         facts["parity"] = {"passed": held.passed, "reason": held.reason, **held.figures()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from ane_book import __version__, device
 from ane_book.cli import options
 from ane_book.cli.load import load
-from ane_book.cli.talk import RECIPE, shown, statistics
+from ane_book.cli.terminal import RECIPE, shown, statistics
 from ane_book.errors import printable
 from ane_book.options import Recipe
 import typer

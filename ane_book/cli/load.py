@@ -35,9 +35,7 @@ def load_draft(
     """Who guesses tokens: "lookup" and None as they are, or a smaller model."""
     if draft in (None, "lookup"):
         return draft
-    return load(
-        draft, "text-generation", precision=precision, backend=backend, force=force
-    )
+    return load(draft, "text-generation", precision=precision, backend=backend, force=force)
 
 
 def path_of(given: str) -> Path:

@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from ane_book.evidence.placement import Placement
-    from ane_book.evidence.placement.actual import Plan
+    from ane_book.evidence.placement.actual import CoreMLPlan
 
 __all__ = ["place_command"]
 
@@ -46,7 +46,7 @@ def place_command(
     raise typer.Exit(any(each.verdict in failing for each in placements))
 
 
-def _facts(placements: "list[Placement]", plans: "list[Plan]") -> dict | list[dict]:
+def _facts(placements: "list[Placement]", plans: "list[CoreMLPlan]") -> dict | list[dict]:
     """An object, or a list of them where there are several programs."""
     from ane_book.evidence.placement.edits import edits
 
@@ -57,7 +57,7 @@ def _facts(placements: "list[Placement]", plans: "list[Plan]") -> dict | list[di
     return facts[0] if len(facts) == 1 else facts
 
 
-def _text(placements: "list[Placement]", plans: "list[Plan]", ops: bool) -> str:
+def _text(placements: "list[Placement]", plans: "list[CoreMLPlan]", ops: bool) -> str:
     parts = [_overview(placements)] if len(placements) > 1 else []
     if len(placements) == 1 or ops:
         for each, plan in zip(placements, plans, strict=True):
@@ -117,7 +117,7 @@ def _overview(placements: "list[Placement]") -> str:
     return "\n".join([title, table(rows, indent=2), *lines])
 
 
-def _summary(placement: "Placement", plan: "Plan") -> str:
+def _summary(placement: "Placement", plan: "CoreMLPlan") -> str:
     from ane_book.evidence.placement.edits import edits
 
     best, worst, devices = placement.best, placement.worst, placement.devices
@@ -160,7 +160,7 @@ def _wrapped(text: str) -> list[str]:
     return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
-def _ops(placement: "Placement", plan: "Plan") -> str:
+def _ops(placement: "Placement", plan: "CoreMLPlan") -> str:
     """A line for each op: device, what was planned, estimates in microseconds, name, reason."""
     from mlprogram.tables import table
 

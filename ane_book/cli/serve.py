@@ -149,7 +149,7 @@ def _how(precision: str, backend: str, force: bool) -> dict[str, str | bool | No
 
 def _answer_stdin(model: "Model") -> None:
     """A line for each line, until there are no more."""
-    from ane_book.serve.lines import answer_lines
+    from ane_book.serve.json_lines import answer_lines
 
     for line in answer_lines(sys.stdin, *model.slots()[:1]):
         print(line, flush=True)
@@ -191,6 +191,6 @@ def _served(bundle: "Bundle", name: str | None, is_cut: bool, **how) -> "Model":
 
     if not is_cut or bundle.manifest.task != TEXT:
         return bundle_model(bundle, name, **how)
-    from ane_book.cluster.pipeline import Pipeline
+    from ane_book.cluster.pipeline import ClusterPipeline
 
-    return bundle_model(bundle, name, sessions=lambda: Pipeline(bundle, **how).sessions())
+    return bundle_model(bundle, name, sessions=lambda: ClusterPipeline(bundle, **how).sessions())

@@ -23,11 +23,11 @@ from ane_book.cluster.layout import units
 from ane_book.cluster.placement import Stages, place, result
 from ane_book.errors import MachineLost
 from ane_book.runtime.backends import choose_backend
-from ane_book.runtime.engine import Engine
+from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.session import Session
 import numpy as np
 
-__all__ = ["Pipeline"]
+__all__ = ["ClusterPipeline"]
 
 RETRIES = 2  # losses that one call survives
 
@@ -40,7 +40,7 @@ class Call(NamedTuple):
     position: int
 
 
-class Pipeline:
+class ClusterPipeline:
     """A bundle's layers on the machines of the cluster that `joined` has joined.
 
     precision, backend: as of a `Session`; backend None lets every machine take its own best.
@@ -66,7 +66,7 @@ class Pipeline:
         self._generation, self._closed = 0, False
         self._stages = place(self.bundle, **self._how)
 
-    def __enter__(self) -> "Pipeline":
+    def __enter__(self) -> "ClusterPipeline":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,10 +157,10 @@ class Caches:
         self.number, self.generation = number, generation
 
 
-class FarEngine(Engine):
-    """An engine whose layers are on other machines: see `ane_book.runtime.engine.Engine`."""
+class FarEngine(ModelRunner):
+    """An engine whose layers are on other machines: see `ane_book.runtime.model_runner.ModelRunner`."""
 
-    def __init__(self, pipeline: Pipeline):
+    def __init__(self, pipeline: ClusterPipeline):
         super().__init__(pipeline.bundle, pipeline.backend, shards=())
         self._pipeline = pipeline
         self.clear()

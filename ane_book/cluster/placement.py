@@ -20,7 +20,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-__all__ = ["Placed", "Stages", "lost", "place", "result"]
+__all__ = ["PlacedStage", "Stages", "lost", "place", "result"]
 
 #: What a stage asks of a node beside being alone on it among those of its model. It is little, so
 #: that several models find room: they take turns, as programs on one engine do.
@@ -29,7 +29,7 @@ WAIT, TRY = 60, 5  # seconds for free nodes, in all and until the nodes are coun
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedStage:
     """A stage on a node: Ray's handle, where it is, its units of the bundle, and whether that is
     this node; the threads that it may use."""
 
@@ -44,7 +44,7 @@ class Placed:
 class Stages:
     """All stages of a model in the order of a token's way, and the group that holds their place."""
 
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedStage, ...]
     group: Any
 
     def end(self) -> None:
@@ -102,7 +102,7 @@ def place(bundle: Bundle, precision: str, backend: str | None, most: int | None)
     for (index, facts), own in zip(nodes, ranges, strict=True):
         strategy = PlacementGroupSchedulingStrategy(group, index)
         actor = ray.remote(Stage).options(num_cpus=CPU, scheduling_strategy=strategy).remote()
-        made.append(Placed(actor, units=own, **facts))
+        made.append(PlacedStage(actor, units=own, **facts))
     stages = Stages(tuple(made), group)
     try:
         _load(bundle, stages.placed, precision, backend)
@@ -139,8 +139,10 @@ def _group(most: int) -> tuple[Any, list[tuple[int, dict]]]:
     return group, sorted(nodes, key=lambda each: not each[1]["is_here"])
 
 
-def _load(bundle: Bundle, placed: Sequence[Placed], precision: str, backend: str | None) -> None:
-    def everywhere(call: Callable[[Placed], Any]) -> list:
+def _load(
+    bundle: Bundle, placed: Sequence[PlacedStage], precision: str, backend: str | None
+) -> None:
+    def everywhere(call: Callable[[PlacedStage], Any]) -> list:
         calls = [(stage, call(stage)) for stage in placed]
         return [result(reference, stage.node) for stage, reference in calls]
 
@@ -160,7 +162,7 @@ def _load(bundle: Bundle, placed: Sequence[Placed], precision: str, backend: str
     everywhere(lambda s: s.actor.load.remote(precision, backend, s.threads))
 
 
-def _send(bundle: Bundle, stage: Placed, package: str) -> None:
+def _send(bundle: Bundle, stage: PlacedStage, package: str) -> None:
     actor = stage.actor
     result(actor.begin.remote(package), stage.node)
     for name in bundle.manifest.files:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from ane_book.cluster.layout import cut
 from ane_book.conversion.plan import Plan
-from ane_book.conversion.plan.lines import listed
+from ane_book.conversion.plan.report import listed
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost import Estimate, Interval, Work, predict, work_of
+from ane_book.evidence.cost import Estimate, Interval, TokenWork, predict, work_of
 
 __all__ = ["Machines", "split"]
 
@@ -95,13 +95,13 @@ def split(plan: Plan, machines: int) -> Machines:
     return Machines(plan, machines, tuple(layers), (weights[0] + head, *weights[1:]))
 
 
-def _part(whole: Work, head: Work, share: float, has_head: bool) -> Work:
+def _part(whole: TokenWork, head: TokenWork, share: float, has_head: bool) -> TokenWork:
     """A share of the layers' work, with the head's or without."""
 
     def own(name: str, more: int) -> int:
         return round(share * (getattr(whole, name) - getattr(head, name))) + more * has_head
 
-    return Work(
+    return TokenWork(
         own("plain_bytes", head.plain_bytes),
         own("packed_bytes", head.packed_bytes),
         round(share * whole.cache_bytes),

@@ -16,9 +16,9 @@ from ane_book.bundle.manifest import Manifest
 from ane_book.cluster.files import Files
 from ane_book.cluster.layout import crossing, units
 from ane_book.runtime.backends import choose_backend
-from ane_book.runtime.engine import check_memory
-from ane_book.runtime.feeds import Feeds
-from ane_book.runtime.steps import Shard, load_steps
+from ane_book.runtime.inputs import HostInputs
+from ane_book.runtime.model_runner import check_memory
+from ane_book.runtime.shards import Shard, load_steps
 import numpy as np
 
 __all__ = ["Stage"]
@@ -70,7 +70,7 @@ class Stage:
 
             torch.set_num_threads(threads)
         self._loaded = Shard(load_steps(bundle, chosen, self._parts))
-        self._feeds = Feeds(bundle, chosen.dtype)
+        self._feeds = HostInputs(bundle, chosen.dtype)
         return chosen.name
 
     def run(

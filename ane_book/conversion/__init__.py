@@ -12,11 +12,11 @@ from ane_book.bundle import Bundle, cache
 from ane_book.conversion.build import BundleBuilder, Progress
 from ane_book.conversion.builders import BUILDERS
 from ane_book.conversion.calibrated import CalibratedBuilder
-from ane_book.conversion.place import check_ours, check_place, is_empty, recover, telling
-from ane_book.conversion.place.key import code_key
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.conversion.recipe import make_recipe
 from ane_book.conversion.stored import StoredBuilder
+from ane_book.conversion.target import check_ours, check_place, is_empty, recover, telling
+from ane_book.conversion.target.key import code_key
 from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
 from ane_book.models import find, read_config
 from ane_book.options import Recipe

@@ -18,11 +18,11 @@ from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Embedding, Part, Source, Tags, Tokenizer, Vectors
 from ane_book.conversion.golden import GoldenPass
-from ane_book.conversion.parts import parts
-from ane_book.conversion.place import beside, exchange, is_full
-from ane_book.conversion.place.journal import Journal
+from ane_book.conversion.packages import parts
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
+from ane_book.conversion.target import beside, exchange, is_full
+from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write.decoder import lower_blocks, write_head, write_norm, write_shard
 from ane_book.conversion.write.experts import Parted, expert_weights, write_experts
 from ane_book.conversion.write.projections import (
@@ -35,7 +35,7 @@ from ane_book.conversion.write.trunk import write_trunk
 from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
-from ane_book.models.base.architecture import Tensor as Named
+from ane_book.models.base.architecture import TensorSpec as Named
 from ane_book.options import Recipe
 from ane_book.weights import TokenizerFiles, WeightSource
 import numpy as np

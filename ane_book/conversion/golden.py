@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
 
-from ane_book.conversion.heard import heard, listening
+from ane_book.conversion.expert_golden import heard, listening
 from ane_book.host import Host, causal_mask
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
@@ -84,7 +84,7 @@ class GoldenPass:
         architecture says is `carried`."""
         architecture = find(self.config.architecture)
         hidden, *carried = values.values()
-        feeds = [self._feeds[name] for name in architecture.feeds(kind)]
+        feeds = [self._feeds[name] for name in architecture.host_inputs(kind)]
         hidden, *new = block(hidden, *feeds, *self._kept, *carried)
         handed = new[len(self._kept) :]
         return {"hidden": hidden} | dict(

@@ -11,7 +11,7 @@ from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.quantize import STORED, Encoded
 from ane_book.errors import InvalidInput
 from ane_book.models import find
-from ane_book.models.base.architecture import Tensor as Named
+from ane_book.models.base.architecture import TensorSpec as Named
 from ane_book.weights import joined
 import numpy as np
 from torch import Tensor

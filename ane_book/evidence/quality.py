@@ -15,7 +15,7 @@ import tempfile
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level
 from ane_book.conversion import convert
-from ane_book.conversion.again import source_of
+from ane_book.conversion.rebuild import source_of
 from ane_book.evidence import loss, original
 from ane_book.evidence.levels import level
 from ane_book.evidence.loss import Logits

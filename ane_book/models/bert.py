@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, Tensor
+from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
 from ane_book.models.base.config import Layers, Vocabulary, Width
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -124,7 +124,7 @@ class Bert(Architecture):
     def host(self, config: BertConfig) -> Host:
         return Host(rotary={}, masks={})
 
-    def parameters(self, config: BertConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+    def parameters(self, config: BertConfig, kind: str = FULL) -> dict[str, tuple[TensorSpec, ...]]:
         C, F = config.hidden_size, config.intermediate_size
         shapes = {"qkv": (C, C), "out": (C, C), "up": (F, C), "down": (C, F)}
         scale = (C // config.num_heads) ** -0.5  # of the scores, which the queries carry
@@ -134,19 +134,21 @@ class Bert(Architecture):
             shape = shapes.get(part, (C,))
             for name, size in (("weight", shape), ("bias", shape[:1])):
                 found[f"{part}.{name}"] = tuple(
-                    Tensor(f"{module}.{name}", size, times=times.get(module, 1.0))
+                    TensorSpec(f"{module}.{name}", size, times=times.get(module, 1.0))
                     for module in modules
                 )
         return found
 
-    def outer(self, config: BertConfig) -> dict[str, Tensor]:
+    def outer(self, config: BertConfig) -> dict[str, TensorSpec]:
         C = config.hidden_size
         return {
-            "embedding": Tensor("embeddings.word_embeddings.weight", (config.vocab_size, C)),
-            "positions": Tensor("embeddings.position_embeddings.weight", (config.max_position, C)),
-            "types": Tensor("embeddings.token_type_embeddings.weight", (config.token_types, C)),
-            "first.weight": Tensor("embeddings.LayerNorm.weight", (C,)),
-            "first.bias": Tensor("embeddings.LayerNorm.bias", (C,)),
+            "embedding": TensorSpec("embeddings.word_embeddings.weight", (config.vocab_size, C)),
+            "positions": TensorSpec(
+                "embeddings.position_embeddings.weight", (config.max_position, C)
+            ),
+            "types": TensorSpec("embeddings.token_type_embeddings.weight", (config.token_types, C)),
+            "first.weight": TensorSpec("embeddings.LayerNorm.weight", (C,)),
+            "first.bias": TensorSpec("embeddings.LayerNorm.bias", (C,)),
         }
 
     def repeats(self, config: BertConfig) -> frozenset[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, GGUF, Tensor
+from ane_book.models.base.architecture import FULL, GGUF, TensorSpec
 from ane_book.models.base.config import Count, DecoderConfig, Real
 from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms, rope_type
 from ane_book.rope import Factor
@@ -36,7 +36,7 @@ NORMS = {
 }
 
 
-class Config(DecoderConfig):
+class Gemma3Config(DecoderConfig):
     """A Gemma 3 in numbers."""
 
     sliding_window: Count
@@ -50,7 +50,7 @@ class Gemma3(Dense):
 
     model_type = "gemma3_text"
     gguf = GGUF("gemma3", OUTER, NAMES | NORMS)
-    Config = Config
+    Config = Gemma3Config
     rope_theta = 1000000.0
     fixed: ClassVar = {
         "hidden_activation": "gelu_pytorch_tanh",
@@ -60,7 +60,7 @@ class Gemma3(Dense):
         "use_bidirectional_attention": False,
     }
 
-    def config(self, fields: dict) -> Config:
+    def config(self, fields: dict) -> Gemma3Config:
         by_kind = fields.get("rope_parameters") or {}  # as transformers 5 writes them
         if by_kind.keys() & set(KINDS):
             for kind in KINDS:
@@ -96,15 +96,15 @@ class Gemma3(Dense):
             "tied_embeddings": fields.get("tie_word_embeddings", True),
         }
 
-    def kinds(self, config: Config) -> list[str]:
+    def kinds(self, config: Gemma3Config) -> list[str]:
         return list(config.layer_types)
 
-    def feeds(self, kind: str) -> tuple[str, str, str]:
+    def host_inputs(self, kind: str) -> tuple[str, ...]:
         if kind == SLIDING:
             return "rope_local_cos", "rope_local_sin", "mask_local"
-        return super().feeds(kind)
+        return super().host_inputs(kind)
 
-    def host(self, config: Config) -> Host:
+    def host(self, config: Gemma3Config) -> Host:
         full = replace(config.rotary, attention_scale=config.attention_scale)
         local = replace(full, theta=config.rope_local_theta, scaling={})
         return Host(
@@ -113,13 +113,13 @@ class Gemma3(Dense):
             masks={"mask": None, "mask_local": config.sliding_window},
         )
 
-    def block(self, config: Config, kind: str = FULL) -> "nn.Module":
+    def block(self, config: Gemma3Config, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import layers
 
         def norm() -> "nn.Module":
             return layers.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-        return layers.Block(
+        return layers.DecoderBlock(
             layers.Attention(config, layers.NormThenRotate(config)),
             layers.FeedForward(config, layers.gelu_tanh),
             before_attention=norm(),
@@ -128,9 +128,11 @@ class Gemma3(Dense):
             after_feed_forward=norm(),
         )
 
-    def parameters(self, config: Config, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
-        def norm(name: str) -> Tensor:
-            return Tensor(f"{name}.weight", (config.hidden_size,), plus=1.0)
+    def parameters(
+        self, config: Gemma3Config, kind: str = FULL
+    ) -> dict[str, tuple[TensorSpec, ...]]:
+        def norm(name: str) -> TensorSpec:
+            return TensorSpec(f"{name}.weight", (config.hidden_size,), plus=1.0)
 
         return super().parameters(config, kind) | {
             "before_attention.weight": (norm("input_layernorm"),),
@@ -140,8 +142,8 @@ class Gemma3(Dense):
             **head_norms(config, "self_attn.q_norm", "self_attn.k_norm", plus=1.0),
         }
 
-    def outer(self, config: Config) -> dict[str, Tensor]:
-        norm = Tensor("model.norm.weight", (config.hidden_size,), plus=1.0)
+    def outer(self, config: Gemma3Config) -> dict[str, TensorSpec]:
+        norm = TensorSpec("model.norm.weight", (config.hidden_size,), plus=1.0)
         return super().outer(config) | {"norm": norm}
 
     def from_gguf(self, fields: dict, number) -> dict:
@@ -150,5 +152,5 @@ class Gemma3(Dense):
         scalar = fields["hidden_size"] // fields["num_attention_heads"] if large else D
         return fields | {"query_pre_attn_scalar": scalar}
 
-    def rows_of_gguf(self, config: Config, name: str, array: np.ndarray) -> np.ndarray:
+    def rows_of_gguf(self, config: Gemma3Config, name: str, array: np.ndarray) -> np.ndarray:
         return array - np.float32(1.0) if name.endswith("norm.weight") else array

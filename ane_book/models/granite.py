@@ -31,7 +31,7 @@ MULTIPLIERS = {
 }
 
 
-class Config(DecoderConfig):
+class GraniteConfig(DecoderConfig):
     """A Granite in numbers."""
 
     embedding_multiplier: Factor
@@ -45,12 +45,12 @@ class Granite(Dense):
 
     model_type = "granite"
     gguf = GGUF("granite", OUTER, NAMES)
-    Config = Config
+    Config = GraniteConfig
 
     def read(self, fields: dict) -> dict:
         return super().read(fields) | {name: fields.get(name, 1.0) for name in MULTIPLIERS}
 
-    def host(self, config: Config) -> Host:
+    def host(self, config: GraniteConfig) -> Host:
         rotary = replace(config.rotary, attention_scale=config.attention_multiplier)
         return Host(
             embedding_scale=config.embedding_multiplier,
@@ -58,14 +58,14 @@ class Granite(Dense):
             masks={"mask": None},
         )
 
-    def block(self, config: Config, kind: str = FULL) -> "nn.Module":
+    def block(self, config: GraniteConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.layers import Scale
 
         block = super().block(config, kind)
         block.after_attention = block.after_feed_forward = Scale(config.residual_multiplier)
         return block
 
-    def final_norm(self, config: Config) -> "nn.Module":
+    def final_norm(self, config: GraniteConfig) -> "nn.Module":
         from ane_book.models.base.layers import ScaledRMSNorm
 
         scale = 1 / config.logits_scaling

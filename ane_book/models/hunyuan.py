@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
-from ane_book.models.base.architecture import FULL, GGUF, Tensor
+from ane_book.models.base.architecture import FULL, GGUF, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms
 from ane_book.rope import Rotary
@@ -22,11 +22,11 @@ __all__ = ["HunYuan"]
 NORMS = {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
 
 
-class Config(DecoderConfig):
+class HunYuanConfig(DecoderConfig):
     """A HunYuan in numbers."""
 
     @model_validator(mode="after")
-    def _check_factor(self) -> "Config":
+    def _check_factor(self) -> "HunYuanConfig":
         super().rotary.check()
         if not 2**-7 <= abs(self.attention_factor) <= 2**7:  # or eps leaves half precision
             raise ValueError(f"an attention factor of {self.attention_factor} is no use")
@@ -51,7 +51,7 @@ class HunYuan(Dense):
 
     model_type = "hunyuan_v1_dense"
     gguf = GGUF("hunyuan-dense", OUTER, NAMES | NORMS)
-    Config = Config
+    Config = HunYuanConfig
 
     def read_scaling(self, fields: dict) -> dict | None:
         scaling = fields["rope_scaling"] or {}
@@ -70,6 +70,8 @@ class HunYuan(Dense):
 
         return Attention(config, RotateThenNorm(config, config.attention_factor))
 
-    def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+    def parameters(
+        self, config: DecoderConfig, kind: str = FULL
+    ) -> dict[str, tuple[TensorSpec, ...]]:
         norms = head_norms(config, "self_attn.query_layernorm", "self_attn.key_layernorm")
         return super().parameters(config, kind) | norms

@@ -6,7 +6,7 @@ convert_hf_to_gguf.py.
 
 from typing import TYPE_CHECKING
 
-from ane_book.models.base.architecture import FULL, GGUF, Tensor
+from ane_book.models.base.architecture import FULL, GGUF, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
 
@@ -35,23 +35,25 @@ class Olmo2(Dense):
 
         C, _, Q, KV = config.widths
         qkv = layers.NormedProjection(C, (Q, KV), KV, config.rms_norm_eps)
-        return layers.Block(
+        return layers.DecoderBlock(
             layers.Attention(config, layers.Rotate(config), qkv=qkv),
             layers.FeedForward(config),
             after_attention=layers.RMSNorm(C, config.rms_norm_eps),
             after_feed_forward=layers.RMSNorm(C, config.rms_norm_eps),
         )
 
-    def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+    def parameters(
+        self, config: DecoderConfig, kind: str = FULL
+    ) -> dict[str, tuple[TensorSpec, ...]]:
         C, _, Q, KV = config.widths
         parts = super().parameters(config, kind)
         return {
             "attention.qkv.weight": parts["attention.qkv.weight"],
-            "attention.qkv.norms.0": (Tensor("self_attn.q_norm.weight", (Q,)),),
-            "attention.qkv.norms.1": (Tensor("self_attn.k_norm.weight", (KV,)),),
+            "attention.qkv.norms.0": (TensorSpec("self_attn.q_norm.weight", (Q,)),),
+            "attention.qkv.norms.1": (TensorSpec("self_attn.k_norm.weight", (KV,)),),
             "attention.out.weight": parts["attention.out.weight"],
-            "after_attention.weight": (Tensor("post_attention_layernorm.weight", (C,)),),
+            "after_attention.weight": (TensorSpec("post_attention_layernorm.weight", (C,)),),
             "feed_forward.gate_up.weight": parts["feed_forward.gate_up.weight"],
             "feed_forward.down.weight": parts["feed_forward.down.weight"],
-            "after_feed_forward.weight": (Tensor("post_feedforward_layernorm.weight", (C,)),),
+            "after_feed_forward.weight": (TensorSpec("post_feedforward_layernorm.weight", (C,)),),
         }

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host, check_labels
-from ane_book.models.base.architecture import FULL, Architecture, Tensor
+from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
 from ane_book.models.base.config import Count, DecoderConfig, Width
 from ane_book.models.base.dense import plain_rope, sizes, typed_scaling
 from ane_book.models.base.experts import Experts
@@ -156,33 +156,33 @@ class PrivacyFilter(Architecture):
 
     def parameters(
         self, config: PrivacyFilterConfig, kind: str = FULL
-    ) -> dict[str, tuple[Tensor, ...]]:
+    ) -> dict[str, tuple[TensorSpec, ...]]:
         C, _, Q, KV = config.widths
         H, E, D = config.num_heads, config.num_experts, config.head_dim
         heads = {"q": (Q, D), "k": (KV, D), "v": (KV, 0)}  # rows, and D of those that are rotated
-        found = {"attention_norm.weight": (Tensor("input_layernorm.weight", (C,)),)}
+        found = {"attention_norm.weight": (TensorSpec("input_layernorm.weight", (C,)),)}
         for name, shape in (("weight", (C,)), ("bias", ())):
             found[f"attention.qkv.{name}"] = tuple(
-                Tensor(f"self_attn.{part}_proj.{name}", (rows, *shape), pairs=pairs)
+                TensorSpec(f"self_attn.{part}_proj.{name}", (rows, *shape), pairs=pairs)
                 for part, (rows, pairs) in heads.items()
             )
         return found | {
-            "attention.sinks": (Tensor("self_attn.sinks", (H,)),),
-            "attention.out.weight": (Tensor("self_attn.o_proj.weight", (C, Q)),),
-            "attention.out.bias": (Tensor("self_attn.o_proj.bias", (C,)),),
-            "mixture_norm.weight": (Tensor("post_attention_layernorm.weight", (C,)),),
-            "router.weight": (Tensor("mlp.router.weight", (E, C)),),
-            "router.bias": (Tensor("mlp.router.bias", (E,)),),
+            "attention.sinks": (TensorSpec("self_attn.sinks", (H,)),),
+            "attention.out.weight": (TensorSpec("self_attn.o_proj.weight", (C, Q)),),
+            "attention.out.bias": (TensorSpec("self_attn.o_proj.bias", (C,)),),
+            "mixture_norm.weight": (TensorSpec("post_attention_layernorm.weight", (C,)),),
+            "router.weight": (TensorSpec("mlp.router.weight", (E, C)),),
+            "router.bias": (TensorSpec("mlp.router.bias", (E,)),),
             **self.layout(config).parameters("mixture", "mlp.experts"),
         }
 
-    def outer(self, config: PrivacyFilterConfig) -> dict[str, Tensor]:
+    def outer(self, config: PrivacyFilterConfig) -> dict[str, TensorSpec]:
         C, N = config.hidden_size, len(config.labels)
         return {
-            "embedding": Tensor("model.embed_tokens.weight", (config.vocab_size, C)),
-            "last.norm.weight": Tensor("model.norm.weight", (C,)),
-            "last.score.weight": Tensor("score.weight", (N, C)),
-            "last.score.bias": Tensor("score.bias", (N,)),
+            "embedding": TensorSpec("model.embed_tokens.weight", (config.vocab_size, C)),
+            "last.norm.weight": TensorSpec("model.norm.weight", (C,)),
+            "last.score.weight": TensorSpec("score.weight", (N, C)),
+            "last.score.bias": TensorSpec("score.bias", (N,)),
         }
 
 

@@ -5,7 +5,7 @@ References: Qwen2.5 technical report (arXiv 2412.15115); `transformers`, modelin
 
 from typing import TYPE_CHECKING
 
-from ane_book.models.base.architecture import FULL, GGUF, Tensor
+from ane_book.models.base.architecture import FULL, GGUF, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
 
@@ -27,11 +27,13 @@ class Qwen2(Dense):
 
         return Attention(config, Rotate(config), bias=True)
 
-    def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+    def parameters(
+        self, config: DecoderConfig, kind: str = FULL
+    ) -> dict[str, tuple[TensorSpec, ...]]:
         _, _, Q, KV = config.widths
         biases = (
-            Tensor("self_attn.q_proj.bias", (Q,)),
-            Tensor("self_attn.k_proj.bias", (KV,)),
-            Tensor("self_attn.v_proj.bias", (KV,)),
+            TensorSpec("self_attn.q_proj.bias", (Q,)),
+            TensorSpec("self_attn.k_proj.bias", (KV,)),
+            TensorSpec("self_attn.v_proj.bias", (KV,)),
         )
         return super().parameters(config, kind) | {"attention.qkv.bias": biases}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Tensor
+from ane_book.models.base.architecture import FULL, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Real, Width
 from ane_book.models.base.dense import Dense, rope_type
 from ane_book.models.base.experts import Experts
@@ -134,10 +134,10 @@ class Zaya(Dense):
         first, *rest = config.layer_types
         return [first + FIRST, *rest]
 
-    def feeds(self, kind: str) -> tuple[str, str, str]:
+    def host_inputs(self, kind: str) -> tuple[str, ...]:
         if kind.startswith(SLIDING):
             return "rope_local_cos", "rope_local_sin", "mask_local"
-        return super().feeds(kind)
+        return super().host_inputs(kind)
 
     def host(self, config: ZayaConfig) -> Host:
         local = replace(config.rotary, theta=config.rope_local_theta)
@@ -186,15 +186,15 @@ class Zaya(Dense):
 
     # --- tensors
 
-    def parameters(self, config: ZayaConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+    def parameters(self, config: ZayaConfig, kind: str = FULL) -> dict[str, tuple[TensorSpec, ...]]:
         C, R = config.hidden_size, config.router_size
         return {
-            "attention_norm.weight": (Tensor("input_layernorm.weight", (C,)),),
+            "attention_norm.weight": (TensorSpec("input_layernorm.weight", (C,)),),
             **_attention(config),
             **_residual("attention", "post_attention_residual_scale", C),
-            "mixture_norm.weight": (Tensor("post_attention_layernorm.weight", (C,)),),
-            "router.down.weight": (Tensor("mlp.gate.down_proj.weight", (R, C)),),
-            "router.down.bias": (Tensor("mlp.gate.down_proj.bias", (R,)),),
+            "mixture_norm.weight": (TensorSpec("post_attention_layernorm.weight", (C,)),),
+            "router.down.weight": (TensorSpec("mlp.gate.down_proj.weight", (R, C)),),
+            "router.down.bias": (TensorSpec("mlp.gate.down_proj.bias", (R,)),),
             **_router(config, first=kind.endswith(FIRST)),
             **self.layout(config).parameters("mixture", "mlp.experts"),
             **_residual("mixture", "post_mlp_residual_scale", C),
@@ -203,56 +203,58 @@ class Zaya(Dense):
     def matrices(self, config: ZayaConfig) -> dict:
         return {}
 
-    def outer(self, config: ZayaConfig) -> dict[str, Tensor]:
+    def outer(self, config: ZayaConfig) -> dict[str, TensorSpec]:
         C = (config.hidden_size,)
         embedding, norm, *head = super().outer(config).items()
         first = {
-            "first.bias": Tensor("model.input_hidden_states_bias", C),
-            "first.scale": Tensor("model.input_hidden_states_scale", C),
+            "first.bias": TensorSpec("model.input_hidden_states_bias", C),
+            "first.scale": TensorSpec("model.input_hidden_states_scale", C),
         }
         return dict([embedding]) | first | dict([norm, *head])
 
 
-def _attention(config: ZayaConfig) -> dict[str, tuple[Tensor, ...]]:
+def _attention(config: ZayaConfig) -> dict[str, tuple[TensorSpec, ...]]:
     C, _, Q, KV = config.widths
     D, rows, depthwise, grouped = config.head_dim, Q + KV, *config.taps
     parts = {"q_proj": Q, "k_proj": KV, "v_proj_delayed": KV // 2, "v_proj_current": KV // 2}
     own = "self_attn.qkv_proj"
     return {
         "attention.qkv.weight": tuple(
-            Tensor(f"{own}.{name}.weight", (size, C)) for name, size in parts.items()
+            TensorSpec(f"{own}.{name}.weight", (size, C)) for name, size in parts.items()
         ),
         "attention.depthwise.weight": (
-            Tensor(f"{own}.conv_qk_depthwise.weight", (rows, 1, depthwise)),
+            TensorSpec(f"{own}.conv_qk_depthwise.weight", (rows, 1, depthwise)),
         ),
-        "attention.depthwise.bias": (Tensor(f"{own}.conv_qk_depthwise.bias", (rows,)),),
-        "attention.grouped.weight": (Tensor(f"{own}.conv_qk_grouped.weight", (rows, D, grouped)),),
-        "attention.grouped.bias": (Tensor(f"{own}.conv_qk_grouped.bias", (rows,)),),
-        "attention.key_scale": (Tensor("self_attn.qk_norm.temp", (config.num_kv_heads,)),),
-        "attention.out.weight": (Tensor("self_attn.o_proj.weight", (C, Q)),),
+        "attention.depthwise.bias": (TensorSpec(f"{own}.conv_qk_depthwise.bias", (rows,)),),
+        "attention.grouped.weight": (
+            TensorSpec(f"{own}.conv_qk_grouped.weight", (rows, D, grouped)),
+        ),
+        "attention.grouped.bias": (TensorSpec(f"{own}.conv_qk_grouped.bias", (rows,)),),
+        "attention.key_scale": (TensorSpec("self_attn.qk_norm.temp", (config.num_kv_heads,)),),
+        "attention.out.weight": (TensorSpec("self_attn.o_proj.weight", (C, Q)),),
     }
 
 
-def _residual(ours: str, theirs: str, C: int) -> dict[str, tuple[Tensor, ...]]:
+def _residual(ours: str, theirs: str, C: int) -> dict[str, tuple[TensorSpec, ...]]:
     """Both sides of a sum: what is added, and the hidden state that it is added to."""
     sides = {"scaling": "hidden_states", "residual": "residual"}
     return {
-        f"{ours}_{side}.{part}": (Tensor(f"{theirs}.{name}_{part}", (C,)),)
+        f"{ours}_{side}.{part}": (TensorSpec(f"{theirs}.{name}_{part}", (C,)),)
         for side, name in sides.items()
         for part in ("bias", "scale")
     }
 
 
-def _router(config: ZayaConfig, first: bool) -> dict[str, tuple[Tensor, ...]]:
+def _router(config: ZayaConfig, first: bool) -> dict[str, tuple[TensorSpec, ...]]:
     R, classes, own = config.router_size, config.num_experts + 1, "mlp.gate"
-    carried = {"router.carried_scale": (Tensor(f"{own}.router_states_scale", (R,)),)}
+    carried = {"router.carried_scale": (TensorSpec(f"{own}.router_states_scale", (R,)),)}
     found = {} if first else carried
-    found["router.norm.weight"] = (Tensor(f"{own}.router_mlp.norm.weight", (R,)),)
+    found["router.norm.weight"] = (TensorSpec(f"{own}.router_mlp.norm.weight", (R,)),)
     for i in range(2):
         for part, shape in (("weight", (R, R)), ("bias", (R,))):
             name = f"{own}.router_mlp.fc{i + 1}.{part}"
-            found[f"router.hidden.{i}.{part}"] = (Tensor(name, shape),)
+            found[f"router.hidden.{i}.{part}"] = (TensorSpec(name, shape),)
     return found | {
-        "router.out.weight": (Tensor(f"{own}.router_mlp.out_proj.weight", (classes, R)),),
-        "router.balance": (Tensor(f"{own}.balancing_biases", (classes,)),),
+        "router.out.weight": (TensorSpec(f"{own}.router_mlp.out_proj.weight", (classes, R)),),
+        "router.balance": (TensorSpec(f"{own}.balancing_biases", (classes,)),),
     }

@@ -16,7 +16,7 @@ from ane_book.errors import InvalidBundle, InvalidInput
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.experts import Calls
 from ane_book.runtime.session import load_tokenizer
-from ane_book.runtime.steps import load_steps
+from ane_book.runtime.shards import load_steps
 from ane_book.text.process import TextProcess
 import numpy as np
 

@@ -11,13 +11,13 @@ from ane_book.bundle.parts import Part
 from ane_book.runtime.backends import LoadedFunction
 import numpy as np
 
-__all__ = ["Calls", "Experts"]
+__all__ = ["Calls", "ExpertPrograms"]
 
 #: How often a program was called: by its package, and the number of the expert if it is one.
 Calls = Counter[tuple[str, int | None]]
 
 
-class Experts:
+class ExpertPrograms:
     """The experts of one layer, in order; `calls` counts what they did.
 
     There may be thousands, of which a text wakes some: `load` gives the functions of one, which is

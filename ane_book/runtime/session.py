@@ -2,7 +2,7 @@
 
 `Session` is what a reader uses (`generate`, `stream`) and what tests and benchmarks take apart
 (`prefill`, `decode`, `logits`). It knows tokens and text, but no PyTorch model: everything it needs
-stands in the bundle's manifest. The calls on the device are in `ane_book.runtime.engine`.
+stands in the bundle's manifest. The calls on the device are in `ane_book.runtime.model_runner`.
 
 Taught in the chapters "Modern inference" and "Stateful KV cache".
 Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
@@ -22,8 +22,8 @@ from ane_book.options import Sampling, checked
 from ane_book.runtime.answer import Answer, Clock, Result, Stream, alone, common_prefix
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
-from ane_book.runtime.engine import Engine
 from ane_book.runtime.experts import Calls
+from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.sampling import Sampler, draw_guessed
 from ane_book.runtime.streaming import TextStream
 from ane_book.text.chat import Messages, as_messages
@@ -34,7 +34,7 @@ from tokenizers import Tokenizer
 __all__ = ["Session", "load_tokenizer"]
 
 
-class Call(NamedTuple):
+class ChunkOutput(NamedTuple):
     """What the shards made of some tokens."""
 
     function: str
@@ -66,12 +66,12 @@ class Session:
         precision: str = "fp16",
         backend: Backend | str | None = None,
         force: bool = False,
-        engine: Engine | None = None,
+        engine: ModelRunner | None = None,
     ):
         self.bundle = opened(bundle, "text-generation", force)
         self._tokenizer = TextProcess()  # it starts while the packages are opened
         self.backend = backend = choose_backend(backend, precision)
-        self._engine = Engine(self.bundle, backend) if engine is None else engine
+        self._engine = ModelRunner(self.bundle, backend) if engine is None else engine
         self._text = self.bundle.manifest.tokenizer
         load_tokenizer(self._tokenizer, self._tokenizer_file)
         self._tokens: list[int] = []  # what the cache holds
@@ -154,7 +154,7 @@ class Session:
         *_, last = self._forward(token_ids)
         return self._after(last)[-1]
 
-    def _after(self, call: Call) -> np.ndarray | list[int]:
+    def _after(self, call: ChunkOutput) -> np.ndarray | list[int]:
         """What the head says after the last token of a call; of `verify`, after each new one."""
         if call.function == "verify":
             return self._engine.head(call.hidden)[call.new]
@@ -181,7 +181,7 @@ class Session:
 
     def _forward(
         self, token_ids: Sequence[int], guesses: Sequence[int] = ()
-    ) -> Iterator[Call]:
+    ) -> Iterator[ChunkOutput]:
         """Run tokens through the shards, a chunk a call. One token may have guesses behind it, as
         many as its call takes."""
         ids = self._checked(token_ids)
@@ -190,7 +190,7 @@ class Session:
         tokens = np.array([*self._tokens[start:], *ids.tolist(), *guesses])
         passes = self._engine.passes((n, tokens[a - start : b - start], a) for n, a, b in calls)
         for (function, first, stop), hidden in zip(calls, passes, strict=True):
-            yield Call(function, hidden, new=slice(self.position - first, stop - first))
+            yield ChunkOutput(function, hidden, new=slice(self.position - first, stop - first))
             self._tokens.extend(tokens[self.position - start : stop - start].tolist())
 
     def _valid(self, token_ids: Sequence[int]) -> np.ndarray:

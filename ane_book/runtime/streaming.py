@@ -7,10 +7,10 @@ joined, is what decoding all tokens at once gives, cut at the first stop string.
 
 from typing import Protocol
 
-__all__ = ["Decoder", "TextStream"]
+__all__ = ["TextStream", "TokenDecoder"]
 
 
-class Decoder(Protocol):
+class TokenDecoder(Protocol):
     """What text is made with: `tokenizers.Tokenizer`, or one in a process of its own."""
 
     def decode_batch(self, sequences: list[list[int]]) -> list[str]:
@@ -23,7 +23,7 @@ INCOMPLETE = "\ufffd"  # what a decoder puts for bytes that are not (yet) a char
 class TextStream:
     """Feed token ids, get text that will not change any more. Special tokens give no text."""
 
-    def __init__(self, tokenizer: Decoder, stops: tuple[str, ...] = ()):
+    def __init__(self, tokenizer: TokenDecoder, stops: tuple[str, ...] = ()):
         self._tokenizer, self._stops = tokenizer, stops
         # Text of `_window` up to `_known` is out; earlier ids stay in it only because some decoders
         # treat the first token of a text differently.

@@ -9,12 +9,12 @@ from ane_book.runtime import Embedder
 from ane_book.serve.api import requests
 from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, event, vectors
 from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.gate import Gate
+from ane_book.serve.generation import Ask, Finished, TextPiece, answers
+from ane_book.serve.jobs import Gone, Job, Jobs
+from ane_book.serve.metrics import Metrics, Note
+from ane_book.serve.middleware import Middleware
 from ane_book.serve.page import add_page
 from ane_book.serve.pool import EMBEDDING, TEXT, Model, Pool
-from ane_book.serve.slot import Ask, Finished, Piece, answers
-from ane_book.serve.watch import Note, Watch
-from ane_book.serve.work import Gone, Job, Work
 from fastapi import Body, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
@@ -77,12 +77,12 @@ class _Text(_Work):
             pass
         await Json(shape.answer())(scope, receive, send)
 
-    async def _watched(self, events: AsyncIterator) -> AsyncIterator[Piece | Finished]:
+    async def _watched(self, events: AsyncIterator) -> AsyncIterator[TextPiece | Finished]:
         """The events, noted; what is finished goes to the shape."""
         facts, shape = self._note.facts, self._shape
         async for made in events:
             shape.add(made)
-            if isinstance(made, Piece):
+            if isinstance(made, TextPiece):
                 facts.setdefault("first_s", self._note.since())
             else:
                 facts |= {"completion_tokens": shape.completion_tokens, **shape.rates()}
@@ -111,7 +111,7 @@ class _Text(_Work):
                 begun.add(made.index)
                 if (first := shape.begin(made.index)) is not None:
                     yield first
-            if isinstance(made, Piece):
+            if isinstance(made, TextPiece):
                 yield shape.piece(made)
             else:
                 yield shape.end(made)
@@ -151,7 +151,7 @@ def embedded(embedder: Embedder, texts: list[str | list[int]]) -> Iterator[tuple
 class Service:
     """What the routes share."""
 
-    def __init__(self, pool: Pool, work: Work, seconds: float, texts: bool):
+    def __init__(self, pool: Pool, work: Jobs, seconds: float, texts: bool):
         self.pool, self.work, self.seconds, self.texts = pool, work, seconds, texts
 
     def text(self, request: Request, model: Model, asked, ask: Ask, shape) -> Response:
@@ -174,7 +174,7 @@ class Service:
         shape = CompletionShape(model.name, model.seal, plain=plain)
         return self.text(request, model, asked, ask, shape)
 
-    def embedding(self, request: Request, asked: requests.Embedding) -> Response:
+    def embedding(self, request: Request, asked: requests.EmbeddingRequest) -> Response:
         model = self.pool.find(asked.model, EMBEDDING)
         if asked.dimensions not in (None, model.size):
             message = f"{model.name} makes vectors of {model.size} numbers; leave dimensions out"
@@ -226,17 +226,17 @@ def create_app(
     Raises InvalidInput.
     """
     pool = Pool(models, memory)
-    work = Work(pool, slots, waiting)
+    work = Jobs(pool, slots, waiting)
     app = FastAPI(
         title="ane-book", version=__version__, description=DESCRIPTION, docs_url=None,
         redoc_url=None, default_response_class=Json,
     )  # fmt: skip
-    app.state.work, watch = work, Watch(work)
+    app.state.work, watch = work, Metrics(work)
     _add_routes(app, Service(pool, work, seconds, texts))
     _add_looks(app, work, watch)
     add_page(app)
     _add_refusals(app)
-    app.add_middleware(Gate, watch=watch, key=key, seconds=min(seconds, BODY_S), body=body)
+    app.add_middleware(Middleware, watch=watch, key=key, seconds=min(seconds, BODY_S), body=body)
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
@@ -258,7 +258,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return service.completion(request, asked)
 
     @app.post("/v1/embeddings", responses=errors)
-    async def embeddings(request: Request, asked: Annotated[requests.Embedding, Body()]):
+    async def embeddings(request: Request, asked: Annotated[requests.EmbeddingRequest, Body()]):
         """Make vectors of texts."""
         return service.embedding(request, asked)
 
@@ -279,7 +279,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return Json(_facts(found, service.pool.loaded()))
 
 
-def _add_looks(app: FastAPI, work: Work, watch: Watch) -> None:
+def _add_looks(app: FastAPI, work: Jobs, watch: Metrics) -> None:
     @app.get("/health")
     async def health():
         """Whether it is there, and how busy."""

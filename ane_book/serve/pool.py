@@ -15,7 +15,7 @@ from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Embedder, Session
 from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.slot import Slot
+from ane_book.serve.generation import Slot
 
 __all__ = ["EMBEDDING", "TEXT", "Model", "Pool", "bundle_model"]
 

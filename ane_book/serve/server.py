@@ -13,9 +13,9 @@ import socket
 import sys
 
 from ane_book.errors import InvalidInput
-from ane_book.serve.lines import listen
+from ane_book.serve.json_lines import listen
+from ane_book.serve.metrics import log_lines
 from ane_book.serve.pool import TEXT
-from ane_book.serve.watch import log_lines
 from fastapi import FastAPI
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol

@@ -22,7 +22,7 @@ from ane_book.weights import (
     check_tensors,
     read_config,
 )
-from ane_book.weights.gguf_header import Tensor, map_file, read_header
+from ane_book.weights.gguf_header import GGUFTensor, map_file, read_header
 from ane_book.weights.tokenizer import from_gguf
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
@@ -99,7 +99,7 @@ class GGUFSource(WeightSource):
             return f"{layer}.{self._gguf.layer[part]}.{suffix}"
         return name
 
-    def _dequantize(self, tensor: Tensor) -> np.ndarray:
+    def _dequantize(self, tensor: GGUFTensor) -> np.ndarray:
         """Block by block: blocks do not know of rows, and long runs of them are fast to decode."""
         weights, size = GGML_QUANT_SIZES[tensor.type]
         blocks = self._data[tensor.start : tensor.start + tensor.size].reshape(-1, size)
@@ -227,7 +227,7 @@ class GGUFSource(WeightSource):
         return scaling
 
 
-def _check_types(tensors: dict[str, Tensor], path: Path) -> None:
+def _check_types(tensors: dict[str, GGUFTensor], path: Path) -> None:
     """Decode a block of zeros of each type: one that `gguf` cannot do fails before the work."""
     for tensor_type, name in {tensor.type: name for name, tensor in tensors.items()}.items():
         try:

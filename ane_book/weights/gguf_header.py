@@ -23,7 +23,7 @@ from ane_book.weights import Shape, check_file
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 import numpy as np
 
-__all__ = ["Tensor", "map_file", "read_header"]
+__all__ = ["GGUFTensor", "map_file", "read_header"]
 
 # What a header may take, three times the largest known: in a file of gigabytes most damaged lengths
 # would pass otherwise.
@@ -39,7 +39,7 @@ SCALARS = {
 
 
 @dataclass(frozen=True)
-class Tensor:
+class GGUFTensor:
     """Where a tensor lies in the file, and how it is stored."""
 
     shape: Shape
@@ -130,7 +130,7 @@ class _Cursor:
         return np.frombuffer(self.take(count * dtype.itemsize), dtype).tolist()
 
 
-def read_header(data: np.ndarray, path: Path) -> tuple[dict, dict[str, Tensor]]:
+def read_header(data: np.ndarray, path: Path) -> tuple[dict, dict[str, GGUFTensor]]:
     """Metadata by key, and tensors by GGUF name; all lie inside the file."""
     cursor = _Cursor(data, path)
     if bytes(cursor.take(4)) != b"GGUF":
@@ -155,7 +155,7 @@ def read_header(data: np.ndarray, path: Path) -> tuple[dict, dict[str, Tensor]]:
     return metadata, tensors
 
 
-def _check_apart(tensors: dict[str, Tensor], path: Path) -> None:
+def _check_apart(tensors: dict[str, GGUFTensor], path: Path) -> None:
     """No two tensors share bytes: where they do, one of the offsets is damaged."""
     end, before = 0, ""
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
@@ -175,7 +175,7 @@ def _locate(name: str, shape: Shape, kind: int, offset: int, start: int, end: in
         raise UnsupportedModel(f"{path}: tensor {name} is of unknown type {kind}") from None
     if not shape or shape[-1] % weights:
         raise InvalidWeights(f"{path}: tensor {name}: {shape} is no whole number of blocks")
-    tensor = Tensor(shape, tensor_type, start + offset, math.prod(shape) // weights * size)
+    tensor = GGUFTensor(shape, tensor_type, start + offset, math.prod(shape) // weights * size)
     if tensor.start + tensor.size > end:
         raise InvalidWeights(
             f"{path}: tensor {name} ends at byte {tensor.start + tensor.size} of a file of {end}; "

@@ -6,7 +6,7 @@
 The estimate of an op is its operations over a rate, and the rate one of a few for its type: the
 leaves of a decision tree that is not published. Here such a tree is grown from what was seen. A
 node keeps the gap between its sides, so that an op in the gap is known to be either. For `--check`
-the halves are parted by the hash of the graphs' names (`Graph.fitted`).
+the halves are parted by the hash of the graphs' names (`PublishedGraph.fitted`).
 """
 
 import argparse
@@ -17,9 +17,9 @@ from math import log, log2
 from pathlib import Path
 
 from ane_book.evidence.placement import estimator
-from ane_book.evidence.placement.estimator import Estimator, Roof, Work, features, work
-from ane_book.evidence.placement.graph import Op
-from ane_book.evidence.placement.published import Graph, judge, read_graphs
+from ane_book.evidence.placement.estimator import Estimator, OpWork, Roof, features, work
+from ane_book.evidence.placement.graph import GraphOp
+from ane_book.evidence.placement.published import PublishedGraph, judge, read_graphs
 
 ROOT = Path(__file__).resolve().parents[2]
 ESTIMATES = ROOT / "research/measurements/segmenter_estimates.json"
@@ -43,7 +43,7 @@ ROOFS = {backend: Roof(**roof) for backend, roof in CHIPS["m4"]["roofs"].items()
 Sample = tuple[dict[str, float], dict[str, float]]  # features, and GFLOP/s by backend
 
 
-def samples(graphs: Iterable[Graph]) -> dict[str, list[Sample]]:
+def samples(graphs: Iterable[PublishedGraph]) -> dict[str, list[Sample]]:
     """By type of op, what was seen of it, each once."""
     found, seen = defaultdict(list), set()
     for graph in graphs:
@@ -54,7 +54,7 @@ def samples(graphs: Iterable[Graph]) -> dict[str, list[Sample]]:
     return found
 
 
-def rates(op: Op, times: dict[str, float]) -> dict[str, float]:
+def rates(op: GraphOp, times: dict[str, float]) -> dict[str, float]:
     """GFLOP/s by backend."""
     needed = work(op)
     return {backend: needed.flops / (ms * 1e6) for backend, ms in times.items() if needed.flops}
@@ -70,8 +70,8 @@ def by_roofline(found: list[Sample], backend: str) -> bool:
     )
 
 
-def asked(given: dict[str, float]) -> Work:
-    return Work(given["operations"], given["bytes"])
+def asked(given: dict[str, float]) -> OpWork:
+    return OpWork(given["operations"], given["bytes"])
 
 
 def alike(a: dict[str, float], b: dict[str, float]) -> bool:
@@ -128,7 +128,7 @@ def entropy(numbers: list[int]) -> float:
     return -sum(n / len(numbers) * log2(n / len(numbers)) for n in counts)
 
 
-def fit(graphs: Iterable[Graph]) -> dict:
+def fit(graphs: Iterable[PublishedGraph]) -> dict:
     """What `costs.json` says. A type whose times are all the roofline's has no tree of rates."""
     trees = {}
     for type_, found in sorted(samples(graphs).items()):
@@ -141,7 +141,7 @@ def fit(graphs: Iterable[Graph]) -> dict:
     return {"chips": CHIPS, "trees": trees}
 
 
-def held_out(graphs: list[Graph]) -> dict[str, dict[str, int]]:
+def held_out(graphs: list[PublishedGraph]) -> dict[str, dict[str, int]]:
     """How the graphs of each half are met by what the other half taught."""
     halves = {fitted: [g for g in graphs if g.fitted == fitted] for fitted in (True, False)}
     return {

@@ -14,7 +14,7 @@ from ane_book.cluster.plan import split
 from ane_book.cluster.stage import Stage
 from ane_book.errors import InvalidBundle, InvalidInput, OutOfSpace
 from ane_book.runtime import Session
-from ane_book.runtime.feeds import Feeds
+from ane_book.runtime.inputs import HostInputs
 import numpy as np
 import pytest
 
@@ -82,7 +82,7 @@ class TestStage:
     def test_stages_in_a_row_are_the_whole(self, bundle):
         """Two sessions, their tokens one by one and in turn; what a cache holds stays its own."""
         first, second = loaded(bundle, 0, 1), loaded(bundle, 1, 3)
-        feeds = Feeds(bundle, np.dtype(np.float32))
+        feeds = HostInputs(bundle, np.dtype(np.float32))
         ids = np.array(prompt(20))
         texts = {1: ids[:9], 2: ids[9:18]}
         found = {1: [], 2: []}
@@ -103,7 +103,7 @@ class TestStage:
         assert set(first._caches) == {3}
 
     def test_a_chunk_needs_no_padding_on_the_wire(self, bundle):
-        feeds, ids = Feeds(bundle, np.dtype(np.float32)), np.array(prompt(5))
+        feeds, ids = HostInputs(bundle, np.dtype(np.float32)), np.array(prompt(5))
         values = {"hidden": feeds.columns(ids)[None, :, None]}
         found = loaded(bundle, 0, 3).run(1, [], "prefill", 0, values)["hidden"]
         expected = Session(bundle, precision="fp32")._engine.forward("prefill", ids, 0)

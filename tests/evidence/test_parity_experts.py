@@ -7,7 +7,7 @@ from _plant import change_weight, copied, flip
 from _taggers import tiny_tagger, write_tagger
 from ane_book import convert
 from ane_book.bundle import Bundle
-from ane_book.conversion.again import Again
+from ane_book.conversion.rebuild import Rebuild
 from ane_book.evidence.parity import EXACT as LIMIT
 from ane_book.evidence.parity import LEAST, check_parity
 from ane_book.evidence.parity.stage import judged
@@ -85,7 +85,7 @@ def test_with_its_source_the_op_is_named(source, faulty):
 @pytest.mark.parametrize("strategy", APART)
 def test_a_package_is_written_again_to_the_byte(tagger, source, tmp_path, strategy):
     bundle = tagger("narrow", experts=strategy)[1]
-    again = Again(bundle, open_source(source), tmp_path)
+    again = Rebuild(bundle, open_source(source), tmp_path)
     for name in ("trunk_00", "trunk_02", "trunk_03", "layer_01_experts", "layer_01_expert_005"):
         package = bundle.path / f"{name}.mlpackage"
         if package.exists():

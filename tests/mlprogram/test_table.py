@@ -9,9 +9,9 @@ from _package import X, const, op, typed, write
 from ane_book.errors import InvalidInput, InvalidPackage
 import mlprogram
 from mlprogram import MLProgram
+from mlprogram.kernel_report import plan_report, planned
 from mlprogram.kernels import native
 from mlprogram.kernels.table import KERNELS
-from mlprogram.planned import plan_report, planned
 import numpy as np
 import pytest
 

@@ -13,8 +13,8 @@ from _patience import guarded
 from _smollm2_tokenizer import smollm2
 from _smollm2_tokenizer import tokenizer as tokenizer_in_this_process
 from _transformers_server import MODEL, served, transformers_app
-from ane_book.bench import PROMPTS, Answer, InProcess, Prompt, Server, cold_start, measure
-from ane_book.bench.report import Report, Subject
+from ane_book.bench import PROMPTS, InProcess, Prompt, Server, TimedAnswer, cold_start, measure
+from ane_book.bench.report import BenchReport, BenchSubject
 from ane_book.errors import InvalidInput, ServerError
 from ane_book.runtime import Session
 from ane_book.text.process import TextProcess
@@ -108,12 +108,12 @@ def test_the_prompts_are_as_long_as_the_source_s():
 
 class TestReport:
     def test_medians_ratios_and_what_is_unmeasured(self):
-        def answers(*seconds: float) -> list[Answer]:
-            return [Answer("x", 10, 5, s, 3 * s, 5) for s in seconds]
+        def answers(*seconds: float) -> list[TimedAnswer]:
+            return [TimedAnswer("x", 10, 5, s, 3 * s, 5) for s in seconds]
 
-        fast = Subject("fast", "here", {"p": answers(1.0, 2.0, 4.0)})
-        slow = Subject("slow", "there", {"p": answers(2.0, 6.0, 40.0)})
-        report = Report([fast, slow], 3, {"temperature": 0.0})
+        fast = BenchSubject("fast", "here", {"p": answers(1.0, 2.0, 4.0)})
+        slow = BenchSubject("slow", "there", {"p": answers(2.0, 6.0, 40.0)})
+        report = BenchReport([fast, slow], 3, {"temperature": 0.0})
         # By pairs, as they took turns: 2, 3 and 10 times as fast.
         assert report.ratios(slow) == {"p": {"prefill_tps": 3.0, "decode_tps": 3.0, "latency": 3.0}}
         row = report.facts()["subjects"][0]["prompts"]["p"]
@@ -125,11 +125,13 @@ class TestReport:
             assert len(rows) == 8 and max(map(len, rows)) <= columns
 
     def test_an_answer_without_a_token_has_no_rate(self):
-        assert Answer("", 3, 0, 0.5, 0.5, 0).decode_tps is None
-        assert Answer("", 3, 1, 0.5, 0.5, 1).decode_tps is None
-        held_back = Answer("x" * 10, 3, 10, 0.5, 0.50001, 1)  # and sent at once
+        assert TimedAnswer("", 3, 0, 0.5, 0.5, 0).decode_tps is None
+        assert TimedAnswer("", 3, 1, 0.5, 0.5, 1).decode_tps is None
+        held_back = TimedAnswer("x" * 10, 3, 10, 0.5, 0.50001, 1)  # and sent at once
         assert held_back.decode_tps is None and held_back.prefill_tps == 6
-        report = Report([Subject("n", "w", {"p": [Answer("", None, None, 0.5, 0.5, 0)]})], 1, {})
+        report = BenchReport(
+            [BenchSubject("n", "w", {"p": [TimedAnswer("", None, None, 0.5, 0.5, 0)]})], 1, {}
+        )
         assert inf not in report.facts()["subjects"][0]["prompts"]["p"].values()
         assert re.search(r"p +- +- +- +- +500 +500", report.text())
 

@@ -62,9 +62,9 @@ FAULTS = [
     (requests.Chat, {"messages": [SAID], "stop": [1] * MANY}),
     *((requests.Completion, {"prompt": [wrong] * MANY}) for wrong in (1.5, "", [], [1.5])),
     (requests.Completion, {"prompt": [[1.5] * MANY]}),
-    (requests.Embedding, {"input": [1.5] * MANY}),
-    (requests.Line, {"tokens": [1.5] * MANY}),
-    (requests.Line, {"tokens": [1], "stop": [1] * MANY}),
+    (requests.EmbeddingRequest, {"input": [1.5] * MANY}),
+    (requests.LineRequest, {"tokens": [1.5] * MANY}),
+    (requests.LineRequest, {"tokens": [1], "stop": [1] * MANY}),
 ]
 
 

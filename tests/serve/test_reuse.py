@@ -3,8 +3,8 @@
 from _command import chatty_copy
 from ane_book.bundle import Bundle
 from ane_book.runtime import Session
+from ane_book.serve.generation import Ask, Finished, Slot, answers
 from ane_book.serve.pool import bundle_model
-from ane_book.serve.slot import Ask, Finished, Slot, answers
 import pytest
 
 SYSTEM = {"role": "system", "content": "You are of great help to all of us here."}

@@ -12,9 +12,9 @@ from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.layers import Attention, NormThenRotate, RMSNorm, Rotate, rotate
 from ane_book.rope import Rotary
 from ane_book.weights.onnx.attention import attention_of
-from ane_book.weights.onnx.file import Graph
+from ane_book.weights.onnx.file import OnnxGraph
 from ane_book.weights.onnx.products import matrix_of_nbits, table_of
-from ane_book.weights.onnx.walk import Walk
+from ane_book.weights.onnx.walk import DecoderWalk
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 import numpy as np
@@ -37,7 +37,7 @@ def place(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("operators") / "model.onnx"
 
 
-def write(place: Path, nodes: list, feed: dict, stored: dict, outputs: list[str]) -> Graph:
+def write(place: Path, nodes: list, feed: dict, stored: dict, outputs: list[str]) -> OnnxGraph:
     """A graph of these nodes, saved and read; a stored tensor is an array or a TensorProto."""
     tensors = [
         numpy_helper.from_array(a, name) if isinstance(a, np.ndarray) else a
@@ -49,7 +49,7 @@ def write(place: Path, nodes: list, feed: dict, stored: dict, outputs: list[str]
     graph = helper.make_graph(nodes, "g", inputs, results, tensors)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), place)
-    return Graph(place)
+    return OnnxGraph(place)
 
 
 def run(place: Path, feed: dict) -> list[np.ndarray]:
@@ -153,7 +153,7 @@ def test_norms(place, seed, C, T, size, epsilon, skip):
         feed.pop("b")
         node = helper.make_node("SimplifiedLayerNormalization", ["a", "w"], ["y"], epsilon=epsilon)
     outputs = ["y", "sum"] if skip else ["y"]
-    walk = Walk(write(place, [node], feed, {"w": weight}, outputs))
+    walk = DecoderWalk(write(place, [node], feed, {"w": weight}, outputs))
     norm, theirs = walk.norm("y"), run(place, feed)
     assert norm.epsilon == np.float32(epsilon)
     total = sum(feed.values())
@@ -241,7 +241,7 @@ def test_group_query_attention(place, seed, form, K, group, D, partial, T, past,
     attributes = {"local_window_size": window} | ({"scale": scale} if scale else {})
     nodes = attention_nodes(form, (H, K), normed, attributes)
     graph = write(place, nodes, feed, stored, ["y", "present_k", "present_v"])
-    found = attention_of(Walk(graph), "y")
+    found = attention_of(DecoderWalk(graph), "y")
     assert (found.heads, found.kv_heads, found.tables) == (H, K, ("cos", "sin"))
     assert found.source == "x" and set(found.norms) == (set("qk") if normed else set())
     theirs = run(place, feed)

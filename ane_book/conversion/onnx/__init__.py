@@ -11,7 +11,7 @@ import tempfile
 from typing import Literal, get_args
 import warnings
 
-from ane_book.conversion.place import exchange, telling
+from ane_book.conversion.target import exchange, telling
 from ane_book.errors import InvalidInput
 from ane_book.progress import silent_coremltools
 import numpy as np
@@ -56,14 +56,14 @@ def convert_graph(
 
 def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mapping):
     """The graph as coremltools' Program."""
-    from ane_book.conversion.onnx.borders import Borders
     from ane_book.conversion.onnx.half import bound_masks
-    from ane_book.conversion.onnx.source import Source
-    from ane_book.conversion.onnx.walk import Walk
+    from ane_book.conversion.onnx.signature import Borders
+    from ane_book.conversion.onnx.source import OnnxSource
+    from ane_book.conversion.onnx.walk import GraphWalk
     import coremltools as ct
     from coremltools.converters.mil.mil import Function, Program
 
-    walk = Walk(Source(path), constants)
+    walk = GraphWalk(OnnxSource(path), constants)
     borders = Borders(walk, shapes, precision)
     program = Program()
     with Function(borders.placeholders(), opset_version=ct.target.iOS18) as function:

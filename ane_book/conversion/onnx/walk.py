@@ -23,12 +23,12 @@ from ane_book.conversion.onnx.ops._common import (
     reshaped,
     shape_of,
 )
-from ane_book.conversion.onnx.source import Source
+from ane_book.conversion.onnx.source import OnnxSource
 from ane_book.conversion.onnx.values import Value, wrapped
 from ane_book.errors import InvalidWeights, UnsupportedOp
 import numpy as np
 
-__all__ = ["NeedsConstant", "Walk"]
+__all__ = ["GraphWalk", "NeedsConstant"]
 
 #: What coremltools' builder raises for what it does not take.
 REFUSALS = (
@@ -51,10 +51,10 @@ class NeedsConstant(UnsupportedOp):
         self.origins = origins
 
 
-class Walk:
+class GraphWalk:
     """Converts the nodes of one graph, inside a MIL function that is being built."""
 
-    def __init__(self, source: Source, known: Mapping[str, np.ndarray]):
+    def __init__(self, source: OnnxSource, known: Mapping[str, np.ndarray]):
         self.source, self.path, self.graph = source, source.path, source.graph
         self.values = {name: Value(a, a.dtype) for name, a in source.constants()}
         self.values |= {

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import get_args
 
 from ane_book import models
-from ane_book.conversion.plan import lines
-from ane_book.conversion.plan.choices import woken
+from ane_book.conversion.plan import report
+from ane_book.conversion.plan.expert_choices import woken
 from ane_book.conversion.plan.programs import (
     Program,
     cut_experts,
@@ -202,11 +202,11 @@ class Plan:
 
     def facts(self) -> list[tuple[str, str]]:
         """The plan as lines: a heading, once, and a text."""
-        return list(lines.facts(self))
+        return list(report.facts(self))
 
     def notes(self) -> list[str]:
         """What the evidence says of this plan, where it touches a limit."""
-        return list(lines.notes(self))
+        return list(report.notes(self))
 
 
 def plan(config: DecoderConfig, recipe: Recipe) -> Plan:

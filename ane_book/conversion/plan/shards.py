@@ -10,7 +10,7 @@ from math import ceil, prod
 from ane_book.conversion.quantize import SCHEMES, Scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.architecture import FULL, Tensor
+from ane_book.models.base.architecture import FULL, TensorSpec
 from mlprogram.package.weight_file import HEADER, RECORD, stored_bytes
 
 __all__ = [
@@ -88,7 +88,7 @@ def expert_blobs(config: DecoderConfig, scheme: Scheme) -> list[int]:
     return [blob for parts in one for blob in _blobs(parts, scheme)]
 
 
-def _blobs(parts: tuple[Tensor, ...], scheme: Scheme) -> list[int]:
+def _blobs(parts: tuple[TensorSpec, ...], scheme: Scheme) -> list[int]:
     """The same of one parameter."""
     inputs = parts[0].given[1:]
     rows = sum(part.given[0] for part in parts)

@@ -7,7 +7,7 @@ one stretch to another get names that are the same in every layer and function.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ane_book.conversion.write.lowering import Piece
+from ane_book.conversion.write.lowering import LoweredBlock
 from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import value_type
 
@@ -22,12 +22,12 @@ class Cut:
     projections, by what the block calls their results.
     """
 
-    stretches: list[Piece]
+    stretches: list[LoweredBlock]
     names: dict[str, str]
     results: dict[str, str]
 
 
-def cut_block(piece: Piece, projections: Sequence[str]) -> Cut:
+def cut_block(piece: LoweredBlock, projections: Sequence[str]) -> Cut:
     """Cut a block at the convolutions of these modules, its projections in order."""
     stretches, taken, results = [[]], {}, {}
     for operation in piece.operations:
@@ -53,7 +53,7 @@ def source(projection: str) -> str:
     return f"{projection.replace('.', '_')}_in"
 
 
-def _projection(operation, piece: Piece) -> str | None:
+def _projection(operation, piece: LoweredBlock) -> str | None:
     """The module whose convolution an op is."""
     if operation.type != "conv":
         return None
@@ -61,7 +61,7 @@ def _projection(operation, piece: Piece) -> str | None:
     return piece.parameters.get(weight, "").removesuffix(".weight")
 
 
-def _identity(operation, piece: Piece):
+def _identity(operation, piece: LoweredBlock):
     """An op that makes an input of the block a value of its own, for `operation` to take as x."""
     (x,) = operands(operation, "x")
     copy = type(operation)(type="identity")
@@ -70,7 +70,9 @@ def _identity(operation, piece: Piece):
     return copy
 
 
-def pieces_of(piece: Piece, stretches: list[list], names: dict[str, str]) -> list[Piece]:
+def pieces_of(
+    piece: LoweredBlock, stretches: list[list], names: dict[str, str]
+) -> list[LoweredBlock]:
     """A piece of each stretch's ops; adds to `names` what other stretches take of one.
 
     names: of all values that leave a stretch, by what the block calls them.
@@ -89,7 +91,7 @@ def pieces_of(piece: Piece, stretches: list[list], names: dict[str, str]) -> lis
     held = [n for _, _, made, _ in found for n in made if n in taken and n not in names]
     names |= {name: f"held_{i}" for i, name in enumerate(held)}
     return [
-        Piece(operations, inputs, tuple(name for name in made if name in names), parameters)
+        LoweredBlock(operations, inputs, tuple(name for name in made if name in names), parameters)
         for operations, inputs, made, parameters in found
     ]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.experts import Parted, lower_parted
-from ane_book.conversion.write.lowering import Piece, lower
-from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Stored
+from ane_book.conversion.write.lowering import LoweredBlock, lower
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.decoder import Winner
 from ane_book.options import Recipe
@@ -37,7 +37,9 @@ __all__ = [
     "write_shard",
 ]
 
-Pieces = dict[tuple[str, str], Piece | Parted]  # function and kind of block -> the lowered block
+Pieces = dict[
+    tuple[str, str], LoweredBlock | Parted
+]  # function and kind of block -> the lowered block
 CACHE = ("keys", "values")
 
 
@@ -54,7 +56,7 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
         if (first := architecture.first(config)) is not None:
             pieces[name, "first"] = lower(first, hidden, ["hidden_out"])
         for kind in dict.fromkeys(kinds):
-            cos, sin, mask = architecture.feeds(kind)
+            cos, sin, mask = architecture.host_inputs(kind)
             inputs = hidden | {
                 cos: torch.zeros(1, 1, T, D),
                 sin: torch.zeros(1, 1, T, D),
@@ -106,17 +108,17 @@ def write_shard(
 def _stamp_layers(
     function: FunctionWriter,
     config: DecoderConfig,
-    pieces: dict[str, Piece],
+    pieces: dict[str, LoweredBlock],
     layers: range,
     frame: dict,
-    stored: list[dict[str, Stored]],
+    stored: list[dict[str, StoredWeight]],
 ) -> list[dict[str, str]]:
     """Stamp one layer after the other; what each gives, by what its block calls it."""
     architecture, given, new = find(config.architecture), dict(frame), []
     kinds, carried = architecture.kinds(config), architecture.carried(config)
     leaving = {"hidden_out": "hidden_out"} | handed(config, layers.stop, "{}_out")
     for i, layer in enumerate(layers):
-        feeds = {key: given.get(key, key) for key in architecture.feeds(kinds[layer])}
+        feeds = {key: given.get(key, key) for key in architecture.host_inputs(kinds[layer])}
         feeds |= {name: given[name] for name in ("hidden", *carried) if name in given}
         feeds |= {name: parts[i] for name, parts in frame["kept"].items()}
         piece, names = pieces[kinds[layer]], leaving if layer == layers[-1] else {}
@@ -176,7 +178,7 @@ def _add_feeds(
     """The tables and masks that these layers take, as inputs; returns the names of the masks."""
     D, S, architecture = config.head_dim, recipe.context, find(config.architecture)
     kinds = architecture.kinds(config)
-    feeds = [architecture.feeds(kinds[layer]) for layer in layers]
+    feeds = [architecture.host_inputs(kinds[layer]) for layer in layers]
     for table in dict.fromkeys(name for cos, sin, _ in feeds for name in (cos, sin)):
         function.input(table, "fp16", (1, 1, T, D))
     masks = list(dict.fromkeys(mask for *_, mask in feeds))
@@ -287,7 +289,11 @@ def write_norm(path: Path, config: DecoderConfig, recipe: Recipe, weight: Tensor
 
 
 def _add_norm(
-    function: FunctionWriter, config: DecoderConfig, weight: Stored, T: int, out: str = "normed"
+    function: FunctionWriter,
+    config: DecoderConfig,
+    weight: StoredWeight,
+    T: int,
+    out: str = "normed",
 ) -> str:
     """Add the input `hidden` and `out`, the final norm of it; returns its name."""
     shape = 1, config.hidden_size, 1, T
@@ -299,7 +305,12 @@ def _add_norm(
 
 
 def add_convolution(
-    function: FunctionWriter, out: str, hidden: str, weight: Stored, bias: Stored | None, T: int
+    function: FunctionWriter,
+    out: str,
+    hidden: str,
+    weight: StoredWeight,
+    bias: StoredWeight | None,
+    T: int,
 ) -> None:
     """Add `out` (1, outputs, 1, T), a 1x1 convolution of `hidden` (1, inputs, 1, T)."""
     more = {"bias": function.weight(f"{out}_bias", bias)} if bias else {}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.experts import Parted, lower_parted, trunk_weights
-from ane_book.conversion.write.lowering import Piece, lower
-from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Stored
+from ane_book.conversion.write.lowering import LoweredBlock, lower
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.models import find
 from ane_book.models.bert import BertConfig
 from ane_book.models.privacy_filter import PrivacyFilterConfig
@@ -23,7 +23,7 @@ __all__ = ["lower_encoder", "write_encoder", "write_trunk"]
 
 Config = BertConfig | PrivacyFilterConfig
 #: function -> "block", and "first" and "last" where they are
-Pieces = dict[str, dict[str, Piece | Parted]]
+Pieces = dict[str, dict[str, LoweredBlock | Parted]]
 
 
 def lower_encoder(config: Config, functions: dict[str, int]) -> Pieces:
@@ -122,9 +122,9 @@ def write_trunk(
 
 def _stamp_trunk(
     function: FunctionWriter,
-    pieces: dict[str, Piece | Parted],
+    pieces: dict[str, LoweredBlock | Parted],
     layer: int,
-    parts: dict[str, dict[str, Stored]],
+    parts: dict[str, dict[str, StoredWeight]],
     last: bool,
 ) -> None:
     """One function of a trunk, of the stored weights of its parts."""

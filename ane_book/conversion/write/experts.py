@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ane_book.conversion.quantize import Scheme
 from ane_book.conversion.write.cut import pieces_of
-from ane_book.conversion.write.lowering import Piece, lower
+from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter
 import torch
@@ -32,9 +32,9 @@ class Parted:
     held: the values that go past the experts, by what the block calls them.
     """
 
-    before: Piece
-    behind: Piece
-    expert: Piece
+    before: LoweredBlock
+    behind: LoweredBlock
+    expert: LoweredBlock
     held: tuple[str, ...]
 
     def names(self, layer: int) -> dict[str, str]:
@@ -118,7 +118,7 @@ def lower_parted(
     return Parted(before, behind, one, held)
 
 
-def _cut(piece: Piece) -> tuple[Piece, Piece, tuple[str, ...]]:
+def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock, tuple[str, ...]]:
     """The ops that all results but the first need, the others, and what these take of those."""
     needed, ours = set(piece.outputs[1:]), []
     for operation in reversed(piece.operations):
@@ -142,7 +142,7 @@ def expert_weights(state: dict[str, Tensor], expert: int) -> dict[str, Tensor]:
     return {name.removeprefix(own): value for name, value in state.items() if name.startswith(own)}
 
 
-def trunk_weights(piece: Piece, state: dict[str, Tensor]) -> dict[str, Tensor]:
+def trunk_weights(piece: LoweredBlock, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The parameters of `Parted.before` or `Parted.behind`, in the order of the state dict."""
     wanted = set(piece.parameters.values())
     return {name: value for name, value in state.items() if name in wanted}

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["OPSET", "Piece", "lower"]
+__all__ = ["OPSET", "LoweredBlock", "lower"]
 
 OPSET = "CoreML8"  # iOS 18 / macOS 15
 KEPT = 256  # lowered modules, tens of kB each
 
 
 @dataclass(frozen=True)
-class Piece:
+class LoweredBlock:
     """A lowered module: MIL ops, its inputs, the names of its outputs, and where its weights go."""
 
     operations: list  # MIL_pb2.Operation
@@ -35,7 +35,7 @@ class Piece:
     parameters: dict[str, str]  # name of a constant -> name of the module's parameter
 
 
-_lowered: dict[bytes, Piece] = {}
+_lowered: dict[bytes, LoweredBlock] = {}
 
 
 class _Structure(pickle.Pickler):
@@ -56,7 +56,7 @@ def lower(
     outputs: Sequence[str],
     norm_epsilon: float = 0.0,
     output_dtype: type = np.float16,
-) -> Piece:
+) -> LoweredBlock:
     """Lower a module to MIL in fp16, with its parameters left open.
 
     inputs: examples by name, in the order of `module.forward`. outputs: names for its results.
@@ -131,7 +131,7 @@ def _lower(
     outputs: list[str],
     norm_epsilon: float,
     output_dtype: type,
-) -> Piece:
+) -> LoweredBlock:
     import coremltools as ct
 
     _randomize(module)
@@ -156,7 +156,7 @@ def _lower(
     sharpen_epsilon(operations, [norm_epsilon, *own])
     inline_constants(operations, package, parameters)
     shapes = {name: tuple(example.shape) for name, example in inputs.items()}
-    return Piece(operations, shapes, tuple(block.outputs), parameters)
+    return LoweredBlock(operations, shapes, tuple(block.outputs), parameters)
 
 
 def _randomize(module: nn.Module) -> None:

@@ -17,19 +17,19 @@ from pathlib import Path
 import uuid
 
 from ane_book.conversion.quantize import SCHEMES, Encoded, Scheme, encode
-from ane_book.conversion.write.lowering import OPSET, Piece
+from ane_book.conversion.write.lowering import OPSET, LoweredBlock
 from ane_book.progress import silent_coremltools
 import numpy as np
 from torch import Tensor
 
-__all__ = ["FunctionWriter", "PackageWriter", "Stored", "value_type"]
+__all__ = ["FunctionWriter", "PackageWriter", "StoredWeight", "value_type"]
 
 SPECIFICATION_VERSION = 9
 WEIGHT_FILE = "@model_path/weights/weight.bin"
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredWeight:
     """A weight in the weight file: its shape, the op that gives it, the blobs of its operands."""
 
     shape: tuple[int, ...]
@@ -123,7 +123,7 @@ class FunctionWriter:
         self._add_constant(name, value.type).attributes["val"].CopyFrom(value)
         return name
 
-    def weight(self, name: str, stored: Stored) -> str:
+    def weight(self, name: str, stored: StoredWeight) -> str:
         """Add an fp16 constant whose bytes are in the weight file."""
         stored.fill(self._add_constant(name, value_type("fp16", stored.shape)))
         return name
@@ -136,10 +136,10 @@ class FunctionWriter:
 
     def stamp(
         self,
-        piece: Piece,
+        piece: LoweredBlock,
         prefix: str,
         feeds: dict[str, str],
-        weights: dict[str, Stored],
+        weights: dict[str, StoredWeight],
         names: dict[str, str] | None = None,
     ) -> list[str]:
         """Copy a piece into this function; returns the names of its outputs.
@@ -214,14 +214,14 @@ class PackageWriter:
 
     def write_weights(
         self, state: dict[str, Tensor | Encoded], scheme: Scheme = SCHEMES["none"]
-    ) -> dict[str, Stored]:
+    ) -> dict[str, StoredWeight]:
         """Append tensors to the weight file, projections by the scheme and all others as fp16.
 
         What is encoded already is taken as it is.
         """
         return {name: self._write(tensor, scheme) for name, tensor in state.items()}
 
-    def _write(self, weight: Tensor | Encoded, scheme: Scheme) -> Stored:
+    def _write(self, weight: Tensor | Encoded, scheme: Scheme) -> StoredWeight:
         encoded = weight if isinstance(weight, Encoded) else encode(weight, scheme)
         operands: dict = {}
         for key, (dtype, array) in encoded.operands.items():
@@ -229,7 +229,7 @@ class PackageWriter:
             raw = flat.view(np.uint16) if dtype == "fp16" else flat
             offset = getattr(self._blobs, f"write_{dtype}_data")(raw)
             operands[key] = dtype, array.shape, offset
-        return Stored(encoded.shape, encoded.op, operands)
+        return StoredWeight(encoded.shape, encoded.op, operands)
 
     def function(self, name: str) -> FunctionWriter:
         return FunctionWriter(name, self._model.mlProgram, self._model.description)

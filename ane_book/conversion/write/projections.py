@@ -68,7 +68,7 @@ def write_host(
     architecture, package = find(config.architecture), PackageWriter(path)
     stored, matrices = package.write_weights(weights), architecture.matrices(config)
     kind = architecture.kinds(config)[layer]
-    *_, mask = architecture.feeds(kind)
+    *_, mask = architecture.host_inputs(kind)
     for name, (T, tier) in recipe.tiered.items():
         cut = cut_block(pieces[name, kind], list(matrices))
         for i, stretch in enumerate(cut.stretches):

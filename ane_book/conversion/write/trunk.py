@@ -8,14 +8,14 @@ from pathlib import Path
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.decoder import Pieces, close_frame, handed, open_frame
 from ane_book.conversion.write.experts import trunk_weights
-from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Stored
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
 from torch import Tensor
 
 __all__ = ["write_trunk"]
 
-Parts = dict[str, dict[str, Stored]]  # of a trunk: "first", "behind" and "before"
+Parts = dict[str, dict[str, StoredWeight]]  # of a trunk: "first", "behind" and "before"
 
 
 def write_trunk(
@@ -68,7 +68,7 @@ def _stamp(
     if parts["first"]:
         own = {"hidden": frame["hidden"]}
         (frame["hidden"],) = function.stamp(pieces["first"], "first", own, parts["first"])
-    feeds = {key: frame.get(key, key) for key in architecture.feeds(kinds[layer])}
+    feeds = {key: frame.get(key, key) for key in architecture.host_inputs(kinds[layer])}
     feeds |= {name: frame[name] for name in ("hidden", *carried) if name in frame}
     feeds |= {name: each for name, (each,) in frame["kept"].items()}
     block, leaving = pieces[kinds[layer]], handed(config, layers.stop, "{}_out")

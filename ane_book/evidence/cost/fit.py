@@ -22,7 +22,7 @@ import numpy as np
 
 __all__ = [
     "Fitted",
-    "Line",
+    "FittedLine",
     "fit",
     "impossible",
     "judged",
@@ -137,7 +137,7 @@ def _family(figure: Figure) -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class FittedLine:
     """A straight line through the points of one series: ms = base + slope x."""
 
     base: float
@@ -153,12 +153,12 @@ class Line:
         return {x: line([p for p in self.points if p != (x, ms)]).slope for x, ms in self.points}
 
 
-def line(points: Iterable[tuple[float, float]]) -> Line:
+def line(points: Iterable[tuple[float, float]]) -> FittedLine:
     """The line with the least squares of relative errors."""
     points = tuple(points)
     x, ms = np.array(points).T
     base, slope = np.linalg.lstsq(np.stack([1 / ms, x / ms], 1), np.ones(len(ms)), rcond=None)[0]
-    return Line(float(base), float(slope), points)
+    return FittedLine(float(base), float(slope), points)
 
 
 def least_ms(figure: Figure) -> float:

@@ -27,7 +27,16 @@ import numpy as np
 if TYPE_CHECKING:
     from ane_book.evidence.placement import Placement
 
-__all__ = ["Estimate", "Interval", "Term", "Work", "form_of", "predict", "segments_of", "work_of"]
+__all__ = [
+    "Estimate",
+    "Interval",
+    "Term",
+    "TokenWork",
+    "form_of",
+    "predict",
+    "segments_of",
+    "work_of",
+]
 
 PER_MS = 1e6  # bytes a millisecond of 1 GB/s
 
@@ -52,7 +61,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Work:
+class TokenWork:
     """What one token asks of an engine.
 
     plain_bytes, packed_bytes: weights, by how they are stored. cache_bytes: keys and values of all
@@ -112,17 +121,17 @@ class Estimate:
         ]
 
 
-def predict(asked: Work | Plan, chip: str | Claim) -> Estimate:
+def predict(asked: TokenWork | Plan, chip: str | Claim) -> Estimate:
     """What a token takes on a chip, by what is asked of its engine or by the plan of a model.
 
     Raises InvalidInput for a chip that is not known, with those that are, and what `work_of` does.
     """
     chip = find_chip(chip) if isinstance(chip, str) else chip
-    work = asked if isinstance(asked, Work) else work_of(asked)
+    work = asked if isinstance(asked, TokenWork) else work_of(asked)
     return Estimate(chip, tuple(_terms(work, chip)))
 
 
-def _terms(work: Work, chip: Claim) -> Iterator[Term]:
+def _terms(work: TokenWork, chip: Claim) -> Iterator[Term]:
     if work.plain_bytes:
         what = f"weights, {_size(work.plain_bytes)} at {_range(chip)}"
         yield Term(what, _read(work.plain_bytes, chip), (chip,))
@@ -158,7 +167,7 @@ def _range(claim: Claim) -> str:
     return f"{low:g} to {high:g} {claim.unit}"
 
 
-def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> Work:
+def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> TokenWork:
     """What a call of so many tokens asks of an engine, by a plan; of one, it is decode.
 
     shares: what the router of a mixture of experts chooses, as `Plan.woken` takes them. Reading and
@@ -185,7 +194,7 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> Wo
     kept = plan.cache_bytes + plan.tail_bytes()
     cache, slots = (kept, recipe.context) if plan.head else (0, 0)
     calls = round(plan.calls(tokens, shares))
-    return Work(sizes["plain"], sizes["packed"], cache, calls, slots=slots)
+    return TokenWork(sizes["plain"], sizes["packed"], cache, calls, slots=slots)
 
 
 def segments_of(placements: "Iterable[Placement]") -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from ane_book.claims import GRADES
 from ane_book.errors import InvalidInput
 from ane_book.evidence.cost.chips import chips
-from ane_book.evidence.cost.model import Work
+from ane_book.evidence.cost.model import TokenWork
 
 __all__ = ["Figure", "decode_figures", "read_rows"]
 
@@ -31,7 +31,7 @@ class Figure:
     model: str
     chip: str | None
     ms: float
-    work: Work | None
+    work: TokenWork | None
     slots: int
     programs: int
     path: str
@@ -96,10 +96,10 @@ def _figure(row: dict[str, Any], keys: dict[str, str]) -> Figure | None:
     )
 
 
-def _work(decode: dict[str, Any]) -> Work | None:
+def _work(decode: dict[str, Any]) -> TokenWork | None:
     if decode["weight_bytes"] is None or decode["form"] == "block":
         return None
     packed = decode["packed_bytes"]
     cache = decode["slots"] * decode["slot_bytes"]
     plain = decode["weight_bytes"] - packed
-    return Work(plain, packed, cache, decode["programs"], slots=decode["slots"])
+    return TokenWork(plain, packed, cache, decode["programs"], slots=decode["slots"])

@@ -14,7 +14,7 @@ from itertools import product
 from ane_book.claims import Claim
 from ane_book.conversion.plan import Plan
 from ane_book.evidence.cost.chips import find_chip, parameter
-from ane_book.evidence.cost.model import PER_MS, Work, form_of, predict, work_of
+from ane_book.evidence.cost.model import PER_MS, TokenWork, form_of, predict, work_of
 from ane_book.evidence.cost.quoted import quoted
 import numpy as np
 
@@ -87,9 +87,9 @@ def _strategies(planned: Plan, chip: Claim) -> Iterator[str]:
         )
 
 
-def _without_cache(plan: Plan, tokens: int) -> Work:
+def _without_cache(plan: Plan, tokens: int) -> TokenWork:
     work = work_of(plan, tokens)
-    return Work(work.plain_bytes, work.packed_bytes, 0, work.programs)
+    return TokenWork(work.plain_bytes, work.packed_bytes, 0, work.programs)
 
 
 def _said(first: int | None, last: int | None) -> str:

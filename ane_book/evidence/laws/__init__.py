@@ -23,14 +23,14 @@ from typing import Literal
 
 from ane_book.errors import InvalidBundle, InvalidPackage
 from ane_book.evidence.inspect import is_bundle, refuse_weights
-from ane_book.evidence.laws.graph import Graph, Seen
-from ane_book.evidence.laws.report import Report
+from ane_book.evidence.laws.graph import ProgramGraph, Seen
+from ane_book.evidence.laws.report import LawReport
 from ane_book.evidence.laws.rule import Finding, Place, Rule, load
 from ane_book.evidence.laws.rules import norms, ops, partitions, shapes, states, weights
 from mlprogram.package.reader import Package, read_programs
 import numpy as np
 
-__all__ = ["Finding", "Report", "Rule", "check", "load", "packages_of"]
+__all__ = ["Finding", "LawReport", "Rule", "check", "load", "packages_of"]
 
 #: Rules by name, of a function and of a package.
 OF_FUNCTIONS = {
@@ -47,7 +47,7 @@ def check(
     rules: Mapping[str, Rule] | None = None,
     progress: Callable | None = None,
     calibrate: Mapping[str, np.ndarray] | Literal["golden"] | None = None,
-) -> Report:
+) -> LawReport:
     """What the rules find in a package, a bundle, a folder of them, or an MLModel in memory.
 
     rules: those to look for, all when None (`load` reads a file of one's own). progress: called
@@ -61,7 +61,7 @@ def check(
         return _in_memory(model, rules)
     path = Path(model)
     refuse_weights(path)
-    report, total = Report(str(path)), 0
+    report, total = LawReport(str(path)), 0
     packages = packages_of(path)
     for number, file in enumerate(packages, 1):
         for package in read_programs(file):
@@ -122,12 +122,12 @@ def _name(file: Path, root: Path) -> str:
     return str(file) if file == root else str(file.relative_to(root))
 
 
-def _in_memory(model, rules: Mapping[str, Rule]) -> Report:
+def _in_memory(model, rules: Mapping[str, Rule]) -> LawReport:
     """An MLModel of coremltools, whose ops may know the lines that they come from."""
     from ane_book.evidence.laws.source import lines
 
     package = Package.from_spec(model.get_spec(), model.weights_dir)
-    report = Report("the model", packages=1)
+    report = LawReport("the model", packages=1)
     _check_package(package, rules, report, "the model", lines(model))
     return report
 
@@ -135,7 +135,7 @@ def _in_memory(model, rules: Mapping[str, Rule]) -> Report:
 def _check_package(
     package: Package,
     rules: Mapping[str, Rule],
-    report: Report,
+    report: LawReport,
     name: str,
     lines: Mapping[str, str] | None = None,
 ) -> None:
@@ -143,7 +143,7 @@ def _check_package(
         for seen in OF_PACKAGES.get(id_, _nothing)(package, rule.claim.value):
             report.add(rule, seen, Place(name))
     for function in package.functions.values():
-        graph, leaving = Graph(package, function), {}
+        graph, leaving = ProgramGraph(package, function), {}
         for id_, rule in rules.items():
             for seen in OF_FUNCTIONS.get(id_, _nothing)(graph, rule.claim.value):
                 report.add(rule, seen, _place(graph, seen, name, lines or {}))
@@ -158,7 +158,7 @@ def _nothing(*_) -> tuple[Seen, ...]:
     return ()
 
 
-def _place(graph: Graph, seen: Seen, package: str, lines: Mapping[str, str]) -> Place:
+def _place(graph: ProgramGraph, seen: Seen, package: str, lines: Mapping[str, str]) -> Place:
     function, operation = graph.function.name, seen.operation
     if operation is None:
         return Place(package, function)
@@ -168,7 +168,7 @@ def _place(graph: Graph, seen: Seen, package: str, lines: Mapping[str, str]) -> 
     return Place(package, function, number, count, operation.type, operation.name, line)
 
 
-def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: Report) -> None:
+def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: LawReport) -> None:
     """What sums reach on inputs like those of use."""
     from ane_book.bundle import Bundle
     from ane_book.evidence.laws import calibrate
@@ -180,11 +180,11 @@ def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: Re
         opened = map(Package, packages)
         found = (each for package in opened for each in calibrate.given_sums(package, inputs, most))
     for package, function, seen in found:
-        graph = Graph(package, package.functions[function])
+        graph = ProgramGraph(package, package.functions[function])
         report.add(rule, seen, _place(graph, seen, _name(package.path, path), {}))
 
 
-def _check_whole(total: int, rules: Mapping[str, Rule], report: Report, path: Path) -> None:
+def _check_whole(total: int, rules: Mapping[str, Rule], report: LawReport, path: Path) -> None:
     """What all packages of a bundle make together."""
     rule = rules.get("loaded-3gb")
     if rule and is_bundle(path) and total > rule.claim.value:

@@ -11,7 +11,7 @@ from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant, TensorType
 
-__all__ = ["FLOATS", "VIEWS", "Graph", "Seen", "sizes"]
+__all__ = ["FLOATS", "VIEWS", "ProgramGraph", "Seen", "sizes"]
 
 FLOATS = frozenset(["fp16", "fp32", "fp64", "bf16"])
 
@@ -39,7 +39,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Weight:
+class ConstantWeight:
     """The constant operand of a product: its type, where its channels are, how it is stored."""
 
     type: TensorType
@@ -53,7 +53,7 @@ class Weight:
         return self.type.shape[self.inputs]
 
 
-class Graph:
+class ProgramGraph:
     """One function, with what its ops need to be looked at.
 
     every: its ops in program order, those of nested blocks after the op that has them. operations:
@@ -115,7 +115,7 @@ class Graph:
         items = (item for items in operation.inputs.values() for item in items)
         return [item for item in items if isinstance(item, str) and not self.fixed(item)]
 
-    def weight(self, operation: Operation) -> Weight | None:
+    def weight(self, operation: Operation) -> ConstantWeight | None:
         """The weight of a product with a constant; None for every other op."""
         if operation.type == "matmul":
             key, across = "y", bool(self.value(operation, "transpose_y", False))
@@ -131,7 +131,7 @@ class Graph:
         maker = self.maker(item)
         compressed = maker if maker is not None and maker.type != "const" else None
         rank = len(type_.shape)
-        return Weight(type_, outputs % rank, inputs % rank, compressed)
+        return ConstantWeight(type_, outputs % rank, inputs % rank, compressed)
 
     def constants(self) -> Iterator[tuple[Operation, Constant]]:
         """Every stored constant, with the op that has it, those of compressed weights included."""

@@ -18,14 +18,14 @@ from ane_book.evidence.laws.rule import SEVERITIES, Finding, Place, Rule, Severi
 if TYPE_CHECKING:  # pydantic, which a package takes no time for
     from ane_book.bundle.evidence import Level
 
-__all__ = ["Report", "annotation"]
+__all__ = ["LawReport", "annotation"]
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LISTED = 100  # places of a finding that SARIF is given
 
 
 @dataclass
-class Report:
+class LawReport:
     """The findings of one check.
 
     path: what was checked. packages: how many. Equal findings are one, with all their places.

@@ -20,10 +20,10 @@ import tempfile
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.evidence import Level
-from ane_book.conversion.again import Again, source_of
+from ane_book.conversion.rebuild import Rebuild, source_of
 from ane_book.evidence.levels import level
 from ane_book.evidence.parity.locate import first_op
-from ane_book.evidence.parity.stage import Stage
+from ane_book.evidence.parity.stage import ParityStage
 from ane_book.evidence.parity.walk import walk
 from ane_book.models import find
 from ane_book.weights import WeightSource
@@ -48,7 +48,7 @@ class Parity:
 
     passed: bool
     reason: str
-    stages: list[Stage]
+    stages: list[ParityStage]
     exact: bool
     source: bool
     package: str | None = None
@@ -132,11 +132,11 @@ def _host_fault(bundle: Bundle) -> _Fault | None:
 
 
 def _program_fault(
-    bundle: Bundle, source: WeightSource | None, golden: dict, stages: list[Stage]
+    bundle: Bundle, source: WeightSource | None, golden: dict, stages: list[ParityStage]
 ) -> _Fault | None:
     """The programs are the model's: by their figures, and by the source where it is at hand."""
     with tempfile.TemporaryDirectory() as folder:
-        again = source and Again(bundle, source, Path(folder))
+        again = source and Rebuild(bundle, source, Path(folder))
         return (
             (again and _golden_fault(again, golden))
             or _stage_fault(bundle, again, golden, stages)
@@ -145,7 +145,7 @@ def _program_fault(
         )
 
 
-def _golden_fault(again: Again, golden: dict) -> _Fault | None:
+def _golden_fault(again: Rebuild, golden: dict) -> _Fault | None:
     """The golden numbers in the bundle are PyTorch's of this source."""
     for name, expected in again.golden().items():
         scale = np.abs(expected).max() or 1
@@ -157,7 +157,7 @@ def _golden_fault(again: Again, golden: dict) -> _Fault | None:
 
 
 def _stage_fault(
-    bundle: Bundle, again: Again | None, golden: dict, stages: list[Stage]
+    bundle: Bundle, again: Rebuild | None, golden: dict, stages: list[ParityStage]
 ) -> _Fault | None:
     """The first stage beyond what its precision allows, with the op where the source tells it."""
     for stage in stages:
@@ -171,7 +171,7 @@ def _stage_fault(
     return None
 
 
-def _beyond(stage: Stage, exact: bool) -> str | None:
+def _beyond(stage: ParityStage, exact: bool) -> str | None:
     """What of a stage is beyond its limit, in words; None where nothing is."""
     if stage.cosine is None:  # tokens alone
         wrong = stage.agreement < LEAST
@@ -183,7 +183,7 @@ def _beyond(stage: Stage, exact: bool) -> str | None:
     return None
 
 
-def _with_op(bundle: Bundle, again: Again | None, golden: dict, fault: _Fault) -> _Fault:
+def _with_op(bundle: Bundle, again: Rebuild | None, golden: dict, fault: _Fault) -> _Fault:
     """The same fault with the first op that parts, of the package that it is in."""
     if again is None or not fault.function:
         return _Fault(f"{fault.reason}; its source, with --source, would tell the op",
@@ -198,7 +198,7 @@ def _with_op(bundle: Bundle, again: Again | None, golden: dict, fault: _Fault) -
     return _Fault(fault.reason + said, fault.package, fault.function)
 
 
-def _package_fault(bundle: Bundle, again: Again, golden: dict) -> _Fault | None:
+def _package_fault(bundle: Bundle, again: Rebuild, golden: dict) -> _Fault | None:
     """Every package, quantised or not, is what the recipe makes of the source, op by op."""
     for package in _packages(bundle):
         if found := first_op(bundle, again, golden, package, bundle.manifest.functions):
@@ -213,7 +213,7 @@ def _packages(bundle: Bundle) -> list[str]:
     return list(dict.fromkeys(part.package for part in bundle.manifest.packages))
 
 
-def _passed(stages: list[Stage], exact: bool) -> str:
+def _passed(stages: list[ParityStage], exact: bool) -> str:
     single = _most([stage for stage in stages if stage.precision == "fp32"])
     least = _least([stage for stage in stages if stage.precision == "fp16"])
     cosine = f"cosine {least:.6f} or more to PyTorch in half precision"
@@ -222,12 +222,12 @@ def _passed(stages: list[Stage], exact: bool) -> str:
     return f"{percent(single)} off PyTorch at most in single precision, {cosine}"
 
 
-def _least(stages: list[Stage]) -> float:
+def _least(stages: list[ParityStage]) -> float:
     cosines = [stage.cosine for stage in stages if stage.cosine is not None]
     return min(cosines) if np.isfinite(cosines).all() else nan
 
 
-def _most(stages: list[Stage]) -> float:
+def _most(stages: list[ParityStage]) -> float:
     errors = [stage.error for stage in stages if stage.error is not None]
     return max(errors) if np.isfinite(errors).all() else nan
 
@@ -237,7 +237,7 @@ def _finite(value):
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def _row(stage: Stage) -> tuple[str, ...]:
+def _row(stage: ParityStage) -> tuple[str, ...]:
     same = "" if stage.agreement is None else f"{stage.agreement:.0%} of {stage.tokens}"
     numbers = ("", "", "")
     if stage.cosine is not None:

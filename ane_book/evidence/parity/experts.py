@@ -15,9 +15,9 @@ from math import inf
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.parts import Part
-from ane_book.evidence.parity.stage import Stage, judged, padded
+from ane_book.evidence.parity.stage import ParityStage, judged, padded
 from ane_book.runtime.backends import MILBackend
-from ane_book.runtime.steps import load_part, load_steps
+from ane_book.runtime.shards import load_part, load_steps
 import numpy as np
 
 __all__ = ["Run", "walk_experts"]
@@ -53,7 +53,7 @@ class Run:
 
 def walk_experts(
     bundle: Bundle, golden: dict[str, np.ndarray], precision: str, runs: list[Run]
-) -> Iterator[Stage]:
+) -> Iterator[ParityStage]:
     """Every program in order, but for the head's; `runs` then have the last results."""
     experts: list[Part] = []
     for part in bundle.manifest.packages:
@@ -79,7 +79,7 @@ def _speak(
         run.say(golden["y"][experts[0].layers[0]]) if run.taught else run.step(step)
 
 
-def _trunk(part: Part, run: Run, precision: str, golden: dict) -> Stage:
+def _trunk(part: Part, run: Run, precision: str, golden: dict) -> ParityStage:
     """What a trunk gives to the experts behind it, or at the end."""
     layer = part.layers[0]
     judge = partial(judged, name=part.package, function=run.function, precision=precision)
@@ -99,7 +99,7 @@ def _trunk(part: Part, run: Run, precision: str, golden: dict) -> Stage:
     return replace(stage, agreement=same, tokens=n)
 
 
-def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) -> Stage:
+def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) -> ParityStage:
     """Of the experts of a layer the one that is furthest off, on the first token.
 
     By the magnitude of the loudest of them, since they are added up: what a quiet one says of a
@@ -121,5 +121,5 @@ def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) ->
     return max(stages, key=_error)
 
 
-def _error(stage: Stage) -> float:
+def _error(stage: ParityStage) -> float:
     return stage.error if stage.error == stage.error else inf

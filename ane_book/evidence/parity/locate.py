@@ -11,10 +11,10 @@ import shutil
 
 from ane_book.bundle import Bundle, regular_files
 from ane_book.bundle.parts import Part
-from ane_book.conversion.again import Again
+from ane_book.conversion.rebuild import Rebuild
 from ane_book.evidence.parity.stage import padded
 from ane_book.evidence.parity.walk import encoder_feeds, packages
-from ane_book.runtime.feeds import Feeds
+from ane_book.runtime.inputs import HostInputs
 from mlprogram import MLProgram
 from mlprogram.compare import Gap, diff
 from mlprogram.files import sha256
@@ -27,7 +27,7 @@ TOLERANCE = 1e-6  # of two runs of one program by the same ops: equal but for th
 
 def first_op(
     bundle: Bundle,
-    again: Again,
+    again: Rebuild,
     golden: dict[str, np.ndarray],
     package: str,
     functions: Iterable[str],
@@ -82,7 +82,7 @@ def known_inputs(
     if bundle.manifest.task != "text-generation":
         feeds = encoder_feeds(bundle, hidden.shape[1], T)
     else:
-        feeds = Feeds(bundle, np.dtype(np.float32)).of(function, golden["tokens"][:T], 0)
+        feeds = HostInputs(bundle, np.dtype(np.float32)).of(function, golden["tokens"][:T], 0)
     feeds["hidden"] = padded(hidden[:, :T], T)
     if bundle.manifest.experts and part.layers and part.layers[0]:
         feeds["y"] = padded(golden["y"][part.layers[0] - 1][:, :T], T)

@@ -5,13 +5,13 @@ from math import ceil, nan
 
 import numpy as np
 
-__all__ = ["Stage", "judged", "padded"]
+__all__ = ["ParityStage", "judged", "padded"]
 
 SPARED = 0.1  # of tokens; of zaya-small's 64 golden ones one has a cosine of 0.962, one 0.998
 
 
 @dataclass(frozen=True)
-class Stage:
+class ParityStage:
     """What one program, or the host, makes of the golden tokens, against PyTorch.
 
     name: its packages, "embedding" for what the host begins with, or "whole" for what comes out
@@ -44,7 +44,7 @@ def judged(
     found: np.ndarray,
     expected: np.ndarray,
     routed: bool = False,
-) -> Stage:
+) -> ParityStage:
     """Found against expected, (C, T) each, a column for a token.
 
     routed: by experts that each token chooses. In half precision one between two experts may take
@@ -58,4 +58,4 @@ def judged(
     spared = ceil(len(cosine) * SPARED) if routed and precision == "fp16" else 0
     spared = min(spared, len(cosine) - 1)
     cosine = float(np.sort(cosine)[spared]) if np.isfinite(cosine).all() else nan
-    return Stage(name, function, precision, cosine, float(error.max()), float(apart.max()))
+    return ParityStage(name, function, precision, cosine, float(error.max()), float(apart.max()))

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from ane_book.bundle import Bundle
 from ane_book.evidence.parity.experts import Run, walk_experts
-from ane_book.evidence.parity.stage import Stage, judged, padded
+from ane_book.evidence.parity.stage import ParityStage, judged, padded
 from ane_book.host import text_mask
 from ane_book.models import find
 from ane_book.runtime.backends import MILBackend
-from ane_book.runtime.feeds import Feeds
-from ane_book.runtime.steps import Head, load_part, stages
+from ane_book.runtime.inputs import HostInputs
+from ane_book.runtime.shards import HeadRunner, load_part, stages
 import numpy as np
 
 __all__ = ["encoder_feeds", "packages", "walk"]
@@ -25,7 +25,7 @@ __all__ = ["encoder_feeds", "packages", "walk"]
 DECODED = 8  # golden tokens that also go one by one; what is new after a few is the position alone
 
 
-def walk(bundle: Bundle, golden: dict[str, np.ndarray], precision: str) -> Iterator[Stage]:
+def walk(bundle: Bundle, golden: dict[str, np.ndarray], precision: str) -> Iterator[ParityStage]:
     """Every stage in order, computed in "fp32" or "fp16"; the last one is the whole bundle."""
     decoder, mixed = bundle.manifest.task == "text-generation", bool(bundle.manifest.experts)
     way = ((_encoder, _mixed_encoder), (_decoder, _mixed_decoder))[decoder][mixed]
@@ -40,10 +40,10 @@ def packages(bundle: Bundle) -> list[str]:
     return [" ".join(names) for names in found.values()]
 
 
-def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
+def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
     ids, hidden = golden["tokens"], golden["hidden"]
     T, dtype = len(ids), MILBackend(precision).dtype
-    feeds, tiered = Feeds(bundle, dtype), bundle.manifest.tiered
+    feeds, tiered = HostInputs(bundle, dtype), bundle.manifest.tiered
     chain = values = feeds.of("prefill", ids, 0)
     yield judged("embedding", "", precision, values["hidden"][0, :, 0], hidden[0])
     programs, routed = stages(bundle, lambda: MILBackend(precision)), _routed(bundle)
@@ -79,10 +79,10 @@ def _steps(bundle: Bundle, tokens: int) -> Iterator[tuple[str, int, range]]:
             yield function, *calls[manifest.names[function]]
 
 
-def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
+def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
     """A decoder whose experts are programs."""
     ids, dtype = golden["tokens"], MILBackend(precision).dtype
-    feeds = Feeds(bundle, dtype)
+    feeds = HostInputs(bundle, dtype)
 
     def call(function: str, first: int, last: int) -> dict[str, np.ndarray]:
         own = feeds.of(function, ids[first:last], first)
@@ -117,10 +117,10 @@ def given(bundle: Bundle, golden: dict, program: int, dtype: np.dtype) -> dict[s
     return {name: array[None, :, None].astype(dtype) for name, array in arrays.items()}
 
 
-def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> Iterator[Stage]:
+def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> Iterator[ParityStage]:
     """The head's functions on PyTorch's hidden state, and on what the shards gave."""
     name = " ".join(part.package for part in bundle.manifest.head)
-    head = Head(bundle, MILBackend(precision))
+    head = HeadRunner(bundle, MILBackend(precision))
     last = golden["hidden"][-1][None, :, None].astype(chain.dtype)
     given = {own: _last(last, T) for own, T in bundle.manifest.functions.items()}
     given |= {"whole": chain}
@@ -128,7 +128,7 @@ def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> It
         found = head.run(hidden)[-len(golden["argmax"]) :]
         expected = golden["argmax"][-len(found) :]
         whole = function == "whole"
-        stage = Stage("whole" if whole else name, "prefill" if whole else function, precision)
+        stage = ParityStage("whole" if whole else name, "prefill" if whole else function, precision)
         if not isinstance(found, list):  # logits, and not token ids
             logits = golden["logits"][:, None]
             stage = judged(
@@ -145,7 +145,7 @@ def _last(hidden: np.ndarray, tokens: int) -> np.ndarray:
     return np.pad(hidden[..., -tokens:], ((0, 0), (0, 0), (0, 0), (short, 0)))
 
 
-def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
+def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
     manifest, hidden, n = bundle.manifest, golden["hidden"], len(golden["tokens"])
     given = bundle.embedding[golden["tokens"]].astype(np.float32)  # (n, C)
     given = given + bundle.positions[:n] if manifest.vectors else given
@@ -180,14 +180,14 @@ def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
 
 def _labels(
     name: str, precision: str, found: np.ndarray, expected: np.ndarray, routed: bool
-) -> Stage:
+) -> ParityStage:
     """A tagger's scores of labels, (N, n)."""
     agreement = float((found.argmax(axis=0) == expected.argmax(axis=0)).mean())
     whole = judged("whole", name, precision, found, expected, routed)
     return replace(whole, agreement=agreement, tokens=found.shape[1])
 
 
-def _mixed_encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Stage]:
+def _mixed_encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
     """A tagger whose experts are programs."""
     manifest, n, dtype = bundle.manifest, len(golden["tokens"]), MILBackend(precision).dtype
     given = bundle.embedding[golden["tokens"]].astype(np.float32).T  # (C, n)

@@ -17,7 +17,7 @@ import tempfile
 from ane_book import device
 from ane_book.evidence.placement.placed import Placement
 
-__all__ = ["Plan", "ask", "read_plan"]
+__all__ = ["CoreMLPlan", "ask", "read_plan"]
 
 COMMAND = (sys.executable, "-m", "ane_book.evidence.placement.actual")
 UNITS = "CPU_AND_NE"  # as in the graphs whose estimates are published
@@ -25,7 +25,7 @@ TIMEOUT = 1800.0  # seconds
 
 
 @dataclass(frozen=True)
-class Plan:
+class CoreMLPlan:
     """Core ML's choice of device by the name of an op's first output.
 
     preferred: "ANE", "CPU" or "GPU". costs: shares of the estimated time. reason: why there is no
@@ -37,7 +37,7 @@ class Plan:
     reason: str = ""
 
     @classmethod
-    def of(cls, ops: Iterable[dict]) -> "Plan":
+    def of(cls, ops: Iterable[dict]) -> "CoreMLPlan":
         """A plan from the fields of `residency.plan.PlannedOp`; constants have no device."""
         planned = [op for op in ops if op["preferred"] is not None]
         return cls(
@@ -84,19 +84,19 @@ class Plan:
         }
 
 
-def read_plan(package: str | Path, function: str) -> Plan:
+def read_plan(package: str | Path, function: str) -> CoreMLPlan:
     """Core ML's plan of a function for CPU and Neural Engine, or why there is none."""
     if device.macos_version() is None:
-        return Plan(reason="needs a Mac")
+        return CoreMLPlan(reason="needs a Mac")
     from ane_book.evidence.residency import why_not  # which imports torch
 
     reason = why_not()
-    return Plan(reason=reason) if reason else ask(package, function)
+    return CoreMLPlan(reason=reason) if reason else ask(package, function)
 
 
 def ask(
     package: str | Path, function: str, command: Sequence[str] = COMMAND, timeout: float = TIMEOUT
-) -> Plan:
+) -> CoreMLPlan:
     """What a child finds out; it may crash, hang or take all memory, and only it is ended."""
     from ane_book.evidence.residency.child import run
 
@@ -106,9 +106,9 @@ def ask(
         request.write_text(json.dumps({"package": str(package), "function": function}))
         outcome = run([*command, str(request)], folder, timeout)
     for event in outcome.find("plan"):
-        return Plan.of(event["ops"])
+        return CoreMLPlan.of(event["ops"])
     how = {"exit": f"exit code {outcome.code}", "timeout": "out of time", "memory": "out of memory"}
-    return Plan(reason=f"Core ML did not answer: {how[outcome.ended]} at {outcome.reached}")
+    return CoreMLPlan(reason=f"Core ML did not answer: {how[outcome.ended]} at {outcome.reached}")
 
 
 def main() -> None:

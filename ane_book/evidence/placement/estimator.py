@@ -24,16 +24,16 @@ from pathlib import Path
 
 from ane_book.claims import find
 from ane_book.errors import InvalidInput
-from ane_book.evidence.placement.graph import Op, bytes_of, elements
+from ane_book.evidence.placement.graph import GraphOp, bytes_of, elements
 
-__all__ = ["Estimator", "Range", "Roof", "Work", "chips", "features", "work"]
+__all__ = ["Estimator", "OpWork", "Range", "Roof", "chips", "features", "work"]
 
 Range = tuple[float, float]  # least and most ms
 MARGIN = 2.0  # a size up to so many times what was seen is taken to be like it
 
 
 @dataclass(frozen=True)
-class Work:
+class OpWork:
     """flops: operations as the segmenter counts them; bytes: values and constants, each once."""
 
     flops: float
@@ -52,7 +52,7 @@ class Roof:
     gflops: float
     gibs: float
 
-    def ms(self, work: Work) -> float:
+    def ms(self, work: OpWork) -> float:
         return 1e3 * max(work.flops / (self.gflops * 1e9), work.bytes / (self.gibs * 2**30))
 
 
@@ -84,7 +84,7 @@ class Tree:
     root: Node | Leaf
     bytes: float
 
-    def leaves(self, op: Op, needed: Work) -> list[Leaf]:
+    def leaves(self, op: GraphOp, needed: OpWork) -> list[Leaf]:
         """Every leaf that may hold for an op of so much work."""
         todo, found, given = [self.root], [], features(op, needed)
         while todo:
@@ -125,7 +125,7 @@ class Estimator:
         }
         return cls(chip, roofs, trees)
 
-    def times(self, op: Op) -> dict[str, Range]:
+    def times(self, op: GraphOp) -> dict[str, Range]:
         """ms by backend; which of them take the op is the business of `support`."""
         most = find("axis-most").value if op.flexible else 1  # an open size counts as 1 so far
         needed, tree = work(op), self.trees.get(op.type)
@@ -141,7 +141,9 @@ class Estimator:
             for backend, ranges in found.items()
         }
 
-    def _range(self, backend: str, needed: Work, leaves: list[Leaf], outside: list[Work]) -> Range:
+    def _range(
+        self, backend: str, needed: OpWork, leaves: list[Leaf], outside: list[OpWork]
+    ) -> Range:
         roof = self.roofs[backend]
         found = [
             needed.flops / (leaf.rates[backend] * 1e6) if backend in leaf.rates else roof.ms(needed)
@@ -168,7 +170,7 @@ def _node(facts: dict) -> Node | Leaf:
     return Node(facts["feature"], facts["low"], facts["high"], below, above)
 
 
-def features(op: Op, needed: Work | None = None) -> dict[str, float]:
+def features(op: GraphOp, needed: OpWork | None = None) -> dict[str, float]:
     """What the rate of an op may depend on, as the segmenter's own features are named and made.
 
     needed: its work, by default `work(op)`.
@@ -185,25 +187,25 @@ def features(op: Op, needed: Work | None = None) -> dict[str, float]:
 # --- work -----------------------------------------------------------------------------------------
 
 
-def work(op: Op) -> Work:
+def work(op: GraphOp) -> OpWork:
     """The operations and bytes of an op, counted as the segmenter does it."""
     moved = sum(bytes_of(type_) for _, type_ in op.operands) + sum(map(bytes_of, op.outputs))
     count = FLOPS.get(op.type)
-    return Work(count(op) if count else _elementwise(op), moved)
+    return OpWork(count(op) if count else _elementwise(op), moved)
 
 
-def packed(op: Op, needed: Work) -> Work:
+def packed(op: GraphOp, needed: OpWork) -> OpWork:
     """The same with the constants as they lie in the file: nobody says which bytes are counted."""
     dense = sum(bytes_of(type_) for types in op.constants.values() for type_ in types)
-    return Work(needed.flops, needed.bytes - dense + op.weight_bytes)
+    return OpWork(needed.flops, needed.bytes - dense + op.weight_bytes)
 
 
-def _elementwise(op: Op) -> float:
+def _elementwise(op: GraphOp) -> float:
     """Two for each number that is read: the rule for every type without one of its own."""
     return 2.0 * sum(elements(type_) for _, type_ in op.operands if type_.shape)
 
 
-def _conv(op: Op) -> float:
+def _conv(op: GraphOp) -> float:
     """Two for each product; a dilated kernel counts as spread over the larger field."""
     weight = op.operand("weight")
     if weight is None or len(weight.shape) < 3:
@@ -212,7 +214,7 @@ def _conv(op: Op) -> float:
     return 2.0 * elements(op.outputs[0]) * per_output / prod(op.numbers("dilations"))
 
 
-def _conv_transpose(op: Op) -> float:
+def _conv_transpose(op: GraphOp) -> float:
     weight = op.operand("weight")
     if weight is None or len(weight.shape) < 3:
         return _elementwise(op)
@@ -221,13 +223,13 @@ def _conv_transpose(op: Op) -> float:
     return 2.0 * elements(op.outputs[0]) * per_output
 
 
-def _linear(op: Op) -> float:
+def _linear(op: GraphOp) -> float:
     """As the segmenter counts it: as many rows as columns, where the weight has more."""
     x = op.operand("x")
     return 2.0 * elements(x) * (x.shape[-1] or 1) if x is not None and x.shape else 0.0
 
 
-def _fewer(op: Op, needed: Work) -> list[Work]:
+def _fewer(op: GraphOp, needed: OpWork) -> list[OpWork]:
     """The work of a linear layer with fewer rows than columns, should those be what counts.
 
     Nobody saw such a layer, and the two counts may lie far apart: of 32 rows of 1,024, 32-fold.
@@ -239,14 +241,14 @@ def _fewer(op: Op, needed: Work) -> list[Work]:
     return [replace(needed, flops=needed.flops * share)] if share < 1 else []
 
 
-def _matmul(op: Op) -> float:
+def _matmul(op: GraphOp) -> float:
     x = op.operand("x")
     if x is None or not x.shape:
         return _elementwise(op)
     return 2.0 * elements(op.outputs[0]) * op.depth
 
 
-FLOPS: dict[str, Callable[[Op], float]] = {
+FLOPS: dict[str, Callable[[GraphOp], float]] = {
     "conv": _conv,
     "conv_transpose": _conv_transpose,
     "linear": _linear,

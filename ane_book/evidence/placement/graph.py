@@ -8,12 +8,12 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from math import prod
 
-from ane_book.evidence.laws.graph import Graph
+from ane_book.evidence.laws.graph import ProgramGraph
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant, TensorType
 
-__all__ = ["BLOCKS", "Op", "bytes_of", "elements", "read_ops"]
+__all__ = ["BLOCKS", "GraphOp", "bytes_of", "elements", "read_ops"]
 
 BLOCKS = "blocks"  # a constant whose scales change along its input channels
 SMALL = 64  # elements: constants up to this size are read as attributes, such as axes and pads
@@ -22,7 +22,7 @@ Given = tuple[str, str | Constant]  # an argument, and one of its values
 
 
 @dataclass(frozen=True)
-class Op:
+class GraphOp:
     """An op as placement sees it.
 
     inputs: the types of the values that it computes with, by argument. constants: the types of its
@@ -88,9 +88,9 @@ def bytes_of(type_: TensorType) -> int:
     return type_.nbytes or elements(type_)
 
 
-def read_ops(package: Package, function: Function) -> list[Op]:
+def read_ops(package: Package, function: Function) -> list[GraphOp]:
     """The ops of a function in the order of the file, those of nested blocks behind their op."""
-    graph = Graph(package, function)
+    graph = ProgramGraph(package, function)
     read = graph.readers.keys() | _returned(function.block)
     return [_op(graph, operation, read) for operation in graph.operations]
 
@@ -101,11 +101,11 @@ def _returned(block: Block) -> set[str]:
     return {*block.outputs}.union(*map(_returned, nested))
 
 
-def _op(graph: Graph, operation: Operation, read: Set[str]) -> Op:
+def _op(graph: ProgramGraph, operation: Operation, read: Set[str]) -> GraphOp:
     values = [(key, item) for key, items in operation.inputs.items() for item in items]
     constants = [(key, item) for key, item in values if graph.fixed(item)]
     makers = [graph.maker(item) for _, item in constants]
-    return Op(
+    return GraphOp(
         operation.type,
         operation.name,
         _types(graph, [(key, item) for key, item in values if not graph.fixed(item)]),
@@ -118,14 +118,14 @@ def _op(graph: Graph, operation: Operation, read: Set[str]) -> Op:
     )
 
 
-def _types(graph: Graph, values: Iterable[Given]) -> dict[str, tuple[TensorType, ...]]:
+def _types(graph: ProgramGraph, values: Iterable[Given]) -> dict[str, tuple[TensorType, ...]]:
     found: dict[str, list[TensorType]] = {}
     for key, item in values:
         found.setdefault(key, []).append(graph.type(item))
     return {key: tuple(types) for key, types in found.items()}
 
 
-def _attributes(graph: Graph, constants: Iterable[Given]) -> dict[str, object]:
+def _attributes(graph: ProgramGraph, constants: Iterable[Given]) -> dict[str, object]:
     """The values of those that are small, and lie in the program itself."""
     known = ((key, graph.constant(item)) for key, item in constants)
     return {
@@ -135,7 +135,7 @@ def _attributes(graph: Graph, constants: Iterable[Given]) -> dict[str, object]:
     }
 
 
-def _stored(graph: Graph, item: str | Constant) -> int:
+def _stored(graph: ProgramGraph, item: str | Constant) -> int:
     """Bytes of a constant in the file, as it is packed."""
     if isinstance(item, Constant):
         return item.stored_bytes
@@ -143,7 +143,7 @@ def _stored(graph: Graph, item: str | Constant) -> int:
     return sum(_stored(graph, each) for items in inputs for each in items)
 
 
-def _packing(graph: Graph, maker: Operation) -> str:
+def _packing(graph: ProgramGraph, maker: Operation) -> str:
     """The type of a compressed constant, or BLOCKS where scales change along its input."""
     scale = graph.type(graph.item(maker, "scale"))
     return BLOCKS if scale and max(scale.shape[1:], default=1) > 1 else maker.type

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ane_book.errors import InvalidInput
 from ane_book.evidence.placement.estimator import Estimator, Range, work
-from ane_book.evidence.placement.graph import Op, read_ops
+from ane_book.evidence.placement.graph import GraphOp, read_ops
 from ane_book.evidence.placement.path import ANE, segments, shortest
 from ane_book.evidence.placement.path import Path as Route
 from ane_book.evidence.placement.support import Support, support
@@ -37,7 +37,7 @@ MOVES = frozenset([
 class Placed:
     """An op, whether the ANE takes it, and its estimated ms by backend, from least to most."""
 
-    op: Op
+    op: GraphOp
     support: Support
     times: dict[str, Range]
     work: float  # floating point operations; 0 of an op that only moves numbers
@@ -183,7 +183,7 @@ def find_functions(package: Package, name: str | None = None) -> list[Function]:
 
 
 def place_ops(
-    ops: Sequence[Op], estimator: Estimator, package: str = "", function: str = "main"
+    ops: Sequence[GraphOp], estimator: Estimator, package: str = "", function: str = "main"
 ) -> Placement:
     """Predict where ops run that stand in this order."""
     chip = estimator.chip
@@ -192,7 +192,7 @@ def place_ops(
     return Placement(package, function, chip, placed, best, worst)
 
 
-def arithmetic(op: Op) -> float:
+def arithmetic(op: GraphOp) -> float:
     """Floating point operations, as the segmenter counts them."""
     return 0.0 if op.type in MOVES else work(op).flops
 

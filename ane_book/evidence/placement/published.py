@@ -14,23 +14,23 @@ from pathlib import Path
 import re
 
 from ane_book.evidence.placement.estimator import Estimator
-from ane_book.evidence.placement.graph import Op
+from ane_book.evidence.placement.graph import GraphOp
 from ane_book.evidence.placement.path import ANE, shortest
 from ane_book.evidence.placement.placed import place_ops
 from mlprogram.package.values import TensorType
 
-__all__ = ["Graph", "judge", "read_graphs"]
+__all__ = ["PublishedGraph", "judge", "read_graphs"]
 
 LETTERS = {"a": ANE, "b": "bnns", "c": "classic_cpu"}
 TYPE = re.compile(r"(\w+)\[([\d,?]*)\]")
 
 
 @dataclass(frozen=True)
-class Graph:
+class PublishedGraph:
     """estimates: for each op, ms on the backends that take it. selected: the backend it got."""
 
     name: str
-    ops: Sequence[Op]
+    ops: Sequence[GraphOp]
     estimates: Sequence[Mapping[str, float]]
     selected: Sequence[str]
 
@@ -47,12 +47,12 @@ class Graph:
         return sha256(self.name.split("/")[-1].encode()).digest()[0] % 2 == 0
 
 
-def read_graphs(path: Path) -> list[Graph]:
+def read_graphs(path: Path) -> list[PublishedGraph]:
     """The graphs of a file, in its order."""
     facts = json.loads(path.read_text())
     ops = [_op(index, entry) for index, entry in enumerate(facts["ops"])]
     return [
-        Graph(
+        PublishedGraph(
             name,
             [ops[i] for i in graph["ops"]],
             [facts["ops"][i]["ms"] for i in graph["ops"]],
@@ -62,7 +62,7 @@ def read_graphs(path: Path) -> list[Graph]:
     ]
 
 
-def judge(graphs: Iterable[Graph], estimator: Estimator) -> dict[str, int]:
+def judge(graphs: Iterable[PublishedGraph], estimator: Estimator) -> dict[str, int]:
     """How a placement predicted from types and shapes alone meets what was published.
 
     Graphs and ops, each: all, exact (the same device; of a graph, for every op), equal (another,
@@ -81,7 +81,7 @@ def judge(graphs: Iterable[Graph], estimator: Estimator) -> dict[str, int]:
 WAYS = ("all", "exact", "equal", "depends", "missed")  # from good to bad
 
 
-def _ways(graph: Graph, estimator: Estimator) -> list[str]:
+def _ways(graph: PublishedGraph, estimator: Estimator) -> list[str]:
     """For each op how the prediction meets the published choice."""
     choices = shortest(graph.estimates).choices
     found = []
@@ -97,7 +97,7 @@ def _ways(graph: Graph, estimator: Estimator) -> list[str]:
     return found
 
 
-def _op(index: int, entry: dict) -> Op:
+def _op(index: int, entry: dict) -> GraphOp:
     """An op of the file; its inputs have the names that MIL gives to those of its type."""
     values = [_type(text) for text in entry["in"]]
     names = [
@@ -105,7 +105,7 @@ def _op(index: int, entry: dict) -> Op:
     ]
     inputs = {names[i] if i < len(names) else f"x{i}": (type_,) for i, type_ in enumerate(values)}
     constants = {name: (_type(text),) for name, text in entry.get("constants", {}).items()}
-    return Op(
+    return GraphOp(
         entry["op"],
         f"{entry['op']}_{index}",
         inputs,

@@ -14,7 +14,7 @@ from pathlib import Path
 import tomllib
 
 from ane_book import claims
-from ane_book.evidence.placement.graph import BLOCKS, Op
+from ane_book.evidence.placement.graph import BLOCKS, GraphOp
 
 __all__ = ["Support", "support", "table"]
 
@@ -41,7 +41,7 @@ def table() -> dict:
     return tomllib.loads(Path(__file__).with_name("support.toml").read_text())
 
 
-def support(op: Op, chip: str = "m4") -> Support:
+def support(op: GraphOp, chip: str = "m4") -> Support:
     """Whether the ANE of a chip takes an op, by the first rule that speaks of it."""
     for rule in (_by_name, _by_dtype, _by_shape, _by_form):
         found = rule(op)
@@ -58,7 +58,7 @@ def _most(claim: str) -> int:
     return claims.find(claim).value
 
 
-def _by_name(op: Op) -> Support | None:
+def _by_name(op: GraphOp) -> Support | None:
     if op.type in claims.find("ops-refused").value:
         return Support(False, f"the ANE of an M4 does not take {op.type}", "ops-refused")
     if op.type in ("argsort", "reduce_argmax", "reduce_argmin"):
@@ -70,7 +70,7 @@ def _by_name(op: Op) -> Support | None:
     return None
 
 
-def _by_dtype(op: Op) -> Support | None:
+def _by_dtype(op: GraphOp) -> Support | None:
     found = {type_.dtype for type_ in op.values}
     refused = sorted(found & REFUSED)
     if refused:
@@ -80,7 +80,7 @@ def _by_dtype(op: Op) -> Support | None:
     return None
 
 
-def _by_shape(op: Op) -> Support | None:
+def _by_shape(op: GraphOp) -> Support | None:
     if op.flexible:
         return Support(None, "a size is known only at run time", "flexible-cpu")
     axes = max((len(type_.shape) for type_ in op.values), default=0)
@@ -97,7 +97,7 @@ def _by_shape(op: Op) -> Support | None:
     return None
 
 
-def _by_form(op: Op) -> Support | None:
+def _by_form(op: GraphOp) -> Support | None:
     rule = FORMS.get(op.type)
     return rule(op) if rule else None
 
@@ -105,7 +105,7 @@ def _by_form(op: Op) -> Support | None:
 # --- forms of single ops --------------------------------------------------------------------------
 
 
-def _conv(op: Op) -> Support | None:
+def _conv(op: GraphOp) -> Support | None:
     weight = op.operand("weight")
     if weight is None or len(weight.shape) != 4:
         return None
@@ -122,7 +122,7 @@ def _conv(op: Op) -> Support | None:
     return None
 
 
-def _max_pool(op: Op) -> Support | None:
+def _max_pool(op: GraphOp) -> Support | None:
     kernel, most = op.numbers("kernel_sizes"), _most("max-pool")
     if kernel and kernel[-1] > most:
         return Support(False, f"a max pool {kernel[-1]} wide, at most {most}", "max-pool")
@@ -131,32 +131,32 @@ def _max_pool(op: Op) -> Support | None:
     return None
 
 
-def _avg_pool(op: Op) -> Support | None:
+def _avg_pool(op: GraphOp) -> Support | None:
     longest = max(op.numbers("kernel_sizes"), default=0)
     if longest > 14:  # the largest that was tried
         return Support(None, f"no source speaks of an average pool over {longest}")
     return None
 
 
-def _matmul(op: Op) -> Support | None:
+def _matmul(op: GraphOp) -> Support | None:
     most = _most("matmul-depth")
     if op.depth > most:
         return Support(False, f"sums of {op.depth:,} terms, at most {most:,}", "matmul-depth")
     return None
 
 
-def _linear(op: Op) -> Support | None:
+def _linear(op: GraphOp) -> Support | None:
     refused = _matmul(op)
     return refused and Support(None, f"{refused.reason} in a matmul", refused.claim)
 
 
-def _gather(op: Op) -> Support | None:
+def _gather(op: GraphOp) -> Support | None:
     if "indices" in op.inputs:
         return Support(False, "indices computed at run time", "gather-computed")
     return None
 
 
-def _slice(op: Op) -> Support | None:
+def _slice(op: GraphOp) -> Support | None:
     computed = [key for key in ("begin", "end", "stride") if key in op.inputs]
     if not computed:
         return None
@@ -164,7 +164,7 @@ def _slice(op: Op) -> Support | None:
     return Support(known, f"{computed[0]} computed at run time", "slice-dynamic")
 
 
-FORMS: dict[str, Callable[[Op], Support | None]] = {
+FORMS: dict[str, Callable[[GraphOp], Support | None]] = {
     "avg_pool": _avg_pool,
     "conv": _conv,
     "gather": _gather,

@@ -22,7 +22,7 @@ from ane_book.evidence.laws import check
 from ane_book.evidence.levels import versions
 from ane_book.evidence.parity import check_parity
 from ane_book.evidence.placement import place
-from ane_book.evidence.placement.actual import Plan
+from ane_book.evidence.placement.actual import CoreMLPlan
 from ane_book.evidence.placement.estimator import chips
 from ane_book.evidence.quality import check_quality
 from ane_book.evidence.report import experiments
@@ -197,7 +197,7 @@ def _function(
     with _failing() as failed:
         placement = place(package, _chip(), function)
         predicted = _predicted(placement)
-        agreed = Plan.of(op.fields() for op in one.ops).agreement(placement)
+        agreed = CoreMLPlan.of(op.fields() for op in one.ops).agreement(placement)
     if failed:
         predicted, agreed = {"failed": scrub(failed[0])}, (0, 0)
     own = is_bundle(package.parent)

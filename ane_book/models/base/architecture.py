@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ane_book.models.base.experts import Experts
     from torch import nn
 
-__all__ = ["FULL", "GGUF", "Architecture", "Shape", "Tensor", "halves"]
+__all__ = ["FULL", "GGUF", "Architecture", "Shape", "TensorSpec", "halves"]
 
 Shape = tuple[int, ...]
 
@@ -28,7 +28,7 @@ FULL = "full"  # the kind of block of most models: attention to all tokens befor
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorSpec:
     """A tensor of a checkpoint, and how it becomes rows of a parameter of ours."""
 
     name: str  # as in `transformers`; of a layer's, what follows the layer's number
@@ -113,6 +113,11 @@ class Architecture(ABC):
     def block(self, config, kind: str = FULL) -> "nn.Module":
         """A block in ANE form, composed of `ane_book.models.base.layers`."""
 
+    def host_inputs(self, kind: str) -> tuple[str, ...]:
+        """What a block of this kind takes of the host, in the order of its arguments, after the
+        hidden state."""
+        return "rope_cos", "rope_sin", "mask"
+
     def layout(self, config) -> "Experts | None":
         """The experts of a block, of which the parameter names begin with "mixture."; mostly none.
 
@@ -153,12 +158,12 @@ class Architecture(ABC):
     # --- tensors
 
     @abstractmethod
-    def parameters(self, config, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+    def parameters(self, config, kind: str = FULL) -> dict[str, tuple[TensorSpec, ...]]:
         """A block's parameters in the order in which they are stored, each with the tensors whose
         rows it has."""
 
     @abstractmethod
-    def outer(self, config) -> dict[str, Tensor]:
+    def outer(self, config) -> dict[str, TensorSpec]:
         """The tensors around the layers by their part: `embedding` comes before them."""
 
     def tensors(self, config) -> dict[str, Shape]:

@@ -126,7 +126,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config, architecture = config, find(config.architecture)
         kinds = architecture.kinds(config)
-        self.feeds = [architecture.feeds(kind) for kind in kinds]  # of each layer
+        self.host_inputs = [architecture.host_inputs(kind) for kind in kinds]  # of each layer
         self.first = architecture.first(config) or nn.Identity()
         self.layers = nn.ModuleList(architecture.block(config, kind) for kind in kinds)
         self.head = Head(config, (config.vocab_size,))
@@ -145,7 +145,7 @@ class Decoder(nn.Module):
     @property
     def inputs(self) -> list[str]:
         """What it takes of the host's tables and masks, in the order of `forward`."""
-        return list(dict.fromkeys(name for feeds in self.feeds for name in feeds))
+        return list(dict.fromkeys(name for feeds in self.host_inputs for name in feeds))
 
     def forward(self, hidden: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """hidden (1,C,1,T), `inputs`, cache (L,K,S,D), keys and values, `tails` (L,channels,1,W) ->
@@ -155,7 +155,7 @@ class Decoder(nn.Module):
         given = dict(zip(self.inputs, rest[:count], strict=True))
         kept = [whole.split(1) for whole in rest[count:]]  # keys, values, tails
         hidden, carried, new = self.first(hidden), [], []
-        for layer, feeds, *own in zip(self.layers, self.feeds, *kept, strict=True):
+        for layer, feeds, *own in zip(self.layers, self.host_inputs, *kept, strict=True):
             of_host = [given[name] for name in feeds]
             hidden, *made = layer(hidden, *of_host, *own, *carried)
             new.append(made[: len(kept)])

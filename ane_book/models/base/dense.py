@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, Shape, Tensor
+from ane_book.models.base.architecture import FULL, Architecture, Shape, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 
 if TYPE_CHECKING:
@@ -93,10 +93,6 @@ class Dense(Architecture):
     def kinds(self, config: DecoderConfig) -> list[str]:
         return [FULL] * config.num_layers
 
-    def feeds(self, kind: str) -> tuple[str, str, str]:
-        """What a block of this kind takes of what the host computes: cos, sin and mask."""
-        return "rope_cos", "rope_sin", "mask"
-
     def host(self, config: DecoderConfig) -> Host:
         return Host(rotary={"rope": config.rotary}, masks={"mask": config.sliding_window})
 
@@ -106,9 +102,9 @@ class Dense(Architecture):
         return Attention(config, Rotate(config))
 
     def block(self, config: DecoderConfig, kind: str = FULL) -> "nn.Module":
-        from ane_book.models.base.layers import Block, FeedForward, RMSNorm
+        from ane_book.models.base.layers import DecoderBlock, FeedForward, RMSNorm
 
-        return Block(
+        return DecoderBlock(
             self.attention(config),
             FeedForward(config),
             before_attention=RMSNorm(config.hidden_size, config.rms_norm_eps),
@@ -123,22 +119,24 @@ class Dense(Architecture):
 
     # --- tensors
 
-    def parameters(self, config: DecoderConfig, kind: str = FULL) -> dict[str, tuple[Tensor, ...]]:
+    def parameters(
+        self, config: DecoderConfig, kind: str = FULL
+    ) -> dict[str, tuple[TensorSpec, ...]]:
         C, F, Q, KV = config.widths
         return {
-            "before_attention.weight": (Tensor("input_layernorm.weight", (C,)),),
+            "before_attention.weight": (TensorSpec("input_layernorm.weight", (C,)),),
             "attention.qkv.weight": (
-                Tensor("self_attn.q_proj.weight", (Q, C)),
-                Tensor("self_attn.k_proj.weight", (KV, C)),
-                Tensor("self_attn.v_proj.weight", (KV, C)),
+                TensorSpec("self_attn.q_proj.weight", (Q, C)),
+                TensorSpec("self_attn.k_proj.weight", (KV, C)),
+                TensorSpec("self_attn.v_proj.weight", (KV, C)),
             ),
-            "attention.out.weight": (Tensor("self_attn.o_proj.weight", (C, Q)),),
-            "before_feed_forward.weight": (Tensor("post_attention_layernorm.weight", (C,)),),
+            "attention.out.weight": (TensorSpec("self_attn.o_proj.weight", (C, Q)),),
+            "before_feed_forward.weight": (TensorSpec("post_attention_layernorm.weight", (C,)),),
             "feed_forward.gate_up.weight": (
-                Tensor("mlp.gate_proj.weight", (F, C)),
-                Tensor("mlp.up_proj.weight", (F, C)),
+                TensorSpec("mlp.gate_proj.weight", (F, C)),
+                TensorSpec("mlp.up_proj.weight", (F, C)),
             ),
-            "feed_forward.down.weight": (Tensor("mlp.down_proj.weight", (C, F)),),
+            "feed_forward.down.weight": (TensorSpec("mlp.down_proj.weight", (C, F)),),
         }
 
     def matrices(self, config: DecoderConfig) -> dict[str, dict[str, Shape]]:
@@ -151,15 +149,15 @@ class Dense(Architecture):
             "feed_forward.down": {"down": (C, F)},
         }
 
-    def outer(self, config: DecoderConfig) -> dict[str, Tensor]:
+    def outer(self, config: DecoderConfig) -> dict[str, TensorSpec]:
         """`embedding`, `norm` and, unless it is tied, `head`."""
         matrix = config.vocab_size, config.hidden_size
         tensors = {
-            "embedding": Tensor("model.embed_tokens.weight", matrix),
-            "norm": Tensor("model.norm.weight", (config.hidden_size,)),
+            "embedding": TensorSpec("model.embed_tokens.weight", matrix),
+            "norm": TensorSpec("model.norm.weight", (config.hidden_size,)),
         }
         if not config.tied_embeddings:
-            tensors["head"] = Tensor("lm_head.weight", matrix)
+            tensors["head"] = TensorSpec("lm_head.weight", matrix)
         return tensors
 
     def repeats(self, config: DecoderConfig) -> frozenset[str]:
@@ -171,8 +169,8 @@ def head_norms(config: DecoderConfig, q: str, k: str, plus: float = 0.0) -> dict
     its heads, under the names q and k."""
     D = config.head_dim
     norms = (
-        Tensor(f"{q}.weight", (D,), config.num_heads, plus=plus),
-        Tensor(f"{k}.weight", (D,), config.num_kv_heads, plus=plus),
+        TensorSpec(f"{q}.weight", (D,), config.num_heads, plus=plus),
+        TensorSpec(f"{k}.weight", (D,), config.num_kv_heads, plus=plus),
     )
     return {"attention.prepare.weight": norms}
 

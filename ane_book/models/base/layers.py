@@ -23,8 +23,8 @@ import torch.nn.functional as F
 
 __all__ = [
     "Attention",
-    "Block",
     "ClampedSwiGLU",
+    "DecoderBlock",
     "FeedForward",
     "NormThenRotate",
     "NormedProjection",
@@ -262,7 +262,7 @@ class FeedForward(nn.Module):
         return self.down(self.activation(gate) * up)
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """One layer: attention and feed-forward, the result of each added to the hidden state.
 
     before_*, after_*: what is done to the input and to the result of each, if anything.

@@ -12,7 +12,7 @@ import json
 import time
 from uuid import uuid4
 
-from ane_book.serve.slot import Finished, Piece, Token
+from ane_book.serve.generation import Finished, TextPiece, Token
 import numpy as np
 
 __all__ = ["ChatShape", "CompletionShape", "as_json", "event", "vectors"]
@@ -47,7 +47,7 @@ class _Shape:
     def __post_init__(self):
         self.id = f"{self.prefix}-{uuid4().hex}"
 
-    def add(self, made: Piece | Finished) -> None:
+    def add(self, made: TextPiece | Finished) -> None:
         """Take a part of an answer, or its end."""
         if made.tokens:
             self.tokens.setdefault(made.index, []).extend(made.tokens)
@@ -118,7 +118,7 @@ class ChatShape(_Shape):
     def begin(self, index: int) -> dict:
         return self._delta(index, {"role": "assistant", "content": ""})
 
-    def piece(self, piece: Piece) -> dict:
+    def piece(self, piece: TextPiece) -> dict:
         return self._delta(piece.index, {"content": piece.text}, None, piece.tokens)
 
     def end(self, done: Finished) -> dict:
@@ -153,7 +153,7 @@ class CompletionShape(_Shape):
     def begin(self, index: int) -> None:
         return None
 
-    def piece(self, piece: Piece) -> dict:
+    def piece(self, piece: TextPiece) -> dict:
         return self._chunk(self._text(piece.index, piece.text, piece.tokens, None))
 
     def end(self, done: Finished) -> dict:

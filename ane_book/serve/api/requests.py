@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from ane_book.options import Real, Whole
 from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.slot import Ask
+from ane_book.serve.generation import Ask
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Chat", "Completion", "Embedding", "Line", "refuse_invalid"]
+__all__ = ["Chat", "Completion", "EmbeddingRequest", "LineRequest", "refuse_invalid"]
 
 #: Fields of OpenAI's that are not served, with the values that ask for nothing. None always does.
 UNSERVED: dict[str, tuple] = {
@@ -131,18 +131,18 @@ class _Sampled(_Request):
         }
 
 
-class Part(_Closed):
+class ContentPart(_Closed):
     """A piece of a message."""
 
     type: Literal["text"]
     text: str
 
 
-class Message(_Closed):
+class ChatMessage(_Closed):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[Part], Field(fail_fast=True)]
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
     name: str | None = Field(None, description="Taken, and nothing is done.")
 
     @classmethod
@@ -160,7 +160,7 @@ class Message(_Closed):
 class Chat(_Sampled):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1)
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True)] = Field(min_length=1)
     max_tokens: Whole | None = Field(None, ge=1, description="By default what the context leaves.")
     max_completion_tokens: Whole | None = Field(None, ge=1, description="The same, newer.")
     logprobs: bool = Field(False, description="What the model said of each token.")
@@ -204,7 +204,7 @@ class Completion(_Sampled):
         return _each(self.prompt)
 
 
-class Embedding(_Request):
+class EmbeddingRequest(_Request):
     """POST /v1/embeddings."""
 
     input: Prompt
@@ -215,7 +215,7 @@ class Embedding(_Request):
         return _each(self.input)
 
 
-class Line(_Closed):
+class LineRequest(_Closed):
     """A line on a socket or on stdin: token ids, or a question."""
 
     tokens: Ids | None = None

@@ -34,12 +34,12 @@ from ane_book.weights import (
     read_json,
 )
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
-from ane_book.weights.onnx.file import Graph
+from ane_book.weights.onnx.file import OnnxGraph
 from ane_book.weights.onnx.mask import window_of
-from ane_book.weights.onnx.matrices import Piece
+from ane_book.weights.onnx.matrices import MatrixPart
 from ane_book.weights.onnx.products import embedding_of
 from ane_book.weights.onnx.rotary import Tables, check_tables, rope_fields, tables_of
-from ane_book.weights.onnx.walk import Decoder, Walk
+from ane_book.weights.onnx.walk import DecoderWalk, OnnxDecoder
 import numpy as np
 
 __all__ = ["OnnxSource", "is_bundle"]
@@ -83,13 +83,13 @@ class OnnxSource(WeightSource):
             raise WeightsNotFound(
                 f"{model}: neither {GENAI} nor config.json is beside it, which say what it is"
             )
-        graph = Graph(model)
+        graph = OnnxGraph(model)
         self._graphs = graphs = [graph]
-        decoder = Walk(graph).decoder()
+        decoder = DecoderWalk(graph).decoder()
         embedding = decoder.embedding
         if embedding is None:
-            graphs.append(Graph(_embedding_file(model, self._genai)))
-            walk = Walk(graphs[-1])
+            graphs.append(OnnxGraph(_embedding_file(model, self._genai)))
+            walk = DecoderWalk(graphs[-1])
             embedding = embedding_of(walk, graphs[-1].outputs[0])
         self._tables = tables_of(graph, _only(decoder, "tables", graph))
         decoder = _with_window(decoder, graph, self._tables.positions)
@@ -138,7 +138,7 @@ class OnnxSource(WeightSource):
         keys = "eos_token_id", "bos_token_id"
         return {key: self._genai[key] for key in keys if key in self._genai}
 
-    def _read_fields(self, decoder: Decoder, graph: Graph) -> dict:
+    def _read_fields(self, decoder: OnnxDecoder, graph: OnnxGraph) -> dict:
         """A `config.json`: the one that is there, or what the graph and GenAI's say together."""
         place = self._folder / "config.json"
         tied = {"tie_word_embeddings": "lm_head.weight" not in self._pieces}
@@ -247,21 +247,21 @@ def _beside(folder: Path, name: str, said: Path) -> Path:
 # --- what the graph says
 
 
-def _outer(decoder: Decoder, embedding) -> dict[str, list[Piece]]:
+def _outer(decoder: OnnxDecoder, embedding) -> dict[str, list[MatrixPart]]:
     """The tensors around the blocks; no head where it is the embedding."""
     head = decoder.head
     found = {
-        "model.embed_tokens.weight": [Piece(embedding, 0, embedding.shape[0])],
+        "model.embed_tokens.weight": [MatrixPart(embedding, 0, embedding.shape[0])],
         "model.norm.weight": [_vector(decoder.norm.weight)],
     }
     if head.matrix.key != embedding.key or head.bias is not None:
-        found["lm_head.weight"] = [Piece(head.matrix, 0, head.matrix.shape[0])]
+        found["lm_head.weight"] = [MatrixPart(head.matrix, 0, head.matrix.shape[0])]
     if head.bias is not None:
         found["lm_head.bias"] = [_vector(head.bias)]
     return found
 
 
-def _named(decoder: Decoder, prefix: str) -> dict[str, list[Piece]]:
+def _named(decoder: OnnxDecoder, prefix: str) -> dict[str, list[MatrixPart]]:
     """The tensors of the blocks, by `transformers`' names."""
     found = {}
     for i, block in enumerate(decoder.blocks):
@@ -274,15 +274,15 @@ def _named(decoder: Decoder, prefix: str) -> dict[str, list[Piece]]:
     return found
 
 
-def _vector(stored) -> Piece:
-    return Piece(stored, 0, stored.shape[0])
+def _vector(stored) -> MatrixPart:
+    return MatrixPart(stored, 0, stored.shape[0])
 
 
-def _shape(pieces: list[Piece]) -> Shape:
+def _shape(pieces: list[MatrixPart]) -> Shape:
     return sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]
 
 
-def _only(decoder: Decoder, name: str, graph: Graph):
+def _only(decoder: OnnxDecoder, name: str, graph: OnnxGraph):
     """What attention has in every block alike."""
     found = {getattr(block.attention, name) for block in decoder.blocks}
     if len(found) > 1:
@@ -292,7 +292,7 @@ def _only(decoder: Decoder, name: str, graph: Graph):
     return found.pop()
 
 
-def _with_window(decoder: Decoder, graph: Graph, longest: int) -> Decoder:
+def _with_window(decoder: OnnxDecoder, graph: OnnxGraph, longest: int) -> OnnxDecoder:
     """The decoder, its attention with the window that a computed mask has."""
     mask = _only(decoder, "mask", graph)
     if not mask:
@@ -302,7 +302,7 @@ def _with_window(decoder: Decoder, graph: Graph, longest: int) -> Decoder:
     return replace(decoder, blocks=blocks)
 
 
-def _sizes(decoder: Decoder, graph: Graph, pieces: dict) -> dict:
+def _sizes(decoder: OnnxDecoder, graph: OnnxGraph, pieces: dict) -> dict:
     """The fields of a `config.json` that the shapes and attributes of a graph give."""
     heads = _only(decoder, "heads", graph)
     first = decoder.blocks[0]
@@ -320,7 +320,7 @@ def _sizes(decoder: Decoder, graph: Graph, pieces: dict) -> dict:
     }
 
 
-def _check(decoder: Decoder, config: DecoderConfig, tables: Tables, graph: Graph) -> None:
+def _check(decoder: OnnxDecoder, config: DecoderConfig, tables: Tables, graph: OnnxGraph) -> None:
     """Raise InvalidWeights where the graph computes something else than the configuration says."""
     wanted = {
         "num_layers": len(decoder.blocks),

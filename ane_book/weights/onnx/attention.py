@@ -15,7 +15,7 @@ from ane_book.weights.onnx.file import attribute, describe
 from ane_book.weights.onnx.products import Linear, rows_of
 
 if TYPE_CHECKING:
-    from ane_book.weights.onnx.walk import Attention, Norm, Walk
+    from ane_book.weights.onnx.walk import DecoderWalk, Norm, OnnxAttention
 
 __all__ = ["attention_of"]
 
@@ -38,7 +38,7 @@ ABSENT = {10: "attention_bias", 11: "head_sink", 12: "k_scale", 13: "v_scale"}
 REPEAT = ("Reshape", "Transpose", "Reshape", "Expand", "Unsqueeze")
 
 
-def attention_of(walk: "Walk", name: str) -> "Attention":
+def attention_of(walk: "DecoderWalk", name: str) -> "OnnxAttention":
     """The attention that a value is the result of; raises UnsupportedModel."""
     node = walk.node(name)
     if node is not None and node.op_type == GROUPED:
@@ -48,7 +48,7 @@ def attention_of(walk: "Walk", name: str) -> "Attention":
     walk.refuse(node, f"attention, {GROUPED} or {MULTI}")
 
 
-def _grouped(walk: "Walk", node) -> "Attention":
+def _grouped(walk: "DecoderWalk", node) -> "OnnxAttention":
     inputs = [*node.input, *[""] * 16][:16]
     _check(walk, node, inputs)
     heads, kv_heads = attribute(node, "num_heads", 0), attribute(node, "kv_num_heads", 0)
@@ -71,7 +71,7 @@ def _grouped(walk: "Walk", node) -> "Attention":
     return _attention(walk, node, parts, norms, heads, kv_heads, scale, window, tables, "")
 
 
-def _check(walk: "Walk", node, inputs: list[str]) -> None:
+def _check(walk: "DecoderWalk", node, inputs: list[str]) -> None:
     for name, (ours, meaning) in FIXED.items():
         value = attribute(node, name, ours)
         if value != ours and not (name == "smooth_softmax" and value == -1):
@@ -86,7 +86,7 @@ def _check(walk: "Walk", node, inputs: list[str]) -> None:
             )
 
 
-def _multi(walk: "Walk", node) -> "Attention":
+def _multi(walk: "DecoderWalk", node) -> "OnnxAttention":
     inputs = [*node.input, *[""] * 8][:8]
     if not inputs[1] or not inputs[2] or inputs[3] or inputs[4]:
         walk.refuse(node, "attention of queries, keys and values apart, without bias and padding")
@@ -101,7 +101,7 @@ def _multi(walk: "Walk", node) -> "Attention":
     return _attention(walk, node, parts, norms, heads, kv_heads, scale, -1, tables, inputs[5])
 
 
-def _from_cache(walk: "Walk", node, name: str) -> str:
+def _from_cache(walk: "DecoderWalk", node, name: str) -> str:
     """The keys or values of this call, of those joined to the cache and repeated."""
     maker = walk.node(name)
     for kind in REPEAT:
@@ -118,7 +118,7 @@ def _from_cache(walk: "Walk", node, name: str) -> str:
     walk.refuse(maker or node, "keys or values joined to those of the cache")
 
 
-def _separate(walk: "Walk", node, names: list[str]) -> tuple[dict, dict, list]:
+def _separate(walk: "DecoderWalk", node, names: list[str]) -> tuple[dict, dict, list]:
     """Of queries, keys and values apart: their pieces, norms and what rotates them."""
     parts, norms, rotary, sources = {}, {}, [], set()
     for part, name in zip("qkv", names, strict=True):
@@ -139,7 +139,7 @@ def _separate(walk: "Walk", node, names: list[str]) -> tuple[dict, dict, list]:
     return {"source": sources.pop(), **parts}, norms, rotary
 
 
-def _head_norm(walk: "Walk", name: str) -> "tuple[Norm, str] | None":
+def _head_norm(walk: "DecoderWalk", name: str) -> "tuple[Norm, str] | None":
     """The norm of each head that a value is, shaped to heads and back; and what it is of."""
     back = walk.node(name)
     norm = walk.norm(back.input[0]) if back is not None and back.op_type == "Reshape" else None
@@ -149,7 +149,9 @@ def _head_norm(walk: "Walk", name: str) -> "tuple[Norm, str] | None":
     return norm, to.input[0]
 
 
-def _unpacked(walk: "Walk", node, found: tuple[Linear, int, int], heads: int, kv: int) -> dict:
+def _unpacked(
+    walk: "DecoderWalk", node, found: tuple[Linear, int, int], heads: int, kv: int
+) -> dict:
     """Queries, keys and values of one projection, whose rows follow each other."""
     linear, start, stop = found
     D, rest = divmod(stop - start, heads + 2 * kv)
@@ -162,7 +164,7 @@ def _unpacked(walk: "Walk", node, found: tuple[Linear, int, int], heads: int, kv
     return parts
 
 
-def _fused_norms(walk: "Walk", node, inputs: list[str]) -> dict:
+def _fused_norms(walk: "DecoderWalk", node, inputs: list[str]) -> dict:
     """The norms of queries and keys that are inputs of the attention itself."""
     from ane_book.weights.onnx.walk import Norm
 
@@ -176,7 +178,7 @@ def _fused_norms(walk: "Walk", node, inputs: list[str]) -> dict:
     return norms
 
 
-def _tables(walk: "Walk", node, rotary: list) -> tuple[str, str]:
+def _tables(walk: "DecoderWalk", node, rotary: list) -> tuple[str, str]:
     """cos and sin of the nodes that rotate queries and keys."""
     tables = {tuple(maker.input[2:4]) for maker in rotary}
     if len(rotary) != 2 or len(tables) != 1:
@@ -189,14 +191,14 @@ def _tables(walk: "Walk", node, rotary: list) -> tuple[str, str]:
 
 def _attention(
     walk, node, parts, norms, heads, kv_heads, scale, window, tables, mask
-) -> "Attention":
-    from ane_book.weights.onnx.walk import Attention
+) -> "OnnxAttention":
+    from ane_book.weights.onnx.walk import OnnxAttention
 
     source = parts.pop("source")
     D = parts["q"][0].shape[0] // max(heads, 1)
     sizes = tuple(parts[part][0].shape[0] for part in "qkv")
     if D <= 0 or sizes != (heads * D, kv_heads * D, kv_heads * D):
         walk.refuse(node, f"attention of {heads} and {kv_heads} heads of one size, not {sizes}")
-    return Attention(
+    return OnnxAttention(
         source, parts, norms, heads, kv_heads, scale, window if window > 0 else None, tables, mask
     )

@@ -24,7 +24,7 @@ import numpy as np
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-__all__ = ["Graph", "ModelFile", "Stored", "attribute", "describe"]
+__all__ = ["ModelFile", "OnnxGraph", "StoredTensor", "attribute", "describe"]
 
 PROTOBUF_BYTES = (1 << 31) - 1  # protobuf has no larger message
 MOST_DIMENSIONS = 8
@@ -54,10 +54,10 @@ def load_onnx():
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor as it is stored: `shape` and ONNX's name of its type, `kind`."""
 
-    graph: "Graph"
+    graph: "OnnxGraph"
     tensor: "TensorProto"
 
     @property
@@ -187,7 +187,7 @@ class ModelFile:
         return path
 
 
-class Graph(ModelFile):
+class OnnxGraph(ModelFile):
     """The graph of an `.onnx` file: what computes each value, and what is stored."""
 
     def __init__(self, path: Path):
@@ -197,7 +197,7 @@ class Graph(ModelFile):
         self.nodes: list[NodeProto] = list(graph.node)
         self.inputs = {value.name: _dimensions(value) for value in graph.input}
         self.outputs = [value.name for value in graph.output]
-        self.stored = {tensor.name: Stored(self, tensor) for tensor in graph.initializer}
+        self.stored = {tensor.name: StoredTensor(self, tensor) for tensor in graph.initializer}
         self.producers = {
             name: (number, place)
             for number, node in enumerate(self.nodes)
@@ -211,7 +211,7 @@ class Graph(ModelFile):
         found = self.producers.get(name)
         return self.nodes[found[0]] if found else None
 
-    def constant(self, name: str) -> Stored | None:
+    def constant(self, name: str) -> StoredTensor | None:
         """What is stored under a name, or is a node `Constant`."""
         if name in self.stored:
             return self.stored[name]
@@ -220,11 +220,11 @@ class Graph(ModelFile):
             return self.constant_of(node)
         return None
 
-    def constant_of(self, node: "NodeProto") -> Stored | None:
+    def constant_of(self, node: "NodeProto") -> StoredTensor | None:
         """The tensor of a node `Constant`."""
         for item in node.attribute:
             if item.name == "value":
-                return Stored(self, item.t)
+                return StoredTensor(self, item.t)
         return None
 
     def _data_files(self) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ane_book.errors import UnsupportedModel
 from ane_book.weights.onnx.evaluate import NotComputed, evaluate
-from ane_book.weights.onnx.file import Graph, Stored, describe
+from ane_book.weights.onnx.file import OnnxGraph, StoredTensor, describe
 import numpy as np
 
 __all__ = ["window_of"]
@@ -27,7 +27,7 @@ WHOLE = 512  # tokens of the longest text whose mask is looked at from its begin
 HIDDEN = -1e4  # at most so much is added to the score of a token that is not seen
 
 
-def window_of(graph: Graph, name: str, longest: int) -> int | None:
+def window_of(graph: OnnxGraph, name: str, longest: int) -> int | None:
     """How many tokens each token sees by a mask, itself included; None: all before it.
 
     longest: the tokens that the graph has positions for. Raises UnsupportedModel where a token
@@ -51,7 +51,7 @@ def window_of(graph: Graph, name: str, longest: int) -> int | None:
     return window if window < length else None
 
 
-def _of_the_last(graph: Graph, name: str, longest: int) -> tuple[int, np.ndarray]:
+def _of_the_last(graph: OnnxGraph, name: str, longest: int) -> tuple[int, np.ndarray]:
     """How long a text the mask can be made for, and what its last token sees.
 
     Where that is not the longest, because the mask is cut out of one for all pairs of tokens, no
@@ -75,19 +75,19 @@ def _of_the_last(graph: Graph, name: str, longest: int) -> tuple[int, np.ndarray
     return length, seen
 
 
-def _numbers(graph: Graph, name: str) -> Iterator[int]:
+def _numbers(graph: OnnxGraph, name: str) -> Iterator[int]:
     """The whole numbers in the nodes that a value rests on."""
     for node in _makers(graph, name):
         tensors = [graph.stored[i] for i in node.input if i in graph.stored]
         for item in node.attribute:
             yield from (item.i, *item.ints)
-            tensors.append(Stored(graph, item.t))
+            tensors.append(StoredTensor(graph, item.t))
         for stored in tensors:
             if stored.kind in ("INT64", "INT32"):
                 yield from stored.array().reshape(-1).tolist()
 
 
-def _seen(graph: Graph, name: str, tokens: int, past: int) -> np.ndarray:
+def _seen(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
     """What each token sees (tokens, past + tokens), by all heads; empty where they differ, or
     where something is half seen."""
     mask = _mask(graph, name, tokens, past)
@@ -99,7 +99,7 @@ def _seen(graph: Graph, name: str, tokens: int, past: int) -> np.ndarray:
     return seen[0] if clear and len(seen) else np.zeros((0, 0), bool)
 
 
-def _mask(graph: Graph, name: str, tokens: int, past: int) -> np.ndarray:
+def _mask(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
     """What the graph computes under a name, for so many tokens after so many."""
     opset = next((o.version for o in graph.model.opset_import if not o.domain), 1)
     values = {n: _input(n, len(shape), tokens, past) for n, shape in graph.inputs.items()}
@@ -136,7 +136,7 @@ def _input(name: str, rank: int, tokens: int, past: int) -> np.ndarray:
     return np.zeros((1, tokens, 1)[:rank], np.int64)
 
 
-def _makers(graph: Graph, name: str) -> list:
+def _makers(graph: OnnxGraph, name: str) -> list:
     """The nodes that a value rests on, in the graph's order."""
     numbers, todo = set(), [name]
     while todo:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from ane_book.errors import InvalidWeights
 from ane_book.weights import Integers, Shape
-from ane_book.weights.onnx.file import Stored
+from ane_book.weights.onnx.file import StoredTensor
 import numpy as np
 
-__all__ = ["Blocks", "Matrix", "Piece", "Plain", "unpack"]
+__all__ = ["Blocks", "Matrix", "MatrixPart", "Plain", "unpack"]
 
 FLOATS, NIBBLES = ("FLOAT", "FLOAT16", "BFLOAT16"), ("UINT4", "INT4")  # ONNX's types
 WEIGHTS_AT_ONCE = 1 << 21  # weights that are decoded at a time: the temporaries stay near 20 MB
@@ -30,7 +30,7 @@ WEIGHTS_AT_ONCE = 1 << 21  # weights that are decoded at a time: the temporaries
 class Plain:
     """A matrix of floating point; `turned`: stored (K, N), as the second operand of MatMul."""
 
-    stored: Stored
+    stored: StoredTensor
     turned: bool = False
 
     @property
@@ -53,9 +53,9 @@ class Plain:
 class Blocks:
     """A matrix (N, K) of integers with scales by blocks of a row."""
 
-    data: Stored  # bytes of N rows, in each B whole blocks
-    scales: Stored  # N * B
-    zeros: Stored | None
+    data: StoredTensor  # bytes of N rows, in each B whole blocks
+    scales: StoredTensor  # N * B
+    zeros: StoredTensor | None
     shape: Shape  # (N, K)
     bits: int
     block: int
@@ -177,10 +177,10 @@ Matrix = Plain | Blocks
 
 
 @dataclass(frozen=True)
-class Piece:
+class MatrixPart:
     """Some rows of a matrix, or entries of a vector of floating point."""
 
-    source: Matrix | Stored
+    source: Matrix | StoredTensor
     start: int
     stop: int
 
@@ -198,7 +198,7 @@ class Piece:
 
     def read(self) -> np.ndarray:
         """Float32, the caller's own."""
-        if isinstance(self.source, Stored):
+        if isinstance(self.source, StoredTensor):
             return np.array(self.source.numbers()[self.start : self.stop], np.float32)
         return self.source.rows(self.start, self.stop)
 

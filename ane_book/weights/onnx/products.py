@@ -5,12 +5,12 @@ import math
 from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.weights.onnx.file import Stored, attribute, describe
-from ane_book.weights.onnx.matrices import Blocks, Matrix, Piece, Plain
+from ane_book.weights.onnx.file import StoredTensor, attribute, describe
+from ane_book.weights.onnx.matrices import Blocks, Matrix, MatrixPart, Plain
 import numpy as np
 
 if TYPE_CHECKING:
-    from ane_book.weights.onnx.walk import Walk
+    from ane_book.weights.onnx.walk import DecoderWalk
 
 __all__ = ["Linear", "embedding_of", "linear_of", "matrix_of_nbits", "rows_of", "table_of"]
 
@@ -21,18 +21,18 @@ class Linear:
 
     source: str
     matrix: Matrix
-    bias: Stored | None = None
+    bias: StoredTensor | None = None
 
-    def pieces(self, start: int, stop: int) -> tuple[Piece, Piece | None]:
+    def pieces(self, start: int, stop: int) -> tuple[MatrixPart, MatrixPart | None]:
         """Some rows of the matrix, and what the bias has for them."""
-        bias = None if self.bias is None else Piece(self.bias, start, stop)
-        return Piece(self.matrix, start, stop), bias
+        bias = None if self.bias is None else MatrixPart(self.bias, start, stop)
+        return MatrixPart(self.matrix, start, stop), bias
 
-    def whole(self) -> tuple[Piece, Piece | None]:
+    def whole(self) -> tuple[MatrixPart, MatrixPart | None]:
         return self.pieces(0, self.matrix.shape[0])
 
 
-def linear_of(walk: "Walk", name: str) -> Linear | None:
+def linear_of(walk: "DecoderWalk", name: str) -> Linear | None:
     """The projection that a value is, with the bias that is added to it."""
     node = walk.node(name)
     if node is None or node.op_type != "Add":
@@ -45,7 +45,7 @@ def linear_of(walk: "Walk", name: str) -> Linear | None:
     return None
 
 
-def _product_of(walk: "Walk", node) -> Linear | None:
+def _product_of(walk: "DecoderWalk", node) -> Linear | None:
     if node is None:
         return None
     if node.op_type == "MatMul":
@@ -60,7 +60,7 @@ def _product_of(walk: "Walk", node) -> Linear | None:
     return None
 
 
-def _gemm(walk: "Walk", node) -> Linear | None:
+def _gemm(walk: "DecoderWalk", node) -> Linear | None:
     scaled = attribute(node, "alpha", 1.0) != 1 or attribute(node, "beta", 1.0) != 1
     if scaled or attribute(node, "transA", 0):
         walk.refuse(node, "a projection: Gemm with alpha and beta 1, A as it is")
@@ -72,7 +72,7 @@ def _gemm(walk: "Walk", node) -> Linear | None:
     return Linear(walk.value(node.input[0]), matrix, bias)
 
 
-def _checked_bias(walk: "Walk", bias: Stored, matrix: Matrix) -> Stored:
+def _checked_bias(walk: "DecoderWalk", bias: StoredTensor, matrix: Matrix) -> StoredTensor:
     if bias.shape != (matrix.shape[0],):
         raise InvalidWeights(
             f"{walk.graph.path}: tensor {bias.name} of shape {list(bias.shape)} is no bias of "
@@ -81,7 +81,7 @@ def _checked_bias(walk: "Walk", bias: Stored, matrix: Matrix) -> Stored:
     return bias
 
 
-def _plain(walk: "Walk", name: str, turned: bool) -> Plain | None:
+def _plain(walk: "DecoderWalk", name: str, turned: bool) -> Plain | None:
     """A stored matrix, as it is or transposed on the way."""
     name = walk.value(name)
     stored, node = walk.graph.constant(name), walk.graph.producer(name)
@@ -93,7 +93,7 @@ def _plain(walk: "Walk", name: str, turned: bool) -> Plain | None:
     return Plain(stored, turned)
 
 
-def matrix_of_nbits(graph, node) -> tuple[Blocks, Stored | None]:
+def matrix_of_nbits(graph, node) -> tuple[Blocks, StoredTensor | None]:
     """The matrix of a `MatMulNBits`, checked, and its bias."""
     if attribute(node, "weight_prepacked", 0):
         raise UnsupportedModel(
@@ -125,7 +125,7 @@ def check_bits(graph, node, bits: int) -> None:
         raise UnsupportedModel(f"{graph.path}: {describe(node)}: {bits} bits; 2, 4 and 8 are read")
 
 
-def _stored(graph, node, name: str) -> Stored | None:
+def _stored(graph, node, name: str) -> StoredTensor | None:
     if not name:
         return None
     stored = graph.constant(name)
@@ -134,13 +134,13 @@ def _stored(graph, node, name: str) -> Stored | None:
     return stored
 
 
-def _is_identity(order: Stored, matrix: Blocks) -> bool:
+def _is_identity(order: StoredTensor, matrix: Blocks) -> bool:
     """Whether column k is in block k / block size."""
     columns = np.arange(order.array().size)
     return np.array_equal(order.array().reshape(-1), columns // matrix.block)
 
 
-def rows_of(walk: "Walk", name: str) -> tuple[Linear, int, int] | None:
+def rows_of(walk: "DecoderWalk", name: str) -> tuple[Linear, int, int] | None:
     """The projection that a value is, or is a part of, and which rows of its matrix they are."""
     value, node = walk.value(name), walk.node(name)
     if node is None or node.op_type != "Split":
@@ -158,7 +158,7 @@ def rows_of(walk: "Walk", name: str) -> tuple[Linear, int, int] | None:
     return linear, sum(sizes[:place]), sum(sizes[: place + 1])
 
 
-def embedding_of(walk: "Walk", name: str) -> Matrix | None:
+def embedding_of(walk: "DecoderWalk", name: str) -> Matrix | None:
     """The matrix whose rows a value is; None where it is an input of the graph."""
     if walk.value(name) in walk.graph.inputs:
         return None
@@ -204,7 +204,7 @@ def table_of(graph, node) -> Blocks:
     return matrix
 
 
-def _reshaped(graph, node, name: str) -> tuple[Stored, tuple[int, ...]]:
+def _reshaped(graph, node, name: str) -> tuple[StoredTensor, tuple[int, ...]]:
     """A stored tensor, as it is or given another shape on the way; and the shape."""
     stored, made = graph.constant(name), graph.producer(name)
     if stored is not None:

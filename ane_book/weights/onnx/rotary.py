@@ -13,7 +13,7 @@ import math
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.rope import Rotary
-from ane_book.weights.onnx.file import Graph, Stored, describe
+from ane_book.weights.onnx.file import OnnxGraph, StoredTensor, describe
 import numpy as np
 
 __all__ = ["Tables", "check_tables", "rope_fields", "tables_of"]
@@ -27,8 +27,8 @@ TURNS = 4e-7  # and by the position: angles are products of float32
 class Tables:
     """cos and sin (P, R/2): of short contexts and, where another is used for them, of long ones."""
 
-    short: tuple[Stored, Stored]
-    long: tuple[Stored, Stored] | None = None
+    short: tuple[StoredTensor, StoredTensor]
+    long: tuple[StoredTensor, StoredTensor] | None = None
     original: int = 0  # tokens of the longest of the short contexts, where there are long ones
 
     def check(self) -> None:
@@ -53,7 +53,7 @@ class Tables:
         return 2 * self.short[0].shape[1]
 
 
-def tables_of(graph: Graph, names: tuple[str, str]) -> Tables:
+def tables_of(graph: OnnxGraph, names: tuple[str, str]) -> Tables:
     """The tables that these values are: stored, or chosen by an `If` on the length of the text."""
     stored = tuple(graph.constant(name) for name in names)
     if None not in stored:
@@ -71,13 +71,13 @@ def tables_of(graph: Graph, names: tuple[str, str]) -> Tables:
     return found
 
 
-def _branches(graph: Graph, node, places: list[int]) -> list[tuple[Stored, Stored]]:
+def _branches(graph: OnnxGraph, node, places: list[int]) -> list[tuple[StoredTensor, StoredTensor]]:
     """The tables of short texts, `else_branch`, and of long ones, `then_branch`."""
     found = {}
     for item in node.attribute:
         if not item.HasField("g"):
             continue
-        inside = {tensor.name: Stored(graph, tensor) for tensor in item.g.initializer}
+        inside = {tensor.name: StoredTensor(graph, tensor) for tensor in item.g.initializer}
         for maker in item.g.node:
             constant = graph.constant_of(maker) if maker.op_type == "Constant" else None
             if constant is not None:
@@ -91,7 +91,7 @@ def _branches(graph: Graph, node, places: list[int]) -> list[tuple[Stored, Store
     return [found["else_branch"], found["then_branch"]]
 
 
-def _longest(graph: Graph, node) -> int:
+def _longest(graph: OnnxGraph, node) -> int:
     """What the condition `length > original` of an `If` compares with."""
     condition = graph.producer(node.input[0])
     if condition is not None and condition.op_type == "Greater":
@@ -141,7 +141,7 @@ def _bases(frequencies: np.ndarray) -> list[float]:
     return list(dict.fromkeys([*(float(f"{theta:.{digits}g}") for digits in range(1, 8)), theta]))
 
 
-def _frequencies(cos: Stored, sin: Stored) -> tuple[np.ndarray, float]:
+def _frequencies(cos: StoredTensor, sin: StoredTensor) -> tuple[np.ndarray, float]:
     """The radians (R/2,) by which each pair turns a position, and the size of cos and sin."""
     P = cos.shape[0]
     size = float(np.hypot(cos.numbers()[0], sin.numbers()[0]).astype(np.float64).mean())
@@ -176,7 +176,7 @@ def check_tables(tables: Tables, rotary: Rotary) -> None:
             )
 
 
-def _is(rotary: Rotary, pair: tuple[Stored, Stored], context: int) -> bool:
+def _is(rotary: Rotary, pair: tuple[StoredTensor, StoredTensor], context: int) -> bool:
     """Whether these are the tables of a rotary embedding, at the first positions, the last, and
     some between."""
     P = pair[0].shape[0]

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ane_book.errors import UnsupportedModel
-from ane_book.weights.onnx.file import Graph, Stored, attribute, describe
-from ane_book.weights.onnx.matrices import Matrix, Piece
+from ane_book.weights.onnx.file import OnnxGraph, StoredTensor, attribute, describe
+from ane_book.weights.onnx.matrices import Matrix, MatrixPart
 from ane_book.weights.onnx.products import Linear, embedding_of, linear_of, rows_of
 
-__all__ = ["Attention", "Block", "Decoder", "Norm", "Walk"]
+__all__ = ["DecoderWalk", "Norm", "OnnxAttention", "OnnxBlock", "OnnxDecoder"]
 
 NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
 NEAR = 8  # nodes that an error names
@@ -32,16 +32,16 @@ class Norm:
     """A root mean square norm of what the value `source` is."""
 
     source: str
-    weight: Stored
+    weight: StoredTensor
     epsilon: float
 
 
 @dataclass(frozen=True)
-class Attention:
+class OnnxAttention:
     """What computes queries, keys and values of a block, and how they meet."""
 
     source: str  # what all three are projected from
-    parts: dict[str, tuple[Piece, Piece | None]]  # "q", "k", "v" -> weight, bias
+    parts: dict[str, tuple[MatrixPart, MatrixPart | None]]  # "q", "k", "v" -> weight, bias
     norms: dict[str, Norm]  # "q", "k" -> the norm of each head; or none
     heads: int
     kv_heads: int
@@ -52,29 +52,31 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Block:
+class OnnxBlock:
     """A block: its norms, and the pieces of its matrices and biases by `transformers`' names."""
 
     before: Norm
-    attention: Attention
+    attention: OnnxAttention
     after: Norm
-    weights: dict[str, Piece]  # "self_attn.o_proj.weight" and the like, those of q, k and v too
+    weights: dict[
+        str, MatrixPart
+    ]  # "self_attn.o_proj.weight" and the like, those of q, k and v too
 
 
 @dataclass(frozen=True)
-class Decoder:
+class OnnxDecoder:
     """A decoder, as its graph has it."""
 
     embedding: Matrix | None  # None: in a file of its own
-    blocks: list[Block]
+    blocks: list[OnnxBlock]
     norm: Norm
     head: Linear
 
 
-class Walk:
+class DecoderWalk:
     """Recognises the parts of one graph."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: OnnxGraph):
         self.graph = graph
 
     # --- steps
@@ -139,7 +141,7 @@ class Walk:
 
     # --- the decoder
 
-    def decoder(self) -> Decoder:
+    def decoder(self) -> OnnxDecoder:
         """The whole graph; raises UnsupportedModel."""
         logits = next((name for name in self.graph.outputs if name == "logits"), None)
         if logits is None:
@@ -159,7 +161,7 @@ class Walk:
             blocks.append(block)
         if not blocks:
             self.refuse(self.node(hidden), "the sum that ends a block")
-        return Decoder(embedding_of(self, hidden), blocks[::-1], norm, head)
+        return OnnxDecoder(embedding_of(self, hidden), blocks[::-1], norm, head)
 
     def _last_token(self, name: str) -> str:
         """The hidden states of all tokens, where only the last one's goes on to the head."""
@@ -168,7 +170,7 @@ class Walk:
             node = self.node(node.input[0])
         return node.input[0] if node is not None and node.op_type == "Gather" else name
 
-    def _block(self, hidden: str) -> tuple[Block, str]:
+    def _block(self, hidden: str) -> tuple[OnnxBlock, str]:
         """The block whose result is `hidden`, and the hidden state before it."""
         from ane_book.weights.onnx.attention import attention_of
 
@@ -184,7 +186,7 @@ class Walk:
         for name, part in (("gate", gate), ("up", up), ("down", down.whole())):
             weights |= _named(f"mlp.{name}_proj", *part)
         before, after = self.norm(normed), self.norm(after)
-        return Block(before, attention, after, weights), before.source
+        return OnnxBlock(before, attention, after, weights), before.source
 
     def _branch(self, hidden: str, wanted: str, attention_of=None) -> tuple[Linear, str]:
         """Of a sum: the projection that it adds, and the norm of the other summand it is of."""
@@ -255,6 +257,6 @@ def _output(node, place: int) -> str | None:
     return node.output[place] if len(node.output) > place and node.output[place] else None
 
 
-def _named(name: str, weight: Piece, bias: Piece | None) -> dict[str, Piece]:
+def _named(name: str, weight: MatrixPart, bias: MatrixPart | None) -> dict[str, MatrixPart]:
     found = {f"{name}.weight": weight}
     return found | ({f"{name}.bias": bias} if bias is not None else {})

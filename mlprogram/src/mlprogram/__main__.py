@@ -79,7 +79,7 @@ def _inspect(asked: argparse.Namespace) -> int:
     facts, texts = inspect_package(asked.package), []
     texts.append(package_report(facts))
     if asked.plan:
-        from mlprogram.planned import plan_report, planned
+        from mlprogram.kernel_report import plan_report, planned
 
         facts["plan"] = planned(asked.package, asked.function, asked.precision)
         texts.append(plan_report(facts["plan"]))

@@ -12,7 +12,7 @@ from ane_book.errors import InvalidInput
 from ane_book.evidence import cost
 from ane_book.evidence.cost import (
     Interval,
-    Work,
+    TokenWork,
     chips,
     find_chip,
     page,
@@ -38,8 +38,8 @@ class TestFormula:
     def only(self, **more) -> Interval:
         """What this much more adds to a token of a single call."""
         least = {"plain_bytes": 0, "packed_bytes": 0, "cache_bytes": 0, "programs": 1}
-        with_it = predict(Work(**least | more), "m4-max").ms
-        without = predict(Work(**least), "m4-max").ms
+        with_it = predict(TokenWork(**least | more), "m4-max").ms
+        without = predict(TokenWork(**least), "m4-max").ms
         return Interval(with_it.low - without.low, with_it.high - without.high)
 
     def test_weights_are_read_at_the_chips_bandwidth(self):
@@ -64,7 +64,7 @@ class TestFormula:
         assert (found.low, found.high) == pytest.approx((7 * low, 7 * high))
 
     def test_the_sum_and_its_speed(self):
-        estimate = predict(Work(10**9, 10**8, 10**7, 5, segments=2, slots=512), "m4-max")
+        estimate = predict(TokenWork(10**9, 10**8, 10**7, 5, segments=2, slots=512), "m4-max")
         assert len(estimate.terms) == 5
         assert estimate.ms.low == pytest.approx(sum(term.ms.low for term in estimate.terms))
         assert estimate.ms.high == pytest.approx(sum(term.ms.high for term in estimate.terms))
@@ -73,7 +73,7 @@ class TestFormula:
         assert speed.high == pytest.approx(1e3 / estimate.ms.low)
 
     def test_no_term_is_a_bare_number(self):
-        estimate = predict(Work(10**9, 10**9, 10**8, 4, segments=1), "m4-max")
+        estimate = predict(TokenWork(10**9, 10**9, 10**8, 4, segments=1), "m4-max")
         for term in estimate.terms:
             assert term.ms.low < term.ms.high
             assert term.rests_on and term.evidence.startswith(claims.GRADES)
@@ -103,7 +103,7 @@ class TestChips:
             find_chip("a19-pro")
 
 
-def work(model: str = QWEN, **recipe) -> Work:
+def work(model: str = QWEN, **recipe) -> TokenWork:
     config = find_config(model)
     return work_of(plan(config, make_recipe(config, **recipe)))
 
@@ -140,7 +140,9 @@ class TestWork:
     @pytest.mark.parametrize("wrong", [{"programs": 0}, {"cache_bytes": -1}, {"segments": -1}])
     def test_less_than_nothing(self, wrong):
         with pytest.raises(InvalidInput, match="a token calls a program or more"):
-            Work(**{"plain_bytes": 1, "packed_bytes": 0, "cache_bytes": 0, "programs": 1} | wrong)
+            TokenWork(
+                **{"plain_bytes": 1, "packed_bytes": 0, "cache_bytes": 0, "programs": 1} | wrong
+            )
 
     def test_what_cannot_be_predicted(self):
         with pytest.raises(InvalidInput, match="'int4' has scales along the input channels"):

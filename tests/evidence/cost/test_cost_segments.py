@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost import Work, parameter, predict, segments_of
+from ane_book.evidence.cost import TokenWork, parameter, predict, segments_of
 from ane_book.evidence.placement import place
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
@@ -55,7 +55,7 @@ def test_only_the_stretches_beyond_the_first_count(placed):
 
 
 def test_they_lengthen_a_token(placed):
-    work = Work(10**8, 0, 0, 2)
+    work = TokenWork(10**8, 0, 0, 2)
     further = segments_of([placed["whole"], placed["broken"]])
     before, after = predict(work, "m4").ms, predict(replace(work, segments=further), "m4").ms
     low, high = parameter("segment").value

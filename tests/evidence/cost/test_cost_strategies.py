@@ -3,7 +3,7 @@
 from _command import ane_book as command
 import ane_book
 from ane_book.evidence import cost
-from ane_book.evidence.cost import Work, find_chip, parameter, predict, work_of
+from ane_book.evidence.cost import TokenWork, find_chip, parameter, predict, work_of
 from ane_book.evidence.cost.strategies import crossings
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_the_work_of_a_call_is_what_the_plan_counts(plans):
     shares = np.full((8, 128), 4 / 128)
     for tokens in (1, 64):
         asked = work_of(made, tokens, shares)
-        assert asked == Work(
+        assert asked == TokenWork(
             round(made.read_bytes(tokens)), 0, 0, round(made.calls(tokens)), slots=0
         )
     assert work_of(plans["packed"], 1) == work_of(plans["packed"], 64)

@@ -97,7 +97,7 @@ def recorded(tmp_path, lines: str = BAND_PART) -> list[dict]:
 
 def test_a_recorded_plan_beside_the_prediction(placement, tmp_path):
     """The one graph of the source whose choice is not the shortest path: four ops stay behind."""
-    plan = actual.Plan.of(recorded(tmp_path))
+    plan = actual.CoreMLPlan.of(recorded(tmp_path))
     assert plan.devices(placement) == ["ANE"] * 4 + ["CPU"] + ["ANE"] * 4
     assert placement.devices == ["ANE"] * 4 + ["CPU"] * 5
     assert plan.agreement(placement) == (5, 9)

@@ -5,17 +5,17 @@ import json
 
 from _segmenter import GRAPHS, script
 from ane_book.evidence.placement.estimator import Estimator, work
-from ane_book.evidence.placement.graph import Op
+from ane_book.evidence.placement.graph import GraphOp
 from mlprogram.package.values import TensorType
 import pytest
 
 fit = script("fit_segmenter")
 
 
-def conv(channels: int, positions: int) -> Op:
+def conv(channels: int, positions: int) -> GraphOp:
     x = TensorType("fp16", (1, channels, 1, positions))
     weight = TensorType("fp16", (channels, channels, 1, 1))
-    return Op("conv", "conv", {"x": (x,)}, (x,), {"weight": (weight,)})
+    return GraphOp("conv", "conv", {"x": (x,)}, (x,), {"weight": (weight,)})
 
 
 def test_what_is_shipped_is_what_the_script_fits():
@@ -37,17 +37,17 @@ def test_work_is_counted_as_in_the_planners_log():
     """gFlopCnt and totalMB of 751K's aotcost/*/*.tap, commit b5625d5."""
     x = TensorType("fp16", (1, 64, 32, 32))
     weight = TensorType("fp16", (64, 64, 3, 3))
-    found = work(Op("conv", "", {"x": (x,)}, (x,), {"weight": (weight,)}))
+    found = work(GraphOp("conv", "", {"x": (x,)}, (x,), {"weight": (weight,)}))
     assert found.flops == pytest.approx(0.0755e9, rel=1e-3)
     assert found.bytes == pytest.approx(0.3203 * 2**20, rel=1e-3)
     rows = TensorType("fp16", (1, 128, 256))
     weight = TensorType("fp16", (512, 256))
     out = TensorType("fp16", (1, 128, 512))
-    found = work(Op("linear", "", {"x": (rows,)}, (out,), {"weight": (weight,)}))
+    found = work(GraphOp("linear", "", {"x": (rows,)}, (out,), {"weight": (weight,)}))
     assert found.flops == pytest.approx(0.01678e9, rel=1e-3)
     head = TensorType("fp16", (1, 8, 128, 64))
     attention = {name: (head,) for name in ("query", "key", "value")}
-    found = work(Op("scaled_dot_product_attention", "", attention, (head,)))
+    found = work(GraphOp("scaled_dot_product_attention", "", attention, (head,)))
     assert found.flops == pytest.approx(0.0003932e9, rel=1e-3)
     assert found.bytes == 0.5 * 2**20
 
@@ -70,9 +70,11 @@ def test_between_two_leaves_both_hold():
     assert rates == pytest.approx([16151.7, 7160.8], rel=1e-3)
 
 
-def linear(inputs: int, outputs: int) -> Op:
+def linear(inputs: int, outputs: int) -> GraphOp:
     x, y = (TensorType("fp16", (1, size)) for size in (inputs, outputs))
-    return Op("linear", "", {"x": (x,)}, (y,), {"weight": (TensorType("fp16", (outputs, inputs)),)})
+    return GraphOp(
+        "linear", "", {"x": (x,)}, (y,), {"weight": (TensorType("fp16", (outputs, inputs)),)}
+    )
 
 
 def test_a_linear_layer_of_few_outputs_may_count_as_few_or_as_a_square():

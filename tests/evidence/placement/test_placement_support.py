@@ -2,7 +2,7 @@
 
 from _segmenter import GRAPHS
 from ane_book import claims
-from ane_book.evidence.placement.graph import Op
+from ane_book.evidence.placement.graph import GraphOp
 from ane_book.evidence.placement.support import support, table
 from mlprogram.package.values import TensorType
 import pytest
@@ -10,12 +10,12 @@ import pytest
 X = TensorType("fp16", (1, 64, 32, 32))
 
 
-def op(type_: str, *inputs: TensorType, out: TensorType | None = None, **more) -> Op:
+def op(type_: str, *inputs: TensorType, out: TensorType | None = None, **more) -> GraphOp:
     names = dict(zip("xyz", [(t,) for t in inputs], strict=False))
-    return Op(type_, type_, names, (out or inputs[0],), **more)
+    return GraphOp(type_, type_, names, (out or inputs[0],), **more)
 
 
-def conv(height: int, width: int) -> Op:
+def conv(height: int, width: int) -> GraphOp:
     kernel = {"weight": (TensorType("fp16", (64, 64, height, width)),)}
     return op("conv", X, constants=kernel)
 

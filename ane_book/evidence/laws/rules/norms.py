@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ane_book.evidence.laws.graph import Graph, Seen
+from ane_book.evidence.laws.graph import ProgramGraph, Seen
 from mlprogram.package.function import Operation
 
 __all__ = ["RULES"]
@@ -11,20 +11,20 @@ MEANS = ("reduce_mean", "reduce_sum")
 NEAR = 4  # ops between the mean of squares and its root
 
 
-def norm_eps(graph: Graph, _) -> Iterator[Seen]:
+def norm_eps(graph: ProgramGraph, _) -> Iterator[Seen]:
     for mean, squared in _means_of_squares(graph):
         if _divided_by_largest(graph, squared) and _rooted(graph, mean):
             yield Seen("an RMSNorm of x / max|x|, with eps as it was", mean)
 
 
-def norm_squares(graph: Graph, _) -> Iterator[Seen]:
+def norm_squares(graph: ProgramGraph, _) -> Iterator[Seen]:
     for mean, squared in _means_of_squares(graph):
         half = mean.outputs[0][1].dtype == "fp16"
         if half and not _scaled(graph, squared) and _rooted(graph, mean):
             yield Seen("a norm that squares its input as it comes", mean)
 
 
-def _means_of_squares(graph: Graph) -> Iterator[tuple[Operation, str]]:
+def _means_of_squares(graph: ProgramGraph) -> Iterator[tuple[Operation, str]]:
     """Means and sums of squares, with the value that is squared."""
     for operation in graph.operations:
         if operation.type == "reduce_sum_square":
@@ -35,14 +35,14 @@ def _means_of_squares(graph: Graph) -> Iterator[tuple[Operation, str]]:
                 yield operation, squared
 
 
-def _squared(graph: Graph, operation: Operation) -> str | None:
+def _squared(graph: ProgramGraph, operation: Operation) -> str | None:
     x, y = graph.item(operation, "x"), graph.item(operation, "y")
     alike = operation.type == "mul" and x == y
     power = operation.type == "pow" and graph.value(operation, "y") == 2
     return x if isinstance(x, str) and (operation.type == "square" or alike or power) else None
 
 
-def _rooted(graph: Graph, operation: Operation) -> bool:
+def _rooted(graph: ProgramGraph, operation: Operation) -> bool:
     """Whether a root is taken of it within a few ops; statistics of other kinds are not meant."""
     names = [name for name, _ in operation.outputs]
     for _ in range(NEAR):
@@ -53,7 +53,7 @@ def _rooted(graph: Graph, operation: Operation) -> bool:
     return False
 
 
-def _divided_by_largest(graph: Graph, name: str) -> bool:
+def _divided_by_largest(graph: ProgramGraph, name: str) -> bool:
     """x / reduce_max(abs(x))"""
     maker = graph.maker(name)
     if maker is None or maker.type != "real_div":
@@ -63,7 +63,7 @@ def _divided_by_largest(graph: Graph, name: str) -> bool:
     return bool(largest and largest.type == "reduce_max" and inner and inner.type == "abs")
 
 
-def _scaled(graph: Graph, name: str) -> bool:
+def _scaled(graph: ProgramGraph, name: str) -> bool:
     """Whether a value was made smaller before: by a constant, or by a number of its own."""
     maker = graph.maker(name)
     if maker is None or maker.type not in ("mul", "real_div"):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ane_book import claims
-from ane_book.evidence.laws.graph import Graph, Seen
+from ane_book.evidence.laws.graph import ProgramGraph, Seen
 from mlprogram.package.function import Operation
 
 __all__ = ["INDEXED", "RULES"]
@@ -25,7 +25,7 @@ DATA = frozenset(["x", "y", "a", "b", "cond", "values", "input", "data", "source
 APART = frozenset(["topk", "shape", "read_state", "write_state", "cond", "while_loop", *ARGS])
 
 
-def fp32_ops(graph: Graph, _) -> Iterator[Seen]:
+def fp32_ops(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:
         wide = any(type_.dtype == "fp32" for _, type_ in operation.outputs)
         if wide and operation.type != "cast" and graph.computed(operation):
@@ -33,7 +33,7 @@ def fp32_ops(graph: Graph, _) -> Iterator[Seen]:
             yield Seen(f"a {operation.type} in single precision", operation, weighs)
 
 
-def int32_ops(graph: Graph, _) -> Iterator[Seen]:
+def int32_ops(graph: ProgramGraph, _) -> Iterator[Seen]:
     apart = APART | {*claims.find("ops-refused").value, *GATHERS}
     for operation in graph.operations:
         if operation.type in apart or _index_arithmetic(graph, operation):
@@ -46,7 +46,7 @@ def int32_ops(graph: Graph, _) -> Iterator[Seen]:
             yield Seen(f"{operation.type} of int32", operation)
 
 
-def _of_shapes(graph: Graph, names: list[str]) -> bool:
+def _of_shapes(graph: ProgramGraph, names: list[str]) -> bool:
     """Whether values are made of the shapes of others alone: fixed once those are known."""
     todo, seen = [*names], set()
     while todo:
@@ -60,7 +60,7 @@ def _of_shapes(graph: Graph, names: list[str]) -> bool:
     return True
 
 
-def _index_arithmetic(graph: Graph, operation: Operation) -> bool:
+def _index_arithmetic(graph: ProgramGraph, operation: Operation) -> bool:
     """Whether all that comes of an op says where another one reads or writes."""
     todo, seen = [name for name, _ in operation.outputs], set()
     found = False
@@ -80,14 +80,14 @@ def _index_arithmetic(graph: Graph, operation: Operation) -> bool:
     return found
 
 
-def ops_refused(graph: Graph, names: tuple[str, ...]) -> Iterator[Seen]:
+def ops_refused(graph: ProgramGraph, names: tuple[str, ...]) -> Iterator[Seen]:
     for operation in graph.operations:
         if operation.type in names and graph.computed(operation):
             graver = "error" if operation.type in RECURRENT else None
             yield Seen(operation.type, operation, graver)
 
 
-def gather_computed(graph: Graph, _) -> Iterator[Seen]:
+def gather_computed(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:
         if operation.type in GATHERS:
             indices = graph.item(operation, "indices")
@@ -96,13 +96,13 @@ def gather_computed(graph: Graph, _) -> Iterator[Seen]:
                 yield Seen(f"a {operation.type} by {given} indices", operation)
 
 
-def _given(graph: Graph, name: str) -> bool:
+def _given(graph: ProgramGraph, name: str) -> bool:
     """Whether a value is an input, but for its type."""
     maker = graph.maker(name)
     return maker is None or (maker.type == "cast" and _given(graph, maker.inputs["x"][0]))
 
 
-def slice_dynamic(graph: Graph, _) -> Iterator[Seen]:
+def slice_dynamic(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:
         if operation.type in ("slice_by_size", "slice_by_index"):
             keys = [k for k in ("begin", "end", "size") if operation.inputs.get(k)]
@@ -110,25 +110,25 @@ def slice_dynamic(graph: Graph, _) -> Iterator[Seen]:
                 yield Seen(f"a {operation.type} from a computed position", operation)
 
 
-def argmax_integer(graph: Graph, _) -> Iterator[Seen]:
+def argmax_integer(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:
         if operation.type in ARGS and operation.outputs[0][1].dtype not in ("fp16", "fp32"):
             yield Seen(f"{operation.type} to {operation.outputs[0][1].dtype}", operation)
 
 
-def topk(graph: Graph, _) -> Iterator[Seen]:
+def topk(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:
         if operation.type == "topk":
             yield Seen(f"topk with k = {graph.value(operation, 'k', 1)}", operation)
 
 
-def activations(graph: Graph, names: tuple[str, ...]) -> Iterator[Seen]:
+def activations(graph: ProgramGraph, names: tuple[str, ...]) -> Iterator[Seen]:
     for operation in graph.operations:
         if operation.type in names:
             yield Seen(operation.type, operation)
 
 
-def fused_attention(graph: Graph, _) -> Iterator[Seen]:
+def fused_attention(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:
         if operation.type == "scaled_dot_product_attention":
             yield Seen("scaled_dot_product_attention", operation)

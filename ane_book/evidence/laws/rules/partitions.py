@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from ane_book.evidence.laws.graph import FLOATS, Graph, Seen
+from ane_book.evidence.laws.graph import FLOATS, ProgramGraph, Seen
 from mlprogram.package.function import Operation
 
 __all__ = ["cuts"]
@@ -10,7 +10,7 @@ __all__ = ["cuts"]
 SEVERAL = 3  # stretches on the engine; an op in the middle makes two, which its own rule has told
 
 
-def cuts(graph: Graph, leaving: Mapping[int, Operation]) -> Iterator[Seen]:
+def cuts(graph: ProgramGraph, leaving: Mapping[int, Operation]) -> Iterator[Seen]:
     """Whether some way through the graph has three stretches or more on the engine.
 
     leaving: the ops that run elsewhere, by `id`. On every way from an input to an output it is

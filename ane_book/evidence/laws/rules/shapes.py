@@ -3,21 +3,21 @@
 from collections.abc import Iterator
 
 from ane_book import claims
-from ane_book.evidence.laws.graph import FLOATS, Graph, Seen, sizes
+from ane_book.evidence.laws.graph import FLOATS, ProgramGraph, Seen, sizes
 from mlprogram.package.function import Operation
 from mlprogram.package.values import ITEMSIZE, TensorType
 
 __all__ = ["RULES"]
 
 
-def layout_channels(graph: Graph, _) -> Iterator[Seen]:
+def layout_channels(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:
         weight = graph.weight(operation)
         if weight and operation.type in ("linear", "matmul"):
             yield Seen(f"a {operation.type} with a weight of {sizes(weight.type.shape)}", operation)
 
 
-def last_axis_padding(graph: Graph, alignment: int) -> Iterator[Seen]:
+def last_axis_padding(graph: ProgramGraph, alignment: int) -> Iterator[Seen]:
     for operation, name, type_ in _visible(graph):
         if _upright(type_):
             times = alignment // ITEMSIZE[type_.dtype]
@@ -25,7 +25,7 @@ def last_axis_padding(graph: Graph, alignment: int) -> Iterator[Seen]:
             yield Seen(text, operation)
 
 
-def last_axis_short(graph: Graph, least: int) -> Iterator[Seen]:
+def last_axis_short(graph: ProgramGraph, least: int) -> Iterator[Seen]:
     narrow: dict[int, list[str]] = {}
     for operation, name, type_ in _visible(graph):
         if operation is None and len(type_.shape) > 1 and not _upright(type_):
@@ -36,7 +36,7 @@ def last_axis_short(graph: Graph, least: int) -> Iterator[Seen]:
             yield Seen(f"{size} in {', '.join(names)}")
 
 
-def _visible(graph: Graph) -> Iterator[tuple[Operation | None, str, TensorType]]:
+def _visible(graph: ProgramGraph) -> Iterator[tuple[Operation | None, str, TensorType]]:
     """Inputs and outputs of the function, and what its convolutions make: (op, name, type)."""
     function = graph.function
     for name, type_ in (function.inputs | graph.outputs).items():
@@ -58,7 +58,7 @@ def _upright(type_: TensorType) -> bool:
     return len(shape) > 2 and shape[-1] == 1 and (shape[-2] or 2) > 1
 
 
-def rank_most(graph: Graph, most: int) -> Iterator[Seen]:
+def rank_most(graph: ProgramGraph, most: int) -> Iterator[Seen]:
     for operation in graph.operations:
         for _, type_ in operation.outputs:
             if len(type_.shape) > most:
@@ -66,21 +66,21 @@ def rank_most(graph: Graph, most: int) -> Iterator[Seen]:
                 break
 
 
-def axis_most(graph: Graph, most: int) -> Iterator[Seen]:
+def axis_most(graph: ProgramGraph, most: int) -> Iterator[Seen]:
     for operation in graph.operations:
         longest = _longest(graph, operation)
         if longest > most:
             yield Seen(f"an axis of {longest:,}", operation)
 
 
-def axis_habit(graph: Graph, most: int) -> Iterator[Seen]:
+def axis_habit(graph: ProgramGraph, most: int) -> Iterator[Seen]:
     for operation in graph.operations:
         longest = _longest(graph, operation)
         if graph.weight(operation) and most < longest <= claims.find("axis-most").value:
             yield Seen(f"an axis of {longest:,}", operation)
 
 
-def _longest(graph: Graph, operation: Operation) -> int:
+def _longest(graph: ProgramGraph, operation: Operation) -> int:
     """The longest axis of what an op makes, or of its output channels."""
     shapes = [type_.shape for _, type_ in operation.outputs if type_.dtype in FLOATS]
     weight = graph.weight(operation)
@@ -88,7 +88,7 @@ def _longest(graph: Graph, operation: Operation) -> int:
     return max([size or 1 for shape in shapes for size in shape] + axes, default=1)
 
 
-def matmul_depth(graph: Graph, most: int) -> Iterator[Seen]:
+def matmul_depth(graph: ProgramGraph, most: int) -> Iterator[Seen]:
     for operation in graph.operations:
         weight = graph.weight(operation)
         depth = weight.depth if weight else 0
@@ -99,25 +99,25 @@ def matmul_depth(graph: Graph, most: int) -> Iterator[Seen]:
             yield Seen(f"sums of {depth:,} terms", operation)
 
 
-def conv_width(graph: Graph, most: int) -> Iterator[Seen]:
+def conv_width(graph: ProgramGraph, most: int) -> Iterator[Seen]:
     for operation, height, width in _kernels(graph):
         if width > most and not height == width == most + 1:
             yield Seen(f"a kernel of {height} x {width}", operation)
 
 
-def conv_height(graph: Graph, most: int) -> Iterator[Seen]:
+def conv_height(graph: ProgramGraph, most: int) -> Iterator[Seen]:
     for operation, height, width in _kernels(graph):
         if height > most:
             yield Seen(f"a kernel of {height} x {width}", operation)
 
 
-def conv_square(graph: Graph, most: int) -> Iterator[Seen]:
+def conv_square(graph: ProgramGraph, most: int) -> Iterator[Seen]:
     for operation, height, width in _kernels(graph):
         if height == width == most:
             yield Seen(f"a kernel of {height} x {width}", operation)
 
 
-def _kernels(graph: Graph) -> Iterator[tuple[Operation, int, int]]:
+def _kernels(graph: ProgramGraph) -> Iterator[tuple[Operation, int, int]]:
     """Convolutions with the height and width of their kernels; of one axis, that is the width."""
     for operation in graph.operations:
         if operation.type in ("conv", "conv_transpose"):
@@ -126,7 +126,7 @@ def _kernels(graph: Graph) -> Iterator[tuple[Operation, int, int]]:
             yield operation, kernel[-2], kernel[-1]
 
 
-def max_pool(graph: Graph, most: int) -> Iterator[Seen]:
+def max_pool(graph: ProgramGraph, most: int) -> Iterator[Seen]:
     for operation in graph.operations:
         kernel = graph.value(operation, "kernel_sizes")
         if operation.type == "max_pool" and isinstance(kernel, list) and kernel[-1] > most:

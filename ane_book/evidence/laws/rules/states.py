@@ -2,31 +2,31 @@
 
 from collections.abc import Iterator
 
-from ane_book.evidence.laws.graph import VIEWS, Graph, Seen
+from ane_book.evidence.laws.graph import VIEWS, ProgramGraph, Seen
 from mlprogram.package.function import Operation
 
 __all__ = ["RULES"]
 
 
-def state_width(graph: Graph, of: int) -> Iterator[Seen]:
+def state_width(graph: ProgramGraph, of: int) -> Iterator[Seen]:
     for name, type_ in graph.function.states.items():
         if type_.shape and type_.shape[-1] % of:
             yield Seen(f"state {name!r} is {type_}")
 
 
-def state_count(graph: Graph, most: int) -> Iterator[Seen]:
+def state_count(graph: ProgramGraph, most: int) -> Iterator[Seen]:
     states = graph.function.states
     if len(states) > most:
         yield Seen(f"{len(states)} states: {', '.join(states)}")
 
 
-def state_dtype(graph: Graph, _) -> Iterator[Seen]:
+def state_dtype(graph: ProgramGraph, _) -> Iterator[Seen]:
     for name, type_ in graph.function.states.items():
         if type_.dtype != "fp16":
             yield Seen(f"state {name!r} is {type_}")
 
 
-def state_view(graph: Graph, _) -> Iterator[Seen]:
+def state_view(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:
         if operation.type == "write_state":
             view = _view_between(graph, operation.inputs.get("data", [None])[0])
@@ -35,7 +35,7 @@ def state_view(graph: Graph, _) -> Iterator[Seen]:
                 yield Seen(f"a {view.type} on the way to state {name!r}", view)
 
 
-def _view_between(graph: Graph, name) -> Operation | None:
+def _view_between(graph: ProgramGraph, name) -> Operation | None:
     """The first reshape or transpose from a written value back to where its state is read."""
     found = None
     while (maker := graph.maker(name)) is not None:
@@ -63,19 +63,19 @@ def _ranges(type_) -> list[tuple[int, int]]:
     return [(size.lowerBound, size.upperBound) for size in found]
 
 
-def _ranged(graph: Graph) -> list[str]:
+def _ranged(graph: ProgramGraph) -> list[str]:
     """The inputs with a size of some range."""
     features = graph.features.items()
     return [name for name, t in features if any(low != high for low, high in _ranges(t))]
 
 
-def _endless(graph: Graph) -> list[str]:
+def _endless(graph: ProgramGraph) -> list[str]:
     """Those of them whose range has no end."""
     features = graph.features.items()
     return [name for name, t in features if any(high < 0 for _, high in _ranges(t))]
 
 
-def _enumerated(graph: Graph) -> int:
+def _enumerated(graph: ProgramGraph) -> int:
     """How many shapes the input with the most of them lists."""
     counts = [
         len(t.multiArrayType.enumeratedShapes.shapes) + len(t.imageType.enumeratedSizes.sizes)
@@ -84,27 +84,27 @@ def _enumerated(graph: Graph) -> int:
     return max(counts, default=0)
 
 
-def range_unbounded(graph: Graph, _) -> Iterator[Seen]:
+def range_unbounded(graph: ProgramGraph, _) -> Iterator[Seen]:
     for name in _endless(graph):
         yield Seen(f"a size of input {name!r} may be any")
 
 
-def enumerated_most(graph: Graph, most: int) -> Iterator[Seen]:
+def enumerated_most(graph: ProgramGraph, most: int) -> Iterator[Seen]:
     if _enumerated(graph) > most:
         yield Seen(f"{_enumerated(graph)} shapes")
 
 
-def state_enumerated(graph: Graph, _) -> Iterator[Seen]:
+def state_enumerated(graph: ProgramGraph, _) -> Iterator[Seen]:
     if graph.function.states and _enumerated(graph):
         yield Seen(f"{_enumerated(graph)} shapes beside states")
 
 
-def state_flexible(graph: Graph, _) -> Iterator[Seen]:
+def state_flexible(graph: ProgramGraph, _) -> Iterator[Seen]:
     if graph.function.states and _ranged(graph):
         yield Seen(f"a range of sizes of {', '.join(map(repr, _ranged(graph)))} beside states")
 
 
-def flexible_cpu(graph: Graph, _) -> Iterator[Seen]:
+def flexible_cpu(graph: ProgramGraph, _) -> Iterator[Seen]:
     if graph.function.states or _endless(graph):
         return
     if _ranged(graph):
@@ -113,7 +113,7 @@ def flexible_cpu(graph: Graph, _) -> Iterator[Seen]:
         yield Seen(f"{_enumerated(graph)} shapes")
 
 
-def short_query(graph: Graph, positions: tuple[int, int]) -> Iterator[Seen]:
+def short_query(graph: ProgramGraph, positions: tuple[int, int]) -> Iterator[Seen]:
     caches = [name for name in graph.function.inputs if "key" in name or "cache" in name]
     if not graph.function.states and not caches:
         return

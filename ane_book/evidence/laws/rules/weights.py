@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ane_book import claims
-from ane_book.evidence.laws.graph import Graph, Seen, sizes
+from ane_book.evidence.laws.graph import ProgramGraph, Seen, sizes
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant
@@ -21,7 +21,7 @@ EXPONENTS = {
 PIECE = 1 << 20  # elements looked at together; so many stay in the processor's cache
 
 
-def scale_per_block(graph: Graph, _) -> Iterator[Seen]:
+def scale_per_block(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:
         weight = graph.weight(operation)
         if weight is None or weight.compressed is None:
@@ -37,25 +37,25 @@ def scale_per_block(graph: Graph, _) -> Iterator[Seen]:
             yield Seen(text, operation)
 
 
-def palette_slow(graph: Graph, _) -> Iterator[Seen]:
+def palette_slow(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation, lut in _palettes(graph):
         if lut[-2] == 16 and lut[-1] == 1:
             yield Seen(f"palettes of 16, {_shape(operation)}", operation)
 
 
-def palette_vector(graph: Graph, _) -> Iterator[Seen]:
+def palette_vector(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation, lut in _palettes(graph):
         if lut[-1] > 1:
             yield Seen(f"palettes of {lut[-1]} numbers an entry, {_shape(operation)}", operation)
 
 
-def palette_state(graph: Graph, _) -> Iterator[Seen]:
+def palette_state(graph: ProgramGraph, _) -> Iterator[Seen]:
     if graph.function.states and any(lut[-2] == 16 for _, lut in _palettes(graph)):
         states = len(graph.function.states)
         yield Seen(f"4-bit palettes beside {states} state{'s' * (states > 1)}")
 
 
-def palette_scale(graph: Graph, _) -> Iterator[Seen]:
+def palette_scale(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.compressed():
         inner = graph.maker(graph.item(operation, "data"))
         scaled = operation.type == "constexpr_blockwise_shift_scale"
@@ -63,7 +63,7 @@ def palette_scale(graph: Graph, _) -> Iterator[Seen]:
             yield Seen(f"a scale upon palettes, {_shape(operation)}", operation)
 
 
-def _palettes(graph: Graph) -> Iterator[tuple[Operation, tuple[int, ...]]]:
+def _palettes(graph: ProgramGraph) -> Iterator[tuple[Operation, tuple[int, ...]]]:
     """Palettes of weights, with the shape of their tables: (..., entries, numbers of an entry)."""
     for operation in graph.compressed():
         lut = graph.type(graph.item(operation, "lut"))
@@ -77,7 +77,7 @@ def _shape(operation: Operation) -> str:
     return sizes(operation.outputs[-1][1].shape)
 
 
-def non_finite(graph: Graph, _) -> Iterator[Seen]:
+def non_finite(graph: ProgramGraph, _) -> Iterator[Seen]:
     looked: set[tuple[str, int]] = set()
     for operation, constant in graph.constants():
         if constant.blob in looked:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from ane_book.models.base.architecture import Shape, Tensor
+from ane_book.models.base.architecture import Shape, TensorSpec
 from ane_book.options import APART, Strategy
 import numpy as np
 
@@ -34,7 +34,7 @@ DEEPEST = 20_480
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stacked(Tensor):
+class Stacked(TensorSpec):
     """Some experts of a stack of matrices or vectors, (E, ...), as one matrix or vector.
 
     side: the experts make "out" or "in" channels of the whole, one after the other. parts: matrices
@@ -115,10 +115,10 @@ class Experts:
             stacks["down.bias"] = ("down_proj_bias", (E, C), {})
         return {n: how for n, how in stacks.items() if self.biases or not n.endswith("bias")}
 
-    def parameters(self, ours: str, theirs: str) -> dict[str, tuple[Tensor, ...]]:
+    def parameters(self, ours: str, theirs: str) -> dict[str, tuple[TensorSpec, ...]]:
         """The parameters of layers.Mixture, whose own name is `ours`, of the stacks in `theirs`."""
         C, E = self.channels, self.count
-        found: dict[str, tuple[Tensor, ...]] = {}
+        found: dict[str, tuple[TensorSpec, ...]] = {}
         for name, (stack, shape, how) in self._stacks().items():
             for i, experts in enumerate(self.groups):
                 part = Stacked(f"{theirs}.{stack}", shape, experts=experts, **how)

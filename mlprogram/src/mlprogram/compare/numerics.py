@@ -18,7 +18,7 @@ from mlprogram.package.description import by_name
 from mlprogram.run.program import MLProgram, State
 import numpy as np
 
-__all__ = ["Finding", "report"]
+__all__ = ["PrecisionFinding", "report"]
 
 LARGEST = float(np.finfo(np.float16).max)  # 65,504
 SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)  # 6.1e-5; below it bits are lost
@@ -28,7 +28,7 @@ DENORMAL_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Finding:
+class PrecisionFinding:
     """A trouble of half precision, and the op where it starts.
 
     kind: "overflow" (infinite, where single precision is finite), "nan", or "denormal" (many
@@ -59,7 +59,7 @@ class Finding:
 
 def report(
     program: MLProgram, inputs: Mapping[str, object], state: State | None = None
-) -> list[Finding]:
+) -> list[PrecisionFinding]:
     """What half precision does to a program on these inputs, in the order of its ops.
 
     state: where the run starts, all zero when None; it is left as it was. Both runs go op by op,
@@ -103,17 +103,17 @@ def _copy(state: State | None, program: MLProgram) -> State:
     return own
 
 
-def _look(name: str, op: str, narrow: np.ndarray, wide: np.ndarray) -> Iterator[Finding]:
+def _look(name: str, op: str, narrow: np.ndarray, wide: np.ndarray) -> Iterator[PrecisionFinding]:
     """What one value shows; narrow is what half precision made of wide."""
     infinite = np.isinf(narrow) & np.isfinite(wide)
     if infinite.any():
         largest = float(np.abs(wide[infinite]).max())
-        yield Finding("overflow", name, op, int(infinite.sum()), narrow.size, largest)
+        yield PrecisionFinding("overflow", name, op, int(infinite.sum()), narrow.size, largest)
     missing = np.isnan(narrow)
     if missing.any():
         instead = np.abs(wide[missing & ~np.isnan(wide)])
         largest = float(instead.max(initial=0)) if instead.size else float("nan")
-        yield Finding("nan", name, op, int(missing.sum()), narrow.size, largest)
+        yield PrecisionFinding("nan", name, op, int(missing.sum()), narrow.size, largest)
     if narrow.dtype != np.float16:
         return
     nonzero = np.count_nonzero(wide)
@@ -122,4 +122,4 @@ def _look(name: str, op: str, narrow: np.ndarray, wide: np.ndarray) -> Iterator[
     if nonzero and count >= DENORMAL_SHARE * nonzero:
         vanished = int((narrow[small] == 0).sum())
         largest = float(np.abs(wide[small]).max())
-        yield Finding("denormal", name, op, count, int(nonzero), largest, vanished)
+        yield PrecisionFinding("denormal", name, op, count, int(nonzero), largest, vanished)

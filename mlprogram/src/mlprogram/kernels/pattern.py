@@ -17,7 +17,7 @@ from mlprogram.kernels.graph import Graph, Match, Unfit
 from mlprogram.package.function import Operation
 from mlprogram.package.values import Constant
 
-__all__ = ["Axis", "Const", "Named", "Op", "Via", "either", "find", "op"]
+__all__ = ["Axis", "Const", "Named", "OpPattern", "Via", "either", "find", "op"]
 
 COMMUTATIVE = frozenset(["add", "mul", "maximum", "minimum"])
 WRITES = frozenset(["write_state", "slice_update"])
@@ -27,7 +27,7 @@ WRITES = frozenset(["write_state", "slice_update"])
 
 
 @dataclass(frozen=True)
-class Op:
+class OpPattern:
     """An op of one of these types, whose inputs are as said; those not said may be anything.
 
     name: what a match calls it. output: which of its results is meant.
@@ -80,13 +80,13 @@ class Axis:
     axis: int
 
 
-def op(types: str, name: str = "", output: int = 0, /, **inputs: object) -> Op:
+def op(types: str, name: str = "", output: int = 0, /, **inputs: object) -> OpPattern:
     """An op, of one of the types that are separated by spaces.
 
     An input is a pattern; a name, for any value; a list of these; or a number, bool, word or None
     that it must be, where None also fits an input that is not given.
     """
-    return Op(tuple(types.split()), inputs, name, output)
+    return OpPattern(tuple(types.split()), inputs, name, output)
 
 
 def either(*patterns: object) -> Either:
@@ -96,7 +96,7 @@ def either(*patterns: object) -> Either:
 # --- matching -------------------------------------------------------------------------------------
 
 
-def find(graph: Graph, pattern: Op, last: Operation) -> Iterator[Match]:
+def find(graph: Graph, pattern: OpPattern, last: Operation) -> Iterator[Match]:
     """Every way in which a pattern ends in this op, whose groups can each be one.
 
     At the end `Unfit` is raised for the way that came furthest, with the ops up to where it failed
@@ -156,7 +156,7 @@ class _Search:
         if len(match.operations) >= len(self.furthest):
             self.furthest, self.reason = match.operations, reason
 
-    def op(self, pattern: Op, operation: Operation, match: Match) -> Iterator[Match]:
+    def op(self, pattern: OpPattern, operation: Operation, match: Match) -> Iterator[Match]:
         if operation.type not in pattern.types:
             self.note(match, f"{operation.type} {operation.name!r}, not {pattern.types[0]}")
             return
@@ -219,7 +219,7 @@ class _Search:
         elif isinstance(pattern, Named):
             for found in self.item(pattern.pattern, item, match):
                 yield replace(found, values=found.values | {pattern.name: item})
-        elif isinstance(pattern, Op):
+        elif isinstance(pattern, OpPattern):
             yield from self.made(pattern, item, match)
         elif isinstance(pattern, Via):
             for base, between, note in pattern.paths(self.graph, item):
@@ -230,7 +230,7 @@ class _Search:
         else:
             yield from self.value(pattern, item, match)
 
-    def made(self, pattern: Op, item: str | Constant, match: Match) -> Iterator[Match]:
+    def made(self, pattern: OpPattern, item: str | Constant, match: Match) -> Iterator[Match]:
         """A value that an op makes."""
         maker, index = self.graph.maker.get(item if isinstance(item, str) else "", (None, 0))
         if maker is None or maker.type == "const":

@@ -17,7 +17,7 @@ from mlprogram.errors import InvalidInput
 from mlprogram.kernels import native, single
 from mlprogram.kernels.graph import Graph, Match, Unfit
 from mlprogram.kernels.groups import attention, norms, rotary, sizes
-from mlprogram.kernels.pattern import Op as Pattern
+from mlprogram.kernels.pattern import OpPattern as Pattern
 from mlprogram.kernels.pattern import find, op
 from mlprogram.package.function import Function, Operation
 

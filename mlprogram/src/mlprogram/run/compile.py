@@ -14,7 +14,7 @@ from mlprogram.errors import InvalidPackage
 from mlprogram.ops.tensor_transformation import write_slice
 from mlprogram.package.values import MAX_RANK
 from mlprogram.run.failures import Failures, turns
-from mlprogram.run.plan import Argument, Name, Plan, Result, Step, Steps
+from mlprogram.run.plan import Argument, ExecutionPlan, Name, Step, StepResult, Steps
 import numpy as np
 import torch
 
@@ -30,7 +30,7 @@ class Compiled:
 
     run: Callable  # (inputs, states) -> outputs
     source: str
-    plan: Plan
+    plan: ExecutionPlan
 
     @cached_property
     def trace(self) -> Callable:
@@ -42,7 +42,7 @@ class Compiled:
         return self.plan.failures
 
 
-def compile_plan(plan: Plan) -> Compiled:
+def compile_plan(plan: ExecutionPlan) -> Compiled:
     """Generate and load the source of a plan."""
     return Compiled(*_Source(plan).load(trace=False), plan)
 
@@ -50,7 +50,7 @@ def compile_plan(plan: Plan) -> Compiled:
 class _Source:
     """The source of a plan. scope: its globals; bound: the names of objects in it, by their id."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: ExecutionPlan):
         self.plan, self.failures = plan, plan.failures
         self.scope: dict[str, object] = {}
         self.bound: dict[int, str] = {}
@@ -141,7 +141,7 @@ class _Source:
         """A value as it is, be it known or made by a step."""
         return self.variable(value.name) if isinstance(value, Name) else self.bind(value)
 
-    def result(self, result: Result) -> str:
+    def result(self, result: StepResult) -> str:
         return self.value(result.value) + (".clone()" if result.copied else "")
 
     def argument(self, argument: Argument) -> str:

@@ -9,14 +9,14 @@ from types import FunctionType, ModuleType
 
 from mlprogram.analysis.memory import Memory, predict
 from mlprogram.package.reader import Package
-from mlprogram.run.plan import Plan
+from mlprogram.run.plan import ExecutionPlan
 import numpy as np
 import torch
 
 __all__ = ["measure"]
 
 
-def measure(plan: Plan, package: Package, lift: bool) -> Memory:
+def measure(plan: ExecutionPlan, package: Package, lift: bool) -> Memory:
     """The memory of a plan. lift: half precision runs as single."""
     files = [np.frombuffer(blob._map, np.uint8) for blob in package._blobs.values()]
     ranges = [(file.ctypes.data, file.ctypes.data + file.nbytes) for file in files]
@@ -28,7 +28,7 @@ def measure(plan: Plan, package: Package, lift: bool) -> Memory:
     return Memory(mapped, laid_out, *predict(plan.as_function, lift))
 
 
-def _storages(plan: Plan) -> Iterator[torch.UntypedStorage]:
+def _storages(plan: ExecutionPlan) -> Iterator[torch.UntypedStorage]:
     """The memory of every tensor that the steps refer to, by whatever object."""
     steps = [*plan.main.all()]
     todo: list[object] = [plan.untouched, plan.main.results]

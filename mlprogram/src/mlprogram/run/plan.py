@@ -21,7 +21,7 @@ from mlprogram.package.values import Constant
 from mlprogram.run.engine import as_engine
 from mlprogram.run.failures import Failures
 
-__all__ = ["Argument", "Name", "Plan", "Planner", "Result", "Step", "Steps"]
+__all__ = ["Argument", "ExecutionPlan", "Name", "Planner", "Step", "StepResult", "Steps"]
 
 #: Ops that are worth torch's threads where no compiled form takes their place.
 HEAVY = frozenset(
@@ -50,7 +50,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Result:
+class StepResult:
     """A value that outlives the call; copied where it might share memory with another such."""
 
     value: object
@@ -72,7 +72,7 @@ class Step:
     function: Callable | None = None
     arguments: list[Argument] = field(default_factory=list)
     state: str = ""
-    stored: Result | None = None
+    stored: StepResult | None = None
     blocks: list["Steps"] = field(default_factory=list)
     last_read: list[str] = field(default_factory=list)
 
@@ -87,7 +87,7 @@ class Steps:
 
     inputs: list[str]
     steps: list[Step]
-    results: list[Result]
+    results: list[StepResult]
 
     def all(self) -> Iterator[Step]:
         """Every step, those of nested blocks included."""
@@ -98,7 +98,7 @@ class Steps:
 
 
 @dataclass
-class Plan:
+class ExecutionPlan:
     """What is done for a function.
 
     light: whether what is left to torch is too small for more than one thread. untouched: results
@@ -147,13 +147,13 @@ class Planner:
         self.known = {*function.inputs}
         self.selection = Selection()
 
-    def plan(self) -> Plan:
+    def plan(self) -> ExecutionPlan:
         if self.without is not None:
             self.selection = select(self.function, self.constants, self.without)
         main = self.block(self.function.block)
         computed = {name for step in main.steps for name in step.results}
         untouched = [name for name in self.function.block.outputs if name not in computed]
-        return Plan(
+        return ExecutionPlan(
             self.function,
             main,
             self.selection,
@@ -190,7 +190,7 @@ class Planner:
                     steps.append(self.step(operation, position))
                 self.known |= {*steps[-1].results}
         _free(steps, {*block.outputs}, self.constants.named)
-        give = (lambda name: Result(self.value(name), False)) if nested else self.result
+        give = (lambda name: StepResult(self.value(name), False)) if nested else self.result
         names = [name for name, _ in block.inputs] if nested else [*self.function.inputs]
         return Steps(names, steps, [give(name) for name in block.outputs])
 
@@ -243,12 +243,12 @@ class Planner:
             )
         return Name(item)
 
-    def result(self, item: str | Constant) -> Result:
+    def result(self, item: str | Constant) -> StepResult:
         """A value that outlives the call."""
         memory = memory_of(item, self.origin)
         shared = memory in self.lasting
         self.lasting.add(memory)
-        return Result(self.value(item), shared)
+        return StepResult(self.value(item), shared)
 
     def op(self, operation: Operation, position: int = -1) -> Op:
         """The op's function; raises UnsupportedOp with the op's place and what stands around it."""

@@ -26,7 +26,7 @@ from mlprogram.package.validation.validate import check_memory
 from mlprogram.package.values import TensorType
 from mlprogram.run.compile import Compiled, as_array, compile_plan
 from mlprogram.run.footprint import measure
-from mlprogram.run.plan import Plan, Planner
+from mlprogram.run.plan import ExecutionPlan, Planner
 import numpy as np
 import torch
 
@@ -155,7 +155,7 @@ class MLProgram:
         return [o for o in self._function.operations() if not o.is_constant]
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> ExecutionPlan:
         """What is done for the function, step by step; made at the first use."""
         with torch_threads(light=False):
             engine = self.precision == "ane"

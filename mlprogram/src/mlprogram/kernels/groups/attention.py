@@ -20,7 +20,7 @@ from mlprogram.kernels.graph import Graph, Match, Unfit, split_sizes
 from mlprogram.kernels.native import ops as native_ops
 from mlprogram.kernels.native.ops import Rounding
 from mlprogram.kernels.pattern import Axis, Const, Named, Via, either, op
-from mlprogram.kernels.pattern import Op as Pattern
+from mlprogram.kernels.pattern import OpPattern as Pattern
 from mlprogram.kernels.plainly import plainly
 from mlprogram.ops import OPS
 from mlprogram.package.function import Operation

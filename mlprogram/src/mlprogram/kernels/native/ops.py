@@ -146,9 +146,7 @@ def gated(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
 
     def run(gate: Tensor, x: Tensor) -> Tensor:
         y = torch.empty(gate.shape, dtype=dtype)
-        function(
-            gate.data_ptr(), x.data_ptr(), y.data_ptr(), gate.numel(), half, threads()
-        )
+        function(gate.data_ptr(), x.data_ptr(), y.data_ptr(), gate.numel(), half, threads())
         return y
 
     return run

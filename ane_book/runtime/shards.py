@@ -19,13 +19,13 @@ from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Function, Part
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.runtime.backends import Backend, LoadedFunction, MILBackend
-from ane_book.runtime.experts import Calls, Experts
+from ane_book.runtime.experts import Calls, ExpertPrograms
 import numpy as np
 
 __all__ = [
-    "Head",
+    "HeadRunner",
     "Shard",
-    "Step",
+    "ShardRunner",
     "held_shape",
     "kept_shapes",
     "load_part",
@@ -81,7 +81,7 @@ def by_tier(manifest: Manifest, functions: dict[str, Each]) -> dict[str, Each]:
     return {own: functions.get(own, functions[name]) for own, name in manifest.names.items()}
 
 
-class Step:
+class ShardRunner:
     """A part of the bundle with what is kept for it, in the program's states or by the host."""
 
     def __init__(
@@ -166,7 +166,7 @@ def _before(kept: np.ndarray, shape: tuple[int, ...], at: int) -> np.ndarray:
 class Shard:
     """Some layers: what runs them, in order, with what is kept for them."""
 
-    def __init__(self, steps: list[Step | Experts]):
+    def __init__(self, steps: list[ShardRunner | ExpertPrograms]):
         self._steps = steps
 
     def clear(self) -> None:
@@ -189,7 +189,7 @@ class Shard:
         return values
 
 
-class Head:
+class HeadRunner:
     """The parts of the head."""
 
     def __init__(self, bundle: Bundle, backend: Backend, calls: Calls | None = None):
@@ -212,7 +212,7 @@ class Head:
 
 def load_steps(
     bundle: Bundle, backend: Backend, parts: list[Part], calls: Calls | None = None
-) -> list[Step | Experts]:
+) -> list[ShardRunner | ExpertPrograms]:
     """Parts on the backend, the experts of a layer as one step, which opens them as it needs them.
 
     What is the host's is on the executor, in the backend's precision. calls: counts those of the
@@ -222,12 +222,12 @@ def load_steps(
     host, steps = MILBackend("fp16" if backend.dtype == np.float16 else "fp32"), []
     for apart, group in groupby(parts, lambda part: part.part == "experts"):
         if apart:
-            steps.append(Experts(list(group), partial(_load_expert, bundle, backend), calls))
+            steps.append(ExpertPrograms(list(group), partial(_load_expert, bundle, backend), calls))
             continue
         for part in group:
             functions = load_part(bundle, backend if part.stretch is None else host, part)
             counted = calls if part.stretch is None else Calls()
-            steps.append(Step(bundle.manifest, part, functions, backend.dtype, counted))
+            steps.append(ShardRunner(bundle.manifest, part, functions, backend.dtype, counted))
     return steps
 
 

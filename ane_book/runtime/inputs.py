@@ -14,7 +14,7 @@ from ane_book.bundle.parts import Function
 from ane_book.host import MASKED, causal_mask
 import numpy as np
 
-__all__ = ["Feeds"]
+__all__ = ["HostInputs"]
 
 
 class _Mask:
@@ -71,7 +71,7 @@ class _Call:
         }
 
 
-class Feeds:
+class HostInputs:
     """The inputs of every function of a bundle's layers, as the host makes them."""
 
     def __init__(self, bundle: Bundle, dtype: np.dtype):

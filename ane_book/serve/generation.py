@@ -18,7 +18,7 @@ from ane_book.runtime.answer import Result, common_prefix
 from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.text.chat import Messages
 
-__all__ = ["Ask", "Finished", "Piece", "Slot", "Started", "Token", "answers"]
+__all__ = ["Ask", "Finished", "Slot", "Started", "TextPiece", "Token", "answers"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """Text of an answer, and what the model said of its tokens, where that was asked for."""
 
     index: int
@@ -103,7 +103,7 @@ class Slot:
         return kept
 
 
-def answers(slot: Slot, ask: Ask) -> Iterator[Started | Piece | Finished | None]:
+def answers(slot: Slot, ask: Ask) -> Iterator[Started | TextPiece | Finished | None]:
     """All that is asked, step by step; None is a step that gave no text."""
     session = slot.session
     prompts = [slot.ids(ask, prompt) for prompt in ask.prompts]
@@ -120,7 +120,7 @@ def answers(slot: Slot, ask: Ask) -> Iterator[Started | Piece | Finished | None]
                 told = 0
                 for text in stream.steps():
                     if text:
-                        yield Piece(index, text, tokens(session, stream.drawn[told:]))
+                        yield TextPiece(index, text, tokens(session, stream.drawn[told:]))
                         told = len(stream.drawn)
                     else:
                         yield None

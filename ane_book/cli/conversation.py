@@ -16,22 +16,22 @@ FORMAT = "ane-book chat 1"
 MOST = 1 << 24  # bytes
 
 
-class _Record(BaseModel):
+class _ConversationRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Message(_Record):
+class SavedMessage(_ConversationRecord):
     role: Literal["user", "assistant"]
     content: str
 
 
-class Saved(_Record):
+class Saved(_ConversationRecord):
     """What is kept of a conversation: questions and answers in turns, and how they were made."""
 
     format: Literal["ane-book chat 1"] = FORMAT
     model: str = Field(max_length=1000)
     system: str | None = None
-    messages: list[Message]
+    messages: list[SavedMessage]
 
     @model_validator(mode="after")
     def _check(self) -> "Saved":

@@ -20,7 +20,7 @@ from ane_book.weights.random import RandomSource
 import numpy as np
 from torch import Tensor
 
-__all__ = ["Again", "source_of"]
+__all__ = ["Rebuild", "source_of"]
 
 
 def source_of(bundle: Bundle, given: str | Path | None = None) -> WeightSource | None:
@@ -51,7 +51,7 @@ def source_of(bundle: Bundle, given: str | Path | None = None) -> WeightSource |
     )
 
 
-class Again:
+class Rebuild:
     """What conversion made of this source, made once more, a piece at a time, in a folder."""
 
     def __init__(self, bundle: Bundle, source: WeightSource, folder: Path):

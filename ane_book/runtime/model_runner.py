@@ -16,11 +16,11 @@ from ane_book.errors import InvalidBundle
 from ane_book.options import tier_name
 from ane_book.runtime.backends import Backend
 from ane_book.runtime.experts import Calls
-from ane_book.runtime.feeds import Feeds
-from ane_book.runtime.steps import Head, Shard, held_shape, kept_shapes, stages
+from ane_book.runtime.inputs import HostInputs
+from ane_book.runtime.shards import HeadRunner, Shard, held_shape, kept_shapes, stages
 import numpy as np
 
-__all__ = ["Chunk", "Engine", "check_memory"]
+__all__ = ["Chunk", "ModelRunner", "check_memory"]
 
 
 Chunk = tuple[str, int, int]  # a call: its function, its first slot, the one after its last
@@ -43,7 +43,7 @@ def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:
         )
 
 
-class Engine:
+class ModelRunner:
     """The functions of a bundle's packages, loaded, with their caches and input arrays.
 
     calls: how often each program of the backend was called since. tiers: how often the layers were
@@ -64,8 +64,8 @@ class Engine:
             check_memory(manifest, manifest.packages)
             shards = stages(bundle, lambda: backend, self.calls)
         self._shards = list(shards)
-        self._head = Head(bundle, backend, self.calls)
-        self._feeds = Feeds(bundle, backend.dtype)
+        self._head = HeadRunner(bundle, backend, self.calls)
+        self._feeds = HostInputs(bundle, backend.dtype)
 
     def clear(self) -> None:
         """Empty every shard's cache."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import shutil
 
 from ane_book.bundle import regular_files
-from ane_book.conversion.place import IGNORED, check_ours, refuse
+from ane_book.conversion.target import IGNORED, check_ours, refuse
 from mlprogram.files import sha256
 
 __all__ = ["Journal"]

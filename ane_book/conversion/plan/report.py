@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ane_book.conversion.plan import limits
-from ane_book.conversion.plan.choices import crossing
+from ane_book.conversion.plan.expert_choices import crossing
 from ane_book.conversion.plan.shards import projections
 from ane_book.conversion.quantize import loss_of, scheme_warning
 from ane_book.models import find

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 from ane_book.serve.api.answers import as_json
 from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.watch import Note, Watch
+from ane_book.serve.metrics import Metrics, Note
 
-__all__ = ["Gate"]
+__all__ = ["Middleware"]
 
 OPEN = ("/", "/health")  # paths that need no key
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -26,7 +26,7 @@ log = logging.getLogger("ane_book.serve")
 
 
 @dataclass
-class Gate:
+class Middleware:
     """The outermost part of the application.
 
     key: what a client has to show, if anything. seconds: until a body has to be there. body: most
@@ -34,7 +34,7 @@ class Gate:
     """
 
     app: Callable
-    watch: Watch
+    watch: Metrics
     key: str | None
     seconds: float
     body: int

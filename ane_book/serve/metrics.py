@@ -12,10 +12,10 @@ import time
 from typing import Any
 
 from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.work import Work
+from ane_book.serve.jobs import Jobs
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-__all__ = ["Note", "Watch", "log_lines"]
+__all__ = ["Metrics", "Note", "log_lines"]
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 RATES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -40,7 +40,7 @@ class Note:
         return round((time.monotonic() if moment is None else moment) - self.start, 4)
 
 
-class _Lines(logging.Formatter):
+class _MetricLines(logging.Formatter):
     """A record as a line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -55,17 +55,17 @@ class _Lines(logging.Formatter):
 def log_lines() -> None:
     """Have the server's loggers write to stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
+    handler.setFormatter(_MetricLines())
     for name, level in (("ane_book.serve", logging.INFO), ("uvicorn.error", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)
 
 
-class Watch:
+class Metrics:
     """The counters, and the lines."""
 
-    def __init__(self, work: Work):
+    def __init__(self, work: Jobs):
         self._registry = CollectorRegistry()
         into = {"registry": self._registry, "namespace": "ane_book"}
         kinds = ["path", "status"]

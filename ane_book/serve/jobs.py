@@ -16,7 +16,7 @@ import time
 from ane_book.serve.api.refusal import Refusal, refusal_of
 from ane_book.serve.pool import Model, Pool
 
-__all__ = ["Gone", "Job", "Work"]
+__all__ = ["Gone", "Job", "Jobs"]
 
 
 class Gone(Exception):
@@ -56,7 +56,7 @@ class Job:
         self._made.put_nowait(why)
 
 
-class Work:
+class Jobs:
     """A queue and the threads that work it off.
 
     slots: how many may be at work at once. waiting: how many may wait.

@@ -18,7 +18,7 @@ from ane_book.conversion.onnx.ops._common import (
     types,
 )
 from ane_book.conversion.onnx.values import Value
-from ane_book.conversion.onnx.walk import Walk
+from ane_book.conversion.onnx.walk import GraphWalk
 from ane_book.errors import InvalidInput, UnsupportedModel
 import numpy as np
 
@@ -28,7 +28,7 @@ __all__ = ["Borders"]
 class Borders:
     """The inputs and outputs of the graph that a walk converts."""
 
-    def __init__(self, walk: Walk, shapes: Mapping[str, tuple[int, ...]], precision: str):
+    def __init__(self, walk: GraphWalk, shapes: Mapping[str, tuple[int, ...]], precision: str):
         self._walk, self._real = walk, {"fp16": types.fp16, "fp32": types.fp32}[precision]
         features = [f for f in walk.graph.input if f.name not in walk.values]
         if unknown := shapes.keys() - {f.name for f in features}:
@@ -88,7 +88,7 @@ class Borders:
         return x
 
 
-def _dtype(feature, walk: Walk) -> np.dtype:
+def _dtype(feature, walk: GraphWalk) -> np.dtype:
     """The type of an input, one that Core ML can take. Raises UnsupportedModel."""
     from onnx import helper
 
@@ -104,7 +104,7 @@ def _dtype(feature, walk: Walk) -> np.dtype:
     return dtype
 
 
-def _shape(feature, given: tuple[int, ...] | None, walk: Walk) -> tuple[int, ...]:
+def _shape(feature, given: tuple[int, ...] | None, walk: GraphWalk) -> tuple[int, ...]:
     """The sizes of an input, as the graph or the caller has them."""
     tensor = feature.type.tensor_type
     where = f"{walk.path}: input {feature.name!r}"

@@ -24,9 +24,9 @@ from ane_book.errors import AneBookError, InvalidInput
 from ane_book.serve.api import requests
 from ane_book.serve.api.answers import as_json
 from ane_book.serve.api.refusal import Refusal, refusal_of
+from ane_book.serve.generation import Ask, Finished, Slot, answers
+from ane_book.serve.jobs import Gone, Job, Jobs
 from ane_book.serve.pool import Model
-from ane_book.serve.slot import Ask, Finished, Slot, answers
-from ane_book.serve.work import Gone, Job, Work
 from pydantic import ValidationError
 
 __all__ = ["answer_lines", "listen"]
@@ -40,7 +40,7 @@ def asked(line: str | bytes) -> Ask:
     try:
         if line.lstrip()[:1] not in ("{", b"{"):
             line = _from_ids(line if isinstance(line, str) else line.decode())
-        request = requests.Line.model_validate_json(line)
+        request = requests.LineRequest.model_validate_json(line)
     except ValidationError as error:
         found = [{**e, "loc": ("line", *e["loc"])} for e in error.errors(include_url=False)]
         raise requests.refuse_invalid(found) from None
@@ -89,7 +89,7 @@ def answer_lines(lines: Iterable[str], slot: Slot) -> Iterator[str]:
 
 
 async def listen(
-    path: Path, work: Work, model: Model, seconds: float
+    path: Path, work: Jobs, model: Model, seconds: float
 ) -> tuple[asyncio.Server, set[asyncio.StreamWriter]]:
     """A server on a unix socket that only its owner may open, and whom it is answering just now.
 
@@ -147,7 +147,7 @@ async def _lines(reader: asyncio.StreamReader):
             yield line
 
 
-async def _answer(line: bytes, work: Work, model: Model, seconds: float, writer) -> bytes:
+async def _answer(line: bytes, work: Jobs, model: Model, seconds: float, writer) -> bytes:
     start = time.monotonic()
     try:
         ask = asked(line)
