@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import time
 
 from _common import bundle, record, reference_model
-from ane_book.evidence import roofline
+from ane_book.book import roofline
 from ane_book.runtime import Session
 import numpy as np
 import torch

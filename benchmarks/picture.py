@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from _common import MEASUREMENTS
-from ane_book.figures import bars, use_style
+from ane_book.book.figures import bars, use_style
 import matplotlib
 
 matplotlib.use("Agg")

@@ -2,8 +2,8 @@
 
 from itertools import combinations
 
-from ane_book import diagrams
-from ane_book.figures import use_style
+from ane_book.book import diagrams
+from ane_book.book.figures import use_style
 import matplotlib
 import pytest
 

@@ -48,8 +48,8 @@ FLOORS = {
         "__main__",
     ],
     "ane_book": [
-        "errors rope progress figures extras",
-        "claims host options records diagrams",
+        "errors rope progress extras",
+        "claims host options records",
         "device models text bundle.npy cli.options",
         "bundle",
         "bundle.cache weights",
@@ -58,6 +58,7 @@ FLOORS = {
         "conversion",
         "runtime",
         "evidence cli.terminal bench",
+        "book",
         "cluster",
         "serve",
         "cli",

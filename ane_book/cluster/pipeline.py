@@ -107,7 +107,7 @@ class ClusterPipeline:
 
     def session(self) -> Session:
         """A new session; several may be at work, each in a thread of its own."""
-        return Session(self.bundle, backend=self.backend, force=True, engine=FarEngine(self))
+        return Session(self.bundle, backend=self.backend, force=True, engine=FarRunner(self))
 
     def sessions(self) -> list[Session]:
         """As many as can be at work at once; the pipeline ends with the last of them."""
@@ -157,8 +157,8 @@ class Caches:
         self.number, self.generation = number, generation
 
 
-class FarEngine(ModelRunner):
-    """An engine whose layers are on other machines: see `ane_book.runtime.model_runner.ModelRunner`."""
+class FarRunner(ModelRunner):
+    """Runs a model whose layers are on other machines."""
 
     def __init__(self, pipeline: ClusterPipeline):
         super().__init__(pipeline.bundle, pipeline.backend, shards=())

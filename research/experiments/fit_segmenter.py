@@ -16,10 +16,10 @@ import json
 from math import log, log2
 from pathlib import Path
 
+from ane_book.book.placement_published import PublishedGraph, judge, read_graphs
 from ane_book.evidence.placement import estimator
 from ane_book.evidence.placement.estimator import Estimator, OpWork, Roof, features, work
 from ane_book.evidence.placement.graph import GraphOp
-from ane_book.evidence.placement.published import PublishedGraph, judge, read_graphs
 
 ROOT = Path(__file__).resolve().parents[2]
 ESTIMATES = ROOT / "research/measurements/segmenter_estimates.json"

@@ -14,7 +14,8 @@ from _command import refused
 from _graph import nine_ops
 from _long import long_but
 from _patience import HANGING, until
-from ane_book import device, diagrams
+from ane_book import device
+from ane_book.book import diagrams
 from ane_book.evidence.residency import bundle_level, measure, measure_each, verdict
 from ane_book.evidence.residency.child import Outcome, run
 from ane_book.evidence.residency.plan import PlannedOp, by_device, share

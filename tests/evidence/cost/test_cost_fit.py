@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+from ane_book.book import fit
+from ane_book.book.cost_published import Figure, decode_figures, read_rows
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost import fit, predict
-from ane_book.evidence.cost.published import Figure, decode_figures, read_rows
+from ane_book.evidence.cost import predict
 import pytest
 
 PUBLISHED = Path(__file__).parents[3] / "research" / "measurements" / "published.json"

@@ -6,6 +6,7 @@ from _command import ane_book as command
 from _command import refused
 import ane_book
 from ane_book import claims
+from ane_book.book import planner
 from ane_book.conversion.plan import find_config, plan
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
@@ -15,7 +16,6 @@ from ane_book.evidence.cost import (
     TokenWork,
     chips,
     find_chip,
-    page,
     parameter,
     predict,
     work_of,
@@ -181,4 +181,4 @@ def test_the_wheel_carries_the_data():
     declared = tomllib.loads((DATA.parents[3] / "pyproject.toml").read_text())["tool"]
     files = declared["setuptools"]["package-data"]
     assert files[cost.__name__] == ["data/*.toml"]
-    assert files[page.__name__] == [f"{page.SCRIPT.stem}.*"] == [f"{page.STYLE.stem}.*"]
+    assert files[planner.__name__] == [f"{planner.SCRIPT.stem}.*"] == [f"{planner.STYLE.stem}.*"]

@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-from ane_book.evidence.placement.published import read_graphs
+from ane_book.book.placement_published import read_graphs
 
 ROOT = Path(__file__).resolve().parents[3]
 ESTIMATES = ROOT / "research/measurements/segmenter_estimates.json"

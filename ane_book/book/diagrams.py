@@ -1,13 +1,13 @@
 """The book's diagrams, drawn as code: what is a box here is a thing of the library there.
 
-Each function draws one figure in the look of `ane_book.figures`: at most 5.2 inches wide, text of
-11 points or more, a white ground, so that it is legible at a phone's 390 px and in the dark.
+Each function draws one figure in the look of `figures.py`: at most 5.2 inches wide, text of 11
+points or more, a white ground, so that it is legible at a phone's 390 px and in the dark.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ane_book.figures import COLORS
+from ane_book.book.figures import COLORS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle

@@ -14,10 +14,10 @@ from hashlib import sha256
 from itertools import product
 from statistics import median
 
+from ane_book.book.cost_published import Figure
 from ane_book.claims import find
 from ane_book.evidence.cost.chips import find_chip
 from ane_book.evidence.cost.model import PER_MS, Interval, predict
-from ane_book.evidence.cost.published import Figure
 import numpy as np
 
 __all__ = [

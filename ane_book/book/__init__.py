@@ -1,0 +1,1 @@
+"""What only the pages of the book import: figures, diagrams, fits, published numbers."""
