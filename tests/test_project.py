@@ -432,3 +432,13 @@ def test_versions_are_the_same_everywhere():
     assert {PROJECT["version"], EXECUTOR["version"], citation} == {PROJECT["version"]}
     for name, folder in LIBRARIES.items():
         assert f'__version__ = "{PROJECT["version"]}"' in (folder / "__init__.py").read_text(), name
+
+
+def test_no_class_name_is_taken_twice():
+    """Whoever reads a name in one room knows it in all of them."""
+    places: dict[str, list[str]] = {}
+    for path in [path for folder in LIBRARIES.values() for path in folder.rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

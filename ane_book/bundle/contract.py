@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ane_book.bundle.order import check_experts, check_order
-from ane_book.bundle.parts import Function, Part
+from ane_book.bundle.parts import FunctionSpec, Part
 
 if TYPE_CHECKING:
     from ane_book.bundle.manifest import Manifest
@@ -54,7 +54,7 @@ def _check_functions(manifest: "Manifest", part: Part) -> None:
         raise ValueError(f"{part.package}: its functions keep different caches: {kept}")
 
 
-def _kept(function: Function) -> dict[str, tuple]:
+def _kept(function: FunctionSpec) -> dict[str, tuple]:
     """Type of what is kept from call to call, its slots apart."""
     inputs = {n: t for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
     kept = [*inputs.items(), *((f"{n}, a state", t) for n, t in function.states.items())]
@@ -105,7 +105,7 @@ def _check_head(manifest: "Manifest") -> None:
         raise ValueError(f"the head gives {tokens}, {manifest.splits} rows of a vocabulary of {V}")
 
 
-def _host(manifest: "Manifest", function: Function) -> Shapes:
+def _host(manifest: "Manifest", function: FunctionSpec) -> Shapes:
     """Shapes of what the host gives to a call."""
     C, T, S = manifest.embedding.shape[1], function.tokens, function.slots
     host = {"hidden": (1, C, 1, T), "position": (1,)}
@@ -116,7 +116,7 @@ def _host(manifest: "Manifest", function: Function) -> Shapes:
     return host
 
 
-def _layer_types(manifest: "Manifest", function: Function, given: Shapes) -> dict[str, Shapes]:
+def _layer_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
     """Inputs and outputs as they have to be, for the names that are there."""
     T, S, host = function.tokens, function.slots, _host(manifest, function)
     inputs, outputs = {}, {n: t.shape for n, t in function.outputs.items() if n not in host}
@@ -136,21 +136,23 @@ def _layer_types(manifest: "Manifest", function: Function, given: Shapes) -> dic
     return {"inputs": inputs, "states": states, "outputs": outputs}
 
 
-def _mixed(function: Function, hidden: tuple[int, ...]) -> Shapes:
+def _mixed(function: FunctionSpec, hidden: tuple[int, ...]) -> Shapes:
     """What a part gives to experts, if it has any."""
     if (gates := function.outputs.get("gates")) is None:
         return {}
     return {"x": hidden, "gates": (1, (*gates.shape, 0, 0)[1], *hidden[2:])}
 
 
-def _expert_types(manifest: "Manifest", function: Function, given: Shapes) -> dict[str, Shapes]:
+def _expert_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
     """The same of an expert."""
     hidden = _host(manifest, function)["hidden"]
     inputs = {"x": hidden, "gate": (1, 1, *hidden[2:])}
     return {"inputs": inputs, "states": {}, "outputs": {"y": hidden}}
 
 
-def _encoder_types(manifest: "Manifest", function: Function, given: Shapes) -> dict[str, Shapes]:
+def _encoder_types(
+    manifest: "Manifest", function: FunctionSpec, given: Shapes
+) -> dict[str, Shapes]:
     """The same of a package of an encoder."""
     T = function.tokens
     hidden = 1, manifest.embedding.shape[1], 1, T
@@ -169,7 +171,7 @@ def _encoder_types(manifest: "Manifest", function: Function, given: Shapes) -> d
     return {"inputs": inputs, "states": {}, "outputs": outputs}
 
 
-def _head_types(manifest: "Manifest", function: Function, given: Shapes) -> dict[str, Shapes]:
+def _head_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
     """The same of a package of the head."""
     T, outputs = function.tokens, {}
     hidden = 1, manifest.embedding.shape[1], 1, T

@@ -12,7 +12,7 @@ __all__ = [
     "SHA256",
     "Embedding",
     "FileName",
-    "Function",
+    "FunctionSpec",
     "Natural",
     "Part",
     "Positive",
@@ -61,7 +61,7 @@ class Type(Record):
     shape: tuple[Extent, ...]
 
 
-class Function(Record):
+class FunctionSpec(Record):
     """A function of a package, as the package declares it."""
 
     tokens: Positive = Field(description="T")
@@ -78,7 +78,7 @@ class Part(Record):
 
     package: FileName
     part: Literal["layers", "experts", "head"]
-    functions: dict[str, Function]
+    functions: dict[str, FunctionSpec]
     layers: tuple[Natural, Natural] | None = Field(None, description="[first, last), of layers")
     stretch: Natural | None = Field(
         None,

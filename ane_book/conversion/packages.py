@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ane_book.bundle.parts import Function, Part, Type, called
+from ane_book.bundle.parts import FunctionSpec, Part, Type, called
 from ane_book.conversion.plan import Program
 from mlprogram.package.function import Function as Declared
 from mlprogram.package.reader import Package
@@ -36,7 +36,7 @@ def parts(folder: Path, program: Program, functions: Functions) -> Iterator[Part
         )
 
 
-def described(function: Declared, tokens: int, slots: int | None = None) -> Function:
+def described(function: Declared, tokens: int, slots: int | None = None) -> FunctionSpec:
     """A function of a package as the manifest has it."""
     kinds = {
         kind: {
@@ -45,4 +45,4 @@ def described(function: Declared, tokens: int, slots: int | None = None) -> Func
         }
         for kind in ("inputs", "states", "outputs")
     }
-    return Function(tokens=tokens, slots=slots, **kinds)
+    return FunctionSpec(tokens=tokens, slots=slots, **kinds)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
-from ane_book.bundle.parts import Function
+from ane_book.bundle.parts import FunctionSpec
 from ane_book.host import MASKED, causal_mask
 import numpy as np
 
@@ -39,7 +39,7 @@ class _Mask:
 class _Call:
     """What the host gives to one function, T tokens wide."""
 
-    def __init__(self, function: Function, manifest: Manifest, dtype: np.dtype):
+    def __init__(self, function: FunctionSpec, manifest: Manifest, dtype: np.dtype):
         self.tokens = tokens = function.tokens
         self._hidden = np.zeros((1, manifest.embedding.shape[1], 1, tokens), dtype)
         self._masks = {

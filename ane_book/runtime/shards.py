@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
-from ane_book.bundle.parts import Function, Part
+from ane_book.bundle.parts import FunctionSpec, Part
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.runtime.backends import Backend, LoadedFunction, MILBackend
 from ane_book.runtime.experts import Calls, ExpertPrograms
@@ -61,7 +61,7 @@ def _said(type_: tuple[str, tuple[int, ...]] | None) -> str:
     return "none" if type_ is None else f"{type_[0]} {type_[1]}"
 
 
-def kept_shapes(function: Function) -> dict[str, tuple[int, ...]]:
+def kept_shapes(function: FunctionSpec) -> dict[str, tuple[int, ...]]:
     """Shapes of what the host keeps for a package from call to call, caches (n, K, S, D) and tails
     (n, R, 1, W): see the manifest."""
     return {n: t.shape for n, t in function.inputs.items() if f"new_{n}" in function.outputs}

@@ -15,7 +15,7 @@ from _patience import HANGING
 from ane_book import claims
 from ane_book.evidence import residency
 from ane_book.evidence.report.experiments import find_folder, run_one
-from ane_book.evidence.report.schema import Experiment
+from ane_book.evidence.report.schema import ReportedExperiment
 from ane_book.evidence.residency import Residency
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def dry(name: str) -> dict:
 
 @pytest.mark.parametrize("name", long_but(NAMES, *{*NAMES} - LARGE))
 def test_its_graphs_are_built_and_executed(name):
-    found = Experiment.model_validate(dry(name))
+    found = ReportedExperiment.model_validate(dry(name))
     assert found.status == "dry run"
     assert all(row["verdict"] == "unmeasured" for row in found.rows)
 

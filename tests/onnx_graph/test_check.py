@@ -5,7 +5,7 @@ import sys
 from _command import ane_book
 from _graphs import Maker
 from ane_book.conversion.onnx import convert_graph
-from ane_book.conversion.onnx.source import OnnxSource
+from ane_book.conversion.onnx.source import GraphSource
 from ane_book.evidence.onnx_graph import check_graph
 from ane_book.evidence.onnx_graph.inputs import random_inputs
 from mlprogram import MLProgram
@@ -110,7 +110,7 @@ def test_without_onnxruntime_it_is_said_whether_outputs_are_finite(tmp_path, mon
     path = make(tmp_path / "m.onnx")
     package = convert_graph(path, tmp_path / "m.mlpackage")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    given = {OnnxSource(path).graph.input[0].name: np.float32([[1, 2, 3], [4, 5, 6]])}
+    given = {GraphSource(path).graph.input[0].name: np.float32([[1, 2, 3], [4, 5, 6]])}
     single, half = check_graph(path, package, given)
     assert single.agrees is half.agrees is None
     assert str(single).startswith("in fp32: all outputs are finite on the given inputs; not compar")
@@ -147,7 +147,7 @@ def test_inputs_are_what_a_model_may_be_given(tmp_path):
     ]
     path = make.save(tmp_path / "m.onnx", outputs)
     package = convert_graph(path, tmp_path / "m.mlpackage")
-    found = random_inputs(OnnxSource(path).graph, MLProgram(package), 0)
+    found = random_inputs(GraphSource(path).graph, MLProgram(package), 0)
     assert [(x.dtype, x.shape) for x in found.values()] == [
         (np.int64, (2, 8)), (np.int32, (1, 8)), (np.int64, (2, 8)), (bool, (8,)), (np.int64, ()),
         (np.float32, (1, 3, 4, 4)), (np.uint8, (1, 4, 4)),

@@ -58,12 +58,12 @@ def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mappi
     """The graph as coremltools' Program."""
     from ane_book.conversion.onnx.half import bound_masks
     from ane_book.conversion.onnx.signature import Borders
-    from ane_book.conversion.onnx.source import OnnxSource
+    from ane_book.conversion.onnx.source import GraphSource
     from ane_book.conversion.onnx.walk import GraphWalk
     import coremltools as ct
     from coremltools.converters.mil.mil import Function, Program
 
-    walk = GraphWalk(OnnxSource(path), constants)
+    walk = GraphWalk(GraphSource(path), constants)
     borders = Borders(walk, shapes, precision)
     program = Program()
     with Function(borders.placeholders(), opset_version=ct.target.iOS18) as function:

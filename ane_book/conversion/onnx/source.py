@@ -14,13 +14,13 @@ from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights.onnx.file import ModelFile
 import numpy as np
 
-__all__ = ["OnnxSource", "is_written_out", "opset_of"]
+__all__ = ["GraphSource", "is_written_out", "opset_of"]
 
 #: Defined by loops, or by chance; what is known of them is folded.
 NOT_WRITTEN_OUT = {"Range", "SequenceMap", "Bernoulli"}
 
 
-class OnnxSource:
+class GraphSource:
     """A file's graph, and its constants."""
 
     def __init__(self, path: Path):

@@ -23,7 +23,7 @@ from ane_book.conversion.onnx.ops._common import (
     reshaped,
     shape_of,
 )
-from ane_book.conversion.onnx.source import OnnxSource
+from ane_book.conversion.onnx.source import GraphSource
 from ane_book.conversion.onnx.values import Value, wrapped
 from ane_book.errors import InvalidWeights, UnsupportedOp
 import numpy as np
@@ -54,7 +54,7 @@ class NeedsConstant(UnsupportedOp):
 class GraphWalk:
     """Converts the nodes of one graph, inside a MIL function that is being built."""
 
-    def __init__(self, source: OnnxSource, known: Mapping[str, np.ndarray]):
+    def __init__(self, source: GraphSource, known: Mapping[str, np.ndarray]):
         self.source, self.path, self.graph = source, source.path, source.graph
         self.values = {name: Value(a, a.dtype) for name, a in source.constants()}
         self.values |= {

@@ -18,7 +18,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane_book.conversion.onnx.source import OnnxSource
+from ane_book.conversion.onnx.source import GraphSource
 from ane_book.errors import InvalidInput
 from ane_book.evidence.onnx_graph.inputs import given_inputs, random_inputs
 from mlprogram import MLProgram
@@ -80,7 +80,7 @@ def check_graph(
 def _verdicts(
     graph: Path, package: Path, inputs: Mapping[str, np.ndarray] | None, seed: int
 ) -> Iterator[Verdict]:
-    program, source = MLProgram(package), OnnxSource(graph)  # in fp16, which is as declared
+    program, source = MLProgram(package), GraphSource(graph)  # in fp16, which is as declared
     if inputs is None:
         arrays, on = random_inputs(source.graph, program, seed), f"random inputs, seed {seed}"
     else:

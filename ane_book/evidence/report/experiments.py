@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from ane_book.evidence.report.private import scrub
-from ane_book.evidence.report.schema import Experiment
+from ane_book.evidence.report.schema import ReportedExperiment
 from pydantic import ValidationError
 
 __all__ = ["find_folder", "run_all"]
@@ -24,13 +24,13 @@ def find_folder() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def run_all(folder: Path | None, dry: bool, timeout: float = TIMEOUT) -> list[Experiment]:
+def run_all(folder: Path | None, dry: bool, timeout: float = TIMEOUT) -> list[ReportedExperiment]:
     """Every script of a folder, by name; dry: without a Mac."""
     scripts = sorted(folder.glob("settle_*.py")) if folder else []
     return [run_one(script, dry, timeout) for script in scripts]
 
 
-def run_one(script: Path, dry: bool, timeout: float = TIMEOUT) -> Experiment:
+def run_one(script: Path, dry: bool, timeout: float = TIMEOUT) -> ReportedExperiment:
     """One script in a process of its own; what goes wrong is its verdict."""
     command = [sys.executable, str(script), *(["--dry-run"] if dry else [])]
     try:
@@ -38,11 +38,11 @@ def run_one(script: Path, dry: bool, timeout: float = TIMEOUT) -> Experiment:
             command, capture_output=True, text=True, check=False, timeout=timeout,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        return Experiment.model_validate(json.loads(done.stdout.strip().splitlines()[-1]))
+        return ReportedExperiment.model_validate(json.loads(done.stdout.strip().splitlines()[-1]))
     except subprocess.TimeoutExpired:
         failed = f"not done after {timeout:.0f} s"
     except (ValueError, IndexError, ValidationError):
         lines = done.stderr.strip().splitlines() or ["it said nothing"]
         failed = f"exit status {done.returncode}: {scrub(lines[-1])[:300]}"
     name = script.stem.removeprefix("settle_").replace("_", "-")
-    return Experiment(name=name, claim=name, status="failed", verdict=failed)
+    return ReportedExperiment(name=name, claim=name, status="failed", verdict=failed)

@@ -27,7 +27,7 @@ from ane_book.evidence.placement.estimator import chips
 from ane_book.evidence.quality import check_quality
 from ane_book.evidence.report import experiments
 from ane_book.evidence.report.private import scrub
-from ane_book.evidence.report.schema import Function, Machine, Report, Speed, Subject
+from ane_book.evidence.report.schema import Machine, Report, ReportedFunction, Speed, Subject
 from ane_book.evidence.report.speed import EXECUTOR, measure_speed
 from ane_book.evidence.residency import Residency, bundle_level, measure_each, why_not
 from ane_book.reference import reference_models
@@ -192,7 +192,7 @@ def _functions(path: Path) -> Iterator[tuple[Path, str, str]]:
 
 def _function(
     package: Path, function: str, key: str, found: dict[str, Residency], reason: str | None
-) -> Function:
+) -> ReportedFunction:
     one = found.get(key) or Residency("unmeasured", reason or "not the default function")
     with _failing() as failed:
         placement = place(package, _chip(), function)
@@ -201,7 +201,7 @@ def _function(
     if failed:
         predicted, agreed = {"failed": scrub(failed[0])}, (0, 0)
     own = is_bundle(package.parent)
-    return Function(
+    return ReportedFunction(
         name=f"{package.name} {function}" if own else function,
         predicted=predicted,
         verdict=one.verdict,

@@ -14,7 +14,15 @@ from ane_book.bundle.parts import SHA256
 from ane_book.errors import InvalidInput, first_fault, printable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-__all__ = ["Experiment", "Function", "Machine", "Report", "Speed", "Subject", "read_report"]
+__all__ = [
+    "Machine",
+    "Report",
+    "ReportedExperiment",
+    "ReportedFunction",
+    "Speed",
+    "Subject",
+    "read_report",
+]
 
 FORMAT = "ane-book report 1"
 VERSION = int(FORMAT.split()[-1])
@@ -56,7 +64,7 @@ class Speed(_Record):
     failed: Words | None = Field(None, description="Why there are no figures")
 
 
-class Function(_Record):
+class ReportedFunction(_Record):
     """One function of a package: predicted, and found."""
 
     name: Words = Field(description="Its own, in a bundle after the name of its package")
@@ -88,11 +96,11 @@ class Subject(_Record):
     sha256: SHA256
     kind: Literal["bundle", "package"]
     levels: dict[Literal["L0", "L1", "L2", "L3"], Level]
-    functions: list[Function] = []
+    functions: list[ReportedFunction] = []
     speed: list[Speed] = []
 
 
-class Experiment(_Record):
+class ReportedExperiment(_Record):
     """One claim with evidence on both sides, and what this machine says of it."""
 
     name: Words
@@ -112,7 +120,7 @@ class Report(_Record):
     library: SHA256 = Field(description="Of the sources of ane_book")
     units: list[Words] = Field(description="Compute units that were asked for")
     subjects: list[Subject]
-    experiments: list[Experiment] = []
+    experiments: list[ReportedExperiment] = []
 
     @model_validator(mode="after")
     def _check(self) -> "Report":
