@@ -116,7 +116,9 @@ def test_readmes_tree_is_the_repositorys():
     paths = list(tree_paths())
     assert [path for path in paths if not (ROOT / path).exists()] == []
     for folder in LIBRARIES.values():
-        rooms = {p for p in folder.iterdir() if p.name[0] != "_" and p.name != "py.typed"}
+        files = {path for path in folder.rglob("*") if path.suffix != ".pyc" and path.is_file()}
+        rooms = {folder / path.relative_to(folder).parts[0] for path in files}
+        rooms = {room for room in rooms if room.name[0] != "_" and room.name != "py.typed"}
         left_out = rooms - {ROOT / path for path in paths}
         assert not left_out, f"README's tree leaves out {sorted(left_out)}"
 
