@@ -65,12 +65,11 @@ class State:
 class MLProgram:
     """An ML Program, opened from its folder and ready to run with torch on this machine.
 
-    path: a `.mlpackage`, or a compiled model, `.mlmodelc`.
-    function_name: which function of a multifunction package; the default one when None.
-    precision: "fp16" as the program declares, or "fp32" as reference; "ane", experimental, is half
-        precision with what is published of the engine's arithmetic (`engine.py`), op by op.
-    optimize: False turns every shortcut off, for comparison.
-    without: names of entries of `kernels/table.py` to leave out, such as "attention".
+    path: a `.mlpackage`, or a compiled model, `.mlmodelc`. function_name: which function of a
+    multifunction package; the default one when None. precision: "fp16" as the program declares, or
+    "fp32" as reference; "ane", experimental, is half precision with what is published of the
+    engine's arithmetic (`engine.py`), op by op. optimize: False turns every shortcut off, for
+    comparison. without: names of entries of `kernels/table.py` to leave out, such as "attention".
 
     Threads may share a program, each with a state of its own.
 
