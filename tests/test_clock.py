@@ -26,7 +26,7 @@ AT_ANY_SPEED = {
         "test_the_first_load_for_the_engine_comes_before_the_plan": "so is this",
         "test_a_resident_program_may_be_slower_than_the_cpu_and_that_is_said": "and this",
     },
-    "evidence/test_roofs.py": {
+    "evidence/test_roofline.py": {
         "test_the_best_product_is_the_roof": "the greatest of the same readings"
     },
     "runtime/test_bench.py": {
@@ -61,7 +61,7 @@ MIXED = {
     ),
     "the time of a file": "used",
     "returned together with seconds": (
-        "date ended execute failed ops peak rate rates resident_bytes units"
+        "date ended execute failed ops peak pieces rate rates resident_bytes tokens units"
     ),
 }
 

@@ -305,7 +305,9 @@ def test_modules_alike_but_for_weights_are_lowered_once(monkeypatch):
 
     lowered, own = [], lowering._lower
     monkeypatch.setattr(lowering, "_lowered", {})
-    monkeypatch.setattr(lowering, "_lower", lambda *a: lowered.append(a[0].scale) or own(*a))
+    monkeypatch.setattr(
+        lowering, "_lower", lambda **a: lowered.append(a["module"].scale) or own(**a)
+    )
     wide, narrow = ({"x": torch.zeros(1, 8, 1, T)} for T in (4, 1))
     norms = [layers.ScaledRMSNorm(8, 1e-5, scale) for scale in (2.0, 2.0, 3.0)]
     with torch.no_grad():

@@ -158,7 +158,15 @@ def embed(
     """Make vectors of texts; print the cosine of each to the first."""
     from ane_book.cli.vectors import print_vectors
 
-    embedder = load(model, "embedding", precision, backend, force, context=context, **recipe)
+    embedder = load(
+        model,
+        "embedding",
+        precision=precision,
+        backend=backend,
+        force=force,
+        context=context,
+        **recipe,
+    )
     print_vectors(embedder, texts, as_json, strict)
 
 

@@ -65,7 +65,9 @@ def bench_command(
         raise typer.BadParameter("give a model, --url, or both")
     asked: list[Asked] = [bench.Server(one, url_model, api_key, timeout) for one in url or ()]
     if model is not None:
-        session = load(model, "text-generation", precision, backend, force, **recipe)
+        session = load(
+            model, "text-generation", precision=precision, backend=backend, force=force, **recipe
+        )
         asked.insert(0, bench.InProcess(session))
     prompts = [one for one in bench.PROMPTS if not prompt or one.name in prompt]
     mark = SystemRandom().randrange(1000)

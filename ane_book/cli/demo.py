@@ -52,7 +52,9 @@ def demo_command(
     """
     from rich.console import Console
 
-    session = load(model, "text-generation", precision, backend, force, **recipe)
+    session = load(
+        model, "text-generation", precision=precision, backend=backend, force=force, **recipe
+    )
     present(session, Console(file=sys.stdout, highlight=False), raw, verbose)
 
 

@@ -139,7 +139,8 @@ def test_a_reader_is_told_that_names_of_ops_are_sent(report):
     assert "ane-book report BUNDLE --model none --no-experiments" in words
     assert "holds a hash, figures, and the names of functions and ops" in words
     schema = Report.model_json_schema()["$defs"]
-    assert "the op's name in the package" in schema["Function"]["properties"]["ops"]["description"]
+    ops = schema["ReportedFunction"]["properties"]["ops"]
+    assert "the op's name in the package" in ops["description"]
     assert "of ops are told as they are" in " ".join(schema["Subject"]["description"].split())
 
 
