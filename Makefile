@@ -121,7 +121,7 @@ lint: $(INSTALLED) ## look for mistakes without running anything
 	$(BIN)/ruff check .
 
 clean: ## remove what was built, downloaded models excepted
-	rm -rf _build build .pytest_cache .ruff_cache .hypothesis
+	rm -rf _build build mlprogram/build .pytest_cache .ruff_cache .hypothesis
 	find ane_book mlprogram book tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well

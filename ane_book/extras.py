@@ -21,7 +21,7 @@ def missing(purpose: str, extra: str, *names: str) -> str:
 
 def _command(extra: str, names: tuple[str, ...]) -> str:
     if (CHECKOUT / "constraints.txt").exists() and (CHECKOUT / "pyproject.toml").exists():
-        return f'cd "{CHECKOUT}" && pip install -c constraints.txt -e ".[{extra}]"'
+        return f'cd "{CHECKOUT}" && pip install -c constraints.txt -e mlprogram -e ".[{extra}]"'
     return " ".join(["pip install", *(f'"{each}"' for each in _requirements(extra) or names)])
 
 

@@ -3,7 +3,7 @@
 Core AI's Python packages are no part of this library's environment: they are in beta, and pin what
 they need. Beside the library they run in one of its own:
 
-    python -m venv other && other/bin/pip install -e . coreai-torch
+    python -m venv other && other/bin/pip install -e mlprogram -e . coreai-torch
     other/bin/python benchmarks/core_ai.py
 
 On Linux `coreai-core` runs a model on the CPU and takes no options: nothing here is about an ANE.

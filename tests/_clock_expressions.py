@@ -397,7 +397,9 @@ class Expressions:
             return frozenset([Record()])
         if any(name.rpartition(".")[2] in GIVEN for name in names) and not clocks(every):
             return frozenset([Record()])
-        last = [name.rpartition(".")[2] for name in names if name.startswith("ane_book")]
+        last = [
+            name.rpartition(".")[2] for name in names if name.startswith(("ane_book", "mlprogram"))
+        ]
         return union(self.by_name(name, every, node) for name in last)
 
     def receiver(self, node: ast.Call, scope: Scope) -> Value | None:

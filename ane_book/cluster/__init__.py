@@ -1,9 +1,9 @@
 """One model on several machines: ranges of its layers as Ray actors, requests in a pipeline.
 
     from ane_book.cluster.connection import joined
-    from ane_book.cluster.pipeline import Pipeline
+    from ane_book.cluster.pipeline import ClusterPipeline
 
-    with joined("auto"), Pipeline("bundle") as pipeline:
+    with joined("auto"), ClusterPipeline("bundle") as pipeline:
         session = pipeline.session()
         print(session.generate("What is the capital of France?").text)
 

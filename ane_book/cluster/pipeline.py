@@ -1,4 +1,4 @@
-"""A model on several machines, and engines over it: one for every session.
+"""A model on several machines, and a runner over it for every session.
 
 A call goes through the stages in order; each begins with its next one at once, so that as many
 sessions, or chunks of one prompt, are at work as there are stages. Where a machine is lost, the
@@ -113,7 +113,7 @@ class ClusterPipeline:
         """As many as can be at work at once; the pipeline ends with the last of them."""
         return [self.session() for _ in range(self.slots)]
 
-    # --- for engines
+    # --- for runners
 
     def current(self, caches: "Caches | None" = None) -> "Caches":
         """These caches, or new ones where they are no more; a stage makes its own when called."""

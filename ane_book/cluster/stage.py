@@ -19,6 +19,7 @@ from ane_book.runtime.backends import choose_backend
 from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.model_runner import check_memory
 from ane_book.runtime.shards import Shard, load_steps
+import mlprogram
 import numpy as np
 
 __all__ = ["Stage"]
@@ -34,6 +35,7 @@ class Stage:
         """Versions, which have to be the same everywhere, and how many sessions have caches."""
         return {
             "ane-book": __version__,
+            "mlprogram": mlprogram.__version__,
             "python": platform.python_version(),
             "numpy": np.__version__,
             "sessions": str(len(self._caches)),

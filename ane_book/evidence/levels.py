@@ -8,7 +8,7 @@ from ane_book.bundle.evidence import Level
 
 __all__ = ["level", "versions"]
 
-TOOLS = ("ane-book", "coremltools", "torch", "numpy")
+TOOLS = ("ane-book", "mlprogram", "coremltools", "torch", "numpy")
 
 
 def versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The source's other ways in: a line a request, on a unix socket or on stdin.
+"""The server's other ways in: a line a request, on a unix socket or on stdin.
 
     {"tokens": [151644, 8948], "max_tokens": 50}       token ids, as they are
     {"prompt": "What is 2+2?", "system": "Be brief."}  a question, through the chat template

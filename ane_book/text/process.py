@@ -19,6 +19,7 @@ from threading import Lock
 import weakref
 
 from ane_book.errors import BackendUnavailable, InvalidInput
+import mlprogram
 
 __all__ = ["TextProcess", "check_text"]
 
@@ -119,9 +120,9 @@ class TextProcess:
 
     def _start(self) -> None:
         # Isolated (-I, -S) and with this very path it finds what this process has found.
-        home = str(Path(__file__).parents[2])
+        homes = (Path(__file__).parents[2], Path(mlprogram.__file__).parents[1])
         path = [folder for folder in sys.path if folder]
-        path = path if home in path else [home, *path]
+        path = [*(str(home) for home in homes if str(home) not in path), *path]
         command = [sys.executable, "-I", "-S", "-c", CODE, str(SECONDS), str(MEMORY), *path]
         environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
         pipe = subprocess.PIPE

@@ -57,7 +57,7 @@ def main(name: str, claims: str, cases: list[Case], decide: Callable[[Found], st
 
 
 def run(name: str, claims: str, cases: list[Case], decide, dry: bool) -> dict:
-    """The same as a dict, the fields of `ane_book.evidence.report.schema.Experiment`."""
+    """The same as a dict, the fields of `ane_book.evidence.report.schema.ReportedExperiment`."""
     reason = None if dry else why_not()
     dry = dry or reason is not None
     results, rows = {}, []

@@ -5,11 +5,11 @@ import subprocess
 import sys
 from time import perf_counter_ns
 
-from ane_book import MLProgram
 from ane_book.device import CAN_PREDICT
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+from mlprogram import MLProgram
 import mlprogram.coreml
 import numpy as np
 import pytest

@@ -81,7 +81,7 @@ def test_what_a_pipeline_is_not_given_right(halves):
         model.predict({"z": X})
     with pytest.raises(InvalidInput, match="has no functions"):
         open_model(halves[2], "main")
-    with pytest.raises(InvalidPackage, match="open it with mlprogram.open_model"):
+    with pytest.raises(InvalidPackage, match="open it with mlprogram.open,"):
         MLProgram(halves[2])
 
 

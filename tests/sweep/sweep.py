@@ -133,7 +133,9 @@ def commit() -> str:
         return done.stdout.strip()
 
     base, head = git("merge-base", "HEAD", "main"), git("rev-parse", "HEAD")
-    more = base != head or git("status", "--porcelain", "--untracked-files=no", "ane_book")
+    more = base != head or git(
+        "status", "--porcelain", "--untracked-files=no", "ane_book", "mlprogram"
+    )
     return base[:8] + "+" * bool(more)
 
 

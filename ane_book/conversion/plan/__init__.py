@@ -157,8 +157,8 @@ class Plan:
     def woken(self, tokens: int = 1, shares: np.ndarray | None = None) -> float:
         """The expected number of experts, of all layers, that a call of so many tokens runs.
 
-        shares: what the router chooses (`choices.woken`); by default every expert as often as any
-        other. All of them where they are in one graph; 0 of a model without experts.
+        shares: what the router chooses (`expert_choices.woken`); by default every expert as often
+        as any other. All of them where they are in one graph; 0 of a model without experts.
         """
         layout = find(self.config.architecture).layout(self.config)
         if layout is None:

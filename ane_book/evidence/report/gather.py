@@ -31,6 +31,7 @@ from ane_book.evidence.report.schema import Machine, Report, ReportedFunction, S
 from ane_book.evidence.report.speed import EXECUTOR, measure_speed
 from ane_book.evidence.residency import Residency, bundle_level, measure_each, why_not
 from ane_book.reference import reference_models
+import mlprogram
 from mlprogram.package.reader import Package
 
 __all__ = ["Settings", "gather"]
@@ -114,10 +115,11 @@ def _system() -> str:
 
 
 def library_hash() -> str:
-    """sha256 of this library's sources."""
-    digest, root = hashlib.sha256(), Path(__file__).parents[2]
-    for file in sorted(root.rglob("*.py")):
-        digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
+    """sha256 of the sources of this library and of the executor that it rests on."""
+    digest = hashlib.sha256()
+    for root in (Path(__file__).parents[2], Path(mlprogram.__file__).parent):
+        for file in sorted(root.rglob("*.py")):
+            digest.update(file.relative_to(root.parent).as_posix().encode() + file.read_bytes())
     return digest.hexdigest()
 
 

@@ -117,7 +117,7 @@ class Report(_Record):
     date: datetime.date
     machine: Machine
     tools: dict[Words, Words]
-    library: SHA256 = Field(description="Of the sources of ane_book")
+    library: SHA256 = Field(description="Of the sources of ane_book and mlprogram")
     units: list[Words] = Field(description="Compute units that were asked for")
     subjects: list[Subject]
     experiments: list[ReportedExperiment] = []

@@ -21,7 +21,7 @@ from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend
 
 __all__ = ["EXECUTOR", "main", "measure_speed"]
 
-EXECUTOR = "executor"  # in place of compute units: the library's own, on the CPU
+EXECUTOR = "executor"  # in place of compute units: `mlprogram`, on the CPU
 PROBE = [sys.executable, "-m", "ane_book.evidence.report.speed"]
 PREFILLS, DECODES = 3, 32  # prompts of which the median is taken, tokens after one
 

@@ -64,7 +64,7 @@ def _can_predict() -> tuple[bool, str]:
     return True, f"macOS {version[0]}.{version[1]} with coremltools' Core ML binding"
 
 
-#: Whether Core ML can run a bundle's programs here, and the reason for the answer.
+#: Whether Core ML can run programs here, and the reason for the answer.
 CAN_PREDICT, CAN_PREDICT_REASON = _can_predict()
 
 

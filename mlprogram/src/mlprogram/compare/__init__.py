@@ -8,7 +8,7 @@ reference. How far apart two values are is one number, the *error*: the largest 
 elements, relative to the largest magnitude in B's value. It does not explode at zeros, which
 element-wise relative differences do.
 
-Taught in the chapter "Test any ML Program without a Mac".
+Taught in the ANE Book: "Test any ML Program without a Mac".
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ The program runs twice side by side, as it is declared and with half precision l
 value by value, so that no more than the values of the two runs that are alive is ever in memory. A
 finding names the op where a trouble starts; ops further down that only pass it on are left out.
 
-Taught in the chapter "Inside fp16".
+Taught in the ANE Book: "Inside fp16".
 """
 
 from collections.abc import Iterator, Mapping

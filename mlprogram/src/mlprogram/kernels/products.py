@@ -2,7 +2,7 @@
 
 A language model's decode step is about a hundred matrix-vector products with constant weights,
 bound by how fast those weights are read. Where there is a C compiler they stay half, int8, int4 or
-4-bit palettes in memory (`native.py`); without one, torch's half `mv` serves one token of a 1x1
+4-bit palettes in memory (`native/`); without one, torch's half `mv` serves one token of a 1x1
 convolution and the plain ops everything else.
 
 Letters: R rows and C columns of a weight; G palettes.

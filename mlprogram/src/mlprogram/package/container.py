@@ -59,7 +59,7 @@ def refuse(kind: str | None, path: Path) -> InvalidPackage:
     if not kind:
         return InvalidPackage(f"{path}: holds no model, not an ML Program")
     if kind == "pipeline":
-        mend = "open it with mlprogram.open_model, which runs its parts one after the other"
+        mend = "open it with mlprogram.open, which runs its parts one after the other"
     elif kind.startswith("neuralNetwork"):
         mend = 'convert its source again, with convert_to="mlprogram"'
     else:

@@ -6,7 +6,7 @@ with precision="fp32" half precision is lifted to single, which gives the number
 PyTorch; constants keep the values that the program declares, compressed weights included, which
 expand to half precision as declared.
 
-Taught in the chapters "Porting recipe" and "Inside fp16".
+Taught in the ANE Book: "Porting recipe" and "Inside fp16".
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
