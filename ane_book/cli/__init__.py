@@ -197,9 +197,9 @@ def inspect_command(
         raise typer.BadParameter("--inputs, --function and --out go with --run")
     path = path_of(path)
     verified = _verify(path) if verify else {}
-    facts, texts = inspect_path(path) | verified, []
     if run or plan:
         refuse_bundle(path)
+    facts, texts = inspect_path(path) | verified, []
     if run:
         from mlprogram.execute import execute, execution_report
 

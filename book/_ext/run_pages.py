@@ -13,13 +13,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 import json
-import os
 from pathlib import Path
 import re
 import threading
 import time
 
 from docutils import nodes
+from mlprogram.machine import cores
 from myst_nb import sphinx_ as myst_nb
 from myst_nb.core import utils
 from myst_nb.core.execute import NotebookClientBase
@@ -127,7 +127,7 @@ def run_pages(app, env, docnames: list[str]) -> None:
     todo = [page for page in pages if not page.recall(kept)]
     if not todo:
         return
-    workers = min(len(todo), _cores())
+    workers = min(len(todo), cores())
     progress = Progress(todo, workers, Path(app.outdir).parent / LAST_TIME)
     not_kept: list[OSError] = []
 
@@ -146,11 +146,6 @@ def run_pages(app, env, docnames: list[str]) -> None:
     if not_kept:
         said = f"the outputs of {_count(not_kept)} could not be kept ({not_kept[0]}): this build"
         logger.warning(f"{said} shows them, and the next one runs those pages again")
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _count(pages) -> str:

@@ -37,9 +37,8 @@ __all__ = [
     "write_shard",
 ]
 
-Pieces = dict[
-    tuple[str, str], LoweredBlock | Parted
-]  # function and kind of block -> the lowered block
+#: Function and kind of block -> the lowered block.
+Pieces = dict[tuple[str, str], LoweredBlock | Parted]
 CACHE = ("keys", "values")
 
 

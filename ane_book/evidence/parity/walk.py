@@ -127,13 +127,12 @@ def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> It
     for function, hidden in given.items():
         found = head.run(hidden)[-len(golden["argmax"]) :]
         expected = golden["argmax"][-len(found) :]
-        whole = function == "whole"
-        stage = ParityStage("whole" if whole else name, "prefill" if whole else function, precision)
-        if not isinstance(found, list):  # logits, and not token ids
+        part, called = ("whole", "prefill") if function == "whole" else (name, function)
+        if isinstance(found, list):  # token ids
+            stage = ParityStage(part, called, precision)
+        else:
             logits = golden["logits"][:, None]
-            stage = judged(
-                stage.name, stage.function, precision, found=found[-1:].T, expected=logits
-            )
+            stage = judged(part, called, precision, found=found[-1:].T, expected=logits)
             found = found.argmax(axis=1)
         agreement = float((np.asarray(found) == expected).mean())
         yield replace(stage, agreement=agreement, tokens=len(expected))

@@ -8,6 +8,7 @@ Exit codes: 0; 1 where `diff` finds a difference; 2 for what the user can mend.
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from mlprogram import terminal
@@ -47,11 +48,14 @@ def _parser() -> argparse.ArgumentParser:
         "reference", type=Path, nargs="?", help="the reference; without it, single precision"
     )
     diff.add_argument(
-        "--tolerance", type=_tolerance, default=0.01, help="relative to the reference's largest"
+        "--tolerance",
+        type=_from_zero(float),
+        default=0.01,
+        help="relative to the reference's largest",
     )
     for command in (run, diff):
         command.add_argument("--inputs", type=Path, help="a .npz file; else random ones")
-        command.add_argument("--seed", type=_seed, default=0, help="of random inputs")
+        command.add_argument("--seed", type=_from_zero(int), default=0, help="of random inputs")
     for command in (inspect, run, diff):
         command.add_argument("--function", help="of the package, by default its own default")
         command.add_argument("--precision", choices=("fp16", "fp32", "ane"), default="fp16")
@@ -59,25 +63,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _tolerance(text: str) -> float:
-    value = float(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return value
+def _from_zero(kind: Callable[[str], float]) -> Callable[[str], float]:
+    """What reads a number of this kind that is not negative."""
 
+    def read(text: str) -> float:
+        value = kind(text)
+        if not value >= 0:
+            raise argparse.ArgumentTypeError(f"{text} is less than 0")
+        return value
 
-def _seed(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return value
+    read.__name__ = kind.__name__  # argparse says what is no such number
+    return read
 
 
 def _inspect(asked: argparse.Namespace) -> int:
     from mlprogram.contents import inspect_package, package_report
 
-    facts, texts = inspect_package(asked.package), []
-    texts.append(package_report(facts))
+    facts = inspect_package(asked.package)
+    texts = [package_report(facts)]
     if asked.plan:
         from mlprogram.kernel_report import plan_report, planned
 
@@ -91,7 +94,12 @@ def _run(asked: argparse.Namespace) -> int:
     from mlprogram.execute import execute, execution_report
 
     facts = execute(
-        asked.package, asked.function, asked.inputs, asked.precision, asked.seed, asked.out
+        asked.package,
+        function=asked.function,
+        inputs=asked.inputs,
+        precision=asked.precision,
+        seed=asked.seed,
+        out=asked.out,
     )
     terminal.show(lambda: facts, lambda: execution_report(facts), asked.json)
     return 0
@@ -103,11 +111,11 @@ def _diff(asked: argparse.Namespace) -> int:
     found = compare_packages(
         asked.package,
         asked.reference,
-        asked.function,
-        asked.inputs,
-        asked.precision,
-        asked.tolerance,
-        asked.seed,
+        function=asked.function,
+        inputs=asked.inputs,
+        precision=asked.precision,
+        tolerance=asked.tolerance,
+        seed=asked.seed,
     )
     terminal.show(lambda: found.facts, lambda: found.text, asked.json)
     return 0 if found.equal else 1
