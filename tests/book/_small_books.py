@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 HEADER = (ROOT / "book" / "status.md").read_text().split("# Status")[0]
 
 

@@ -362,7 +362,7 @@ def test_a_newer_version_is_refused_by_name(copy):
 
 def test_the_schema_in_the_documents_is_the_manifests():
     """`make schema` writes it; a program in another language reads a bundle by it."""
-    file = Path(__file__).parents[1] / "research" / "manifest.schema.json"
+    file = Path(__file__).parents[2] / "research" / "manifest.schema.json"
     assert json.loads(file.read_text()) == Manifest.model_json_schema()
 
 

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 import pytest
 from typer.testing import CliRunner
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXECUTOR = tomllib.loads((ROOT / "mlprogram" / "pyproject.toml").read_text())["project"]
 README = ROOT / "README.md"
@@ -324,7 +324,7 @@ def test_a_room_imports_only_from_the_floors_below(library):
         if name == "__init__":
             continue
         room = room_of(name)
-        assert room, f"say in FLOORS (tests/test_project.py) which floor {name} is on"
+        assert room, f"say in FLOORS (tests/project/test_project.py) which floor {name} is on"
         for other in map(room_of, imported(library, ast.parse(path.read_text()))):
             if other and other != room and floor[other] >= floor[room]:
                 upward.append(f"{path.relative_to(ROOT)} imports {other}")

@@ -1,6 +1,6 @@
 """What a conversion writes, byte for byte: who changes it has to raise the converter's number.
 
-    python tests/test_converted.py      # after that: writes tests/converted.json anew
+    python tests/conversion/test_converted.py      # after that: writes converted.json anew
 
 Weights are sixteenths, which every machine computes with exactly, so that the bytes are everywhere
 the same as long as the packages are. What PyTorch computes of them is left out.
@@ -68,7 +68,8 @@ def test_bytes_change_only_with_the_converters_number(case, tmp_path):
         pytest.skip(f"the bytes are known with {record['with']}")
     assert digest(case, tmp_path) == record["sha256"][case], (
         "conversion writes other bytes than it did: raise CONVERTER in ane_book/conversion/target/"
-        "key.py, or readers keep the bundles of before, and run `python tests/test_converted.py`"
+        "key.py, or readers keep the bundles of before, and run `python tests/conversion/"
+        "test_converted.py`"
     )
 
 

@@ -12,7 +12,7 @@ from _clock import TIMED, Reader
 from _clock_expressions import ENDS, called
 from _clock_values import NOTHING, Function, Scope, Value, clocks, step, under
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LIBRARIES = (ROOT / "ane_book", ROOT / "mlprogram" / "src" / "mlprogram")
 
 

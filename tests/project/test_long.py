@@ -10,7 +10,7 @@ from _long import long_but, turn, turn_of
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 pytest_plugins = "pytester"
 FILES = {
@@ -42,7 +42,7 @@ LONG, ALL = 9, 10
 CONFTEST = f"""
 import sys
 
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 pytest_plugins = ["_long"]
 """
 

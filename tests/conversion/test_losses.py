@@ -10,7 +10,7 @@ from ane_book.conversion.quantize import LOSSES, percent, scheme_warning
 from ane_book.errors import SchemeWarning, UnknownModel
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "research" / "measurements" / "quantization.json"
 
 

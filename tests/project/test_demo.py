@@ -8,7 +8,7 @@ import sys
 import ane_book
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "demo" / "page.txt").read_bytes().decode()
 
 

@@ -13,7 +13,7 @@ from _clock_library import reached
 from _clock_planted import CLOCKED, HEAD, NOT_CLOCKED, ON_A_PAGE
 import pytest
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 PAGES = sorted((TESTS.parent / "book").glob("*.md"))
 
 #: Tests whose assertions on times hold at any speed, and why.
@@ -26,10 +26,10 @@ AT_ANY_SPEED = {
         "test_the_first_load_for_the_engine_comes_before_the_plan": "so is this",
         "test_a_resident_program_may_be_slower_than_the_cpu_and_that_is_said": "and this",
     },
-    "evidence/test_roofline.py": {
+    "book/test_roofline.py": {
         "test_the_best_product_is_the_roof": "the greatest of the same readings"
     },
-    "runtime/test_bench.py": {
+    "bench/test_bench.py": {
         "test_figures_are_made_of_what_was_seen": "the median of the same readings, and an order",
         "test_its_own_server_says_what_it_measured": "tokens over the same reading",
     },
@@ -37,7 +37,7 @@ AT_ANY_SPEED = {
         "test_readmes_lines_and_the_socket_and_a_graceful_end": "the queue is before the answer"
     },
     "sweep/test_sweep.py": {"test_it_goes_on_where_it_was_stopped": "the records are given"},
-    "test_convert.py": {
+    "conversion/test_convert.py": {
         "test_a_second_call_finds_the_first_bundle": "a file that is not written again",
         "test_an_interrupted_conversion_keeps_its_finished_shards": "so is this",
     },

@@ -19,7 +19,7 @@ from scores import Example, read_examples, score
 NAME = "privacy-filter-small"
 FOLDER = MODELS / NAME
 SETS = *GENERATED, "page"
-HELD_OUT = Path(__file__).parents[1] / "research" / "train" / "held_out.jsonl"
+HELD_OUT = Path(__file__).parents[2] / "research" / "train" / "held_out.jsonl"
 
 
 @pytest.fixture(scope="module")

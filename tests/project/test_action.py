@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 STEPS = {step["name"]: step for step in ACTION["runs"]["steps"] if "name" in step}
 INPUTS = {name: each["default"] for name, each in ACTION["inputs"].items()}

@@ -355,7 +355,7 @@ def verdicts(path: Path, timed: frozenset[str] = TIMED) -> list[Verdict]:
     """Where a page (.md) or a test may fail by a clock, in the order of lines."""
     text = path.read_text(encoding="utf-8")
     page = path.suffix == ".md"
-    tests = Path(__file__).parent
-    reader = Reader(() if page else (path.parent, tests, *tests.glob("*/")), timed)
+    tests = Path(__file__).parents[1]
+    reader = Reader(() if page else (path.parent, tests, *tests.glob("**/")), timed)
     reader.read(ast.parse(code_of(text) if page else text), path.name)
     return sorted(v for v in reader.verdicts if v.file == path.name)

@@ -18,7 +18,7 @@ import pytest
 from tokenizers import Tokenizer
 import torch
 
-PAGE = Path(__file__).parents[1] / "book" / "one-file.md"
+PAGE = Path(__file__).parents[2] / "book" / "one-file.md"
 ALLOWED = {
     "coremltools",
     "importlib",

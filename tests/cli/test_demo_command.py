@@ -14,7 +14,7 @@ from ane_book.runtime import Session
 import pytest
 from rich.console import Console
 
-STATIC = Path(__file__).parents[1] / "book" / "_static"
+STATIC = Path(__file__).parents[2] / "book" / "_static"
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-RUN = Path(__file__).parent / "elsewhere" / "run.py"
+RUN = Path(__file__).parents[1] / "elsewhere" / "run.py"
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def figures(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     return pytest.importorskip("speculation").figures
 
 

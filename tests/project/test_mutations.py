@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FAULTS = tomllib.loads((ROOT / "tests" / "mutations" / "faults.toml").read_text("utf-8"))
 
 

@@ -93,7 +93,7 @@ print(peak_resident())
 class TestEffort:
     """What a plan says of bytes and memory, against what conversions took."""
 
-    FULL_SIZE = Path(__file__).parents[1] / "research" / "measurements" / "full_size.json"
+    FULL_SIZE = Path(__file__).parents[2] / "research" / "measurements" / "full_size.json"
     MODELS = json.loads(FULL_SIZE.read_text())["models"]
 
     @pytest.mark.parametrize("name", MODELS)

@@ -11,7 +11,7 @@ import re
 from ane_book import claims
 import pytest
 
-BOOK = Path(__file__).parents[1] / "book"
+BOOK = Path(__file__).parents[2] / "book"
 PAGES = sorted(BOOK.glob("*.md"))
 
 ABOUT = re.compile(

@@ -7,7 +7,7 @@ from ane_book.errors import InvalidInput
 from ane_book.evidence import experiments
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_benchmark_is_in_the_index():

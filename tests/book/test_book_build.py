@@ -14,7 +14,7 @@ import one_page
 import pytest
 import run_pages
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_page_that_fails_fails_the_build_each_time_and_takes_no_other_with_it(tmp_path):
