@@ -102,8 +102,8 @@ demo: $(INSTALLED) ## redact a page of invented personal data, and print what wa
 	$(BIN)/python demo/redact.py
 
 picture: $(INSTALLED) ## draw the README's pictures: the figure of conversion, and `ane-book demo` in a terminal
-	$(BIN)/python benchmarks/picture.py
-	$(BIN)/python benchmarks/terminal.py
+	$(BIN)/python book/_ext/picture.py
+	$(BIN)/python book/_ext/terminal.py
 
 notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/
 	$(BIN)/python book/_ext/to_notebooks.py

@@ -12,10 +12,10 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_benchmark_is_in_the_index():
     said = " ".join(one.run for one in experiments.own())
-    made = {"picture.py", "terminal.py"}  # pictures for README
     known = {"full_size.py": "make full-size"}
-    for path in ROOT.glob("benchmarks/[!_]*.py"):
-        assert path.name in made or known.get(path.name, path.name) in said, path.name
+    for folder in ("benchmarks", "research/measurements"):
+        for path in ROOT.glob(f"{folder}/[!_]*.py"):
+            assert known.get(path.name, path.name) in said, path.name
 
 
 def test_every_command_is_one():

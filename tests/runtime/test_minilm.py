@@ -1,6 +1,6 @@
 """The real encoder: all-MiniLM-L6-v2 from the wheel, vector for vector as `transformers` has it.
 
-`benchmarks/embedding.py` compares 1,000 sentences; some of them are compared here.
+`research/measurements/embedding.py` compares 1,000 sentences; some of them are compared here.
 """
 
 import ane_book

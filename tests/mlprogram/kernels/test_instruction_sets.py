@@ -1,7 +1,7 @@
 """The compiled kernels, made for each instruction set that can be run here, against torch.
 
 Arm is run by an emulator where there is one, and a compiler for it. That the kernels are fast is
-measured by benchmarks/instruction_sets.py.
+measured by research/measurements/instruction_sets.py.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """README's terminal picture: `ane-book demo` as it ran here, in light and dark.
 
-    python benchmarks/terminal.py [BUNDLE]
+    python book/_ext/terminal.py [BUNDLE]
 
 An SVG that loads nothing: its font is the reader's own.
 """
@@ -9,7 +9,7 @@ from io import StringIO
 from pathlib import Path
 import sys
 
-from _common import bundle
+import ane_book
 from ane_book.bundle import Bundle
 from ane_book.cli.demo import present
 from ane_book.evidence import laws
@@ -18,7 +18,8 @@ from ane_book.runtime import Session
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-FOLDER = Path(__file__).parent.parent / "book" / "_static"
+MODEL = "smollm2-135m-instruct"
+FOLDER = Path(__file__).parents[2] / "book" / "_static"
 COLUMNS = 90
 
 #: Eight colours each that are readable on their background (contrast of 4.5 and more).
@@ -65,7 +66,7 @@ SVG = """\
 
 
 def main() -> None:
-    made = Bundle.open(sys.argv[1]) if sys.argv[1:] else bundle()
+    made = Bundle.open(sys.argv[1]) if sys.argv[1:] else ane_book.convert(MODEL)
     for name, measure in (("L0", laws.check), ("L1", check_parity)):
         if made.evidence.levels[name].status == "unmeasured":
             made.record(name, measure(made.path).level())

@@ -1,9 +1,8 @@
 """The README's picture, from the recorded measurements: conversion against the peers."""
 
-import json
 from pathlib import Path
 
-from _common import MEASUREMENTS
+from ane_book import records
 from ane_book.book.figures import bars, use_style
 import matplotlib
 
@@ -11,12 +10,12 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 
-TARGET = Path(__file__).parent.parent / "book" / "_static" / "result.png"
+TARGET = Path(__file__).parents[2] / "book" / "_static" / "result.png"
 
 
 def main() -> None:
-    ours = json.loads((MEASUREMENTS / "convert.json").read_text())
-    peers = json.loads((MEASUREMENTS / "peers.json").read_text())["converters"]
+    ours = records.read("measurements/convert.json")
+    peers = records.read("measurements/peers.json")["converters"]
     seconds = sorted(run["seconds"] for run in ours["runs"])[len(ours["runs"]) // 2]
     anemll, other = peers["ANEMLL"], peers["0seba/coremlmodels"]
     use_style()

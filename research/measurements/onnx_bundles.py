@@ -6,8 +6,8 @@ executor; beside it runs onnxruntime with the same weights in float32. Those it 
 bundle itself, by its own operators: a MatMulNBits of the unit matrix gives the matrix it stands
 for. They are rounded to fp16, as a package stores them.
 
-    python benchmarks/onnx_bundles.py                 all of them
-    python benchmarks/onnx_bundles.py int4 qwen3      those
+    python research/measurements/onnx_bundles.py                 all of them
+    python research/measurements/onnx_bundles.py int4 qwen3      those
 """
 
 from importlib.metadata import version
@@ -16,6 +16,8 @@ from pathlib import Path
 import subprocess
 import sys
 import tempfile
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import MEASUREMENTS, record, weights_file
 import ane_book

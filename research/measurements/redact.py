@@ -1,6 +1,6 @@
 """`ane-book redact` on a long file: sentences a second, peak memory, and every byte outside spans.
 
-    python benchmarks/redact.py [--megabytes 1] [--one-line] [--model privacy-filter-small]
+    python research/measurements/redact.py [--megabytes 1] [--one-line] [--model NAME]
 
 The page of demo/ over and over, with its lines, or its letter as one line, through the command in a
 process of its own. What was written is held to what --json says: the bytes between spans, and their
@@ -19,10 +19,12 @@ import sys
 import tempfile
 import time
 
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
 from _common import MEASUREMENTS, record
 
 NAME = "redact"
-PAGE = Path(__file__).parent.parent / "demo" / "page.txt"
+PAGE = Path(__file__).parents[2] / "demo" / "page.txt"
 SENTENCE = re.compile(rb"[.!?]\s|\n")  # where one ends
 
 

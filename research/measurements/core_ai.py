@@ -4,7 +4,7 @@ Core AI's Python packages are no part of this library's environment: they are in
 they need. Beside the library they run in one of its own:
 
     python -m venv other && other/bin/pip install -e mlprogram -e . coreai-torch
-    other/bin/python benchmarks/core_ai.py
+    other/bin/python research/measurements/core_ai.py
 
 On Linux `coreai-core` runs a model on the CPU and takes no options: nothing here is about an ANE.
 """
@@ -14,9 +14,12 @@ from datetime import date
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+import sys
 from tempfile import TemporaryDirectory
 from time import perf_counter
 import warnings
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import MODEL, record, weights_file
 from ane_book import MLProgram

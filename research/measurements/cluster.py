@@ -10,7 +10,10 @@ envelopes and heartbeats too, and whoever else uses it (Linux).
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
+import sys
 import time
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import bundle, record
 from ane_book.cluster.connection import joined

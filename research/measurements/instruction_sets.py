@@ -5,17 +5,20 @@ setting is what torch may use and what the kernels are made for. Torch is held t
 as if the machine had no more; kernels for less than torch has are what an old compiler makes. The
 ratio is over the executor without a compiler and the same torch.
 
-    python benchmarks/instruction_sets.py                 all forms of weights
-    python benchmarks/instruction_sets.py fp16 int8       some
+    python research/measurements/instruction_sets.py                 all forms of weights
+    python research/measurements/instruction_sets.py fp16 int8       some
 """
 
 from contextlib import ExitStack
 import os
+from pathlib import Path
 import platform
 from statistics import median
 import subprocess
 import sys
 import time
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import bundle, record
 from ane_book.runtime import Session

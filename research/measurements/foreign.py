@@ -14,20 +14,20 @@ from tempfile import TemporaryDirectory
 import time
 
 os.environ["OMP_NUM_THREADS"] = "1"
-TESTS = Path(__file__).parent.parent / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "mlprogram")]
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "tests", "tests/mlprogram")]
 
-from _common import record  # noqa: E402
-from _foreign import exported, halved, package  # noqa: E402
-from _foreign_decoders import ChannelDecoder, Decoder, SlotCache, StatefulLlama  # noqa: E402
-from _foreign_llama import causal  # noqa: E402
-from _tiny import write_checkpoint  # noqa: E402
-import ane_book  # noqa: E402
-import coremltools as ct  # noqa: E402
-from mlprogram import MLProgram  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+from _common import record
+from _foreign import exported, halved, package
+from _foreign_decoders import ChannelDecoder, Decoder, SlotCache, StatefulLlama
+from _foreign_llama import causal
+from _tiny import write_checkpoint
+import ane_book
+import coremltools as ct
+from mlprogram import MLProgram
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 SLOTS, SEEN, ROUNDS = 512, 100, 40
 SIZES = dict(

@@ -9,7 +9,10 @@ length: every fourth sentence, interleaved, median of 3. None of it says anythin
 from pathlib import Path
 import re
 from statistics import median
+import sys
 import time
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _common import record
 import ane_book
@@ -21,7 +24,7 @@ from tokenizers import Tokenizer
 import torch
 
 MODEL, SENTENCES, ROUNDS, BATCH = "all-minilm-l6-v2", 1000, 3, 32
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def weights_file() -> Path:
