@@ -21,7 +21,7 @@ AT_ANY_SPEED = {
     "evidence/test_experiments.py": {
         "test_one_is_asked_through_a_child_process": "the clock is that of `_mac.py`"
     },
-    "evidence/test_residency.py": {
+    "evidence/mac/test_residency.py": {
         "test_a_package_on_the_engine_is_resident": "the clock is that of `_mac.py`",
         "test_the_first_load_for_the_engine_comes_before_the_plan": "so is this",
         "test_a_resident_program_may_be_slower_than_the_cpu_and_that_is_said": "and this",
@@ -61,7 +61,7 @@ MIXED = {
     ),
     "the time of a file": "used",
     "returned together with seconds": (
-        "date ended execute failed ops peak pieces rate rates resident_bytes tokens units"
+        "date ended execute failed peak pieces plan rate rates resident_bytes tokens units"
     ),
 }
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ane_book.book.placement_published import read_graphs
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 ESTIMATES = ROOT / "research/measurements/segmenter_estimates.json"
 GRAPHS = read_graphs(ESTIMATES)
 

@@ -5,7 +5,7 @@
 
 A child process compiles and loads the package, asks Core ML for its plan, predicts on the CPU
 alone, with the GPU and with the engine, and once more for 500 times. What it tells is judged here:
-`ane_book.evidence.residency.verdict` has the verdicts. On another machine the answer is
+`ane_book.evidence.mac.verdict` has the verdicts. On another machine the answer is
 `unmeasured`, and why.
 
 A program of a bundle is given what it takes at the bundle's golden tokens: their hidden state,
@@ -16,9 +16,7 @@ or "partly golden" of a bundle whose matrices are programs each, where attention
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-import json
 from pathlib import Path
-import sys
 import tempfile
 
 from ane_book import device
@@ -28,9 +26,9 @@ from ane_book.bundle.parts import Part
 from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.evidence.inspect import is_bundle
 from ane_book.evidence.levels import level
+from ane_book.evidence.mac import child
+from ane_book.evidence.mac.verdict import Residency, judge
 from ane_book.evidence.parity.locate import known_inputs
-from ane_book.evidence.residency.child import run
-from ane_book.evidence.residency.verdict import Residency, judge
 from ane_book.runtime.backends import COMPUTE_UNITS
 from mlprogram import MLProgram, Pipeline
 from mlprogram.run.pipeline import open_model
@@ -40,7 +38,6 @@ __all__ = ["Residency", "bundle_level", "measure", "measure_each", "why_not"]
 
 TIMEOUT = 1800.0  # seconds for one function: the engine's compiler has taken minutes for a layer
 SOAK = 500  # predictions; a stateful model has crashed after 100 to 200 (coremltools #2716)
-PROBE = [sys.executable, "-m", "ane_book.evidence.residency.probe"]
 
 
 def why_not() -> str | None:
@@ -84,9 +81,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="ane-book-") as name:
         folder = Path(name)
         np.savez(folder / "inputs.npz", **arrays)
-        request = folder / "request.json"
-        request.write_text(json.dumps(_request(program, units, soak)))
-        outcome = run([*(command or PROBE), str(request)], folder, timeout, memory)
+        outcome = child.ask(_request(program, units, soak), folder, timeout, memory, command)
         return judge(outcome, folder, units, expected, which)
 
 
@@ -108,6 +103,7 @@ def _expected(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str,
 
 def _request(program: MLProgram, units: str, soak: int) -> dict:
     return {
+        "what": "residency",
         "package": str(Path(program.package.path).resolve()),
         "function": program.name,
         "named": len(program.functions) > 1,

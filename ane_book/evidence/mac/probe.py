@@ -1,6 +1,6 @@
-"""What the child does on a Mac: one function of one package, on every set of compute units.
+"""What the child does on a Mac: one function of one package, or the speed of a bundle.
 
-    python -m ane_book.evidence.residency.probe REQUEST.json
+    python -m ane_book.evidence.mac.probe REQUEST.json
 
 Written against coremltools 9.0 (`models/compute_plan.py`, `models/_compiled_model.py`); run here on
 Linux with the executor in Core ML's place, and on a Mac by whoever sends the first report.
@@ -20,8 +20,8 @@ from statistics import median
 import sys
 import time
 
-from ane_book.evidence.residency.child import own_folder, resident_bytes, tell
-from ane_book.evidence.residency.plan import DEVICES, PlannedOp
+from ane_book.evidence.mac.child import own_folder, resident_bytes, tell
+from ane_book.evidence.mac.plan import DEVICES, PlannedOp
 import numpy as np
 
 __all__ = ["main"]
@@ -32,11 +32,20 @@ PROGRESS = 25  # predictions of the soak between two lines
 
 def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text())
-    Probe(request, own_folder()).run()
+    if request["what"] == "speed":
+        from ane_book.evidence.mac.speed import tell_speed  # which imports torch
+
+        tell_speed(request)
+        return
+    probe = Probe(request, own_folder())
+    {"residency": probe.run, "plan": probe.tell_plan}[request["what"]]()
 
 
 class Probe:
-    """request: package, function, units (the ones that are judged), others, soak."""
+    """request: package, function, units (the ones that are judged), others, soak.
+
+    Of "plan" alone: package, function and units.
+    """
 
     def __init__(self, request: dict, folder: Path):
         self.request, self.folder = request, folder
@@ -62,6 +71,13 @@ class Probe:
         self.predict(model, units, "the soak")
         self.soak(model)
         tell("done", "the end")
+
+    def tell_plan(self) -> None:
+        units = self.request["units"]
+        tell("started", "compiling")
+        compiled = self.compile()
+        tell("compiled", f"the plan for {units}")
+        tell("plan", "the end", ops=[op.fields() for op in self.plan(compiled, units)])
 
     def compile(self) -> str:
         """The compiled model, in which the function is the default one."""

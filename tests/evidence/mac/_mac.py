@@ -33,7 +33,7 @@ import coremltools.models.compute_plan
 for name in OTHERS:
     del sys.modules[name]
 
-from ane_book.evidence.residency import probe
+from ane_book.evidence.mac import probe
 import mlprogram.coreml
 import numpy as np
 

@@ -1,46 +1,41 @@
-"""How fast one bundle loads and runs on one set of compute units, in a process of its own.
-
-    python -m ane_book.evidence.report.speed REQUEST.json
-
-A load for the engine may take minutes, or the process with it (see `residency.child`).
-"""
+"""How fast one bundle loads and runs on one set of compute units, in a process of its own."""
 
 from collections.abc import Callable
-import json
 import os
 from pathlib import Path
 from statistics import median
-import sys
 import time
 
 from ane_book.bundle import Bundle
-from ane_book.evidence.report.schema import Speed
-from ane_book.evidence.residency.child import own_folder, run, tell
+from ane_book.evidence.mac import child
 from ane_book.runtime import Embedder, Session, Tagger
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend
 
-__all__ = ["EXECUTOR", "main", "measure_speed"]
+__all__ = ["EXECUTOR", "measure_speed", "tell_speed"]
 
 EXECUTOR = "executor"  # in place of compute units: `mlprogram`, on the CPU
-PROBE = [sys.executable, "-m", "ane_book.evidence.report.speed"]
 PREFILLS, DECODES = 3, 32  # prompts of which the median is taken, tokens after one
 
 
-def measure_speed(bundle: Bundle, units: str, folder: Path, timeout: float) -> Speed:
-    """Load and run a bundle in a child; folder: an empty one, the child's."""
-    request = folder / "request.json"
-    request.write_text(json.dumps({"bundle": str(bundle.path.resolve()), "units": units}))
-    outcome = run([*PROBE, str(request)], folder, timeout)
-    found = {key: value for event in outcome.find("speed") for key, value in event.items()}
-    figures = {name: found[name] for name in Speed.model_fields if name in found}
+def measure_speed(bundle: Bundle, units: str, folder: Path, timeout: float) -> dict:
+    """Load and run a bundle in a child; folder: an empty one, the child's.
+
+    Gives units, seconds of the first load (cold_s) and the second (warm_s), tokens a second
+    (prefill_tps, decode_tps), and in `failed` how the child ended that did not finish.
+    """
+    request = {"what": "speed", "bundle": str(bundle.path.resolve()), "units": units}
+    outcome = child.ask(request, folder, timeout)
+    figures = {"units": units}
+    for event in outcome.find("speed"):
+        figures |= {name: event[name] for name in event.keys() - {"step", "next"}}
     if not list(outcome.find("done")):
         last = outcome.said.strip().splitlines()[-1:] or ["it said nothing"]
         figures["failed"] = f"{outcome.ended}, status {outcome.code}: {last[0][:300]}"
-    return Speed(**figures | {"units": units})
+    return figures
 
 
-def main() -> None:
-    request = json.loads(Path(sys.argv[1]).read_text())
+def tell_speed(request: dict) -> None:
+    """What the child does."""
     bundle, units = Bundle.open(request["bundle"]), request["units"]
     kind, work = KINDS[bundle.manifest.task]
     times = {}
@@ -48,16 +43,16 @@ def main() -> None:
         started = time.perf_counter()
         loaded = kind(bundle, backend=_backend(units), force=True)
         times[which] = time.perf_counter() - started
-    tell("speed", "its speed", **times)
-    tell("speed", "the end", **work(loaded))
-    tell("done", "the end")
+    child.tell("speed", "its speed", **times)
+    child.tell("speed", "the end", **work(loaded))
+    child.tell("done", "the end")
 
 
 def _backend(units: str) -> Backend:
     """Core ML's with a cache of this child's own: the first load uses nothing of an earlier one."""
     if units == EXECUTOR:
         return MILBackend()
-    os.environ["ANE_BOOK_CACHE"] = str(own_folder())
+    os.environ["ANE_BOOK_CACHE"] = str(child.own_folder())
     return CoreMLBackend(units)
 
 
@@ -102,6 +97,3 @@ def _seconds(call: Callable) -> float:
     call()
     return time.perf_counter() - started
 
-
-if __name__ == "__main__":
-    main()

@@ -11,15 +11,16 @@ import sys
 
 from _command import ane_book as command
 from _command import refused
-from _graph import nine_ops
 from _long import long_but
+from _nine_ops import nine_ops
 from _patience import HANGING, until
 from ane_book import device
 from ane_book.book import diagrams
-from ane_book.evidence.residency import bundle_level, measure, measure_each, verdict
-from ane_book.evidence.residency.child import Outcome, run
-from ane_book.evidence.residency.plan import PlannedOp, by_device, share
-from ane_book.evidence.residency.verdict import judge, messages
+from ane_book.evidence.mac import verdict
+from ane_book.evidence.mac.child import Outcome, run
+from ane_book.evidence.mac.plan import CoreMLPlan, PlannedOp
+from ane_book.evidence.mac.residency import bundle_level, measure, measure_each
+from ane_book.evidence.mac.verdict import judge, messages
 import numpy as np
 import pytest
 
@@ -55,7 +56,8 @@ def test_a_package_on_the_engine_is_resident(resident):
     assert figures["ane_ops"] == 9 and figures["ane_cost"] == 1.0 and figures["soaked"] == 125
     medians = figures["CPU_AND_NE_median"], figures["CPU_ONLY_median"]
     assert medians == pytest.approx((0.01, 0.02))  # by the clock of `_mac.py`
-    assert {op.type for op in resident.ops} >= {"const", "ios18.conv"}, "constants are recorded"
+    types = {op.type for op in resident.plan.ops}
+    assert types >= {"const", "ios18.conv"}, "constants are recorded"
 
 
 def test_the_first_load_for_the_engine_comes_before_the_plan(resident):
@@ -264,20 +266,21 @@ class TestPlan:
         ops = [PlannedOp(f"w{i}", "const", None) for i in range(90)]
         ops += [PlannedOp("c", "ios18.conv", "ane", ("cpu", "ane"), 0.8)]
         ops += [PlannedOp("r", "ios18.relu", "cpu", ("cpu", "ane"), 0.2)]
-        assert share(ops) == pytest.approx(0.8)
-        assert by_device(ops)["ane"]["ops"] == 1
+        plan = CoreMLPlan(tuple(ops))
+        assert plan.ane_share == pytest.approx(0.8)
+        assert plan.by_device()["ane"]["ops"] == 1
 
     def test_costs_weigh_not_numbers_of_ops(self):
         ops = [PlannedOp(f"r{i}", "relu", "ane", (), 0.001) for i in range(100)]
         ops += [PlannedOp("c", "conv", "cpu", (), 0.9)]
-        assert share(ops) == pytest.approx(0.1)
+        assert CoreMLPlan(tuple(ops)).ane_share == pytest.approx(0.1)
 
     def test_without_costs_every_op_counts_alike(self):
         ops = [PlannedOp("a", "conv", "ane"), PlannedOp("b", "conv", "cpu")]
-        assert share(ops) == 0.5
+        assert CoreMLPlan(tuple(ops)).ane_share == 0.5
 
     def test_a_plan_that_says_nothing_is_no_share(self):
-        assert share([PlannedOp("a", "conv", None)]) is None
+        assert CoreMLPlan((PlannedOp("a", "conv", None),)).ane_share is None
 
 
 @pytest.mark.parametrize(

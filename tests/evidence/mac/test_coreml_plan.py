@@ -13,8 +13,10 @@ from unittest.mock import patch
 from _networks import half, save
 from _patience import HANGING
 from ane_book import device
-from ane_book.evidence.placement import actual, place
-from ane_book.evidence.residency.probe import Probe
+from ane_book.evidence.mac import plan as coreml_plan
+from ane_book.evidence.mac.plan import CoreMLPlan, PlannedOp
+from ane_book.evidence.mac.probe import Probe
+from ane_book.evidence.placement import place
 from coremltools.converters.mil import Builder as mb
 from coremltools.models import compute_device, compute_plan
 import pytest
@@ -92,24 +94,24 @@ def recorded(tmp_path, lines: str = BAND_PART) -> list[dict]:
     probe = Probe({"package": "x.mlpackage", "function": "main"}, tmp_path)
     load = SimpleNamespace(load_from_path=lambda path, compute_units: Recorded(lines))
     with patch.object(compute_plan, "MLComputePlan", load):
-        return [op.fields() for op in probe.plan("x.mlmodelc", actual.UNITS)]
+        return [op.fields() for op in probe.plan("x.mlmodelc", coreml_plan.UNITS)]
 
 
 def test_a_recorded_plan_beside_the_prediction(placement, tmp_path):
     """The one graph of the source whose choice is not the shortest path: four ops stay behind."""
-    plan = actual.CoreMLPlan.of(recorded(tmp_path))
+    plan = CoreMLPlan(tuple(PlannedOp(**op) for op in recorded(tmp_path)))
     assert plan.devices(placement) == ["ANE"] * 4 + ["CPU"] + ["ANE"] * 4
     assert placement.devices == ["ANE"] * 4 + ["CPU"] * 5
     assert plan.agreement(placement) == (5, 9)
     assert plan.line(placement) == "actual: 8 of 9 ops planned on the ANE; 5 of 9 as predicted"
     facts = plan.facts(placement)
     assert facts["measured"] and facts["costs"]["band_part_0"] == 0.033
-    assert "weight_0" not in plan.preferred, "a constant has no device"
+    assert "weight_0" not in facts["devices"], "a constant has no device"
 
 
 def test_off_a_mac_one_line_says_why(placement, monkeypatch):
     monkeypatch.setattr(device, "macos_version", lambda: None)
-    plan = actual.read_plan(placement.package, "main")
+    plan = coreml_plan.read_plan(placement.package, "main")
     assert plan.line(placement) == "actual: unmeasured (needs a Mac)"
     assert plan.facts(placement) == {"measured": False, "reason": "needs a Mac"}
 
@@ -120,7 +122,7 @@ def test_a_child_tells_the_plan(placement, tmp_path):
     events.write_text(json.dumps({"step": "plan", "ops": recorded(tmp_path)}) + "\n")
     tell = f"import os, shutil; shutil.copy({str(events)!r}, os.environ['ANE_BOOK_FOLDER'] + NAME)"
     tell = tell.replace("NAME", "'/events.jsonl'")
-    plan = actual.ask(placement.package, "main", [sys.executable, "-c", tell])
+    plan = coreml_plan.ask(placement.package, "main", [sys.executable, "-c", tell])
     assert plan.agreement(placement) == (5, 9)
 
 
@@ -134,7 +136,7 @@ def test_a_child_tells_the_plan(placement, tmp_path):
 )
 def test_a_child_that_crashes_hangs_or_says_nothing(placement, script, reason):
     child = [sys.executable, "-c", script]
-    plan = actual.ask(
+    plan = coreml_plan.ask(
         placement.package, "main", child, timeout=2.0 if "sleep" in script else HANGING
     )
     assert plan.reason == f"Core ML did not answer: {reason}"

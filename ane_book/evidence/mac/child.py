@@ -6,7 +6,7 @@ taken 11.7 GB for one convolution (M6 study, notes/coreml_dispatch.md). The chil
 finds, a line of JSON each, to a file: what was found before it died is known.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 import json
@@ -14,11 +14,14 @@ import os
 from pathlib import Path
 import signal
 import subprocess
+import sys
 import time
 
 from ane_book import device
 
-__all__ = ["Outcome", "own_folder", "resident_bytes", "run", "tell"]
+__all__ = ["PROBE", "Outcome", "ask", "own_folder", "resident_bytes", "run", "tell"]
+
+PROBE = [sys.executable, "-m", "ane_book.evidence.mac.probe"]
 
 PERIOD = 0.05  # seconds between two looks at a child
 MOST_TEXT = 200_000  # characters of what a child says that are kept, from its end
@@ -51,6 +54,19 @@ class Outcome:
     def reached(self) -> str:
         """What it was doing last, in words."""
         return self.events[-1].get("next", "the end") if self.events else "its start"
+
+
+def ask(
+    request: dict,
+    folder: Path,
+    timeout: float,
+    memory: int | None = None,
+    command: Sequence[str] | None = None,
+) -> Outcome:
+    """`run` the probe, or another command, with a request in a file as its last argument."""
+    file = folder / "request.json"
+    file.write_text(json.dumps(request))
+    return run([*(command or PROBE), str(file)], folder, timeout, memory)
 
 
 def run(command: list[str], folder: Path, timeout: float, memory: int | None = None) -> Outcome:

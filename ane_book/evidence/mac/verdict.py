@@ -26,8 +26,8 @@ from pathlib import Path
 import re
 import signal
 
-from ane_book.evidence.residency.child import Outcome
-from ane_book.evidence.residency.plan import PlannedOp, by_device, outside, share
+from ane_book.evidence.mac.child import Outcome
+from ane_book.evidence.mac.plan import CoreMLPlan
 import numpy as np
 
 __all__ = ["COSINE", "RESIDENT", "Residency", "judge"]
@@ -51,13 +51,13 @@ MESSAGES = {
 
 @dataclass(frozen=True)
 class Residency:
-    """What was found of one function. figures: as evidence.json keeps them; ops: the plan; outputs:
-    what it gave on the units that are judged, as far as it came."""
+    """What was found of one function. figures: as evidence.json keeps them; plan: Core ML's;
+    outputs: what it gave on the units that are judged, as far as it came."""
 
     verdict: str
     reason: str
     figures: dict = field(default_factory=dict)
-    ops: list[PlannedOp] = field(default_factory=list)
+    plan: CoreMLPlan = field(default_factory=CoreMLPlan)
     said: list[str] = field(default_factory=list)
     outputs: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
@@ -76,7 +76,7 @@ class Residency:
             "verdict": self.verdict,
             "reason": self.reason,
             "figures": self.figures,
-            "ops": [op.fields() for op in self.ops],
+            "ops": [op.fields() for op in self.plan.ops],
             "said": self.said,
         }
 
@@ -91,8 +91,8 @@ class _Account:
     expected: dict[str, np.ndarray]
 
     @cached_property
-    def ops(self) -> list[PlannedOp]:
-        return [PlannedOp(**op) for event in self.outcome.find("plan") for op in event["ops"]]
+    def plan(self) -> CoreMLPlan:
+        return CoreMLPlan.told(self.outcome)
 
     @cached_property
     def said(self) -> list[str]:
@@ -115,14 +115,14 @@ def judge(
     expected: what the executor gives. inputs: which ones they were, in a word.
     """
     account = _Account(outcome, folder, units, expected)
-    facts = {"inputs": inputs} | figures(outcome, account.ops, units)
+    facts = {"inputs": inputs} | figures(outcome, account.plan, units)
     verdict, reason = next(filter(None, (check(account) for check in CHECKS)), None) or (
         "resident",
-        f"{share(account.ops):.0%} of the estimated time is planned on the ANE, and numbers on "
+        f"{account.plan.ane_share:.0%} of the estimated time is planned on the ANE, and numbers on "
         f"{inputs} inputs, speed and a soak of {facts.get('soaked', 0)} predictions agree with "
         "that",
     )
-    found = Residency(verdict, reason, facts, account.ops, account.said, account.outputs(units))
+    found = Residency(verdict, reason, facts, account.plan, account.said, account.outputs(units))
     if not found.slower:
         return found
     slower = f"; the CPU alone is {1 / facts['speed_to_cpu']:.3g} times as fast"
@@ -135,14 +135,14 @@ def messages(text: str) -> list[str]:
     return [line for line in lines if any(re.search(known, line) for known in MESSAGES)][:20]
 
 
-def figures(outcome: Outcome, ops: list[PlannedOp], units: str) -> dict:
+def figures(outcome: Outcome, plan: CoreMLPlan, units: str) -> dict:
     """Numbers for a record: shares by device, seconds by units, memory.
 
     UNITS_cold is the first load of a copy that was compiled for this child, UNITS_warm the second;
     speed_to_cpu is how many times as fast as the CPU alone the judged units are.
     """
     found: dict = {"seconds": round(outcome.seconds, 2), "peak_bytes": outcome.peak}
-    for device, entry in by_device(ops).items():
+    for device, entry in plan.by_device().items():
         found |= {f"{device}_ops": entry["ops"], f"{device}_cost": round(entry["cost"], 4)}
     for step, names in (("loaded", ("cold", "warm")), ("predicted", ("first", "median"))):
         for event in outcome.find(step):
@@ -205,12 +205,12 @@ def _numbers(account: _Account) -> tuple[str, str] | None:
 
 
 def _elsewhere(account: _Account) -> tuple[str, str] | None:
-    planned = share(account.ops)
+    planned = account.plan.ane_share
     if planned is None:
         return "elsewhere", "Core ML's plan says of no op where it runs"
     if planned >= RESIDENT:
         return None
-    dear = "; ".join(outside(account.ops))
+    dear = "; ".join(account.plan.outside())
     return "elsewhere", f"{planned:.0%} of the estimated time is planned on the ANE: {dear}"
 
 
