@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ane_book.bundle import Bundle
+    from ane_book.conversion import convert
     from ane_book.conversion.plan import Plan
+    from ane_book.evidence.laws import check
+    from ane_book.evidence.placement import place
+    from ane_book.reference import reference_models
     from ane_book.runtime import Embedder, Session, Tagger
     from mlprogram import MLProgram
 
@@ -29,8 +33,10 @@ __all__ = [
     "MLProgram",
     "Session",
     "Tagger",
+    "check",
     "convert",
     "load",
+    "place",
     "plan",
     "reference_models",
 ]
@@ -43,7 +49,9 @@ _HOMES = {
     "MLProgram": "mlprogram",
     "Session": "ane_book.runtime",
     "Tagger": "ane_book.runtime",
+    "check": "ane_book.evidence.laws",
     "convert": "ane_book.conversion",
+    "place": "ane_book.evidence.placement",
     "reference_models": "ane_book.reference",
 }
 
