@@ -98,8 +98,9 @@ def load(
 def plan(model: "str | Path", **recipe) -> "Plan":
     """What a conversion would write, before a weight is read: programs, bytes, calls a token.
 
-    model: as in `convert`. recipe: fields of `ane_book.options.Recipe`. What a token then takes on
-    a chip: `ane_book.evidence.cost.predict`.
+    `ane_book.evidence.cost.predict` says what a token then takes on a chip.
+
+    model: as in `convert`. recipe: fields of `ane_book.options.Recipe`.
     """
     from ane_book.conversion.plan import find_config
     from ane_book.conversion.plan import plan as cut
