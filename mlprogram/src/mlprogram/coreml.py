@@ -83,7 +83,8 @@ class Proxy:
 
         if asset is not None:
             raise InvalidInput("a model asset in memory is Core ML's own; save a package instead")
-        self.path, self.compiled = path, None
+        self.path = path
+        self.compiled: tempfile.TemporaryDirectory | None = None
         self.predicting: int | None = None  # ns, of the last prediction
         start = perf_counter_ns()
         self.program = open_model(path, function or None, self.precision)
@@ -93,7 +94,7 @@ class Proxy:
     def predict(self, data: dict, state: _State | None = None) -> dict:
         arrays = {name: self._as_declared(name, value) for name, value in data.items()}
         start = perf_counter_ns()
-        outputs = self.program.predict(arrays, state and state.state)
+        outputs = self.program.predict(arrays, state.state if state else None)
         self.predicting = perf_counter_ns() - start
         return outputs
 
@@ -170,7 +171,7 @@ class enable:
         importlib.import_module("coremltools.models")
         proxy = type("Proxy", (Proxy,), {"precision": precision})
         native = ModuleType(NATIVE)
-        native._MLModelProxy, native._MLModelAssetProxy = proxy, type("NoAsset", (), {})
+        vars(native).update(_MLModelProxy=proxy, _MLModelAssetProxy=type("NoAsset", (), {}))
         self._new = {
             "_MLModelProxy": proxy,
             "_is_macos": lambda: True,

@@ -6,6 +6,7 @@ from errno import EEXIST
 from math import isfinite
 from pathlib import Path
 import time
+from typing import Any
 from zipfile import ZipFile
 
 from mlprogram.analysis.memory import Memory, peak_resident, predict
@@ -49,7 +50,8 @@ def execute(
     state = program.make_state() if program.states else None
     outputs, seconds["first"] = _timed(program, arrays, state)
     _, seconds["next"] = _timed(program, arrays, state)
-    grown = None if before is None else peak_resident() - before
+    after = peak_resident()
+    grown = None if before is None or after is None else after - before
     if out:
         _save(out, outputs)
     facts = {
@@ -60,7 +62,9 @@ def execute(
         "outputs": {name: _facts(value) for name, value in outputs.items()},
         "seconds": seconds,
     }
-    return facts | _examined(program, arrays, memory, grown) if memory else facts
+    if memory and isinstance(program, MLProgram):
+        facts |= _examined(program, arrays, memory, grown)
+    return facts
 
 
 def _examined(program: MLProgram, arrays: Mapping, memory: Memory, grown: int | None) -> dict:
@@ -114,7 +118,7 @@ def _findings(findings: list[dict]) -> Iterator[str]:
 
 def arrays_of(
     program: MLProgram | Pipeline, inputs: Path | None, seed: int
-) -> Mapping[str, np.ndarray]:
+) -> Mapping[str, Any]:
     """What a program runs on: the arrays of a .npz file by its own names, or random ones."""
     return by_name(load_inputs(inputs), program.inputs) if inputs else program.random_inputs(seed)
 
@@ -154,15 +158,15 @@ def _array(value: object) -> np.ndarray:
     return np.array(list(value.values()) if isinstance(value, dict) else value)
 
 
-def _facts(value: object) -> dict:
+def _facts(value: object) -> dict[str, Any]:
     """Type and shape of a value, and its range or what a classifier says."""
     if isinstance(value, dict):
-        likeliest = sorted(value, key=value.get, reverse=True)[:3]
+        likeliest = sorted(value, key=lambda label: value[label], reverse=True)[:3]
         return {"classes": len(value), "likeliest": {str(key): value[key] for key in likeliest}}
     if isinstance(value, str | int):
         return {"label": value}
     array = _array(value)
-    facts = {"dtype": str(array.dtype), "shape": list(array.shape)}
+    facts: dict[str, Any] = {"dtype": str(array.dtype), "shape": list(array.shape)}
     if array.size:
         wide = array.astype(np.float64)
         facts |= {name: _finite(getattr(wide, name)()) for name in ("min", "max", "mean")}
@@ -174,7 +178,7 @@ def _finite(value: float) -> float | str:
     return float(value) if isfinite(value) else str(float(value))
 
 
-def _cells(facts: dict) -> tuple[str, str, str, str]:
+def _cells(facts: dict) -> tuple[str, ...]:
     if "label" in facts:
         return (repr(facts["label"]), "", "", "")
     if "classes" in facts:

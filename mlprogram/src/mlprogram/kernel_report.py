@@ -20,8 +20,8 @@ def planned(path: Path, function: str | None = None, precision: str = "fp16") ->
     it ("" for the plain op), and why other entries do not.
     """
     program = open_model(path, function, precision)
-    single = isinstance(program, MLProgram)
-    programs = [program] if single else [p for p in program.parts if isinstance(p, MLProgram)]
+    parts = [program] if isinstance(program, MLProgram) else program.parts
+    programs = [part for part in parts if isinstance(part, MLProgram)]
     return {
         "precision": precision,
         "compiled": native.status()[1],
@@ -53,7 +53,7 @@ def plan_report(facts: dict) -> str:
     parts = [f"plan, computed {COMPUTED[facts['precision']]}; kernels: {facts['compiled']}"]
     for name, steps in facts["functions"].items():
         ops = sum(len(step["ops"]) for step in steps)
-        rows = [
+        rows: list[tuple[str, ...]] = [
             (f"{count:,}", kernel or "plain", ops)
             for (kernel, ops), count in _alike(steps, KERNELS_IN_ORDER)
         ]

@@ -81,9 +81,10 @@ def find_cache(variable: str, name: str) -> Path:
 
     Raises InvalidInput where neither that nor the user's home is known.
     """
-    chosen, base = os.environ.get(variable), os.environ.get("XDG_CACHE_HOME")
-    if chosen or base:
-        return Path(chosen) if chosen else Path(base) / name
+    if chosen := os.environ.get(variable):
+        return Path(chosen)
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / name
     try:
         return Path.home() / ".cache" / name
     except RuntimeError:

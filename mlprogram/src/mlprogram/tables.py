@@ -1,5 +1,6 @@
 """Rows of text as aligned columns, for terminals."""
 
+from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 from mlprogram.errors import printable
@@ -7,7 +8,7 @@ from mlprogram.errors import printable
 __all__ = ["headed", "table"]
 
 
-def table(rows: list[tuple[str, ...]], indent: int = 0) -> str:
+def table(rows: Iterable[Sequence[str]], indent: int = 0) -> str:
     """Rows as aligned columns; a column of numbers is set to the right. A cell is one line."""
     cells = [[printable(cell).replace("\n", r"\n") for cell in row] for row in rows]
     columns = [list(column) for column in zip(*cells, strict=True)]
@@ -19,10 +20,10 @@ def table(rows: list[tuple[str, ...]], indent: int = 0) -> str:
     return "\n".join(" " * indent + line for line in lines)
 
 
-def headed(rows: list[tuple[str, str]], width: int) -> str:
+def headed(rows: Sequence[tuple[str, str]], width: int) -> str:
     """Headings and what they say, which goes on below itself where a line is full."""
     left = max(len(heading) for heading, _ in rows) + 2
-    cells = []
+    cells: list[tuple[str, str]] = []
     for heading, text in rows:
         first, *others = wrap(
             text, max(width - left, 20), break_on_hyphens=False, break_long_words=False

@@ -14,7 +14,7 @@ from math import isfinite
 import os
 import signal
 import sys
-from typing import NoReturn
+from typing import NoReturn, TextIO
 import warnings
 
 __all__ = ["run", "show"]
@@ -124,13 +124,15 @@ def _open_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
             setattr(sys, name, open(number, "rw"[number > 0], closefd=False))  # noqa: SIM115
     # What is no text is told as an argument's is; a console without an emoji still answers.
-    sys.stdin.reconfigure(errors="surrogateescape")
-    sys.stdout.reconfigure(errors="replace")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     if os.name == "posix":  # on Windows a console is no file
         sys.stdout = _text(_Output(1, "w", closefd=False), sys.stdout)
         sys.stderr = _text(_Heedless(2, "w", closefd=False), sys.stderr)
 
 
-def _text(file: io.FileIO, former: io.TextIOWrapper) -> io.TextIOWrapper:
-    lines = former.line_buffering or former.write_through
+def _text(file: io.FileIO, former: TextIO) -> io.TextIOWrapper:
+    lines = bool(former.line_buffering or getattr(former, "write_through", False))
     return io.TextIOWrapper(io.BufferedWriter(file), former.encoding, "replace", None, lines)

@@ -83,7 +83,7 @@ def test_their_number_changes_no_bit(set_threads):
     q, mask = torch.randn(4, 80, 32).half(), torch.zeros(80, 96).half()
     cache = [torch.randn(4, n, 32).half() for n in (64, 32, 64, 32)]
     attend = native_ops.attention(q.shape, (64, 32), 80, torch.float16)
-    norm = native_ops.rms_norm(many.shape, torch.float16, 1, torch.randn(640), 1e-5)
+    norm = native_ops.rms_norm((640, *many.shape[2:]), torch.float16, torch.randn(640), 1e-5)
     gate = native_ops.gated(torch.float16)
     calls = {
         "matvec": lambda: weight.channels_first(one),

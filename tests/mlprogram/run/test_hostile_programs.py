@@ -43,6 +43,18 @@ class TestGraph:
     def test_outputs(self, make):
         refused(make([ADD], ["ghost"]), "output 'ghost' is made by no op")
 
+    def test_a_compressed_constant_of_open_size(self, make):
+        """Its size was taken for a number, where a norm is as long as its constants."""
+        sparse = op(
+            "constexpr_lut_to_sparse",
+            {"mask": typed("uint8", 3), "gamma": typed("fp32", None)},
+            indices_mask=const([1, 1, 1], "uint8"),
+            indices_nonzero_data=const([0, 1, 0], "uint8"),
+            lut=const(np.ones((1, 2, 1), np.float32)),
+        )
+        norm = op("layer_norm", {"y": X}, x="x", axes=const([-1]), gamma="gamma")
+        refused(make([sparse, norm]), "a constant of flexible size, 'gamma'")
+
     def test_no_output(self, make):
         refused(make([ADD], []), "a block without outputs")
 

@@ -9,6 +9,7 @@ file is decoded once a package, for all its functions.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 from mlprogram.ops import OPS
 from mlprogram.package.function import Function, Operation
@@ -71,16 +72,27 @@ class Constants:
         """The constant that an op's input is, or None when it is computed at run time."""
         return self.named.get(item) if isinstance(item, str) else item
 
+    def known(self, item: str | Constant) -> Known:
+        """The constant that an op's input is; raises LookupError where it is none."""
+        constant = self.find(item)
+        if constant is None:
+            raise LookupError(f"{item!r} is computed at run time")
+        return constant
+
     def dtype(self, type_: TensorType) -> torch.dtype:
         return torch_dtype(type_.dtype, self.lift)
 
-    def tensor(self, value: Known) -> torch.Tensor | str:
-        """A constant as a dense tensor in the precision of the run; a string as it is."""
+    def operand(self, value: Known) -> torch.Tensor | str:
+        """A constant as an op takes it: a dense tensor, or a string as it is."""
+        if isinstance(value, Constant) and value.type.dtype == "string":
+            return value.value
+        return self.tensor(value)
+
+    def tensor(self, value: Known) -> torch.Tensor:
+        """A constant of numbers as a dense tensor in the precision of the run."""
         if isinstance(value, Expansion):
             with self.preparing(value.operation):
                 return self._expanded(value)
-        if value.type.dtype == "string":
-            return value.value
         if not value.blob:
             return self.stored(value).to(self.dtype(value.type))
         key = (value.blob, value.type, self.lift)
@@ -99,7 +111,7 @@ class Constants:
         tensor = torch.from_numpy(array)
         return tensor.view(torch.bfloat16) if value.type.dtype == "bf16" else tensor
 
-    def plain(self, key: str, value: Known) -> object:
+    def plain(self, key: str, value: Known) -> Any:
         """A constant as the Python value of the argument `key`: a scalar, a string or a list."""
         if isinstance(value, Expansion):
             return self.tensor(value).tolist()
@@ -131,13 +143,16 @@ class Constants:
         key = self.identity(Expansion(operation, 0))
         if key not in self.shared:
             op = OPS[operation.type]
-            given = {key: self.find(item) for key, (item,) in operation.inputs.items()}
-            found = op.function(
-                **{
-                    key: value.value if key in op.static else self._declared(value)
-                    for key, value in given.items()
-                }
-            )
+            given: dict[str, Any] = {}
+            for name, (item,) in operation.inputs.items():
+                value = self.known(item)
+                if name not in op.static:
+                    given[name] = self._declared(value)
+                elif isinstance(value, Constant):
+                    given[name] = value.value
+                else:
+                    raise ValueError(f"its {name} is itself compressed")
+            found = op.function(**given)
             found = found if isinstance(found, tuple) else (found,)
             half = torch.float16 if self.lift else None
             self.shared[key] = tuple(t.float() if t.dtype == half else t for t in found)

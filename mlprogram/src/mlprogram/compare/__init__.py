@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 import inspect
 from math import inf, log10, nan, sqrt
+from typing import Any
 
 from mlprogram.analysis.aliases import uses
 from mlprogram.errors import InvalidInput
@@ -94,7 +95,9 @@ class Difference:
         parts = ["\n".join([f"{head}; tolerance {percent(self.tolerance)}", *self.notes])]
         if self.first:
             parts.append(_story(self.first))
-        rows = [("output", "error", "max abs", "max rel", "cosine", "SNR", "PSNR")]
+        rows: list[tuple[str, ...]] = [
+            ("output", "error", "max abs", "max rel", "cosine", "SNR", "PSNR")
+        ]
         rows += [(gap.name, *gap.cells()) for gap in self.outputs]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -169,7 +172,7 @@ class _Side:
     """
 
     stream: Iterator[tuple[str, np.ndarray]]
-    names: dict[str, tuple | None]
+    names: Mapping[str, tuple | None]
     outputs: list[str]
     operations: dict[str, Operation] = field(default_factory=dict)
 
@@ -266,27 +269,29 @@ def _same_names(ours: _Side, theirs: _Side) -> Iterator[tuple[str, str]]:
     for name, made in ours.names.items():
         other = name
         if name not in theirs.names:
-            other = similar.get(name.removesuffix(HALF_SUFFIX))
-            if other is None or other in ours.names:
+            other = similar.get(name.removesuffix(HALF_SUFFIX), name)
+            if other in ours.names:  # as `name` itself is
                 continue
         if made is None or theirs.names[other] in (None, made):
             yield name, other
 
 
 def _pairs(
-    ours: Iterator, theirs: Iterator, matched: dict[str, str]
+    ours: Iterator[tuple[str, np.ndarray]],
+    theirs: Iterator[tuple[str, np.ndarray]],
+    matched: dict[str, str]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """(A's name, A's array, B's array) in A's order; held is only what B made before A."""
-    wanted, held = set(matched.values()), {}
+    wanted, held = set(matched.values()), dict[str, np.ndarray]()
     for name, value in ours:
         if name not in matched:
             continue
         while matched[name] not in held:
-            other, array = next(theirs, (None, None))
-            if other is None:
+            made = next(theirs, None)
+            if made is None:
                 break
-            if other in wanted:
-                held[other] = array
+            if made[0] in wanted:
+                held[made[0]] = made[1]
         else:
             yield name, value, held.pop(matched[name])
 
@@ -316,7 +321,7 @@ def _squeezed(array: np.ndarray) -> list[int]:
     return [size for size in array.shape if size != 1]
 
 
-def _statistics(a: np.ndarray, b: np.ndarray) -> dict[str, object]:
+def _statistics(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
     """Everything of `Gap` that is a number; a, b: float64 of one shape, not empty."""
     with np.errstate(invalid="ignore"):
         apart = np.asarray(np.abs(a - b))  # of rank 0, numpy gives a number

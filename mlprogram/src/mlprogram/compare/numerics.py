@@ -98,8 +98,9 @@ def _side_by_side(
 def _copy(state: State | None, program: MLProgram) -> State:
     """A state of one's own, in the program's precision."""
     own = program.make_state()
-    for name in program.states if state else ():
-        own.write_state(name, state.read_state(name))
+    if state is not None:
+        for name in program.states:
+            own.write_state(name, state.read_state(name))
     return own
 
 

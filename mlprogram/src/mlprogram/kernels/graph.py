@@ -1,9 +1,11 @@
 """A function as a graph, and what a pattern of ops found in it."""
 
 from dataclasses import dataclass, field
+from math import prod
+from typing import Any
 
 from mlprogram.analysis.aliases import origins, uses
-from mlprogram.analysis.constants import Constants
+from mlprogram.analysis.constants import Constants, Known
 from mlprogram.ops.tensor_transformation import slice_of
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.values import Constant, TensorType
@@ -15,7 +17,11 @@ FLOATS = ("fp16", "fp32")
 
 
 class Unfit(Exception):
-    """Why a kernel cannot take the place of the ops that were found."""
+    """Why a kernel cannot take the place of the ops that were found, `matched` up to there."""
+
+    def __init__(self, reason: str, matched: tuple[Operation, ...] = ()):
+        super().__init__(reason)
+        self.matched = matched
 
 
 class Graph:
@@ -37,7 +43,7 @@ class Graph:
             for name in uses(operation):
                 self.users.setdefault(name, []).append(id(operation))
 
-    def value(self, operation: Operation, key: str, default: object = None) -> object:
+    def value(self, operation: Operation, key: str, default: object = None) -> Any:
         """A parameter as Python; None where it is computed at run time."""
         if key not in operation.inputs:
             return default
@@ -49,7 +55,7 @@ class Graph:
         type_ = self.types.get(name) if isinstance(name, str) else None
         if type_ is None or type_.dtype not in FLOATS or None in type_.shape or 0 in type_.shape:
             return None
-        return type_.shape
+        return type_.sizes
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,12 @@ class Match:
     operations: tuple[Operation, ...] = ()
     result: str = ""
 
-    def __getitem__(self, name: str) -> str | Constant:
-        return self.values[name]
+    def __getitem__(self, name: str) -> str:
+        """The program's name of a value that is computed at run time."""
+        value = self.values[name]
+        if not isinstance(value, str):
+            raise Unfit(f"{name} is a constant")
+        return value
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
@@ -77,7 +87,7 @@ class Match:
     def last(self) -> Operation:
         return self.operations[-1]
 
-    def get(self, operation: str, key: str, default: object = None) -> object:
+    def get(self, operation: str, key: str, default: object = None) -> Any:
         """A parameter of an op by its name in the pattern; `default` where it has neither."""
         if operation not in self.named:
             return default
@@ -97,16 +107,20 @@ class Match:
             raise Unfit(f"the shape that {operation} makes is open, or not of floats")
         return shape
 
-    def constant(self, name: str) -> torch.Tensor | str:
+    def known(self, name: str) -> Known:
+        """A constant by its name in the pattern."""
+        return self.graph.constants.known(self.values[name])
+
+    def constant(self, name: str) -> torch.Tensor:
         """A constant that the pattern names, as a tensor."""
-        return self.graph.constants.tensor(self.graph.constants.find(self.values[name]))
+        return self.graph.constants.tensor(self.known(name))
 
     def number(self, name: str) -> float:
         """The one number that a constant holds."""
-        tensor = self.constant(name)
-        if isinstance(tensor, str) or tensor.numel() != 1:
+        known = self.known(name)
+        if known.type.dtype == "string" or prod(known.type.sizes) != 1:
             raise Unfit(f"{name} is more than one number")
-        return float(tensor)
+        return float(self.graph.constants.tensor(known))
 
 
 def split_sizes(match: Match, name: str) -> list[int] | None:

@@ -111,9 +111,7 @@ def find(graph: Graph, pattern: OpPattern, last: Operation) -> Iterator[Match]:
             search.note(match, reason)
         else:
             yield match
-    error = Unfit(search.reason)
-    error.matched = search.furthest
-    raise error
+    raise Unfit(search.reason, search.furthest)
 
 
 def _outside(match: Match) -> str | None:
@@ -150,7 +148,8 @@ class _Search:
     """One search, which remembers how far it came."""
 
     def __init__(self, graph: Graph):
-        self.graph, self.furthest, self.reason = graph, (), ""
+        self.graph, self.reason = graph, ""
+        self.furthest: tuple[Operation, ...] = ()
 
     def note(self, match: Match, reason: str) -> None:
         if len(match.operations) >= len(self.furthest):
@@ -227,7 +226,7 @@ class _Search:
                 more = replace(match, notes=notes, operations=(*match.operations, *between))
                 yield from self.value(pattern.name, base, more)
             yield from self.value(pattern.name, item, match)
-        else:
+        elif isinstance(pattern, Const | str):
             yield from self.value(pattern, item, match)
 
     def made(self, pattern: OpPattern, item: str | Constant, match: Match) -> Iterator[Match]:
@@ -242,7 +241,7 @@ class _Search:
             for found in self.op(pattern, maker, match):
                 yield replace(found, values=found.values | named)
 
-    def value(self, pattern: "Const | str", item: str | Constant, match: Match) -> Iterator[Match]:
+    def value(self, pattern: Const | str, item: str | Constant, match: Match) -> Iterator[Match]:
         """A value by its name, computed at run time unless the pattern wants a constant."""
         name = pattern.name if isinstance(pattern, Const) else pattern
         constant = self.graph.constants.find(item)

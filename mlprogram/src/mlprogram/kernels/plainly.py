@@ -1,6 +1,6 @@
 """A group of ops one by one, as they stand: what a kernel leaves where sizes turn out otherwise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mlprogram.kernels.graph import Match
 from mlprogram.ops import OPS
@@ -10,7 +10,7 @@ from torch import Tensor
 __all__ = ["plainly"]
 
 
-def plainly(match: Match, operands: list[str]) -> Callable[..., Tensor]:
+def plainly(match: Match, operands: Sequence[str]) -> Callable[..., Tensor]:
     """The ops of a match as a function of the operands of its kernel."""
     calls = [_call(match, operation) for operation in match.operations]
 
@@ -28,10 +28,10 @@ def _call(match: Match, operation: Operation) -> Callable[[dict], dict]:
     op, constants = OPS[operation.type], match.graph.constants
     known: dict[str, object] = {}
     for key, items in operation.inputs.items():
-        found = [constants.find(item) for item in items]
-        if None not in found:
+        found = [value for item in items if (value := constants.find(item)) is not None]
+        if len(found) == len(items):
             values = [
-                constants.plain(key, value) if key in op.static else constants.tensor(value)
+                constants.plain(key, value) if key in op.static else constants.operand(value)
                 for value in found
             ]
             known[key] = values if len(values) > 1 or key == "values" else values[0]
@@ -44,7 +44,7 @@ def _call(match: Match, operation: Operation) -> Callable[[dict], dict]:
         for key, items in operation.inputs.items():
             if key not in known:
                 read = [
-                    values[item] if item in values else constants.tensor(constants.find(item))
+                    values[item] if item in values else constants.tensor(constants.known(item))
                     for item in items
                 ]
                 read = [x.tolist() for x in read] if key in op.static else read

@@ -9,6 +9,7 @@ Letters: R rows and C columns of a weight; G palettes.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from mlprogram.analysis.constants import Constants, Expansion, Known
 from mlprogram.kernels import native
@@ -27,17 +28,19 @@ FACTORS = {"conv": "weight", "linear": "weight", "matmul": "y"}
 
 def product(constants: Constants, operation: Operation) -> Callable[[Tensor], Tensor]:
     """The op as a function of x alone; Unfit if it is no product with a constant weight."""
-    given = [key for key in (FACTORS[operation.type], "bias") if key in operation.inputs]
-    factor, *bias = [constants.find(operation.inputs[key][0]) for key in given]
-    if None in (factor, *bias):
+    bias, has_bias = None, "bias" in operation.inputs
+    factor = constants.find(operation.inputs[FACTORS[operation.type]][0])
+    if has_bias:
+        bias = constants.find(operation.inputs["bias"][0])
+    if factor is None or (has_bias and bias is None):
         raise Unfit("its weight or bias is computed at run time")
     if not _is_product(constants, operation, factor):
         raise Unfit("it is no plain product of floats with a matrix")
     dtype = constants.dtype(operation.outputs[0][1])
     if native.available():
-        weight = _weight(constants, factor, bias[0] if bias else None, dtype)
+        weight = _weight(constants, factor, bias, dtype)
         return weight.channels_first if operation.type == "conv" else weight.channels_last
-    if operation.type == "conv" and not bias and dtype == torch.float16:
+    if operation.type == "conv" and not has_bias and dtype == torch.float16:
         matrix = constants.tensor(factor).flatten(1)
         return lambda x: half_pointwise(x, matrix)
     raise Unfit(f"torch does it as it is: {native.status()[1]}")
@@ -53,7 +56,7 @@ def half_pointwise(x: Tensor, weight: Tensor) -> Tensor:
 def _is_product(constants: Constants, operation: Operation, factor: Known) -> bool:
     """Whether an op is a product of x, in half or single precision, with a weight (R, C, 1, ..)."""
 
-    def value(key: str, default: object) -> object:
+    def value(key: str, default: object) -> Any:
         """A parameter's value; None where it is computed at run time."""
         if key not in operation.inputs:
             return default
@@ -104,7 +107,7 @@ def _check(data: Tensor, table: Tensor | None, bias: Tensor | None) -> None:
         fits = fits and table is not None and table.shape == data.shape[:1]
     elif data.dtype == torch.uint8:
         fits = fits and table is not None and table.shape[1:] == (16,)
-        fits = fits and len(data) % len(table) == 0
+        fits = fits and table is not None and len(data) % len(table) == 0
     if not fits:
         raise ValueError(f"its table or bias does not fit a weight {data.dtype} {[*data.shape]}")
 
@@ -120,10 +123,13 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | 
     """(data, table) of a weight that can stay compressed: int8 or int4 by row, palettes of 16."""
     if not isinstance(factor, Expansion):
         return None
-    operation, (rows, columns) = factor.operation, factor.type.shape[:2]
-    inputs = {key: constants.find(item) for key, (item,) in operation.inputs.items()}
-    if any(value is None or isinstance(value, Expansion) for value in inputs.values()):
-        return None
+    operation, (rows, columns) = factor.operation, factor.type.sizes[:2]
+    inputs: dict[str, Constant] = {}
+    for key, (item,) in operation.inputs.items():
+        value = constants.find(item)
+        if not isinstance(value, Constant):
+            return None
+        inputs[key] = value
     if operation.type == "constexpr_blockwise_shift_scale":
         data, scale = inputs["data"], inputs["scale"]
         by_row = scale.type.shape[:1] == (rows,) and set(scale.type.shape[1:]) == {1}
@@ -137,7 +143,7 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | 
         return _nibbles(data, rows, columns, _multiples(scales))
     if operation.type == "constexpr_lut_to_dense" and "shape" not in inputs:
         indices, lut = inputs["indices"], inputs["lut"]
-        groups, *others, entries, vector = lut.type.shape
+        groups, *others, entries, vector = lut.type.sizes
         by_rows = set(others) <= {1} and (entries, vector) == (16, 1) and rows % groups == 0
         if indices.type.dtype == "uint4" and by_rows:
             return _nibbles(indices, rows, columns, constants.stored(lut).reshape(groups, 16))

@@ -5,9 +5,10 @@ norm and the products of attention, where they are small, run compiled and in on
 takes less time than waking torch's; a transposed tensor is moved in memory at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
 from mlprogram.kernels.graph import Match, Unfit
 from mlprogram.kernels.native import ops as native_ops
@@ -41,8 +42,8 @@ def prepare_small(match: Match) -> tuple[list, Callable]:
     operation, graph = match.last, match.graph
     keys = [key for key in ("x", "y") if key in operation.inputs]
     operands = [operation.inputs[key][0] for key in keys]
-    shapes = [graph.shape(item) for item in operands]
-    if None in shapes:
+    shapes = [shape for item in operands if (shape := graph.shape(item)) is not None]
+    if len(shapes) < len(operands):
         raise Unfit("a shape is open, or it is no float that is computed at run time")
     made = operation.outputs[0][1].dtype
     if made not in ("fp16", "fp32") or any(graph.types[x].dtype != made for x in operands):
@@ -53,9 +54,10 @@ def prepare_small(match: Match) -> tuple[list, Callable]:
     return operands, native_ops.fixed(plain, run, dtype, *shapes)
 
 
-def _parameters(match: Match, operands: list[str]) -> dict:
+def _parameters(match: Match, operands: Sequence[str]) -> dict:
     """What the op takes beside its operands."""
-    constants, op, found = match.graph.constants, OPS[match.last.type], {}
+    constants, op = match.graph.constants, OPS[match.last.type]
+    found: dict[str, Any] = {}
     for key, items in match.last.inputs.items():
         if key in operands:
             continue
@@ -98,4 +100,8 @@ def _matmul(parameters: dict, dtype: torch.dtype, x: Shape, y: Shape) -> Callabl
     return native_ops.batch_matmul(x, y, transpose_y, dtype)
 
 
-SMALL_OPS = {"softmax": _softmax, "layer_norm": _layer_norm, "matmul": _matmul}
+SMALL_OPS: dict[str, Callable[..., Callable]] = {
+    "softmax": _softmax,
+    "layer_norm": _layer_norm,
+    "matmul": _matmul,
+}

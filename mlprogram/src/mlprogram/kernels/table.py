@@ -109,7 +109,9 @@ def check_names(names: Collection[str]) -> frozenset[str]:
 
 def select(function: Function, constants: Constants, without: Collection[str]) -> Selection:
     """The kernels of a function's ops: from the last op to the first, by the table's order."""
-    graph, chosen, taken = Graph(function, constants), {}, set()
+    graph = Graph(function, constants)
+    chosen: dict[int, Chosen] = {}
+    taken: set[int] = set()
     attempts: list[_Attempt] = []
     nested = [o for o in function.operations() if id(o) not in graph.position]
     for operation in [*nested, *reversed(function.block.operations)]:
@@ -169,8 +171,8 @@ def _fit(
             except Unfit as error:
                 attempt = attempt or _Attempt(kernel, match.operations, True, str(error))
     except Unfit as error:
-        attempt = attempt or _Attempt(kernel, error.matched, False, str(error))
-    return attempt
+        return attempt or _Attempt(kernel, error.matched, False, str(error))
+    raise AssertionError("`find` ends with Unfit")
 
 
 def _refused(attempts: list[_Attempt], chosen: dict[int, Chosen]) -> dict[int, dict[str, str]]:
@@ -184,6 +186,6 @@ def _refused(attempts: list[_Attempt], chosen: dict[int, Chosen]) -> dict[int, d
             if fits and (key not in best or attempt.rank > best[key].rank):
                 best[key] = attempt
     refused: dict[int, dict[str, str]] = {}
-    for (operation, name), attempt in best.items():
-        refused.setdefault(operation, {})[name] = attempt.reason
+    for (identity, name), attempt in best.items():
+        refused.setdefault(identity, {})[name] = attempt.reason
     return refused

@@ -8,6 +8,7 @@ Reference: coremltools `defs/iOS16/constexpr_ops.py`, `defs/iOS18/compression.py
 Letters: G number of groups along an axis, b their size, P palette size, V vector size.
 """
 
+from collections.abc import Sequence
 from math import prod
 
 from mlprogram.package.weight_file import unpack_bits
@@ -20,7 +21,7 @@ from . import op
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 
 
-def _grouped(x: Tensor, groups: torch.Size) -> Tensor:
+def _grouped(x: Tensor, groups: Sequence[int]) -> Tensor:
     """x (d0, d1, ...) seen as (G0, b0, G1, b1, ...)."""
     pairs = [(count, size // count) for size, count in zip(x.shape, groups, strict=True)]
     return x.reshape([size for pair in pairs for size in pair])
@@ -35,6 +36,8 @@ def along(values: Tensor, axis: int | None, rank: int) -> Tensor:
     """A scalar or a vector along `axis`, shaped to broadcast against a tensor of `rank` axes."""
     if values.dim() != 1 or rank == 1:
         return values
+    if axis is None:
+        raise ValueError("a vector of scales or offsets needs an axis")
     return values.reshape([-1 if i == axis % rank else 1 for i in range(rank)])
 
 
@@ -96,6 +99,8 @@ def constexpr_lut_to_dense(
     rows = (_grouped(indices.to(torch.int32), groups) + first).reshape(-1)
     if vector == 1:
         return lut.reshape(-1).index_select(0, rows).reshape(indices.shape)
+    if vector_axis is None:
+        raise ValueError("palettes of vectors need a vector_axis")
     dense = lut.reshape(-1, vector).index_select(0, rows).reshape(*indices.shape, vector)
     axis = vector_axis % indices.dim()
     return dense.movedim(-1, axis + 1).flatten(axis, axis + 1)

@@ -8,6 +8,7 @@ Reference: coremltools `defs/iOS15/conv.py`, `defs/iOS17/conv.py`; the sizes of 
 are those of `aggregated_pad` in `defs/_utils.py`.
 """
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -16,8 +17,8 @@ from torch.nn import functional as F
 
 from . import op
 
-_CONV = (None, F.conv1d, F.conv2d, F.conv3d)
-_TRANSPOSED = (None, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
 def pointwise(x: Tensor, weight2d: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -36,11 +37,11 @@ PadType = Literal["valid", "same", "same_lower", "custom"]
 
 
 def resolve_padding(
-    pad_type: PadType,
-    pad: list[int] | None,
-    sizes: list[int],
-    kernel: list[int],
-    strides: list[int],
+    pad_type: str,
+    pad: Sequence[int] | None,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
 ) -> list[tuple[int, int]]:
     """(before, after) for each spatial dimension. `kernel` is the extent with its dilation.
 

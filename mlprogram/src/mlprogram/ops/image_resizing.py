@@ -217,7 +217,10 @@ def crop_resize(
     of every image -> (N, B, C, h, w), or (N, 1, 5, 1, 1), its image first -> (N, 1, C, h, w).
     Normalised coordinates count in (H - 1, W - 1); points beyond the image are `pad_value`.
     """
-    table = (boxes if roi is None else roi.flatten(1)).double().tolist()
+    rows = boxes if roi is None else roi.flatten(1)
+    if rows is None:
+        raise ValueError("neither boxes nor roi says what to crop")
+    table = rows.double().tolist()
     if roi is None:
         chosen = range(len(table)) if box_indices is None else box_indices.tolist()
     else:  # a slice picks all images, or the one that the box names
@@ -300,7 +303,7 @@ def resample(
         return _fetch(x, row.round(), column.round(), padding_mode, padding_value)
     top, left = row.floor(), column.floor()
     down, right = (row - top).unsqueeze(1), (column - left).unsqueeze(1)
-    y = 0
+    y = torch.zeros(())
     for dy, vertical in ((0, 1 - down), (1, down)):
         for dx, horizontal in ((0, 1 - right), (1, right)):
             weight = (vertical * horizontal).float()

@@ -8,6 +8,7 @@ Reference: coremltools `defs/iOS15/pool.py`; sizes by `spatial_dimensions_out_sh
 `defs/_utils.py`.
 """
 
+from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -17,14 +18,16 @@ from torch.nn import functional as F
 from . import op
 from .conv import pad_spatial, resolve_padding
 
-_AVERAGE = (None, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
-_MAX = (None, F.max_pool1d, F.max_pool2d, F.max_pool3d)
+_AVERAGE = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+_MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _STATIC = ("kernel_sizes", "strides", "pad_type", "pad", "ceil_mode")
 
 Pads = list[tuple[int, int]]
 
 
-def _overhang(sizes: list[int], kernel: list[int], strides: list[int], pads: Pads) -> Pads:
+def _overhang(
+    sizes: Sequence[int], kernel: list[int], strides: list[int], pads: Pads
+) -> Pads:
     """(0, elements) that the last window of `ceil_mode` reaches beyond the padding."""
     found = []
     for size, k, s, (before, after) in zip(sizes, kernel, strides, pads, strict=True):

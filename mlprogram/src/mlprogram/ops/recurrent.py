@@ -104,6 +104,8 @@ def lstm(
     sequence, c = _lstm_pass(gates, h0[0], c0[0], weight_hh, peephole, functions, clip)
     h = sequence[-1]
     if ways == 2:
+        if weight_ih_back is None or weight_hh_back is None:
+            raise ValueError("direction='bidirectional' needs weight_ih_back and weight_hh_back")
         gates = _project(x, weight_ih_back, bias_back).flip(0)
         back, c_back = _lstm_pass(
             gates, h0[1], c0[1], weight_hh_back, peephole_back, functions, clip

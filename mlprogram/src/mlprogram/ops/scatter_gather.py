@@ -26,9 +26,9 @@ def _checked(indices: Tensor, size: int | Tensor, validate: bool | None, name: s
     if not validate:
         indices = torch.where(indices < 0, indices + size, indices)
     if ((indices < 0) | (indices >= size)).any():
-        size = size.tolist() if isinstance(size, Tensor) else size
+        end = size.tolist() if isinstance(size, Tensor) else size
         raise InvalidInput(
-            f"{name}: indices reach from {indices.min()} to {indices.max()}, outside [0, {size})"
+            f"{name}: indices reach from {indices.min()} to {indices.max()}, outside [0, {end})"
         )
     return indices
 

@@ -31,7 +31,11 @@ def split(
     x: Tensor, axis: int, num_splits: int | None = None, split_sizes: list[int] | None = None
 ) -> tuple[Tensor, ...]:
     """x cut along an axis into parts of the given sizes, or into `num_splits` equal ones."""
-    return x.split(x.shape[axis] // num_splits if split_sizes is None else split_sizes, axis)
+    if split_sizes is not None:
+        return x.split(split_sizes, axis)
+    if num_splits is None:
+        raise ValueError("neither num_splits nor split_sizes says where")
+    return x.split(x.shape[axis] // num_splits, axis)
 
 
 @op(static=("axis",))

@@ -8,6 +8,7 @@ Letters: N batch, C channels, H height, W width, b block size.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,11 +41,14 @@ def reshape(x: Tensor, shape: list[int]) -> Tensor:
 def reshape_like(
     x: Tensor,
     ref_tensors: list[Tensor] | Tensor,
-    begins: list[int] | int,
-    ends: list[int] | int,
-    end_masks: list[bool] | bool,
+    begins: Any,
+    ends: Any,
+    end_masks: Any,
 ) -> Tensor:
-    """x in the shape that the chosen axes of the reference tensors make, one after the other."""
+    """x in the shape that the chosen axes of the reference tensors make, one after the other.
+
+    Of one reference everything else is a scalar, of several a list.
+    """
     if isinstance(ref_tensors, Tensor):  # one reference
         ref_tensors, begins, ends, end_masks = [ref_tensors], [begins], [ends], [end_masks]
     shape: list[int] = []

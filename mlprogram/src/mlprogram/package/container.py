@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 import shutil
 import tempfile
+from typing import Any
 import uuid
 
 from google.protobuf.message import DecodeError
@@ -34,7 +35,7 @@ class Container:
     path: Path
     folder: Path
     base: Path
-    spec: object
+    spec: Any  # protobuf's
 
 
 def open_container(path: str | Path) -> Container:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 import re
+from typing import Any
 import warnings
 
 from mlprogram.errors import InvalidInput, InvalidType
@@ -159,9 +160,9 @@ class Feature:
             )
         return whole
 
-    def default(self) -> np.ndarray | None:
-        """The array of an input that was left out; None where it is needed."""
-        return None if self.fill is None else np.full(self.shape, self.fill)
+    def default(self) -> np.ndarray:
+        """The array of an input that was left out, which has a `fill`."""
+        return np.full(self.shape, self.fill)
 
     def random(self, generator: np.random.Generator) -> np.ndarray:
         """An array of the default shape: normal floats, pixels, or integers that are 0 or 1.
@@ -192,7 +193,7 @@ class Feature:
         return Image.fromarray(np.concatenate([channels, opaque]).transpose(1, 2, 0).copy())
 
 
-def to_array(value: object, must: str, mode: str | None = None) -> np.ndarray:
+def to_array(value: Any, must: str, mode: str | None = None) -> np.ndarray:
     """Anything that numpy makes an array of numbers of, a torch tensor, or an image in `mode`.
 
     must: the start of the message of the InvalidType that is raised for everything else.

@@ -22,6 +22,8 @@ def proto(name: str) -> ModuleType:
     if package not in sys.modules:
         spec = importlib.util.find_spec("coremltools")
         module = ModuleType(package)
+        if spec is None or spec.origin is None:
+            raise ImportError("coremltools, which has the format's protobuf modules, is missing")
         module.__path__ = [str(Path(spec.origin).parent / "proto")]
         sys.modules[package] = module
     return importlib.import_module(f"{package}.{name}")

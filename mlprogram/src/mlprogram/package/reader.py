@@ -9,6 +9,7 @@ Format: `mlmodel/format/Model.proto` and `MIL.proto` of apple/coremltools.
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from mlprogram.errors import InvalidPackage
 from mlprogram.package.container import Container, open_container, refuse
@@ -30,7 +31,8 @@ class Package:
     def __init__(self, path: str | Path | Container):
         container = path if isinstance(path, Container) else open_container(path)
         self.path, self._folder = container.path, container.folder
-        self._weights_base, self._blobs = container.base, {}
+        self._weights_base = container.base
+        self._blobs: dict[str, BlobFile] = {}
         self._read_program(container.spec)
 
     @classmethod
@@ -104,16 +106,17 @@ class Package:
         type_ = read_type(value.type, where)
         if None in type_.shape:
             raise InvalidPackage(f"{where}: a constant of flexible size, {type_}")
+        dtype, shape = type_.dtype, type_.sizes
         if value.WhichOneof("value") != "blobFileValue":
             return Constant(type_, lambda: decode(value.immediateValue, type_, where))
         file, offset = value.blobFileValue.fileName, value.blobFileValue.offset
         blob = self._blob(file, where)
         return Constant(
             type_,
-            lambda: blob.read(offset, type_.dtype, type_.shape),
+            lambda: blob.read(offset, dtype, shape),
             (file, offset),
-            stored_bytes(type_.dtype, type_.shape),
-            lambda: blob.packed(offset, type_.dtype, type_.shape),
+            stored_bytes(dtype, shape),
+            lambda: blob.packed(offset, dtype, shape),
         )
 
     def _blob(self, name: str, where: str) -> BlobFile:
@@ -122,7 +125,7 @@ class Package:
             self._blobs[name] = BlobFile(inside(self._folder, path, f"{where}: its weight file"))
         return self._blobs[name]
 
-    def described(self, function: str, part: str) -> dict[str, object]:
+    def described(self, function: str, part: str) -> dict[str, Any]:
         """What the description says of a function, by name; part: "input" or "output".
 
         Values are FeatureTypes.proto's. A package of several functions has a description of each.

@@ -9,6 +9,7 @@ Format: `mlmodel/format/MIL.proto` of apple/coremltools.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any, cast
 
 from mlprogram.errors import InvalidPackage
 from mlprogram.package.weight_file import NUMPY, SUB_BYTE, unpack_bits
@@ -45,6 +46,13 @@ class TensorType:
         return f"{self.dtype}({sizes})"
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of a value that has no flexible size; raises ValueError where it has one."""
+        if None in self.shape:
+            raise ValueError(f"{self} has a flexible size")
+        return cast("tuple[int, ...]", self.shape)
+
+    @property
     def nbytes(self) -> int:
         """Bytes that such a value takes in memory; a flexible size counts as 1."""
         return prod(size for size in self.shape if size is not None) * ITEMSIZE[self.dtype]
@@ -71,7 +79,7 @@ class Constant:
         return self._packed() if self._packed else None
 
     @property
-    def value(self):
+    def value(self) -> Any:
         """The value as plain Python: a scalar, a string, or a list."""
         array = self.array()
         return array.item() if array.ndim == 0 else array.tolist()
@@ -141,7 +149,8 @@ def _immediate(value, type_: TensorType, where: str) -> np.ndarray:
         raise InvalidPackage(f"{where}: {field_name} are given for {type_}")
     if field_name == "strings" and max(map(len, values), default=0) * len(values) > MAX_TEXT:
         raise InvalidPackage(f"{where}: its strings are too long to be real")
-    count = prod(type_.shape)
+    shape = type_.sizes
+    count = prod(shape)
     if field_name == "bytes" and type_.dtype in SUB_BYTE:
         packed, signed = np.frombuffer(values, np.uint8), type_.dtype.startswith("int")
         array = unpack_bits(packed, SUB_BYTE[type_.dtype], count, signed)
@@ -153,7 +162,7 @@ def _immediate(value, type_: TensorType, where: str) -> np.ndarray:
             raise InvalidPackage(f"{where}: its value is no {type_} (integers beyond its range)")
         array = array.astype(dtype)
     if array.size == 1 and count > 1:  # a splat: one value for the whole tensor
-        return np.broadcast_to(array, type_.shape)
+        return np.broadcast_to(array, shape)
     if array.size != count:
         raise InvalidPackage(f"{where}: {array.size} values are given for {type_}")
-    return array.reshape(type_.shape)
+    return array.reshape(shape)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
+from typing import Any
 
 from mlprogram.errors import InvalidPackage
 from mlprogram.ops.tensor_transformation import write_slice
@@ -52,7 +53,7 @@ class _Source:
 
     def __init__(self, plan: ExecutionPlan):
         self.plan, self.failures = plan, plan.failures
-        self.scope: dict[str, object] = {}
+        self.scope: dict[str, Any] = {}
         self.bound: dict[int, str] = {}
 
     def load(self, trace: bool) -> tuple[FunctionType, str]:
@@ -121,7 +122,7 @@ class _Source:
 
     def control_lines(self, step: Step, targets: str) -> Iterator[str]:
         """`cond` and `while_loop`: nested blocks become nested functions."""
-        names = []
+        names: list[str] = []
         for block in step.blocks:
             names.append(f"{self.variable(step.operation.name)}_{len(names)}")
             yield f"def {names[-1]}({', '.join(map(self.variable, block.inputs))}):"

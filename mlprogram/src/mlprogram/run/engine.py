@@ -12,6 +12,7 @@ The claims, for and against, are `sum-most` and `non-finite` of the ANE Book.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from mlprogram.package.function import Operation
 import torch
@@ -33,7 +34,7 @@ def as_engine(operation: Operation, function: Callable) -> Callable:
     if operation.type not in SUMS or operation.outputs[0][1].dtype != "fp16":
         return lambda **given: function(**{key: _finite(v) for key, v in given.items()})
 
-    def run(**given: object) -> Tensor:
+    def run(**given: Any) -> Tensor:
         # Widened, so that sums are seen before they are rounded.
         result = function(**{key: _finite(v, torch.float32) for key, v in given.items()})
         mean = operation.type == "reduce_mean"

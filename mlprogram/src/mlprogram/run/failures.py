@@ -123,8 +123,10 @@ class Failures:
         makers = {name: (o, t) for o in self.function.operations() for name, t in o.outputs}
         with suppress(Exception):
             for name, value in values:
-                operation, declared = makers.get(name, (None, None))
-                if operation is not None and not _fits(value, declared, lift):
+                if name not in makers:
+                    continue
+                operation, declared = makers[name]
+                if not _fits(value, declared, lift):
                     error.args = (
                         f"function {self.function.name!r}, "
                         f"{_place(operation, self.function.block)} makes a {_type(value)} for "
@@ -169,7 +171,7 @@ class Failures:
                 if isinstance(item, Constant):
                     yield f"{key}={item.type}"
                     continue
-                value = known.get(self.variables.get(item))
+                value = known.get(self.variables.get(item, ""))
                 type_ = _type(value) if isinstance(value, torch.Tensor) else declared.get(item)
                 yield f"{key}={item!r} {type_ or ''}".rstrip()
 

@@ -8,14 +8,15 @@ to part by the names in their descriptions (`mlmodel/format/Model.proto` and
 `NonMaximumSuppression.proto` of apple/coremltools).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, overload
 
 from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.ops.tensor_operation import kept_boxes
 from mlprogram.package.container import Container, open_container, refuse
-from mlprogram.package.description import by_name, random_inputs, to_array
+from mlprogram.package.description import Feature, by_name, random_inputs, to_array
 from mlprogram.package.values import TensorType
 from mlprogram.run.program import MLProgram, State
 import numpy as np
@@ -68,9 +69,17 @@ class Pipeline:
         self.inputs = {name: types[name] for name in self._given if name in types}
         self.outputs = {f.name: (made | self.inputs)[f.name] for f in description.output}
 
+    @overload
     def predict(
-        self, inputs: Mapping[str, object] | Sequence[Mapping], state: State | None = None
-    ) -> dict[str, object] | list[dict[str, object]]:
+        self, inputs: Mapping[str, object], state: State | None = None
+    ) -> dict[str, Any]: ...
+
+    @overload
+    def predict(
+        self, inputs: list[Mapping[str, object]], state: State | None = None
+    ) -> list[dict[str, Any]]: ...
+
+    def predict(self, inputs: Any, state: State | None = None) -> Any:
         """Run all parts on named inputs; returns the pipeline's outputs by name.
 
         Raises InvalidInput like `MLProgram.predict`.
@@ -105,7 +114,7 @@ class Pipeline:
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
         """An array for every input that is needed; the same seed gives the same arrays."""
-        features = {}
+        features: dict[str, Feature] = {}
         for part in self.parts:
             if isinstance(part, MLProgram):
                 features = {n: f for n, f in part.features.items() if n in self.inputs} | features
@@ -166,9 +175,14 @@ class Suppression:
         overlap, least = (self._threshold(inputs, name) for name in THRESHOLDS)
         kept: list[int] = []
         if scores.size and scores.max() >= least:
-            tensors = [torch.from_numpy(array.astype(np.float64)) for array in (boxes, scores)]
-            per_class = self.settings.pickTop.perClass
-            kept = kept_boxes(*tensors, overlap, least, len(boxes), per_class)
+            kept = kept_boxes(
+                torch.from_numpy(boxes.astype(np.float64)),
+                torch.from_numpy(scores.astype(np.float64)),
+                iou=overlap,
+                limit=least,
+                count=len(boxes),
+                per_class=self.settings.pickTop.perClass,
+            )
         low, high = self._bounds()
         kept = kept if high is None else kept[:high]
         results = [

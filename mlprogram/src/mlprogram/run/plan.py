@@ -236,7 +236,7 @@ class Planner:
         """A value: what is known of it, or its name."""
         constant = self.constants.find(item)
         if constant is not None:
-            return self.constants.tensor(constant)
+            return self.constants.operand(constant)
         if item not in self.known:
             raise InvalidPackage(
                 f"function {self.function.name!r}: value {item!r} is used before any op made it"

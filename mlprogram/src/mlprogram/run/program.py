@@ -9,16 +9,18 @@ expand to half precision as declared.
 Taught in the ANE Book: "Porting recipe" and "Inside fp16".
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import Any, overload
 
 from mlprogram.analysis.constants import torch_dtype
 from mlprogram.analysis.memory import Memory
 from mlprogram.errors import InvalidInput, InvalidPackage, InvalidType
 from mlprogram.kernels.native.threads import torch_threads
 from mlprogram.kernels.table import check_names
+from mlprogram.package.container import Container
 from mlprogram.package.description import Feature, by_name, features, random_inputs, to_array
 from mlprogram.package.function import Function, Operation
 from mlprogram.package.reader import Package
@@ -79,7 +81,7 @@ class MLProgram:
 
     def __init__(
         self,
-        path: str | Path | Package,
+        path: str | Path | Container | Package,
         function_name: str | None = None,
         precision: str = "fp16",
         *,
@@ -170,7 +172,7 @@ class MLProgram:
         with torch_threads(light=False):
             return State(
                 {
-                    name: torch.zeros(type_.shape, dtype=self._torch_dtype(type_))
+                    name: torch.zeros(type_.sizes, dtype=self._torch_dtype(type_))
                     for name, type_ in self.states.items()
                 }
             )
@@ -194,9 +196,17 @@ class MLProgram:
         """An array for every input, of its default shape; see `Feature.random`."""
         return random_inputs(self.features, seed)
 
+    @overload
     def predict(
-        self, inputs: Mapping[str, object] | Sequence[Mapping], state: State | None = None
-    ) -> dict[str, np.ndarray] | list[dict[str, np.ndarray]]:
+        self, inputs: Mapping[str, object], state: State | None = None
+    ) -> dict[str, Any]: ...
+
+    @overload
+    def predict(
+        self, inputs: list[Mapping[str, object]], state: State | None = None
+    ) -> list[dict[str, Any]]: ...
+
+    def predict(self, inputs: Any, state: State | None = None) -> Any:
         """Run the function on named arrays; returns its outputs by name.
 
         An input is anything that numpy makes an array of, or a PIL image where the description
@@ -297,9 +307,9 @@ class MLProgram:
                 + (f"; unknown: {', '.join(unknown)}" if unknown else "")
             )
         return [
-            self._tensor(feature, feature.array(inputs[name]))
-            if name in inputs
-            else self._tensor(feature, feature.default())
+            self._tensor(
+                feature, feature.array(inputs[name]) if name in inputs else feature.default()
+            )
             for name, feature in self.features.items()
         ]
 

@@ -40,7 +40,9 @@ Shape = tuple[int, ...]
 
 def repeated(graph: Graph, item: object) -> Iterator[tuple[str, list[Operation], int]]:
     """Where the rows of each key head lie once, the ops that repeat them, and how many times."""
-    shape, base, path, steps, found = graph.shape(item), item, [], (), None
+    shape, base, found = graph.shape(item), item, None
+    path: list[Operation] = []
+    steps: tuple[tuple, ...] = ()
     while shape is not None and (step := _step(graph, base)) is not None:
         operation, base, how = step
         path, steps = [*path, operation], (how, *steps)
@@ -56,12 +58,12 @@ def _step(graph: Graph, item: object) -> tuple[Operation, str, tuple] | None:
     operation, _ = graph.maker.get(item, (None, 0)) if isinstance(item, str) else (None, 0)
     if operation is None or operation.type not in MOVES or "x" not in operation.inputs:
         return None
-    said = {key: graph.value(operation, key) for key in operation.inputs if key != "x"}
+    parameters = {key: graph.value(operation, key) for key in operation.inputs if key != "x"}
     before = operation.inputs["x"][0]
-    if None in said.values() or graph.shape(before) is None:
+    if None in parameters.values() or graph.shape(before) is None:
         return None
-    said = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in said.items())
-    return operation, before, (operation.type, said)
+    hashable = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in parameters.items())
+    return operation, before, (operation.type, hashable)
 
 
 @lru_cache(maxsize=256)  # layers are alike
@@ -83,8 +85,8 @@ def _times(shape: Shape | None, steps: tuple, result: Shape) -> int | None:
 
 
 def _moved(x: Tensor, steps: tuple) -> Tensor:
-    for type_, said in steps:
-        given = {key: list(v) if isinstance(v, tuple) else v for key, v in said}
+    for type_, parameters in steps:
+        given = {key: list(v) if isinstance(v, tuple) else v for key, v in parameters}
         x = OPS[type_].function(x, **given)
     return x
 
@@ -163,9 +165,9 @@ def prepare(match: Match) -> tuple[list, Callable]:
     if made.dtype not in ("fp16", "fp32") or any(type_.dtype != made.dtype for type_ in types):
         raise Unfit("its operands differ in dtype, or are no floats")
     dtype, operands = match.graph.constants.dtype(made), [match[name] for name in names]
-    shapes = {name: type_.shape for name, type_ in zip(names, types, strict=True)}
-    if any(None in shape for shape in shapes.values()):
+    if any(None in type_.shape for type_ in types):
         return operands, _for_open_sizes(match, names, dtype)
+    shapes = {name: type_.sizes for name, type_ in zip(names, types, strict=True)}
     layout = _Layout(match, shapes)
     declared = match.graph.types[match.named["weights"].outputs[0][0]].shape
     if layout.rows != made.shape or layout.weights != declared:
@@ -175,7 +177,8 @@ def prepare(match: Match) -> tuple[list, Callable]:
 
 def _for_open_sizes(match: Match, names: list[str], dtype: torch.dtype) -> Callable[..., Tensor]:
     """What looks at the sizes of each call."""
-    plain, prepared = plainly(match, [match[name] for name in names]), {}
+    plain = plainly(match, [match[name] for name in names])
+    prepared: dict[tuple[torch.Size, ...], Callable[..., Tensor]] = {}
 
     def run(*operands: Tensor) -> Tensor:
         key = tuple(x.shape for x in operands)
@@ -302,7 +305,7 @@ class _Layout:
         def run(query: Tensor, *others: Tensor) -> Tensor:
             cache, mask = others[:parts], others[-1] if masked else None
             query = query.mT.contiguous() if turn else query
-            mask = mask.mT.contiguous() if turn_mask else mask
+            mask = mask.mT.contiguous() if turn_mask and mask is not None else mask
             return attend(query, mask, *cache).view(rows)
 
         return run

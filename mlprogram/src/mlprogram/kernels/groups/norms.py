@@ -63,7 +63,7 @@ def prepare_pair(match: Match) -> tuple[list, Callable]:
     if not _is_first_half(match, x, axis):
         raise Unfit("what is taken of it is not its first half")
     dtype = match.graph.constants.dtype(match.graph.types[match.result])
-    run = native_ops.rms_norm(x, dtype, axis, _weight(match, x, axis), epsilon)
+    run = native_ops.rms_norm(x[axis:], dtype, _weight(match, x, axis), epsilon)
     return [match["x"]], native_ops.fixed(None, run, dtype, x)
 
 
@@ -99,7 +99,8 @@ def prepare_root(match: Match) -> tuple[list, Callable]:
     added = match.number("added") if "added" in match else 0.0
     dtype = constants.dtype(made)
     weight = _weight(match, x, axis)
-    run = native_ops.rms_norm(x, dtype, axis, weight, epsilon, rounding, added)
+    sizes = tuple(size for size in x[axis:] if size is not None)  # which all are not
+    run = native_ops.rms_norm(sizes, dtype, weight, epsilon, rounding, added)
     return [match["x"]], native_ops.fixed(None, run, dtype, x)
 
 
@@ -107,7 +108,7 @@ def _weight(match: Match, shape: Shape, axis: int) -> torch.Tensor | None:
     """The constant that scales x along `axis`, as a vector; None where there is none."""
     if "weight" not in match:
         return None
-    size = match.graph.constants.find(match["weight"]).type.shape
+    size = match.known("weight").type.shape
     aligned = (1,) * (len(shape) - len(size)) + size
     if aligned != tuple(n if i == axis else 1 for i, n in enumerate(shape)):
         raise Unfit(f"its factor has the shape {size}")

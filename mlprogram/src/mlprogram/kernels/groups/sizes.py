@@ -23,7 +23,7 @@ LARGEST = 32767  # that every integer type on the way has
 
 def prepare(match: Match) -> tuple[list, Callable]:
     """`shape`, a cast, `gather` of one size, and a cast."""
-    index, made = match.graph.constants.find(match["index"]), match.graph.types[match.result]
+    index, made = match.known("index"), match.graph.types[match.result]
     axis, batch = match.get("gather", "axis", 0), match.get("gather", "batch_dims", 0)
     if index.type.shape != () or made.shape != () or (axis, batch) != (0, 0):
         raise Unfit("it is more than one size")

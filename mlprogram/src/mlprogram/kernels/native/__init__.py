@@ -82,7 +82,7 @@ def instruction_set() -> str | None:
 def torch_is_wider() -> bool:
     """Whether torch computes with wider vectors than the kernels were made for."""
     wider = {"plain": ("AVX2", "AVX512"), "AVX2": ("AVX512",)}
-    return torch.backends.cpu.get_cpu_capability() in wider.get(instruction_set(), ())
+    return torch.backends.cpu.get_cpu_capability() in wider.get(instruction_set() or "", ())
 
 
 @cache
@@ -142,7 +142,8 @@ class Weight:
         bias: Tensor | None = None,
     ):
         self.rows, columns = data.shape
-        self.columns = columns * 2 if data.dtype == torch.uint8 else columns
+        packed = data.dtype == torch.uint8
+        self.columns = columns * 2 if packed else columns
         self.dtype = dtype
         bias = None if bias is None else bias.float().contiguous()
         half_weights = table is not None and table.dtype == torch.float16
@@ -155,7 +156,7 @@ class Weight:
             bias=of_bias,
             rows=self.rows,
             columns=self.columns,
-            group=self.rows // len(table) if data.dtype == torch.uint8 else 1,
+            group=self.rows // len(table) if packed and table is not None else 1,
             kind=KINDS[data.dtype],
             half_activations=dtype == torch.float16,
             half_weights=half_weights,

@@ -110,22 +110,21 @@ def layer_norm(
 
 
 def rms_norm(
-    shape: tuple[int, ...],
+    sizes: tuple[int, ...],
     dtype: torch.dtype,
-    axis: int,
     weight: Tensor | None,
     epsilon: float,
     rounding: Rounding = Rounding.AS_OPS,
     added: float = 0.0,
 ) -> Callable[[Tensor], Tensor]:
-    """x / sqrt(mean of x^2 along `axis` + added + epsilon), times a weight of that axis' size.
+    """x / sqrt(mean of x^2 along an axis + added + epsilon), times a weight of that axis' size.
 
-    Axes before that one may be open. added: what an op of its own adds to the mean, in half
-    precision, before epsilon.
+    sizes: of x from that axis on. added: what an op of its own adds to the mean, in half precision,
+    before epsilon.
     """
     function, half = kernel("rms_norm"), dtype == torch.float16
     factors = None if weight is None else weight.float().contiguous()
-    size, inner = shape[axis], prod(shape[axis + 1 :])
+    size, inner = sizes[0], prod(sizes[1:])
 
     def run(x: Tensor) -> Tensor:
         y = torch.empty(x.shape, dtype=dtype)

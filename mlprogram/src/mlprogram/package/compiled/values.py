@@ -46,7 +46,8 @@ class ValueReader:
         return InvalidPackage(f"{self.where}, line {line}, column {column}: {message}")
 
     def skip(self) -> None:
-        self.at = SPACE.match(self.text, self.at).end()
+        spaces = SPACE.match(self.text, self.at)
+        self.at = spaces.end() if spaces else self.at
 
     def take(self, token: str) -> bool:
         """Read `token` if it comes next."""
@@ -61,8 +62,8 @@ class ValueReader:
 
     def next(self) -> str:
         """What comes next, for a message."""
-        found = TOKEN.match(self.text, self.at)[0]
-        return repr(found[:40]) if found else "the end of the text"
+        token = TOKEN.match(self.text, self.at)
+        return repr(token[0][:40]) if token and token[0] else "the end of the text"
 
     def match(self, pattern: re.Pattern, what: str) -> re.Match:
         self.skip()
@@ -249,7 +250,8 @@ class ValueReader:
         if not self.take("["):
             items.append(self.string() if dtype == "string" else self.match(SCALAR, "a value")[0])
             return []
-        count, inner = 0, []
+        count = 0
+        inner: list[int] = []
         for count, _ in enumerate(self.separated("]"), 1):
             shape = self.items(items, dtype, depth + 1)
             if count > 1 and shape != inner:
@@ -266,10 +268,10 @@ def _store(tensor, dtype: str, items: list[str]) -> None:
     if dtype == "string":
         tensor.strings.values.extend(items)
     elif dtype == "bool":
-        values = [{"true": True, "false": False}.get(item.strip()) for item in items]
-        if None in values:
+        values = [item.strip() for item in items]
+        if not {*values} <= {"true", "false"}:
             raise ValueError("true and false are")
-        tensor.bools.values.extend(values)
+        tensor.bools.values.extend(value == "true" for value in values)
     elif dtype in ("fp16", "fp32", "fp64", "bf16"):
         _store_floats(tensor, dtype, [_float(item) for item in items])
     elif dtype == "int32":
@@ -277,7 +279,7 @@ def _store(tensor, dtype: str, items: list[str]) -> None:
     elif dtype == "int64":
         tensor.longInts.values.extend([int(item) for item in items])
     else:
-        array = np.array([int(item) for item in items], NUMPY[dtype])
+        array: np.ndarray = np.array([int(item) for item in items], NUMPY[dtype])
         tensor.bytes.values = _packed(array, SUB_BYTE[dtype]) if dtype in SUB_BYTE else bytes(array)
 
 

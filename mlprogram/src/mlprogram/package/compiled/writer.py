@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 import re
+from typing import Any
 
 from mlprogram.package.compiled.reader import OPSETS
 from mlprogram.package.values import DTYPES, decode, read_type
@@ -140,7 +141,7 @@ def _string(text: str) -> str:
     return '"' + re.sub(r'["\\\n\t\r\0]', lambda found: ESCAPES[found[0]], text) + '"'
 
 
-def _speller(array: np.ndarray, dtype: str) -> Callable[[object], str]:
+def _speller(array: np.ndarray, dtype: str) -> Callable[[Any], str]:
     if dtype == "string":
         return _string
     if dtype == "bool":
@@ -153,7 +154,7 @@ def _hex(value: float) -> str:
     return re.sub(r"\.?0*p", "p", value.hex()) if np.isfinite(value) else str(value)
 
 
-def _nested(array: np.ndarray, spell: Callable[[object], str]) -> str:
+def _nested(array: np.ndarray, spell: Callable[[Any], str]) -> str:
     if array.ndim == 0:
         return spell(array.item())
     if array.ndim == 1:

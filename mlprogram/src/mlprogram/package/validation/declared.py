@@ -10,7 +10,7 @@ parameters in `defs/iOS17/conv.py`, `linear.py` and `defs/iOS15/normalization.py
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlprogram.errors import InvalidPackage
 from mlprogram.package.values import Constant, TensorType
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the reader imports this module
 __all__ = ["check_compressed", "check_parameters"]
 
 #: For each result of a compressed constant: the inputs that have its shape and its dtype.
-COMPRESSED = {
+COMPRESSED: dict[str, list[tuple[str | None, str | None]]] = {
     "constexpr_affine_dequantize": [("quantized_data", "scale")],
     "constexpr_blockwise_shift_scale": [("data", "scale")],
     "constexpr_cast": [("source_val", None)],
@@ -50,17 +50,19 @@ def check_compressed(
             raise InvalidPackage(f"{where}: needs one value for its input {key!r}")
         return constants[items[0]] if isinstance(items[0], str) else items[0]
 
-    vector = _type(found("lut")).shape[-1:] if "lut" in operation.inputs else (1,)
-    expected = COMPRESSED.get(operation.type, ())
+    vector = _type(found("lut")).sizes[-1:] if "lut" in operation.inputs else (1,)
+    for name, declared in operation.outputs:
+        if None in declared.shape:
+            raise InvalidPackage(f"{where}: a constant of flexible size, {name!r}, {declared}")
+    expected = COMPRESSED.get(operation.type, [])
     for (name, declared), (shape, dtype) in zip(operation.outputs, expected, strict=False):
         fits = dtype is None or _type(found(dtype)).dtype == declared.dtype
         if "shape" in operation.inputs:  # iOS 16, where the data are packed
             fits = fits and tuple(_value(found("shape"))) == declared.shape
         elif shape:
-            given = _type(found(shape)).shape
+            given = _type(found(shape)).sizes
             same = given == declared.shape or vector != (1,)  # vectors lengthen one of the axes
-            known = None not in declared.shape
-            fits = fits and same and known and prod(given) * prod(vector) == prod(declared.shape)
+            fits = fits and same and prod(given) * prod(vector) == prod(declared.sizes)
         if operation.type == "constexpr_cast":
             fits = fits and _value(found("output_dtype")) == declared.dtype
         if not fits:
@@ -100,9 +102,9 @@ def _check_norm(
     axes = _value(given["axes"]) if isinstance(given.get("axes"), Constant) else range(len(x.shape))
     if not all(isinstance(a, int) and -len(x.shape) <= a < len(x.shape) for a in axes):
         raise InvalidPackage(f"{where}: axes {list(axes)} of {x}")
-    size = prod(x.shape[axis] for axis in axes)
+    size = prod(x.sizes[axis] for axis in axes)
     for key in ("gamma", "beta"):
-        if given.get(key) is not None and prod(_type(given[key]).shape) != size:
+        if given.get(key) is not None and prod(_type(given[key]).sizes) != size:
             raise InvalidPackage(f"{where}: {key} {_type(given[key])} for axes {axes} of {x}")
 
 
@@ -110,7 +112,7 @@ def _type(value: Constant | TensorType) -> TensorType:
     return value.type if isinstance(value, Constant) else value
 
 
-def _value(value: Constant | TensorType) -> object:
+def _value(value: Constant | TensorType) -> Any:
     """The value of a constant as plain Python, a scalar number as a list of one."""
     if not isinstance(value, Constant):
         return []
