@@ -80,6 +80,20 @@ class Claim:
     os: str = ""
 
     @property
+    def number(self) -> float:
+        """A value that is one number; raises InvalidInput for any other."""
+        if isinstance(self.value, int | float):
+            return self.value
+        raise InvalidInput(f"claim {self.id}: {self.value!r} is no number")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A value that is a list of names; raises InvalidInput for any other."""
+        if isinstance(self.value, tuple):
+            return tuple(name for name in self.value if isinstance(name, str))
+        raise InvalidInput(f"claim {self.id}: {self.value!r} are no names")
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """A value that is a pair, (from, to); raises InvalidInput for any other."""
         match self.value:

@@ -9,6 +9,7 @@ from mlprogram.tables import table
 
 if TYPE_CHECKING:  # what a package needs takes no pydantic, and a bundle no protobuf
     from ane_book.bundle import Bundle
+    from ane_book.bundle.evidence import LevelName
 
 __all__ = [
     "inspect_bundle",
@@ -85,7 +86,7 @@ def report(facts: dict) -> str:
         return package_report(facts)
     config = facts["config"]
     recipe = {name: value for name, value in facts["recipe"].items() if value not in (None, ())}
-    head = [
+    head: list[tuple[str, ...]] = [
         ("bundle", facts["bundle"]),
         ("model", f"{facts['name']} ({config['architecture']}, {config['num_layers']} layers)"),
         ("source", f"{facts['source']['kind']}: {', '.join(facts['source']['files'])}"),
@@ -98,7 +99,7 @@ def report(facts: dict) -> str:
     return "\n\n".join([*parts, *map(package_report, facts["packages"])])
 
 
-def _levels(evidence: dict[str, dict]) -> list[tuple[str, ...]]:
+def _levels(evidence: dict["LevelName", dict]) -> list[tuple[str, ...]]:
     from ane_book.bundle.evidence import LEVELS
 
     return [

@@ -48,11 +48,12 @@ def check_quality(
         return _no("texts are compared by what comes next, and this model makes vectors")
     if bundle.manifest.argmax_output:
         return _no("converted with argmax_output, it gives tokens and no logits")
-    found = None
-    if (independent or not bundle.recipe.is_plain) and (found := source_of(bundle, source)) is None:
+    needed = independent or not bundle.recipe.is_plain
+    weights = source_of(bundle, source) if needed else None
+    if needed and weights is None:
         return _no("the weights that it was made of are not at hand; --source names them")
-    if independent:
-        whole = original.model(found.config(), original.weights(found))
+    if independent and weights is not None:
+        whole = original.model(weights.config(), original.weights(weights))
         against = "transformers' model of its source's weights, in float32"
         return _compare(bundle, original.logits(whole), against, tokens, most)
     plain = "its own weights" if bundle.recipe.is_plain else "the same model, not quantised,"
@@ -81,7 +82,9 @@ def _reference(bundle: Bundle, source: str | Path | None) -> Iterator[Session]:
 def _compare(bundle: Bundle, reference: Logits, against: str, tokens: int, most: float) -> Level:
     """The level; against: what the reference is, in words."""
     found = Session(bundle, backend=MILBackend(), force=True)
-    window, figures, results = min(256, found.context), {}, {}
+    window = min(256, found.context)
+    figures: dict[str, float] = {}
+    results: dict[str, loss.Loss] = {}
     for name, text in (("prose", loss.prose()), ("code", loss.code())):
         ids = found.tokenizer.encode(text, add_special_tokens=False).ids[:tokens]
         results[name] = loss.measure(loss.fresh(found), reference, ids, window)

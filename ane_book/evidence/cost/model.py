@@ -137,7 +137,7 @@ def _terms(work: TokenWork, chip: Claim) -> Iterator[Term]:
         yield Term(what, _read(work.plain_bytes, chip), (chip,))
     if work.packed_bytes:
         packed = parameter("packed")
-        least, most = packed.value
+        least, most = packed.bounds
         ms = _read(work.packed_bytes, chip)
         what = f"packed weights, {_size(work.packed_bytes)} at {_range(chip)}, {_range(packed)}"
         yield Term(what, Interval(ms.low * least, ms.high * most), (chip, packed))
@@ -149,12 +149,12 @@ def _terms(work: TokenWork, chip: Claim) -> Iterator[Term]:
         if count:
             claim = parameter(name)
             what = f"{count} {name}{'s' * (count > 1)} at {_range(claim)}"
-            yield Term(what, Interval(*(count * end for end in claim.value)), (claim,))
+            yield Term(what, Interval(*(count * end for end in claim.bounds)), (claim,))
 
 
 def _read(nbytes: int, rate: Claim) -> Interval:
     """Milliseconds to read so much at a rate in GB/s."""
-    low, high = rate.value
+    low, high = rate.bounds
     return Interval(nbytes / (high * PER_MS), nbytes / (low * PER_MS))
 
 
@@ -163,7 +163,7 @@ def _size(nbytes: int) -> str:
 
 
 def _range(claim: Claim) -> str:
-    low, high = claim.value
+    low, high = claim.bounds
     return f"{low:g} to {high:g} {claim.unit}"
 
 
@@ -190,7 +190,7 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
         )
     head = sum(program.bytes for program in plan.head)
     sizes[form_of(recipe.quant)] += round(plan.read_bytes(tokens, shares)) - head
-    sizes[form_of(recipe.quant_head)] += head
+    sizes[form_of(recipe.quant_head or recipe.quant)] += head
     kept = plan.cache_bytes + plan.tail_bytes()
     cache, slots = (kept, recipe.context) if plan.head else (0, 0)
     calls = round(plan.calls(tokens, shares))

@@ -43,16 +43,16 @@ def _why(planned: Plan, found: Published, chip: Claim) -> str:
     this = f"this plan's is quant {own.quant}, {own.context:,} slots, {_programs(many)}"
     if found.programs is None:
         return f"its cut is not known; {this}"
-    rate = _sum(planned, found, chip)
+    rate = _sum(planned, found, found.programs, chip)
     stored = f"quant {found.quant}, {found.slots:,} slots, {_programs(found.programs)}"
     return f"its cut was {stored}, of which the same sum is {rate.text()} tokens/s; {this}"
 
 
-def _sum(planned: Plan, found: Published, chip: Claim) -> Interval:
+def _sum(planned: Plan, found: Published, programs: int, chip: Claim) -> Interval:
     """Tokens a second, predicted of the cut that was measured."""
     recipe = make_recipe(planned.config, quant=found.quant, context=found.slots)
     work = work_of(plan(planned.config, recipe))
-    return predict(replace(work, programs=found.programs), chip).tokens_s
+    return predict(replace(work, programs=programs), chip).tokens_s
 
 
 def _programs(count: int) -> str:

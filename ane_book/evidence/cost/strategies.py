@@ -34,8 +34,8 @@ def crossings(
     as `Plan.woken` takes them.
     """
     chip = find_chip(chip) if isinstance(chip, str) else chip
-    packed = parameter("packed").value if form_of(whole.recipe.quant) == "packed" else (1.0, 1.0)
-    rates = [times / (rate * PER_MS) for times in packed for rate in chip.value]  # ms a byte
+    packed = parameter("packed").bounds if form_of(whole.recipe.quant) == "packed" else (1.0, 1.0)
+    rates = [times / (rate * PER_MS) for times in packed for rate in chip.bounds]  # ms a byte
 
     def slower(tokens: int, rate: float, call: float) -> bool:
         more = apart.calls(tokens, shares) - whole.calls(tokens)
@@ -44,7 +44,7 @@ def crossings(
 
     found = [
         bisect_left(range(1, MOST + 1), True, key=lambda tokens: slower(tokens, rate, call)) + 1
-        for rate, call in product(rates, parameter("program").value)
+        for rate, call in product(rates, parameter("program").bounds)
     ]
     first, last = (tokens if tokens <= MOST else None for tokens in (min(found), max(found)))
     return first, last

@@ -17,9 +17,9 @@ the engine: see `ane_book.evidence.placement` for what the planner does, and a M
 Taught in the chapter "ANE laws".
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ane_book.errors import InvalidBundle, InvalidPackage
 from ane_book.evidence.inspect import is_bundle, refuse_weights
@@ -27,17 +27,20 @@ from ane_book.evidence.laws.graph import ProgramGraph, Seen
 from ane_book.evidence.laws.report import LawReport
 from ane_book.evidence.laws.rule import Finding, Place, Rule, load
 from ane_book.evidence.laws.rules import norms, ops, partitions, shapes, states, weights
+from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package, read_programs
 import numpy as np
 
 __all__ = ["Finding", "LawReport", "Rule", "check", "load", "packages_of"]
 
-#: Rules by name, of a function and of a package.
-OF_FUNCTIONS = {
+#: Rules by name, of a function and of a package; each is given its claim's value.
+OF_FUNCTIONS: dict[str, Callable[[ProgramGraph, Any], Iterable[Seen]]] = {
     rule.__name__.replace("_", "-"): rule
     for rule in (*shapes.RULES, *ops.RULES, *weights.RULES, *states.RULES, *norms.RULES)
 }
-OF_PACKAGES = {rule.__name__.replace("_", "-"): rule for rule in weights.PACKAGE_RULES}
+OF_PACKAGES: dict[str, Callable[[Package, Any], Iterable[Seen]]] = {
+    rule.__name__.replace("_", "-"): rule for rule in weights.PACKAGE_RULES
+}
 
 MODELS = (".mlpackage", ".mlmodelc", ".mlmodel")
 
@@ -143,7 +146,7 @@ def _check_package(
         for seen in OF_PACKAGES.get(id_, _nothing)(package, rule.claim.value):
             report.add(rule, seen, Place(name))
     for function in package.functions.values():
-        graph, leaving = ProgramGraph(package, function), {}
+        graph, leaving = ProgramGraph(package, function), dict[int, Operation]()
         for id_, rule in rules.items():
             for seen in OF_FUNCTIONS.get(id_, _nothing)(graph, rule.claim.value):
                 report.add(rule, seen, _place(graph, seen, name, lines or {}))
@@ -173,7 +176,7 @@ def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: La
     from ane_book.bundle import Bundle
     from ane_book.evidence.laws import calibrate
 
-    most = rule.claim.value
+    most = rule.claim.number
     if isinstance(inputs, str):
         found = calibrate.golden_sums(Bundle.open(path), most)
     else:
@@ -187,5 +190,5 @@ def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: La
 def _check_whole(total: int, rules: Mapping[str, Rule], report: LawReport, path: Path) -> None:
     """What all packages of a bundle make together."""
     rule = rules.get("loaded-3gb")
-    if rule and is_bundle(path) and total > rule.claim.value:
+    if rule and is_bundle(path) and total > rule.claim.number:
         report.add(rule, Seen(f"{total / 1e9:,.1f} GB of weights in all"), Place(str(path)))

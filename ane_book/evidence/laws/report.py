@@ -56,11 +56,11 @@ class LawReport:
         """What a bundle's evidence keeps of it (L0): passed where there is no error."""
         from ane_book.evidence.levels import level
 
-        figures = {f"{severity}s": self.count(severity) for severity in SEVERITIES}
+        counts = {f"{severity}s": self.count(severity) for severity in SEVERITIES}
         broken = [found.rule.id for found in self.findings if found.severity == "error"]
-        figures["rules"] = list(dict.fromkeys(found.rule.id for found in self.findings))
+        rules = list(dict.fromkeys(found.rule.id for found in self.findings))
         reason = f"{self.summary}{': ' if broken else ''}{', '.join(dict.fromkeys(broken))}"
-        return level(not broken, reason, figures)
+        return level(not broken, reason, {**counts, "rules": rules})
 
     def facts(self) -> dict:
         """As plain JSON values."""
@@ -162,8 +162,9 @@ def _block(group: list[Finding], width: int, named: bool) -> str:
 
 
 def _indented(text: str, width: int) -> str:
-    indent = {"initial_indent": "  ", "subsequent_indent": "    ", "break_long_words": False}
-    return fill(text, width, **indent)
+    return fill(
+        text, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False
+    )
 
 
 def _property(text: str) -> str:

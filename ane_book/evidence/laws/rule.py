@@ -13,7 +13,7 @@ from ane_book.errors import InvalidInput
 __all__ = ["SEVERITIES", "Finding", "Place", "Rule", "Severity", "load"]
 
 Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[str, ...] = get_args(Severity)  # from the gravest
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # from the gravest
 
 RULES_FILE = Path(__file__).with_name("rules.toml")
 KEYS = {"severity": str, "looks_at": str, "instead": str, "leaves": bool}

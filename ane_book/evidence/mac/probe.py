@@ -19,12 +19,15 @@ import shutil
 from statistics import median
 import sys
 import time
+from typing import TypeVar
 
 from ane_book.evidence.mac.child import own_folder, resident_bytes, tell
 from ane_book.evidence.mac.plan import DEVICES, PlannedOp
 import numpy as np
 
 __all__ = ["main"]
+
+T = TypeVar("T")
 
 CALLS = 20  # predictions of which the median is taken
 PROGRESS = 25  # predictions of the soak between two lines
@@ -167,7 +170,7 @@ def _device(device: object) -> str:
     return DEVICES.get(type(device).__name__, type(device).__name__)
 
 
-def _timed(call: Callable) -> tuple[float, object]:
+def _timed(call: Callable[[], T]) -> tuple[float, T]:
     started = time.perf_counter()
     result = call()
     return time.perf_counter() - started, result

@@ -80,7 +80,7 @@ def measure(
     expected = _expected(program, arrays)
     with tempfile.TemporaryDirectory(prefix="ane-book-") as name:
         folder = Path(name)
-        np.savez(folder / "inputs.npz", **arrays)
+        np.savez(folder / "inputs.npz", **arrays)  # type: ignore[arg-type] # one is a flag
         outcome = child.ask(_request(program, units, soak), folder, timeout, memory, command)
         return judge(outcome, folder, units, expected, which)
 
@@ -124,9 +124,9 @@ def measure_each(
 
     function: that one alone. What belongs to a bundle is measured on its golden tokens.
     """
-    names = [(path, function, None)]
+    names: list[tuple[Path, str | None, Callable | None]] = [(path, function, None)]
     if is_bundle(path):
-        names = list(_programs(Bundle.open(path), function))
+        names = [*_programs(Bundle.open(path), function)]
         if not names:
             raise InvalidInput(f"{path}: none of its packages has a function {function!r}")
     for done, (package, each, inputs) in enumerate(names, 1):

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from statistics import median
 import time
+from typing import Any
 
 from ane_book.bundle import Bundle
 from ane_book.evidence.mac import child
@@ -85,7 +86,7 @@ def _prefill(tokens: int, call: Callable, before: Callable = lambda: None) -> di
     return {"prefill_tps": median(rates[1:])}
 
 
-KINDS = {
+KINDS: dict[str, tuple[type[Any], Callable[[Any], dict[str, float]]]] = {
     "text-generation": (Session, _generation),
     "embedding": (Embedder, _embedding),
     "token-classification": (Tagger, _tagging),

@@ -79,7 +79,8 @@ class Parity:
         return level(self.passed, self.reason, self.figures())
 
     def __str__(self) -> str:
-        rows = [("package", "function", "precision", "cosine", "error", "max abs", "same token")]
+        heading = ("package", "function", "precision", "cosine", "error", "max abs", "same token")
+        rows: list[tuple[str, ...]] = [heading]
         rows += [_row(stage) for stage in self.stages]
         parts = [table(rows), f"L1 parity {'passed' if self.passed else 'failed'}: {self.reason}"]
         return "\n\n".join(parts)

@@ -127,9 +127,9 @@ class Estimator:
 
     def times(self, op: GraphOp) -> dict[str, Range]:
         """ms by backend; which of them take the op is the business of `support`."""
-        most = find("axis-most").value if op.flexible else 1  # an open size counts as 1 so far
+        most = find("axis-most").number if op.flexible else 1  # an open size counts as 1 so far
         needed, tree = work(op), self.trees.get(op.type)
-        found = {backend: [] for backend in self.roofs}
+        found: dict[str, list[Range]] = {backend: [] for backend in self.roofs}
         for count in (needed, *_fewer(op, needed)):
             leaves, outside = tree.leaves(op, count) if tree else [], []
             if not tree or count.bytes > MARGIN * tree.bytes:

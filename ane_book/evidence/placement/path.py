@@ -23,7 +23,7 @@ __all__ = ["ANE", "BACKENDS", "LAUNCH", "OUTPUT", "SWITCH", "Path", "cost", "seg
 ANE = "ane"
 BACKENDS = ("ane", "bnns", "classic_cpu")
 LAUNCH, SWITCH, OUTPUT = (
-    claims.find(name).value for name in ("segment-launch", "segment-switch", "segment-output")
+    claims.find(name).number for name in ("segment-launch", "segment-switch", "segment-output")
 )
 TIE = 1e-6  # ms: two totals that differ by less are equal
 
@@ -62,7 +62,8 @@ def _end(backend: str) -> float:
 
 def cost(estimates: Estimates, backends: Sequence[str]) -> float:
     """ms of a choice of backends, one for each op."""
-    total, before = 0.0, None
+    total = 0.0
+    before: str | None = None
     for times, backend in zip(estimates, backends, strict=True):
         total += times[backend] + _step(before, backend)
         before = backend
@@ -79,13 +80,14 @@ def shortest(estimates: Estimates) -> Path:
     if not all(estimates):
         raise ValueError(f"op {[*map(bool, estimates)].index(False)} has no backend")
     ahead = _ahead(estimates)
-    backends, before = [], None
+    backends: list[str] = []
     for times, rest in zip(estimates, ahead, strict=True):
+        before = backends[-1] if backends else None
         totals = {b: _step(before, b) + times[b] + rest[b] for b in times}
         least = min(totals.values())
         equal = [b for b in totals if totals[b] <= least + TIE]
-        before = before if before in equal else min(equal, key=BACKENDS.index)
-        backends.append(before)
+        stays = before if before in equal else None
+        backends.append(stays or min(equal, key=BACKENDS.index))
     total = cost(estimates, backends)
     return Path(total, tuple(backends), _choices(estimates, ahead, total))
 
@@ -103,9 +105,12 @@ def _choices(
     estimates: Estimates, ahead: list[dict[str, float]], total: float
 ) -> tuple[frozenset[str], ...]:
     """For each op the backends that lie on a choice of the least cost."""
-    found, behind = [], {None: 0.0}
+    found: list[frozenset[str]] = []
+    behind: dict[str | None, float] = {None: 0.0}
     for times, rest in zip(estimates, ahead, strict=True):
-        here = {b: times[b] + min(behind[p] + _step(p, b) for p in behind) for b in times}
+        here: dict[str | None, float] = {
+            b: times[b] + min(behind[p] + _step(p, b) for p in behind) for b in times
+        }
         found.append(frozenset(b for b in times if here[b] + rest[b] <= total + TIE))
         behind = here
     return tuple(found)

@@ -54,12 +54,12 @@ def support(op: GraphOp, chip: str = "m4") -> Support:
     return Support(None, f"no source speaks of {op.type}")
 
 
-def _most(claim: str) -> int:
-    return claims.find(claim).value
+def _most(claim: str) -> float:
+    return claims.find(claim).number
 
 
 def _by_name(op: GraphOp) -> Support | None:
-    if op.type in claims.find("ops-refused").value:
+    if op.type in claims.find("ops-refused").names:
         return Support(False, f"the ANE of an M4 does not take {op.type}", "ops-refused")
     if op.type in ("argsort", "reduce_argmax", "reduce_argmin"):
         return Support(False, f"{op.type} gives whole numbers", "argmax-integer")
@@ -87,9 +87,9 @@ def _by_shape(op: GraphOp) -> Support | None:
     if axes > _most("rank-most"):
         return Support(False, f"{axes} axes, at most {_most('rank-most')}", "rank-most")
     most, of_inputs = _most("axis-most"), [t for types in op.inputs.values() for t in types]
-    longest = max((size for type_ in op.values for size in type_.shape), default=0)
+    longest = max((size for type_ in op.values for size in type_.sizes), default=0)
     if longest > most:
-        read = max((size for type_ in of_inputs for size in type_.shape), default=0)
+        read = max((size for type_ in of_inputs for size in type_.sizes), default=0)
         written = op.type == "conv" and read <= most  # three reports have such on the ANE
         return Support(
             None if written else False, f"an axis of {longest:,}, at most {most:,}", "axis-most"
@@ -109,7 +109,7 @@ def _conv(op: GraphOp) -> Support | None:
     weight = op.operand("weight")
     if weight is None or len(weight.shape) != 4:
         return None
-    height, width = weight.shape[2:]
+    height, width = weight.sizes[2:]
     square = height == width == _most("conv-square")
     if width > _most("conv-width") and not square:
         wide = f"a kernel {width} wide, at most {_most('conv-width')}"

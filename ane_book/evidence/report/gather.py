@@ -130,13 +130,18 @@ def _subject(path: Path, settings: Settings) -> Subject:
             found[key] = one
     functions = [_function(*each, found, reason) for each in _functions(path)]
     if not is_bundle(path):
-        levels = {"L0": laws, "L1": _unmeasured("L1"), "L3": _unmeasured("L3")}
-        levels["L2"] = bundle_level(found) if found else _no(reason)
-        levels = {name: _scrubbed(levels[name]) for name in sorted(levels)}
         return Subject(
-            name="a package", sha256=content_hash(path), kind="package", levels=levels,
+            name="a package",
+            sha256=content_hash(path),
+            kind="package",
+            levels={
+                "L0": _scrubbed(laws),
+                "L1": _unmeasured("L1"),
+                "L2": _scrubbed(bundle_level(found) if found else _no(str(reason))),
+                "L3": _unmeasured("L3"),
+            },
             functions=functions,
-        )  # fmt: skip
+        )
     bundle = Bundle.open(path)
     bundle.record("L0", laws)
     with _failing() as failed:
@@ -144,9 +149,11 @@ def _subject(path: Path, settings: Settings) -> Subject:
         bundle.record("L3", check_quality(bundle))
     if found:
         bundle.record("L2", bundle_level(found))
-    levels = bundle.evidence.levels | ({"L1": _no(failed[0])} if failed else {})
+    levels = dict(bundle.evidence.levels)
+    if failed:
+        levels["L1"] = _no(failed[0])
     if reason is not None:  # measured elsewhere, it is not this machine's
-        levels = levels | {"L2": _no(reason)}
+        levels["L2"] = _no(reason)
     known = bundle.manifest.name in reference_models()
     return Subject(
         name=bundle.manifest.name if known else "a bundle",

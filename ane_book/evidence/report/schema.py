@@ -7,9 +7,9 @@ Its JSON schema, for people who check a report before they send it, is
 import datetime
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from ane_book.bundle.evidence import Figures, Level, Words
+from ane_book.bundle.evidence import Figures, Level, LevelName, Words
 from ane_book.bundle.parts import SHA256
 from ane_book.errors import InvalidInput, first_fault, printable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -24,7 +24,7 @@ __all__ = [
     "read_report",
 ]
 
-FORMAT = "ane-book report 1"
+FORMAT: Final = "ane-book report 1"
 VERSION = int(FORMAT.split()[-1])
 MAX_BYTES = 1 << 24
 
@@ -95,7 +95,7 @@ class Subject(_Record):
     name: Words
     sha256: SHA256
     kind: Literal["bundle", "package"]
-    levels: dict[Literal["L0", "L1", "L2", "L3"], Level]
+    levels: dict[LevelName, Level]
     functions: list[ReportedFunction] = []
     speed: list[Speed] = []
 
