@@ -145,10 +145,9 @@ class Recipe(BaseModel):
         "auto-int:BITS on integers alone; stored keeps the integers of an ONNX bundle.",
     )
     quant_head: str | None = Field(None, description="The head's; by default as quant.")
-    partition: Literal["layers", "whole", "projections"] = Field(
+    partition: Literal["layers", "whole"] = Field(
         "layers",
-        description="A program for as many layers as the limit allows, for all of them, or for "
-        "each matrix, with the rest on the host.",
+        description="A program for as many layers as the limit allows, or for all of them.",
     )
     experts: Strategy = Field(
         "packed",
@@ -164,8 +163,6 @@ class Recipe(BaseModel):
             return given
         given = {name: value for name, value in given.items() if value is not None}
         given.setdefault("quant_head", given.get("quant", "none"))
-        if given.get("partition") == "projections":  # the cache is the host's, too
-            given["kv"] = "host"
         return given
 
     @property

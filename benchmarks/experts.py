@@ -89,7 +89,7 @@ def caller(bundle: Bundle):
 def counted(bundle: Bundle, run, calls, vocabulary: int) -> dict[str, dict[str, float]]:
     """Programs that a call runs, and their bytes: the mean of eight texts."""
     made, generator, found = plan(bundle.config, bundle.recipe), np.random.default_rng(0), {}
-    bytes_of = {p.package: p.bytes / max(1, len(p.experts)) for p in made.steps}
+    bytes_of = {p.package: p.bytes / max(1, len(p.experts)) for p in made.programs}
     for tokens in TOKENS:
         calls.clear()
         for _ in range(8):
@@ -156,7 +156,7 @@ def measure(model: str, rounds: int, folder: Path) -> dict:
         runs[strategy], calls = caller(bundle)
         rows[strategy] = {
             "packages": len({part.package for part in manifest.packages}),
-            "programs": len(manifest.programs),
+            "programs": len(manifest.packages),
             "disk": on_disk(bundle),
             "opening": opened(bundle),
             "call": counted(bundle, runs[strategy], calls, vocabulary),

@@ -86,10 +86,10 @@ class TestPrograms:
 
     def test_in_the_order_of_a_tokens_way(self):
         made = tiny("usual", "dispatch")
-        trunks = [i for i, program in enumerate(made.steps) if program.trunk is not None]
-        assert trunks == [0, 9, 18] and len(made.steps) == 19
-        assert [program.experts for program in made.steps[10:12]] == [range(1), range(1, 2)]
-        assert [made.steps[i].layers for i in (0, 1, 9, 18)] == [
+        trunks = [i for i, program in enumerate(made.programs) if program.trunk is not None]
+        assert trunks == [0, 9, 18] and len(made.programs) == 19
+        assert [program.experts for program in made.programs[10:12]] == [range(1), range(1, 2)]
+        assert [made.programs[i].layers for i in (0, 1, 9, 18)] == [
             range(1), range(1), range(1, 2), range(2, 2),
         ]  # fmt: skip
 

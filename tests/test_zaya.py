@@ -185,8 +185,8 @@ def test_a_configuration_without_rope_has_that_of_transformers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"partition": "projections"}, 'partition "projections" is for models whose layers are'),
         ({"quant": "auto:5"}, "quant auto:5 chooses for models whose layers are seven matrices"),
+        ({"quant": "stored", "experts": "dispatch"}, "chooses for the matrices of whole layers"),
     ],
 )
 def test_recipes_of_dense_decoders_are_refused(options, message):

@@ -65,9 +65,6 @@ class Manifest(Record):
     fewer, the faster. Who changes the tier hands on the rows before `position`, and tails as they
     are: caches and states differ in S alone. Parts without `slots` are the same in every tier.
 
-    A part with a `stretch` is the host's to run, on its CPU: what is between the programs of the
-    device, where each of those has one matrix alone.
-
     Embedding, that is texts to vectors:
 
     1.  A token's row of `embedding`, plus the row of `vectors.positions` for its place in its
@@ -156,11 +153,6 @@ class Manifest(Record):
         return {tier_name(n, S, self.context): n for S in tiers for n in self.functions}
 
     @property
-    def programs(self) -> list[Part]:
-        """The parts that are the device's, not the host's."""
-        return [part for part in self.packages if part.stretch is None]
-
-    @property
     def shards(self) -> list[Part]:
         """The packages of the layers."""
         return [part for part in self.packages if part.part == "layers"]
@@ -186,11 +178,11 @@ class Manifest(Record):
     @property
     def splits(self) -> list[int]:
         """Rows of each part of the vocabulary; [] where the head gives the token."""
-        parts = {}
+        parts: dict[str, int] = {}
         for part in self.head:
             outputs = part.functions["decode"].outputs
             parts |= {name: type_.shape[1] for name, type_ in outputs.items()}
-        return [rows for name, rows in parts.items() if name not in ("token", "hidden_out")]
+        return [rows for name, rows in parts.items() if name != "token"]
 
     @property
     def argmax_output(self) -> bool:

@@ -23,14 +23,8 @@ from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.target import beside, exchange, is_full
 from ane_book.conversion.target.journal import Journal
-from ane_book.conversion.write.decoder import lower_blocks, write_head, write_norm, write_shard
+from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
 from ane_book.conversion.write.experts import Parted, expert_weights, write_experts
-from ane_book.conversion.write.projections import (
-    cut_weights,
-    sources,
-    write_host,
-    write_projection,
-)
 from ane_book.conversion.write.trunk import write_trunk
 from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.models import DecoderConfig, find
@@ -222,7 +216,7 @@ class BundleBuilder:
         write_shard(path, self.config, self.recipe, pieces, layers, weights, first)
 
     def _write_pieces(self, layers: range, programs: list[Program], pieces: dict) -> None:
-        """Every matrix or expert of one layer, and what is around them, a package each."""
+        """Every expert of one layer, and what is around them, a package each."""
         state = dict(pair for layer in self._states(layers) for pair in layer.items())
         for program in programs:
             write = partial(self.piece, program=program, pieces=pieces, state=state)
@@ -246,18 +240,12 @@ class BundleBuilder:
 
     def piece(self, path: Path, program: Program, pieces: dict, state: dict) -> None:
         """Write the package of a piece of a layer, of which `state` is the state dict."""
-        config, recipe, name = self.config, self.recipe, program.projection
-        scheme, layer = find_scheme(recipe.quant), program.layers.start
         if program.trunk is not None:
             self.trunk(path, program.trunk, pieces, state)
-        elif program.experts:
-            weights = {e: expert_weights(state, e) for e in program.experts}
-            write_experts(path, scheme, self.parted(pieces, layer), layer, weights)
-        elif name is None:
-            write_host(path, config, recipe, pieces, layer, cut_weights(config, state)[1])
-        else:
-            matrix, hidden = cut_weights(config, state)[0][name], sources(config)[name]
-            write_projection(path, recipe, matrix, scheme, hidden, name)
+            return
+        scheme, layer = find_scheme(self.recipe.quant), program.layers.start
+        weights = {e: expert_weights(state, e) for e in program.experts}
+        write_experts(path, scheme, self.parted(pieces, layer), layer, weights)
 
     # --- head ---------------------------------------------------------------------------------
 
@@ -266,9 +254,6 @@ class BundleBuilder:
         if (self.partial / "golden.npz").exists() and all(map(self._has, programs)):
             return
         for program in programs:
-            if not program.parts:
-                self._whole(program.package, self.norm)
-                continue
             splits = self.plan.rows(program)
             weights = self.head_weights(splits)
             self.golden.head(tuple(splits.values()), weights)
@@ -287,18 +272,8 @@ class BundleBuilder:
 
         return decoder.head_weights(self.config, tuple(splits.values()), read)
 
-    def norm(self, path: Path) -> None:
-        """Write the package of the final norm, where it is the host's."""
-        weight = decoder.norm_weight(self.config, self.read)
-        write_norm(path, self.config, self.recipe, weight)
-
     def head(self, path: Path, splits: dict[int, int], weights: dict[str, torch.Tensor]) -> None:
-        if self.recipe.partition != "projections":
-            write_head(path, self.config, self.recipe, splits, weights)
-            return
-        (part,) = splits
-        matrix, scheme = {"weight": weights["parts.0.weight"]}, find_scheme(self.recipe.quant_head)
-        write_projection(path, self.recipe, matrix, scheme, "hidden", f"logits_{part}")
+        write_head(path, self.config, self.recipe, splits, weights)
 
     # --- manifest -----------------------------------------------------------------------------
 
@@ -311,7 +286,7 @@ class BundleBuilder:
         """The packages as they were written."""
         return [
             part
-            for program in self.plan.steps
+            for program in self.plan.programs
             for part in parts(self.partial, program, self.called(program))
         ]
 

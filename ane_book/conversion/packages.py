@@ -22,16 +22,14 @@ def parts(folder: Path, program: Program, functions: Functions) -> Iterator[Part
     declared, layers = Package(folder / program.package).functions, program.layers
     head = not layers and program.trunk is None
     for expert in program.experts or (None,):
-        n = program.stretch if expert is None else expert
         yield Part(
             package=program.package,
             part="experts" if program.experts else "head" if head else "layers",
             functions={
-                name: described(declared[called(name, n)], T, S)
+                name: described(declared[called(name, expert)], T, S)
                 for name, (T, S) in functions.items()
             },
             layers=None if head else (layers.start, layers.stop),
-            stretch=program.stretch,
             expert=expert,
         )
 

@@ -200,9 +200,6 @@ class Zaya(Dense):
             **_residual("mixture", "post_mlp_residual_scale", C),
         }
 
-    def matrices(self, config: ZayaConfig) -> dict:
-        return {}
-
     def outer(self, config: ZayaConfig) -> dict[str, TensorSpec]:
         C = (config.hidden_size,)
         embedding, norm, *head = super().outer(config).items()

@@ -267,14 +267,10 @@ def _recipe(draw: Random, family: str, calls: dict) -> dict:
     if family == "zaya":
         own["experts"] = draw.choice(["dense", "packed", "packed", "dispatch", "functions"])
         return own
-    own["partition"] = draw.choice(["layers"] * 6 + ["whole", "projections"])
-    if own["partition"] == "projections":
-        own["kv"] = "host"
+    own["partition"] = draw.choice(["layers"] * 7 + ["whole"])
     own["quant"] = draw.choice(["none"] * 10 + list(PRECISE))
     if draw.random() < 0.3:
         own["quant_head"] = draw.choice(["none", *PRECISE])
-    if own["partition"] == "projections":
-        own.pop("argmax_output", None)  # which wants the head in one program
     if "argmax_output" in own or any(own.get(n, "").startswith("lut8") for n in HOW):
         own["shard_limit"] = 10**9  # palettes of 256 are larger than these matrices
     return own

@@ -3,17 +3,12 @@
 `BundleBuilder` follows the same `Plan`, so that what is announced is what is written. A program is
 a package, and a dispatch is one call of it: a token passes every program once.
 
-    layers        as many layers in a program as the limit allows, then the head
-    whole         all layers in one program, whatever the limit, then the head
-    projections   each of a layer's seven matrices a program, each part of the head another; what
-                  is between them is the host's, programs too, which count for no dispatch
+    layers    as many layers in a program as the limit allows, then the head
+    whole     all layers in one program, whatever the limit, then the head
 
 A mixture of experts with the strategy `dispatch` or `functions` is cut otherwise, into what is
 around its mixtures and its experts, which a call dispatches as its tokens choose
 (`programs.cut_experts`, `ane_book.models.base.experts`).
-
-`projections` is how the first complete language model on the engine was built, out of kernels of
-one matrix each (maderix/ANE, pull request 26: Qwen2.5-0.5B in 24 x 7 of them, and the head).
 
 Taught in the chapters "Shard sizing" and "MoE on ANE".
 """
@@ -29,13 +24,7 @@ from typing import get_args
 from ane_book import models
 from ane_book.conversion.plan import report
 from ane_book.conversion.plan.expert_choices import woken
-from ane_book.conversion.plan.programs import (
-    Program,
-    cut_experts,
-    cut_head,
-    cut_projections,
-    cut_shards,
-)
+from ane_book.conversion.plan.programs import Program, cut_experts, cut_head, cut_shards
 from ane_book.conversion.plan.shards import layer_blobs
 from ane_book.conversion.quantize import SCHEMES, find_scheme
 from ane_book.errors import InvalidInput
@@ -67,14 +56,9 @@ class Plan:
     splits: tuple[int, ...]
 
     @property
-    def steps(self) -> tuple[Program, ...]:
-        """All that a token passes, in order."""
-        return self.shards + self.head
-
-    @cached_property
     def programs(self) -> tuple[Program, ...]:
-        """Those of the device; where no experts are apart, a token of decode calls each once."""
-        return tuple(step for step in self.steps if step.stretch is None)
+        """All, in order; where no experts are apart, a token of decode calls each once."""
+        return self.shards + self.head
 
     @cached_property
     def always(self) -> tuple[Program, ...]:
@@ -84,7 +68,7 @@ class Plan:
     @property
     def packages(self) -> dict[str, int]:
         """Bytes of each package's weight file."""
-        return {step.package: step.bytes for step in self.steps}
+        return {program.package: program.bytes for program in self.programs}
 
     @property
     def weight_bytes(self) -> int:
@@ -212,7 +196,7 @@ class Plan:
 def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
     """Cut a model by a recipe.
 
-    Raises InvalidInput when a layer, a projection or an expert is beyond the limit, when
+    Raises InvalidInput when a layer or an expert is beyond the limit, when
     `argmax_output` needs the head in one program and it does not fit, and for experts apart in
     another partition than "layers".
     """
@@ -230,7 +214,7 @@ def _cut(config: DecoderConfig, recipe: Recipe) -> Callable[..., Iterator[Progra
     """How the layers are cut."""
     apart = find(config.architecture).layout(config) and recipe.experts in APART
     if not apart:
-        return cut_projections if recipe.partition == "projections" else cut_shards
+        return cut_shards
     if recipe.partition != "layers":
         raise InvalidInput(
             f"experts {recipe.experts!r} cuts every layer at its mixture, so it goes with "

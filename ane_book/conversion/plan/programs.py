@@ -1,7 +1,7 @@
 """The programs of a plan, each a package: what it holds, and the bytes of its weight file."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ane_book.conversion.plan.shards import (
     blob_bytes,
@@ -10,7 +10,6 @@ from ane_book.conversion.plan.shards import (
     expert_blobs,
     file_bytes,
     head_splits,
-    host_blobs,
     layer_blobs,
     layer_ranges,
     trunk_blobs,
@@ -20,25 +19,21 @@ from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
 
-__all__ = ["Program", "cut_experts", "cut_head", "cut_projections", "cut_shards"]
+__all__ = ["Program", "cut_experts", "cut_head", "cut_shards"]
 
 
 @dataclass(frozen=True)
 class Program:
     """One package: what it holds, and the bytes of its weight file.
 
-    layers: those of a shard. projection: the one matrix that it has of them, or None for all.
-    stretch: what the host runs between matrices, the n-th of its package; None for the device.
-    parts: of the vocabulary, those of a program of the head. trunk: the n-th of what is around
-    mixtures of experts, n being the number of the layer whose experts come after it. experts: those
-    of a layer that are in it, each a function where there are several.
+    layers: those of a shard. parts: of the vocabulary, those of a program of the head. trunk: the
+    n-th of what is around mixtures of experts, n being the number of the layer whose experts come
+    after it. experts: those of a layer that are in it, each a function where there are several.
     """
 
     package: str
     bytes: int
     layers: range = range(0)
-    projection: str | None = None
-    stretch: int | None = None
     parts: range = range(0)
     trunk: int | None = None
     experts: range = range(0)
@@ -46,14 +41,12 @@ class Program:
     @property
     def is_whole(self) -> bool:
         """Whether it has all of its layers."""
-        pieces = self.projection, self.stretch, self.trunk
-        return bool(self.layers) and not self.experts and pieces == (None, None, None)
+        return bool(self.layers) and not self.experts and self.trunk is None
 
     @property
     def has_cache(self) -> bool:
         """Whether a decoder's functions in it are there once for every tier."""
-        whole = bool(self.layers) or self.trunk is not None
-        return whole and not self.experts and self.projection is None
+        return not self.experts and not self.parts
 
 
 def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
@@ -67,21 +60,6 @@ def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterato
         last = end_blobs(config, "last") if layers.stop == config.num_layers else []
         size = file_bytes([*first, *(blob for i in layers for blob in blobs[kinds[i]]), *last])
         yield Program(name, size, layers)
-
-
-def cut_projections(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
-    architecture, sizes = find(config.architecture), dict(_matrix_bytes(config, scheme))
-    for name, size in sizes.items():
-        _check(size, recipe, f"projection {name}")
-    for layer, kind in enumerate(architecture.kinds(config)):
-        layers, package = range(layer, layer + 1), f"layer_{layer:02d}_{{}}.mlpackage".format
-        host = Program(package("host"), file_bytes(host_blobs(config, kind)), layers)
-        matrices = architecture.matrices(config).values()
-        for stretch, names in enumerate(matrices):
-            yield replace(host, stretch=stretch)
-            for name in names:
-                yield Program(package(name), sizes[name], layers, name)
-        yield replace(host, stretch=len(matrices))
 
 
 def cut_experts(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
@@ -120,29 +98,16 @@ def _check(size: int, recipe: Recipe, what: str) -> None:
         )
 
 
-def _matrix_bytes(config: DecoderConfig, scheme: Scheme) -> Iterator[tuple[str, int]]:
-    """Every matrix of a layer, with the bytes of its program's weight file."""
-    architecture = find(config.architecture)
-    parameters = architecture.parameters(config)
-    for projection, matrices in architecture.matrices(config).items():
-        for name, (outputs, inputs) in matrices.items():
-            blobs = blob_bytes((outputs, inputs, 1, 1), scheme)
-            if f"{projection}.bias" in parameters:
-                blobs += blob_bytes((outputs,), SCHEMES["none"])
-            yield name, file_bytes(blobs)
-
-
 def cut_head(
     config: DecoderConfig, recipe: Recipe, scheme: Scheme
 ) -> tuple[tuple[int, ...], list[Program]]:
     """Rows of each part of the vocabulary, and the programs that hold them."""
     C, limit = config.hidden_size, recipe.shard_limit
-    own = recipe.partition == "projections"  # a program for every part, the norm on the host
     norm = blob_bytes((C,), SCHEMES["none"])
 
     def size(splits: tuple[int, ...]) -> int:
         parts = [blob for rows in splits for blob in blob_bytes((rows, C, 1, 1), scheme)]
-        return file_bytes(parts if own else norm + parts)
+        return file_bytes(norm + parts)
 
     splits = head_splits(config.vocab_size, recipe.head_rows)
     most = len(splits)  # parts in one program
@@ -150,7 +115,7 @@ def cut_head(
         while max(splits) > 1 and size(splits[-1:]) > limit:
             splits = head_splits(config.vocab_size, max(splits) - 1)
         most = max(n for n in range(1, len(splits) + 1) if n == 1 or size(splits[-n:]) <= limit)
-    ranges = even_ranges(len(splits), 1 if own else most)
+    ranges = even_ranges(len(splits), most)
     if recipe.argmax_output and len(ranges) > 1:
         raise InvalidInput(
             f"argmax_output picks the token inside one program, and the head makes {len(ranges)} "
@@ -158,8 +123,7 @@ def cut_head(
             f"{limit / 1e6:.1f} MB); leave it out, or choose layers and a higher limit"
         )
     one = len(ranges) == 1
-    host = [Program("head_host.mlpackage", file_bytes(norm), stretch=0)] if own else []
-    return splits, host + [
+    return splits, [
         Program(
             "head.mlpackage" if one else f"head_{i:02d}.mlpackage",
             size(splits[part.start : part.stop]),

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from ane_book.conversion.plan import limits
 from ane_book.conversion.plan.expert_choices import crossing
-from ane_book.conversion.plan.shards import projections
 from ane_book.conversion.quantize import loss_of, scheme_warning
 from ane_book.models import find
 from ane_book.options import Recipe
@@ -85,7 +84,7 @@ def _heads(plan: "Plan") -> Iterator[str]:
     if plan.head:
         low, high = min(plan.splits), max(plan.splits)
         rows = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        sizes = [program.bytes for program in plan.head if program.parts]
+        sizes = [program.bytes for program in plan.head]
         several = f" in {len(sizes)} programs, the largest" if len(sizes) > 1 else ""
         yield f"{len(plan.splits)} parts of {rows} rows{several}: {_size(max(sizes))}"
 
@@ -99,17 +98,13 @@ def _experts(plan: "Plan") -> Iterator[str]:
 
 
 def _shown(plan: "Plan") -> Iterator[str]:
-    """The shards in words; of projections those of one layer, since all layers are equal."""
+    """The shards in words."""
     trunk = [shard.bytes for shard in plan.shards if shard.trunk is not None]
     if trunk:
         yield f"{len(trunk)} programs of what is around experts, the largest: {_size(max(trunk))}"
         return
     for shard in plan.shards:
-        layers = f"layers {shard.layers.start} to {shard.layers.stop - 1}"
-        if shard.projection is None and shard.stretch is None:
-            yield f"{layers}: {_size(shard.bytes)}"
-        elif shard.layers.start == 0 and shard.projection:
-            yield f"{shard.projection} of every layer: {_size(shard.bytes)}"
+        yield f"layers {shard.layers.start} to {shard.layers.stop - 1}: {_size(shard.bytes)}"
 
 
 def notes(plan: "Plan") -> Iterator[str]:
@@ -138,12 +133,8 @@ def notes(plan: "Plan") -> Iterator[str]:
 
 def _longest(plan: "Plan") -> int:
     """The longest axis of a weight, fused as in the program."""
-    config = plan.config
-    if plan.recipe.partition == "projections":
-        shapes = list(projections(config).values())
-    else:
-        parameters = find(config.architecture).parameters(config).values()
-        shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
+    parameters = find(plan.config.architecture).parameters(plan.config).values()
+    shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
     return max([axis for shape in shapes for axis in shape] + list(plan.splits))
 
 

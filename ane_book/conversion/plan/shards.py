@@ -20,10 +20,8 @@ __all__ = [
     "expert_blobs",
     "file_bytes",
     "head_splits",
-    "host_blobs",
     "layer_blobs",
     "layer_ranges",
-    "projections",
     "trunk_blobs",
 ]
 
@@ -62,14 +60,6 @@ def layer_blobs(config: DecoderConfig, scheme: Scheme, kind: str = FULL) -> list
     """Bytes of every blob of a layer of some kind, in the order in which they are stored."""
     parameters = find(config.architecture).parameters(config, kind).values()
     return [blob for parts in parameters for blob in _blobs(parts, scheme)]
-
-
-def host_blobs(config: DecoderConfig, kind: str) -> list[int]:
-    """The same of what a layer has besides its projections, all of it as it is."""
-    architecture, none = find(config.architecture), SCHEMES["none"]
-    parameters, cut = architecture.parameters(config, kind), architecture.matrices(config)
-    own = [parts for name, parts in parameters.items() if name.rsplit(".", 1)[0] not in cut]
-    return [blob for parts in own for blob in _blobs(parts, none)]
 
 
 def trunk_blobs(config: DecoderConfig, scheme: Scheme, kind: str) -> tuple[list[int], list[int]]:
@@ -133,9 +123,3 @@ def even_ranges(count: int, most: int) -> list[range]:
     parts = -(-count // most)
     cuts = [count * i // parts for i in range(parts + 1)]
     return [range(first, last) for first, last in pairwise(cuts)]
-
-
-def projections(config: DecoderConfig) -> dict[str, tuple[int, int]]:
-    """The seven matrices of a layer in the order of their use: name -> (outputs, inputs)."""
-    matrices = find(config.architecture).matrices(config).values()
-    return {name: shape for parts in matrices for name, shape in parts.items()}

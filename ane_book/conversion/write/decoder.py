@@ -26,14 +26,11 @@ from torch import Tensor
 
 __all__ = [
     "Pieces",
-    "add_convolution",
     "close_frame",
-    "for_all_heads",
     "handed",
     "lower_blocks",
     "open_frame",
     "write_head",
-    "write_norm",
     "write_shard",
 ]
 
@@ -157,7 +154,7 @@ def open_frame(
     states = CACHE if recipe.kv == "state" else ()
     for name, shape in kept.items():
         (function.state(name, shape) if name in states else function.input(name, "fp16", shape))
-    frame |= for_all_heads(function, masks, config.group, T, recipe.context)
+    frame |= _for_all_heads(function, masks, config.group, T, recipe.context)
     frame["cache"], frame["kept"] = {}, {}
     for name, (_, *shape) in kept.items():
         whole = name
@@ -186,7 +183,7 @@ def _add_feeds(
     return masks
 
 
-def for_all_heads(
+def _for_all_heads(
     function: FunctionWriter, masks: list[str], group: int, T: int, S: int
 ) -> dict[str, str]:
     """Masks with a row for each of the G heads' T tokens; one row serves all when T = 1."""
@@ -267,55 +264,26 @@ def write_head(
     package = PackageWriter(path)
     stored = package.write_weights(weights, find_scheme(recipe.quant_head))
     for name, T in recipe.functions.items():
-        function = package.function(name)
-        hidden = _add_norm(function, config, stored["norm.weight"], T)
+        function, shape = package.function(name), (1, config.hidden_size, 1, T)
+        hidden = {"hidden": function.input("hidden", "fp16", shape)}
+        norm = find(config.architecture).final_norm(config)
+        piece = lower(norm, {"hidden": torch.zeros(shape)}, ["normed"], config.rms_norm_eps)
+        weight = {"weight": stored["norm.weight"]}
+        (normed,) = function.stamp(piece, "norm", hidden, weight, {"normed": "normed"})
         for i, part in enumerate(names):
-            add_convolution(function, part, hidden, stored[f"parts.{i}.weight"], None, T)
+            _add_convolution(function, part, normed, stored[f"parts.{i}.weight"], T)
         rows = tuple(splits.values())
         function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
     package.finish("decode", "Final norm and vocabulary projection, made by ane-book")
 
 
-def write_norm(path: Path, config: DecoderConfig, recipe: Recipe, weight: Tensor) -> None:
-    """Write the package of the final norm by itself, which is the host's where each part of the
-    head is a program: the functions `decode_0` and `prefill_0`."""
-    package = PackageWriter(path)
-    stored = package.write_weights({"weight": weight})
-    for name, T in recipe.functions.items():
-        function = package.function(f"{name}_0")
-        function.finish([_add_norm(function, config, stored["weight"], T, "hidden_out")])
-    package.finish("decode_0", "Final norm, made by ane-book")
-
-
-def _add_norm(
-    function: FunctionWriter,
-    config: DecoderConfig,
-    weight: StoredWeight,
-    T: int,
-    out: str = "normed",
-) -> str:
-    """Add the input `hidden` and `out`, the final norm of it; returns its name."""
-    shape = 1, config.hidden_size, 1, T
-    hidden = {"hidden": function.input("hidden", "fp16", shape)}
-    norm = find(config.architecture).final_norm(config)
-    piece = lower(norm, {"hidden": torch.zeros(shape)}, ["normed"], config.rms_norm_eps)
-    (normed,) = function.stamp(piece, "norm", hidden, {"weight": weight}, {"normed": out})
-    return normed
-
-
-def add_convolution(
-    function: FunctionWriter,
-    out: str,
-    hidden: str,
-    weight: StoredWeight,
-    bias: StoredWeight | None,
-    T: int,
+def _add_convolution(
+    function: FunctionWriter, out: str, hidden: str, weight: StoredWeight, T: int
 ) -> None:
     """Add `out` (1, outputs, 1, T), a 1x1 convolution of `hidden` (1, inputs, 1, T)."""
-    more = {"bias": function.weight(f"{out}_bias", bias)} if bias else {}
     function.op(
-        "conv", out, "fp16", [(1, weight.shape[0], 1, T)], x=hidden,
-        weight=function.weight(f"{out}_weight", weight), **more,
+        "conv", out, "fp16", [(1, weight.shape[0], 1, T)],
+        x=hidden, weight=function.weight(f"{out}_weight", weight),
         strides=np.ones(2, np.int32), pad_type=np.str_("valid"),
         pad=np.zeros(4, np.int32), dilations=np.ones(2, np.int32), groups=np.int32(1),
     )  # fmt: skip

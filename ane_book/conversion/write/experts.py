@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ane_book.conversion.quantize import Scheme
-from ane_book.conversion.write.cut import pieces_of
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter
@@ -130,10 +129,40 @@ def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock, tuple[str, ..
     own = {id(operation) for operation in ours}
     others = [o for o in piece.operations if id(o) not in own and o.type != "const"]
     names = {name: name for name in piece.outputs}
-    before, behind = pieces_of(piece, [ours[::-1], others], names)
+    before, behind = _pieces_of(piece, [ours[::-1], others], names)
     if own := behind.inputs.keys() & piece.inputs.keys() - {"y"}:
         raise RuntimeError(f"what is behind the experts takes {sorted(own)} of the block")
     return before, behind, tuple(name for name in before.outputs if name in behind.inputs)
+
+
+def _pieces_of(
+    piece: LoweredBlock, stretches: list[list], names: dict[str, str]
+) -> list[LoweredBlock]:
+    """A piece of each stretch's ops; adds to `names` what other stretches take of one.
+
+    names: of all values that leave a stretch, by what the block calls them.
+    """
+    constants = {o.outputs[0].name: o for o in piece.operations if o.type == "const"}
+    shapes = piece.inputs | {v.name: _shape(v) for o in piece.operations for v in o.outputs}
+    found = []
+    for operations in ([o for o in s if o.type != "const"] for s in stretches):
+        made = dict.fromkeys(v.name for o in operations for v in o.outputs)
+        used = dict.fromkeys(v for o in operations for key in o.inputs for v in operands(o, key))
+        own = [constants[name] for name in used if name in constants]
+        inputs = {n: shapes[n] for n in used if n not in constants and n not in made}
+        parameters = {n: piece.parameters[n] for n in used if n in piece.parameters}
+        found.append((own + operations, inputs, made, parameters))
+    taken = dict.fromkeys(name for _, inputs, *_ in found for name in inputs)
+    held = [n for _, _, made, _ in found for n in made if n in taken and n not in names]
+    names |= {name: f"held_{i}" for i, name in enumerate(held)}
+    return [
+        LoweredBlock(operations, inputs, tuple(name for name in made if name in names), parameters)
+        for operations, inputs, made, parameters in found
+    ]
+
+
+def _shape(value) -> tuple[int, ...]:
+    return tuple(size.constant.size for size in value.type.tensorType.dimensions)
 
 
 def expert_weights(state: dict[str, Tensor], expert: int) -> dict[str, Tensor]:

@@ -74,7 +74,7 @@ def golden_sums(bundle: Bundle, most: float) -> Iterator[tuple[Package, str, See
     What the host runs is left out: its sums are not the engine's.
     """
     golden = bundle.golden()
-    for part in bundle.manifest.programs:
+    for part in bundle.manifest.packages:
         package = Package(bundle.path / part.package)
         for function in part.functions:
             program = MLProgram(package, part.called(function), precision="fp32")

@@ -13,7 +13,7 @@ from ane_book.bundle import Bundle, regular_files
 from ane_book.bundle.parts import Part
 from ane_book.conversion.rebuild import Rebuild
 from ane_book.evidence.parity.stage import padded
-from ane_book.evidence.parity.walk import encoder_feeds, packages
+from ane_book.evidence.parity.walk import encoder_feeds
 from ane_book.runtime.inputs import HostInputs
 from mlprogram import MLProgram
 from mlprogram.compare import Gap, diff
@@ -96,6 +96,5 @@ def _before(bundle: Bundle, golden: dict[str, np.ndarray], part: Part) -> np.nda
     """PyTorch's hidden state before a package, (C, T)."""
     if bundle.manifest.experts:
         return golden["hidden"][part.layers[0] if part.layers else -1]
-    names = [*packages(bundle), " ".join(part.package for part in bundle.manifest.head)]
-    place = next(i for i, name in enumerate(names) if part.package in name.split())
-    return golden["hidden"][place]
+    before = [shard.package for shard in bundle.manifest.shards]
+    return golden["hidden"][before.index(part.package) if part.package in before else -1]

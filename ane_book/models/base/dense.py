@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, Shape, TensorSpec
+from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 
 if TYPE_CHECKING:
@@ -137,16 +137,6 @@ class Dense(Architecture):
                 TensorSpec("mlp.up_proj.weight", (F, C)),
             ),
             "feed_forward.down.weight": (TensorSpec("mlp.down_proj.weight", (C, F)),),
-        }
-
-    def matrices(self, config: DecoderConfig) -> dict[str, dict[str, Shape]]:
-        """Of each projection of a block, in order, the matrices whose rows it has, (out, in)."""
-        C, F, Q, KV = config.widths
-        return {
-            "attention.qkv": {"q": (Q, C), "k": (KV, C), "v": (KV, C)},
-            "attention.out": {"o": (C, Q)},
-            "feed_forward.gate_up": {"gate": (F, C), "up": (F, C)},
-            "feed_forward.down": {"down": (C, F)},
         }
 
     def outer(self, config: DecoderConfig) -> dict[str, TensorSpec]:
