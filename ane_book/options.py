@@ -22,7 +22,6 @@ from pydantic import (
 )
 
 __all__ = [
-    "APART",
     "Bytes",
     "Recipe",
     "Sampling",
@@ -99,9 +98,7 @@ Tiers = Annotated[
     AfterValidator(_once),
 ]
 #: What of a mixture of experts is in a graph: see `ane_book.models.base.experts`.
-Strategy = Literal["dense", "packed", "dispatch", "functions"]
-#: Strategies with experts out of the graph, for the host to call as the router chooses.
-APART = ("dispatch", "functions")
+Strategy = Literal["packed", "dispatch"]
 
 
 class Recipe(BaseModel):
@@ -151,9 +148,8 @@ class Recipe(BaseModel):
     )
     experts: Strategy = Field(
         "packed",
-        description="Of a mixture of experts: a convolution for each expert; for as many side by "
-        "side as keep a product narrow; a program for each expert, called when it is chosen; or "
-        "the experts of a layer as functions of one package, called likewise.",
+        description="Of a mixture of experts: all in the graph, as many side by side as keep a "
+        "product narrow; or a program for each expert, called when it is chosen.",
     )
 
     @model_validator(mode="before")

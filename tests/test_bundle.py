@@ -14,7 +14,7 @@ import tracemalloc
 from _command import ane_book as command
 from _command import refused
 import ane_book
-from ane_book.bundle import Bundle, Manifest, seal
+from ane_book.bundle import FORMER, Bundle, Manifest, seal
 from ane_book.errors import AneBookError, InvalidBundle, InvalidInput
 from ane_book.runtime import Session
 from mlprogram.package.reader import Package
@@ -351,13 +351,16 @@ def test_a_newer_version_is_refused_by_name(copy):
         Bundle.open(copy)
 
 
-def test_a_recipe_of_earlier_versions_is_refused_with_what_to_use_instead(copy):
+@pytest.mark.parametrize(("option", "former", "now"), [(*key, now) for key, now in FORMER.items()])
+def test_a_recipe_of_earlier_versions_is_refused_with_what_to_use_instead(
+    copy, option, former, now
+):
     fields = json.loads((copy / "manifest.json").read_text())
-    fields["recipe"]["partition"] = "projections"
+    fields["recipe"][option] = former
     for part in fields["packages"]:
         part["stretch"] = 0
     (copy / "manifest.json").write_text(json.dumps(fields))
-    says = "with partition = 'projections', which .* again with partition='layers'$"
+    says = f"with {option} = '{former}', which .* again with {option}='{now}'$"
     with pytest.raises(InvalidBundle, match=says):
         Bundle.open(copy)
 

@@ -157,7 +157,7 @@ class TestTokens:
 class TestMixture:
     @pytest.mark.long
     def test_experts_and_tails_are_the_same_in_every_tier(self, tmp_path_factory):
-        recipe = {"experts": "functions", "kv": "state", "context": CONTEXT}
+        recipe = {"experts": "dispatch", "kv": "state", "context": CONTEXT}
         both = [
             maker(tmp_path_factory, {"odd": recipe | own})("odd")[2]
             for own in ({}, {"tiers": TIERS})

@@ -12,8 +12,8 @@
                         makes of them in the packages
     evidence.json       what has been found out about it since, in four levels
 
-Where the experts of a mixture are apart, they are packages (layer_00_expert_000.mlpackage, ...), or
-functions of one (layer_00_experts.mlpackage), and trunk_00.mlpackage, ... are what is around them.
+Where the experts of a mixture are apart, each is a package (layer_00_expert_000.mlpackage, ...),
+and trunk_00.mlpackage, ... are what is around them.
 
 It is the contract between conversion and everything after it. A bundle appears whole or not at all,
 and whoever opens one trusts none of it: every file is a regular one inside the folder, every number
@@ -53,6 +53,7 @@ import numpy as np
 from pydantic import ValidationError
 
 __all__ = [
+    "FORMER",
     "Bundle",
     "Manifest",
     "Recipe",
@@ -67,7 +68,11 @@ __all__ = [
 VERSION = int(FORMAT.split()[-1])
 MAX_MANIFEST = 1 << 24  # bytes; a thousand layers, each a package, need less
 #: What a recipe could say in earlier versions -> what there is instead.
-FORMER = {("partition", "projections"): "layers"}
+FORMER = {
+    ("partition", "projections"): "layers",
+    ("experts", "dense"): "packed",
+    ("experts", "functions"): "dispatch",
+}
 
 
 #: What bundles are for: what that is, and the command that does it.

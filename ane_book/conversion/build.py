@@ -18,13 +18,13 @@ from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Embedding, Part, Source, Tags, Tokenizer, Vectors
 from ane_book.conversion.golden import GoldenPass
-from ane_book.conversion.packages import parts
+from ane_book.conversion.packages import part_of
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.target import beside, exchange, is_full
 from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
-from ane_book.conversion.write.experts import Parted, expert_weights, write_experts
+from ane_book.conversion.write.experts import Parted, expert_weights, write_expert
 from ane_book.conversion.write.trunk import write_trunk
 from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.models import DecoderConfig, find
@@ -244,8 +244,9 @@ class BundleBuilder:
             self.trunk(path, program.trunk, pieces, state)
             return
         scheme, layer = find_scheme(self.recipe.quant), program.layers.start
-        weights = {e: expert_weights(state, e) for e in program.experts}
-        write_experts(path, scheme, self.parted(pieces, layer), layer, weights)
+        weights = expert_weights(state, program.expert)
+        blocks = self.parted(pieces, layer)
+        write_expert(path, scheme, blocks, layer, program.expert, weights)
 
     # --- head ---------------------------------------------------------------------------------
 
@@ -284,11 +285,8 @@ class BundleBuilder:
     @property
     def _parts(self) -> list[Part]:
         """The packages as they were written."""
-        return [
-            part
-            for program in self.plan.programs
-            for part in parts(self.partial, program, self.called(program))
-        ]
+        programs = self.plan.programs
+        return [part_of(self.partial, program, self.called(program)) for program in programs]
 
     def _write_manifest(self, path: Path) -> None:
         hashes, sizes = self.journal.hashes(), regular_files(self.partial)

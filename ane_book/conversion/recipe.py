@@ -4,7 +4,7 @@ from ane_book.bundle import Bundle
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
-from ane_book.options import APART, Recipe, checked
+from ane_book.options import Recipe, checked
 
 __all__ = ["hold_to", "make_recipe"]
 
@@ -24,10 +24,10 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
     find_scheme(recipe.quant), find_scheme(recipe.quant_head)
     if recipe.is_calibrated and recipe.is_stored:
         raise InvalidInput(f"quant {recipe.quant} and {recipe.quant_head} do not go together")
-    if (recipe.is_calibrated or recipe.is_stored) and recipe.experts in APART:
+    if (recipe.is_calibrated or recipe.is_stored) and recipe.experts == "dispatch":
         raise InvalidInput(
             f"quant {recipe.quant} chooses for the matrices of whole layers; with experts "
-            f'"{recipe.experts}" take a scheme by its name'
+            '"dispatch" take a scheme by its name'
         )
     if recipe.is_calibrated and config and find(config.architecture).layout(config):
         raise InvalidInput(

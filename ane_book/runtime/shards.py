@@ -96,7 +96,7 @@ class ShardRunner:
         self._shapes = {name: kept_shapes(function) for name, function in self._declared.items()}
         self._given = {n: set(f.inputs) - set(self._shapes[n]) for n, f in self._declared.items()}
         self._context, self._dtype = manifest.context, dtype
-        self._name, self._calls = (part.package, None), calls
+        self._package, self._calls = part.package, calls
         self.clear()
 
     def clear(self) -> None:
@@ -114,7 +114,7 @@ class ShardRunner:
         inputs = {name: values[name] for name in self._given[function]}
         inputs |= {name: _before(kept[name], shape, at) for name, shape in shapes.items()}
         outputs = self._functions[function].predict(inputs, state)
-        self._calls[self._name] += 1
+        self._calls[self._package] += 1
         for name, (*_, rows, W) in shapes.items():
             new = outputs.pop(f"new_{name}")
             if rows > 1:

@@ -6,9 +6,9 @@ a package, and a dispatch is one call of it: a token passes every program once.
     layers    as many layers in a program as the limit allows, then the head
     whole     all layers in one program, whatever the limit, then the head
 
-A mixture of experts with the strategy `dispatch` or `functions` is cut otherwise, into what is
-around its mixtures and its experts, which a call dispatches as its tokens choose
-(`programs.cut_experts`, `ane_book.models.base.experts`).
+A mixture of experts with the strategy `dispatch` is cut otherwise, into what is around its mixtures
+and its experts, which a call dispatches as its tokens choose (`programs.cut_experts`,
+`ane_book.models.base.experts`).
 
 Taught in the chapters "Shard sizing" and "MoE on ANE".
 """
@@ -29,7 +29,7 @@ from ane_book.conversion.plan.shards import layer_blobs
 from ane_book.conversion.quantize import SCHEMES, find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
-from ane_book.options import APART, Recipe, Strategy
+from ane_book.options import Recipe, Strategy
 from ane_book.reference import find_reference, reference_models
 from ane_book.weights import open_source, read_config, read_json
 import numpy as np
@@ -63,7 +63,7 @@ class Plan:
     @cached_property
     def always(self) -> tuple[Program, ...]:
         """Those that every call runs, whatever its tokens choose."""
-        return tuple(program for program in self.programs if not program.experts)
+        return tuple(program for program in self.programs if program.expert is None)
 
     @property
     def packages(self) -> dict[str, int]:
@@ -155,7 +155,7 @@ class Plan:
 
     @property
     def has_choice(self) -> bool:
-        """Whether experts are programs or functions apart, which a call runs as they are chosen."""
+        """Whether experts are programs, which a call runs as they are chosen."""
         return len(self.always) < len(self.programs)
 
     def calls(self, tokens: int = 1, shares: np.ndarray | None = None) -> float:
@@ -166,8 +166,8 @@ class Plan:
         """The expected bytes of the weights that these dispatches read, each once."""
         total = float(sum(program.bytes for program in self.always))
         if self.has_choice:
-            program = next(program for program in self.programs if program.experts)
-            total += self.woken(tokens, shares) * program.bytes / len(program.experts)
+            one = next(program for program in self.programs if program.expert is not None)
+            total += self.woken(tokens, shares) * one.bytes
         return total
 
     @cached_property
@@ -212,8 +212,8 @@ def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
 
 def _cut(config: DecoderConfig, recipe: Recipe) -> Callable[..., Iterator[Program]]:
     """How the layers are cut."""
-    apart = find(config.architecture).layout(config) and recipe.experts in APART
-    if not apart:
+    layout = find(config.architecture).layout(config)
+    if layout is None or not layout.apart:
         return cut_shards
     if recipe.partition != "layers":
         raise InvalidInput(

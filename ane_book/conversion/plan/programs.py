@@ -28,7 +28,7 @@ class Program:
 
     layers: those of a shard. parts: of the vocabulary, those of a program of the head. trunk: the
     n-th of what is around mixtures of experts, n being the number of the layer whose experts come
-    after it. experts: those of a layer that are in it, each a function where there are several.
+    after it. expert: the number of the one of its layer that it is, None of all other programs.
     """
 
     package: str
@@ -36,17 +36,17 @@ class Program:
     layers: range = range(0)
     parts: range = range(0)
     trunk: int | None = None
-    experts: range = range(0)
+    expert: int | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether it has all of its layers."""
-        return bool(self.layers) and not self.experts and self.trunk is None
+        return bool(self.layers) and self.expert is None and self.trunk is None
 
     @property
     def has_cache(self) -> bool:
         """Whether a decoder's functions in it are there once for every tier."""
-        return not self.experts and not self.parts
+        return self.expert is None and not self.parts
 
 
 def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
@@ -63,16 +63,15 @@ def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterato
 
 
 def cut_experts(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
-    """What is around the mixtures, and their experts: a package for each, or one for a layer's.
+    """What is around the mixtures, and their experts, a package for each.
 
     Trunk n has what comes after the mixture of layer n - 1, and of layer n what comes before its
     own: L + 1 of them, of which the last has what comes after all layers, too.
     """
     architecture, L = find(config.architecture), config.num_layers
-    kinds, one = architecture.kinds(config), expert_blobs(config, scheme)
+    kinds = architecture.kinds(config)
     sides = {kind: trunk_blobs(config, scheme, kind) for kind in set(kinds)}
-    E = architecture.layout(config).count
-    each = [range(E)] if recipe.experts == "functions" else [range(e, e + 1) for e in range(E)]
+    one, E = file_bytes(expert_blobs(config, scheme)), architecture.layout(config).count
     after = end_blobs(config, "first")
     for n in range(L + 1):
         before = sides[kinds[n]][0] if n < L else end_blobs(config, "last")
@@ -82,12 +81,10 @@ def cut_experts(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterat
         if n == L:
             return
         after = sides[kinds[n]][1]
-        for experts in each:
-            own = f"expert_{experts.start:03d}" if len(experts) == 1 < E else "experts"
-            size = file_bytes(one * len(experts))
-            _check(size, recipe, f"{own} of layer {n}")
-            package = f"layer_{n:02d}_{own}.mlpackage"
-            yield Program(package, size, range(n, n + 1), experts=experts)
+        _check(one, recipe, f"an expert of layer {n}")
+        for expert in range(E):
+            package = f"layer_{n:02d}_expert_{expert:03d}.mlpackage"
+            yield Program(package, one, range(n, n + 1), expert=expert)
 
 
 def _check(size: int, recipe: Recipe, what: str) -> None:

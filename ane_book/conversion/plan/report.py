@@ -91,10 +91,8 @@ def _heads(plan: "Plan") -> Iterator[str]:
 
 def _experts(plan: "Plan") -> Iterator[str]:
     if plan.has_choice:
-        own = [program for program in plan.programs if program.experts]
-        each = len(own[0].experts)
-        several = f", {each} functions in each" if each > 1 else ""
-        yield f"{len(own):,} programs{several}: {_size(own[0].bytes)} each"
+        own = [program.bytes for program in plan.programs if program.expert is not None]
+        yield f"{len(own):,} programs: {_size(own[0])} each"
 
 
 def _shown(plan: "Plan") -> Iterator[str]:

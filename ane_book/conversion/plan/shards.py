@@ -72,7 +72,7 @@ def trunk_blobs(config: DecoderConfig, scheme: Scheme, kind: str) -> tuple[list[
 
 
 def expert_blobs(config: DecoderConfig, scheme: Scheme) -> list[int]:
-    """The same of one expert in a program, or a function, of its own; all are equal."""
+    """The same of one expert in a program of its own; all are equal."""
     parameters = find(config.architecture).parameters(config).items()
     one = [parts for name, parts in parameters if name.startswith("mixture.groups.0.")]
     return [blob for parts in one for blob in _blobs(parts, scheme)]

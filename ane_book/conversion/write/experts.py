@@ -19,7 +19,7 @@ from ane_book.conversion.write.program import FunctionWriter, PackageWriter
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Parted", "expert_weights", "lower_parted", "trunk_weights", "write_experts"]
+__all__ = ["Parted", "expert_weights", "lower_parted", "trunk_weights", "write_expert"]
 
 OWN = "mixture.groups"  # an expert's parameters begin with this, a dot and its number
 
@@ -177,29 +177,24 @@ def trunk_weights(piece: LoweredBlock, state: dict[str, Tensor]) -> dict[str, Te
     return {name: value for name, value in state.items() if name in wanted}
 
 
-def write_experts(
+def write_expert(
     path: Path,
     scheme: Scheme,
     pieces: dict[str, Parted],
     layer: int,
-    weights: dict[int, dict[str, Tensor]],
+    expert: int,
+    weights: dict[str, Tensor],
 ) -> None:
-    """Write a package of experts of a layer, by their numbers: of expert 3, `decode` is `decode_3`.
+    """Write the package of one expert of a layer; of expert 3, `decode` is `decode_3`.
 
     An expert takes `x` (1, C, 1, T) and its `gate` (1, 1, 1, T), and gives `y` (1, C, 1, T).
-    pieces: the block, by function. weights: the parameters of each expert, by its number.
+    pieces: the block, by function. weights: the expert's parameters.
     """
     package = PackageWriter(path)
-    stored = {expert: package.write_weights(own, scheme) for expert, own in weights.items()}
-    for expert, own in stored.items():
-        for name, parted in pieces.items():
-            function, piece = package.function(f"{name}_{expert}"), parted.expert
-            feeds = {n: function.input(n, "fp16", shape) for n, shape in piece.inputs.items()}
-            function.finish(function.stamp(piece, f"expert{expert}", feeds, own, {"y": "y"}))
-    which = f"expert{'s' * (len(weights) > 1)} {' to '.join(map(str, _ends(list(weights))))}"
-    default = f"{next(iter(pieces))}_{next(iter(weights))}"
-    package.finish(default, f"Layer {layer}, {which}, made by ane-book")
-
-
-def _ends(numbers: list[int]) -> list[int]:
-    return numbers if len(numbers) == 1 else [numbers[0], numbers[-1]]
+    stored = package.write_weights(weights, scheme)
+    for name, parted in pieces.items():
+        function, piece = package.function(f"{name}_{expert}"), parted.expert
+        feeds = {n: function.input(n, "fp16", shape) for n, shape in piece.inputs.items()}
+        function.finish(function.stamp(piece, f"expert{expert}", feeds, stored, {"y": "y"}))
+    default = f"{next(iter(pieces))}_{expert}"
+    package.finish(default, f"Layer {layer}, expert {expert}, made by ane-book")
