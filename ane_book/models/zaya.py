@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, TensorSpec
+from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Real, Width
-from ane_book.models.base.dense import Dense, rope_type
+from ane_book.models.base.dense import outer_tensors, plain_rope, rope_type, sizes, tied_names
 from ane_book.models.base.experts import Experts
 from ane_book.options import Strategy
 from pydantic import Field, model_validator
@@ -63,7 +63,7 @@ class ZayaConfig(DecoderConfig):
         return max(sum(self.taps) - 2, 1)
 
 
-class Zaya(Dense):
+class Zaya(Architecture):
     """`model_type` "zaya": ZAYA1-8B."""
 
     model_type = "zaya"
@@ -78,7 +78,9 @@ class Zaya(Dense):
 
     # --- config.json
 
-    def read(self, fields: dict) -> dict:
+    def config(self, fields: dict) -> ZayaConfig:
+        fields = plain_rope(fields)
+        self.refuse(fields)
         types = fields.get("layer_types") or ["hybrid"] * min(fields["num_hidden_layers"], 10_000)
         L = fields["num_hidden_layers"]
         if not isinstance(types, list) or len(types) != L or any(t not in KINDS for t in types):
@@ -87,21 +89,20 @@ class Zaya(Dense):
                 f"of {', '.join(KINDS)}"
             )
         thetas, partial = self._rope(fields, set(types))
-        own = {
-            "intermediate_size": fields["moe_intermediate_size"],
-            "rope_scaling": None,
-            "rope_theta": thetas["hybrid"],
-            "tie_word_embeddings": fields.get("tie_word_embeddings", True),
-        }
-        return super().read(fields | own) | {
-            "partial_rotary_factor": partial,
-            "rope_local_theta": thetas["hybrid_sliding"],
-            "sliding_window": fields.get("sliding_window"),
-            "layer_types": [KINDS[name] for name in types],
-            "num_experts": fields["num_experts"],
-            "router_size": fields["router_hidden_size"],
-            "taps": (fields["cca_time0"], fields["cca_time1"]),
-        }
+        return ZayaConfig(
+            **sizes(fields | {"intermediate_size": fields["moe_intermediate_size"]}),
+            architecture=self.model_type,
+            rms_norm_eps=fields["rms_norm_eps"],
+            rope_theta=thetas["hybrid"],
+            partial_rotary_factor=partial,
+            rope_local_theta=thetas["hybrid_sliding"],
+            sliding_window=fields.get("sliding_window"),
+            tied_embeddings=fields.get("tie_word_embeddings", True) or False,
+            layer_types=tuple(KINDS[name] for name in types),
+            num_experts=fields["num_experts"],
+            router_size=fields["router_hidden_size"],
+            taps=(fields["cca_time0"], fields["cca_time1"]),
+        )
 
     def _rope(self, fields: dict, types: set[str]) -> tuple[dict[str, float], float]:
         """theta by the type of layer, and the share of dimensions that are rotated."""
@@ -202,12 +203,16 @@ class Zaya(Dense):
 
     def outer(self, config: ZayaConfig) -> dict[str, TensorSpec]:
         C = (config.hidden_size,)
-        embedding, norm, *head = super().outer(config).items()
-        first = {
+        tensors = outer_tensors(config)
+        return {
+            "embedding": tensors.pop("embedding"),
             "first.bias": TensorSpec("model.input_hidden_states_bias", C),
             "first.scale": TensorSpec("model.input_hidden_states_scale", C),
+            **tensors,
         }
-        return dict([embedding]) | first | dict([norm, *head])
+
+    def repeats(self, config: ZayaConfig) -> frozenset[str]:
+        return tied_names(config)
 
 
 def _attention(config: ZayaConfig) -> dict[str, tuple[TensorSpec, ...]]:

@@ -73,6 +73,7 @@ class Architecture(ABC):
     its `model_type`, among their fields."""
 
     model_type: str  # in config.json
+    Config: ClassVar[type[BaseModel]]  # of `config`
     task = "text-generation"  # what its bundles are for: see `ane_book.bundle`
     gguf: GGUF | None = None  # None: llama.cpp has none of that name
     layer_prefix = "model.layers"  # the names of tensors in layer 7 begin with this and ".7."
@@ -150,6 +151,13 @@ class Architecture(ABC):
         The first layer's takes none of it, and so is of a kind of its own.
         """
         return {}
+
+    def final_norm(self, config) -> "nn.Module":
+        """What comes before the projection to the vocabulary, of what generates text; its one
+        parameter is `weight`."""
+        from ane_book.models.base.layers import RMSNorm
+
+        return RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     @abstractmethod
     def host(self, config) -> Host:

@@ -19,9 +19,11 @@ __all__ = [
     "OUTER",
     "Dense",
     "head_norms",
+    "outer_tensors",
     "plain_rope",
     "rope_type",
     "sizes",
+    "tied_names",
     "typed_scaling",
 ]
 
@@ -111,12 +113,6 @@ class Dense(Architecture):
             before_feed_forward=RMSNorm(config.hidden_size, config.rms_norm_eps),
         )
 
-    def final_norm(self, config: DecoderConfig) -> "nn.Module":
-        """What comes before the projection to the vocabulary; its one parameter is `weight`."""
-        from ane_book.models.base.layers import RMSNorm
-
-        return RMSNorm(config.hidden_size, config.rms_norm_eps)
-
     # --- tensors
 
     def parameters(
@@ -140,18 +136,27 @@ class Dense(Architecture):
         }
 
     def outer(self, config: DecoderConfig) -> dict[str, TensorSpec]:
-        """`embedding`, `norm` and, unless it is tied, `head`."""
-        matrix = config.vocab_size, config.hidden_size
-        tensors = {
-            "embedding": TensorSpec("model.embed_tokens.weight", matrix),
-            "norm": TensorSpec("model.norm.weight", (config.hidden_size,)),
-        }
-        if not config.tied_embeddings:
-            tensors["head"] = TensorSpec("lm_head.weight", matrix)
-        return tensors
+        return outer_tensors(config)
 
     def repeats(self, config: DecoderConfig) -> frozenset[str]:
-        return frozenset({"lm_head.weight"} if config.tied_embeddings else ())
+        return tied_names(config)
+
+
+def outer_tensors(config: DecoderConfig) -> dict[str, TensorSpec]:
+    """The tensors around the layers: `embedding`, `norm` and, unless it is tied, `head`."""
+    matrix = config.vocab_size, config.hidden_size
+    tensors = {
+        "embedding": TensorSpec("model.embed_tokens.weight", matrix),
+        "norm": TensorSpec("model.norm.weight", (config.hidden_size,)),
+    }
+    if not config.tied_embeddings:
+        tensors["head"] = TensorSpec("lm_head.weight", matrix)
+    return tensors
+
+
+def tied_names(config: DecoderConfig) -> frozenset[str]:
+    """The name under which checkpoints may hold the head once more where it is the embedding."""
+    return frozenset({"lm_head.weight"} if config.tied_embeddings else ())
 
 
 def head_norms(config: DecoderConfig, q: str, k: str, plus: float = 0.0) -> dict:
