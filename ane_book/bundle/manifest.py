@@ -97,17 +97,19 @@ class Manifest(Record):
         "most tokens of a text"
     )
     host: Host
-    vectors: Vectors | None = Field(None, description="Of the task embedding")
-    tags: Tags | None = Field(None, description="Of the task token-classification")
+    vectors: Vectors | None = Field(default=None, description="Of the task embedding")
+    tags: Tags | None = Field(default=None, description="Of the task token-classification")
     tokenizer: Tokenizer
-    golden: FileName = Field("golden.npz", description="Token ids, and what PyTorch says of them")
+    golden: FileName = Field(
+        default="golden.npz", description="Token ids, and what PyTorch says of them"
+    )
     model: dict = Field(description="For the record: the model in numbers; running needs none")
     recipe: Recipe = Field(description="For the record: how it was converted")
     source: Source = Field(description="For the record: what it was converted from")
     tools: dict[str, str] = Field(description="For the record: versions of what converted it")
     files: dict[FileName, Natural] = Field(description="Every file but this one, with its bytes")
     sha256: dict[FileName, SHA256] = Field(description="Of the same files")
-    seal: str = Field("", description="sha256 of all fields above as JSON with sorted keys")
+    seal: str = Field(default="", description="sha256 of all fields above as JSON with sorted keys")
 
     @model_validator(mode="after")
     def _check(self) -> "Manifest":

@@ -106,6 +106,13 @@ class Claim:
         return "\n".join(lines)
 
     @property
+    def number(self) -> float:
+        """The value of a claim that has one number; raises TypeError of any other."""
+        if not isinstance(self.value, int | float):
+            raise TypeError(f"claim {self.id}: {self.value!r} is not one number")
+        return self.value
+
+    @property
     def amount(self) -> str:
         """The value with its unit: "65,536 elements", "0.1 to 0.23 ms"; "" where there is none."""
         if self.value is None:

@@ -200,7 +200,7 @@ class BundleBuilder:
         passed = self.golden.file(layers.stop).exists() or (self.partial / "golden.npz").exists()
         return passed and all(map(self._has, programs))
 
-    def _states(self, layers: range) -> Iterator[dict[str, torch.Tensor]]:
+    def _states(self, layers: range) -> Iterator[dict]:
         """The state dict of each layer."""
         for layer, state in enumerate(self.golden.layers(layers), layers.start + 1):
             yield state
@@ -225,7 +225,7 @@ class BundleBuilder:
     def parted(self, pieces: dict, layer: int) -> dict[str, Parted]:
         """The block of a layer, cut at its experts, by function."""
         kind = find(self.config.architecture).kinds(self.config)[layer]
-        return {name: pieces[name, kind] for name in self.functions}
+        return {name: pieces[name].parted[kind] for name in self.functions}
 
     def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, torch.Tensor]) -> None:
         """Write the package of a trunk; `state` is the state dict of the layer that begins."""
@@ -240,8 +240,8 @@ class BundleBuilder:
 
     def piece(self, path: Path, program: Program, pieces: dict, state: dict) -> None:
         """Write the package of a piece of a layer, of which `state` is the state dict."""
-        if program.trunk is not None:
-            self.trunk(path, program.trunk, pieces, state)
+        if program.expert is None:
+            self.trunk(path, program.layers.start, pieces, state)
             return
         scheme, layer = find_scheme(self.recipe.quant), program.layers.start
         weights = expert_weights(state, program.expert)
@@ -258,7 +258,7 @@ class BundleBuilder:
             splits = self.plan.rows(program)
             weights = self.head_weights(splits)
             self.golden.head(tuple(splits.values()), weights)
-            self._whole(program.package, lambda path, s=splits, w=weights: self.head(path, s, w))
+            self._whole(program.package, partial(self.head, splits=splits, weights=weights))
         self._whole("golden.npz", self.golden.write)
 
     def head_weights(self, splits: dict[int, int]) -> dict[str, torch.Tensor]:
@@ -273,7 +273,8 @@ class BundleBuilder:
 
         return decoder.head_weights(self.config, tuple(splits.values()), read)
 
-    def head(self, path: Path, splits: dict[int, int], weights: dict[str, torch.Tensor]) -> None:
+    def head(self, path: Path, splits: dict[int, int], weights: dict) -> None:
+        """Write a package of the head; `weights` is the state dict of a `Head` with these parts."""
         write_head(path, self.config, self.recipe, splits, weights)
 
     # --- manifest -----------------------------------------------------------------------------
@@ -302,7 +303,7 @@ class BundleBuilder:
             tags=self.tags,
             tokenizer=Tokenizer(
                 chat_template=tokenizer.chat_template,
-                eos_token_ids=tokenizer.eos_token_ids,
+                eos_token_ids=list(tokenizer.eos_token_ids),
                 bos_token_id=tokenizer.bos_token_id,
                 bos_token=tokenizer.bos_token,
                 eos_token=tokenizer.eos_token,

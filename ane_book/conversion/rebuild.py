@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ane_book.bundle import Bundle
 from ane_book.conversion.builders import BUILDERS
+from ane_book.conversion.encoder import EncoderBuilder
 from ane_book.errors import InvalidInput, WeightsNotFound
 from ane_book.models import read_config
 from ane_book.models.base.decoder import block_weights
@@ -68,7 +69,7 @@ class Rebuild:
     def golden(self) -> dict[str, np.ndarray]:
         """The golden numbers, from PyTorch; see `Bundle.golden`."""
         builder, folder = self._builder, self._folder
-        if self._bundle.manifest.vectors:
+        if isinstance(builder, EncoderBuilder) and builder.vectors:
             builder.write_positions(folder / "positions.npy")
         for layers, _ in builder.plan.groups():
             for _ in builder.golden.layers(layers):

@@ -13,7 +13,7 @@ and its experts, which a call dispatches as its tokens choose (`programs.cut_exp
 Taught in the chapters "Shard sizing" and "MoE on ANE".
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,7 +26,7 @@ from ane_book.conversion.plan import report
 from ane_book.conversion.plan.expert_choices import woken
 from ane_book.conversion.plan.programs import Program, cut_experts, cut_head, cut_shards
 from ane_book.conversion.plan.shards import layer_blobs
-from ane_book.conversion.quantize import SCHEMES, find_scheme
+from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe, Strategy
@@ -203,24 +203,22 @@ def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
     scheme, head_scheme = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
     if "experts" in type(config).model_fields:
         config = config.model_copy(update={"experts": recipe.experts})
-    shards = tuple(_cut(config, recipe)(config, recipe, scheme))
-    splits, head = (), []
-    if find(config.architecture).task == "text-generation":
-        splits, head = cut_head(config, recipe, head_scheme)
-    return Plan(config, recipe, shards, tuple(head), splits)
+    shards = tuple(_cut(config, recipe, scheme))
+    splits, head = cut_head(config, recipe, head_scheme)
+    return Plan(config, recipe, shards, head, splits)
 
 
-def _cut(config: DecoderConfig, recipe: Recipe) -> Callable[..., Iterator[Program]]:
-    """How the layers are cut."""
+def _cut(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
+    """The programs of the layers."""
     layout = find(config.architecture).layout(config)
     if layout is None or not layout.apart:
-        return cut_shards
+        return cut_shards(config, recipe, scheme)
     if recipe.partition != "layers":
         raise InvalidInput(
             f"experts {recipe.experts!r} cuts every layer at its mixture, so it goes with "
             f"partition 'layers', not {recipe.partition!r}"
         )
-    return cut_experts
+    return cut_experts(config, recipe, scheme, layout.count)
 
 
 def find_config(model: str) -> DecoderConfig:

@@ -62,8 +62,10 @@ def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterato
         yield Program(name, size, layers)
 
 
-def cut_experts(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
-    """What is around the mixtures, and their experts, a package for each.
+def cut_experts(
+    config: DecoderConfig, recipe: Recipe, scheme: Scheme, count: int
+) -> Iterator[Program]:
+    """What is around the mixtures, and their experts, so many in each, a package for each.
 
     Trunk n has what comes after the mixture of layer n - 1, and of layer n what comes before its
     own: L + 1 of them, of which the last has what comes after all layers, too.
@@ -71,7 +73,7 @@ def cut_experts(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterat
     architecture, L = find(config.architecture), config.num_layers
     kinds = architecture.kinds(config)
     sides = {kind: trunk_blobs(config, scheme, kind) for kind in set(kinds)}
-    one, E = file_bytes(expert_blobs(config, scheme)), architecture.layout(config).count
+    one = file_bytes(expert_blobs(config, scheme))
     after = end_blobs(config, "first")
     for n in range(L + 1):
         before = sides[kinds[n]][0] if n < L else end_blobs(config, "last")
@@ -82,7 +84,7 @@ def cut_experts(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterat
             return
         after = sides[kinds[n]][1]
         _check(one, recipe, f"an expert of layer {n}")
-        for expert in range(E):
+        for expert in range(count):
             package = f"layer_{n:02d}_expert_{expert:03d}.mlpackage"
             yield Program(package, one, range(n, n + 1), expert=expert)
 
@@ -97,8 +99,10 @@ def _check(size: int, recipe: Recipe, what: str) -> None:
 
 def cut_head(
     config: DecoderConfig, recipe: Recipe, scheme: Scheme
-) -> tuple[tuple[int, ...], list[Program]]:
-    """Rows of each part of the vocabulary, and the programs that hold them."""
+) -> tuple[tuple[int, ...], tuple[Program, ...]]:
+    """Rows of each part of the vocabulary, and the programs that hold them; an encoder has none."""
+    if find(config.architecture).task != "text-generation":
+        return (), ()
     C, limit = config.hidden_size, recipe.shard_limit
     norm = blob_bytes((C,), SCHEMES["none"])
 
@@ -120,11 +124,8 @@ def cut_head(
             f"{limit / 1e6:.1f} MB); leave it out, or choose layers and a higher limit"
         )
     one = len(ranges) == 1
-    return splits, [
-        Program(
-            "head.mlpackage" if one else f"head_{i:02d}.mlpackage",
-            size(splits[part.start : part.stop]),
-            parts=part,
-        )
-        for i, part in enumerate(ranges)
-    ]
+    names = ["head.mlpackage"] if one else [f"head_{i:02d}.mlpackage" for i in range(len(ranges))]
+    return splits, tuple(
+        Program(name, size(splits[part.start : part.stop]), parts=part)
+        for name, part in zip(names, ranges, strict=True)
+    )

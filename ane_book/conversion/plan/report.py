@@ -72,7 +72,7 @@ def _strategies(plan: "Plan") -> Iterator[str]:
 
 def _tiers(plan: "Plan") -> Iterator[str]:
     """The smaller caches, where there are any, and what all of them have in common."""
-    *smaller, _ = plan.tiers.items() or [None]
+    smaller = list(plan.tiers.items())[:-1]
     for slots, tier in smaller:
         yield f"{slots:,} slots: {_size(tier.cache_bytes)} of cache"
     if smaller:
@@ -111,17 +111,17 @@ def notes(plan: "Plan") -> Iterator[str]:
         choose(plan.programs, key=lambda program: program.bytes) for choose in (max, min)
     )
     for limit in limits.WEIGHTS:
-        if largest.bytes > limit.value:
+        if largest.bytes > limit.number:
             yield limit.note(f"{largest.package}, {_size(largest.bytes)}")
-    small = [p for p in plan.programs if p.bytes < limits.SMALL.value]
+    small = [p for p in plan.programs if p.bytes < limits.SMALL.number]
     if small:
         where = f"{len(small)} of {len(plan.programs)} programs, from {_size(smallest.bytes)}"
         yield limits.SMALL.note(where)
-    if plan.weight_bytes > limits.LOADED.value:
+    if plan.weight_bytes > limits.LOADED.number:
         yield limits.LOADED.note(f"{_size(plan.weight_bytes)} in all")
     longest = _longest(plan)
     for limit in limits.AXIS:
-        if longest > limit.value:
+        if longest > limit.number:
             yield limit.note(f"an axis of {longest:,}")
     if (calls := plan.calls()) > limits.MANY:
         yield limits.CALLS.note(f"{calls:.0f} dispatches a token")

@@ -38,7 +38,7 @@ def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
     if scheme.form == "stored":  # at most: what a file has as integers takes less
         return [stored_bytes("fp16", shape) + 2 * ALIGNMENT]
     if scheme.form == "auto":  # two operands, each of which may have to be aligned
-        return [ceil(prod(shape) * scheme.bits / 8) + ALIGNMENT, ALIGNMENT]
+        return [ceil(prod(shape) * scheme.budget / 8) + ALIGNMENT, ALIGNMENT]
     outputs, inputs = shape[:2]
     groups = scheme.groups(outputs)
     if scheme.form == "linear":
@@ -64,7 +64,8 @@ def layer_blobs(config: DecoderConfig, scheme: Scheme, kind: str = FULL) -> list
 
 def trunk_blobs(config: DecoderConfig, scheme: Scheme, kind: str) -> tuple[list[int], list[int]]:
     """The same of what a layer has before its mixture of experts, and of what after it."""
-    architecture, sides = find(config.architecture), ([], [])
+    architecture = find(config.architecture)
+    sides: tuple[list[int], list[int]] = [], []
     for name, parts in architecture.parameters(config, kind).items():
         if not name.startswith("mixture."):
             sides[name.startswith(architecture.after_mixture)].extend(_blobs(parts, scheme))

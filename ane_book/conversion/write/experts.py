@@ -9,17 +9,19 @@ Letters: C hidden size, E experts, T tokens of a call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ane_book.conversion.quantize import Scheme
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter
+from ane_book.models import DecoderConfig, find
+from ane_book.models.bert import BertConfig
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Parted", "expert_weights", "lower_parted", "trunk_weights", "write_expert"]
+__all__ = ["Parted", "Pieces", "expert_weights", "trunk_weights", "write_expert"]
 
 OWN = "mixture.groups"  # an expert's parameters begin with this, a dot and its number
 
@@ -80,12 +82,38 @@ class Parted:
         return function.stamp(piece, "behind", feeds, weights, {hidden: out} if out else None)[0]
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """What is lowered for one function: blocks by their kind, whole or cut at their experts, and
+    what comes before all of them and after, "first" and "last", where anything does."""
+
+    blocks: dict[str, LoweredBlock] = field(default_factory=dict)
+    parted: dict[str, Parted] = field(default_factory=dict)
+    ends: dict[str, LoweredBlock] = field(default_factory=dict)
+
+    def add(
+        self,
+        config: DecoderConfig | BertConfig,
+        kind: str,
+        inputs: dict[str, Tensor],
+        outputs: Sequence[str],
+        epsilon: float,
+    ) -> None:
+        """Lower the model's block of a kind; the last three arguments are those of `lower`."""
+        architecture = find(config.architecture)
+        block, layout = architecture.block(config, kind), architecture.layout(config)
+        if layout is not None and layout.apart:
+            self.parted[kind] = lower_parted(block, inputs, outputs, epsilon)
+        else:
+            self.blocks[kind] = lower(block, inputs, outputs, epsilon)
+
+
 class _Outside(nn.Module):
     """A block without its experts: takes what they say, and gives what they would be given."""
 
     def __init__(self, block: nn.Module):
         super().__init__()
-        del block.mixture
+        del block.mixture  # a module, in whose place comes a function
         self.block = block
 
     def forward(self, y: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -95,7 +123,7 @@ class _Outside(nn.Module):
             given.extend((x, gates))
             return y
 
-        self.block.mixture = mixture
+        vars(self.block)["mixture"] = mixture
         results = self.block(*inputs)
         return (*(results if isinstance(results, tuple) else (results,)), *given)
 
@@ -108,7 +136,7 @@ def lower_parted(
     The first of `inputs` is the hidden state, (1, C, 1, T), and the first of `outputs`, too.
     """
     hidden, *_ = inputs.values()
-    expert = block.mixture.groups[0]
+    expert = block.get_submodule("mixture.groups.0")
     gate = torch.zeros(1, 1, 1, hidden.shape[3])
     one = lower(expert, {"x": hidden, "gate": gate}, ["y"], epsilon)
     whole = lower(_Outside(block), {"y": hidden} | inputs, [*outputs, "x", "gates"], epsilon)
@@ -126,12 +154,12 @@ def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock, tuple[str, ..
             ours.append(operation)
     if "y" in needed:
         raise RuntimeError("what experts are given depends on what they say")
-    own = {id(operation) for operation in ours}
-    others = [o for o in piece.operations if id(o) not in own and o.type != "const"]
+    taken = {id(operation) for operation in ours}
+    others = [o for o in piece.operations if id(o) not in taken and o.type != "const"]
     names = {name: name for name in piece.outputs}
     before, behind = _pieces_of(piece, [ours[::-1], others], names)
-    if own := behind.inputs.keys() & piece.inputs.keys() - {"y"}:
-        raise RuntimeError(f"what is behind the experts takes {sorted(own)} of the block")
+    if odd := behind.inputs.keys() & piece.inputs.keys() - {"y"}:
+        raise RuntimeError(f"what is behind the experts takes {sorted(odd)} of the block")
     return before, behind, tuple(name for name in before.outputs if name in behind.inputs)
 
 

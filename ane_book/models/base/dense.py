@@ -4,7 +4,7 @@ Architectures say what differs from it, each in its own file. Letters as in conf
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
@@ -12,7 +12,7 @@ from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 
 if TYPE_CHECKING:
-    from torch import nn
+    from ane_book.models.base.layers import Attention, DecoderBlock
 
 __all__ = [
     "NAMES",
@@ -42,10 +42,13 @@ NAMES = {
 }
 
 
-class Dense(Architecture):
+OwnConfig = TypeVar("OwnConfig", bound=DecoderConfig)
+
+
+class Dense(Architecture, Generic[OwnConfig]):
     """What dense decoders have in common."""
 
-    Config: type[DecoderConfig] = DecoderConfig
+    Config: ClassVar[type[DecoderConfig]] = DecoderConfig
     fixed: ClassVar = {
         "hidden_act": "silu",
         "mlp_bias": False,
@@ -92,18 +95,18 @@ class Dense(Architecture):
 
     # --- blocks, and what the host gives them
 
-    def kinds(self, config: DecoderConfig) -> list[str]:
+    def kinds(self, config: OwnConfig) -> list[str]:
         return [FULL] * config.num_layers
 
-    def host(self, config: DecoderConfig) -> Host:
+    def host(self, config: OwnConfig) -> Host:
         return Host(rotary={"rope": config.rotary}, masks={"mask": config.sliding_window})
 
-    def attention(self, config: DecoderConfig) -> "nn.Module":
+    def attention(self, config: OwnConfig) -> "Attention":
         from ane_book.models.base.layers import Attention, Rotate
 
         return Attention(config, Rotate(config))
 
-    def block(self, config: DecoderConfig, kind: str = FULL) -> "nn.Module":
+    def block(self, config: OwnConfig, kind: str = FULL) -> "DecoderBlock":
         from ane_book.models.base.layers import DecoderBlock, FeedForward, RMSNorm
 
         return DecoderBlock(
@@ -115,9 +118,7 @@ class Dense(Architecture):
 
     # --- tensors
 
-    def parameters(
-        self, config: DecoderConfig, kind: str = FULL
-    ) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: OwnConfig, kind: str = FULL) -> dict[str, tuple[TensorSpec, ...]]:
         C, F, Q, KV = config.widths
         return {
             "before_attention.weight": (TensorSpec("input_layernorm.weight", (C,)),),
@@ -135,10 +136,10 @@ class Dense(Architecture):
             "feed_forward.down.weight": (TensorSpec("mlp.down_proj.weight", (C, F)),),
         }
 
-    def outer(self, config: DecoderConfig) -> dict[str, TensorSpec]:
+    def outer(self, config: OwnConfig) -> dict[str, TensorSpec]:
         return outer_tensors(config)
 
-    def repeats(self, config: DecoderConfig) -> frozenset[str]:
+    def repeats(self, config: OwnConfig) -> frozenset[str]:
         return tied_names(config)
 
 

@@ -105,7 +105,7 @@ class Experts:
         C, F, E = self.channels, self.width, self.count
         gate_up = (E, C, 2 * F) if self.flipped else (E, 2 * F, C)
         down = (E, F, C) if self.flipped else (E, C, F)
-        stacks = {
+        stacks: dict[str, tuple[str, Shape, dict]] = {
             "gate_up.weight": ("gate_up_proj", gate_up, {"parts": 2, "flipped": self.flipped}),
             "gate_up.bias": ("gate_up_proj_bias", (E, 2 * F), {"parts": 2}),
             "down.weight": ("down_proj", down, {"side": "in", "flipped": self.flipped}),
