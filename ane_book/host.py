@@ -31,7 +31,7 @@ class Host(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     embedding_scale: Factor = Field(
-        1.0, description="What a token's row of the embedding is multiplied by"
+        default=1.0, description="What a token's row of the embedding is multiplied by"
     )
     rotary: dict[str, Rotary] = Field(description="Rotary tables by name")
     masks: dict[str, Window | None] = Field(

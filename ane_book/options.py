@@ -22,7 +22,6 @@ from pydantic import (
 )
 
 __all__ = [
-    "APART",
     "Bytes",
     "Recipe",
     "Sampling",
@@ -99,9 +98,7 @@ Tiers = Annotated[
     AfterValidator(_once),
 ]
 #: What of a mixture of experts is in a graph: see `ane_book.models.base.experts`.
-Strategy = Literal["dense", "packed", "dispatch", "functions"]
-#: Strategies with experts out of the graph, for the host to call as the router chooses.
-APART = ("dispatch", "functions")
+Strategy = Literal["packed", "dispatch"]
 
 
 class Recipe(BaseModel):
@@ -144,17 +141,15 @@ class Recipe(BaseModel):
         "palettes and int8 where the loss on a text feels it most, with error feedback; "
         "auto-int:BITS on integers alone; stored keeps the integers of an ONNX bundle.",
     )
-    quant_head: str | None = Field(None, description="The head's; by default as quant.")
-    partition: Literal["layers", "whole", "projections"] = Field(
+    quant_head: str = Field(None, description="The head's; by default as quant.")
+    partition: Literal["layers", "whole"] = Field(
         "layers",
-        description="A program for as many layers as the limit allows, for all of them, or for "
-        "each matrix, with the rest on the host.",
+        description="A program for as many layers as the limit allows, or for all of them.",
     )
     experts: Strategy = Field(
         "packed",
-        description="Of a mixture of experts: a convolution for each expert; for as many side by "
-        "side as keep a product narrow; a program for each expert, called when it is chosen; or "
-        "the experts of a layer as functions of one package, called likewise.",
+        description="Of a mixture of experts: all in the graph, as many side by side as keep a "
+        "product narrow; or a program for each expert, called when it is chosen.",
     )
 
     @model_validator(mode="before")
@@ -164,8 +159,6 @@ class Recipe(BaseModel):
             return given
         given = {name: value for name, value in given.items() if value is not None}
         given.setdefault("quant_head", given.get("quant", "none"))
-        if given.get("partition") == "projections":  # the cache is the host's, too
-            given["kv"] = "host"
         return given
 
     @property

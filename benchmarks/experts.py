@@ -1,4 +1,4 @@
-"""Four ways to lay out a mixture of experts: programs, bytes and calls of a token, time, memory.
+"""Two ways to lay out a mixture of experts: programs, bytes and calls of a token, time, memory.
 
     python benchmarks/experts.py [--rounds 9] [--model privacy-filter]
 
@@ -9,7 +9,9 @@ same run. Files and bytes on disk count a file's content once, however often it 
 what a process of its own grows by while it opens the bundle, without pages of mapped files. What
 Core ML makes of it is `unmeasured`: nothing here runs on a Mac.
 
-Results go to research/measurements/experts.json.
+Results go to research/measurements/experts_two.json. In experts.json are four ways, of November
+2026: those that are gone since are a convolution for each expert (`dense`), and experts as
+functions of one package (`functions`).
 """
 
 import argparse
@@ -33,7 +35,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 TOKENS = (1, 64)
-STRATEGIES = ("dense", "packed", "dispatch", "functions")
+STRATEGIES = ("packed", "dispatch")
 SMALL = {
     "privacy-filter": {
         "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2,
@@ -89,12 +91,12 @@ def caller(bundle: Bundle):
 def counted(bundle: Bundle, run, calls, vocabulary: int) -> dict[str, dict[str, float]]:
     """Programs that a call runs, and their bytes: the mean of eight texts."""
     made, generator, found = plan(bundle.config, bundle.recipe), np.random.default_rng(0), {}
-    bytes_of = {p.package: p.bytes / max(1, len(p.experts)) for p in made.steps}
+    bytes_of = {program.package: program.bytes for program in made.programs}
     for tokens in TOKENS:
         calls.clear()
         for _ in range(8):
             run(generator.integers(0, vocabulary, tokens))
-        read = sum(bytes_of[package] * n for (package, _), n in calls.items())
+        read = sum(bytes_of[package] * n for package, n in calls.items())
         found[str(tokens)] = {
             "calls": calls.total() / 8,
             "bytes": read / 8,
@@ -155,8 +157,7 @@ def measure(model: str, rounds: int, folder: Path) -> dict:
         manifest, vocabulary = bundle.manifest, bundle.manifest.embedding.shape[0]
         runs[strategy], calls = caller(bundle)
         rows[strategy] = {
-            "packages": len({part.package for part in manifest.packages}),
-            "programs": len(manifest.programs),
+            "programs": len(manifest.packages),
             "disk": on_disk(bundle),
             "opening": opened(bundle),
             "call": counted(bundle, runs[strategy], calls, vocabulary),
@@ -178,7 +179,7 @@ def main() -> None:
     if options.model:
         print(json.dumps(models, indent=2))
     else:
-        record("experts", {"rounds": options.rounds, "tokens": TOKENS, "models": models})
+        record("experts_two", {"rounds": options.rounds, "tokens": TOKENS, "models": models})
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@
                         makes of them in the packages
     evidence.json       what has been found out about it since, in four levels
 
-Cut into projections, it has a package for every matrix instead (layer_00_q.mlpackage, ...), and for
-every layer one of what the host does between them (layer_00_host.mlpackage). Where the experts of
-a mixture are apart, they are packages (layer_00_expert_000.mlpackage, ...), or functions of one
-(layer_00_experts.mlpackage), and trunk_00.mlpackage, ... are what is around them.
+Where the experts of a mixture are apart, each is a package (layer_00_expert_000.mlpackage, ...),
+and trunk_00.mlpackage, ... are what is around them.
 
 It is the contract between conversion and everything after it. A bundle appears whole or not at all,
 and whoever opens one trusts none of it: every file is a regular one inside the folder, every number
@@ -57,6 +55,7 @@ import numpy as np
 from pydantic import ValidationError
 
 __all__ = [
+    "FORMER",
     "Bundle",
     "Manifest",
     "Recipe",
@@ -69,7 +68,13 @@ __all__ = [
 ]
 
 VERSION = int(FORMAT.split()[-1])
-MAX_MANIFEST = 1 << 24  # bytes; a thousand layers in projections need less
+MAX_MANIFEST = 1 << 24  # bytes; a thousand layers, each a package, need less
+#: What a recipe could say in earlier versions -> what there is instead.
+FORMER = {
+    ("partition", "projections"): "layers",
+    ("experts", "dense"): "packed",
+    ("experts", "functions"): "dispatch",
+}
 
 
 #: What bundles are for: what that is, and the command that does it.
@@ -187,10 +192,9 @@ class Bundle:
         """The reference: `tokens` (T,), `logits` (V,) of the last, `argmax` (T,) of every one; of
         an encoder `tokens` (T,) and their `vector` (C,), or `logits` (N, T) of N labels. `hidden`
         (n + 1, C, T) is the hidden state before the first program of layers and after each of the
-        n; of the last one of a layer, where each matrix is a program. What programs hand on beside
-        it is there by its name, (R, T). Where experts are programs, `x` (L, C, T) and `gates` (L,
-        E, T) are what those of every layer are given, `y` (L, C, T) is their sum, and `experts` (L,
-        E, C) what each says of the first token by a gate of 1."""
+        n. What programs hand on beside it is there by its name, (R, T). Where experts are programs,
+        `x` (L, C, T) and `gates` (L, E, T) are what those of every layer are given, `y` (L, C, T)
+        is their sum, and `experts` (L, E, C) what each says of the first token by a gate of 1."""
         manifest, (V, C) = self.manifest, self.manifest.embedding.shape
         decoder = manifest.task == "text-generation"
         T = manifest.functions["prefill"] if decoder else self.recipe.prefill
@@ -279,13 +283,26 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
+        wrong = error.errors(include_url=False, include_context=False)
+    _refuse_former(path, wrong)
+    first = wrong[0]
     place = ".".join(str(part) for part in first["loc"])
     place = place.encode("unicode_escape").decode()[:100] or "the file"
     if place == "format":
         _refuse_version(path, first.get("input"))
     message = printable(first["msg"])[:300]
     raise InvalidBundle(f"{path}: {place}: {message}; convert the model again")
+
+
+def _refuse_former(path: Path, wrong: list) -> None:
+    """Raise InvalidBundle for a recipe that only earlier versions had; `wrong` is what pydantic
+    says of the manifest."""
+    for (option, former), now in FORMER.items():
+        if any((e["loc"], e["input"]) == (("recipe", option), former) for e in wrong):
+            raise InvalidBundle(
+                f"{path}: converted with {option} = {former!r}, which this version does not have; "
+                f"convert the model again with {option}={now!r}"
+            )
 
 
 def _refuse_version(path: Path, found: object) -> None:

@@ -97,8 +97,7 @@ def _check_encoder(manifest: "Manifest") -> None:
 
 def _check_head(manifest: "Manifest") -> None:
     """The head gives logits of the whole vocabulary, or a token; raises ValueError."""
-    outputs = [name for part in manifest.head for name in part.functions["decode"].outputs]
-    tokens = [name for name in outputs if name != "hidden_out"]
+    tokens = [name for part in manifest.head for name in part.functions["decode"].outputs]
     logits = [f"logits_{i}" for i in range(len(tokens))]
     V = manifest.embedding.shape[0]
     if tokens != ["token"] and (tokens != logits or sum(manifest.splits) != V):
@@ -179,6 +178,4 @@ def _head_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> 
     outputs: Shapes = {}
     for name, type_ in function.outputs.items():
         outputs[name] = (1, T) if name == "token" else (1, (*type_.shape, 0, 0)[1], 1, T)
-    if "hidden_out" in outputs:
-        outputs["hidden_out"] = hidden
     return {"inputs": {"hidden": hidden}, "outputs": outputs}

@@ -65,9 +65,6 @@ class Manifest(Record):
     fewer, the faster. Who changes the tier hands on the rows before `position`, and tails as they
     are: caches and states differ in S alone. Parts without `slots` are the same in every tier.
 
-    A part with a `stretch` is the host's to run, on its CPU: what is between the programs of the
-    device, where each of those has one matrix alone.
-
     Embedding, that is texts to vectors:
 
     1.  A token's row of `embedding`, plus the row of `vectors.positions` for its place in its
@@ -100,17 +97,19 @@ class Manifest(Record):
         "most tokens of a text"
     )
     host: Host
-    vectors: Vectors | None = Field(None, description="Of the task embedding")
-    tags: Tags | None = Field(None, description="Of the task token-classification")
+    vectors: Vectors | None = Field(default=None, description="Of the task embedding")
+    tags: Tags | None = Field(default=None, description="Of the task token-classification")
     tokenizer: Tokenizer
-    golden: FileName = Field("golden.npz", description="Token ids, and what PyTorch says of them")
+    golden: FileName = Field(
+        default="golden.npz", description="Token ids, and what PyTorch says of them"
+    )
     model: dict = Field(description="For the record: the model in numbers; running needs none")
     recipe: Recipe = Field(description="For the record: how it was converted")
     source: Source = Field(description="For the record: what it was converted from")
     tools: dict[str, str] = Field(description="For the record: versions of what converted it")
     files: dict[FileName, Natural] = Field(description="Every file but this one, with its bytes")
     sha256: dict[FileName, SHA256] = Field(description="Of the same files")
-    seal: str = Field("", description="sha256 of all fields above as JSON with sorted keys")
+    seal: str = Field(default="", description="sha256 of all fields above as JSON with sorted keys")
 
     @model_validator(mode="after")
     def _check(self) -> "Manifest":
@@ -156,11 +155,6 @@ class Manifest(Record):
         return {tier_name(n, S, self.context): n for S in tiers for n in self.functions}
 
     @property
-    def programs(self) -> list[Part]:
-        """The parts that are the device's, not the host's."""
-        return [part for part in self.packages if part.stretch is None]
-
-    @property
     def shards(self) -> list[Part]:
         """The packages of the layers."""
         return [part for part in self.packages if part.part == "layers"]
@@ -190,7 +184,7 @@ class Manifest(Record):
         for part in self.head:
             outputs = part.functions["decode"].outputs
             parts |= {name: type_.shape[1] for name, type_ in outputs.items()}
-        return [rows for name, rows in parts.items() if name not in ("token", "hidden_out")]
+        return [rows for name, rows in parts.items() if name != "token"]
 
     @property
     def argmax_output(self) -> bool:

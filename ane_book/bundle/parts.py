@@ -3,7 +3,7 @@
 Names and descriptions go into `research/manifest.schema.json` as they stand here.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ane_book.host import check_labels
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -80,22 +80,26 @@ class Part(Record):
     part: Literal["layers", "experts", "head"]
     functions: dict[str, FunctionSpec]
     layers: tuple[Natural, Natural] | None = Field(None, description="[first, last), of layers")
-    stretch: Natural | None = Field(
-        None,
-        description="n: not for the device but for the host; in the package, `decode` and "
-        "`prefill` are `decode_n` and `prefill_n`",
-    )
     expert: Natural | None = Field(
-        None, description="n: of the part experts, its number; functions are called likewise"
+        None,
+        description="n: of the part experts, its number; in the package, `decode` and `prefill` "
+        "are `decode_n` and `prefill_n`",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_stretch(cls, fields: Any) -> Any:
+        """Bundles of earlier versions say of every part that it is no stretch."""
+        former = isinstance(fields, dict) and fields.get("stretch", 0) is None
+        return {n: own for n, own in fields.items() if n != "stretch"} if former else fields
 
     def called(self, function: str) -> str:
         """What a function of the part is called in its package."""
-        return called(function, self.stretch if self.expert is None else self.expert)
+        return called(function, self.expert)
 
 
 def called(function: str, number: int | None) -> str:
-    """What a function of a stretch or of an expert is called in a package."""
+    """What a function is called in a package, of the expert of that number if it is one's."""
     return function if number is None else f"{function}_{number}"
 
 

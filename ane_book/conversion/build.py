@@ -18,19 +18,13 @@ from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Embedding, Part, Source, Tags, Tokenizer, Vectors
 from ane_book.conversion.golden import GoldenPass
-from ane_book.conversion.packages import parts
+from ane_book.conversion.packages import part_of
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.target import beside, exchange, is_full
 from ane_book.conversion.target.journal import Journal
-from ane_book.conversion.write.decoder import lower_blocks, write_head, write_norm, write_shard
-from ane_book.conversion.write.experts import Parted, expert_weights, write_experts
-from ane_book.conversion.write.projections import (
-    cut_weights,
-    sources,
-    write_host,
-    write_projection,
-)
+from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
+from ane_book.conversion.write.experts import Parted, expert_weights, write_expert
 from ane_book.conversion.write.trunk import write_trunk
 from ane_book.errors import InvalidWeights, OutOfSpace
 from ane_book.models import DecoderConfig, find
@@ -206,7 +200,7 @@ class BundleBuilder:
         passed = self.golden.file(layers.stop).exists() or (self.partial / "golden.npz").exists()
         return passed and all(map(self._has, programs))
 
-    def _states(self, layers: range) -> Iterator[dict[str, torch.Tensor]]:
+    def _states(self, layers: range) -> Iterator[dict]:
         """The state dict of each layer."""
         for layer, state in enumerate(self.golden.layers(layers), layers.start + 1):
             yield state
@@ -222,7 +216,7 @@ class BundleBuilder:
         write_shard(path, self.config, self.recipe, pieces, layers, weights, first)
 
     def _write_pieces(self, layers: range, programs: list[Program], pieces: dict) -> None:
-        """Every matrix or expert of one layer, and what is around them, a package each."""
+        """Every expert of one layer, and what is around them, a package each."""
         state = dict(pair for layer in self._states(layers) for pair in layer.items())
         for program in programs:
             write = partial(self.piece, program=program, pieces=pieces, state=state)
@@ -231,7 +225,7 @@ class BundleBuilder:
     def parted(self, pieces: dict, layer: int) -> dict[str, Parted]:
         """The block of a layer, cut at its experts, by function."""
         kind = find(self.config.architecture).kinds(self.config)[layer]
-        return {name: pieces[name, kind] for name in self.functions}
+        return {name: pieces[name].parted[kind] for name in self.functions}
 
     def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, torch.Tensor]) -> None:
         """Write the package of a trunk; `state` is the state dict of the layer that begins."""
@@ -246,18 +240,13 @@ class BundleBuilder:
 
     def piece(self, path: Path, program: Program, pieces: dict, state: dict) -> None:
         """Write the package of a piece of a layer, of which `state` is the state dict."""
-        config, recipe, name = self.config, self.recipe, program.projection
-        scheme, layer = find_scheme(recipe.quant), program.layers.start
-        if program.trunk is not None:
-            self.trunk(path, program.trunk, pieces, state)
-        elif program.experts:
-            weights = {e: expert_weights(state, e) for e in program.experts}
-            write_experts(path, scheme, self.parted(pieces, layer), layer, weights)
-        elif name is None:
-            write_host(path, config, recipe, pieces, layer, cut_weights(config, state)[1])
-        else:
-            matrix, hidden = cut_weights(config, state)[0][name], sources(config)[name]
-            write_projection(path, recipe, matrix, scheme, hidden, name)
+        if program.expert is None:
+            self.trunk(path, program.layers.start, pieces, state)
+            return
+        scheme, layer = find_scheme(self.recipe.quant), program.layers.start
+        weights = expert_weights(state, program.expert)
+        blocks = self.parted(pieces, layer)
+        write_expert(path, scheme, blocks, layer, program.expert, weights)
 
     # --- head ---------------------------------------------------------------------------------
 
@@ -266,13 +255,10 @@ class BundleBuilder:
         if (self.partial / "golden.npz").exists() and all(map(self._has, programs)):
             return
         for program in programs:
-            if not program.parts:
-                self._whole(program.package, self.norm)
-                continue
             splits = self.plan.rows(program)
             weights = self.head_weights(splits)
             self.golden.head(tuple(splits.values()), weights)
-            self._whole(program.package, lambda path, s=splits, w=weights: self.head(path, s, w))
+            self._whole(program.package, partial(self.head, splits=splits, weights=weights))
         self._whole("golden.npz", self.golden.write)
 
     def head_weights(self, splits: dict[int, int]) -> dict[str, torch.Tensor]:
@@ -287,18 +273,9 @@ class BundleBuilder:
 
         return decoder.head_weights(self.config, tuple(splits.values()), read)
 
-    def norm(self, path: Path) -> None:
-        """Write the package of the final norm, where it is the host's."""
-        weight = decoder.norm_weight(self.config, self.read)
-        write_norm(path, self.config, self.recipe, weight)
-
-    def head(self, path: Path, splits: dict[int, int], weights: dict[str, torch.Tensor]) -> None:
-        if self.recipe.partition != "projections":
-            write_head(path, self.config, self.recipe, splits, weights)
-            return
-        (part,) = splits
-        matrix, scheme = {"weight": weights["parts.0.weight"]}, find_scheme(self.recipe.quant_head)
-        write_projection(path, self.recipe, matrix, scheme, "hidden", f"logits_{part}")
+    def head(self, path: Path, splits: dict[int, int], weights: dict) -> None:
+        """Write a package of the head; `weights` is the state dict of a `Head` with these parts."""
+        write_head(path, self.config, self.recipe, splits, weights)
 
     # --- manifest -----------------------------------------------------------------------------
 
@@ -309,11 +286,8 @@ class BundleBuilder:
     @property
     def _parts(self) -> list[Part]:
         """The packages as they were written."""
-        return [
-            part
-            for program in self.plan.steps
-            for part in parts(self.partial, program, self.called(program))
-        ]
+        programs = self.plan.programs
+        return [part_of(self.partial, program, self.called(program)) for program in programs]
 
     def _write_manifest(self, path: Path) -> None:
         hashes, sizes = self.journal.hashes(), regular_files(self.partial)
@@ -329,7 +303,7 @@ class BundleBuilder:
             tags=self.tags,
             tokenizer=Tokenizer(
                 chat_template=tokenizer.chat_template,
-                eos_token_ids=tokenizer.eos_token_ids,
+                eos_token_ids=list(tokenizer.eos_token_ids),
                 bos_token_id=tokenizer.bos_token_id,
                 bos_token=tokenizer.bos_token,
                 eos_token=tokenizer.eos_token,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.quantize.allotment import Allotment
-from torch import Tensor
 
 __all__ = ["CalibratedBuilder"]
 
@@ -36,7 +35,7 @@ class CalibratedBuilder(BundleBuilder):
         for layer, state in zip(layers, super()._states(layers), strict=True):
             yield self._allotment.layer(layer, state)
 
-    def head(self, path: Path, splits: dict[int, int], weights: dict[str, Tensor]) -> None:
+    def head(self, path: Path, splits: dict[int, int], weights: dict) -> None:
         super().head(path, splits, self._allotment.parts(list(splits), weights))
 
     def _write_head(self) -> None:

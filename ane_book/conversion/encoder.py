@@ -6,17 +6,15 @@ scores of labels.
 """
 
 from collections.abc import Iterable
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from ane_book.bundle.parts import Embedding, Tags, Vectors
 from ane_book.conversion.build import BundleBuilder
-from ane_book.conversion.golden import GoldenPass, loaded
+from ane_book.conversion.golden import GoldenPass, end_module
 from ane_book.conversion.plan import Program
 from ane_book.conversion.write.encoder import lower_encoder, write_encoder, write_trunk
-from ane_book.conversion.write.experts import Parted
 from ane_book.host import text_mask
-from ane_book.models import find
 from ane_book.models.base.decoder import end_weights
 import numpy as np
 import torch
@@ -54,8 +52,7 @@ class TaggerPass(GoldenPass):
 
     def _results(self) -> dict[str, np.ndarray]:
         """The logits of the tokens, (N, T)."""
-        make = partial(find(self.config.architecture).last, self.config)
-        last = loaded(make, end_weights(self.config, "last", self.read))
+        last = end_module(self.config, "last", self.read)
         with torch.inference_mode():
             return {"logits": last(self._hidden(self.config.num_layers))[0, :, 0].numpy()}
 
@@ -114,9 +111,6 @@ class EncoderBuilder(BundleBuilder):
         """The parameters of what is before the first layer and after the last, if they are here."""
         has = {"first": first == 0, "last": last == self.config.num_layers}
         return {e: end_weights(self.config, e, self.read) for e, here in has.items() if here}
-
-    def parted(self, pieces: dict, layer: int) -> dict[str, Parted]:
-        return {name: piece["block"] for name, piece in pieces.items()}
 
     def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, Tensor]) -> None:
         behind = self.behind(layer - 1, pieces) if layer else {}

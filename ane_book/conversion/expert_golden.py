@@ -6,7 +6,9 @@ Letters: C hidden size, E experts, L layers, T golden tokens.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from ane_book.models.base.experts.layers import Mixture
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -24,13 +26,13 @@ def listening(block: nn.Module, folder: Path, layer: int) -> Iterator[None]:
         yield
         return
 
-    def note(module: nn.Module, given: tuple[Tensor, Tensor], y: Tensor) -> None:
+    def note(module: Mixture, given: tuple[Tensor, Tensor], y: Tensor) -> None:
         x, gates = given
         one, full = x[..., :1], torch.ones(1, 1, 1, 1)
         said = torch.cat([expert(one, full) for expert in module.groups], dim=3)  # (1, C, 1, E)
-        arrays = {"x": x, "gates": gates, "y": y, "experts": said.transpose(1, 3)}
-        path = folder / FILES.format(f"{layer:03d}")
-        np.savez(path, **{name: value[0, :, 0].numpy() for name, value in arrays.items()})
+        tensors = {"x": x, "gates": gates, "y": y, "experts": said.transpose(1, 3)}
+        arrays: dict[str, Any] = {n: value[0, :, 0].numpy() for n, value in tensors.items()}
+        np.savez(folder / FILES.format(f"{layer:03d}"), **arrays)
 
     hook = mixture.register_forward_hook(note)
     try:

@@ -10,6 +10,7 @@ Letters: C hidden size, T golden tokens, S slots of the cache, V vocabulary.
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ane_book.conversion.expert_golden import heard, listening
 from ane_book.host import Host, causal_mask
@@ -20,15 +21,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GoldenPass", "loaded"]
+__all__ = ["GoldenPass", "end_module", "loaded"]
 
 
-def loaded(make: Callable[[], nn.Module], weights: dict[str, Tensor]) -> nn.Module:
+Made = TypeVar("Made", bound=nn.Module)
+
+
+def loaded(make: Callable[[], Made], weights: dict[str, Tensor]) -> Made:
     """A module with the weights of a state dict, which take no memory twice."""
     with torch.device("meta"):  # none for parameters that are given
         module = make()
     module.load_state_dict(weights, assign=True)
     return module
+
+
+def end_module(
+    config: DecoderConfig, end: str, read: Callable[[str], np.ndarray]
+) -> nn.Module | None:
+    """What comes before the "first" layer or after the "last", with its weights, if anything."""
+    weights = decoder.end_weights(config, end, read)
+    make = getattr(find(config.architecture), end)
+    return loaded(partial(make, config), weights) if weights else None
 
 
 class GoldenPass:
@@ -57,8 +70,9 @@ class GoldenPass:
         """The state dict of each layer, run as it goes by; then the hidden state is on disk."""
         values, architecture = self._values(layers.start), find(self.config.architecture)
         kinds = architecture.kinds(self.config)
-        if layers.start == 0:
-            values = {"hidden": self._first(values["hidden"])}
+        if layers.start == 0 and (first := end_module(self.config, "first", self.read)):
+            with torch.inference_mode():
+                values = {"hidden": first(values["hidden"])}
         for layer in layers:
             state = decoder.block_weights(self.config, layer, self.read)
             block = loaded(partial(architecture.block, self.config, kinds[layer]), state)
@@ -67,17 +81,9 @@ class GoldenPass:
             yield state
         final = self.file(layers.stop)
         unfinished = final.with_name(f"unfinished_{final.name}")
-        np.savez(unfinished, **{name: value.numpy() for name, value in values.items()})
+        arrays: dict[str, Any] = {name: value.numpy() for name, value in values.items()}
+        np.savez(unfinished, **arrays)
         unfinished.rename(final)
-
-    def _first(self, hidden: Tensor) -> Tensor:
-        """After what comes before the first layer, if anything does."""
-        weights = decoder.end_weights(self.config, "first", self.read)
-        if not weights:
-            return hidden
-        make = partial(find(self.config.architecture).first, self.config)
-        with torch.inference_mode():
-            return loaded(make, weights)(hidden)
 
     def _step(self, block: nn.Module, values: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
         """What a block of this kind hands to the next one: `hidden` (1, C, 1, T), and what the
@@ -139,14 +145,14 @@ class GoldenPass:
 
     def write(self, path: Path) -> None:
         """golden.npz, once all layers and all parts of the vocabulary have passed."""
-        hidden, carried = [self._given(self.tokens)], {}
+        hidden, carried = [self._given(self.tokens)], dict[str, np.ndarray]()
         for layer in sorted(int(file.stem[7:]) for file in self.folder.glob("hidden_*.npz")):
             values = self._values(layer)
             hidden.append(values.pop("hidden"))
             if layer < self.config.num_layers:
                 carried |= {f"{n}_{layer}": value[0, :, 0].numpy() for n, value in values.items()}
         states = torch.cat(hidden)[:, :, 0].numpy()  # (n + 1, C, T)
-        results = self._results() | (heard(self.folder) or carried)
+        results: dict[str, Any] = self._results() | (heard(self.folder) or carried)
         with path.open("wb") as file:
             np.savez(file, tokens=self.tokens, hidden=states, **results)
 

@@ -1,6 +1,6 @@
 """Packages, as they were written, in the words of the manifest."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from ane_book.bundle.parts import FunctionSpec, Part, Type, called
@@ -8,32 +8,25 @@ from ane_book.conversion.plan import Program
 from mlprogram.package.function import Function as Declared
 from mlprogram.package.reader import Package
 
-__all__ = ["parts"]
-
+__all__ = ["part_of"]
 
 Functions = Mapping[str, tuple[int, int | None]]
 
 
-def parts(folder: Path, program: Program, functions: Functions) -> Iterator[Part]:
-    """The part of a package in a folder; of several experts in one, a part each.
-
-    functions: T and S of each, by name.
-    """
+def part_of(folder: Path, program: Program, functions: Functions) -> Part:
+    """The part of a package in a folder; functions: T and S of each, by name."""
     declared, layers = Package(folder / program.package).functions, program.layers
     head = not layers and program.trunk is None
-    for expert in program.experts or (None,):
-        n = program.stretch if expert is None else expert
-        yield Part(
-            package=program.package,
-            part="experts" if program.experts else "head" if head else "layers",
-            functions={
-                name: described(declared[called(name, n)], T, S)
-                for name, (T, S) in functions.items()
-            },
-            layers=None if head else (layers.start, layers.stop),
-            stretch=program.stretch,
-            expert=expert,
-        )
+    return Part(
+        package=program.package,
+        part="head" if head else "layers" if program.expert is None else "experts",
+        functions={
+            name: described(declared[called(name, program.expert)], T, S)
+            for name, (T, S) in functions.items()
+        },
+        layers=None if head else (layers.start, layers.stop),
+        expert=program.expert,
+    )
 
 
 def described(function: Declared, tokens: int, slots: int | None = None) -> FunctionSpec:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ane_book.bundle import Bundle
 from ane_book.conversion.builders import BUILDERS
+from ane_book.conversion.encoder import EncoderBuilder
 from ane_book.errors import InvalidInput, WeightsNotFound
 from ane_book.models import read_config
 from ane_book.models.base.decoder import block_weights
@@ -68,14 +69,14 @@ class Rebuild:
     def golden(self) -> dict[str, np.ndarray]:
         """The golden numbers, from PyTorch; see `Bundle.golden`."""
         builder, folder = self._builder, self._folder
-        if self._bundle.manifest.vectors:
+        if isinstance(builder, EncoderBuilder) and builder.vectors:
             builder.write_positions(folder / "positions.npy")
         for layers, _ in builder.plan.groups():
             for _ in builder.golden.layers(layers):
                 pass
         for program in builder.plan.head:
-            if splits := builder.plan.rows(program):
-                builder.golden.head(tuple(splits.values()), builder.head_weights(splits))
+            splits = builder.plan.rows(program)
+            builder.golden.head(tuple(splits.values()), builder.head_weights(splits))
         path = folder / "golden.npz"
         builder.golden.write(path)
         with np.load(path) as file:
@@ -84,19 +85,16 @@ class Rebuild:
     def package(self, name: str) -> Path:
         """Write one of the bundle's packages once more; returns its path."""
         builder, path = self._builder, self._folder / name
-        program = next(p for p in builder.plan.steps if p.package == name)
+        program = next(p for p in builder.plan.programs if p.package == name)
         if program.parts:
             splits = builder.plan.rows(program)
             builder.head(path, splits, builder.head_weights(splits))
-        elif not program.layers and program.trunk is None:
-            builder.norm(path)
         elif program.is_whole:
             builder.shard(path, self._pieces, program.layers, self._states(program.layers))
         else:
             states = self._states(program.layers)
             state = dict(pair for layer in states for pair in layer.items())
-            pieces = {} if program.projection is not None else self._pieces
-            builder.piece(path, program, pieces, state)
+            builder.piece(path, program, self._pieces, state)
         return path
 
     def _states(self, layers: range) -> Iterator[dict[str, Tensor]]:

@@ -4,7 +4,7 @@ from ane_book.bundle import Bundle
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
-from ane_book.options import APART, Recipe, checked
+from ane_book.options import Recipe, checked
 
 __all__ = ["hold_to", "make_recipe"]
 
@@ -24,18 +24,16 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
     find_scheme(recipe.quant), find_scheme(recipe.quant_head)
     if recipe.is_calibrated and recipe.is_stored:
         raise InvalidInput(f"quant {recipe.quant} and {recipe.quant_head} do not go together")
-    if (recipe.is_calibrated or recipe.is_stored) and recipe.partition == "projections":
-        raise InvalidInput(
-            f"quant {recipe.quant} chooses for the matrices of whole layers; with partition "
-            '"projections" take a scheme by its name'
-        )
-    if (recipe.is_calibrated or recipe.is_stored) and recipe.experts in APART:
+    if (recipe.is_calibrated or recipe.is_stored) and recipe.experts == "dispatch":
         raise InvalidInput(
             f"quant {recipe.quant} chooses for the matrices of whole layers; with experts "
-            f'"{recipe.experts}" take a scheme by its name'
+            '"dispatch" take a scheme by its name'
         )
-    if config is not None and find(config.architecture).task == "text-generation":
-        _refuse_layers(config, recipe)
+    if recipe.is_calibrated and config and find(config.architecture).layout(config):
+        raise InvalidInput(
+            f"quant {recipe.quant} chooses for models whose layers are seven matrices; "
+            f"{config.architecture} models have experts: take a scheme by its name, such as int8"
+        )
     context = _context(config, recipe)
     tiers = tuple(slots for slots in recipe.tiers if slots != context)
     if tiers and tiers[-1] > context:
@@ -58,22 +56,6 @@ def _prefill(recipe: Recipe) -> int:
         if tokens is not None and tokens > least and name in recipe.model_fields_set:
             raise InvalidInput(f"{name} must be between 2 and {which}, not {tokens}")
     return min(recipe.prefill, least)
-
-
-def _refuse_layers(config: DecoderConfig, recipe: Recipe) -> None:
-    """Refuse what is for decoders whose layers are seven matrices and no more."""
-    if find(config.architecture).matrices(config):
-        return
-    if recipe.partition == "projections":
-        raise InvalidInput(
-            f'partition "projections" is for models whose layers are seven matrices; '
-            f'{config.architecture} models have experts: choose "layers" or "whole"'
-        )
-    if recipe.is_calibrated:
-        raise InvalidInput(
-            f"quant {recipe.quant} chooses for models whose layers are seven matrices; "
-            f"{config.architecture} models have experts: take a scheme by its name, such as int8"
-        )
 
 
 def _context(config: DecoderConfig | None, recipe: Recipe) -> int:
@@ -100,7 +82,6 @@ def _refuse_generation(options: dict) -> None:
         "quant_head": options.get("quant_head") is not None,
         "stored as quant": options.get("quant") == "stored",
         "a budget as quant": str(options.get("quant")).startswith("auto"),
-        "partition": options.get("partition") == "projections",
     }
     for option in (option for option, wanted in given.items() if wanted):
         raise InvalidInput(f"{option} goes with models that generate text, and this one does not")

@@ -6,6 +6,7 @@ in a form that Core ML does not have, become fp16. The golden numbers are of the
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.quantize import STORED, Encoded
@@ -14,7 +15,6 @@ from ane_book.models import find
 from ane_book.models.base.architecture import TensorSpec as Named
 from ane_book.weights import joined
 import numpy as np
-from torch import Tensor
 
 __all__ = ["StoredBuilder"]
 
@@ -46,7 +46,7 @@ class StoredBuilder(BundleBuilder):
             find(self.config.architecture).layer_prefix
         )
 
-    def _states(self, layers: range) -> Iterator[dict[str, Tensor | Encoded]]:
+    def _states(self, layers: range) -> Iterator[dict]:
         for layer, state in zip(layers, super()._states(layers), strict=True):
             yield state | (self._stored(layer) if self.recipe.quant == STORED else {})
 
@@ -61,15 +61,15 @@ class StoredBuilder(BundleBuilder):
                 found[name] = Encoded.stored(whole)
         return found
 
-    def head(self, path, splits: dict[int, int], weights: dict[str, Tensor]) -> None:
-        outer = self._outer
-        whole = None
-        if self.recipe.quant_head == STORED:
-            whole = self.source.integers(outer.get("head", outer["embedding"]).name)
-        start, stored = sum(self.plan.splits[: min(splits)]), {}
-        for own, rows in enumerate(splits.values()) if whole is not None else ():
-            stored[f"parts.{own}.weight"] = Encoded.stored(whole.rows(start, start + rows))
-            start += rows
+    def head(self, path: Path, splits: dict[int, int], weights: dict) -> None:
+        outer, stored = self._outer, {}
+        name = outer.get("head", outer["embedding"]).name
+        whole = self.source.integers(name) if self.recipe.quant_head == STORED else None
+        if whole is not None:
+            start = sum(self.plan.splits[: min(splits)])
+            for own, rows in enumerate(splits.values()):
+                stored[f"parts.{own}.weight"] = Encoded.stored(whole.rows(start, start + rows))
+                start += rows
         super().head(path, splits, weights | stored)
 
 

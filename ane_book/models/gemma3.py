@@ -21,6 +21,7 @@ from ane_book.rope import Factor
 import numpy as np
 
 if TYPE_CHECKING:
+    from ane_book.models.base.layers import DecoderBlock
     from torch import nn
 
 __all__ = ["Gemma3"]
@@ -45,7 +46,7 @@ class Gemma3Config(DecoderConfig):
     layer_types: tuple[str, ...]  # FULL or SLIDING, of every layer
 
 
-class Gemma3(Dense):
+class Gemma3(Dense[Gemma3Config]):
     """`model_type` "gemma3_text": Gemma 3 1B and 270M, and the text model of the larger ones."""
 
     model_type = "gemma3_text"
@@ -60,7 +61,7 @@ class Gemma3(Dense):
         "use_bidirectional_attention": False,
     }
 
-    def config(self, fields: dict) -> Gemma3Config:
+    def config(self, fields: dict) -> DecoderConfig:
         by_kind = fields.get("rope_parameters") or {}  # as transformers 5 writes them
         if by_kind.keys() & set(KINDS):
             for kind in KINDS:
@@ -113,7 +114,7 @@ class Gemma3(Dense):
             masks={"mask": None, "mask_local": config.sliding_window},
         )
 
-    def block(self, config: Gemma3Config, kind: str = FULL) -> "nn.Module":
+    def block(self, config: Gemma3Config, kind: str = FULL) -> "DecoderBlock":
         from ane_book.models.base import layers
 
         def norm() -> "nn.Module":

@@ -18,6 +18,7 @@ from ane_book.models.llama import Llama
 from ane_book.rope import Factor
 
 if TYPE_CHECKING:
+    from ane_book.models.base.layers import DecoderBlock
     from torch import nn
 
 __all__ = ["Granite"]
@@ -40,7 +41,7 @@ class GraniteConfig(DecoderConfig):
     logits_scaling: Factor  # logits are divided by it
 
 
-class Granite(Dense):
+class Granite(Dense[GraniteConfig]):
     """`model_type` "granite"."""
 
     model_type = "granite"
@@ -58,7 +59,7 @@ class Granite(Dense):
             masks={"mask": None},
         )
 
-    def block(self, config: GraniteConfig, kind: str = FULL) -> "nn.Module":
+    def block(self, config: GraniteConfig, kind: str = FULL) -> "DecoderBlock":
         from ane_book.models.base.layers import Scale
 
         block = super().block(config, kind)

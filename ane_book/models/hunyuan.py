@@ -15,7 +15,7 @@ from ane_book.rope import Rotary
 from pydantic import model_validator
 
 if TYPE_CHECKING:
-    from torch import nn
+    from ane_book.models.base.layers import Attention
 
 __all__ = ["HunYuan"]
 
@@ -46,7 +46,7 @@ class HunYuanConfig(DecoderConfig):
         return replace(rotary, scaling=rotary.scaling | own)
 
 
-class HunYuan(Dense):
+class HunYuan(Dense[HunYuanConfig]):
     """`model_type` "hunyuan_v1_dense"."""
 
     model_type = "hunyuan_v1_dense"
@@ -65,13 +65,13 @@ class HunYuan(Dense):
             )
         return {k: v for k, v in scaling.items() if k != "type"} | {"rope_type": "dynamic"}
 
-    def attention(self, config: DecoderConfig) -> "nn.Module":
+    def attention(self, config: HunYuanConfig) -> "Attention":
         from ane_book.models.base.layers import Attention, RotateThenNorm
 
         return Attention(config, RotateThenNorm(config, config.attention_factor))
 
     def parameters(
-        self, config: DecoderConfig, kind: str = FULL
+        self, config: HunYuanConfig, kind: str = FULL
     ) -> dict[str, tuple[TensorSpec, ...]]:
         norms = head_norms(config, "self_attn.query_layernorm", "self_attn.key_layernorm")
         return super().parameters(config, kind) | norms

@@ -12,11 +12,11 @@ import numpy as np
 __all__ = ["Llama"]
 
 
-class Llama(Dense):
+class Llama(Dense[DecoderConfig]):
     """Llama 1 to 3, SmolLM2, and what else has `model_type` "llama"."""
 
     model_type = "llama"
-    gguf = GGUF("llama", OUTER, NAMES)
+    gguf: GGUF | None = GGUF("llama", OUTER, NAMES)
 
     def from_gguf(self, fields: dict, number) -> dict:
         """A "llama" with a sliding window is a Mistral."""

@@ -11,7 +11,7 @@ from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
 
 if TYPE_CHECKING:
-    from torch import nn
+    from ane_book.models.base.layers import DecoderBlock
 
 __all__ = ["Olmo2"]
 
@@ -24,13 +24,13 @@ NORMS = {
 BEFORE = ("attn_norm", "ffn_norm")  # which it has not
 
 
-class Olmo2(Dense):
+class Olmo2(Dense[DecoderConfig]):
     """`model_type` "olmo2"."""
 
     model_type = "olmo2"
     gguf = GGUF("olmo2", OUTER, {k: v for k, v in (NAMES | NORMS).items() if k not in BEFORE})
 
-    def block(self, config: DecoderConfig, kind: str = FULL) -> "nn.Module":
+    def block(self, config: DecoderConfig, kind: str = FULL) -> "DecoderBlock":
         from ane_book.models.base import layers
 
         C, _, Q, KV = config.widths

@@ -15,7 +15,7 @@ ORIGINAL = 4096  # tokens that a model was made for, where config.json names non
 FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 
 
-class Phi3(Dense):
+class Phi3(Dense[DecoderConfig]):
     """`model_type` "phi3", which Phi-3, Phi-3.5-mini, Phi-4 and Phi-4-mini have."""
 
     model_type = "phi3"

@@ -160,7 +160,8 @@ class PrivacyFilter(Architecture):
         C, _, Q, KV = config.widths
         H, E, D = config.num_heads, config.num_experts, config.head_dim
         heads = {"q": (Q, D), "k": (KV, D), "v": (KV, 0)}  # rows, and D of those that are rotated
-        found = {"attention_norm.weight": (TensorSpec("input_layernorm.weight", (C,)),)}
+        norm = (TensorSpec("input_layernorm.weight", (C,)),)
+        found: dict[str, tuple[TensorSpec, ...]] = {"attention_norm.weight": norm}
         for name, shape in (("weight", (C,)), ("bias", ())):
             found[f"attention.qkv.{name}"] = tuple(
                 TensorSpec(f"self_attn.{part}_proj.{name}", (rows, *shape), pairs=pairs)

@@ -10,19 +10,19 @@ from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
 
 if TYPE_CHECKING:
-    from torch import nn
+    from ane_book.models.base.layers import Attention
 
 __all__ = ["Qwen2"]
 
 
-class Qwen2(Dense):
+class Qwen2(Dense[DecoderConfig]):
     """`model_type` "qwen2"; its sliding window, which is off in every published model, is not."""
 
     model_type = "qwen2"
     gguf = GGUF("qwen2", OUTER, NAMES)
     fixed = Dense.fixed | {"attention_bias": True}
 
-    def attention(self, config: DecoderConfig) -> "nn.Module":
+    def attention(self, config: DecoderConfig) -> "Attention":
         from ane_book.models.base.layers import Attention, Rotate
 
         return Attention(config, Rotate(config), bias=True)

@@ -10,12 +10,12 @@ from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms
 
 if TYPE_CHECKING:
-    from torch import nn
+    from ane_book.models.base.layers import Attention
 
 __all__ = ["Qwen3"]
 
 
-class Qwen3(Dense):
+class Qwen3(Dense[DecoderConfig]):
     """`model_type` "qwen3", the dense models."""
 
     model_type = "qwen3"
@@ -25,7 +25,7 @@ class Qwen3(Dense):
         NAMES | {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"},
     )
 
-    def attention(self, config: DecoderConfig) -> "nn.Module":
+    def attention(self, config: DecoderConfig) -> "Attention":
         from ane_book.models.base.layers import Attention, NormThenRotate
 
         return Attention(config, NormThenRotate(config))

@@ -9,14 +9,15 @@ References: ZAYA1 (arXiv 2511.17127); compressed convolutional attention (arXiv 
 `transformers`, modeling_zaya.py.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, TensorSpec
+from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Real, Width
-from ane_book.models.base.dense import Dense, rope_type
+from ane_book.models.base.dense import outer_tensors, plain_rope, rope_type, sizes, tied_names
 from ane_book.models.base.experts import Experts
 from ane_book.options import Strategy
 from pydantic import Field, model_validator
@@ -63,7 +64,7 @@ class ZayaConfig(DecoderConfig):
         return max(sum(self.taps) - 2, 1)
 
 
-class Zaya(Dense):
+class Zaya(Architecture):
     """`model_type` "zaya": ZAYA1-8B."""
 
     model_type = "zaya"
@@ -78,7 +79,9 @@ class Zaya(Dense):
 
     # --- config.json
 
-    def read(self, fields: dict) -> dict:
+    def config(self, fields: dict) -> ZayaConfig:
+        fields = plain_rope(fields)
+        self.refuse(fields)
         types = fields.get("layer_types") or ["hybrid"] * min(fields["num_hidden_layers"], 10_000)
         L = fields["num_hidden_layers"]
         if not isinstance(types, list) or len(types) != L or any(t not in KINDS for t in types):
@@ -86,35 +89,38 @@ class Zaya(Dense):
                 f"config.json: layer_types = {types!r:.200} of {L!r} layers; every layer needs one "
                 f"of {', '.join(KINDS)}"
             )
-        thetas, partial = self._rope(fields, set(types))
-        own = {
-            "intermediate_size": fields["moe_intermediate_size"],
-            "rope_scaling": None,
-            "rope_theta": thetas["hybrid"],
-            "tie_word_embeddings": fields.get("tie_word_embeddings", True),
-        }
-        return super().read(fields | own) | {
-            "partial_rotary_factor": partial,
-            "rope_local_theta": thetas["hybrid_sliding"],
-            "sliding_window": fields.get("sliding_window"),
-            "layer_types": [KINDS[name] for name in types],
-            "num_experts": fields["num_experts"],
-            "router_size": fields["router_hidden_size"],
-            "taps": (fields["cca_time0"], fields["cca_time1"]),
-        }
+        rope = self._rope(fields, set(types))
+        (partial,) = {own.get("partial_rotary_factor", 1.0) for own in rope.values()}
+        thetas = {name: own["rope_theta"] for name, own in (DEFAULT | rope).items()}
+        return ZayaConfig(
+            **sizes(fields | {"intermediate_size": fields["moe_intermediate_size"]}),
+            architecture=self.model_type,
+            rms_norm_eps=fields["rms_norm_eps"],
+            rope_theta=thetas["hybrid"],
+            partial_rotary_factor=partial,
+            rope_local_theta=thetas["hybrid_sliding"],
+            sliding_window=fields.get("sliding_window"),
+            tied_embeddings=fields.get("tie_word_embeddings", True) or False,
+            layer_types=tuple(KINDS[name] for name in types),
+            num_experts=fields["num_experts"],
+            router_size=fields["router_hidden_size"],
+            taps=(fields["cca_time0"], fields["cca_time1"]),
+        )
 
-    def _rope(self, fields: dict, types: set[str]) -> tuple[dict[str, float], float]:
-        """theta by the type of layer, and the share of dimensions that are rotated."""
-        given = fields.get("rope_parameters") or DEFAULT
+    def _rope(self, fields: dict, types: set[str]) -> dict[str, dict[str, float]]:
+        """`rope_parameters` by the type of layer, of those types that there are."""
+        given: Mapping[str, Any] = fields.get("rope_parameters") or DEFAULT
         if given is DEFAULT and (fields.get("rope_theta") or fields.get("rope_scaling")):
             raise UnsupportedModel(
                 "config.json: rope_parameters that are not by the type of layer are not supported "
                 f"for {self.model_type} models"
             )
-        used = {name: given.get(name) for name in sorted(types)}
-        for name, own in used.items():
+        used: dict[str, dict[str, float]] = {}
+        for name in sorted(types):
+            own = given.get(name)
             if not isinstance(own, dict):
                 raise TypeError(f"rope_parameters: {name} is not an object")
+            used[name] = own
             if rope_type(own) != "default":
                 raise UnsupportedModel(
                     f"config.json: rope_parameters of type {rope_type(own)!r} are not supported "
@@ -126,7 +132,7 @@ class Zaya(Dense):
                 f"config.json: partial_rotary_factor of {' and '.join(map(str, sorted(shares)))} "
                 f"in one model is not supported for {self.model_type} models"
             )
-        return {name: own["rope_theta"] for name, own in (DEFAULT | used).items()}, *shares
+        return used
 
     # --- blocks, and what the host gives them
 
@@ -140,14 +146,13 @@ class Zaya(Dense):
         return super().host_inputs(kind)
 
     def host(self, config: ZayaConfig) -> Host:
-        local = replace(config.rotary, theta=config.rope_local_theta)
-        rotary = {FULL: {"rope": config.rotary}, SLIDING: {"rope_local": local}}
-        masks = {FULL: {"mask": None}, SLIDING: {"mask_local": config.sliding_window}}
-        types = sorted(set(config.layer_types))
-        return Host(
-            rotary={name: own for kind in types for name, own in rotary[kind].items()},
-            masks={name: own for kind in types for name, own in masks[kind].items()},
-        )
+        host = Host(rotary={}, masks={})
+        if FULL in config.layer_types:
+            host.rotary["rope"], host.masks["mask"] = config.rotary, None
+        if SLIDING in config.layer_types:
+            host.rotary["rope_local"] = replace(config.rotary, theta=config.rope_local_theta)
+            host.masks["mask_local"] = config.sliding_window
+        return host
 
     def tails(self, config: ZayaConfig) -> dict[str, tuple[int, int]]:
         """Queries and keys before their convolutions, and the values that wait for a token."""
@@ -200,17 +205,18 @@ class Zaya(Dense):
             **_residual("mixture", "post_mlp_residual_scale", C),
         }
 
-    def matrices(self, config: ZayaConfig) -> dict:
-        return {}
-
     def outer(self, config: ZayaConfig) -> dict[str, TensorSpec]:
         C = (config.hidden_size,)
-        embedding, norm, *head = super().outer(config).items()
-        first = {
+        tensors = outer_tensors(config)
+        return {
+            "embedding": tensors.pop("embedding"),
             "first.bias": TensorSpec("model.input_hidden_states_bias", C),
             "first.scale": TensorSpec("model.input_hidden_states_scale", C),
+            **tensors,
         }
-        return dict([embedding]) | first | dict([norm, *head])
+
+    def repeats(self, config: ZayaConfig) -> frozenset[str]:
+        return tied_names(config)
 
 
 def _attention(config: ZayaConfig) -> dict[str, tuple[TensorSpec, ...]]:
@@ -247,8 +253,9 @@ def _residual(ours: str, theirs: str, C: int) -> dict[str, tuple[TensorSpec, ...
 
 def _router(config: ZayaConfig, first: bool) -> dict[str, tuple[TensorSpec, ...]]:
     R, classes, own = config.router_size, config.num_experts + 1, "mlp.gate"
-    carried = {"router.carried_scale": (TensorSpec(f"{own}.router_states_scale", (R,)),)}
-    found = {} if first else carried
+    found: dict[str, tuple[TensorSpec, ...]] = {}
+    if not first:
+        found["router.carried_scale"] = (TensorSpec(f"{own}.router_states_scale", (R,)),)
     found["router.norm.weight"] = (TensorSpec(f"{own}.router_mlp.norm.weight", (R,)),)
     for i in range(2):
         for part, shape in (("weight", (R, R)), ("bias", (R,))):

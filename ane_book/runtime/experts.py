@@ -13,8 +13,8 @@ import numpy as np
 
 __all__ = ["Calls", "ExpertPrograms"]
 
-#: How often a program was called: by its package, and the number of the expert if it is one.
-Calls = Counter[tuple[str, int | None]]
+#: How often a program was called, by its package.
+Calls = Counter[str]
 
 
 class ExpertPrograms:
@@ -48,8 +48,7 @@ class ExpertPrograms:
         for expert in np.flatnonzero((gates[0, :, 0, :tokens] != 0).any(axis=1)):
             gate = np.ascontiguousarray(gates[:, expert : expert + 1])
             total += self._functions(expert)[function].predict({"x": x, "gate": gate})["y"]
-            part = self._parts[expert]
-            self._calls[part.package, part.expert] += 1
+            self._calls[self._parts[expert].package] += 1
         with np.errstate(over="ignore"):  # whoever reads the result sees what is not finite
             values["y"] = total.astype(x.dtype)
 

@@ -1,8 +1,7 @@
 """The parts of a bundle at work, one after another, each with what is kept for it.
 
-Where each matrix is a program of the device, what is between them runs on the executor. Where a
-bundle has tiers, a part keeps a cache of as many slots as the function has that was called last,
-and hands on its rows when one of another tier is.
+Where a bundle has tiers, a part keeps a cache of as many slots as the function has that was called
+last, and hands on its rows when one of another tier is.
 
 Letters: C hidden size, D head size, K key/value heads, T tokens of a call, S slots of the cache,
 V vocabulary; n layers of a shard.
@@ -18,7 +17,7 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec, Part
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
-from ane_book.runtime.backends import Backend, LoadedFunction, MILBackend
+from ane_book.runtime.backends import Backend, LoadedFunction
 from ane_book.runtime.experts import Calls, ExpertPrograms
 import numpy as np
 
@@ -97,7 +96,7 @@ class ShardRunner:
         self._shapes = {name: kept_shapes(function) for name, function in self._declared.items()}
         self._given = {n: set(f.inputs) - set(self._shapes[n]) for n, f in self._declared.items()}
         self._context, self._dtype = manifest.context, dtype
-        self._name, self._calls = (part.package, None), calls
+        self._package, self._calls = part.package, calls
         self.clear()
 
     def clear(self) -> None:
@@ -115,7 +114,7 @@ class ShardRunner:
         inputs = {name: values[name] for name in self._given[function]}
         inputs |= {name: _before(kept[name], shape, at) for name, shape in shapes.items()}
         outputs = self._functions[function].predict(inputs, state)
-        self._calls[self._name] += 1
+        self._calls[self._package] += 1
         for name, (*_, rows, W) in shapes.items():
             new = outputs.pop(f"new_{name}")
             if rows > 1:
@@ -215,20 +214,17 @@ def load_steps(
 ) -> list[ShardRunner | ExpertPrograms]:
     """Parts on the backend, the experts of a layer as one step, which opens them as it needs them.
 
-    What is the host's is on the executor, in the backend's precision. calls: counts those of the
-    backend.
+    calls: counts those of the backend.
     """
     calls = Calls() if calls is None else calls
-    host = MILBackend("fp16" if backend.dtype == np.float16 else "fp32")
     steps: list[ShardRunner | ExpertPrograms] = []
     for apart, group in groupby(parts, lambda part: part.part == "experts"):
         if apart:
             steps.append(ExpertPrograms(list(group), partial(_load_expert, bundle, backend), calls))
             continue
         for part in group:
-            functions = load_part(bundle, backend if part.stretch is None else host, part)
-            counted = calls if part.stretch is None else Calls()
-            steps.append(ShardRunner(bundle.manifest, part, functions, backend.dtype, counted))
+            functions = load_part(bundle, backend, part)
+            steps.append(ShardRunner(bundle.manifest, part, functions, backend.dtype, calls))
     return steps
 
 

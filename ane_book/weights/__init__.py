@@ -24,11 +24,11 @@ from functools import cached_property
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from ane_book import models
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound, refuse_pointer
 from ane_book.models.base.architecture import Shape
-from ane_book.models.base.config import ModelConfig
 from ane_book.models.base.dense import plain_rope as plain
 import numpy as np
 from pydantic import ValidationError
@@ -245,7 +245,7 @@ def read_json(path: Path, kind: type = dict):
     return value
 
 
-def read_config(config: dict, place: str) -> ModelConfig:
+def read_config(config: dict, place: str) -> Any:
     """The configuration, read by its architecture; every fault in it becomes one error that starts
     with `place`."""
     try:

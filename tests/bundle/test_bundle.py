@@ -13,10 +13,8 @@ import tracemalloc
 
 from _command import ane_book as command
 from _command import refused
-from _long import long_but
 import ane_book
-from ane_book.bundle import Bundle, Manifest
-from ane_book.bundle.parts import called
+from ane_book.bundle import FORMER, Bundle, Manifest, seal
 from ane_book.errors import AneBookError, InvalidBundle, InvalidInput
 from ane_book.runtime import Session
 from mlprogram.package.reader import Package
@@ -24,13 +22,12 @@ import pytest
 
 #: One layer, so that many can be opened.
 SMALL = (("num_hidden_layers", 1),)
-CUT = {"partition": "projections"}
 MANIFESTS = int(os.environ.get("DAMAGED_MANIFESTS", "30"))
 
 
-@pytest.fixture(params=[{}, CUT], ids=["layers", "projections"])
-def copy(request, tiny_bundle, tmp_path) -> Path:
-    _, bundle = tiny_bundle("qwen3", SMALL, **request.param)
+@pytest.fixture
+def copy(tiny_bundle, tmp_path) -> Path:
+    _, bundle = tiny_bundle("qwen3", SMALL)
     return Path(shutil.copytree(bundle.path, tmp_path / "bundle"))
 
 
@@ -76,9 +73,6 @@ def unlike_files(bundle: Bundle) -> list[str]:
     return [*kept, "manifest.json"]
 
 
-@pytest.mark.parametrize(
-    "copy", long_but([{}, CUT], {}), ids=["layers", "projections"], indirect=True
-)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_to_any_file_is_told(copy, damage):
     """One clean error, or a payload that no header tells about; `verify` names the file always."""
@@ -147,7 +141,7 @@ def used_files(folder: Path) -> list[str]:
 @pytest.mark.parametrize("path", FIELDS, ids=str)
 def test_no_field_leads_outside(tiny_bundle, tmp_path, path, prefix):
     """What it names is really there, outside, and its files are listed with their true sizes."""
-    _, bundle = tiny_bundle("qwen3", SMALL, **CUT)
+    _, bundle = tiny_bundle("qwen3", SMALL)
     copy = Path(shutil.copytree(bundle.path, tmp_path / "bundle"))
     (copy / "x").mkdir()
     fields = json.loads((copy / "manifest.json").read_text())
@@ -247,9 +241,6 @@ def damaged(text: str, rng: Random) -> bytes:
     return json.dumps(fields).encode()
 
 
-@pytest.mark.parametrize(
-    "copy", long_but([{}, CUT], {}), ids=["layers", "projections"], indirect=True
-)
 def test_wild_manifests_are_refused_in_one_sentence(copy):
     """Nothing but our errors, and little memory, whatever the manifest says.
 
@@ -360,6 +351,28 @@ def test_a_newer_version_is_refused_by_name(copy):
         Bundle.open(copy)
 
 
+@pytest.mark.parametrize(("option", "former", "now"), [(*key, now) for key, now in FORMER.items()])
+def test_a_recipe_of_earlier_versions_is_refused_with_what_to_use_instead(
+    copy, option, former, now
+):
+    fields = json.loads((copy / "manifest.json").read_text())
+    fields["recipe"][option] = former
+    for part in fields["packages"]:
+        part["stretch"] = 0
+    (copy / "manifest.json").write_text(json.dumps(fields))
+    says = f"with {option} = '{former}', which .* again with {option}='{now}'$"
+    with pytest.raises(InvalidBundle, match=says):
+        Bundle.open(copy)
+
+
+def test_what_earlier_versions_said_of_every_part_is_read(copy):
+    fields = json.loads((copy / "manifest.json").read_text())
+    fields["packages"] = [part | {"stretch": None} for part in fields["packages"]]
+    fields["seal"] = seal(fields)
+    (copy / "manifest.json").write_text(json.dumps(fields))
+    Bundle.open(copy).verify()
+
+
 def test_the_schema_in_the_documents_is_the_manifests():
     """`make schema` writes it; a program in another language reads a bundle by it."""
     file = Path(__file__).parents[2] / "research" / "manifest.schema.json"
@@ -373,7 +386,7 @@ def test_a_manifest_says_what_its_packages_are(copy):
         package = Package(copy / part.package)
         for name, function in part.functions.items():
             for kind in ("inputs", "states", "outputs"):
-                declared = getattr(package.functions[called(name, part.stretch)], kind)
+                declared = getattr(package.functions[part.called(name)], kind)
                 assert {k: (t.dtype, t.shape) for k, t in declared.items()} == {
                     k: (t.dtype, t.shape) for k, t in getattr(function, kind).items()
                 }

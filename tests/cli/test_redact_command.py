@@ -60,7 +60,7 @@ class TestCommand:
         assert f"`ane-book redact --model {path} FILE`" in refused("run", path, "Hi")
         assert "No such file" in refused("redact", "--model", path, tmp_path / "none")
         said = refused(
-            "convert", "smollm2-135m-instruct", "--source", "random", "--experts", "dense"
+            "convert", "smollm2-135m-instruct", "--source", "random", "--experts", "packed"
         )
         assert "experts goes with mixtures of experts" in said
 

@@ -72,11 +72,6 @@ class TestCut:
         assert sum(costs) + head < sum(bundle.manifest.files.values())
         assert [crossing(bundle.manifest, i) for i in range(4)] == [{"hidden": 64}] * 4
 
-    def test_projections_are_cut_between_layers(self, tiny_bundle):
-        manifest = tiny_bundle("llama", partition="projections")[1].manifest
-        assert [own[0].layers for own in units(manifest)] == [(0, 1), (1, 2), (2, 3)]
-        assert [crossing(manifest, i) for i in range(4)] == [{"hidden": 64}] * 4
-
 
 class TestStage:
     def test_stages_in_a_row_are_the_whole(self, bundle):

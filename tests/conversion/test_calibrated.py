@@ -314,10 +314,6 @@ class TestRefusals:
         with pytest.raises(InvalidInput, match=r"auto:BITS, auto-int:BITS \(BITS 4.1 to 8\), not"):
             self.convert(tiny, quant=quant)
 
-    def test_one_matrix_a_program(self, tiny):
-        with pytest.raises(InvalidInput, match="matrices of whole layers"):
-            self.convert(tiny, quant="auto:5", partition="projections")
-
     def test_an_encoder(self):
         with pytest.raises(InvalidInput, match="a budget as quant goes with models that generate"):
             ane_book.convert("all-minilm-l6-v2", source="random", quant="auto:5")

@@ -28,7 +28,7 @@ def pieces():
     """Strategy -> its layout, the mixture in torch, and lowered."""
     examples = {"x": torch.zeros(1, C, 1, T), "gates": torch.zeros(1, E, 1, T)}
     made = {}
-    for strategy in ("dense", "packed"):
+    for strategy in ("dispatch", "packed"):
         layout = Experts(E, C, F, strategy)
         mixture = Mixture(layout, swiglu)
         made[strategy] = layout, mixture, lower(mixture, examples, ["y"])
@@ -77,7 +77,7 @@ def cosines(piece, tmp_path, quant: str, loud: str, times=1.0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("loud", ["gate_up_proj", "down_proj"])
-@pytest.mark.parametrize("strategy", ["dense", "packed"])
+@pytest.mark.parametrize("strategy", ["dispatch", "packed"])
 def test_half_precision_keeps_all(pieces, tmp_path, strategy, loud):
     assert cosines(pieces[strategy], tmp_path, "none", loud).min() > 0.9999
 
@@ -102,7 +102,7 @@ def test_but_not_a_packed_down_bank(pieces, tmp_path):
 @pytest.mark.parametrize("quant", ["int8", "int8-tensor"])
 @pytest.mark.parametrize("loud", ["gate_up_proj", "down_proj"])
 def test_experts_by_themselves_have_scales_of_their_own(pieces, tmp_path, quant, loud):
-    assert cosines(pieces["dense"], tmp_path, quant, loud).min() > 0.999
+    assert cosines(pieces["dispatch"], tmp_path, quant, loud).min() > 0.999
 
 
 def test_an_experts_size_moved_into_its_gate_repairs_the_down_bank(pieces, tmp_path):

@@ -1,7 +1,6 @@
 """Experts as programs: the host calls those that a token chose, and the result is the same."""
 
 from functools import partial
-from itertools import product
 import json
 from pathlib import Path
 import shutil
@@ -20,8 +19,6 @@ from pydantic import ValidationError
 import pytest
 import torch
 
-APART = ["dispatch", "functions"]
-
 
 def scores(tagger: Tagger, ids) -> np.ndarray:
     return np.concatenate(list(tagger.logits(np.asarray(ids))))
@@ -33,8 +30,8 @@ def some_ids(tokens: int, vocabulary: int = 257) -> np.ndarray:
 
 def experts_of(tagger: Tagger) -> set[tuple[int, int]]:
     """Layer and number of every expert that was called."""
-    layers = {(p.package, p.expert): p.layers[0] for p in tagger.bundle.manifest.packages}
-    return {(layers[name], name[1]) for name in tagger.calls if name[1] is not None}
+    called = [part for part in tagger.bundle.manifest.packages if part.package in tagger.calls]
+    return {(part.layers[0], part.expert) for part in called if part.expert is not None}
 
 
 def chosen_by(model, ids) -> set[tuple[int, int]]:
@@ -58,20 +55,17 @@ def chosen_by(model, ids) -> set[tuple[int, int]]:
 
 
 class TestScores:
-    @pytest.mark.parametrize(
-        ("size", "strategy"),
-        long_but(product(SIZES, APART), ("usual", "dispatch"), ("narrow", "functions")),
-    )
-    def test_are_those_of_all_experts_in_the_graph(self, tagger, size, strategy):
+    @pytest.mark.parametrize("size", long_but(SIZES, "usual", "narrow"))
+    def test_are_those_of_all_experts_in_the_graph(self, tagger, size):
         """Below, at and above the band; and those of `transformers`."""
-        model, bundle = tagger(size, experts=strategy)
-        dense, apart = (Tagger(b, "fp32") for b in (tagger(size, experts="dense")[1], bundle))
+        model, bundle = tagger(size, experts="dispatch")
+        packed, apart = (Tagger(b, "fp32") for b in (tagger(size, experts="packed")[1], bundle))
         half = Tagger(bundle)
         band = model.config.sliding_window
         for tokens in (1, band, band + 1, 3 * band + 11):
             ids = some_ids(tokens, model.config.vocab_size)
             found = scores(apart, ids)
-            np.testing.assert_allclose(found, scores(dense, ids), atol=1e-4)
+            np.testing.assert_allclose(found, scores(packed, ids), atol=1e-4)
             expected = model(torch.from_numpy(ids)[None]).logits[0].numpy()
             np.testing.assert_allclose(found, expected, atol=1e-3)
             ours = scores(half, ids).ravel()
@@ -80,10 +74,9 @@ class TestScores:
 
 
 class TestCalls:
-    @pytest.mark.parametrize("strategy", APART)
-    def test_are_of_experts_that_a_token_chose_and_no_others(self, tagger, strategy):
+    def test_are_of_experts_that_a_token_chose_and_no_others(self, tagger):
         """One token, then another: each wakes its own; padding, of 31 columns, wakes nobody."""
-        model, bundle = tagger("narrow", experts=strategy)
+        model, bundle = tagger("narrow", experts="dispatch")
         tagging = Tagger(bundle, "fp32")
         for token in (3, 200):
             tagging.calls.clear()
@@ -91,8 +84,7 @@ class TestCalls:
             assert experts_of(tagging) == chosen_by(model, [token])
             assert tagging.calls.total() == 4 + 3  # trunks, and an expert in each of three layers
 
-    @pytest.mark.parametrize("strategy", APART)
-    def test_none_is_opened_before_it_is_called(self, tagger, strategy):
+    def test_none_is_opened_before_it_is_called(self, tagger):
         """Loading opens the trunks; then each expert is opened once, for all sessions."""
         opened = []
 
@@ -101,7 +93,7 @@ class TestCalls:
                 opened.append((package.name, function))
                 return super().load(package, function)
 
-        model, bundle = tagger("narrow", experts=strategy)
+        model, bundle = tagger("narrow", experts="dispatch")
         functions = len(bundle.manifest.functions)
         tagging = Tagger(bundle, backend=Counting("fp32"))
         assert len(opened) == 4 * functions
@@ -123,7 +115,7 @@ class TestCalls:
     def test_of_experts_in_the_graph_are_of_its_programs(self, tagger):
         tagging = Tagger(tagger("narrow", experts="packed")[1], "fp32")
         scores(tagging, some_ids(20))
-        assert tagging.calls == {("layers_00-03.mlpackage", None): 1}
+        assert tagging.calls == {"layers_00-03.mlpackage": 1}
 
     def test_of_two_texts_in_one_call(self, tagger):
         """Side by side, each sees itself alone: its scores are those that it has by itself."""
@@ -150,11 +142,11 @@ def test_ties_in_the_routers_scores(tmp_path):
         block.mlp.router.bias.zero_()
     folder = write_tagger(model, tmp_path / "model")
     found = {}
-    for strategy in ("dense", "dispatch"):
+    for strategy in ("packed", "dispatch"):
         bundle = ane_book.convert(str(folder), tmp_path / strategy, context=32, experts=strategy)
         tagging = Tagger(bundle)
         found[strategy] = scores(tagging, some_ids(9, 263))
-    np.testing.assert_allclose(found["dispatch"], found["dense"], rtol=2e-2, atol=2e-2)
+    np.testing.assert_allclose(found["dispatch"], found["packed"], rtol=2e-2, atol=2e-2)
     assert experts_of(tagging) == {(0, expert) for expert in range(4)}
 
 
@@ -261,12 +253,9 @@ class TestDamage:
 
 
 class TestConversion:
-    @pytest.mark.parametrize(
-        ("step", "strategy"),
-        long_but(product(("layer 2", "head"), APART), ("layer 2", "functions")),
-    )
-    def test_goes_on_where_it_stopped(self, tagger, tmp_path, step, strategy):
-        expected = tagger("narrow", experts=strategy)[1]
+    @pytest.mark.parametrize("step", long_but(("layer 2", "head"), "layer 2"))
+    def test_goes_on_where_it_stopped(self, tagger, tmp_path, step):
+        expected = tagger("narrow", experts="dispatch")[1]
         folder = write_tagger(tiny_tagger("narrow"), tmp_path / "model")
         convert = partial(ane_book.convert, str(folder), tmp_path / "b", context=64)
 
@@ -275,8 +264,8 @@ class TestConversion:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            convert(experts=strategy, progress=stop)
-        assert convert(experts=strategy).manifest.files == expected.manifest.files
+            convert(experts="dispatch", progress=stop)
+        assert convert(experts="dispatch").manifest.files == expected.manifest.files
 
     @pytest.mark.parametrize(
         ("quant", "least"),
@@ -284,7 +273,7 @@ class TestConversion:
     )
     def test_of_experts_quantised(self, tagger, quant, least):
         """As in one graph: the quality that the scheme leaves; the bytes that were planned."""
-        model, bundle = tagger("usual", experts="functions", quant=quant)
+        model, bundle = tagger("usual", experts="dispatch", quant=quant)
         ids = some_ids(40)
         expected = model(torch.from_numpy(ids)[None]).logits[0].numpy().ravel()
         found = scores(Tagger(bundle), ids).ravel()
@@ -293,8 +282,7 @@ class TestConversion:
                    for file in bundle.path.rglob("weight.bin")}  # fmt: skip
         assert written == plan(bundle.config, bundle.recipe).packages
 
-    @pytest.mark.parametrize("strategy", APART)
-    def test_in_another_partition_is_refused(self, tmp_path, strategy):
+    def test_in_another_partition_is_refused(self, tmp_path):
         folder = write_tagger(tiny_tagger("narrow"), tmp_path / "model")
         with pytest.raises(InvalidInput, match="goes with partition 'layers', not 'whole'"):
-            ane_book.convert(str(folder), tmp_path / "b", experts=strategy, partition="whole")
+            ane_book.convert(str(folder), tmp_path / "b", experts="dispatch", partition="whole")

@@ -29,7 +29,8 @@ import torch
 from typer.testing import CliRunner
 
 PROMPT = [72, 101, 108, 108, 111, 32, 119, 111, 114, 108, 100]
-CUT = {"partition": "projections", "head_rows": 100}
+CUT = {"kv": "host", "head_rows": 100, "shard_limit": 200_000}
+APART = {"experts": "dispatch", "shard_limit": "30MB"}
 QWEN = "qwen2.5-0.5b-instruct"
 PHI = "phi-4-mini-instruct"
 
@@ -46,9 +47,7 @@ class TestBytes:
     def check(self, bundle: Bundle) -> None:
         planned, written = plan(bundle.config, bundle.recipe), weight_bytes(bundle)
         assert written == planned.packages
-        assert [(part.package, part.stretch) for part in bundle.manifest.packages] == [
-            (step.package, step.stretch) for step in planned.steps
-        ]
+        assert [part.package for part in bundle.manifest.packages] == [*planned.packages]
         assert planned.weight_bytes == sum(written.values())
         embedding = (bundle.path / "embedding.npy").stat().st_size
         assert 0 < embedding - planned.embedding_bytes <= 128  # the header of a .npy file
@@ -85,7 +84,7 @@ PEAK = """
 import sys
 import ane_book
 from mlprogram.analysis.memory import peak_resident
-ane_book.convert(sys.argv[1], out=sys.argv[2], context=32, prefill=8, partition="projections")
+ane_book.convert(sys.argv[1], out=sys.argv[2], context=32, prefill=8, kv="host")
 print(peak_resident())
 """
 
@@ -110,7 +109,7 @@ class TestEffort:
         model = tiny_model("llama", hidden_size=768, tie_word_embeddings=True)
         model.resize_token_embeddings(100_000, mean_resizing=False)
         folder = write_checkpoint(model, tmp_path / "model")
-        planned = plan(find_config(str(folder)), make_recipe(partition="projections"))
+        planned = plan(find_config(str(folder)), make_recipe(kv="host"))
         command = [sys.executable, "-c", PEAK, folder, tmp_path / "bundle"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert planned.memory_bytes == pytest.approx(int(done.stdout), rel=0.15)
@@ -134,7 +133,7 @@ class TestNotes:
             ((limits.SMALL,), "smollm2-135m-instruct", {"shard_limit": "10MB"}),
             (limits.WEIGHTS[:1] + limits.AXIS[:1], QWEN, {"head_rows": 50_000}),
             (limits.WEIGHTS[:1] + limits.AXIS, QWEN, {"head_rows": 200_000}),
-            ((limits.SMALL, limits.CALLS), QWEN, {"partition": "projections"}),
+            ((limits.SMALL, limits.LOADED, limits.CALLS), "zaya1-8b", APART),
         ],
     )
     def test_each_limit_where_it_is_touched(self, touched, model, options):
@@ -205,16 +204,9 @@ class TestConfiguration:
 
 
 class TestRefusals:
-    def test_a_projection_beyond_the_limit(self):
-        with pytest.raises(InvalidInput, match="projection gate has 8.7 MB .* raise the limit"):
-            plan(find_config(QWEN), make_recipe(partition="projections", shard_limit="8MB"))
-
-    @pytest.mark.parametrize(
-        "options", [{"shard_limit": "100MB"}, {"partition": "projections"}], ids=str
-    )
-    def test_a_head_that_cannot_be_split(self, options):
+    def test_a_head_that_cannot_be_split(self):
         with pytest.raises(InvalidInput, match="argmax_output picks the token inside one program"):
-            plan(find_config(QWEN), make_recipe(argmax_output=True, **options))
+            plan(find_config(QWEN), make_recipe(argmax_output=True, shard_limit="100MB"))
 
     def test_no_rows_in_a_part(self):
         with pytest.raises(
@@ -222,9 +214,10 @@ class TestRefusals:
         ):
             plan(find_config(QWEN), make_recipe(head_rows=0))
 
-    def test_another_partition(self):
-        with pytest.raises(InvalidInput, match="'layers', 'whole' or 'projections', not 'heads'"):
-            make_recipe(partition="heads")
+    @pytest.mark.parametrize("partition", ["heads", "projections"])
+    def test_another_partition(self, partition):
+        with pytest.raises(InvalidInput, match=f"'layers' or 'whole', not '{partition}'"):
+            make_recipe(partition=partition)
 
 
 def test_lines_are_as_wide_as_the_terminal():

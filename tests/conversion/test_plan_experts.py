@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 MODEL = "privacy-filter"
-STRATEGIES = ("dense", "packed", "dispatch", "functions")
+STRATEGIES = ("packed", "dispatch")
 L, E, K = 8, 128, 4  # its layers, experts, and experts of a token
 
 
@@ -65,13 +65,6 @@ class TestPrograms:
         assert len(packages) == L * E + L + 1
         (size,) = sizes
         assert expert < size < expert + 4 * 128 + 64  # four records, aligned, and a header
-        bank = planned("functions").packages
-        assert list(bank) == [
-            name
-            for n in range(L)
-            for name in (f"trunk_{n:02d}.mlpackage", f"layer_{n:02d}_experts.mlpackage")
-        ] + ["trunk_08.mlpackage"]
-        assert bank["layer_03_experts.mlpackage"] == E * (size - 64) + 64
 
     @pytest.mark.parametrize("experts", STRATEGIES)
     @pytest.mark.parametrize("size", SIZES)
@@ -86,10 +79,10 @@ class TestPrograms:
 
     def test_in_the_order_of_a_tokens_way(self):
         made = tiny("usual", "dispatch")
-        trunks = [i for i, program in enumerate(made.steps) if program.trunk is not None]
-        assert trunks == [0, 9, 18] and len(made.steps) == 19
-        assert [program.experts for program in made.steps[10:12]] == [range(1), range(1, 2)]
-        assert [made.steps[i].layers for i in (0, 1, 9, 18)] == [
+        trunks = [i for i, program in enumerate(made.programs) if program.trunk is not None]
+        assert trunks == [0, 9, 18] and len(made.programs) == 19
+        assert [program.expert for program in made.programs[9:12]] == [None, 0, 1]
+        assert [made.programs[i].layers for i in (0, 1, 9, 18)] == [
             range(1), range(1), range(1, 2), range(2, 2),
         ]  # fmt: skip
 
@@ -120,8 +113,7 @@ class TestWritten:
             assert running.calls.total() == round(made.calls())
             programs = {program.package: program for program in made.programs}
             read = [
-                times * programs[package].bytes / max(len(programs[package].experts), 1)
-                for (package, _), times in running.calls.items()
+                times * programs[package].bytes for package, times in running.calls.items()
             ]
             assert sum(read) == pytest.approx(made.read_bytes())
 
@@ -141,31 +133,28 @@ class TestWritten:
         """(L, E), of the tokens of a call."""
         config = running.bundle.config
         found = np.zeros((config.num_layers, config.num_experts), bool)
-        layers = {(p.package, p.expert): p.layers[0] for p in running.bundle.manifest.packages}
         running.calls.clear()
         list(running.logits(np.array(tokens)))
-        for package, expert in running.calls:
-            if expert is not None:
-                found[layers[package, expert], expert] = True
+        for part in running.bundle.manifest.packages:
+            if part.expert is not None:
+                found[part.layers[0], part.expert] = part.package in running.calls
         return found
 
 
 class TestCalls:
     def test_a_token_calls_the_trunk_and_its_experts(self):
-        for experts in ("dispatch", "functions"):
-            made = planned(experts)
-            assert made.calls() == pytest.approx(L + 1 + L * K)
-            assert made.woken() == pytest.approx(L * K)
-            trunk = sum(program.bytes for program in made.always)
-            one = next(p.bytes / len(p.experts) for p in made.programs if p.experts)
-            assert made.read_bytes() == pytest.approx(trunk + L * K * one)
+        made = planned("dispatch")
+        assert made.calls() == pytest.approx(L + 1 + L * K)
+        assert made.woken() == pytest.approx(L * K)
+        trunk = sum(program.bytes for program in made.always)
+        one = next(p.bytes for p in made.programs if p.expert is not None)
+        assert made.read_bytes() == pytest.approx(trunk + L * K * one)
 
     def test_in_a_graph_all_experts_run_whatever_is_chosen(self):
-        for experts in ("dense", "packed"):
-            made = planned(experts)
-            assert made.woken(1) == made.woken(99) == L * E
-            assert made.calls(7) == len(made.programs)
-            assert made.read_bytes(1) == made.read_bytes(99) == made.weight_bytes
+        made = planned("packed")
+        assert made.woken(1) == made.woken(99) == L * E
+        assert made.calls(7) == len(made.programs)
+        assert made.read_bytes(1) == made.read_bytes(99) == made.weight_bytes
 
     def test_many_tokens_read_all_and_call_all(self):
         made = planned("dispatch")
@@ -208,8 +197,8 @@ class TestLines:
         assert "9 programs of what is around experts" in said
         assert "1,024 programs: 2.5 MB each" in said
         assert "dispatch: 1,033 programs; 41 calls, 101.2 MB a token" in said
-        assert "functions" not in said  # its packages are beyond the limit
-        assert "experts apart read as much as packed" not in said  # and so are whole layers
+        assert "packed:" not in said  # whole layers are beyond the limit
+        assert "experts apart read as much as packed" not in said
 
     def test_of_every_strategy(self):
         for experts in STRATEGIES:
@@ -221,12 +210,12 @@ class TestLines:
 
 class TestRefusals:
     def test_another_partition(self):
-        message = refused("plan", MODEL, "--experts", "functions", "--partition", "whole")
-        assert "experts 'functions' cuts every layer at its mixture" in message
+        message = refused("plan", MODEL, "--experts", "dispatch", "--partition", "whole")
+        assert "experts 'dispatch' cuts every layer at its mixture" in message
 
     def test_an_expert_beyond_the_limit(self):
-        with pytest.raises(InvalidInput, match=r"experts of layer 0 has 315.1 MB .* raise"):
-            plan(find_config(MODEL), make_recipe(experts="functions", shard_limit="250MB"))
+        with pytest.raises(InvalidInput, match=r"an expert of layer 0 has 25.2 MB .* raise"):
+            plan(find_config("zaya1-8b"), make_recipe(experts="dispatch", shard_limit="25MB"))
 
     def test_a_trunk_beyond_the_limit(self):
         with pytest.raises(InvalidInput, match=r"what is around the experts of layer 0 has 2.8 MB"):

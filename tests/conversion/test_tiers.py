@@ -8,7 +8,6 @@ from pathlib import Path
 import shutil
 
 from _command import ane_book as ane_book_command
-from _long import long_but
 from _tiny import longrope, tiny_model, write_checkpoint
 from _zaya import maker
 import ane_book
@@ -22,14 +21,10 @@ import numpy as np
 import pytest
 
 CONTEXT, PREFILL, TIERS = 48, 8, (16, 20)  # as odd as a session allows: 20 is no multiple of 8
-KINDS = {
-    "state": {"kv": "state"},
-    "host": {"kv": "host"},
-    "projections": {"partition": "projections"},
-}
+KINDS = {"state": {"kv": "state"}, "host": {"kv": "host"}}
 
 
-@pytest.fixture(params=long_but(KINDS, "state", "host"))
+@pytest.fixture(params=KINDS)
 def pair(request, tiny_bundle):
     """A session over one cache, and one over three, of the same model."""
     recipe = KINDS[request.param] | {"context": CONTEXT}
@@ -162,7 +157,7 @@ class TestTokens:
 class TestMixture:
     @pytest.mark.long
     def test_experts_and_tails_are_the_same_in_every_tier(self, tmp_path_factory):
-        recipe = {"experts": "functions", "kv": "state", "context": CONTEXT}
+        recipe = {"experts": "dispatch", "kv": "state", "context": CONTEXT}
         both = [
             maker(tmp_path_factory, {"odd": recipe | own})("odd")[2]
             for own in ({}, {"tiers": TIERS})

@@ -35,7 +35,7 @@ def faulty(sound, tmp_path):
     [
         ("llama", {"kv": "host"}),
         ("gemma3_text", {}),
-        ("qwen3", {"partition": "projections"}),
+        ("qwen3", {"head_rows": 100, "shard_limit": 150_000}),
         ("qwen2", {"argmax_output": True}),
     ],
 )
@@ -156,17 +156,6 @@ def test_a_quantised_bundle_is_held_to_its_recipe_where_the_source_is(tiny, tiny
     found = check_parity(faulty, source)
     assert (found.passed, found.package, found.function) == (False, package, "decode")
     assert found.first.op == "layer_norm"
-
-
-def test_a_fault_of_the_hosts_between_matrices_is_named(tiny, tiny_bundle, tmp_path):
-    bundle, (_, source) = tiny_bundle("olmo2", partition="projections")[1], tiny("olmo2")
-    sound, faulty = check_parity(bundle, source), copied(bundle, tmp_path)
-    assert sound.passed and sound.exact, str(sound)
-    package = "layer_01_host.mlpackage"
-    change_weight(faulty / package, "after_attention_weight_to_fp16", flip)
-    found = check_parity(faulty, source)
-    assert (found.passed, found.package, found.function) == (False, package, "prefill")
-    assert found.first.op == "mul", found.reason
 
 
 def test_another_source_is_refused(sound, tiny):

@@ -16,8 +16,6 @@ from ane_book.weights import open_source
 import numpy as np
 import pytest
 
-APART = ["dispatch", "functions"]
-
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
@@ -26,73 +24,55 @@ def source(tmp_path_factory):
 
 @pytest.fixture
 def faulty(tagger, tmp_path):
-    return lambda strategy: copied(tagger("narrow", experts=strategy)[1], tmp_path)
+    return copied(tagger("narrow", experts="dispatch")[1], tmp_path)
 
 
 def negate(weight: np.ndarray) -> None:
     np.negative(weight, out=weight)
 
 
-@pytest.mark.parametrize("strategy", APART)
-def test_what_conversion_writes_passes(tagger, strategy):
-    bundle = tagger("narrow", experts=strategy)[1]
+def test_what_conversion_writes_passes(tagger):
+    bundle = tagger("narrow", experts="dispatch")[1]
     found = check_parity(bundle)
     assert found.passed, found.reason
     names = [stage.name for stage in found.stages if stage.precision == "fp32"]
     assert names[0] == "embedding" and names[-1] == "whole" and len(names) == 1 + 4 + 3 + 1
 
 
-@pytest.mark.parametrize("strategy", APART)
 @pytest.mark.parametrize("unchosen", [False, True])
-def test_a_wrong_weight_of_an_expert_is_named(tagger, faulty, strategy, unchosen):
+def test_a_wrong_weight_of_an_expert_is_named(faulty, unchosen):
     """One that golden tokens choose, and the one that the fewest of them choose."""
-    folder = faulty(strategy)
-    gates = Bundle.open(folder).golden()["gates"][1]
+    gates = Bundle.open(faulty).golden()["gates"][1]
     expert = int((gates != 0).sum(axis=1).argsort()[0 if unchosen else -1])
-    package = "layer_01_experts" if strategy == "functions" else f"layer_01_expert_{expert:03d}"
-    package = f"{package}.mlpackage"
-    names = weights_of(folder / package, expert)
-    change_weight(folder / package, names["down"], negate)
-    found = check_parity(folder)
-    assert not found.passed and found.package.split()[0] == package
-    assert strategy == "dispatch" or found.package == f"{package} {expert}"
-
-
-def weights_of(package, expert: int) -> dict[str, str]:
-    from mlprogram.package.reader import Package
-
-    function = Package(package).functions[f"encode_64_{expert}"]
-    names = [o.name for o in function.operations() if o.type == "const"]
-    return {part: next(n for n in names if f"{part}_weight" in n) for part in ("gate_up", "down")}
+    package = f"layer_01_expert_{expert:03d}.mlpackage"
+    change_weight(faulty / package, "down_weight_to_fp16", negate)
+    found = check_parity(faulty)
+    assert not found.passed and found.package == package
 
 
 def test_a_wrong_weight_of_a_trunk_is_named(faulty):
-    folder = faulty("dispatch")
-    change_weight(folder / "trunk_01.mlpackage", "router_weight_to_fp16", negate)
-    found = check_parity(folder)
+    change_weight(faulty / "trunk_01.mlpackage", "router_weight_to_fp16", negate)
+    found = check_parity(faulty)
     assert not found.passed and found.package == "trunk_01.mlpackage"
 
 
 def test_with_its_source_the_op_is_named(source, faulty):
-    folder = faulty("dispatch")
     package = "layer_02_expert_003.mlpackage"
-    change_weight(folder / package, "down_weight_to_fp16", flip)
-    found = check_parity(folder, source)
+    change_weight(faulty / package, "down_weight_to_fp16", flip)
+    found = check_parity(faulty, source)
     assert not found.passed
     assert (found.package, found.first.op) == (package, "conv"), found.reason
 
 
-@pytest.mark.parametrize("strategy", APART)
-def test_a_package_is_written_again_to_the_byte(tagger, source, tmp_path, strategy):
-    bundle = tagger("narrow", experts=strategy)[1]
+def test_a_package_is_written_again_to_the_byte(tagger, source, tmp_path):
+    bundle = tagger("narrow", experts="dispatch")[1]
     again = Rebuild(bundle, open_source(source), tmp_path)
-    for name in ("trunk_00", "trunk_02", "trunk_03", "layer_01_experts", "layer_01_expert_005"):
+    for name in ("trunk_00", "trunk_02", "trunk_03", "layer_01_expert_005"):
         package = bundle.path / f"{name}.mlpackage"
-        if package.exists():
-            written = again.package(package.name)
-            for file in (file for file in package.rglob("*") if file.is_file()):
-                other = written / file.relative_to(package)
-                assert other.read_bytes() == file.read_bytes(), file
+        written = again.package(package.name)
+        for file in (file for file in package.rglob("*") if file.is_file()):
+            other = written / file.relative_to(package)
+            assert other.read_bytes() == file.read_bytes(), file
 
 
 class TestRouted:
@@ -118,17 +98,16 @@ class TestRouted:
         assert judged("a", "decode", "fp16", *self.columns(1, 1), routed=True).cosine < LEAST
 
 
-def test_a_quiet_expert_is_held_to_the_loudest(tagger, faulty):
+def test_a_quiet_expert_is_held_to_the_loudest(faulty):
     """More than the limit of what it says itself, as of a small difference of large numbers."""
-    folder = faulty("functions")
-    with np.load(folder / "golden.npz") as file:
+    with np.load(faulty / "golden.npz") as file:
         golden = dict(file)
     said = golden["experts"][1]
     quiet = int(np.abs(said).max(axis=1).argmin())
     off = 1.3e-4 * np.abs(said[quiet]).max()
     assert np.abs(said[quiet]).max() < 0.6 * np.abs(said).max()
     said[quiet, np.abs(said[quiet]).argmin()] += off
-    stages = list(walk(Bundle.open(folder), golden, "fp32"))
+    stages = list(walk(Bundle.open(faulty), golden, "fp32"))
     assert max(s.error for s in stages if s.name.startswith("layer_01")) < LIMIT
 
 

@@ -255,7 +255,7 @@ def test_longrope_goes_by_the_context_of_the_bundle():
     assert (long - logits(decoder_of(model), model, ids[:60], [60], 64)).abs().max() > 0.01
 
 
-WINDOWED = [{"kv": "state"}, {"kv": "host"}, {"partition": "projections"}]
+WINDOWED = [{"kv": "state"}, {"kv": "host"}]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def some_ids(model, tokens: int) -> torch.Tensor:
     return torch.randint(0, model.config.vocab_size, (tokens,), generator=generator)
 
 
-@pytest.mark.parametrize("strategy", ["dense", "packed"])
+@pytest.mark.parametrize("strategy", ["dispatch", "packed"])
 @pytest.mark.parametrize("size", SIZES)
 def test_scores_of_labels_equal_those_of_transformers(size, strategy):
     """At lengths below the band, just at it, just above it, and far beyond it."""
@@ -118,7 +118,7 @@ class TestLayout:
         assert downs == [(640, DEEPEST)] * 4
 
     @pytest.mark.parametrize("flipped", [False, True])
-    @pytest.mark.parametrize(("strategy", "groups"), [("dense", 3), ("packed", 1)])
+    @pytest.mark.parametrize(("strategy", "groups"), [("dispatch", 3), ("packed", 1)])
     def test_of_experts_stored_either_way_round_computes_what_each_says(
         self, strategy, groups, flipped
     ):

@@ -53,7 +53,7 @@ def logits(decoder: Decoder, model, ids: list[int], chunks: list[int]) -> torch.
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("strategy", ["dense", "packed"])
+@pytest.mark.parametrize("strategy", ["dispatch", "packed"])
 @pytest.mark.parametrize("chunks", [[24], [1] * 24, [8, 8, 1, 7]], ids=["whole", "steps", "mixed"])
 @pytest.mark.parametrize("size", SIZES)
 def test_logits_equal_those_of_transformers(size, chunks, strategy):
@@ -185,8 +185,8 @@ def test_a_configuration_without_rope_has_that_of_transformers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"partition": "projections"}, 'partition "projections" is for models whose layers are'),
         ({"quant": "auto:5"}, "quant auto:5 chooses for models whose layers are seven matrices"),
+        ({"quant": "stored", "experts": "dispatch"}, "chooses for the matrices of whole layers"),
     ],
 )
 def test_recipes_of_dense_decoders_are_refused(options, message):
@@ -206,7 +206,7 @@ def test_a_router_with_more_experts_than_weights_is_one_clear_error(tmp_path):
 RECIPES = {
     "usual": {"kv": "state", "shard_limit": 160_000},
     "odd": {"kv": "host", "shard_limit": 400_000},
-    "sliding": {"kv": "host", "shard_limit": 150_000, "experts": "dense"},
+    "sliding": {"kv": "host", "shard_limit": 150_000},
 }
 
 

@@ -219,8 +219,8 @@ class TestRefused:
             ane_book.convert(str(folder), out=tmp_path / "b")
 
     @pytest.mark.parametrize(
-        "option", [{"kv": "host"}, {"prefill": 8}, {"argmax_output": True}, {"quant_head": "int8"},
-                   {"partition": "projections"}], ids=str,
+        "option", [{"kv": "host"}, {"prefill": 8}, {"argmax_output": True}, {"quant_head": "int8"}],
+        ids=str,
     )  # fmt: skip
     def test_options_of_text_generation(self, tmp_path, option):
         folder = write_encoder(tiny_bert("odd"), tmp_path / "m")

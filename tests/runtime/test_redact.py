@@ -30,11 +30,11 @@ class TestScores:
 
     def test_strategies_agree(self, tagger):
         ids = np.random.default_rng(0).integers(0, 257, 50)
-        dense, packed = (
+        apart, packed = (
             scores_of(Tagger(tagger("usual", experts=name)[1], "fp32"), ids)
-            for name in ("dense", "packed")
+            for name in ("dispatch", "packed")
         )
-        np.testing.assert_allclose(dense, packed, atol=1e-4)
+        np.testing.assert_allclose(apart, packed, atol=1e-4)
 
     def test_seams_change_nothing(self, tagger):
         """A text of several windows, whatever their length: the scores of one long call."""

@@ -19,11 +19,7 @@ CHOSEN = {
     "a prompt of several calls": PROMPTS[15],
     "empty system prompt": PROMPTS[17],
 }
-RECIPES = {
-    "state": {"kv": "state"},
-    "host": {"kv": "host"},
-    "projections": {"partition": "projections"},
-}
+RECIPES = {"state": {"kv": "state"}, "host": {"kv": "host"}}
 
 
 @pytest.fixture(scope="module")

@@ -201,22 +201,9 @@ def replace(model, case: Case) -> None:
         for parts in architecture.parameters(config, kind).values():
             values = [parameters[f"{prefix}.{part.name}"] for part in parts]
             if values[0].dim() == 2:
-                alone = case.recipe["partition"] == "projections"
-                for group in _matrices(case, values) if alone else [values]:
-                    fused = _stored(group, quant).split([len(value) for value in group])
-                    for value, new in zip(group, fused, strict=True):
-                        value.copy_(new)
-
-
-def _matrices(case: Case, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Each matrix by itself, those too that a checkpoint has in one."""
-    if case.family != "phi3" or len(values) > 1:
-        return [[value] for value in values]
-    (whole,), own = values, case.fields
-    D, H, K = own["head_dim"], own["num_attention_heads"], own["num_key_value_heads"]
-    F = own["intermediate_size"]
-    sizes = {(H + 2 * K) * D: [H * D, K * D, K * D], 2 * F: [F, F]}.get(len(whole), [len(whole)])
-    return [[part] for part in whole.split(sizes)]
+                fused = _stored(values, quant).split([len(value) for value in values])
+                for value, new in zip(values, fused, strict=True):
+                    value.copy_(new)
 
 
 def _stored(parts: list[torch.Tensor], quant: str) -> torch.Tensor:

@@ -258,23 +258,19 @@ def _scaling(draw: Random, kind: str, pairs: int) -> dict:
 def _recipe(draw: Random, family: str, calls: dict) -> dict:
     """How the same blocks are stored and put together."""
     if family == "openai_privacy_filter":
-        return {"experts": draw.choice(["dense", "packed", "packed", "dispatch", "functions"])}
+        return {"experts": draw.choice(["packed"] * 3 + ["dispatch"] * 2)}
     own: dict = {"kv": draw.choice(["state", "host"])}
     own["head_rows"] = draw.choice([16384, 16384, 100, 37])
     own["shard_limit"] = draw.choice([10**9, 150_000])
     if draw.random() < 0.15:
         own["argmax_output"] = True
     if family == "zaya":
-        own["experts"] = draw.choice(["dense", "packed", "packed", "dispatch", "functions"])
+        own["experts"] = draw.choice(["packed"] * 3 + ["dispatch"] * 2)
         return own
-    own["partition"] = draw.choice(["layers"] * 6 + ["whole", "projections"])
-    if own["partition"] == "projections":
-        own["kv"] = "host"
+    own["partition"] = draw.choice(["layers"] * 7 + ["whole"])
     own["quant"] = draw.choice(["none"] * 10 + list(PRECISE))
     if draw.random() < 0.3:
         own["quant_head"] = draw.choice(["none", *PRECISE])
-    if own["partition"] == "projections":
-        own.pop("argmax_output", None)  # which wants the head in one program
     if "argmax_output" in own or any(own.get(n, "").startswith("lut8") for n in HOW):
         own["shard_limit"] = 10**9  # palettes of 256 are larger than these matrices
     return own

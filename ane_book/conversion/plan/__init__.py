@@ -3,22 +3,17 @@
 `BundleBuilder` follows the same `Plan`, so that what is announced is what is written. A program is
 a package, and a dispatch is one call of it: a token passes every program once.
 
-    layers        as many layers in a program as the limit allows, then the head
-    whole         all layers in one program, whatever the limit, then the head
-    projections   each of a layer's seven matrices a program, each part of the head another; what
-                  is between them is the host's, programs too, which count for no dispatch
+    layers    as many layers in a program as the limit allows, then the head
+    whole     all layers in one program, whatever the limit, then the head
 
-A mixture of experts with the strategy `dispatch` or `functions` is cut otherwise, into what is
-around its mixtures and its experts, which a call dispatches as its tokens choose
-(`programs.cut_experts`, `ane_book.models.base.experts`).
-
-`projections` is how the first complete language model on the engine was built, out of kernels of
-one matrix each (maderix/ANE, pull request 26: Qwen2.5-0.5B in 24 x 7 of them, and the head).
+A mixture of experts with the strategy `dispatch` is cut otherwise, into what is around its mixtures
+and its experts, which a call dispatches as its tokens choose (`programs.cut_experts`,
+`ane_book.models.base.experts`).
 
 Taught in the chapters "Shard sizing" and "MoE on ANE".
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,18 +24,12 @@ from typing import get_args
 from ane_book import models
 from ane_book.conversion.plan import report
 from ane_book.conversion.plan.expert_choices import woken
-from ane_book.conversion.plan.programs import (
-    Program,
-    cut_experts,
-    cut_head,
-    cut_projections,
-    cut_shards,
-)
+from ane_book.conversion.plan.programs import Program, cut_experts, cut_head, cut_shards
 from ane_book.conversion.plan.shards import layer_blobs
-from ane_book.conversion.quantize import SCHEMES, find_scheme
+from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
-from ane_book.options import APART, Recipe, Strategy
+from ane_book.options import Recipe, Strategy
 from ane_book.reference import find_reference, reference_models
 from ane_book.weights import open_source, read_config, read_json
 import numpy as np
@@ -67,24 +56,19 @@ class Plan:
     splits: tuple[int, ...]
 
     @property
-    def steps(self) -> tuple[Program, ...]:
-        """All that a token passes, in order."""
-        return self.shards + self.head
-
-    @cached_property
     def programs(self) -> tuple[Program, ...]:
-        """Those of the device; where no experts are apart, a token of decode calls each once."""
-        return tuple(step for step in self.steps if step.stretch is None)
+        """All, in order; where no experts are apart, a token of decode calls each once."""
+        return self.shards + self.head
 
     @cached_property
     def always(self) -> tuple[Program, ...]:
         """Those that every call runs, whatever its tokens choose."""
-        return tuple(program for program in self.programs if not program.experts)
+        return tuple(program for program in self.programs if program.expert is None)
 
     @property
     def packages(self) -> dict[str, int]:
         """Bytes of each package's weight file."""
-        return {step.package: step.bytes for step in self.steps}
+        return {program.package: program.bytes for program in self.programs}
 
     @property
     def weight_bytes(self) -> int:
@@ -171,7 +155,7 @@ class Plan:
 
     @property
     def has_choice(self) -> bool:
-        """Whether experts are programs or functions apart, which a call runs as they are chosen."""
+        """Whether experts are programs, which a call runs as they are chosen."""
         return len(self.always) < len(self.programs)
 
     def calls(self, tokens: int = 1, shares: np.ndarray | None = None) -> float:
@@ -182,8 +166,8 @@ class Plan:
         """The expected bytes of the weights that these dispatches read, each once."""
         total = float(sum(program.bytes for program in self.always))
         if self.has_choice:
-            program = next(program for program in self.programs if program.experts)
-            total += self.woken(tokens, shares) * program.bytes / len(program.experts)
+            one = next(program for program in self.programs if program.expert is not None)
+            total += self.woken(tokens, shares) * one.bytes
         return total
 
     @cached_property
@@ -212,31 +196,29 @@ class Plan:
 def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
     """Cut a model by a recipe.
 
-    Raises InvalidInput when a layer, a projection or an expert is beyond the limit, when
+    Raises InvalidInput when a layer or an expert is beyond the limit, when
     `argmax_output` needs the head in one program and it does not fit, and for experts apart in
     another partition than "layers".
     """
     scheme, head_scheme = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
     if "experts" in type(config).model_fields:
         config = config.model_copy(update={"experts": recipe.experts})
-    shards = tuple(_cut(config, recipe)(config, recipe, scheme))
-    splits, head = (), []
-    if find(config.architecture).task == "text-generation":
-        splits, head = cut_head(config, recipe, head_scheme)
-    return Plan(config, recipe, shards, tuple(head), splits)
+    shards = tuple(_cut(config, recipe, scheme))
+    splits, head = cut_head(config, recipe, head_scheme)
+    return Plan(config, recipe, shards, head, splits)
 
 
-def _cut(config: DecoderConfig, recipe: Recipe) -> Callable[..., Iterator[Program]]:
-    """How the layers are cut."""
-    apart = find(config.architecture).layout(config) and recipe.experts in APART
-    if not apart:
-        return cut_projections if recipe.partition == "projections" else cut_shards
+def _cut(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
+    """The programs of the layers."""
+    layout = find(config.architecture).layout(config)
+    if layout is None or not layout.apart:
+        return cut_shards(config, recipe, scheme)
     if recipe.partition != "layers":
         raise InvalidInput(
             f"experts {recipe.experts!r} cuts every layer at its mixture, so it goes with "
             f"partition 'layers', not {recipe.partition!r}"
         )
-    return cut_experts
+    return cut_experts(config, recipe, scheme, layout.count)
 
 
 def find_config(model: str) -> DecoderConfig:

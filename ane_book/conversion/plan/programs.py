@@ -1,7 +1,7 @@
 """The programs of a plan, each a package: what it holds, and the bytes of its weight file."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ane_book.conversion.plan.shards import (
     blob_bytes,
@@ -10,7 +10,6 @@ from ane_book.conversion.plan.shards import (
     expert_blobs,
     file_bytes,
     head_splits,
-    host_blobs,
     layer_blobs,
     layer_ranges,
     trunk_blobs,
@@ -20,40 +19,34 @@ from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
 
-__all__ = ["Program", "cut_experts", "cut_head", "cut_projections", "cut_shards"]
+__all__ = ["Program", "cut_experts", "cut_head", "cut_shards"]
 
 
 @dataclass(frozen=True)
 class Program:
     """One package: what it holds, and the bytes of its weight file.
 
-    layers: those of a shard. projection: the one matrix that it has of them, or None for all.
-    stretch: what the host runs between matrices, the n-th of its package; None for the device.
-    parts: of the vocabulary, those of a program of the head. trunk: the n-th of what is around
-    mixtures of experts, n being the number of the layer whose experts come after it. experts: those
-    of a layer that are in it, each a function where there are several.
+    layers: those of a shard. parts: of the vocabulary, those of a program of the head. trunk: the
+    n-th of what is around mixtures of experts, n being the number of the layer whose experts come
+    after it. expert: the number of the one of its layer that it is, None of all other programs.
     """
 
     package: str
     bytes: int
     layers: range = range(0)
-    projection: str | None = None
-    stretch: int | None = None
     parts: range = range(0)
     trunk: int | None = None
-    experts: range = range(0)
+    expert: int | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether it has all of its layers."""
-        pieces = self.projection, self.stretch, self.trunk
-        return bool(self.layers) and not self.experts and pieces == (None, None, None)
+        return bool(self.layers) and self.expert is None and self.trunk is None
 
     @property
     def has_cache(self) -> bool:
         """Whether a decoder's functions in it are there once for every tier."""
-        whole = bool(self.layers) or self.trunk is not None
-        return whole and not self.experts and self.projection is None
+        return self.expert is None and not self.parts
 
 
 def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
@@ -69,32 +62,18 @@ def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterato
         yield Program(name, size, layers)
 
 
-def cut_projections(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
-    architecture, sizes = find(config.architecture), dict(_matrix_bytes(config, scheme))
-    for name, size in sizes.items():
-        _check(size, recipe, f"projection {name}")
-    for layer, kind in enumerate(architecture.kinds(config)):
-        layers, package = range(layer, layer + 1), f"layer_{layer:02d}_{{}}.mlpackage".format
-        host = Program(package("host"), file_bytes(host_blobs(config, kind)), layers)
-        matrices = architecture.matrices(config).values()
-        for stretch, names in enumerate(matrices):
-            yield replace(host, stretch=stretch)
-            for name in names:
-                yield Program(package(name), sizes[name], layers, name)
-        yield replace(host, stretch=len(matrices))
-
-
-def cut_experts(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
-    """What is around the mixtures, and their experts: a package for each, or one for a layer's.
+def cut_experts(
+    config: DecoderConfig, recipe: Recipe, scheme: Scheme, count: int
+) -> Iterator[Program]:
+    """What is around the mixtures, and their experts, so many in each, a package for each.
 
     Trunk n has what comes after the mixture of layer n - 1, and of layer n what comes before its
     own: L + 1 of them, of which the last has what comes after all layers, too.
     """
     architecture, L = find(config.architecture), config.num_layers
-    kinds, one = architecture.kinds(config), expert_blobs(config, scheme)
+    kinds = architecture.kinds(config)
     sides = {kind: trunk_blobs(config, scheme, kind) for kind in set(kinds)}
-    E = architecture.layout(config).count
-    each = [range(E)] if recipe.experts == "functions" else [range(e, e + 1) for e in range(E)]
+    one = file_bytes(expert_blobs(config, scheme))
     after = end_blobs(config, "first")
     for n in range(L + 1):
         before = sides[kinds[n]][0] if n < L else end_blobs(config, "last")
@@ -104,12 +83,10 @@ def cut_experts(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterat
         if n == L:
             return
         after = sides[kinds[n]][1]
-        for experts in each:
-            own = f"expert_{experts.start:03d}" if len(experts) == 1 < E else "experts"
-            size = file_bytes(one * len(experts))
-            _check(size, recipe, f"{own} of layer {n}")
-            package = f"layer_{n:02d}_{own}.mlpackage"
-            yield Program(package, size, range(n, n + 1), experts=experts)
+        _check(one, recipe, f"an expert of layer {n}")
+        for expert in range(count):
+            package = f"layer_{n:02d}_expert_{expert:03d}.mlpackage"
+            yield Program(package, one, range(n, n + 1), expert=expert)
 
 
 def _check(size: int, recipe: Recipe, what: str) -> None:
@@ -120,29 +97,18 @@ def _check(size: int, recipe: Recipe, what: str) -> None:
         )
 
 
-def _matrix_bytes(config: DecoderConfig, scheme: Scheme) -> Iterator[tuple[str, int]]:
-    """Every matrix of a layer, with the bytes of its program's weight file."""
-    architecture = find(config.architecture)
-    parameters = architecture.parameters(config)
-    for projection, matrices in architecture.matrices(config).items():
-        for name, (outputs, inputs) in matrices.items():
-            blobs = blob_bytes((outputs, inputs, 1, 1), scheme)
-            if f"{projection}.bias" in parameters:
-                blobs += blob_bytes((outputs,), SCHEMES["none"])
-            yield name, file_bytes(blobs)
-
-
 def cut_head(
     config: DecoderConfig, recipe: Recipe, scheme: Scheme
-) -> tuple[tuple[int, ...], list[Program]]:
-    """Rows of each part of the vocabulary, and the programs that hold them."""
+) -> tuple[tuple[int, ...], tuple[Program, ...]]:
+    """Rows of each part of the vocabulary, and the programs that hold them; an encoder has none."""
+    if find(config.architecture).task != "text-generation":
+        return (), ()
     C, limit = config.hidden_size, recipe.shard_limit
-    own = recipe.partition == "projections"  # a program for every part, the norm on the host
     norm = blob_bytes((C,), SCHEMES["none"])
 
     def size(splits: tuple[int, ...]) -> int:
         parts = [blob for rows in splits for blob in blob_bytes((rows, C, 1, 1), scheme)]
-        return file_bytes(parts if own else norm + parts)
+        return file_bytes(norm + parts)
 
     splits = head_splits(config.vocab_size, recipe.head_rows)
     most = len(splits)  # parts in one program
@@ -150,7 +116,7 @@ def cut_head(
         while max(splits) > 1 and size(splits[-1:]) > limit:
             splits = head_splits(config.vocab_size, max(splits) - 1)
         most = max(n for n in range(1, len(splits) + 1) if n == 1 or size(splits[-n:]) <= limit)
-    ranges = even_ranges(len(splits), 1 if own else most)
+    ranges = even_ranges(len(splits), most)
     if recipe.argmax_output and len(ranges) > 1:
         raise InvalidInput(
             f"argmax_output picks the token inside one program, and the head makes {len(ranges)} "
@@ -158,12 +124,8 @@ def cut_head(
             f"{limit / 1e6:.1f} MB); leave it out, or choose layers and a higher limit"
         )
     one = len(ranges) == 1
-    host = [Program("head_host.mlpackage", file_bytes(norm), stretch=0)] if own else []
-    return splits, host + [
-        Program(
-            "head.mlpackage" if one else f"head_{i:02d}.mlpackage",
-            size(splits[part.start : part.stop]),
-            parts=part,
-        )
-        for i, part in enumerate(ranges)
-    ]
+    names = ["head.mlpackage"] if one else [f"head_{i:02d}.mlpackage" for i in range(len(ranges))]
+    return splits, tuple(
+        Program(name, size(splits[part.start : part.stop]), parts=part)
+        for name, part in zip(names, ranges, strict=True)
+    )

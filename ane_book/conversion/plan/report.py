@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from ane_book.conversion.plan import limits
 from ane_book.conversion.plan.expert_choices import crossing
-from ane_book.conversion.plan.shards import projections
 from ane_book.conversion.quantize import loss_of, scheme_warning
 from ane_book.models import find
 from ane_book.options import Recipe
@@ -73,7 +72,7 @@ def _strategies(plan: "Plan") -> Iterator[str]:
 
 def _tiers(plan: "Plan") -> Iterator[str]:
     """The smaller caches, where there are any, and what all of them have in common."""
-    *smaller, _ = plan.tiers.items() or [None]
+    smaller = list(plan.tiers.items())[:-1]
     for slots, tier in smaller:
         yield f"{slots:,} slots: {_size(tier.cache_bytes)} of cache"
     if smaller:
@@ -85,31 +84,25 @@ def _heads(plan: "Plan") -> Iterator[str]:
     if plan.head:
         low, high = min(plan.splits), max(plan.splits)
         rows = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        sizes = [program.bytes for program in plan.head if program.parts]
+        sizes = [program.bytes for program in plan.head]
         several = f" in {len(sizes)} programs, the largest" if len(sizes) > 1 else ""
         yield f"{len(plan.splits)} parts of {rows} rows{several}: {_size(max(sizes))}"
 
 
 def _experts(plan: "Plan") -> Iterator[str]:
     if plan.has_choice:
-        own = [program for program in plan.programs if program.experts]
-        each = len(own[0].experts)
-        several = f", {each} functions in each" if each > 1 else ""
-        yield f"{len(own):,} programs{several}: {_size(own[0].bytes)} each"
+        own = [program.bytes for program in plan.programs if program.expert is not None]
+        yield f"{len(own):,} programs: {_size(own[0])} each"
 
 
 def _shown(plan: "Plan") -> Iterator[str]:
-    """The shards in words; of projections those of one layer, since all layers are equal."""
+    """The shards in words."""
     trunk = [shard.bytes for shard in plan.shards if shard.trunk is not None]
     if trunk:
         yield f"{len(trunk)} programs of what is around experts, the largest: {_size(max(trunk))}"
         return
     for shard in plan.shards:
-        layers = f"layers {shard.layers.start} to {shard.layers.stop - 1}"
-        if shard.projection is None and shard.stretch is None:
-            yield f"{layers}: {_size(shard.bytes)}"
-        elif shard.layers.start == 0 and shard.projection:
-            yield f"{shard.projection} of every layer: {_size(shard.bytes)}"
+        yield f"layers {shard.layers.start} to {shard.layers.stop - 1}: {_size(shard.bytes)}"
 
 
 def notes(plan: "Plan") -> Iterator[str]:
@@ -118,17 +111,17 @@ def notes(plan: "Plan") -> Iterator[str]:
         choose(plan.programs, key=lambda program: program.bytes) for choose in (max, min)
     )
     for limit in limits.WEIGHTS:
-        if largest.bytes > limit.value:
+        if largest.bytes > limit.number:
             yield limit.note(f"{largest.package}, {_size(largest.bytes)}")
-    small = [p for p in plan.programs if p.bytes < limits.SMALL.value]
+    small = [p for p in plan.programs if p.bytes < limits.SMALL.number]
     if small:
         where = f"{len(small)} of {len(plan.programs)} programs, from {_size(smallest.bytes)}"
         yield limits.SMALL.note(where)
-    if plan.weight_bytes > limits.LOADED.value:
+    if plan.weight_bytes > limits.LOADED.number:
         yield limits.LOADED.note(f"{_size(plan.weight_bytes)} in all")
     longest = _longest(plan)
     for limit in limits.AXIS:
-        if longest > limit.value:
+        if longest > limit.number:
             yield limit.note(f"an axis of {longest:,}")
     if (calls := plan.calls()) > limits.MANY:
         yield limits.CALLS.note(f"{calls:.0f} dispatches a token")
@@ -138,12 +131,8 @@ def notes(plan: "Plan") -> Iterator[str]:
 
 def _longest(plan: "Plan") -> int:
     """The longest axis of a weight, fused as in the program."""
-    config = plan.config
-    if plan.recipe.partition == "projections":
-        shapes = list(projections(config).values())
-    else:
-        parameters = find(config.architecture).parameters(config).values()
-        shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
+    parameters = find(plan.config.architecture).parameters(plan.config).values()
+    shapes = [(sum(p.given[0] for p in parts), *parts[0].given[1:]) for parts in parameters]
     return max([axis for shape in shapes for axis in shape] + list(plan.splits))
 
 

@@ -20,10 +20,8 @@ __all__ = [
     "expert_blobs",
     "file_bytes",
     "head_splits",
-    "host_blobs",
     "layer_blobs",
     "layer_ranges",
-    "projections",
     "trunk_blobs",
 ]
 
@@ -40,7 +38,7 @@ def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
     if scheme.form == "stored":  # at most: what a file has as integers takes less
         return [stored_bytes("fp16", shape) + 2 * ALIGNMENT]
     if scheme.form == "auto":  # two operands, each of which may have to be aligned
-        return [ceil(prod(shape) * scheme.bits / 8) + ALIGNMENT, ALIGNMENT]
+        return [ceil(prod(shape) * scheme.budget / 8) + ALIGNMENT, ALIGNMENT]
     outputs, inputs = shape[:2]
     groups = scheme.groups(outputs)
     if scheme.form == "linear":
@@ -64,17 +62,10 @@ def layer_blobs(config: DecoderConfig, scheme: Scheme, kind: str = FULL) -> list
     return [blob for parts in parameters for blob in _blobs(parts, scheme)]
 
 
-def host_blobs(config: DecoderConfig, kind: str) -> list[int]:
-    """The same of what a layer has besides its projections, all of it as it is."""
-    architecture, none = find(config.architecture), SCHEMES["none"]
-    parameters, cut = architecture.parameters(config, kind), architecture.matrices(config)
-    own = [parts for name, parts in parameters.items() if name.rsplit(".", 1)[0] not in cut]
-    return [blob for parts in own for blob in _blobs(parts, none)]
-
-
 def trunk_blobs(config: DecoderConfig, scheme: Scheme, kind: str) -> tuple[list[int], list[int]]:
     """The same of what a layer has before its mixture of experts, and of what after it."""
-    architecture, sides = find(config.architecture), ([], [])
+    architecture = find(config.architecture)
+    sides: tuple[list[int], list[int]] = [], []
     for name, parts in architecture.parameters(config, kind).items():
         if not name.startswith("mixture."):
             sides[name.startswith(architecture.after_mixture)].extend(_blobs(parts, scheme))
@@ -82,7 +73,7 @@ def trunk_blobs(config: DecoderConfig, scheme: Scheme, kind: str) -> tuple[list[
 
 
 def expert_blobs(config: DecoderConfig, scheme: Scheme) -> list[int]:
-    """The same of one expert in a program, or a function, of its own; all are equal."""
+    """The same of one expert in a program of its own; all are equal."""
     parameters = find(config.architecture).parameters(config).items()
     one = [parts for name, parts in parameters if name.startswith("mixture.groups.0.")]
     return [blob for parts in one for blob in _blobs(parts, scheme)]
@@ -133,9 +124,3 @@ def even_ranges(count: int, most: int) -> list[range]:
     parts = -(-count // most)
     cuts = [count * i // parts for i in range(parts + 1)]
     return [range(first, last) for first, last in pairwise(cuts)]
-
-
-def projections(config: DecoderConfig) -> dict[str, tuple[int, int]]:
-    """The seven matrices of a layer in the order of their use: name -> (outputs, inputs)."""
-    matrices = find(config.architecture).matrices(config).values()
-    return {name: shape for parts in matrices for name, shape in parts.items()}

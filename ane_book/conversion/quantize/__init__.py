@@ -47,15 +47,16 @@ __all__ = [
 class Scheme:
     """How the weights of a projection are stored.
 
-    bits: of a stored number; with "auto" of a weight, all told. channels: output channels that
-    share a scale or a palette; 0 for all. block: input channels that share a scale; 0 for all.
-    family: with "auto", the one of `AUTO` that matrices are stored by.
+    bits: of a stored number. channels: output channels that share a scale or a palette; 0 for all.
+    block: input channels that share a scale; 0 for all. budget: with "auto", the bits of a weight,
+    all told; family: with "auto", the one of `AUTO` that matrices are stored by.
     """
 
     form: Literal["plain", "linear", "palette", "auto", "stored"]
-    bits: float
+    bits: int
     channels: int = 0
     block: int = 0
+    budget: float = 0.0
     family: str = ""
 
     def groups(self, outputs: int) -> int:
@@ -146,7 +147,7 @@ def scheme_warning(quant: str | None, head: str | None = None) -> str:
     losses = {name: LOSSES.get(name, 0.0) for name in names}
     if together in LOSSES:
         losses = {together: LOSSES[together]}
-    worst = max(losses, key=losses.get)
+    worst = max(losses, key=losses.__getitem__)
     if losses[worst] >= BROKEN:
         said.append(
             f"{worst} broke SmolLM2-135M: {loss_of(worst)}; int8 cost {percent(LOSSES['int8'])}, "
@@ -164,7 +165,7 @@ def find_scheme(name: str) -> Scheme:
         return Scheme("stored", 16, 1, 1)
     budget = re.fullmatch(r"(auto|auto-int):(\d+(?:\.\d+)?)", name)
     if budget and BUDGET[0] <= float(budget[2]) <= BUDGET[1]:
-        return Scheme("auto", float(budget[2]), family=budget[1])
+        return Scheme("auto", 16, budget=float(budget[2]), family=budget[1])
     known = ", ".join([*SCHEMES, STORED, *(f"{family}:BITS" for family in AUTO)])
     bits = f"{BUDGET[0]:g} to {BUDGET[1]:g}"
     raise InvalidInput(f"quant must be one of {known} (BITS {bits}), not {name!r}")

@@ -6,7 +6,7 @@ with error feedback, to see what it would cost; `allot` spends the budget; and a
 to be written, it is stored by its scheme.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 import json
 from pathlib import Path
@@ -60,7 +60,7 @@ class Allotment:
         for name, weight, scheme, moments in self._matrices(report):
             if scheme.form == "auto":
                 found[name] = _choices(weight, scheme, moments)
-                shares[name] = scheme.bits * weight.numel() / 8
+                shares[name] = scheme.budget * weight.numel() / 8
         table = _spend(found, shares)
         for names in self._programs(found):
             if sum(table[name].bytes for name in names) > sum(shares[name] for name in names):
@@ -75,7 +75,7 @@ class Allotment:
             own |= {f"head.{part}" for part in program.parts}
             yield [name for name in sorted(names) if ".".join(name.split(".")[:2]) in own]
 
-    def _calibration(self, token_ids: list[int] = ()) -> Calibration:
+    def _calibration(self, token_ids: Sequence[int] = ()) -> Calibration:
         return Calibration(self.config, self.folder, self.read, token_ids)
 
     def _matrices(self, report: Callable[[str], None]):

@@ -10,7 +10,7 @@ distribution, which quantisation should change as little as possible.
 Letters: O output channels, C input channels of a projection, T tokens of a window, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from ane_book.conversion.golden import GoldenPass, loaded
 from ane_book.conversion.quantize.feedback import Moments, moments_of
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
-from ane_book.options import Recipe
+from ane_book.options import Recipe, checked
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -46,10 +46,10 @@ class Calibration(GoldenPass):
         config: DecoderConfig,
         folder: Path,
         read: Callable[[str], np.ndarray],
-        token_ids: list[int],
+        token_ids: Sequence[int],
     ):
         T = min(WINDOW, config.max_position)
-        super().__init__(config, Recipe(context=T, prefill=T), folder, read)
+        super().__init__(config, checked(Recipe, {"context": T, "prefill": T}), folder, read)
         count = len(token_ids) // T
         self.windows = np.array(token_ids[: count * T]).reshape(count, T)
 
@@ -132,8 +132,8 @@ def _back(
 ) -> Tensor:
     """The gradient of a loss with respect to x, from that with respect to function(x)."""
     given = x.clone().requires_grad_(True)
-    function(given).backward(gradient)
-    return given.grad
+    (found,) = torch.autograd.grad(function(given), given, gradient)
+    return found
 
 
 @contextmanager

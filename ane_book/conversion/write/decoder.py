@@ -10,11 +10,12 @@ for the host to append. Tails are the host's with both.
 Letters are those of `ane_book.models.base.layers`; n is the number of layers in a shard.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ane_book.conversion.quantize import find_scheme
-from ane_book.conversion.write.experts import Parted, lower_parted
+from ane_book.conversion.quantize import Encoded, find_scheme
+from ane_book.conversion.write.experts import Pieces
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.models import DecoderConfig, find
@@ -25,35 +26,43 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "Pieces",
-    "add_convolution",
+    "Frame",
     "close_frame",
-    "for_all_heads",
     "handed",
     "lower_blocks",
     "open_frame",
     "write_head",
-    "write_norm",
     "write_shard",
 ]
 
-#: Function and kind of block -> the lowered block.
-Pieces = dict[tuple[str, str], LoweredBlock | Parted]
 CACHE = ("keys", "values")
 
 
-def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
+@dataclass(frozen=True)
+class Frame:
+    """What is around the layers of a function, by what blocks call it.
+
+    values: what comes to the layers, masks for all heads among it. cache: the states as they are
+    now. kept: of each layer, what is kept from call to call.
+    """
+
+    values: dict[str, str]
+    cache: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, list[str]] = field(default_factory=dict)
+
+
+def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
     """One block of each kind, and what comes before the "first", lowered for each function."""
-    D, architecture, pieces = config.head_dim, find(config.architecture), {}
-    kinds, layout = architecture.kinds(config), architecture.layout(config)
-    lower_block = lower_parted if layout and layout.apart else lower
+    D, architecture = config.head_dim, find(config.architecture)
+    kinds, pieces = architecture.kinds(config), {}
     for name, (T, tier) in recipe.tiered.items():
+        pieces[name] = own = Pieces()
         kept = _kept(config, tier)
         rows = config.group * T if T > 1 else 1  # one row of the mask serves all heads when T = 1
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
         handed = {n: torch.zeros(1, R, 1, T) for n, R in architecture.carried(config).items()}
         if (first := architecture.first(config)) is not None:
-            pieces[name, "first"] = lower(first, hidden, ["hidden_out"])
+            own.ends["first"] = lower(first, hidden, ["hidden_out"])
         for kind in dict.fromkeys(kinds):
             cos, sin, mask = architecture.host_inputs(kind)
             inputs = hidden | {
@@ -64,14 +73,13 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> Pieces:
                 **(handed if kind != kinds[0] else {}),
             }
             outputs = ["hidden_out", *(f"new_{n}" for n in kept), *(f"{n}_out" for n in handed)]
-            block = architecture.block(config, kind)
-            pieces[name, kind] = lower_block(block, inputs, outputs, config.rms_norm_eps)
+            own.add(config, kind, inputs, outputs, config.rms_norm_eps)
     return pieces
 
 
 def _kept(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, int, int]]:
     """What a layer keeps from call to call: the cache, (K, S, D), and tails, (channels, 1, W)."""
-    cache = config.num_kv_heads, recipe.context, config.head_dim
+    cache = (config.num_kv_heads, recipe.context, config.head_dim)
     tails = find(config.architecture).tails(config)
     return dict.fromkeys(CACHE, cache) | {n: (rows, 1, W) for n, (rows, W) in tails.items()}
 
@@ -80,9 +88,9 @@ def write_shard(
     path: Path,
     config: DecoderConfig,
     recipe: Recipe,
-    pieces: Pieces,
+    pieces: dict[str, Pieces],
     layers: range,
-    weights: Iterable[dict[str, Tensor]],
+    weights: Iterable[Mapping[str, Tensor | Encoded]],
     first: dict[str, Tensor] | None = None,
 ) -> None:
     """Write the package of some layers; `weights` yields the state dict of each, in order.
@@ -96,10 +104,9 @@ def write_shard(
         function = package.function(name)
         frame = open_frame(function, config, tier, layers, T)
         if before:
-            feeds = {"hidden": "hidden"}
-            (frame["hidden"],) = function.stamp(pieces[name, "first"], "first", feeds, before)
-        own = {kind: piece for (function, kind), piece in pieces.items() if function == name}
-        new = _stamp_layers(function, config, own, layers, frame, stored)
+            piece, feeds = pieces[name].ends["first"], {"hidden": "hidden"}
+            (frame.values["hidden"],) = function.stamp(piece, "first", feeds, before)
+        new = _stamp_layers(function, config, pieces[name].blocks, layers, frame, stored)
         close_frame(function, config, tier, layers, frame, new, T)
     package.finish("decode", f"Layers {layers.start} to {layers.stop - 1}, made by ane-book")
 
@@ -109,17 +116,17 @@ def _stamp_layers(
     config: DecoderConfig,
     pieces: dict[str, LoweredBlock],
     layers: range,
-    frame: dict,
+    frame: Frame,
     stored: list[dict[str, StoredWeight]],
 ) -> list[dict[str, str]]:
     """Stamp one layer after the other; what each gives, by what its block calls it."""
-    architecture, given, new = find(config.architecture), dict(frame), []
+    architecture, given, new = find(config.architecture), dict(frame.values), []
     kinds, carried = architecture.kinds(config), architecture.carried(config)
     leaving = {"hidden_out": "hidden_out"} | handed(config, layers.stop, "{}_out")
     for i, layer in enumerate(layers):
         feeds = {key: given.get(key, key) for key in architecture.host_inputs(kinds[layer])}
         feeds |= {name: given[name] for name in ("hidden", *carried) if name in given}
-        feeds |= {name: parts[i] for name, parts in frame["kept"].items()}
+        feeds |= {name: parts[i] for name, parts in frame.kept.items()}
         piece, names = pieces[kinds[layer]], leaving if layer == layers[-1] else {}
         results = function.stamp(piece, f"layer{layer}", feeds, stored[i], names)
         new.append(dict(zip(piece.outputs, results, strict=True)))
@@ -143,28 +150,35 @@ def open_frame(
     layers: range,
     T: int,
     hidden: str | None = None,
-) -> dict:
-    """Inputs, states, and this call's views of them: masks for all heads, the `cache` as it is now,
-    and what is `kept`, by layer. hidden: the value that is the hidden state, if it is no input."""
+) -> Frame:
+    """Inputs, states, and this call's views of them; `hidden` is the value that is the hidden
+    state, if it is no input."""
     n, carried = len(layers), find(config.architecture).carried(config)
-    frame = {"hidden": hidden or function.input("hidden", "fp16", (1, config.hidden_size, 1, T))}
+    hidden = hidden or function.input("hidden", "fp16", (1, config.hidden_size, 1, T))
+    frame = Frame({"hidden": hidden})
     masks = _add_feeds(function, config, recipe, layers, T)
     for own, name in handed(config, layers.start).items():
-        frame[own] = function.input(name, "fp16", (1, carried[own], 1, T))
+        frame.values[own] = function.input(name, "fp16", (1, carried[own], 1, T))
     if recipe.kv == "state":
         function.input("position", "int32", (1,))
-    kept = {name: (n, *shape) for name, shape in _kept(config, recipe).items()}
-    states = CACHE if recipe.kv == "state" else ()
+    kept, states = _kept(config, recipe), CACHE if recipe.kv == "state" else ()
     for name, shape in kept.items():
-        (function.state(name, shape) if name in states else function.input(name, "fp16", shape))
-    frame |= for_all_heads(function, masks, config.group, T, recipe.context)
-    frame["cache"], frame["kept"] = {}, {}
-    for name, (_, *shape) in kept.items():
+        if name in states:
+            function.state(name, (n, *shape))
+        else:
+            function.input(name, "fp16", (n, *shape))
+    if T > 1 and config.group > 1:  # one row serves all heads when T = 1
+        reps = np.array([1, 1, config.group, 1], np.int32)
+        rows = (1, 1, config.group * T, recipe.context + T)
+        for mask in masks:
+            tiled = function.op("tile", f"{mask}_rows", "fp16", [rows], x=mask, reps=reps)
+            frame.values[mask] = tiled[0]
+    for name, shape in kept.items():
         whole = name
         if name in states:
             (whole,) = function.op("read_state", f"{name}_now", "fp16", [(n, *shape)], input=name)
-            frame["cache"][name] = whole
-        frame["kept"][name] = [whole] if n == 1 else function.op(
+            frame.cache[name] = whole
+        frame.kept[name] = [whole] if n == 1 else function.op(
             "split", f"{name}_of", "fp16", [(1, *shape)] * n,
             x=whole, axis=np.int32(0), num_splits=np.int32(n),
         )  # fmt: skip
@@ -186,25 +200,12 @@ def _add_feeds(
     return masks
 
 
-def for_all_heads(
-    function: FunctionWriter, masks: list[str], group: int, T: int, S: int
-) -> dict[str, str]:
-    """Masks with a row for each of the G heads' T tokens; one row serves all when T = 1."""
-    if T == 1 or group == 1:
-        return {}
-    reps, shape = np.array([1, 1, group, 1], np.int32), (1, 1, group * T, S + T)
-    return {
-        mask: function.op("tile", f"{mask}_rows", "fp16", [shape], x=mask, reps=reps)[0]
-        for mask in masks
-    }
-
-
 def close_frame(
     function: FunctionWriter,
     config: DecoderConfig,
     recipe: Recipe,
     layers: range,
-    frame: dict,
+    frame: Frame,
     new: list[dict[str, str]],
     T: int,
     results: Sequence[str] = ("hidden_out",),
@@ -222,8 +223,9 @@ def close_frame(
             "concat", f"new_{name}", "fp16", [shape],
             values=values, axis=np.int32(0), interleave=np.bool_(False),
         )  # fmt: skip
-    _write_states(function, recipe, frame["cache"], rows, (n, K, T, D))
-    given = [own for name, own in rows.items() if name not in frame["cache"]]
+    if frame.cache:
+        _write_states(function, recipe, frame.cache, rows, (n, K, T, D))
+    given = [own for name, own in rows.items() if name not in frame.cache]
     function.finish([*results, *given, *handed(config, layers.stop).values()])
 
 
@@ -235,8 +237,6 @@ def _write_states(
     new: tuple[int, int, int, int],
 ) -> None:
     """Write new rows (n, K, T, D) at `position` to the states, whose values now are the cache."""
-    if not cache:
-        return
     n, K, _, D = new
     zero = function.constant("zero", np.zeros(1, np.int32))
     (begin,) = function.op(
@@ -257,7 +257,7 @@ def write_head(
     config: DecoderConfig,
     recipe: Recipe,
     splits: dict[int, int],
-    weights: dict[str, Tensor],
+    weights: Mapping[str, Tensor | Encoded],
 ) -> None:
     """Write a package of the head: logits of some parts of the vocabulary, or the winning token.
 
@@ -267,55 +267,26 @@ def write_head(
     package = PackageWriter(path)
     stored = package.write_weights(weights, find_scheme(recipe.quant_head))
     for name, T in recipe.functions.items():
-        function = package.function(name)
-        hidden = _add_norm(function, config, stored["norm.weight"], T)
+        function, shape = package.function(name), (1, config.hidden_size, 1, T)
+        hidden = {"hidden": function.input("hidden", "fp16", shape)}
+        norm = find(config.architecture).final_norm(config)
+        piece = lower(norm, {"hidden": torch.zeros(shape)}, ["normed"], config.rms_norm_eps)
+        weight = {"weight": stored["norm.weight"]}
+        (normed,) = function.stamp(piece, "norm", hidden, weight, {"normed": "normed"})
         for i, part in enumerate(names):
-            add_convolution(function, part, hidden, stored[f"parts.{i}.weight"], None, T)
+            _add_convolution(function, part, normed, stored[f"parts.{i}.weight"], T)
         rows = tuple(splits.values())
         function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
     package.finish("decode", "Final norm and vocabulary projection, made by ane-book")
 
 
-def write_norm(path: Path, config: DecoderConfig, recipe: Recipe, weight: Tensor) -> None:
-    """Write the package of the final norm by itself, which is the host's where each part of the
-    head is a program: the functions `decode_0` and `prefill_0`."""
-    package = PackageWriter(path)
-    stored = package.write_weights({"weight": weight})
-    for name, T in recipe.functions.items():
-        function = package.function(f"{name}_0")
-        function.finish([_add_norm(function, config, stored["weight"], T, "hidden_out")])
-    package.finish("decode_0", "Final norm, made by ane-book")
-
-
-def _add_norm(
-    function: FunctionWriter,
-    config: DecoderConfig,
-    weight: StoredWeight,
-    T: int,
-    out: str = "normed",
-) -> str:
-    """Add the input `hidden` and `out`, the final norm of it; returns its name."""
-    shape = 1, config.hidden_size, 1, T
-    hidden = {"hidden": function.input("hidden", "fp16", shape)}
-    norm = find(config.architecture).final_norm(config)
-    piece = lower(norm, {"hidden": torch.zeros(shape)}, ["normed"], config.rms_norm_eps)
-    (normed,) = function.stamp(piece, "norm", hidden, {"weight": weight}, {"normed": out})
-    return normed
-
-
-def add_convolution(
-    function: FunctionWriter,
-    out: str,
-    hidden: str,
-    weight: StoredWeight,
-    bias: StoredWeight | None,
-    T: int,
+def _add_convolution(
+    function: FunctionWriter, out: str, hidden: str, weight: StoredWeight, T: int
 ) -> None:
     """Add `out` (1, outputs, 1, T), a 1x1 convolution of `hidden` (1, inputs, 1, T)."""
-    more = {"bias": function.weight(f"{out}_bias", bias)} if bias else {}
     function.op(
-        "conv", out, "fp16", [(1, weight.shape[0], 1, T)], x=hidden,
-        weight=function.weight(f"{out}_weight", weight), **more,
+        "conv", out, "fp16", [(1, weight.shape[0], 1, T)],
+        x=hidden, weight=function.weight(f"{out}_weight", weight),
         strides=np.ones(2, np.int32), pad_type=np.str_("valid"),
         pad=np.zeros(4, np.int32), dilations=np.ones(2, np.int32), groups=np.int32(1),
     )  # fmt: skip

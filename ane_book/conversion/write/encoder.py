@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ane_book.conversion.quantize import find_scheme
-from ane_book.conversion.write.experts import Parted, lower_parted, trunk_weights
-from ane_book.conversion.write.lowering import LoweredBlock, lower
+from ane_book.conversion.write.experts import Pieces, trunk_weights
+from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.models import find
+from ane_book.models.base.architecture import FULL
 from ane_book.models.bert import BertConfig
 from ane_book.models.privacy_filter import PrivacyFilterConfig
 import torch
@@ -22,30 +23,26 @@ from torch import Tensor
 __all__ = ["lower_encoder", "write_encoder", "write_trunk"]
 
 Config = BertConfig | PrivacyFilterConfig
-#: function -> "block", and "first" and "last" where they are
-Pieces = dict[str, dict[str, LoweredBlock | Parted]]
 
 
-def lower_encoder(config: Config, functions: dict[str, int]) -> Pieces:
+def lower_encoder(config: Config, functions: dict[str, int]) -> dict[str, Pieces]:
     """One block, and what stands around all of them, for each function of so many tokens."""
     architecture, eps, pieces = find(config.architecture), config.norm_epsilon, {}
-    layout = architecture.layout(config)
-    lower_block = lower_parted if layout and layout.apart else lower
     ends = {"first": (architecture.first, "first"), "last": (architecture.last, "logits")}
     for name, T in functions.items():
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
         inputs = hidden | {n: torch.zeros(shape) for n, shape in _feeds(config, T).items()}
-        block = lower_block(architecture.block(config), inputs, ["hidden_out"], eps)
-        pieces[name] = {"block": block}
+        pieces[name] = Pieces()
+        pieces[name].add(config, FULL, inputs, ["hidden_out"], eps)
         for end, (make, output) in ends.items():
             if (module := make(config)) is not None:
-                pieces[name][end] = lower(module, hidden, [output], eps)
+                pieces[name].ends[end] = lower(module, hidden, [output], eps)
     return pieces
 
 
 def _feeds(config: Config, T: int) -> dict[str, tuple[int, ...]]:
     """What a block takes of the host beside the hidden state, in the order of its arguments."""
-    shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, rotary in find(config.architecture).host(config).rotary.items():
         shapes |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
     return shapes | {"mask": (1, 1, T, T)}
@@ -56,7 +53,7 @@ def write_encoder(
     config: Config,
     functions: dict[str, int],
     quant: str,
-    pieces: Pieces,
+    pieces: dict[str, Pieces],
     layers: range,
     ends: dict[str, dict[str, Tensor]],
     weights: Iterable[dict[str, Tensor]],
@@ -76,14 +73,14 @@ def write_encoder(
         shapes = _feeds(config, T)
         feeds = {feed: function.input(feed, "fp16", shape) for feed, shape in shapes.items()}
         if before:
-            (hidden,) = function.stamp(piece["first"], "first", {"hidden": hidden}, before)
+            (hidden,) = function.stamp(piece.ends["first"], "first", {"hidden": hidden}, before)
         for layer, state in zip(layers, stored, strict=True):
             out = {"hidden_out": "hidden_out"} if layer == layers[-1] and not after else {}
             own = feeds | {"hidden": hidden}
-            (hidden,) = function.stamp(piece["block"], f"layer{layer}", own, state, out)
+            (hidden,) = function.stamp(piece.blocks[FULL], f"layer{layer}", own, state, out)
         if after:
             out = {"logits": "logits"}
-            (hidden,) = function.stamp(piece["last"], "last", {"hidden": hidden}, after, out)
+            (hidden,) = function.stamp(piece.ends["last"], "last", {"hidden": hidden}, after, out)
         function.finish([hidden])
     text = f"Layers {layers.start} to {layers.stop - 1}, made by ane-book"
     package.finish(next(iter(functions)), text)
@@ -94,7 +91,7 @@ def write_trunk(
     config: Config,
     functions: dict[str, int],
     quant: str,
-    pieces: Pieces,
+    pieces: dict[str, Pieces],
     layer: int,
     states: tuple[dict[str, Tensor], dict[str, Tensor]],
     ends: dict[str, dict[str, Tensor]],
@@ -105,7 +102,7 @@ def write_trunk(
     ends: as `write_encoder` takes them.
     """
     package, scheme = PackageWriter(path), find_scheme(quant)
-    parted = next(iter(pieces.values()))["block"]
+    parted = next(iter(pieces.values())).parted[FULL]
     parts = {
         "first": package.write_weights(ends.get("first", {})),
         "behind": package.write_weights(trunk_weights(parted.behind, states[0]), scheme),
@@ -122,23 +119,22 @@ def write_trunk(
 
 def _stamp_trunk(
     function: FunctionWriter,
-    pieces: dict[str, LoweredBlock | Parted],
+    pieces: Pieces,
     layer: int,
     parts: dict[str, dict[str, StoredWeight]],
     last: bool,
 ) -> None:
     """One function of a trunk, of the stored weights of its parts."""
-    block, hidden = pieces["block"], "hidden"
+    block, hidden, ends = pieces.parted[FULL], "hidden", pieces.ends
     if layer > 0:
         out = "hidden_out" if last and not parts["last"] else None
         hidden = block.stamp_behind(function, layer - 1, parts["behind"], out)
     if parts["first"]:
-        (hidden,) = function.stamp(pieces["first"], "first", {"hidden": hidden}, parts["first"])
-    results = [hidden]
+        (hidden,) = function.stamp(ends["first"], "first", {"hidden": hidden}, parts["first"])
+    own, results = {"hidden": hidden}, [hidden]
     if not last:
-        own = {"hidden": hidden}
-        results = block.stamp_before(function, layer, own, parts["before"]).values()
+        results = [*block.stamp_before(function, layer, own, parts["before"]).values()]
     elif parts["last"]:
-        own, out = {"hidden": hidden}, {"logits": "logits"}
-        results = function.stamp(pieces["last"], "last", own, parts["last"], out)
-    function.finish(list(results))
+        names = {"logits": "logits"}
+        results = function.stamp(ends["last"], "last", own, parts["last"], names)
+    function.finish(results)

@@ -9,18 +9,19 @@ Letters: C hidden size, E experts, T tokens of a call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ane_book.conversion.quantize import Scheme
-from ane_book.conversion.write.cut import pieces_of
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter
+from ane_book.models import DecoderConfig, find
+from ane_book.models.bert import BertConfig
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Parted", "expert_weights", "lower_parted", "trunk_weights", "write_experts"]
+__all__ = ["Parted", "Pieces", "expert_weights", "trunk_weights", "write_expert"]
 
 OWN = "mixture.groups"  # an expert's parameters begin with this, a dot and its number
 
@@ -81,12 +82,38 @@ class Parted:
         return function.stamp(piece, "behind", feeds, weights, {hidden: out} if out else None)[0]
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """What is lowered for one function: blocks by their kind, whole or cut at their experts, and
+    what comes before all of them and after, "first" and "last", where anything does."""
+
+    blocks: dict[str, LoweredBlock] = field(default_factory=dict)
+    parted: dict[str, Parted] = field(default_factory=dict)
+    ends: dict[str, LoweredBlock] = field(default_factory=dict)
+
+    def add(
+        self,
+        config: DecoderConfig | BertConfig,
+        kind: str,
+        inputs: dict[str, Tensor],
+        outputs: Sequence[str],
+        epsilon: float,
+    ) -> None:
+        """Lower the model's block of a kind; the last three arguments are those of `lower`."""
+        architecture = find(config.architecture)
+        block, layout = architecture.block(config, kind), architecture.layout(config)
+        if layout is not None and layout.apart:
+            self.parted[kind] = lower_parted(block, inputs, outputs, epsilon)
+        else:
+            self.blocks[kind] = lower(block, inputs, outputs, epsilon)
+
+
 class _Outside(nn.Module):
     """A block without its experts: takes what they say, and gives what they would be given."""
 
     def __init__(self, block: nn.Module):
         super().__init__()
-        del block.mixture
+        del block.mixture  # a module, in whose place comes a function
         self.block = block
 
     def forward(self, y: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -96,7 +123,7 @@ class _Outside(nn.Module):
             given.extend((x, gates))
             return y
 
-        self.block.mixture = mixture
+        vars(self.block)["mixture"] = mixture
         results = self.block(*inputs)
         return (*(results if isinstance(results, tuple) else (results,)), *given)
 
@@ -109,7 +136,7 @@ def lower_parted(
     The first of `inputs` is the hidden state, (1, C, 1, T), and the first of `outputs`, too.
     """
     hidden, *_ = inputs.values()
-    expert = block.mixture.groups[0]
+    expert = block.get_submodule("mixture.groups.0")
     gate = torch.zeros(1, 1, 1, hidden.shape[3])
     one = lower(expert, {"x": hidden, "gate": gate}, ["y"], epsilon)
     whole = lower(_Outside(block), {"y": hidden} | inputs, [*outputs, "x", "gates"], epsilon)
@@ -127,13 +154,43 @@ def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock, tuple[str, ..
             ours.append(operation)
     if "y" in needed:
         raise RuntimeError("what experts are given depends on what they say")
-    own = {id(operation) for operation in ours}
-    others = [o for o in piece.operations if id(o) not in own and o.type != "const"]
+    taken = {id(operation) for operation in ours}
+    others = [o for o in piece.operations if id(o) not in taken and o.type != "const"]
     names = {name: name for name in piece.outputs}
-    before, behind = pieces_of(piece, [ours[::-1], others], names)
-    if own := behind.inputs.keys() & piece.inputs.keys() - {"y"}:
-        raise RuntimeError(f"what is behind the experts takes {sorted(own)} of the block")
+    before, behind = _pieces_of(piece, [ours[::-1], others], names)
+    if odd := behind.inputs.keys() & piece.inputs.keys() - {"y"}:
+        raise RuntimeError(f"what is behind the experts takes {sorted(odd)} of the block")
     return before, behind, tuple(name for name in before.outputs if name in behind.inputs)
+
+
+def _pieces_of(
+    piece: LoweredBlock, stretches: list[list], names: dict[str, str]
+) -> list[LoweredBlock]:
+    """A piece of each stretch's ops; adds to `names` what other stretches take of one.
+
+    names: of all values that leave a stretch, by what the block calls them.
+    """
+    constants = {o.outputs[0].name: o for o in piece.operations if o.type == "const"}
+    shapes = piece.inputs | {v.name: _shape(v) for o in piece.operations for v in o.outputs}
+    found = []
+    for operations in ([o for o in s if o.type != "const"] for s in stretches):
+        made = dict.fromkeys(v.name for o in operations for v in o.outputs)
+        used = dict.fromkeys(v for o in operations for key in o.inputs for v in operands(o, key))
+        own = [constants[name] for name in used if name in constants]
+        inputs = {n: shapes[n] for n in used if n not in constants and n not in made}
+        parameters = {n: piece.parameters[n] for n in used if n in piece.parameters}
+        found.append((own + operations, inputs, made, parameters))
+    taken = dict.fromkeys(name for _, inputs, *_ in found for name in inputs)
+    held = [n for _, _, made, _ in found for n in made if n in taken and n not in names]
+    names |= {name: f"held_{i}" for i, name in enumerate(held)}
+    return [
+        LoweredBlock(operations, inputs, tuple(name for name in made if name in names), parameters)
+        for operations, inputs, made, parameters in found
+    ]
+
+
+def _shape(value) -> tuple[int, ...]:
+    return tuple(size.constant.size for size in value.type.tensorType.dimensions)
 
 
 def expert_weights(state: dict[str, Tensor], expert: int) -> dict[str, Tensor]:
@@ -148,29 +205,24 @@ def trunk_weights(piece: LoweredBlock, state: dict[str, Tensor]) -> dict[str, Te
     return {name: value for name, value in state.items() if name in wanted}
 
 
-def write_experts(
+def write_expert(
     path: Path,
     scheme: Scheme,
     pieces: dict[str, Parted],
     layer: int,
-    weights: dict[int, dict[str, Tensor]],
+    expert: int,
+    weights: dict[str, Tensor],
 ) -> None:
-    """Write a package of experts of a layer, by their numbers: of expert 3, `decode` is `decode_3`.
+    """Write the package of one expert of a layer; of expert 3, `decode` is `decode_3`.
 
     An expert takes `x` (1, C, 1, T) and its `gate` (1, 1, 1, T), and gives `y` (1, C, 1, T).
-    pieces: the block, by function. weights: the parameters of each expert, by its number.
+    pieces: the block, by function. weights: the expert's parameters.
     """
     package = PackageWriter(path)
-    stored = {expert: package.write_weights(own, scheme) for expert, own in weights.items()}
-    for expert, own in stored.items():
-        for name, parted in pieces.items():
-            function, piece = package.function(f"{name}_{expert}"), parted.expert
-            feeds = {n: function.input(n, "fp16", shape) for n, shape in piece.inputs.items()}
-            function.finish(function.stamp(piece, f"expert{expert}", feeds, own, {"y": "y"}))
-    which = f"expert{'s' * (len(weights) > 1)} {' to '.join(map(str, _ends(list(weights))))}"
-    default = f"{next(iter(pieces))}_{next(iter(weights))}"
-    package.finish(default, f"Layer {layer}, {which}, made by ane-book")
-
-
-def _ends(numbers: list[int]) -> list[int]:
-    return numbers if len(numbers) == 1 else [numbers[0], numbers[-1]]
+    stored = package.write_weights(weights, scheme)
+    for name, parted in pieces.items():
+        function, piece = package.function(f"{name}_{expert}"), parted.expert
+        feeds = {n: function.input(n, "fp16", shape) for n, shape in piece.inputs.items()}
+        function.finish(function.stamp(piece, f"expert{expert}", feeds, stored, {"y": "y"}))
+    default = f"{next(iter(pieces))}_{expert}"
+    package.finish(default, f"Layer {layer}, expert {expert}, made by ane-book")

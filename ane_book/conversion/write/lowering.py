@@ -5,6 +5,7 @@ module, with its parameters left open for the weights of any layer.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 import gc
 import hashlib
 import io
@@ -69,21 +70,15 @@ def lower(
     small model's time. A class of the caller's may change under its name, in a notebook say.
     """
     module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
-    asked = {
-        "module": module,
-        "inputs": inputs,
-        "outputs": list(outputs),
-        "norm_epsilon": norm_epsilon,
-        "output_dtype": output_dtype,
-    }
+    make = partial(_lower, module, inputs, list(outputs), norm_epsilon, output_dtype)
     if not type(module).__module__.startswith("ane_book."):
-        return _lower(**asked)
-    _Structure(key := io.BytesIO()).dump(asked)
+        return make()
+    _Structure(key := io.BytesIO()).dump(make.args)
     digest = hashlib.sha256(key.getvalue()).digest()
     if digest not in _lowered:
         if len(_lowered) >= KEPT:
             _lowered.pop(next(iter(_lowered)))  # the first that came
-        _lowered[digest] = _lower(**asked)
+        _lowered[digest] = make()
     return _lowered[digest]
 
 
@@ -152,7 +147,7 @@ def _lower(
     package = Package.from_spec(spec, model.weights_dir)
     parameters = _find_parameters(module, package)
     operations = join_norms(list(block.operations))
-    own = [layer.eps for layer in module.modules() if hasattr(layer, "eps")]
+    own = [vars(layer)["eps"] for layer in module.modules() if "eps" in vars(layer)]
     sharpen_epsilon(operations, [norm_epsilon, *own])
     inline_constants(operations, package, parameters)
     shapes = {name: tuple(example.shape) for name, example in inputs.items()}
@@ -187,4 +182,4 @@ def _find_parameters(module: nn.Module, package: Package) -> dict[str, str]:
 
 def _digest(array: np.ndarray) -> bytes:
     """Of its bytes alone: a parameter's constant may have another shape."""
-    return hashlib.sha256(np.ascontiguousarray(array).view(np.uint8)).digest()
+    return hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).data).digest()

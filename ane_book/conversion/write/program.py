@@ -10,7 +10,7 @@ all functions of a package refer to the same bytes.
 result to the usual path on the whole model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ class StoredWeight:
         for key, (dtype, shape, offset) in self.operands.items():
             if self.op == "const":  # coremltools drops axes of size 1 from some
                 sizes = operation.outputs[0].type.tensorType.dimensions
-                shape = [size.constant.size for size in sizes]
+                shape = tuple(size.constant.size for size in sizes)
                 value = operation.attributes[key]
             else:
                 value = operation.inputs[key].arguments.add().value
@@ -213,7 +213,7 @@ class PackageWriter:
         self._model.mlProgram.version = 1
 
     def write_weights(
-        self, state: dict[str, Tensor | Encoded], scheme: Scheme = SCHEMES["none"]
+        self, state: Mapping[str, Tensor | Encoded], scheme: Scheme = SCHEMES["none"]
     ) -> dict[str, StoredWeight]:
         """Append tensors to the weight file, projections by the scheme and all others as fp16.
 

@@ -6,8 +6,8 @@ The cache, the tails and what layers hand on are with the trunk that has the lay
 from pathlib import Path
 
 from ane_book.conversion.quantize import find_scheme
-from ane_book.conversion.write.decoder import Pieces, close_frame, handed, open_frame
-from ane_book.conversion.write.experts import trunk_weights
+from ane_book.conversion.write.decoder import close_frame, handed, open_frame
+from ane_book.conversion.write.experts import Pieces, trunk_weights
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
@@ -22,7 +22,7 @@ def write_trunk(
     path: Path,
     config: DecoderConfig,
     recipe: Recipe,
-    pieces: Pieces,
+    pieces: dict[str, Pieces],
     layer: int,
     first: dict[str, Tensor],
     states: tuple[dict[str, Tensor], dict[str, Tensor]],
@@ -32,16 +32,15 @@ def write_trunk(
 
     first: the state dict of what comes before all layers, {} where nothing does.
     """
-    package, scheme, parts = PackageWriter(path), find_scheme(recipe.quant), {}
+    package, scheme = PackageWriter(path), find_scheme(recipe.quant)
     kinds = find(config.architecture).kinds(config)
-    parts["first"] = package.write_weights(first)
+    parts = {"first": package.write_weights(first)}
     for part, i, state in (("behind", layer - 1, states[0]), ("before", layer, states[1])):
         if 0 <= i < len(kinds):
-            piece = getattr(pieces["decode", kinds[i]], part)
+            piece = getattr(pieces["decode"].parted[kinds[i]], part)
             parts[part] = package.write_weights(trunk_weights(piece, state), scheme)
     for name, (T, tier) in recipe.tiered.items():
-        own = {kind: piece for (function, kind), piece in pieces.items() if function == name}
-        _stamp(package.function(name), config, tier, own, layer, parts, T)
+        _stamp(package.function(name), config, tier, pieces[name], layer, parts, T)
     package.finish("decode", f"Trunk {layer}, made by ane-book")
 
 
@@ -49,7 +48,7 @@ def _stamp(
     function: FunctionWriter,
     config: DecoderConfig,
     recipe: Recipe,
-    pieces: dict,
+    pieces: Pieces,
     layer: int,
     parts: Parts,
     T: int,
@@ -58,20 +57,22 @@ def _stamp(
     architecture, hidden, last = find(config.architecture), None, layer == config.num_layers
     kinds, carried = architecture.kinds(config), architecture.carried(config)
     if layer > 0:
-        block, out = pieces[kinds[layer - 1]], "hidden_out" if last else None
+        block, out = pieces.parted[kinds[layer - 1]], "hidden_out" if last else None
         hidden = block.stamp_behind(function, layer - 1, parts["behind"], out)
     if last:
-        function.finish([hidden])
+        function.finish(["hidden_out"])
         return
     layers = range(layer, layer + 1)
     frame = open_frame(function, config, recipe, layers, T, hidden)
     if parts["first"]:
-        own = {"hidden": frame["hidden"]}
-        (frame["hidden"],) = function.stamp(pieces["first"], "first", own, parts["first"])
-    feeds = {key: frame.get(key, key) for key in architecture.host_inputs(kinds[layer])}
-    feeds |= {name: frame[name] for name in ("hidden", *carried) if name in frame}
-    feeds |= {name: each for name, (each,) in frame["kept"].items()}
-    block, leaving = pieces[kinds[layer]], handed(config, layers.stop, "{}_out")
+        own = {"hidden": frame.values["hidden"]}
+        piece = pieces.ends["first"]
+        (frame.values["hidden"],) = function.stamp(piece, "first", own, parts["first"])
+    given = frame.values
+    feeds = {key: given.get(key, key) for key in architecture.host_inputs(kinds[layer])}
+    feeds |= {name: given[name] for name in ("hidden", *carried) if name in given}
+    feeds |= {name: each for name, (each,) in frame.kept.items()}
+    block, leaving = pieces.parted[kinds[layer]], handed(config, layers.stop, "{}_out")
     new = block.stamp_before(function, layer, feeds, parts["before"], leaving)
     results = [new[name] for name in ("x", "gates", *block.held)]
     close_frame(function, config, recipe, layers, frame, [new], T, results)

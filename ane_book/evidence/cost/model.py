@@ -173,9 +173,8 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
     shares: what the router of a mixture of experts chooses, as `Plan.woken` takes them. Reading and
     calls are in it, no arithmetic: of many tokens it is a part of the time.
 
-    Raises InvalidInput for a model that neither generates text nor has experts, for a plan that
-    leaves attention to the host, and for weights in a form of which no figure on the engine is
-    known.
+    Raises InvalidInput for a model that neither generates text nor has experts, and for weights in
+    a form of which no figure on the engine is known.
     """
     if not plan.head and find(plan.config.architecture).layout(plan.config) is None:
         raise InvalidInput(
@@ -183,11 +182,6 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
             "leave the chip out"
         )
     recipe, sizes = plan.recipe, {"plain": 0, "packed": 0}
-    if recipe.partition == "projections":
-        raise InvalidInput(
-            "a prediction is of an engine, and with partition 'projections' the host computes "
-            "attention and norms; take 'layers' or 'whole', or leave the chip out"
-        )
     head = sum(program.bytes for program in plan.head)
     sizes[form_of(recipe.quant)] += round(plan.read_bytes(tokens, shares)) - head
     sizes[form_of(recipe.quant_head or recipe.quant)] += head

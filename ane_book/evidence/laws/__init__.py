@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ane_book.errors import InvalidBundle, InvalidPackage
+from ane_book.errors import InvalidPackage
 from ane_book.evidence.inspect import is_bundle, refuse_weights
 from ane_book.evidence.laws.graph import ProgramGraph, Seen
 from ane_book.evidence.laws.report import LawReport
@@ -98,27 +98,11 @@ def _below(root: Path) -> Iterator[Path]:
     """
     folders = [root]
     while folders:
-        folder = folders.pop()
-        hosts = _hosts(folder)
-        for path in folder.iterdir():
+        for path in folders.pop().iterdir():
             if path.suffix in MODELS:
-                if path.name not in hosts:
-                    yield path
+                yield path
             elif path.suffix != ".partial" and path.is_dir() and not path.is_symlink():
                 folders.append(path)
-
-
-def _hosts(folder: Path) -> set[str]:
-    """Packages of a bundle that its host runs: the engine never sees them."""
-    from ane_book.bundle import Bundle
-
-    if not is_bundle(folder):
-        return set()
-    try:
-        packages = Bundle.open(folder).manifest.packages
-    except InvalidBundle:  # damaged, or a manifest.json of something else: all are looked at
-        return set()
-    return {part.package for part in packages if part.stretch is not None}
 
 
 def _name(file: Path, root: Path) -> str:

@@ -69,12 +69,9 @@ def given_sums(
 
 
 def golden_sums(bundle: Bundle, most: float) -> Iterator[tuple[Package, str, Seen]]:
-    """(package, function, what was seen) of a bundle, on its golden tokens; caches are empty.
-
-    What the host runs is left out: its sums are not the engine's.
-    """
+    """(package, function, what was seen) of a bundle, on its golden tokens; caches are empty."""
     golden = bundle.golden()
-    for part in bundle.manifest.programs:
+    for part in bundle.manifest.packages:
         package = Package(bundle.path / part.package)
         for function in part.functions:
             program = MLProgram(package, part.called(function), precision="fp32")

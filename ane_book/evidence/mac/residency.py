@@ -138,7 +138,7 @@ def measure_each(
 def _programs(bundle: Bundle, function: str | None) -> Iterator[tuple[Path, str, Callable]]:
     """Package, function, and what says the function's golden inputs."""
     golden = cache(bundle.golden)
-    for part in bundle.manifest.programs:
+    for part in bundle.manifest.packages:
         for name in part.functions:
             own = part.called(name)
             if function in (None, name, own):

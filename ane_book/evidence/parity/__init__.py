@@ -211,7 +211,7 @@ def _package_fault(bundle: Bundle, again: Rebuild, golden: dict) -> _Fault | Non
 
 
 def _packages(bundle: Bundle) -> list[str]:
-    return list(dict.fromkeys(part.package for part in bundle.manifest.packages))
+    return [part.package for part in bundle.manifest.packages]
 
 
 def _passed(stages: list[ParityStage], exact: bool) -> str:

@@ -110,13 +110,12 @@ def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) ->
     x = padded(golden["x"][layer][:, :1], T).astype(backend.dtype)
     gate = padded(np.ones((1, 1), np.float32), T).astype(backend.dtype)
     loudest = float(np.abs(golden["experts"][layer]).max())
-    stages, one = [], len({part.package for part in experts}) == 1
+    stages = []
     for part in experts:
         said = load_part(bundle, backend, part)[name].predict({"x": x, "gate": gate})["y"]
         expected = golden["experts"][layer, part.expert][:, None]
-        which = f"{part.package} {part.expert}" if one else part.package
         found = said[0, :, 0, :1]
-        stage = judged(which, name, precision, found=found, expected=expected)
+        stage = judged(part.package, name, precision, found=found, expected=expected)
         stages.append(replace(stage, error=stage.max_abs / loudest))
     return max(stages, key=_error)
 

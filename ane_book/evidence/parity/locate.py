@@ -5,7 +5,6 @@ precision, on the golden tokens. Names are the same on both sides, so every valu
 """
 
 from collections.abc import Iterable
-from itertools import product
 from pathlib import Path
 import shutil
 
@@ -13,7 +12,7 @@ from ane_book.bundle import Bundle, regular_files
 from ane_book.bundle.parts import Part
 from ane_book.conversion.rebuild import Rebuild
 from ane_book.evidence.parity.stage import padded
-from ane_book.evidence.parity.walk import encoder_feeds, packages
+from ane_book.evidence.parity.walk import encoder_feeds
 from ane_book.runtime.inputs import HostInputs
 from mlprogram import MLProgram
 from mlprogram.compare import Gap, diff
@@ -38,11 +37,11 @@ def first_op(
     byte is not run.
     """
     written = again.package(package)
-    parts = [part for part in bundle.manifest.packages if part.package == package]
+    part = next(part for part in bundle.manifest.packages if part.package == package)
     try:
         if _content(bundle.path / package) == _content(written):
             return None
-        for part, function in product(parts, functions):
+        for function in functions:
             own = part.called(function)
             ours = MLProgram(bundle.path / package, own, precision="fp32").plain()
             theirs = MLProgram(written, own, precision="fp32").plain()
@@ -96,6 +95,5 @@ def _before(bundle: Bundle, golden: dict[str, np.ndarray], part: Part) -> np.nda
     """PyTorch's hidden state before a package, (C, T)."""
     if bundle.manifest.experts:
         return golden["hidden"][part.layers[0] if part.layers else -1]
-    names = [*packages(bundle), " ".join(part.package for part in bundle.manifest.head)]
-    place = next(i for i, name in enumerate(names) if part.package in name.split())
-    return golden["hidden"][place]
+    before = [shard.package for shard in bundle.manifest.shards]
+    return golden["hidden"][before.index(part.package) if part.package in before else -1]

@@ -20,7 +20,7 @@ from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.shards import HeadRunner, load_part, stages
 import numpy as np
 
-__all__ = ["encoder_feeds", "packages", "walk"]
+__all__ = ["encoder_feeds", "walk"]
 
 DECODED = 8  # golden tokens that also go one by one; what is new after a few is the position alone
 
@@ -32,14 +32,6 @@ def walk(bundle: Bundle, golden: dict[str, np.ndarray], precision: str) -> Itera
     yield from way(bundle, golden, precision)
 
 
-def packages(bundle: Bundle) -> list[str]:
-    """The packages of every program of layers, in order."""
-    found: dict[tuple, dict[str, None]] = {}
-    for part in bundle.manifest.shards:
-        found.setdefault(part.layers, {})[part.package] = None
-    return [" ".join(names) for names in found.values()]
-
-
 def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
     ids, hidden = golden["tokens"], golden["hidden"]
     T, dtype = len(ids), MILBackend(precision).dtype
@@ -47,7 +39,8 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParitySta
     chain = values = feeds.of("prefill", ids, 0)
     yield judged("embedding", "", precision, values["hidden"][0, :, 0], hidden[0])
     programs, routed = stages(bundle, lambda: MILBackend(precision)), _routed(bundle)
-    for i, (name, program) in enumerate(zip(packages(bundle), programs, strict=True)):
+    for i, (part, program) in enumerate(zip(bundle.manifest.shards, programs, strict=True)):
+        name = part.package
         before = given(bundle, golden, i, dtype)
         found = program.run("prefill", values | before, T)["hidden"]
         yield judged(name, "prefill", precision, found[0, :, 0], hidden[i + 1], routed)

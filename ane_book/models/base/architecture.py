@@ -9,7 +9,7 @@ it but the blocks themselves is data, so that nothing here imports torch until o
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["FULL", "GGUF", "Architecture", "Shape", "TensorSpec", "halves"]
 
 Shape = tuple[int, ...]
+Task = Literal["text-generation", "embedding", "token-classification"]
 
 FULL = "full"  # the kind of block of most models: attention to all tokens before
 
@@ -73,8 +74,8 @@ class Architecture(ABC):
     its `model_type`, among their fields."""
 
     model_type: str  # in config.json
-    Config: type[ModelConfig]
-    task = "text-generation"  # what its bundles are for: see `ane_book.bundle`
+    Config: ClassVar[type[ModelConfig]]  # of `config`
+    task: Task = "text-generation"  # what its bundles are for: see `ane_book.bundle`
     gguf: GGUF | None = None  # None: llama.cpp has none of that name
     layer_prefix = "model.layers"  # the names of tensors in layer 7 begin with this and ".7."
 
@@ -88,7 +89,7 @@ class Architecture(ABC):
     # --- config.json
 
     @abstractmethod
-    def config(self, fields: dict) -> ModelConfig:
+    def config(self, fields: dict) -> Any:
         """Read a Hugging Face `config.json`.
 
         Raises UnsupportedModel for what this library does not have; KeyError, ValidationError and
@@ -151,6 +152,13 @@ class Architecture(ABC):
         The first layer's takes none of it, and so is of a kind of its own.
         """
         return {}
+
+    def final_norm(self, config) -> "nn.Module":
+        """What comes before the projection to the vocabulary, of what generates text; its one
+        parameter is `weight`."""
+        from ane_book.models.base.layers import RMSNorm
+
+        return RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     @abstractmethod
     def host(self, config) -> Host:

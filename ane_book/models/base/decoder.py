@@ -154,7 +154,8 @@ class Decoder(nn.Module):
         count = len(self.inputs)
         given = dict(zip(self.inputs, rest[:count], strict=True))
         kept = [whole.split(1) for whole in rest[count:]]  # keys, values, tails
-        hidden, carried, new = self.first(hidden), [], []
+        hidden, new = self.first(hidden), []
+        carried: list[Tensor] = []
         for layer, feeds, *own in zip(self.layers, self.host_inputs, *kept, strict=True):
             of_host = [given[name] for name in feeds]
             hidden, *made = layer(hidden, *of_host, *own, *carried)

@@ -4,24 +4,26 @@ Architectures say what differs from it, each in its own file. Letters as in conf
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, Shape, TensorSpec
+from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 
 if TYPE_CHECKING:
-    from torch import nn
+    from ane_book.models.base.layers import Attention, DecoderBlock
 
 __all__ = [
     "NAMES",
     "OUTER",
     "Dense",
     "head_norms",
+    "outer_tensors",
     "plain_rope",
     "rope_type",
     "sizes",
+    "tied_names",
     "typed_scaling",
 ]
 
@@ -40,10 +42,13 @@ NAMES = {
 }
 
 
-class Dense(Architecture):
+OwnConfig = TypeVar("OwnConfig", bound=DecoderConfig)
+
+
+class Dense(Architecture, Generic[OwnConfig]):
     """What dense decoders have in common."""
 
-    Config: type[DecoderConfig] = DecoderConfig
+    Config: ClassVar[type[DecoderConfig]] = DecoderConfig
     fixed: ClassVar = {
         "hidden_act": "silu",
         "mlp_bias": False,
@@ -90,18 +95,18 @@ class Dense(Architecture):
 
     # --- blocks, and what the host gives them
 
-    def kinds(self, config: DecoderConfig) -> list[str]:
+    def kinds(self, config: OwnConfig) -> list[str]:
         return [FULL] * config.num_layers
 
-    def host(self, config: DecoderConfig) -> Host:
+    def host(self, config: OwnConfig) -> Host:
         return Host(rotary={"rope": config.rotary}, masks={"mask": config.sliding_window})
 
-    def attention(self, config: DecoderConfig) -> "nn.Module":
+    def attention(self, config: OwnConfig) -> "Attention":
         from ane_book.models.base.layers import Attention, Rotate
 
         return Attention(config, Rotate(config))
 
-    def block(self, config: DecoderConfig, kind: str = FULL) -> "nn.Module":
+    def block(self, config: OwnConfig, kind: str = FULL) -> "DecoderBlock":
         from ane_book.models.base.layers import DecoderBlock, FeedForward, RMSNorm
 
         return DecoderBlock(
@@ -111,17 +116,9 @@ class Dense(Architecture):
             before_feed_forward=RMSNorm(config.hidden_size, config.rms_norm_eps),
         )
 
-    def final_norm(self, config: DecoderConfig) -> "nn.Module":
-        """What comes before the projection to the vocabulary; its one parameter is `weight`."""
-        from ane_book.models.base.layers import RMSNorm
-
-        return RMSNorm(config.hidden_size, config.rms_norm_eps)
-
     # --- tensors
 
-    def parameters(
-        self, config: DecoderConfig, kind: str = FULL
-    ) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: OwnConfig, kind: str = FULL) -> dict[str, tuple[TensorSpec, ...]]:
         C, F, Q, KV = config.widths
         return {
             "before_attention.weight": (TensorSpec("input_layernorm.weight", (C,)),),
@@ -139,29 +136,28 @@ class Dense(Architecture):
             "feed_forward.down.weight": (TensorSpec("mlp.down_proj.weight", (C, F)),),
         }
 
-    def matrices(self, config: DecoderConfig) -> dict[str, dict[str, Shape]]:
-        """Of each projection of a block, in order, the matrices whose rows it has, (out, in)."""
-        C, F, Q, KV = config.widths
-        return {
-            "attention.qkv": {"q": (Q, C), "k": (KV, C), "v": (KV, C)},
-            "attention.out": {"o": (C, Q)},
-            "feed_forward.gate_up": {"gate": (F, C), "up": (F, C)},
-            "feed_forward.down": {"down": (C, F)},
-        }
+    def outer(self, config: OwnConfig) -> dict[str, TensorSpec]:
+        return outer_tensors(config)
 
-    def outer(self, config: DecoderConfig) -> dict[str, TensorSpec]:
-        """`embedding`, `norm` and, unless it is tied, `head`."""
-        matrix = config.vocab_size, config.hidden_size
-        tensors = {
-            "embedding": TensorSpec("model.embed_tokens.weight", matrix),
-            "norm": TensorSpec("model.norm.weight", (config.hidden_size,)),
-        }
-        if not config.tied_embeddings:
-            tensors["head"] = TensorSpec("lm_head.weight", matrix)
-        return tensors
+    def repeats(self, config: OwnConfig) -> frozenset[str]:
+        return tied_names(config)
 
-    def repeats(self, config: DecoderConfig) -> frozenset[str]:
-        return frozenset({"lm_head.weight"} if config.tied_embeddings else ())
+
+def outer_tensors(config: DecoderConfig) -> dict[str, TensorSpec]:
+    """The tensors around the layers: `embedding`, `norm` and, unless it is tied, `head`."""
+    matrix = config.vocab_size, config.hidden_size
+    tensors = {
+        "embedding": TensorSpec("model.embed_tokens.weight", matrix),
+        "norm": TensorSpec("model.norm.weight", (config.hidden_size,)),
+    }
+    if not config.tied_embeddings:
+        tensors["head"] = TensorSpec("lm_head.weight", matrix)
+    return tensors
+
+
+def tied_names(config: DecoderConfig) -> frozenset[str]:
+    """The name under which checkpoints may hold the head once more where it is the embedding."""
+    return frozenset({"lm_head.weight"} if config.tied_embeddings else ())
 
 
 def head_norms(config: DecoderConfig, q: str, k: str, plus: float = 0.0) -> dict:

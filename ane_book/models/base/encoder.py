@@ -7,6 +7,7 @@ References: Apple, "Deploying Transformers on the Apple Neural Engine" (2022): C
 (B, C, 1, S). Attention sinks: Xiao et al. 2023 (arXiv 2309.17453).
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from ane_book.models.base.layers import RMSNorm, projection, rotate
@@ -24,7 +25,7 @@ __all__ = [
 ]
 
 #: By the names of config.json.
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
@@ -120,7 +121,7 @@ class Labels(nn.Module):
 class SparseBlock(nn.Module):
     """Norm, attention with sinks, residual; norm, a mixture of experts, residual."""
 
-    def __init__(self, attention: SinkAttention, router: nn.Module, gates, mixture, eps: float):
+    def __init__(self, attention: SinkAttention, router: nn.Conv2d, gates, mixture, eps: float):
         super().__init__()
         C = router.in_channels
         self.attention_norm, self.attention = RMSNorm(C, eps), attention

@@ -147,8 +147,6 @@ class TestWork:
     def test_what_cannot_be_predicted(self):
         with pytest.raises(InvalidInput, match="'int4' has scales along the input channels"):
             work(quant="int4")
-        with pytest.raises(InvalidInput, match="the host computes attention"):
-            work(partition="projections")
         with pytest.raises(InvalidInput, match="bert generates no text; leave the chip out"):
             work("all-minilm-l6-v2")
 

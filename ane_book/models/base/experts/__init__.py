@@ -3,13 +3,12 @@
 A token's router gives a number for each expert, a gate, and 0 for all but the top k. What of it is
 in the graph is a strategy:
 
-    dense      a convolution for each expert; all of them run, and gates of 0 silence the rest
-    packed     the same in few convolutions: experts side by side, as many as keep a product narrow
-    dispatch   the graph ends at the gates; each expert is a program, which the host calls when a
-               token of the call has chosen it
-    functions  the same, a layer's experts being functions of one package over one weight file
+    packed    all experts in few convolutions, side by side, as many as keep a product narrow; all
+              of them run, and gates of 0 silence the rest
+    dispatch  the graph ends at the gates; each expert is a program, which the host calls when a
+              token of the call has chosen it
 
-All give the same sums, since experts share their input: side by side they are one wide
+Both give the same sums, since experts share their input: side by side they are one wide
 gate-and-up projection, and one product over all of their channels adds up what they say. Its depth
 is what limits them: a product of 81,920 terms went to the CPU (claim `matmul-depth`).
 
@@ -24,7 +23,7 @@ from itertools import pairwise
 from typing import Literal
 
 from ane_book.models.base.architecture import Shape, TensorSpec
-from ane_book.options import APART, Strategy
+from ane_book.options import Strategy
 import numpy as np
 
 __all__ = ["DEEPEST", "Experts", "Stacked"]
@@ -91,7 +90,7 @@ class Experts:
     @property
     def groups(self) -> list[range]:
         """The experts that are side by side, of every group; sizes differ by one at most."""
-        most = max(1, DEEPEST // self.width) if self.strategy == "packed" else 1
+        most = 1 if self.apart else max(1, DEEPEST // self.width)
         parts = -(-self.count // most)
         cuts = [self.count * i // parts for i in range(parts + 1)]
         return [range(a, b) for a, b in pairwise(cuts)]
@@ -99,14 +98,14 @@ class Experts:
     @property
     def apart(self) -> bool:
         """Whether each expert is a program, and then has all of its bias."""
-        return self.strategy in APART
+        return self.strategy == "dispatch"
 
     def _stacks(self) -> dict[str, tuple[str, Shape, dict]]:
         """Of the parameters of a group: the stack that each is of, its shape, and how."""
         C, F, E = self.channels, self.width, self.count
         gate_up = (E, C, 2 * F) if self.flipped else (E, 2 * F, C)
         down = (E, F, C) if self.flipped else (E, C, F)
-        stacks = {
+        stacks: dict[str, tuple[str, Shape, dict]] = {
             "gate_up.weight": ("gate_up_proj", gate_up, {"parts": 2, "flipped": self.flipped}),
             "gate_up.bias": ("gate_up_proj_bias", (E, 2 * F), {"parts": 2}),
             "down.weight": ("down_proj", down, {"side": "in", "flipped": self.flipped}),
