@@ -10,7 +10,7 @@ Importing it sets one thing in the process that imports it: GOMP_SPINCOUNT, unle
 """
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # First: it says how OpenMP's threads wait, which works if torch comes after it.
 import mlprogram  # noqa: F401
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ane_book.bundle import Bundle
     from ane_book.conversion.plan import Plan
     from ane_book.runtime import Embedder, Session, Tagger
+    from ane_book.runtime.backends import Backend
     from mlprogram import MLProgram
 
 __all__ = [
@@ -52,9 +53,9 @@ def load(
     model: "str | Path",
     *,
     precision: str = "fp16",
-    backend: str | None = None,
+    backend: "Backend | str | None" = None,
     force: bool = False,
-    **recipe,
+    **recipe: Any,
 ) -> "Session | Embedder | Tagger":
     """A bundle's folder, or a reference model, which is converted at first use, ready to be used.
 
@@ -83,11 +84,15 @@ def load(
         from ane_book.conversion import convert
 
         bundle = convert(str(model), **recipe)
-    kinds = {"embedding": Embedder, "token-classification": Tagger}
-    return kinds.get(bundle.manifest.task, Session)(bundle, precision, backend, force)
+    match bundle.manifest.task:
+        case "embedding":
+            return Embedder(bundle, precision, backend, force)
+        case "token-classification":
+            return Tagger(bundle, precision, backend, force)
+    return Session(bundle, precision, backend, force)
 
 
-def plan(model: "str | Path", **recipe) -> "Plan":
+def plan(model: "str | Path", **recipe: Any) -> "Plan":
     """What a conversion would write, before a weight is read: programs, bytes, calls a token.
 
     model: as in `convert`. recipe: fields of `ane_book.options.Recipe`. What a token then takes on

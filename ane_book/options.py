@@ -176,7 +176,7 @@ class Recipe(BaseModel):
     @property
     def is_calibrated(self) -> bool:
         """Whether matrices are stored by a budget, with a text at hand."""
-        return any(name.startswith("auto") for name in (self.quant, self.quant_head))
+        return any(name.startswith("auto") for name in (self.quant, self.quant_head) if name)
 
     @property
     def is_stored(self) -> bool:

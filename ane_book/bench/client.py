@@ -17,6 +17,7 @@ from math import isfinite
 import socket
 import ssl
 from threading import Timer
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from ane_book.bench.answer import TimedAnswer, timed
@@ -47,13 +48,14 @@ class Server:
         self.where = url = url.rstrip("/")
         try:
             parts = urlsplit(url)
-            self._host, self._port = parts.hostname, parts.port
+            self._port = parts.port
         except ValueError:
             parts = None
         if not parts or parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidInput(f"{url!r} is not a URL such as http://127.0.0.1:1234/v1")
         if parts.username or parts.query or parts.fragment:
             raise InvalidInput(f"{url!r}: give host, port and path alone; a key goes by --api-key")
+        self._host = parts.hostname
         self._secure, self._path = parts.scheme == "https", parts.path or "/v1"
         self._headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         if key is not None:
@@ -89,8 +91,8 @@ class Server:
     def _only_model(self) -> str:
         with self._answer("GET", "/models") as response:
             raw = response.read(MOST_LINE + 1)
-        names = [one.get("id") for one in _list(_parsed(raw), "data") if isinstance(one, dict)]
-        names = [name for name in names if isinstance(name, str)]
+        ids = [one.get("id") for one in _list(_parsed(raw), "data") if isinstance(one, dict)]
+        names = [name for name in ids if isinstance(name, str)]
         if len(names) != 1:
             there = f"it has {', '.join(names[:20])}" if names else "it names none"
             raise ServerError(f"{self.where}: which model? {there}; name one by --url-model")
@@ -129,7 +131,8 @@ class _Deadline:
     """Ends a connection at its time, whatever it is waiting for: one that drips is ended, too."""
 
     def __init__(self, seconds: float):
-        self.passed, self._connection = False, None
+        self.passed = False
+        self._connection: socket.socket | None = None
         self._timer = Timer(seconds, self._end)
         self._timer.daemon = True
 
@@ -143,6 +146,7 @@ class _Deadline:
     def _end(self) -> None:
         self.passed = True
         with suppress(OSError):  # it has just ended by itself
+            assert self._connection is not None, "`start` sets it"
             self._connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -150,7 +154,8 @@ class _Told:
     """What a stream says beside its text."""
 
     def __init__(self):
-        self._finished, self._facts = False, {}
+        self._finished = False
+        self._facts: dict[str, Any] = {}
 
     def read(self, events: Iterator[dict]) -> Iterator[str]:
         """The pieces of text; raises ServerError where the stream ends before the answer does."""
@@ -158,7 +163,7 @@ class _Told:
             if event.get("error"):
                 raise ServerError(f"it failed while it answered: {_message(event)}")
             self._facts |= {name: event[name] for name in FACTS if event.get(name) is not None}
-            choice = next(iter(_list(event, "choices")), {})
+            choice: Any = next(iter(_list(event, "choices")), {})
             if not isinstance(choice, dict):
                 raise ServerError(f"choices are no objects: {str(choice)[:100]!r}")
             self._finished |= choice.get("finish_reason") is not None
@@ -234,13 +239,15 @@ def _list(value: dict, name: str) -> list:
 
 
 def _count(value: object) -> int | None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and 0 <= value < 1 << 31 else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value < 1 << 31 else None
 
 
-def _is_rate(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and isfinite(value) and value > 0
+def _is_rate(value: object) -> TypeGuard[float]:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return isfinite(value) and value > 0
 
 
 def _said(response: http.client.HTTPResponse) -> str:

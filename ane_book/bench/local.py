@@ -10,6 +10,7 @@ from ane_book.bench.answer import TimedAnswer, timed
 from ane_book.bench.prompts import PROMPTS, Prompt
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
+from ane_book.text.chat import Messages
 
 __all__ = ["InProcess", "cold_start"]
 
@@ -26,16 +27,17 @@ class InProcess:
 
     def ask(self, prompt: Prompt, mark: int, max_tokens: int, sampling: dict) -> TimedAnswer:
         """The answer to a prompt; raises PromptTooLong or InvalidInput."""
-        asked = prompt.messages(mark)
+        asked: str | Messages = prompt.messages(mark)
         if self.session.bundle.manifest.tokenizer.chat_template is None:
-            asked = "\n".join(message["content"] for message in asked)
+            asked = "\n".join(message["content"] for message in prompt.messages(mark))
         stream = self.session.stream(asked, max_tokens=max_tokens, **sampling)
         with closing(stream):
-            text, *times = timed(stream)
-        result = stream.result
+            text, first, total, pieces = timed(stream)
+            result = stream.finish()
         rates = {"prefill": result.prefill_tps, "decode": result.decode_tps}
         own = {name: rate for name, rate in rates.items() if rate is not None}
-        return TimedAnswer(text, result.prompt_tokens, len(result.token_ids), *times, own=own)
+        tokens = len(result.token_ids)
+        return TimedAnswer(text, result.prompt_tokens, tokens, first, total, pieces, own=own)
 
 
 def cold_start(bundle: Path, options: list[str], timeout: float = 600) -> float:

@@ -1,6 +1,6 @@
 """What was measured, as the table of the source's benchmark and as JSON."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -144,7 +144,7 @@ def _facts(answers: list[TimedAnswer]) -> dict:
 def _table(subject: BenchSubject, columns: int) -> str:
     narrow = columns < NARROW
     chosen = [column for column in COLUMNS if not (narrow and column[1] in LEFT_OUT)]
-    heads = ("Prompt", *(column[narrow] for column in chosen))
+    heads = ("Prompt", *(short if narrow else long for long, short, _ in chosen))
     rows = [
         (name, *(
             _number(middle(value(answer) for answer in answers), int(head.endswith("(t/s)")))
@@ -173,7 +173,7 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> str:
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
     """The first column to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [

@@ -6,6 +6,7 @@ points or more, a white ground, so that it is legible at a phone's 390 px and in
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from ane_book.book.figures import COLORS
 from matplotlib.axes import Axes
@@ -54,9 +55,9 @@ def box(
     return x, y, w, h
 
 
-def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], **look) -> None:
+def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], **look: Any) -> None:
     """An arrow from point to point."""
-    look = {"color": INK, "linewidth": 1.4, "arrowstyle": "-|>", "mutation_scale": 13} | look
+    look = {"color": INK, "linewidth": 1.4, "arrowstyle": "-|>", "mutation_scale": 13, **look}
     ax.add_patch(FancyArrowPatch(start, end, shrinkA=1, shrinkB=1, **look))
 
 
@@ -73,17 +74,23 @@ def elbow(ax: Axes, points: list[tuple[float, float]]) -> None:
     arrow(ax, path[-1], last)
 
 
-def note(ax: Axes, x: float, y: float, text: str, **look) -> None:
+def note(ax: Axes, x: float, y: float, text: str, **look: Any) -> None:
     """Text beside a thing."""
-    look = {"ha": "left", "va": "center", "fontsize": 11, "color": INK} | look
+    look = {"ha": "left", "va": "center", "fontsize": 11, "color": INK, **look}
     ax.text(x, y, text, **look)
+
+
+def frame(ax: Axes, corner: tuple[float, float], w: float, h: float) -> None:
+    """A dashed frame around things."""
+    dashed = Rectangle(corner, w, h, fill=False, edgecolor=INK, linestyle="--", linewidth=1.2)
+    ax.add_patch(dashed)
 
 
 def cells(ax: Axes, x: float, y: float, w: float, h: float, kinds: Sequence[str]) -> None:
     """A row of cells."""
     for i, kind in enumerate(kinds):
-        look = {"facecolor": TINTS[kind], "edgecolor": EDGES[kind], "linewidth": 0.9}
-        ax.add_patch(Rectangle((x + i * w, y), w, h, **look))
+        tint, edge = TINTS[kind], EDGES[kind]
+        ax.add_patch(Rectangle((x + i * w, y), w, h, facecolor=tint, edgecolor=edge, linewidth=0.9))
 
 
 def way() -> Figure:
@@ -139,8 +146,7 @@ def caches() -> Figure:
     for x, name in ((0.1, 'kv="state"'), (5.2, 'kv="host"')):
         note(ax, x + 2.2, 0.35, name, ha="center", weight="bold")
     for x, w, top, bottom in ((0.1, 4.6, 0.9, 8.8), (5.2, 4.0, 3.1, 6.4)):
-        frame = {"fill": False, "edgecolor": INK, "linestyle": "--", "linewidth": 1.2}
-        ax.add_patch(Rectangle((x, top), w, bottom - top, **frame))
+        frame(ax, (x, top), w, bottom - top)
         note(ax, x + 0.15, bottom - 0.35, "program")
     for x, cache, kind, update in (
         (0.1, "state (n, K, S, D)", "blue", "T rows\nwritten in place"),
@@ -207,7 +213,6 @@ def experts(E: int, taken: Sequence[int]) -> Figure:
     E: experts of the layer, a multiple of four. taken: the numbers of those that the token chose.
     """
     figure, ax = canvas(4.0, 9.0)
-    frame = {"fill": False, "edgecolor": INK, "linestyle": "--", "linewidth": 1.2}
     apart = ["blue" if i in taken else "none" for i in range(E)]
     more = len(taken)
     for x, name, kinds, ends, said in (
@@ -216,7 +221,7 @@ def experts(E: int, taken: Sequence[int]) -> Figure:
     ):
         note(ax, x + 2.3, 0.35, name, ha="center", weight="bold")
         for top, bottom in ends:
-            ax.add_patch(Rectangle((x, top), 4.6, bottom - top, **frame))
+            frame(ax, (x, top), 4.6, bottom - top)
         box(ax, x + 0.4, 1.1, 3.8, 0.9, "router, gates")
         for row in range(4):
             part = kinds[row * E // 4 : (row + 1) * E // 4]
@@ -314,8 +319,7 @@ def engine(cores: int, products: int, operand: int, weights: int, bits: int) -> 
     stay in a core. bits: of a sum.
     """
     figure, ax = canvas(5.3, 10.6)
-    frame = {"fill": False, "edgecolor": INK, "linestyle": "--", "linewidth": 1.2}
-    ax.add_patch(Rectangle((0.1, 2.9), 9.8, 7.6, **frame))
+    frame(ax, (0.1, 2.9), 9.8, 7.6)
     note(ax, 4.95, 3.2, "the engine", ha="center", weight="bold")
     memory = box(ax, 0.1, 0.1, 9.8, 1.1, "memory, shared with CPU and GPU", "orange")
     waiting = box(ax, 0.4, 3.7, 4.1, 1.4, f"weights: {weights >> 10} KiB\na core can stay", "blue")

@@ -10,6 +10,7 @@ Colours: Okabe and Ito, "Color Universal Design", 2008.
 
 from collections.abc import Sequence
 import logging
+from typing import Any
 
 # Said once on a new machine, on stderr, where the book's build takes it for a fault.
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
@@ -32,7 +33,7 @@ COLORS = {
 }
 INK, FAINT = "#222222", "#D0D0D0"
 
-STYLE = {
+STYLE: dict[Any, Any] = {  # names of matplotlib's settings
     "figure.figsize": (5.2, 3.2),  # inches
     "figure.dpi": 200,
     "figure.constrained_layout.use": True,

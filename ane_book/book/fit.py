@@ -15,9 +15,10 @@ from itertools import product
 from statistics import median
 
 from ane_book.book.cost_published import Figure
-from ane_book.claims import find
+from ane_book.claims import Claim, find
+from ane_book.errors import InvalidInput
 from ane_book.evidence.cost.chips import find_chip
-from ane_book.evidence.cost.model import PER_MS, Interval, predict
+from ane_book.evidence.cost.model import PER_MS, TokenWork, predict
 import numpy as np
 
 __all__ = [
@@ -58,10 +59,17 @@ class Fitted:
         return self.ms(figure) / figure.ms - 1
 
 
+def _asked(figure: Figure) -> tuple[TokenWork, Claim]:
+    """What a token takes, and the chip; InvalidInput for a figure of which either is not known."""
+    if figure.work is None or figure.chip is None:
+        raise InvalidInput(f"{figure.id}: what it asks of which chip is not known")
+    return figure.work, find_chip(figure.chip)
+
+
 def _parts(figure: Figure) -> tuple[float, float, float, float]:
     """ms of plain and of packed bytes at the chip's bandwidth; bytes of the cache; programs."""
-    middle = sum(find_chip(figure.chip).value) / 2 * PER_MS
-    work = figure.work
+    work, chip = _asked(figure)
+    middle = sum(chip.bounds) / 2 * PER_MS
     return (
         work.plain_bytes / middle,
         work.packed_bytes / middle,
@@ -101,7 +109,7 @@ def fit(figures: Sequence[Figure]) -> Fitted:
 
 def _bounded(columns: np.ndarray, wanted: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The least weighted squares with every number at least at its bound."""
-    least, best = np.array(LEAST), None
+    least, best, smallest = np.array(LEAST), np.array(LEAST), np.inf
     root = np.sqrt(weights)
     for bound in product((False, True), repeat=len(least)):
         free = ~np.array(bound)
@@ -111,9 +119,9 @@ def _bounded(columns: np.ndarray, wanted: np.ndarray, weights: np.ndarray) -> np
         if (found < least - 1e-12).any():
             continue
         error = float((weights * (columns @ found - wanted) ** 2).sum())
-        if best is None or error < best[0]:
-            best = error, found
-    return best[1]  # all at their bounds is always a way
+        if error < smallest:
+            smallest, best = error, found
+    return best  # all at their bounds is always a way
 
 
 def median_error(fitted: Fitted, figures: Iterable[Figure]) -> float:
@@ -166,9 +174,9 @@ def least_ms(figure: Figure) -> float:
     reads, and the least that any source gives for so many calls.
     """
     call = find("call-private" if figure.path == "private" else "call-coreml")
-    work, bandwidth = figure.work, Interval(*find_chip(figure.chip).value)
+    work, chip = _asked(figure)
     nbytes = work.plain_bytes + work.packed_bytes
-    return nbytes / (bandwidth.high * PER_MS) + figure.programs * call.value[0]
+    return nbytes / (chip.bounds[1] * PER_MS) + figure.programs * call.bounds[0]
 
 
 def impossible(figures: Iterable[Figure]) -> list[Figure]:
@@ -179,4 +187,4 @@ def impossible(figures: Iterable[Figure]) -> list[Figure]:
 
 def within(figures: Iterable[Figure]) -> list[bool]:
     """For each figure, whether the predicted interval holds it."""
-    return [figure.ms in predict(figure.work, figure.chip).ms for figure in figures]
+    return [figure.ms in predict(*_asked(figure)).ms for figure in figures]

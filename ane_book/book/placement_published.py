@@ -22,6 +22,8 @@ from mlprogram.package.values import TensorType
 __all__ = ["PublishedGraph", "judge", "read_graphs"]
 
 LETTERS = {"a": ANE, "b": "bnns", "c": "classic_cpu"}
+Types = dict[str, tuple[TensorType, ...]]
+
 TYPE = re.compile(r"(\w+)\[([\d,?]*)\]")
 
 
@@ -103,8 +105,10 @@ def _op(index: int, entry: dict) -> GraphOp:
     names = [
         n for n in ARGUMENTS.get(entry["op"], ("x", "y")) if n not in entry.get("constants", {})
     ]
-    inputs = {names[i] if i < len(names) else f"x{i}": (type_,) for i, type_ in enumerate(values)}
-    constants = {name: (_type(text),) for name, text in entry.get("constants", {}).items()}
+    inputs: Types = {
+        names[i] if i < len(names) else f"x{i}": (type_,) for i, type_ in enumerate(values)
+    }
+    constants: Types = {name: (_type(text),) for name, text in entry.get("constants", {}).items()}
     return GraphOp(
         entry["op"],
         f"{entry['op']}_{index}",

@@ -83,11 +83,11 @@ def _readers(nbytes: int) -> dict[str, Work]:
 
 def _products() -> dict[str, Work]:
     """Products of one matrix, which the caches keep, with the activations of several tokens."""
-    found = {}
+    found: dict[str, Work] = {}
     data = torch.rand(WIDTH, WIDTH)
     for tokens in TOKENS:
         x, operations = torch.rand(WIDTH, tokens), 2 * WIDTH**2 * tokens
-        calls = {"torch, float32": lambda x=x: data @ x}
+        calls: dict[str, Callable] = {"torch, float32": lambda x=x: data @ x}
         if native.available():
             calls["compiled, fp16"] = _product(data.half(), torch.float16, tokens)
             calls["compiled, float32"] = _product(data, torch.float32, tokens)

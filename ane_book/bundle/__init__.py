@@ -35,6 +35,7 @@ import stat
 from ane_book.bundle.evidence import (
     Evidence,
     Level,
+    LevelName,
     evidence_lock,
     read_evidence,
     write_evidence,
@@ -48,7 +49,8 @@ from ane_book.errors import (
     printable,
     refuse_pointer,
 )
-from ane_book.models import DecoderConfig, find
+from ane_book.models import find
+from ane_book.models.base.config import ModelConfig
 from ane_book.options import Recipe
 from mlprogram.files import sha256
 import numpy as np
@@ -151,14 +153,14 @@ class Bundle:
         return bundle
 
     @cached_property
-    def config(self) -> DecoderConfig:
+    def config(self) -> ModelConfig:
         """The model in numbers, for people and for `conversion`; running a bundle needs none.
 
         Raises InvalidBundle.
         """
         fields = self.manifest.model
         try:
-            return find(fields.get("architecture")).Config.model_validate(fields)
+            return find(str(fields.get("architecture"))).Config.model_validate(fields)
         except (UnsupportedModel, ValidationError) as error:
             reason = str(error).replace("\n", " ")[:300]
             raise InvalidBundle(f"{self.path / 'manifest.json'}: model: {reason}") from None
@@ -176,6 +178,8 @@ class Bundle:
     @cached_property
     def positions(self) -> np.ndarray:
         """An encoder's rows by place in a text, (context, C), float16, memory-mapped."""
+        if self.manifest.vectors is None:
+            raise InvalidInput(f"{self.path}: made for {self.manifest.task}, it has no positions")
         positions = self.manifest.vectors.positions
         return map_array(self.path / positions.file, positions.shape, np.float16)
 
@@ -190,7 +194,7 @@ class Bundle:
         manifest, (V, C) = self.manifest, self.manifest.embedding.shape
         decoder = manifest.task == "text-generation"
         T = manifest.functions["prefill"] if decoder else self.recipe.prefill
-        stages = len({part.layers[1] for part in self.manifest.shards})
+        stages = len({part.layers[1] for part in self.manifest.shards if part.layers})
         wanted = {"tokens": ((T,), np.int64), "hidden": ((stages + 1, C, T), np.float32)}
         if counts := manifest.experts:
             L, E = len(counts), counts[0]
@@ -210,7 +214,7 @@ class Bundle:
         """What evidence.json says now; raises InvalidBundle where it is damaged."""
         return read_evidence(self.path, self.manifest.seal)
 
-    def record(self, name: str, level: Level) -> None:
+    def record(self, name: LevelName, level: Level) -> None:
         """Put one level ("L0" to "L3") into evidence.json; the others stay as they are.
 
         What was measured, on a Mac for one, is not lost to what cannot be measured here. A folder

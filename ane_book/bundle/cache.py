@@ -47,7 +47,8 @@ class Entry:
     @property
     def bundle(self) -> Path:
         """The bundle that it is or belongs to."""
-        return self.path.with_name(KNOWN.fullmatch(self.path.name)[1])
+        known = KNOWN.fullmatch(self.path.name)
+        return self.path.with_name(known[1]) if known else self.path
 
 
 def bundles() -> Path:

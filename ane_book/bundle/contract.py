@@ -108,7 +108,7 @@ def _check_head(manifest: "Manifest") -> None:
 def _host(manifest: "Manifest", function: FunctionSpec) -> Shapes:
     """Shapes of what the host gives to a call."""
     C, T, S = manifest.embedding.shape[1], function.tokens, function.slots
-    host = {"hidden": (1, C, 1, T), "position": (1,)}
+    host: Shapes = {"hidden": (1, C, 1, T), "position": (1,)}
     if S is not None:
         host |= dict.fromkeys(manifest.host.masks, (1, 1, T, S + T))
     for name, rotary in manifest.host.rotary.items():
@@ -118,8 +118,9 @@ def _host(manifest: "Manifest", function: FunctionSpec) -> Shapes:
 
 def _layer_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
     """Inputs and outputs as they have to be, for the names that are there."""
-    T, S, host = function.tokens, function.slots, _host(manifest, function)
-    inputs, outputs = {}, {n: t.shape for n, t in function.outputs.items() if n not in host}
+    T, S, host = function.tokens, function.slots or 0, _host(manifest, function)
+    inputs: Shapes = {}
+    outputs: Shapes = {n: t.shape for n, t in function.outputs.items() if n not in host}
     for name, type_ in function.inputs.items():
         if f"new_{name}" not in outputs and name in given | host:
             inputs[name] = (given | host)[name]
@@ -156,15 +157,16 @@ def _encoder_types(
     """The same of a package of an encoder."""
     T = function.tokens
     hidden = 1, manifest.embedding.shape[1], 1, T
-    host = {"hidden": hidden, "mask": (1, 1, T, T)}
+    host: Shapes = {"hidden": hidden, "mask": (1, 1, T, T)}
     for name, rotary in manifest.host.rotary.items():
         host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
-    inputs, outputs = host, {"hidden_out": hidden}
+    inputs = host
+    outputs: Shapes = {"hidden_out": hidden}
     last = manifest.packages[-1].functions.values()
     if manifest.tags and any(function is own for own in last):
         outputs = {"logits": (1, len(manifest.tags.labels), 1, T)}
     if "gates" in function.outputs or "y" in function.inputs:  # around experts
-        inputs = {name: (host | given).get(name) for name in function.inputs}
+        inputs = {n: shape for n, shape in (host | given).items() if n in function.inputs}
     if "gates" in function.outputs:
         own = {name: t.shape for name, t in function.outputs.items() if name not in host}
         outputs = own | _mixed(function, hidden)
@@ -173,8 +175,8 @@ def _encoder_types(
 
 def _head_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
     """The same of a package of the head."""
-    T, outputs = function.tokens, {}
-    hidden = 1, manifest.embedding.shape[1], 1, T
+    T, hidden = function.tokens, (1, manifest.embedding.shape[1], 1, function.tokens)
+    outputs: Shapes = {}
     for name, type_ in function.outputs.items():
         outputs[name] = (1, T) if name == "token" else (1, (*type_.shape, 0, 0)[1], 1, T)
     if "hidden_out" in outputs:

@@ -16,22 +16,22 @@ import json
 import os
 from pathlib import Path
 import stat
-from typing import Annotated, Literal
+import sys
+from typing import Annotated, Final, Literal
 
 from ane_book.errors import InvalidBundle, first_fault
 from mlprogram.files import written_whole
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # Windows, where the last to write wins
-    fcntl = None
 
 __all__ = [
     "LEVELS",
     "Evidence",
     "Figures",
     "Level",
+    "LevelName",
     "Words",
     "evidence_lock",
     "read_evidence",
@@ -39,17 +39,22 @@ __all__ = [
     "write_evidence",
 ]
 
-FORMAT = "ane-book evidence 1"
+FORMAT: Final = "ane-book evidence 1"
 MAX_BYTES = 1 << 20
-MEASURED_BY = {
+LevelName = Literal["L0", "L1", "L2", "L3"]
+MEASURED_BY: dict[LevelName, str] = {
     "L0": "ane-book check BUNDLE",
     "L1": "ane-book check BUNDLE --parity",
     "L2": "ane-book residency BUNDLE, on a Mac",
     "L3": "ane-book quality BUNDLE",
 }
-LEVELS = {"L0": "laws", "L1": "parity", "L2": "residency", "L3": "quality"}
+LEVELS: dict[LevelName, str] = {
+    "L0": "laws",
+    "L1": "parity",
+    "L2": "residency",
+    "L3": "quality",
+}
 
-Name = Literal["L0", "L1", "L2", "L3"]
 Words = Annotated[str, Field(min_length=1, max_length=2000)]
 Figure = bool | int | float | Words | None
 Figures = dict[Words, Figure | list[Figure]]
@@ -65,8 +70,8 @@ class Level(_EvidenceRecord):
     status: Literal["passed", "failed", "unmeasured"]
     reason: Words = Field(description="One sentence: why it is so, or why nobody knows")
     figures: Figures = {}
-    tools: dict[Words, Words] = Field({}, description="Versions of what measured it")
-    machine: dict[Words, Words] = Field({}, description="Chip and system that it holds for")
+    tools: dict[Words, Words] = Field(default={}, description="Versions of what measured it")
+    machine: dict[Words, Words] = Field(default={}, description="Chip and system that it holds for")
     date: datetime.date | None = None
 
     @model_validator(mode="after")
@@ -84,7 +89,7 @@ class Evidence(_EvidenceRecord):
 
     format: Literal["ane-book evidence 1"] = FORMAT
     bundle: str = Field(description="The seal of the bundle that it is of: see the manifest")
-    levels: dict[Name, Level] = Field(min_length=4)
+    levels: dict[LevelName, Level] = Field(min_length=4)
 
 
 def unmeasured(seal: str, why: str = "nobody has measured it") -> Evidence:
@@ -121,7 +126,7 @@ def read_evidence(folder: Path, seal: str) -> Evidence:
 @contextmanager
 def evidence_lock(folder: Path) -> Iterator[None]:
     """Be the only one to change a bundle's evidence; the lock is on the folder, no file is left."""
-    if fcntl is None:
+    if sys.platform == "win32":  # where the last to write wins
         yield
         return
     opened = os.open(folder, os.O_RDONLY)

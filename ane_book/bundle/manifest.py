@@ -6,7 +6,7 @@
 
 from collections import Counter
 from math import prod
-from typing import Literal
+from typing import Final, Literal
 
 from ane_book.bundle.contract import check_packages, handed
 from ane_book.bundle.parts import (
@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 
 __all__ = ["FORMAT", "Manifest"]
 
-FORMAT = "ane-book bundle 6"
+FORMAT: Final = "ane-book bundle 6"
 
 
 class Manifest(Record):
@@ -186,7 +186,7 @@ class Manifest(Record):
     @property
     def splits(self) -> list[int]:
         """Rows of each part of the vocabulary; [] where the head gives the token."""
-        parts = {}
+        parts: dict[str, int] = {}
         for part in self.head:
             outputs = part.functions["decode"].outputs
             parts |= {name: type_.shape[1] for name, type_ in outputs.items()}

@@ -65,7 +65,8 @@ def _check_header(file: BinaryIO, shape: Shape, dtype: type) -> None:
     version = npy.read_magic(file)
     if version != (1, 0):
         raise ValueError(f"version {version} of the format is not (1, 0)")
-    found = npy.read_array_header_1_0(file, max_header_size=MAX_HEADER)
+    # numpy's stubs lack the limit
+    found = npy.read_array_header_1_0(file, max_header_size=MAX_HEADER)  # type: ignore[call-arg]
     if found != (shape, False, np.dtype(dtype)):
         order = " in Fortran order" if found[1] else ""
         raise ValueError(

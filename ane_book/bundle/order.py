@@ -17,7 +17,7 @@ def check_order(parts: list[Part], files: Iterable[str], ends: Set[str]) -> None
         raise ValueError(f"{min(left)} is among the files, but is no part of the model")
     layer, mixed, ended = 0, False, True
     for part in (part for part in parts if part.part == "layers"):
-        first, last = part.layers or (None, None)
+        first, last = part.layers or (-1, -1)
         if first != layer or last < first + (not mixed):  # what is behind experts may end it all
             raise ValueError(f"{part.package}, layers {first} to {last}, is out of order")
         given = [f.outputs.keys() for f in part.functions.values()]
@@ -30,7 +30,7 @@ def check_order(parts: list[Part], files: Iterable[str], ends: Set[str]) -> None
 def check_experts(parts: list[Part]) -> None:
     """Gates are followed by as many experts, in order; raises ValueError."""
     number = count = 0
-    layers = None
+    layers: tuple[int, int] | None = None
     for part in [*parts, None]:
         if part and part.part == "experts":
             if (part.expert, part.layers) != (number, layers) or number == count:

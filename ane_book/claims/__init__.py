@@ -80,6 +80,14 @@ class Claim:
     os: str = ""
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """A value that is a pair, (from, to); raises InvalidInput for any other."""
+        match self.value:
+            case (int() | float() as low, int() | float() as high):
+                return low, high
+        raise InvalidInput(f"claim {self.id}: {self.value!r} is no pair of numbers")
+
+    @property
     def sources(self) -> str:
         """Who says so, each once."""
         return ", ".join(dict.fromkeys(evidence.name for evidence in self.support))

@@ -16,7 +16,7 @@ from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
 from ane_book.cli.demo import demo_command
 from ane_book.cli.graph import Check, Inputs, Precision, Shapes, convert_onnx, is_graph
-from ane_book.cli.load import load, load_draft, path_of
+from ane_book.cli.load import Opening, load, load_draft, path_of
 from ane_book.cli.machine import cache_command, doctor_command
 from ane_book.cli.models import models_command, plan_command
 from ane_book.cli.output import AsJson, show
@@ -90,15 +90,25 @@ def convert(
     """
     import ane_book
 
-    graph = {"precision": precision, "shapes": shape, "inputs": inputs, "check": check}
     if is_graph(model, out):
-        convert_onnx(model, out, force, **graph, source=source, **recipe)
+        convert_onnx(
+            model,
+            out,
+            force,
+            precision=precision,
+            shapes=shape,
+            inputs=inputs,
+            check=check,
+            source=source,
+            **recipe,
+        )
         return
-    if any(value is not None for value in graph.values()):
+    if any(value is not None for value in (precision, shape, inputs, check)):
         raise InvalidInput("--precision, --shape, --inputs and --check are of .onnx graphs")
     with progress_bar() as progress:
-        where = {"out": out, "source": source, "force": force, "progress": progress}
-        bundle = ane_book.convert(model, **where, **recipe)
+        bundle = ane_book.convert(
+            model, out=out, source=source, force=force, progress=progress, **recipe
+        )
     print(bundle.path)
 
 
@@ -126,9 +136,9 @@ def run(
     if prompt == "-":
         prompt = sys.stdin.read()
     asked = options.token_ids(prompt) if tokens else prompt
-    how = {"precision": precision, "backend": backend, "force": force}
-    sampling |= {"draft": load_draft(draft, **how)}
-    session = load(model, "text-generation", **how, **recipe)
+    how = Opening(precision=precision, backend=backend, force=force)
+    sampling |= {"draft": load_draft(draft, how)}
+    session = load(model, "text-generation", how, **recipe)
     if as_json:
         show(lambda: asdict(session.generate(asked, **sampling)), str, as_json)
     else:
@@ -158,15 +168,8 @@ def embed(
     """Make vectors of texts; print the cosine of each to the first."""
     from ane_book.cli.vectors import print_vectors
 
-    embedder = load(
-        model,
-        "embedding",
-        precision=precision,
-        backend=backend,
-        force=force,
-        context=context,
-        **recipe,
-    )
+    how = Opening(precision=precision, backend=backend, force=force)
+    embedder = load(model, "embedding", how, context=context, **recipe)
     print_vectors(embedder, texts, as_json, strict)
 
 
@@ -195,20 +198,20 @@ def inspect_command(
 
     if not run and (inputs or out or (function and not plan)):
         raise typer.BadParameter("--inputs, --function and --out go with --run")
-    path = path_of(path)
-    verified = _verify(path) if verify else {}
+    place = path_of(path)
+    verified = _verify(place) if verify else {}
     if run or plan:
-        refuse_bundle(path)
-    facts, texts = inspect_path(path) | verified, []
+        refuse_bundle(place)
+    facts, texts = inspect_path(place) | verified, []
     if run:
         from mlprogram.execute import execute, execution_report
 
-        facts["run"] = execute(path, function, inputs, precision, seed, out)
+        facts["run"] = execute(place, function, inputs, precision, seed, out)
         texts.append(execution_report(facts["run"]))
     if plan:
         from mlprogram.kernel_report import plan_report, planned
 
-        facts["plan"] = planned(path, function, precision)
+        facts["plan"] = planned(place, function, precision)
         texts.append(plan_report(facts["plan"]))
     show(lambda: facts, lambda: "\n\n".join([report(facts), *texts]), as_json)
 

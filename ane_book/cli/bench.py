@@ -6,7 +6,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
-from ane_book.cli.load import load
+from ane_book.cli.load import Opening, load
 from ane_book.cli.output import AsJson, show
 from ane_book.cli.terminal import RECIPE
 from ane_book.options import Recipe, Sampling
@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_command"]
 
-Names = StrEnum("Names", {name: name for name in ("tiny", "short", "medium", "long", "stress")})
+
+class Names(StrEnum):
+    """Names of the prompts."""
+
+    TINY = "tiny"
+    SHORT = "short"
+    MEDIUM = "medium"
+    LONG = "long"
+    STRESS = "stress"
+
 
 
 Local = Annotated[
@@ -65,9 +74,8 @@ def bench_command(
         raise typer.BadParameter("give a model, --url, or both")
     asked: list[Asked] = [bench.Server(one, url_model, api_key, timeout) for one in url or ()]
     if model is not None:
-        session = load(
-            model, "text-generation", precision=precision, backend=backend, force=force, **recipe
-        )
+        how = Opening(precision=precision, backend=backend, force=force)
+        session = load(model, "text-generation", how, **recipe)
         asked.insert(0, bench.InProcess(session))
     prompts = [one for one in bench.PROMPTS if not prompt or one.name in prompt]
     mark = SystemRandom().randrange(1000)

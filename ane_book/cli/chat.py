@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from ane_book.cli import options
 from ane_book.cli.conversation import Saved, SavedMessage, read_conversation, write_conversation
 from ane_book.cli.history import LineEditor
-from ane_book.cli.load import load, load_draft
+from ane_book.cli.load import Opening, load, load_draft
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.device import state_folder
 from ane_book.errors import InvalidInput, PromptTooLong, printable
@@ -43,9 +43,9 @@ def chat_command(
     /help lists the commands in it, /quit or end of input ends. Ctrl-C stops an answer, or clears
     the line; twice on an empty one it leaves, and what was said is kept for /load.
     """
-    how = {"precision": precision, "backend": backend, "force": force}
-    guesser = load_draft(draft, **how)
-    session = load(model, "text-generation", **how, **recipe)
+    how = Opening(precision=precision, backend=backend, force=force)
+    guesser = load_draft(draft, how)
+    session = load(model, "text-generation", how, **recipe)
     Conversation(session, sampling, guesser).run(history)
 
 
@@ -157,7 +157,7 @@ class Conversation:
         self._tell(f"saved {_answers(self.messages)} to {path}")
 
     def _write(self, path: Path) -> None:
-        turns = [SavedMessage(**message) for message in self.messages]
+        turns = [SavedMessage.model_validate(message) for message in self.messages]
         system = self.sampling.get("system")
         name = self.session.bundle.manifest.name
         write_conversation(path, Saved(model=name, system=system, messages=turns))

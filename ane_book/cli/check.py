@@ -69,15 +69,15 @@ def check(
     from ane_book.evidence import laws
 
     chosen = laws.load(rules) if rules else None
-    package = path_of(package)
+    path = path_of(package)
     with progress_bar() as progress:
-        report = laws.check(package, chosen, progress, _inputs(calibrate))
-    held = _parity(package, source) if parity or source else None
+        report = laws.check(path, chosen, progress, _inputs(calibrate))
+    held = _parity(path, source) if parity or source else None
     if chosen is None:
-        _record(package, report, held)
+        _record(path, report, held)
     show(lambda: _facts(report, held), lambda: _text(report, held), as_json)
     if (os.environ.get("GITHUB_ACTIONS") == "true") if github is None else github:
-        lines = [*report.annotations(), *_annotation(package, held)]
+        lines = [*report.annotations(), *_annotation(path, held)]
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along
         sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")

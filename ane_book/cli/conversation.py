@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 import stat
-from typing import Literal
+from typing import Final, Literal
 
 from ane_book.errors import InvalidInput, first_fault
 from mlprogram.files import written_whole
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 __all__ = ["Saved", "read_conversation", "write_conversation"]
 
-FORMAT = "ane-book chat 1"
+FORMAT: Final = "ane-book chat 1"
 MOST = 1 << 24  # bytes
 
 

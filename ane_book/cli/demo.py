@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book import __version__, device
 from ane_book.cli import options
-from ane_book.cli.load import load
+from ane_book.cli.load import Opening, load
 from ane_book.cli.terminal import RECIPE, shown, statistics
 from ane_book.errors import printable
 from ane_book.options import Recipe
@@ -52,9 +52,8 @@ def demo_command(
     """
     from rich.console import Console
 
-    session = load(
-        model, "text-generation", precision=precision, backend=backend, force=force, **recipe
-    )
+    how = Opening(precision=precision, backend=backend, force=force)
+    session = load(model, "text-generation", how, **recipe)
     present(session, Console(file=sys.stdout, highlight=False), raw, verbose)
 
 
@@ -88,7 +87,8 @@ def where(session: "Session") -> str:
     """The backend, with its precision or compute units, and the machine."""
     backend = session.backend
     if backend.name == "coreml":
-        return f"Core ML, compute units {backend.compute_units}, {device.chip()}"
+        units = getattr(backend, "compute_units", "")
+        return f"Core ML, compute units {units}, {device.chip()}"
     precision = getattr(backend, "precision", "")
     return f"the book's executor, {precision}, on the CPU ({device.chip()})"
 
@@ -112,7 +112,7 @@ def _packages(session: "Session", verbose: bool) -> list[tuple[str, str]]:
     shown = parts if verbose or len(parts) <= 4 else parts[:3]
     for package in shown:
         files = [name for name in manifest.files if name.startswith(f"{package}/")]
-        files.sort(key=manifest.files.get)
+        files.sort(key=lambda name: manifest.files[name])
         for name in files if verbose else files[-1:]:
             label = name.removeprefix(f"{package}/Data/com.apple.CoreML/")
             size = f"{manifest.files[name] / 1e6:,.1f} MB"
@@ -141,9 +141,10 @@ def _answer(session: "Session", console: "Console", prompt: str, raw: bool) -> N
                 console.out(shown(piece), end="", highlight=False)
                 console.file.flush()
             console.print()
+    result = stream.finish()
     if raw:
-        console.print(f"tokens {stream.result.token_ids}", style="dim", markup=False)
-    console.print(statistics(stream.result), style="cyan", markup=False)
+        console.print(f"tokens {result.token_ids}", style="dim", markup=False)
+    console.print(statistics(result), style="cyan", markup=False)
 
 
 def golden_agreement(session: "Session") -> tuple[int, int]:

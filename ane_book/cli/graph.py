@@ -47,7 +47,7 @@ def convert_onnx(
     model: str,
     out: Path | None,
     force: bool,
-    precision: str | None,
+    precision: Literal["fp16", "fp32"] | None,
     shapes: list[str] | None,
     check: bool | None,
     inputs: Path | None,

@@ -8,6 +8,7 @@ from contextlib import suppress
 import os
 from pathlib import Path
 import sys
+from typing import Any
 
 from ane_book.device import state_folder
 from ane_book.errors import printable
@@ -24,7 +25,9 @@ class LineEditor:
     """
 
     def __init__(self, words: Sequence[str], kept: bool):
-        self._words, self._file, self._readline = words, None, None
+        self._words = words
+        self._file: Path | None = None
+        self._readline: Any = None
         with suppress(ImportError):  # Windows' console edits lines by itself
             import readline
 

@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from ane_book.cli.options import given, names
 from ane_book.errors import InvalidPackage
@@ -11,31 +11,57 @@ from ane_book.progress import progress_bar
 if TYPE_CHECKING:
     from ane_book.runtime import Embedder, Session, Tagger
 
-__all__ = ["load", "load_draft", "path_of", "task_of"]
+__all__ = ["Opening", "load", "load_draft", "path_of", "task_of"]
 
 
+class Opening(TypedDict):
+    """How a command opens a model: options of its own."""
+
+    precision: str
+    backend: str
+    force: bool
+
+
+@overload
 def load(
-    model: str, task: str, *, precision: str, backend: str, force: bool, **recipe: str | int | None
-) -> "Session | Embedder | Tagger":
+    model: str, task: Literal["text-generation"], how: Opening, **recipe: Any
+) -> "Session": ...
+
+
+@overload
+def load(model: str, task: Literal["embedding"], how: Opening, **recipe: Any) -> "Embedder": ...
+
+
+@overload
+def load(
+    model: str, task: Literal["token-classification"], how: Opening, **recipe: Any
+) -> "Tagger": ...
+
+
+def load(model: str, task: str, how: Opening, **recipe: Any) -> "Session | Embedder | Tagger":
     """The model, on a backend; InvalidInput, before it is converted, if it is for another task."""
     import ane_book
     from ane_book.bundle import check_task
     from ane_book.runtime import choose_backend
 
-    chosen = choose_backend(None if backend == "auto" else backend, precision)
+    backend = choose_backend(None if how["backend"] == "auto" else how["backend"], how["precision"])
     check_task(model, task_of(model), task)
     with progress_bar() as progress:
-        how = {"precision": precision, "backend": chosen, "force": force, "progress": progress}
-        return ane_book.load(model, **how, **given(**recipe))
+        return ane_book.load(
+            model,
+            precision=how["precision"],
+            backend=backend,
+            force=how["force"],
+            progress=progress,
+            **given(**recipe),
+        )
 
 
-def load_draft(
-    draft: str | None, *, precision: str, backend: str, force: bool
-) -> "Session | str | None":
+def load_draft(draft: str | None, how: Opening) -> "Session | str | None":
     """Who guesses tokens: "lookup" and None as they are, or a smaller model."""
-    if draft in (None, "lookup"):
+    if draft is None or draft == "lookup":
         return draft
-    return load(draft, "text-generation", precision=precision, backend=backend, force=force)
+    return load(draft, "text-generation", how)
 
 
 def path_of(given: str) -> Path:

@@ -60,8 +60,9 @@ def plan_command(
     lines += [] if cut is None else cut.facts(chip)
 
     def numbers() -> dict:
-        told = chip is not None and planned.head
-        found = _numbers(planned) | (_predicted(planned, chip) if told else {})
+        found = _numbers(planned)
+        if chip is not None and planned.head:
+            found |= _predicted(planned, chip)
         return found if cut is None else found | {"machines": cut.numbers()}
 
     width = get_terminal_size((10_000, 24)).columns
@@ -101,7 +102,13 @@ def _predicted(planned: "Plan", chip: str) -> dict:
         for term in estimate.terms
     ]
     rate, ms = estimate.tokens_s, estimate.ms
-    ends = {"tokens_s": [rate.low, rate.high], "ms": [ms.low, ms.high]}
-    ends |= {"tiers": {S: {"tokens_s": [rate.low, rate.high]} for S, rate in rates.items()}}
-    found = {"published": quoted(planned, estimate.chip)}
-    return {"predicted": {"chip": estimate.chip.chip, **ends, "terms": terms}} | found
+    return {
+        "predicted": {
+            "chip": estimate.chip.chip,
+            "tokens_s": [rate.low, rate.high],
+            "ms": [ms.low, ms.high],
+            "tiers": {S: {"tokens_s": [tier.low, tier.high]} for S, tier in rates.items()},
+            "terms": terms,
+        },
+        "published": quoted(planned, estimate.chip),
+    }

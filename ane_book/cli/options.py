@@ -5,12 +5,11 @@ from functools import wraps
 import inspect
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from ane_book.errors import InvalidInput
 from ane_book.options import Recipe, Sampling
 from annotated_types import Ge
-from pydantic.fields import FieldInfo
 import typer
 
 WEIGHTS = (
@@ -119,7 +118,7 @@ def takes(record: type[Recipe] | type[Sampling], *names: str) -> Callable[[Calla
         signature = inspect.signature(command, eval_str=True)
         own = [p for name, p in signature.parameters.items() if name != argument]
         added = [_parameter(record, name) for name in names]
-        gather.__signature__ = signature.replace(parameters=[*own, *added])
+        vars(gather)["__signature__"] = signature.replace(parameters=[*own, *added])
         gather.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
         return gather
 
@@ -132,7 +131,9 @@ def _parameter(record: type[Recipe] | type[Sampling], name: str) -> inspect.Para
     unsaid = field.default in (None, ()) or field.default is False
     default = "" if unsaid else f"  [default: {_said(field.default)}]"
     help_text = f"{field.description}{default}"
-    option = typer.Option(*FLAGS.get(name, ()), help=help_text, **_bounds(name, field))
+    bounds = [bound.ge for bound in field.metadata if isinstance(bound, Ge) and name not in TYPED]
+    least: Any = bounds[0] if bounds else None
+    option = typer.Option(*FLAGS.get(name, ()), help=help_text, min=least)
     kind = TYPED.get(name) or _kind(field.annotation)
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=None, annotation=Annotated[kind | None, option])
@@ -144,11 +145,6 @@ def _kind(annotation):
     if get_origin(annotation) in (Union, UnionType) and len(kinds) == 1:
         return _kind(kinds[0])
     return _kind(kinds[0]) if get_origin(annotation) is Annotated else annotation
-
-
-def _bounds(name: str, field: FieldInfo) -> dict[str, int]:
-    least = [b.ge for b in field.metadata if isinstance(b, Ge) and name not in TYPED]
-    return {"min": least[0]} if least else {}
 
 
 def _said(default: object) -> str:

@@ -93,13 +93,14 @@ def _placements(path: Path, chip: str, function: str | None) -> "list[Placement]
 # --- text -----------------------------------------------------------------------------------------
 
 
-def _span(low: float, high: float, form: str = "{:,.0f}") -> str:
-    low, high = form.format(low), form.format(high)
+def _span(one: float, other: float, form: str = "{:,.0f}") -> str:
+    """From the lower to the higher of two numbers, or both at once."""
+    low, high = (form.format(number) for number in sorted((one, other)))
     return low if low == high else f"{low} to {high}"
 
 
-def _percent(low: float, high: float) -> str:
-    return _span(100 * low, 100 * high, "{:.3g}") + " %"
+def _percent(one: float, other: float) -> str:
+    return _span(100 * one, 100 * other, "{:.3g}") + " %"
 
 
 def _overview(placements: "list[Placement]") -> str:
@@ -130,9 +131,9 @@ def _summary(placement: "Placement", plan: "CoreMLPlan") -> str:
         ("ops", f"{len(devices):,}: {counts}" if devices else "none"),
         ("arithmetic", f"{_percent(worst.work, best.work)} on the ANE"),
         ("weight bytes", f"{_percent(worst.weights, best.weights)} on the ANE"),
-        ("segments", f"{_span(*sorted((len(worst.segments), len(best.segments))))}, on the ANE "
-                     f"{_span(*sorted((worst.partitions, best.partitions)))}"),
-        ("planner's ms", f"{_span(*sorted((best.route.cost, worst.route.cost)), '{:.3g}')}, "
+        ("segments", f"{_span(len(worst.segments), len(best.segments))}, on the ANE "
+                     f"{_span(worst.partitions, best.partitions)}"),
+        ("planner's ms", f"{_span(best.route.cost, worst.route.cost, '{:.3g}')}, "
                          "what it believes, not a measurement"),
     ]  # fmt: skip
     name = f"{Path(placement.package).name}, {placement.function}"

@@ -72,7 +72,9 @@ def _report(level: "Level") -> str:
     verdict = f"L3 quality {level.status}: {level.reason}"
     if not level.figures:
         return verdict
-    rows = [("text", "predicted", "perplexity", "change", "same likeliest", "divergence", "")]
+    rows: list[tuple[str, ...]] = [
+        ("text", "predicted", "perplexity", "change", "same likeliest", "divergence", "")
+    ]
     for name, what in TEXTS.items():
         row = {key: level.figures[f"{name}_{key}"] for key in FIGURES}
         rows.append((name, *(form.format(row[key]) for key, form in FIGURES.items()), what))

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from io import BufferedReader
 import json
 import os
 from pathlib import Path
@@ -11,10 +12,10 @@ import shutil
 import signal
 import stat
 import sys
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 
 from ane_book.cli import options
-from ane_book.cli.load import load
+from ane_book.cli.load import Opening, load
 from ane_book.errors import InvalidInput, printable
 from ane_book.options import Recipe
 from ane_book.progress import progress_bar
@@ -80,8 +81,8 @@ def redact(
     name = "stdin" if file == "-" else file
     with _target(out) as target, _source(file) as source:
         _check(source, name, target, errors)  # before a model is converted
-        how = {"precision": precision, "backend": backend, "force": force}
-        tagger = load(model, "token-classification", **how, context=context, **recipe)
+        how = Opening(precision=precision, backend=backend, force=force)
+        tagger = load(model, "token-classification", how, context=context, **recipe)
         show = _row if as_json else _marks(target) if dry_run else _replaced
         counts = _rewrite(tagger, source, name, target, errors, show)
     listed = "".join(f", {count:,} {label}" for label, count in counts.most_common())
@@ -89,7 +90,7 @@ def redact(
 
 
 def _rewrite(
-    tagger: "Tagger", source: BinaryIO, name: str, target: BinaryIO, errors: str, show: Show
+    tagger: "Tagger", source: BufferedReader, name: str, target: BinaryIO, errors: str, show: Show
 ) -> Counter:
     """Write what is shown of every piece of a text; how many spans of each kind it has."""
     from ane_book.runtime.tags import decode
@@ -99,7 +100,8 @@ def _rewrite(
             yield chunk
             target.flush()  # what is settled, before more is waited for
 
-    counts, done, size = Counter(), 0, _size(source)
+    counts: Counter[str] = Counter()
+    done, size = 0, _size(source)
     seen = source.isatty() or target.isatty()  # a bar would come between what is typed or shown
     with nullcontext(lambda *_: None) if seen else progress_bar() as progress:
         for text, span in tagger.stream(decode(chunks(), name, errors)):
@@ -163,10 +165,10 @@ def _marks(target: BinaryIO) -> Show:
 
 
 @contextmanager
-def _source(file: str) -> Iterator[BinaryIO]:
+def _source(file: str) -> Iterator[BufferedReader]:
     """The file to read, open; - is stdin."""
     if file == "-":
-        yield sys.stdin.buffer
+        yield cast(BufferedReader, sys.stdin.buffer)  # as typeshed does not say
     else:
         with open(file, "rb") as opened:
             yield opened
@@ -211,13 +213,13 @@ def _told_to_end() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _size(source: BinaryIO) -> int | None:
+def _size(source: BufferedReader) -> int | None:
     """Bytes that are there to be read; None of a pipe."""
     own = os.fstat(source.fileno())
     return own.st_size - source.tell() if stat.S_ISREG(own.st_mode) else None
 
 
-def _check(source: BinaryIO, name: str, target: BinaryIO, errors: str) -> None:
+def _check(source: BufferedReader, name: str, target: BinaryIO, errors: str) -> None:
     """Refuse a file that would be its own output, or is no text, before anything is written.
 
     A pipe tells nothing before it is read.
@@ -235,7 +237,7 @@ def _check(source: BinaryIO, name: str, target: BinaryIO, errors: str) -> None:
         source.seek(start)
 
 
-def _chunks(source: BinaryIO, name: str) -> Iterator[bytes]:
+def _chunks(source: BufferedReader, name: str) -> Iterator[bytes]:
     """The bytes, as soon as some are there."""
     try:
         while chunk := source.read1(CHUNK):

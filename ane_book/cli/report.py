@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 
 __all__ = ["report_command"]
 
-Units = StrEnum("Units", {name: name for name in ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")})
+
+class Units(StrEnum):
+    """Compute units of Core ML."""
+
+    CPU_ONLY = "CPU_ONLY"
+    CPU_AND_GPU = "CPU_AND_GPU"
+    CPU_AND_NE = "CPU_AND_NE"
+    ALL = "ALL"
+
 
 HOW = (
     "To contribute it, open {page} and {file} and read them: they hold no path and no name of a "

@@ -39,20 +39,20 @@ def residency_command(
     from ane_book.evidence.residency import bundle_level, measure_each
     from mlprogram.package.container import open_container
 
-    path = path_of(path)
-    if not is_bundle(path):
-        refuse_weights(path)
-        open_container(path)  # what is no package is told on any machine
-    found, how = {}, {"units": units, "soak": soak, "timeout": timeout}
+    place = path_of(path)
+    if not is_bundle(place):
+        refuse_weights(place)
+        open_container(place)  # what is no package is told on any machine
     with progress_bar() as progress:
-        for key, one in measure_each(path, function, progress, **how):
-            found[key] = one
+        found = dict(
+            measure_each(place, function, progress, units=units, soak=soak, timeout=timeout)
+        )
     facts = {key: one.facts() for key, one in found.items()}
     show(lambda: facts, lambda: "\n".join(_lines(found)), as_json)
-    if is_bundle(path) and function is None:  # last: damaged evidence takes no answer along
+    if is_bundle(place) and function is None:  # last: damaged evidence takes no answer along
         from ane_book.bundle import Bundle
 
-        Bundle.open(path).record("L2", bundle_level(found))
+        Bundle.open(place).record("L2", bundle_level(found))
     verdicts = {one.verdict for one in found.values()}
     raise typer.Exit(UNMEASURED if "unmeasured" in verdicts else int(verdicts != {"resident"}))
 

@@ -94,8 +94,16 @@ def serve(
         from ane_book.serve.app import create_app
         from ane_book.serve.server import run
 
-        told = {"waiting": queue, "seconds": timeout, "texts": log_texts, "slots": slots}
-        app = create_app(found, memory=limit, key=api_key, origins=tuple(cors or ()), **told)
+        app = create_app(
+            found,
+            memory=limit,
+            key=api_key,
+            origins=tuple(cors or ()),
+            waiting=queue,
+            slots=slots,
+            seconds=timeout,
+            texts=log_texts,
+        )
         raise typer.Exit(0 if run(app, host, port, socket, timeout) else 130)
 
 

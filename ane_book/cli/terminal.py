@@ -18,13 +18,13 @@ RECIPE = ("kv", "context", "tiers", "quant", "verify")
 SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop_repeat")
 
 
-def answer(session: "Session", prompt: str, options: dict) -> None:
+def answer(session: "Session", prompt: str | list[int], options: dict) -> None:
     """Print the answer to one prompt, then how it came about; options are those of `stream`."""
     stream = session.stream(prompt, **options)
     for piece in stream:
         print(shown(piece), end="", flush=True)
     print(flush=True)
-    print(statistics(stream.result), file=sys.stderr)
+    print(statistics(stream.finish()), file=sys.stderr)
 
 
 def statistics(result: "Result") -> str:

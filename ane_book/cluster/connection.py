@@ -50,7 +50,8 @@ def joined(address: str = "auto", **options) -> Iterator[Any]:
     if match is None:
         raise InvalidInput(f'{address!r} is no cluster: give "auto", HOST:PORT or local:N')
     with ExitStack() as stack:
-        own, cluster = {}, None
+        own: dict[str, str] = {}
+        cluster = None
         if match[1]:
             cluster = stack.enter_context(local_cluster(int(match[1]), **options))
             address, own = cluster.address, {"_node_ip_address": LOOPBACK}
@@ -67,7 +68,7 @@ def machines() -> dict[str, dict]:
     return {node["NodeID"]: node for node in nodes}
 
 
-def _init(address: str, **own: str) -> None:
+def _init(address: str, **own: Any) -> None:
     if ray.is_initialized():
         raise InvalidInput("this process is in a Ray cluster already: leave that one first")
     _quiet()

@@ -12,6 +12,7 @@ Letters: C hidden size, n tokens of a call, T those that its function takes.
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import RLock
@@ -20,7 +21,7 @@ import weakref
 
 from ane_book.bundle import Bundle, opened
 from ane_book.cluster.layout import units
-from ane_book.cluster.placement import Stages, place, result
+from ane_book.cluster.placement import PlacedStage, Stages, place, result
 from ane_book.errors import MachineLost
 from ane_book.runtime.backends import choose_backend
 from ane_book.runtime.model_runner import ModelRunner
@@ -60,11 +61,14 @@ class ClusterPipeline:
         self.bundle = opened(bundle, "text-generation", force)
         self.backend = choose_backend(backend, precision)
         self.head_turn = RLock()  # of whoever is in the head, which sessions share
-        self._how = {"precision": precision, "backend": backend, "most": machines}
-        self._numbers, self._ended, self._turn = count(), deque(), RLock()
+        self._place = partial(
+            place, self.bundle, precision=precision, backend=backend, most=machines
+        )
+        self._numbers, self._turn = count(), RLock()
+        self._ended: deque[int] = deque()
         self._stages: Stages | None = None
         self._generation, self._closed = 0, False
-        self._stages = place(self.bundle, **self._how)
+        self._stages = self._place()
 
     def __enter__(self) -> "ClusterPipeline":
         return self
@@ -95,14 +99,15 @@ class ClusterPipeline:
     @property
     def layers(self) -> list[tuple[str, range]]:
         """Every stage's node, and its layers."""
-        layers = [parts[0].layers for parts in units(self.bundle.manifest)]
+        firsts = [parts[0].layers for parts in units(self.bundle.manifest)]
+        layers = [part for part in firsts if part is not None]  # which all parts of layers are
         return [
             (stage.node, range(layers[stage.units[0]][0], layers[stage.units[-1]][1]))
             for stage in self._placed
         ]
 
     @property
-    def _placed(self):
+    def _placed(self) -> tuple[PlacedStage, ...]:
         return self._stages.placed if self._stages else ()
 
     def session(self) -> Session:
@@ -146,7 +151,7 @@ class ClusterPipeline:
                 raise MachineLost("the pipeline has been closed")
             if generation == self._generation:
                 self._end()
-                self._stages = place(self.bundle, **self._how)
+                self._stages = self._place()
                 self._generation += 1
 
 
@@ -167,7 +172,8 @@ class FarRunner(ModelRunner):
 
     def clear(self) -> None:
         """Caches of its own, empty; the old ones go with the next call."""
-        self._caches, self._ran = self._pipeline.current(), []
+        self._caches = self._pipeline.current()
+        self._ran: list[Call] = []
 
     def head(self, hidden: np.ndarray) -> np.ndarray | list[int]:
         with self._pipeline.head_turn:

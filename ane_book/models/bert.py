@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
-from ane_book.models.base.config import Layers, Vocabulary, Width
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from ane_book.models.base.config import Layers, ModelConfig, Vocabulary, Width
+from pydantic import Field, model_validator
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,12 +36,9 @@ MODULES = {
 }
 
 
-class BertConfig(BaseModel):
+class BertConfig(ModelConfig):
     """A BERT encoder in numbers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    architecture: str
     hidden_size: Width  # C
     intermediate_size: Width  # F
     num_layers: Layers

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from threading import Lock
 import time
 
-from ane_book.errors import SessionBusy
+from ane_book.errors import InvalidInput, SessionBusy
 from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.runtime.streaming import TextStream
+import numpy as np
 
 __all__ = ["Answer", "Clock", "Result", "Stream", "alone", "common_prefix"]
 
@@ -140,6 +141,14 @@ class Stream:
                 self.result = end.value or self.result
                 raise StopIteration from None
 
+    def finish(self) -> Result:
+        """Use up the rest; what came of it all. Raises InvalidInput where it was given up."""
+        for _ in self.steps():
+            pass
+        if self.result is None:
+            raise InvalidInput("this stream was closed before its end: it has no result")
+        return self.result
+
     def close(self) -> None:
         """Give up the rest of the answer."""
         with alone(self._turn):
@@ -172,7 +181,7 @@ class Clock:
         return tokens / self.seconds[phase] if tokens else None
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: Sequence[int], b: Sequence[int] | np.ndarray) -> int:
     """How many first tokens two lists share."""
     pairs = zip(a, b, strict=False)
     return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

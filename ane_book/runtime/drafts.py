@@ -84,7 +84,7 @@ def choose_drafter(draft: "Drafter | Session | str | None", session: "Session") 
             f"{session.bundle.path}: converted without verify, it checks no guesses; convert it "
             "with --verify 8, or leave draft out"
         )
-    if draft == "lookup":
+    if isinstance(draft, str):
         return Lookup()
     if isinstance(draft, Drafter):
         return draft

@@ -40,6 +40,7 @@ class Embedder(Encoder):
         manifest = self.bundle.manifest
         self.size = manifest.embedding.shape[1]
         self._positions = self.bundle.positions.astype(np.float32)  # (max_tokens, C)
+        assert manifest.vectors is not None, "what a bundle of this task has: `check_packages`"
         self._pooling = manifest.vectors.pooling
 
     def embed(self, texts: Sequence[str], cut: bool = True) -> np.ndarray:

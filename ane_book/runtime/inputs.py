@@ -40,10 +40,12 @@ class _Call:
     """What the host gives to one function, T tokens wide."""
 
     def __init__(self, function: FunctionSpec, manifest: Manifest, dtype: np.dtype):
-        self.tokens = tokens = function.tokens
+        self.tokens, slots = function.tokens, function.slots
+        tokens = function.tokens
+        assert slots is not None, "functions of a decoder's first package have a cache"
         self._hidden = np.zeros((1, manifest.embedding.shape[1], 1, tokens), dtype)
         self._masks = {
-            name: _Mask(tokens, function.slots, window, dtype)
+            name: _Mask(tokens, slots, window, dtype)
             for name, window in manifest.host.masks.items()
         }
         self._position = np.zeros(1, np.int32)

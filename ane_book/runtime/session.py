@@ -14,7 +14,7 @@ from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
@@ -31,7 +31,12 @@ from ane_book.text.process import TextProcess, check_text
 import numpy as np
 from tokenizers import Tokenizer
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
 __all__ = ["Session", "load_tokenizer"]
+
+TokenIds = Sequence[int] | np.ndarray  # (n,), of whole numbers
 
 
 class ChunkOutput(NamedTuple):
@@ -132,16 +137,16 @@ class Session:
         with alone(self._cache):
             del self._tokens[position:]
 
-    def keep(self, token_ids: Sequence[int]) -> int:
+    def keep(self, token_ids: TokenIds) -> int:
         """Forget all but what these tokens begin with; how many that is."""
         with alone(self._cache):
             return self._keep(token_ids)
 
-    def _keep(self, token_ids: Sequence[int]) -> int:
+    def _keep(self, token_ids: TokenIds) -> int:
         del self._tokens[common_prefix(self._tokens, token_ids) :]
         return self.position
 
-    def prefill(self, token_ids: Sequence[int]) -> np.ndarray | int:
+    def prefill(self, token_ids: TokenIds) -> np.ndarray | int:
         """Append tokens to the cache, a chunk at a time.
 
         Returns the logits (V,) float32 after the last one; a bundle converted with argmax_output
@@ -150,7 +155,7 @@ class Session:
         with alone(self._cache):
             return self._append(token_ids)
 
-    def _append(self, token_ids: Sequence[int]) -> np.ndarray | int:
+    def _append(self, token_ids: TokenIds) -> np.ndarray | int:
         *_, last = self._forward(token_ids)
         return self._after(last)[-1]
 
@@ -164,7 +169,7 @@ class Session:
         """Append one token. Returns logits (V,) float32, or a token id, as `prefill` does."""
         return self.prefill((token_id,))
 
-    def logits(self, token_ids: Sequence[int]) -> np.ndarray:
+    def logits(self, token_ids: TokenIds) -> np.ndarray:
         """Append tokens; the logits (n, V) float32 after each of them (teacher forcing)."""
         if self._engine.argmax_output:
             raise InvalidInput(
@@ -180,7 +185,7 @@ class Session:
         return rows
 
     def _forward(
-        self, token_ids: Sequence[int], guesses: Sequence[int] = ()
+        self, token_ids: TokenIds, guesses: Sequence[int] = ()
     ) -> Iterator[ChunkOutput]:
         """Run tokens through the shards, a chunk a call. One token may have guesses behind it, as
         many as its call takes."""
@@ -193,7 +198,7 @@ class Session:
             yield ChunkOutput(function, hidden, new=slice(self.position - first, stop - first))
             self._tokens.extend(tokens[self.position - start : stop - start].tolist())
 
-    def _valid(self, token_ids: Sequence[int]) -> np.ndarray:
+    def _valid(self, token_ids: TokenIds) -> np.ndarray:
         """Token ids as an array, held to the vocabulary."""
         ids = np.asarray(token_ids)
         vocabulary = self._engine.vocabulary
@@ -204,7 +209,7 @@ class Session:
             raise InvalidInput(f"token id {wrong} is outside the vocabulary of {vocabulary}")
         return ids
 
-    def _checked(self, token_ids: Sequence[int]) -> np.ndarray:
+    def _checked(self, token_ids: TokenIds) -> np.ndarray:
         ids = self._valid(token_ids)
         if self.position + ids.size > self.context:
             raise PromptTooLong(
@@ -228,8 +233,9 @@ class Session:
         text = self._text
         if text.chat_template is not None and not plain:
             messages = as_messages(prompt, system)
-            tokens = {"bos_token": text.bos_token, "eos_token": text.eos_token}
-            rendered = self._tokenizer.render(text.chat_template, messages, **tokens)
+            rendered = self._tokenizer.render(
+                text.chat_template, messages, text.bos_token, text.eos_token
+            )
             return self._ids(rendered, special=False)
         if not isinstance(prompt, str) or system is not None:
             raise InvalidInput(
@@ -238,7 +244,7 @@ class Session:
             )
         return self._ids(prompt, special=True)
 
-    def words(self, token_ids: Sequence[int]) -> list[str]:
+    def words(self, token_ids: TokenIds) -> list[str]:
         """The text of each token by itself; of a part of a character it is U+FFFD."""
         return self._tokenizer.decode_batch([[token] for token in token_ids])
 
@@ -246,16 +252,14 @@ class Session:
         check_text(text, "the prompt")
         return self._tokenizer.encode(text, special)
 
-    def generate(self, prompt: str | Messages | Sequence[int], **sampling) -> Result:
+    def generate(self, prompt: str | Messages | TokenIds, **sampling) -> Result:
         """Answer a prompt or a conversation; arguments and errors are those of `stream`."""
         with closing(self.stream(prompt, **sampling)) as stream:
-            for _ in stream:
-                pass
-        return stream.result
+            return stream.finish()
 
     def stream(
         self,
-        prompt: str | Messages | Sequence[int],
+        prompt: str | Messages | TokenIds,
         draft: "Drafter | Session | str | None" = None,
         **sampling,
     ) -> Stream:
@@ -282,10 +286,9 @@ class Session:
         draw = int if self._engine.argmax_output else sampler
         return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache), sampler.drawn)
 
-    def _given(self, prompt: str | Messages | Sequence[int], system: str | None) -> list[int]:
+    def _given(self, prompt: str | Messages | TokenIds, system: str | None) -> list[int]:
         """The token ids of a prompt, which may be such."""
-        several = isinstance(prompt, Sequence | np.ndarray) and len(prompt)
-        if not (several and isinstance(prompt[0], int | np.integer)):
+        if not _are_ids(prompt):
             return self.encode(prompt, system)
         if system is not None:
             raise InvalidInput("token ids go as they are; a system prompt has no place in them")
@@ -352,7 +355,7 @@ class Session:
         return guesses(drafter, tokens, most=room, vocabulary=self._engine.vocabulary)
 
     def _next_tokens(
-        self, token_ids: Sequence[int], guessed: list[int], draw: Callable, clock: Clock
+        self, token_ids: TokenIds, guessed: list[int], draw: Callable, clock: Clock
     ) -> Generator[str, None, list[int]]:
         """Append tokens, with an empty piece after each call, for which the clock stands still.
 
@@ -363,10 +366,16 @@ class Session:
             last = call
             with clock.stopped():
                 yield ""
-        outputs = self._after(last)[-1 - len(guessed) :]
+        outputs = list(self._after(last)[-1 - len(guessed) :])
         drawn = draw_guessed(outputs, guessed, draw)
         del self._tokens[self.position - len(guessed) + len(drawn) - 1 :]
         return drawn
+
+
+def _are_ids(prompt: str | Messages | TokenIds) -> "TypeIs[TokenIds]":
+    """Whether a prompt is token ids, one or more."""
+    several = isinstance(prompt, Sequence | np.ndarray) and len(prompt)
+    return bool(several) and isinstance(prompt[0], int | np.integer)
 
 
 def load_tokenizer(words: TextProcess, file: Path) -> None:

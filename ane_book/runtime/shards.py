@@ -129,7 +129,7 @@ class ShardRunner:
     def _moved(self, function: str, at: int) -> "_Cache":
         """What a function of another tier needs, with the first `at` rows of what there is."""
         declared, (_, state, kept) = self._declared[function], self._cache
-        own = self._functions[function].make_state() if declared.states else None
+        own: Any = self._functions[function].make_state() if declared.states else None
         for name, type_ in declared.states.items():
             if state is not None and at:
                 own.write_state(name, self._grown(type_.shape, state.read_state(name)[:, :, :at]))
@@ -219,7 +219,8 @@ def load_steps(
     backend.
     """
     calls = Calls() if calls is None else calls
-    host, steps = MILBackend("fp16" if backend.dtype == np.float16 else "fp32"), []
+    host = MILBackend("fp16" if backend.dtype == np.float16 else "fp32")
+    steps: list[ShardRunner | ExpertPrograms] = []
     for apart, group in groupby(parts, lambda part: part.part == "experts"):
         if apart:
             steps.append(ExpertPrograms(list(group), partial(_load_expert, bundle, backend), calls))

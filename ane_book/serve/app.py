@@ -1,8 +1,8 @@
 """The routes: OpenAI's, the source's, and what an operator looks at."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from typing import Annotated
+from collections.abc import AsyncIterator, Generator, Sequence
+from typing import Annotated, Any
 
 from ane_book import __version__
 from ane_book.runtime import Embedder
@@ -57,6 +57,10 @@ class _Work(Response):
         finally:
             if job.begun is not None:
                 note.facts["queue_s"] = note.since(job.begun)
+
+    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
+        """Send what is made."""
+        raise NotImplementedError
 
 
 class _Text(_Work):
@@ -135,7 +139,9 @@ class _Vectors(_Work):
         await Json(answer)(scope, receive, send)
 
 
-def embedded(embedder: Embedder, texts: list[str | list[int]]) -> Iterator[tuple | None]:
+def embedded(
+    embedder: Embedder, texts: Sequence[str | list[int]]
+) -> Generator[tuple | None, None, None]:
     """A vector (C,) and a number of tokens for each text, some at a time."""
     ids = []
     for i, text in enumerate(texts):
@@ -245,7 +251,10 @@ def create_app(
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
-    errors = {status: {"description": "Refused."} for status in (400, 401, 404, 413, 429, 503)}
+    statuses = (400, 401, 404, 413, 429, 503)
+    errors: dict[int | str, dict[str, Any]] = {
+        status: {"description": "Refused."} for status in statuses
+    }
 
     @app.post("/v1/chat/completions", responses=errors)
     async def chat(request: Request, asked: Annotated[requests.Chat, Body()]):

@@ -8,7 +8,7 @@ bit, whoever was served before. What was decoded is run again by the next turn: 
 Letters: T tokens of a prefill call.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -103,7 +103,9 @@ class Slot:
         return kept
 
 
-def answers(slot: Slot, ask: Ask) -> Iterator[Started | TextPiece | Finished | None]:
+def answers(
+    slot: Slot, ask: Ask
+) -> Generator[Started | TextPiece | Finished | None, None, None]:
     """All that is asked, step by step; None is a step that gave no text."""
     session = slot.session
     prompts = [slot.ids(ask, prompt) for prompt in ask.prompts]
@@ -124,8 +126,9 @@ def answers(slot: Slot, ask: Ask) -> Iterator[Started | TextPiece | Finished | N
                         told = len(stream.drawn)
                     else:
                         yield None
-            rest = stream.drawn[told : len(stream.result.token_ids)]
-            yield Finished(index, stream.result, kept, tokens(session, rest))
+            result = stream.finish()
+            rest = stream.drawn[told : len(result.token_ids)]
+            yield Finished(index, result, kept, tokens(session, rest))
 
 
 def tokens(session: Session, drawn: Sequence[TokenLogprobs]) -> list[Token]:

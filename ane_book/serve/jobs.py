@@ -8,10 +8,11 @@ with the step that it is in.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, closing
 from threading import Condition, Thread
 import time
+from typing import Any
 
 from ane_book.serve.api.refusal import Refusal, refusal_of
 from ane_book.serve.pool import Model, Pool
@@ -29,7 +30,7 @@ class Job:
     steps: of a slot of the model, what is made of it; None is a step that made nothing.
     """
 
-    def __init__(self, model: Model, steps: Callable[[object], Iterator]):
+    def __init__(self, model: Model, steps: Callable[[Any], Generator]):
         self.model, self.steps = model, steps
         self.left = False
         self.begun: float | None = None

@@ -80,7 +80,8 @@ def answer_lines(lines: Iterable[str], slot: Slot) -> Iterator[str]:
     for line in filter(str.strip, lines):
         start, ids = time.monotonic(), not line.lstrip().startswith("{")
         try:
-            *_, done = answers(slot, asked(line))
+            made = answers(slot, asked(line))
+            *_, done = (each for each in made if isinstance(each, Finished))
         except (Refusal, AneBookError) as error:
             yield as_json(refusal_of(error, "the model").body()).decode()
             continue
@@ -153,7 +154,7 @@ async def _answer(line: bytes, work: Jobs, model: Model, seconds: float, writer)
         ask = asked(line)
         job = Job(model, lambda slot: answers(slot, ask))
         async with work.doing(job, _watch(writer), seconds):
-            *_, done = [made async for made in job.events()]
+            *_, done = [made async for made in job.events() if isinstance(made, Finished)]
         return as_json(told(done, start))
     except Refusal as refusal:
         return as_json(refusal.body())

@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 import time
-from typing import Any
+from typing import Any, TypedDict
 
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.jobs import Jobs
@@ -62,12 +62,19 @@ def log_lines() -> None:
         logger.setLevel(level)
 
 
+class _Into(TypedDict):
+    """Where a counter goes."""
+
+    registry: CollectorRegistry
+    namespace: str
+
+
 class Metrics:
     """The counters, and the lines."""
 
     def __init__(self, work: Jobs):
         self._registry = CollectorRegistry()
-        into = {"registry": self._registry, "namespace": "ane_book"}
+        into = _Into(registry=self._registry, namespace="ane_book")
         kinds = ["path", "status"]
         self._requests = Counter("requests", "Requests by path and status.", kinds, **into)
         self._tokens = Counter("tokens", "Tokens by kind.", ["kind"], **into)

@@ -57,9 +57,9 @@ class Middleware:
             pass
         except Exception:
             log.exception("request %s", note.id)
-            refusal = Refusal(500, "the server failed; its log says why", code="internal_error")
-            note.refused(refusal)
-            await answered.refuse(refusal)
+            failed = Refusal(500, "the server failed; its log says why", code="internal_error")
+            note.refused(failed)
+            await answered.refuse(failed)
         finally:
             route = scope.get("route")
             known = getattr(route, "path", "other")

@@ -14,6 +14,7 @@ import time
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Embedder, Session
+from ane_book.runtime.backends import Backend
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.generation import Slot
 
@@ -49,10 +50,12 @@ def bundle_model(
     bundle: Bundle,
     name: str | None = None,
     sessions: Callable[[], list[Session]] | None = None,
-    **how: str | bool | None,
+    precision: str = "fp16",
+    backend: Backend | str | None = None,
+    force: bool = False,
 ) -> Model:
     """A bundle as a model. sessions: makes them, a slot each, where they are not this machine's
-    alone. how: precision, backend and force, as a `Session` takes them."""
+    alone. precision, backend, force: as a `Session` takes them."""
     manifest = bundle.manifest
     name = name or manifest.name
     if manifest.task not in DOES:
@@ -62,8 +65,8 @@ def bundle_model(
         if sessions is not None:
             return [Slot(session) for session in sessions()]
         if manifest.task == EMBEDDING:
-            return [Embedder(bundle, **how)]
-        return [Slot(Session(bundle, **how))]
+            return [Embedder(bundle, precision, backend, force)]
+        return [Slot(Session(bundle, precision, backend, force))]
 
     return Model(
         name,
@@ -103,14 +106,15 @@ class Pool:
                     f"{model.name} takes {model.bytes / 1e9:.2f} GB, more than the limit of "
                     f"{memory / 1e9:.2f} GB (--memory)"
                 )
-        self._memory, self._open, self._change = memory, {}, Condition()
+        self._memory, self._change = memory, Condition()
+        self._open: dict[str, _Open] = {}
 
     def find(self, name: str | None, task: str) -> Model:
         """The model of a name, or the first for a task; raises Refusal."""
         fit = [model for model in self.models.values() if model.task == task]
         if name is None and fit:
             return fit[0]
-        model = self.models.get(name)
+        model = self.models.get(name or "")
         if model is None:
             known = ", ".join(each.name for each in fit) or "no model"
             asked = "" if name is None else f"the model {name[:100]!r} does not exist; "

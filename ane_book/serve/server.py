@@ -11,6 +11,7 @@ from pathlib import Path
 import signal
 import socket
 import sys
+from typing import TYPE_CHECKING, Any
 
 from ane_book.errors import InvalidInput
 from ane_book.serve.json_lines import listen
@@ -18,7 +19,11 @@ from ane_book.serve.metrics import log_lines
 from ane_book.serve.pool import TEXT
 from fastapi import FastAPI
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+if TYPE_CHECKING:  # uvicorn's is one of two classes, by what is installed
+    from uvicorn.protocols.http.h11_impl import H11Protocol as AutoHTTPProtocol
+else:
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 __all__ = ["listener", "run"]
 
@@ -38,7 +43,7 @@ class Connection(AutoHTTPProtocol):
 
     _late: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._expect_head()
 

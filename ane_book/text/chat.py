@@ -31,7 +31,7 @@ Messages = list[dict]
 class _Generation(Extension):
     """`{% generation %}` marks what the model said, for training; rendering is its body alone."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 -- as the base class has it
 
     def parse(self, parser):
         line = next(parser.stream).lineno

@@ -49,7 +49,8 @@ class TextProcess:
     """
 
     def __init__(self):
-        self._lock, self._file = Lock(), None
+        self._lock = Lock()
+        self._file: Path | None = None
         self._start()
         _all.add(self)
 
@@ -60,8 +61,15 @@ class TextProcess:
         self._file = file
         self._call("load", path=str(file))
 
-    def render(self, template: str, messages: list[dict], **tokens: str | None) -> str:
+    def render(
+        self,
+        template: str,
+        messages: list[dict],
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+    ) -> str:
         """`ane_book.text.chat.render`."""
+        tokens = {"bos_token": bos_token, "eos_token": eos_token}
         return self._call("render", template=template, messages=messages, **tokens)
 
     def encode(self, text: str, special: bool, most: int | None = None) -> list[int]:
@@ -109,10 +117,11 @@ class TextProcess:
 
     def _ask(self, request: bytes) -> bytes:
         """A line for a line; what comes back without an end is of a process that is gone."""
-        left, parts = memoryview(request), []
+        left = memoryview(request)
+        parts: list[bytes] = []
         while left:
-            left = left[self._process.stdin.write(left) :]
-        while part := self._process.stdout.read(1 << 20):
+            left = left[self._requests.write(left) :]
+        while part := self._answers.read(1 << 20):
             parts.append(part)
             if part.endswith(b"\n"):
                 break
@@ -134,6 +143,8 @@ class TextProcess:
             raise BackendUnavailable(
                 f"{sys.executable or 'Python'} cannot be started for the tokenizer: {error}"
             ) from None
+        assert self._process.stdin and self._process.stdout
+        self._requests, self._answers = self._process.stdin, self._process.stdout
         self._owner = os.getpid()
         self._stop = weakref.finalize(self, _stop, self._process, self._owner)
 
@@ -156,7 +167,7 @@ def _stop(process: subprocess.Popen, owner: int) -> None:
     if os.getpid() == owner:
         process.kill()
         process.wait()
-    for pipe in (process.stdin, process.stdout):
+    for pipe in filter(None, (process.stdin, process.stdout)):
         pipe.close()
 
 

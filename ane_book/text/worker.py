@@ -35,8 +35,10 @@ class Text:
         tokenizer.no_padding()
         self._tokenizer = tokenizer
 
-    def render(self, template: str, messages: list[dict], **tokens: str) -> str:
-        text = render(template, messages, **tokens)
+    def render(
+        self, template: str, messages: list[dict], bos_token: str | None, eos_token: str | None
+    ) -> str:
+        text = render(template, messages, bos_token=bos_token, eos_token=eos_token)
         if len(text) > LONGEST:
             raise InvalidInput(f"the model's chat template gives {len(text):,} characters")
         return text

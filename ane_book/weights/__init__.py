@@ -28,9 +28,10 @@ from pathlib import Path
 from ane_book import models
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound, refuse_pointer
 from ane_book.models.base.architecture import Shape
+from ane_book.models.base.config import ModelConfig
 from ane_book.models.base.dense import plain_rope as plain
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 
 __all__ = ["Integers", "Shape", "TokenizerFiles", "WeightSource", "open_source"]
@@ -148,14 +149,17 @@ class WeightSource(ABC):
 
 def joined(parts: list[Integers | None]) -> Integers | None:
     """The rows of several matrices as those of one; None where they are not all stored alike."""
-    if None in parts:
+    stored = [part for part in parts if part is not None]
+    forms = {(p.bits, p.data.dtype, p.scale.shape[1], p.zero is None) for p in stored}
+    if len(stored) < len(parts) or len(forms) != 1:
         return None
-    forms = {(p.bits, p.data.dtype, p.scale.shape[1], p.zero is None) for p in parts}
-    if len(forms) != 1:
-        return None
-    zeros = None if parts[0].zero is None else np.concatenate([p.zero for p in parts])
-    data, scale = (np.concatenate([getattr(p, name) for p in parts]) for name in ("data", "scale"))
-    return Integers(data, scale, zeros, parts[0].bits)
+    zeros = [part.zero for part in stored if part.zero is not None]
+    return Integers(
+        data=np.concatenate([part.data for part in stored]),
+        scale=np.concatenate([part.scale for part in stored]),
+        zero=np.concatenate(zeros) if zeros else None,
+        bits=stored[0].bits,
+    )
 
 
 def open_source(path: str | Path) -> WeightSource:
@@ -241,7 +245,7 @@ def read_json(path: Path, kind: type = dict):
     return value
 
 
-def read_config(config: dict, place: str) -> BaseModel:
+def read_config(config: dict, place: str) -> ModelConfig:
     """The configuration, read by its architecture; every fault in it becomes one error that starts
     with `place`."""
     try:

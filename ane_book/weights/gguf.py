@@ -12,6 +12,7 @@ Dimensions: C hidden size, H query heads, K key/value heads, D head size, R rota
 from copy import deepcopy
 import math
 from pathlib import Path
+from typing import Any
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.models import find, find_gguf
@@ -65,9 +66,10 @@ class GGUFSource(WeightSource):
         self._data = map_file(path)
         self._metadata, tensors = read_header(self._data, path)
         try:
-            self._architecture = find_gguf(self._metadata.get("general.architecture"))
+            self._architecture = find_gguf(str(self._metadata.get("general.architecture")))
         except UnsupportedModel as error:
             raise UnsupportedModel(f"{path}: {error}") from None
+        assert self._architecture.gguf is not None, "`find_gguf` finds those that have one"
         self._gguf = self._architecture.gguf
         _check_types(tensors, path)
         self._divisors = {name: tensors.pop(name) for name in DIVISORS if name in tensors}
@@ -110,7 +112,7 @@ class GGUFSource(WeightSource):
             out[i : i + step] = dequantize(part.reshape(1, -1), tensor.type).reshape(-1, weights)
         return out.reshape(tensor.shape)
 
-    def _get(self, key: str, default=None):
+    def _get(self, key: str, default: float | None = None) -> Any:
         """A metadata value under the architecture's prefix: a number, or an error that names it."""
         key = f"{self._gguf.architecture}.{key}"
         value = self._metadata.get(key, default)
@@ -123,7 +125,7 @@ class GGUFSource(WeightSource):
     def _read_config(self) -> dict:
         """The metadata in the words of a Hugging Face `config.json`."""
         path, tensors = self.files[0], self._tensors
-        config = {"model_type": self._architecture.model_type}
+        config: dict[str, Any] = {"model_type": self._architecture.model_type}
         config |= {field: self._get(key) for field, key in FIELDS.items()}
         heads = config["num_attention_heads"]
         if heads <= 0:

@@ -31,7 +31,7 @@ HEADER_BYTES, HEADER_VALUES = 1 << 28, 1 << 22
 ENTRY, ROW = 8 + 4 + 1, 8 + 4 + 4 + 8  # least bytes of a metadata entry, and of a tensor's row
 
 #: Metadata types that are one number, as numpy has them.
-SCALARS = {
+SCALARS: dict[int, np.dtype] = {
     kind: np.dtype(kind.name.lower()).newbyteorder("<")
     for kind in GGUFValueType
     if kind not in (GGUFValueType.STRING, GGUFValueType.ARRAY)
@@ -63,7 +63,7 @@ class _Cursor:
     """Reads the header's values one after another, and never past the end of the file."""
 
     def __init__(self, data: np.ndarray, path: Path):
-        self.data, self.path, self.at, self.values = memoryview(data), path, 0, 0
+        self.data, self.path, self.at, self.values = data.data, path, 0, 0
         self.end = min(len(data), HEADER_BYTES)
 
     def reserve(self, count: int, size: int) -> None:
@@ -150,7 +150,7 @@ def read_header(data: np.ndarray, path: Path) -> tuple[dict, dict[str, GGUFTenso
     if not isinstance(alignment, int) or alignment < 1:
         raise InvalidWeights(f"{path}: damaged: general.alignment is {alignment!r}")
     start = -(-cursor.at // alignment) * alignment
-    tensors = {name: _locate(name, *row, start, len(data), path) for name, row in rows.items()}
+    tensors = {name: _locate(name, row, start, len(data), path) for name, row in rows.items()}
     _check_apart(tensors, path)
     return metadata, tensors
 
@@ -166,8 +166,11 @@ def _check_apart(tensors: dict[str, GGUFTensor], path: Path) -> None:
         end, before = tensor.start + tensor.size, name
 
 
-def _locate(name: str, shape: Shape, kind: int, offset: int, start: int, end: int, path: Path):
+def _locate(
+    name: str, row: tuple[Shape, int, int], start: int, end: int, path: Path
+) -> GGUFTensor:
     """The tensor's type and its place in the file, which ends at byte `end`."""
+    shape, kind, offset = row
     try:
         tensor_type = GGMLQuantizationType(kind)
         weights, size = GGML_QUANT_SIZES[tensor_type]

@@ -125,6 +125,8 @@ def _snapshot(reference: Reference, **options) -> Path:
     """The model's folder in the cache; opening it checks it, for it may be half a download."""
     from huggingface_hub import snapshot_download
 
+    if reference.repo_id is None:
+        raise _NotHere("the model is not there")
     folder = Path(
         snapshot_download(
             reference.repo_id,

@@ -40,8 +40,8 @@ class RandomSource(WeightSource):
         """Raises UnsupportedModel or InvalidWeights when the configuration is not one we have."""
         place = "the configuration"
         self._config, self.seed, self.files = plain_rope(config, place), seed, []
-        config = read_config(self._config, place)
-        self._shapes = find(config.architecture).tensors(config)
+        read = read_config(self._config, place)
+        self._shapes = find(read.architecture).tensors(read)
 
     def _read(self, name: str) -> np.ndarray:
         key = hashlib.sha256(f"{self.seed} {name}".encode()).digest()[:16]

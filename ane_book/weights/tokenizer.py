@@ -11,6 +11,7 @@ the regular expressions are those in the tokenizer.json of Qwen2, Llama 3, GPT-4
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.weights import TokenizerFiles
@@ -24,6 +25,9 @@ from tokenizers import (
     pre_tokenizers,
     processors,
 )
+
+if TYPE_CHECKING:
+    from ane_book.text.process import TextProcess
 
 __all__ = ["byte_level", "from_gguf", "with_stops"]
 
@@ -118,7 +122,10 @@ def _strings_or_ids(metadata: dict, key: str, place: str) -> list:
 def _byte_level_bpe(tokens: list[str], merges: list[str], cut: str, place: str) -> Tokenizer:
     vocabulary = {token: i for i, token in enumerate(tokens)}
     try:
-        pairs = [tuple(merge.split(" ")) for merge in merges]
+        pairs = []
+        for merge in merges:
+            first, second = merge.split(" ")
+            pairs.append((first, second))
         # Llama 3 takes a word that is a token as it is, even if no merges lead there.
         bpe = models.BPE(vocabulary, pairs, ignore_merges=cut == "llama-bpe")
     except Exception as error:  # `tokenizers` raises this class itself
@@ -159,7 +166,7 @@ def _finish(tokenizer: Tokenizer, tokens: list[str], metadata: dict, place: str)
     return with_stops(files, tokenizer)
 
 
-def with_stops(files: TokenizerFiles, tokenizer: Tokenizer) -> TokenizerFiles:
+def with_stops(files: TokenizerFiles, tokenizer: "Tokenizer | TextProcess") -> TokenizerFiles:
     """The same with all ids that end an answer, each once.
 
     ChatML closes every turn by <|im_end|>, which base models converted for chat forget to declare;

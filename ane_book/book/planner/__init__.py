@@ -33,7 +33,7 @@ CHOICES = (("model", "Model"), ("chip", "Chip"), ("quant", "Weights"), ("limit",
 
 def quants() -> list[str]:
     """The forms of weights that the page offers: the first of each kind and bits, if predicted."""
-    found: dict[tuple[str, int], str] = {}
+    found: dict[tuple[str, float], str] = {}
     for name, scheme in SCHEMES.items():
         if not scheme.block:
             found.setdefault((scheme.form, scheme.bits), name)
@@ -56,7 +56,7 @@ def planner_data() -> dict[str, Any]:
 
 
 def _range(claim: Claim) -> dict[str, Any]:
-    low, high = claim.value
+    low, high = claim.bounds
     return {"low": low, "high": high, "unit": claim.unit, "evidence": claim.evidence}
 
 

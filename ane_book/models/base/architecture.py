@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
+from ane_book.models.base.config import ModelConfig
 import numpy as np
-from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from ane_book.models.base.experts import Experts
@@ -73,6 +73,7 @@ class Architecture(ABC):
     its `model_type`, among their fields."""
 
     model_type: str  # in config.json
+    Config: type[ModelConfig]
     task = "text-generation"  # what its bundles are for: see `ane_book.bundle`
     gguf: GGUF | None = None  # None: llama.cpp has none of that name
     layer_prefix = "model.layers"  # the names of tensors in layer 7 begin with this and ".7."
@@ -87,7 +88,7 @@ class Architecture(ABC):
     # --- config.json
 
     @abstractmethod
-    def config(self, fields: dict) -> BaseModel:
+    def config(self, fields: dict) -> ModelConfig:
         """Read a Hugging Face `config.json`.
 
         Raises UnsupportedModel for what this library does not have; KeyError, ValidationError and

@@ -11,7 +11,7 @@ from typing import Annotated
 from ane_book.rope import WIDEST, Rotary
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["DecoderConfig", "Layers", "Vocabulary", "Width"]
+__all__ = ["DecoderConfig", "Layers", "ModelConfig", "Vocabulary", "Width"]
 
 # Bounds far beyond every model, so that a damaged file costs neither time nor memory.
 Width = Annotated[int, Field(gt=0, le=WIDEST)]
@@ -21,15 +21,20 @@ Count = Annotated[int, Field(gt=0, le=1 << 31)]
 Real = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class DecoderConfig(BaseModel):
+class ModelConfig(BaseModel):
+    """A model in numbers; every architecture adds its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    architecture: str  # `model_type` in config.json
+
+
+class DecoderConfig(ModelConfig):
     """A dense decoder in numbers; architectures with numbers of their own add them.
 
     The names are those of this book; `Dense.config` reads them from a `config.json`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    architecture: str  # `model_type` in config.json
     hidden_size: Width  # C
     intermediate_size: Width  # F
     num_layers: Layers  # L

@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import chain
 import re
 
+from ane_book.bundle.parts import Tags
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType
 from ane_book.host import text_mask
 from ane_book.runtime.encoder import Encoder
@@ -56,15 +57,21 @@ class Tagger(Encoder):
     task = "token-classification"
 
     @property
+    def _tags(self) -> Tags:
+        tags = self.bundle.manifest.tags
+        assert tags is not None, "what a bundle of this task has: `check_packages`"
+        return tags
+
+    @property
     def labels(self) -> list[str]:
         """What a token may be, in the order of its scores."""
-        return self.bundle.manifest.tags.labels
+        return self._tags.labels
 
     @property
     def reach(self) -> int:
         """How many tokens on each side the labels of a token depend on: those of all layers."""
-        manifest = self.bundle.manifest
-        return manifest.shards[-1].layers[1] * manifest.tags.window
+        layers = max(part.layers[1] for part in self.bundle.manifest.shards if part.layers)
+        return layers * self._tags.window
 
     def redact(self, text: str) -> Redaction:
         """The text with every span replaced by its kind, "<PRIVATE_EMAIL>"; all else as it is."""
@@ -134,7 +141,8 @@ class Tagger(Encoder):
 
     def _labelled(self, ids: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Of the next tokens (n,) that no later one can change: labels, and their probabilities."""
-        best, waiting = Viterbi(self.labels), np.zeros((0, len(self.labels)), np.float32)
+        best = Viterbi(self.labels)
+        waiting: np.ndarray = np.zeros((0, len(self.labels)), np.float32)
         for logits in self._scores(ids):
             rows = log_softmax(logits)
             waiting, labels = np.concatenate([waiting, rows]), best.push(rows)
@@ -170,7 +178,7 @@ class Tagger(Encoder):
         def host(T: int) -> dict[str, np.ndarray]:
             # By their places in the whole text, so that tables are equal on both sides of a seam.
             tables = manifest.host.tables(window.start + np.arange(T), self.max_tokens)
-            return tables | {"mask": _mask(n, T, manifest.tags.window)}
+            return tables | {"mask": _mask(n, T, self._tags.window)}
 
         return self._call(self._embedding[window.ids], host)[window.kept]
 

@@ -38,7 +38,8 @@ def windows(ids: Iterable[np.ndarray], most: int, reach: int) -> Iterator[Window
 
     Raises InvalidInput where a window would have nothing to keep.
     """
-    held, start, first = np.zeros(0, np.int64), 0, 0
+    held: np.ndarray = np.zeros(0, np.int64)
+    start = first = 0
     for part in ids:
         held = np.concatenate([held, part])
         while len(held) > most:

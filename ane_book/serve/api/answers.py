@@ -97,6 +97,10 @@ class _Shape:
         """The chunk that says what it took."""
         return self._head(self.chunk) | {"choices": [], "usage": self.usage()} | self.figures()
 
+    def _choice(self, done: Finished) -> dict:
+        """A whole answer."""
+        raise NotImplementedError
+
     def _chunk(self, choice: dict) -> dict:
         return self._head(self.chunk) | {"choices": [choice]}
 

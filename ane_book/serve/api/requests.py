@@ -4,6 +4,7 @@ A field of OpenAI's that this server does not have is refused by its name, unles
 nothing; one that nobody knows is refused as OpenAI does it.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from ane_book.options import Real, Whole
@@ -58,7 +59,10 @@ Prompt = str | Texts | Ids | Lists
 
 def _each(given: Prompt) -> list[str | list[int]]:
     """What was given one by one: a text or token ids alone are one of them."""
-    return [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    if isinstance(given, str):
+        return [given]
+    ids = [one for one in given if isinstance(one, int)]
+    return [ids] if ids else [one for one in given if not isinstance(one, int)]
 
 
 class _Closed(BaseModel):
@@ -116,6 +120,11 @@ class _Sampled(_Request):
     stop: str | Annotated[list[str], Field(fail_fast=True, max_length=16)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
+
+    @property
+    def likeliest(self) -> int | None:
+        """Of how many of the likeliest tokens the logprobs are asked for; None: of no token."""
+        raise NotImplementedError
 
     def sampling(self, most: int | None, temperature: float) -> dict:
         """The fields of `options.Sampling`, but for the seed."""
@@ -230,13 +239,14 @@ class LineRequest(_Closed):
 
     def ask(self) -> Ask:
         """What is asked; raises Refusal."""
-        if (self.tokens is None) == (self.prompt is None):
+        given = [each for each in (self.tokens, self.prompt) if each is not None]
+        if len(given) != 1:
             raise Refusal(400, "give either tokens or a prompt", code="invalid_value")
         sampling = self.model_dump(exclude={"tokens", "prompt", "system", "seed"})
-        return Ask([self.tokens or self.prompt], sampling, 1, self.seed, self.system)
+        return Ask(given, sampling, 1, self.seed, self.system)
 
 
-def refuse_invalid(errors: list[dict]) -> Refusal:
+def refuse_invalid(errors: Sequence[Any]) -> Refusal:
     """The first thing that is wrong with a body, in one sentence."""
     first = errors[0]
     place = [part for part in first["loc"][1:] if not str(part).startswith(("list[", "constr"))]
