@@ -52,7 +52,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-def find(model_type: str) -> Architecture:
+def find(model_type: object) -> Architecture:
     """The architecture of this `model_type`; raises UnsupportedModel."""
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise UnsupportedModel(
@@ -62,7 +62,7 @@ def find(model_type: str) -> Architecture:
     return ARCHITECTURES[model_type]
 
 
-def find_gguf(name: str) -> Architecture:
+def find_gguf(name: object) -> Architecture:
     """The architecture that GGUF calls so; raises UnsupportedModel."""
     known = {a.gguf.architecture: a for a in ARCHITECTURES.values() if a.gguf}
     if not isinstance(name, str) or name not in known:
