@@ -117,11 +117,12 @@ schema: $(INSTALLED) ## write the schemas of a bundle's manifest.json and of a r
 notes: $(INSTALLED) ## write research/conflicting-claims.md from the registry of claims
 	$(BIN)/python research/experiments/write_notes.py
 
-lint: $(INSTALLED) ## look for mistakes without running anything
+lint: $(INSTALLED) ## look for mistakes without running anything: style and types (a minute at first)
 	$(BIN)/ruff check .
+	$(BIN)/mypy
 
 clean: ## remove what was built, downloaded models excepted
-	rm -rf _build build mlprogram/build .pytest_cache .ruff_cache .hypothesis
+	rm -rf _build build mlprogram/build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find ane_book mlprogram book tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well

@@ -51,9 +51,9 @@ def answers(session: Session, text: str, tokens: int, timed: bool) -> dict[str, 
     block, found = session.block, {}
     ways = [("decode", 1, None), ("verify", block, None), ("lookup", block, "lookup")]
     for way, width, draft in ways if timed else ways[1:]:
-        session._engine.block = width
+        session._runner.block = width
         found[way] = session.generate(text, max_tokens=tokens, draft=draft)
-    session._engine.block = block
+    session._runner.block = block
     return found
 
 
@@ -72,8 +72,8 @@ def drift(session: Session, ids: list[int]) -> dict[str, list[int]]:
         for at, expected in enumerate(own, start):
             if at + K > session.context:
                 break
-            hidden = session._engine.forward(way, np.array(ids[at : at + 1]), at)
-            found = session._engine.head(hidden)[0]
+            hidden = session._runner.forward(way, np.array(ids[at : at + 1]), at)
+            found = session._runner.head(hidden)[0]
             other += not np.array_equal(found, expected)
             likeliest += int(found.argmax() != expected.argmax())
         counts[way] = [len(own), other, likeliest]

@@ -38,21 +38,21 @@ def opened(made: Bundle, precision: str) -> tuple[Session, float]:
     return session, time.process_time() - start
 
 
-def timed(engine, position: int) -> float:
+def timed(runner, position: int) -> float:
     start = time.process_time()
-    engine.forward("decode", np.array([1]), position)
+    runner.forward("decode", np.array([1]), position)
     return time.process_time() - start
 
 
-def round_of(engine, tiers: list[int]) -> tuple[dict[int, float], dict[int, float]]:
+def round_of(runner, tiers: list[int]) -> tuple[dict[int, float], dict[int, float]]:
     """Seconds of a token by tier, and of one that moves up to it."""
     tokens, moves = {}, {}
     for slots in tiers:
-        own = [timed(engine, slots - TOKENS - 1 + i) for i in range(TOKENS)]
+        own = [timed(runner, slots - TOKENS - 1 + i) for i in range(TOKENS)]
         tokens[slots] = median(own[1:])  # the first has moved
     for below, slots in pairwise(tiers):
-        timed(engine, below - 1)
-        moves[slots] = timed(engine, below)
+        timed(runner, below - 1)
+        moves[slots] = timed(runner, below)
     return tokens, moves
 
 
@@ -66,21 +66,21 @@ def main() -> None:
     alone, seconds = opened(one, given.precision)
     del alone
     session, more = opened(tiered, given.precision)
-    engine, tiers = session._engine, tiered.manifest.tiers
-    rounds = [round_of(engine, tiers) for _ in range(given.rounds)]
+    runner, tiers = session._runner, tiered.manifest.tiers
+    rounds = [round_of(runner, tiers) for _ in range(given.rounds)]
     by_tier = {}
     for slots in tiers:
         ratios = [tokens[slots] / tokens[CONTEXT] for tokens, _ in rounds]
         moves = [moves[slots] / tokens[slots] for tokens, moves in rounds if slots in moves]
         session.reset()
-        engine.calls.clear()
-        engine.forward("decode", np.array([1]), slots - 1)
+        runner.calls.clear()
+        runner.forward("decode", np.array([1]), slots - 1)
         by_tier[slots] = {
             "seconds": median(tokens[slots] for tokens, _ in rounds),
             "ratio_to_2048": median(ratios),
             "ratio_range": [min(ratios), max(ratios)],
             "first_token_after_a_move": median(moves) if moves else None,
-            "dispatches": engine.calls.total() + len(tiered.manifest.head),
+            "dispatches": runner.calls.total() + len(tiered.manifest.head),
         }
         print(slots, by_tier[slots])
     record(

@@ -112,7 +112,7 @@ class ClusterPipeline:
 
     def session(self) -> Session:
         """A new session; several may be at work, each in a thread of its own."""
-        return Session(self.bundle, backend=self.backend, force=True, engine=FarRunner(self))
+        return Session(self.bundle, backend=self.backend, force=True, runner=FarRunner(self))
 
     def sessions(self) -> list[Session]:
         """As many as can be at work at once; the pipeline ends with the last of them."""
@@ -205,7 +205,7 @@ class FarRunner(ModelRunner):
         """Calls through all stages, as many on their way as there are stages."""
         waiting: deque = deque()
         for call in list(calls):
-            columns = self._feeds.columns(call.ids).astype(self._pipeline.backend.dtype)
+            columns = self._inputs.columns(call.ids).astype(self._pipeline.backend.dtype)
             name = self._tiered(call.function, call.position)
             reference = self._pipeline.submit(caches, name, call.position, columns[None, :, None])
             waiting.append((call, reference))
@@ -216,7 +216,7 @@ class FarRunner(ModelRunner):
 
     def _arrived(self, call: Call, reference: Any) -> np.ndarray:
         hidden = result(reference, "a machine of the cluster")["hidden"]
-        T = self._feeds.tokens(call.function)
+        T = self._inputs.tokens(call.function)
         return np.pad(hidden, [(0, 0)] * 3 + [(0, T - len(call.ids))])
 
     def _note(self, call: Call) -> None:

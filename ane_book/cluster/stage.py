@@ -72,7 +72,7 @@ class Stage:
 
             torch.set_num_threads(threads)
         self._loaded = Shard(load_steps(bundle, chosen, self._parts))
-        self._feeds = HostInputs(bundle, chosen.dtype)
+        self._inputs = HostInputs(bundle, chosen.dtype)
         return chosen.name
 
     def run(
@@ -93,8 +93,8 @@ class Stage:
             self._caches.pop(old, None)
         if session not in self._caches:
             self._caches[session] = self._loaded.another()
-        n, T = next(iter(values.values())).shape[3], self._feeds.tokens(function)
+        n, T = next(iter(values.values())).shape[3], self._inputs.tokens(function)
         padded = {k: np.pad(v, [(0, 0)] * 3 + [(0, T - n)]) for k, v in values.items()}
-        given = self._feeds.around(function, position) | padded
+        given = self._inputs.around(function, position) | padded
         found = self._caches[session].run(function, given, n)
         return {name: found[name][..., :n].copy() for name in self._given}

@@ -64,7 +64,7 @@ def find(model_type: object) -> Architecture:
     return ARCHITECTURES[model_type]
 
 
-def find_gguf(name: str) -> Architecture:
+def find_gguf(name: object) -> Architecture:
     """The architecture that GGUF calls so; raises UnsupportedModel."""
     known = {a.gguf.architecture: a for a in ARCHITECTURES.values() if a.gguf}
     if not isinstance(name, str) or name not in known:

@@ -65,7 +65,7 @@ class ModelRunner:
             shards = stages(bundle, lambda: backend, self.calls)
         self._shards = list(shards)
         self._head = HeadRunner(bundle, backend, self.calls)
-        self._feeds = HostInputs(bundle, backend.dtype)
+        self._inputs = HostInputs(bundle, backend.dtype)
 
     def clear(self) -> None:
         """Empty every shard's cache."""
@@ -104,7 +104,7 @@ class ModelRunner:
         The cache is the smallest that has room for all T.
         """
         function = self._tiered(function, position)
-        values = self._feeds.of(function, ids, position)
+        values = self._inputs.of(function, ids, position)
         for shard in self._shards:
             values = shard.run(function, values, len(ids))
         return values["hidden"]

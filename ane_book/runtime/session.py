@@ -56,7 +56,7 @@ class Session:
     backend: "mil", "coreml", a `Backend` of your own, or None for Core ML where it can run and the
     executor elsewhere. A backend object brings its own precision.
     force: open a bundle that failed parity by its evidence.json, too.
-    engine: what runs the bundle where it was made elsewhere (`ane_book.cluster`).
+    runner: what runs the bundle where it was made elsewhere (`ane_book.cluster`).
 
     One call or stream at a time: a second one, of another thread or between two pieces of a stream,
     raises SessionBusy. Sessions of one bundle may run at the same time, each in its own thread.
@@ -71,12 +71,12 @@ class Session:
         precision: str = "fp16",
         backend: Backend | str | None = None,
         force: bool = False,
-        engine: ModelRunner | None = None,
+        runner: ModelRunner | None = None,
     ):
         self.bundle = opened(bundle, "text-generation", force)
         self._tokenizer = TextProcess()  # it starts while the packages are opened
         self.backend = backend = choose_backend(backend, precision)
-        self._engine = ModelRunner(self.bundle, backend) if engine is None else engine
+        self._runner = ModelRunner(self.bundle, backend) if runner is None else runner
         self._text = self.bundle.manifest.tokenizer
         load_tokenizer(self._tokenizer, self._tokenizer_file)
         self._tokens: list[int] = []  # what the cache holds
@@ -99,7 +99,7 @@ class Session:
     @property
     def context(self) -> int:
         """S: how many tokens prompt and answer may have together."""
-        return self._engine.context
+        return self._runner.context
 
     @property
     def position(self) -> int:
@@ -109,7 +109,7 @@ class Session:
     @property
     def block(self) -> int:
         """K: how many tokens a call to decode takes, guessed ones included; 1 without `verify`."""
-        return self._engine.block
+        return self._runner.block
 
     def reset(self) -> None:
         """Forget everything."""
@@ -117,18 +117,18 @@ class Session:
             self._clear()
 
     def _clear(self) -> None:
-        self._engine.clear()
+        self._runner.clear()
         self._tokens.clear()
 
     @property
     def calls(self) -> Calls:
         """How often each program was called since: see `ane_book.runtime.experts`."""
-        return self._engine.calls
+        return self._runner.calls
 
     @property
     def tiers(self) -> Counter[int]:
         """How often the layers were called with a cache of so many slots, for every tier."""
-        return self._engine.tiers
+        return self._runner.tiers
 
     def rewind(self, position: int) -> None:
         """Forget all but the first `position` tokens: later slots stay masked until overwritten."""
@@ -162,8 +162,8 @@ class Session:
     def _after(self, call: ChunkOutput) -> np.ndarray | list[int]:
         """What the head says after the last token of a call; of `verify`, after each new one."""
         if call.function == "verify":
-            return self._engine.head(call.hidden)[call.new]
-        return self._engine.head(call.hidden[..., call.new.stop - 1 : call.new.stop])
+            return self._runner.head(call.hidden)[call.new]
+        return self._runner.head(call.hidden[..., call.new.stop - 1 : call.new.stop])
 
     def decode(self, token_id: int) -> np.ndarray | int:
         """Append one token. Returns logits (V,) float32, or a token id, as `prefill` does."""
@@ -171,16 +171,16 @@ class Session:
 
     def logits(self, token_ids: TokenIds) -> np.ndarray:
         """Append tokens; the logits (n, V) float32 after each of them (teacher forcing)."""
-        if self._engine.argmax_output:
+        if self._runner.argmax_output:
             raise InvalidInput(
                 f"{self.bundle.path}: converted with argmax_output, it returns tokens, not logits"
             )
-        rows = np.empty((len(token_ids), self._engine.vocabulary), dtype=np.float32)
+        rows = np.empty((len(token_ids), self._runner.vocabulary), dtype=np.float32)
         done = 0
         with alone(self._cache):
             for call in self._forward(token_ids):
                 count = call.new.stop - call.new.start
-                rows[done : done + count] = self._engine.head(call.hidden)[call.new]
+                rows[done : done + count] = self._runner.head(call.hidden)[call.new]
                 done += count
         return rows
 
@@ -190,10 +190,10 @@ class Session:
         """Run tokens through the shards, a chunk a call. One token may have guesses behind it, as
         many as its call takes."""
         ids = self._checked(token_ids)
-        calls = list(self._engine.chunks(self.position, len(ids), len(guesses)))
+        calls = list(self._runner.chunks(self.position, len(ids), len(guesses)))
         start = calls[0][1]
         tokens = np.array([*self._tokens[start:], *ids.tolist(), *guesses])
-        passes = self._engine.passes((n, tokens[a - start : b - start], a) for n, a, b in calls)
+        passes = self._runner.passes((n, tokens[a - start : b - start], a) for n, a, b in calls)
         for (function, first, stop), hidden in zip(calls, passes, strict=True):
             yield ChunkOutput(function, hidden, new=slice(self.position - first, stop - first))
             self._tokens.extend(tokens[self.position - start : stop - start].tolist())
@@ -201,7 +201,7 @@ class Session:
     def _valid(self, token_ids: TokenIds) -> np.ndarray:
         """Token ids as an array, held to the vocabulary."""
         ids = np.asarray(token_ids)
-        vocabulary = self._engine.vocabulary
+        vocabulary = self._runner.vocabulary
         if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
             raise InvalidInput("token ids must be a list of at least one whole number")
         if ids.min() < 0 or ids.max() >= vocabulary:
@@ -273,7 +273,7 @@ class Session:
         """
         how = checked(Sampling, sampling)
         sampler = Sampler(how.temperature, how.top_k, how.top_p, how.seed, how.logprobs)
-        if self._engine.argmax_output and not (sampler.greedy and how.logprobs is None):
+        if self._runner.argmax_output and not (sampler.greedy and how.logprobs is None):
             raise InvalidInput(
                 f"{self.bundle.path}: converted with argmax_output, it returns the likeliest token "
                 "only; use temperature 0 without logprobs, or convert without argmax_output"
@@ -283,7 +283,7 @@ class Session:
         most = min(how.max_tokens, self._room(ids))
         text = TextStream(self._tokenizer, tuple(filter(None, how.stop)))
         answer = Answer(text, most, self._text.eos_token_ids, how.stop_repeat)
-        draw = int if self._engine.argmax_output else sampler
+        draw = int if self._runner.argmax_output else sampler
         return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache), sampler.drawn)
 
     def _given(self, prompt: str | Messages | TokenIds, system: str | None) -> list[int]:
@@ -350,9 +350,9 @@ class Session:
         """Guesses for the tokens after these, as many as the next call and the answer have room."""
         if drafter is None:
             return []
-        _, _, stop = self._engine.step(self.position, left)
+        _, _, stop = self._runner.step(self.position, left)
         room = stop - self.position - 1
-        return guesses(drafter, tokens, most=room, vocabulary=self._engine.vocabulary)
+        return guesses(drafter, tokens, most=room, vocabulary=self._runner.vocabulary)
 
     def _next_tokens(
         self, token_ids: TokenIds, guessed: list[int], draw: Callable, clock: Clock

@@ -1,7 +1,7 @@
 """The routes: OpenAI's, the source's, and what an operator looks at."""
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from typing import Annotated, Any
 
 from ane_book import __version__
@@ -39,7 +39,7 @@ class Json(Response):
         return as_json(content)
 
 
-class _Work(Response):
+class _JobAnswer(Response):
     """An answer that is made while the client waits: a subclass says what it sends."""
 
     def __init__(self, service: "Service", job: Job, note: Note):
@@ -50,7 +50,7 @@ class _Work(Response):
     async def __call__(self, scope, receive, send) -> None:
         service, job, note = self._service, self._job, self._note
         try:
-            async with service.work.doing(job, receive, service.seconds):
+            async with service.jobs.doing(job, receive, service.seconds):
                 await self._made(job.events(), send, scope, receive)
         except Gone:
             note.facts["finish"] = "client left"
@@ -63,7 +63,7 @@ class _Work(Response):
         raise NotImplementedError
 
 
-class _Text(_Work):
+class _Text(_JobAnswer):
     """Text, whole or in chunks."""
 
     def __init__(self, service: "Service", job: Job, note: Note, shape, asked):
@@ -124,7 +124,7 @@ class _Text(_Work):
             yield shape.last()
 
 
-class _Vectors(_Work):
+class _Vectors(_JobAnswer):
     """Vectors of texts."""
 
     def __init__(self, service: "Service", job: Job, note: Note, form: str):
@@ -157,13 +157,13 @@ def embedded(
 class Service:
     """What the routes share."""
 
-    def __init__(self, pool: Pool, work: Jobs, seconds: float, texts: bool):
-        self.pool, self.work, self.seconds, self.texts = pool, work, seconds, texts
+    def __init__(self, pool: Pool, jobs: Jobs, seconds: float, texts: bool):
+        self.pool, self.jobs, self.seconds, self.texts = pool, jobs, seconds, texts
 
     def text(self, request: Request, model: Model, asked, ask: Ask, shape) -> Response:
         if self.texts:
             request.state.note.facts |= {"prompts": ask.prompts, "answers": shape.texts}
-        job = Job(model, lambda slot: answers(slot, ask))
+        job = Job(model, lambda served: answers(served, ask))
         return _Text(self, job, request.state.note, shape, asked)
 
     def chat(self, request: Request, asked: requests.Chat) -> Response:
@@ -222,7 +222,7 @@ def create_app(
     body: int = BODY,
     texts: bool = False,
 ) -> FastAPI:
-    """The application. `app.state.work` is its queue, to be closed before the server is stopped.
+    """The application. `app.state.jobs` is its queue, to be closed before the server is stopped.
 
     models: what is served, see `ane_book.serve.pool.bundle_model`. memory: most bytes of models at
     once. key: what clients have to show. origins: web pages of which sites may ask. waiting: most
@@ -232,17 +232,19 @@ def create_app(
     Raises InvalidInput.
     """
     pool = Pool(models, memory)
-    work = Jobs(pool, slots, waiting)
+    jobs = Jobs(pool, slots, waiting)
     app = FastAPI(
         title="ane-book", version=__version__, description=DESCRIPTION, docs_url=None,
         redoc_url=None, default_response_class=Json,
     )  # fmt: skip
-    app.state.work, watch = work, Metrics(work)
-    _add_routes(app, Service(pool, work, seconds, texts))
-    _add_looks(app, work, watch)
+    app.state.jobs, metrics = jobs, Metrics(jobs)
+    _add_routes(app, Service(pool, jobs, seconds, texts))
+    _add_looks(app, jobs, metrics.text)
     add_page(app)
     _add_refusals(app)
-    app.add_middleware(Middleware, watch=watch, key=key, seconds=min(seconds, BODY_S), body=body)
+    app.add_middleware(
+        Middleware, metrics=metrics, key=key, seconds=min(seconds, BODY_S), body=body
+    )
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
@@ -288,18 +290,18 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return Json(_facts(found, service.pool.loaded()))
 
 
-def _add_looks(app: FastAPI, work: Jobs, watch: Metrics) -> None:
+def _add_looks(app: FastAPI, jobs: Jobs, metrics_text: Callable[[], bytes]) -> None:
     @app.get("/health")
     async def health():
         """Whether it is there, and how busy."""
-        loaded = work.pool.loaded()
-        facts = {"status": "ok", "running": work.running, "waiting": work.waiting}
-        return Json(facts | {"models": list(work.pool.models), "loaded": loaded})
+        loaded = jobs.pool.loaded()
+        facts = {"status": "ok", "running": jobs.running, "waiting": jobs.waiting}
+        return Json(facts | {"models": list(jobs.pool.models), "loaded": loaded})
 
     @app.get("/metrics")
     async def metrics():
         """Counters, as Prometheus reads them."""
-        found = await asyncio.to_thread(watch.metrics)
+        found = await asyncio.to_thread(metrics_text)
         return Response(found, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

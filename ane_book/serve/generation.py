@@ -18,7 +18,7 @@ from ane_book.runtime.answer import Result, common_prefix
 from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.text.chat import Messages
 
-__all__ = ["Ask", "Finished", "Slot", "Started", "TextPiece", "Token", "answers"]
+__all__ = ["Ask", "Finished", "ServedSession", "Started", "TextPiece", "Token", "answers"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Finished:
     tokens: Sequence[Token] = ()
 
 
-class Slot:
+class ServedSession:
     """A session with one request at a time. Where a bundle has `verify`, tokens are guessed: they
     are the same tokens without (`ane_book.runtime.drafts`)."""
 
@@ -104,19 +104,19 @@ class Slot:
 
 
 def answers(
-    slot: Slot, ask: Ask
+    served: ServedSession, ask: Ask
 ) -> Generator[Started | TextPiece | Finished | None, None, None]:
     """All that is asked, step by step; None is a step that gave no text."""
-    session = slot.session
-    prompts = [slot.ids(ask, prompt) for prompt in ask.prompts]
+    session = served.session
+    prompts = [served.ids(ask, prompt) for prompt in ask.prompts]
     for ids in prompts:  # only tried: what does not fit is told before the first token
         session.stream(ids, reuse_cache=True, **ask.sampling)
     yield Started(sum(map(len, prompts)))
     for i, ids in enumerate(prompts):
         for j in range(ask.n):
             index, seed = i * ask.n + j, ask.seed if ask.seed is None else ask.seed + j
-            kept = slot.keep(ids)
-            how = {"seed": seed, "draft": slot.draft, **ask.sampling}
+            kept = served.keep(ids)
+            how = {"seed": seed, "draft": served.draft, **ask.sampling}
             stream = session.stream(ids, reuse_cache=True, **how)
             with closing(stream):
                 told = 0

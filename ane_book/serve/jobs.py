@@ -2,7 +2,7 @@
 
 Two jobs at once on an engine were seen to take as long as one after the other, so a thread takes
 one after the other. What a job makes goes to its own queue in the event loop, never more than its
-answer is long: a slow reader fills that, and holds no engine. A job that nobody waits for ends
+answer is long: a slow reader fills that, and holds no model. A job that nobody waits for ends
 with the step that it is in.
 """
 
@@ -52,7 +52,7 @@ class Job:
             yield event
 
     def leave(self, why: Exception) -> None:
-        """Nobody waits any more; the engine is free after its present step."""
+        """Nobody waits any more; the model is free after its present step."""
         self.left = True
         self._made.put_nowait(why)
 
@@ -71,7 +71,7 @@ class Jobs:
         self._seconds = 1.0  # of a job, lately
         self._closed = False
         for i in range(slots):
-            Thread(target=self._work, name=f"engine {i}", daemon=True).start()
+            Thread(target=self._serve, name=f"jobs {i}", daemon=True).start()
 
     @property
     def waiting(self) -> int:
@@ -133,7 +133,7 @@ class Jobs:
             self._running.append(job)
             return job
 
-    def _work(self) -> None:
+    def _serve(self) -> None:
         while job := self._next():
             job.begun = time.monotonic()
             try:

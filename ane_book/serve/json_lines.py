@@ -24,7 +24,7 @@ from ane_book.errors import AneBookError, InvalidInput
 from ane_book.serve.api import requests
 from ane_book.serve.api.answers import as_json
 from ane_book.serve.api.refusal import Refusal, refusal_of
-from ane_book.serve.generation import Ask, Finished, Slot, answers
+from ane_book.serve.generation import Ask, Finished, ServedSession, answers
 from ane_book.serve.jobs import Gone, Job, Jobs
 from ane_book.serve.pool import Model
 from pydantic import ValidationError
@@ -75,12 +75,12 @@ def told(done: Finished, start: float) -> dict:
     }
 
 
-def answer_lines(lines: Iterable[str], slot: Slot) -> Iterator[str]:
+def answer_lines(lines: Iterable[str], served: ServedSession) -> Iterator[str]:
     """A line for each that is not blank, of one model, in turn."""
     for line in filter(str.strip, lines):
         start, ids = time.monotonic(), not line.lstrip().startswith("{")
         try:
-            made = answers(slot, asked(line))
+            made = answers(served, asked(line))
             *_, done = (each for each in made if isinstance(each, Finished))
         except (Refusal, AneBookError) as error:
             yield as_json(refusal_of(error, "the model").body()).decode()
@@ -90,7 +90,7 @@ def answer_lines(lines: Iterable[str], slot: Slot) -> Iterator[str]:
 
 
 async def listen(
-    path: Path, work: Jobs, model: Model, seconds: float
+    path: Path, jobs: Jobs, model: Model, seconds: float
 ) -> tuple[asyncio.Server, set[asyncio.StreamWriter]]:
     """A server on a unix socket that only its owner may open, and whom it is answering just now.
 
@@ -103,7 +103,7 @@ async def listen(
         with suppress(ConnectionError, Gone):
             async for line in _lines(reader):
                 busy.add(writer)
-                writer.write(await _answer(line, work, model, seconds, writer) + b"\n")
+                writer.write(await _answer(line, jobs, model, seconds, writer) + b"\n")
                 await writer.drain()
                 busy.discard(writer)
         busy.discard(writer)
@@ -148,12 +148,12 @@ async def _lines(reader: asyncio.StreamReader):
             yield line
 
 
-async def _answer(line: bytes, work: Jobs, model: Model, seconds: float, writer) -> bytes:
+async def _answer(line: bytes, jobs: Jobs, model: Model, seconds: float, writer) -> bytes:
     start = time.monotonic()
     try:
         ask = asked(line)
-        job = Job(model, lambda slot: answers(slot, ask))
-        async with work.doing(job, _watch(writer), seconds):
+        job = Job(model, lambda served: answers(served, ask))
+        async with jobs.doing(job, _watch(writer), seconds):
             *_, done = [made async for made in job.events() if isinstance(made, Finished)]
         return as_json(told(done, start))
     except Refusal as refusal:

@@ -72,7 +72,7 @@ class _Into(TypedDict):
 class Metrics:
     """The counters, and the lines."""
 
-    def __init__(self, work: Jobs):
+    def __init__(self, jobs: Jobs):
         self._registry = CollectorRegistry()
         into = _Into(registry=self._registry, namespace="ane_book")
         kinds = ["path", "status"]
@@ -86,13 +86,13 @@ class Metrics:
             "decode_tps": Histogram("decode_tps", "Tokens per second.", buckets=RATES, **into),
         }
         for name, what, now in (
-            ("waiting", "Requests that wait.", lambda: work.waiting),
-            ("running", "Requests at work.", lambda: work.running),
-            ("loaded_models", "Models in memory.", lambda: len(work.pool.loaded())),
+            ("waiting", "Requests that wait.", lambda: jobs.waiting),
+            ("running", "Requests at work.", lambda: jobs.running),
+            ("loaded_models", "Models in memory.", lambda: len(jobs.pool.loaded())),
         ):
             Gauge(name, what, **into).set_function(now)
 
-    def metrics(self) -> bytes:
+    def text(self) -> bytes:
         """The text that Prometheus reads."""
         return generate_latest(self._registry)
 

@@ -34,7 +34,7 @@ class Middleware:
     """
 
     app: Callable
-    watch: Metrics
+    metrics: Metrics
     key: str | None
     seconds: float
     body: int
@@ -64,7 +64,7 @@ class Middleware:
             route = scope.get("route")
             known = getattr(route, "path", "other")
             status = answered.status or 499  # nginx's number for a client that left
-            self.watch.done(note, scope["method"], scope["path"], known, status)
+            self.metrics.done(note, scope["method"], scope["path"], known, status)
 
     def _check(self, scope: dict) -> None:
         """Raise Refusal for whoever may not ask."""

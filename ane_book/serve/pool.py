@@ -16,7 +16,7 @@ from ane_book.errors import InvalidInput
 from ane_book.runtime import Embedder, Session
 from ane_book.runtime.backends import Backend
 from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.generation import Slot
+from ane_book.serve.generation import ServedSession
 
 __all__ = ["EMBEDDING", "TEXT", "Model", "Pool", "bundle_model"]
 
@@ -63,10 +63,10 @@ def bundle_model(
 
     def opened() -> list:
         if sessions is not None:
-            return [Slot(session) for session in sessions()]
+            return [ServedSession(session) for session in sessions()]
         if manifest.task == EMBEDDING:
             return [Embedder(bundle, precision, backend, force)]
-        return [Slot(Session(bundle, precision, backend, force))]
+        return [ServedSession(Session(bundle, precision, backend, force))]
 
     return Model(
         name,

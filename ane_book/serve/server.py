@@ -78,12 +78,12 @@ class _Server(uvicorn.Server):
         self, config: uvicorn.Config, app: FastAPI, path: Path | None, grace: float, told: str
     ):
         super().__init__(config)
-        self._work, self._path, self._grace, self._told = app.state.work, path, grace, told
+        self._jobs, self._path, self._grace, self._told = app.state.jobs, path, grace, told
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._path is not None:
-            model = self._work.pool.find(None, TEXT)
-            self._lines, self._busy = await listen(self._path, self._work, model, self._grace)
+            model = self._jobs.pool.find(None, TEXT)
+            self._lines, self._busy = await listen(self._path, self._jobs, model, self._grace)
         await super().startup(sockets)
         print(self._told, file=sys.stderr, flush=True)
 
@@ -98,7 +98,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
-        self._work.close()
+        self._jobs.close()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -144,7 +144,7 @@ def run(
     """
     log_lines()
     listening = listener(host, port)
-    pool = app.state.work.pool
+    pool = app.state.jobs.pool
     with pool.borrowed(next(iter(pool.models.values()))):
         pass  # what cannot be opened is told before anybody asks
     shown, port = f"[{host}]" if ":" in host else host, listening.getsockname()[1]

@@ -91,7 +91,7 @@ class TestStage:
         for session, own in texts.items():
             whole = Session(bundle, precision="fp32")
             for at, hidden in enumerate(found[session]):
-                expected = whole._engine.forward("decode", own[at : at + 1], at)
+                expected = whole._runner.forward("decode", own[at : at + 1], at)
                 np.testing.assert_array_equal(hidden, expected)
         assert set(first._caches) == {1, 2}
         first.run(3, [1, 2, 7], "decode", 0, {"hidden": np.zeros((1, 64, 1, 1), np.float32)})
@@ -101,7 +101,7 @@ class TestStage:
         feeds, ids = HostInputs(bundle, np.dtype(np.float32)), np.array(prompt(5))
         values = {"hidden": feeds.columns(ids)[None, :, None]}
         found = loaded(bundle, 0, 3).run(1, [], "prefill", 0, values)["hidden"]
-        expected = Session(bundle, precision="fp32")._engine.forward("prefill", ids, 0)
+        expected = Session(bundle, precision="fp32")._runner.forward("prefill", ids, 0)
         assert found.shape == (1, 64, 1, 5)
         np.testing.assert_array_equal(found, expected[..., :5])
 

@@ -143,9 +143,9 @@ class TestAnswers:
 
     def test_steps_stop_after_every_call(self, session, monkeypatch):
         alone, calls = session.generate("Hello, hello, hello", max_tokens=3), []
-        forward = session._engine.forward
+        forward = session._runner.forward
         monkeypatch.setattr(
-            session._engine, "forward", lambda *call: calls.append(len(call[1])) or forward(*call)
+            session._runner, "forward", lambda *call: calls.append(len(call[1])) or forward(*call)
         )
         stream, seen = session.stream("Hello, hello, hello", max_tokens=3), []
         for piece in stream.steps():
@@ -287,8 +287,8 @@ class TestConversation:
         common = len("u:abc;a:")
         assert session.position >= common
         ran = []
-        forward = session._engine.forward
-        session._engine.forward = lambda *call: ran.append(call[2]) or forward(*call)
+        forward = session._runner.forward
+        session._runner.forward = lambda *call: ran.append(call[2]) or forward(*call)
         list(reused)
         assert ran[0] >= common  # the shared beginning did not run again
         fresh = session.generate(messages, max_tokens=4)
@@ -326,14 +326,14 @@ class TestOneAtATime:
 
     def test_two_threads_do_not_mix(self, session, monkeypatch):
         alone = session.generate("Hello", max_tokens=12)
-        inside, go, forward = threading.Event(), threading.Event(), session._engine.forward
+        inside, go, forward = threading.Event(), threading.Event(), session._runner.forward
 
         def waiting(*arguments):
             inside.set()
             assert go.wait(HANGING)
             return forward(*arguments)
 
-        monkeypatch.setattr(session._engine, "forward", waiting)
+        monkeypatch.setattr(session._runner, "forward", waiting)
         stream = session.stream("Hello", max_tokens=12)
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(list, stream)
@@ -358,7 +358,7 @@ class TestOneAtATime:
             del stream
         elif way == "an error":
             with monkeypatch.context() as patch:
-                patch.setattr(session._engine, "forward", lambda *_: 1 / 0)
+                patch.setattr(session._runner, "forward", lambda *_: 1 / 0)
                 with pytest.raises(ZeroDivisionError):
                     next(stream)
         assert session.generate("Hello", max_tokens=12).token_ids == alone.token_ids

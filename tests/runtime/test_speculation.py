@@ -210,8 +210,8 @@ def test_a_masked_slot_says_nothing_whatever_it_holds(blocks):
         for at in range(20, 60):
             first = at - at % K
             given = [*ids[first : at + 1], *noise.integers(0, 257, K - 1 - at % K)]
-            hidden = session._engine.forward("verify", np.array(given), first)
-            np.testing.assert_array_equal(session._engine.head(hidden)[at % K], alone[at - 20])
+            hidden = session._runner.forward("verify", np.array(given), first)
+            np.testing.assert_array_equal(session._runner.head(hidden)[at % K], alone[at - 20])
 
 
 # --- distributions --------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ def test_every_package_has_it(bundle):
 def test_it_does_all_decoding_but_for_the_end_of_the_context(bundle, precision):
     session = Session(bundle, precision)
     used = []
-    forward = session._engine.forward
-    session._engine.forward = lambda *call: used.append((call[0], call[2])) or forward(*call)
+    forward = session._runner.forward
+    session._runner.forward = lambda *call: used.append((call[0], call[2])) or forward(*call)
     ids = prompt(CONTEXT)
     session.prefill(ids[:9])
     found = [session.decode(token) for token in ids[9:]]

@@ -12,7 +12,7 @@ from ane_book.serve.pool import Model
 
 
 class Held:
-    """A model whose engine waits before every call until `let` allows one more."""
+    """A model whose runner waits before every call until `let` allows one more."""
 
     def __init__(self, model: Model):
         self.calls, self._allowed, self._waits = 0, Semaphore(0), False
@@ -20,8 +20,8 @@ class Held:
 
     def _hold(self, slots: list) -> list:
         for slot in slots:
-            engine = slot.session._engine
-            engine.forward = self._gated(engine.forward)
+            runner = slot.session._runner
+            runner.forward = self._gated(runner.forward)
         return slots
 
     def _gated(self, forward: Callable) -> Callable:

@@ -31,8 +31,8 @@ def served(app, **options) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
-        if hasattr(app.state, "work"):
-            app.state.work.close()
+        if hasattr(app.state, "jobs"):
+            app.state.jobs.close()
         server.should_exit = True
         thread.join(HANGING)
         assert not thread.is_alive(), "the server does not stop"

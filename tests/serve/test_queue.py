@@ -35,11 +35,11 @@ def address(app, held):
 
 
 def busy(app, waiting: int) -> None:
-    until(lambda: (app.state.work.running, app.state.work.waiting) == (1, waiting))
+    until(lambda: (app.state.jobs.running, app.state.jobs.waiting) == (1, waiting))
 
 
 def idle(app) -> None:
-    until(lambda: not app.state.work.running and not app.state.work.waiting)
+    until(lambda: not app.state.jobs.running and not app.state.jobs.waiting)
 
 
 @pytest.mark.parametrize("requests", long_but((200, 1000), 200))
@@ -115,7 +115,7 @@ class TestGone:
             while b"content" not in client.recv(4096):
                 pass
             until(lambda: held.calls == 8)
-        until(lambda: not app.state.work._running or app.state.work._running[0].left)
+        until(lambda: not app.state.jobs._running or app.state.jobs._running[0].left)
         held.let()
         idle(app)
         assert held.calls <= 9
@@ -125,7 +125,7 @@ class TestGone:
         with bare(address, chat("x" * 90)):  # six calls of 16
             held.let(2)
             until(lambda: held.calls == 2)
-        until(lambda: all(job.left for job in [*app.state.work._running]))
+        until(lambda: all(job.left for job in [*app.state.jobs._running]))
         held.let()
         idle(app)
         assert 2 <= held.calls <= 3
@@ -186,9 +186,9 @@ class TestModels:
             held.wait()
             body = chat(model="other")
             second = pool.submit(httpx.post, address + CHAT, json=body, timeout=HANGING)
-            until(lambda: app.state.work.running == 2)
-            assert app.state.work.pool.loaded() == ["talker"] and not second.done()
+            until(lambda: app.state.jobs.running == 2)
+            assert app.state.jobs.pool.loaded() == ["talker"] and not second.done()
             held.let()
             answers = [each.result().json()["choices"][0]["message"] for each in (first, second)]
             assert answers[0] == answers[1]
-            assert app.state.work.pool.loaded() == ["other"]
+            assert app.state.jobs.pool.loaded() == ["other"]

@@ -3,7 +3,7 @@
 from _command import chatty_copy
 from ane_book.bundle import Bundle
 from ane_book.runtime import Session
-from ane_book.serve.generation import Ask, Finished, Slot, answers
+from ane_book.serve.generation import Ask, Finished, ServedSession, answers
 from ane_book.serve.pool import bundle_model
 import pytest
 
@@ -11,25 +11,25 @@ SYSTEM = {"role": "system", "content": "You are of great help to all of us here.
 T = 16  # tokens of a prefill call
 
 
-def last(slot: Slot, messages: list[dict], **sampling) -> Finished:
-    *_, done = answers(slot, Ask([messages], {"max_tokens": 6, **sampling}))
+def last(served: ServedSession, messages: list[dict], **sampling) -> Finished:
+    *_, done = answers(served, Ask([messages], {"max_tokens": 6, **sampling}))
     return done
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_turns_and_users_share_whole_calls_and_change_no_token(talker, precision):
-    (slot,) = bundle_model(talker, precision=precision).slots()
-    ran, forward = [], slot.session._engine.forward
-    slot.session._engine.forward = lambda *call: ran.append(call) or forward(*call)
+    (served,) = bundle_model(talker, precision=precision).slots()
+    ran, forward = [], served.session._runner.forward
+    served.session._runner.forward = lambda *call: ran.append(call) or forward(*call)
     cached = []
     for words in ("Hello", "Something else", "x" * 20):
         messages = [SYSTEM, {"role": "user", "content": words}]
         for _ in range(2):
             ran.clear()
-            done = last(slot, messages, temperature=1.0)
+            done = last(served, messages, temperature=1.0)
             fresh = Session(talker, precision=precision)
             expected = fresh.generate(fresh.encode(messages), max_tokens=6, temperature=0.0)
-            again = last(slot, messages)
+            again = last(served, messages)
             assert again.result.token_ids == expected.token_ids
             assert again.result.prompt_tokens == expected.prompt_tokens
             cached.append(done.cached)
@@ -45,10 +45,10 @@ def test_turns_and_users_share_whole_calls_and_change_no_token(talker, precision
 def test_a_bundle_with_verify_guesses_and_changes_no_token(tiny_bundle, tmp_path):
     bundle = tiny_bundle("llama", kv="state", context=128, prefill=16, verify=4)[1]
     bundle = Bundle.open(chatty_copy(bundle.path, tmp_path, eos_token_ids=[]))
-    (slot,) = bundle_model(bundle).slots()
+    (served,) = bundle_model(bundle).slots()
     for words in ("abababababab", "Hello", "Hello"):
         messages = [{"role": "user", "content": words}]
-        done = last(slot, messages, max_tokens=40)
+        done = last(served, messages, max_tokens=40)
         alone = Session(bundle)
         plain = alone.generate(alone.encode(messages), max_tokens=40)
         assert done.result.token_ids == plain.token_ids and plain.drafted == 0
@@ -57,12 +57,12 @@ def test_a_bundle_with_verify_guesses_and_changes_no_token(tiny_bundle, tmp_path
 
 
 def test_a_stream_that_was_left_leaves_no_trace(talker):
-    (slot,) = bundle_model(talker).slots()
+    (served,) = bundle_model(talker).slots()
     messages = [SYSTEM, {"role": "user", "content": "Hello"}]
-    expected = last(slot, messages).result.token_ids
+    expected = last(served, messages).result.token_ids
     for steps in (1, 2, 3, 5, 8):
-        other = answers(slot, Ask([[{"role": "user", "content": "y" * 70}]], {"max_tokens": 6}))
+        other = answers(served, Ask([[{"role": "user", "content": "y" * 70}]], {"max_tokens": 6}))
         for _ in range(steps):
             next(other)
         other.close()
-        assert last(slot, messages).result.token_ids == expected
+        assert last(served, messages).result.token_ids == expected
