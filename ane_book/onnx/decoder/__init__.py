@@ -1,0 +1,350 @@
+"""ONNX bundles: what ONNX Runtime GenAI writes and what transformers.js loads, as one source.
+
+    genai_config.json    what the model is, in a few words; or config.json, as `transformers` has it
+    model.onnx           a graph in ONNX Runtime's operators, with its tensors in model.onnx.data
+    tokenizer.json       and what goes with it, as beside safetensors
+
+The graph is recognised as one of our architectures (`walk`, with `products` and `attention`); what
+it stores gets the names of `transformers`. What no configuration says is found in the graph: sizes
+in the shapes, the epsilon in the norms, the rotary embedding in its tables (`rotary`), a sliding
+window in the mask that it computes (`mask`).
+
+    file.py        the file, and the tensors beside it
+    matrices.py    matrices of integers with scales by blocks, and others
+    evaluate.py    what a node gives for operands that are known
+"""
+
+from copy import deepcopy
+from dataclasses import replace
+import math
+from pathlib import Path
+
+from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
+from ane_book.models import ARCHITECTURES, find
+from ane_book.models.base.config import DecoderConfig
+from ane_book.onnx.decoder.mask import window_of
+from ane_book.onnx.decoder.matrices import MatrixPart
+from ane_book.onnx.decoder.products import embedding_of
+from ane_book.onnx.decoder.recognise import DecoderWalk, OnnxDecoder
+from ane_book.onnx.decoder.rotary import Tables, check_tables, rope_fields, tables_of
+from ane_book.onnx.file import OnnxGraph
+from ane_book.weights.folder import read_tokenizer, tokenizer_paths
+from ane_book.weights.source import (
+    Integers,
+    Shape,
+    TokenizerFiles,
+    WeightSource,
+    check_tensors,
+    joined,
+    plain_rope,
+    read_config,
+    read_json,
+)
+import numpy as np
+
+__all__ = ["OnnxSource", "is_bundle"]
+
+GENAI = "genai_config.json"
+PARTS = "decoder", "embedding"
+DECODERS = ("decoder_model_merged", "decoder_model", "model")  # transformers.js' names
+
+#: Tensors that some architectures have as one -> those that make it, in order.
+FUSED = {
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+}
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder has a model of ONNX, or a file is one of a language model's folder."""
+    if path.is_dir():
+        return (path / GENAI).exists() or bool(_models(path))
+    folder = _config_folder(path) if path.suffix == ".onnx" else None
+    if folder is None or (folder / GENAI).exists():
+        return folder is not None
+    fields = read_json(folder / "config.json")
+    text = fields.get("text_config")
+    kind = (text if isinstance(text, dict) else fields).get("model_type")
+    known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    return known is not None and known.task == "text-generation"
+
+
+class OnnxSource(WeightSource):
+    """The decoder of a folder, or one `.onnx` file of it."""
+
+    kind = "onnx"
+
+    def __init__(self, path: Path):
+        """Reads the graph; raises WeightsNotFound, InvalidWeights or UnsupportedModel."""
+        self._genai = _read_genai(path)
+        model = _find_model(path, self._genai)
+        self._folder = _config_folder(model)
+        if self._folder is None:
+            raise WeightsNotFound(
+                f"{model}: neither {GENAI} nor config.json is beside it, which say what it is"
+            )
+        graph = OnnxGraph(model)
+        self._graphs = graphs = [graph]
+        decoder = DecoderWalk(graph).decoder()
+        embedding = decoder.embedding
+        if embedding is None:
+            graphs.append(OnnxGraph(_embedding_file(model, self._genai)))
+            walk = DecoderWalk(graphs[-1])
+            embedding = embedding_of(walk, graphs[-1].outputs[0])
+        self._tables = tables_of(graph, _only(decoder, "tables", graph))
+        decoder = _with_window(decoder, graph, self._tables.positions)
+        self._pieces = _outer(decoder, embedding)
+        self._fields = self._read_fields(decoder, graph)
+        self._config = read_config(self._fields, str(self._folder))
+        _check(decoder, self._config, self._tables, graph)
+        self._pieces |= _named(decoder, find(self._config.architecture).layer_prefix)
+        self._shapes = find(self._config.architecture).tensors(self._config)
+        self._join()
+        check_tensors(
+            {name: _shape(p) for name, p in self._pieces.items()}, self._shapes, str(path)
+        )
+        configs = [self._folder / name for name in (GENAI, "config.json")]
+        self.files = [file for file in configs if file.exists()]
+        self.files += [file for one in graphs for file in one.files]
+        self.files += tokenizer_paths(self._folder)
+        self._place = str(self.files[0])
+
+    def _read(self, name: str) -> np.ndarray:
+        pieces = [piece.read() for piece in self._pieces[name]]
+        self._let_go()
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def integers(self, name: str) -> Integers | None:
+        self.shape(name)  # raises
+        found = joined([piece.integers() for piece in self._pieces[name]])
+        self._let_go()
+        return found
+
+    def has_integers(self) -> bool:
+        return any(piece.is_integers for pieces in self._pieces.values() for piece in pieces)
+
+    def _let_go(self) -> None:
+        """Read tensors stay in memory as long as the files are mapped, unless it is given back."""
+        for graph in self._graphs:
+            graph.let_go()
+
+    def config(self) -> dict:
+        return deepcopy(self._fields)
+
+    def tokenizer(self) -> TokenizerFiles:
+        return read_tokenizer(self._folder, self._fields | self._ids())
+
+    def _ids(self) -> dict:
+        keys = "eos_token_id", "bos_token_id"
+        return {key: self._genai[key] for key in keys if key in self._genai}
+
+    def _read_fields(self, decoder: OnnxDecoder, graph: OnnxGraph) -> dict:
+        """A `config.json`: the one that is there, or what the graph and GenAI's say together."""
+        place = self._folder / "config.json"
+        tied = {"tie_word_embeddings": "lm_head.weight" not in self._pieces}
+        if place.exists():
+            fields = read_json(place)
+            text = fields.get("text_config")
+            fields = text if isinstance(text, dict) else fields
+            return plain_rope(fields, str(place)) | tied
+        context = self._genai.get("context_length")
+        if not isinstance(context, int) or not 0 < context < 1 << 31:
+            raise InvalidWeights(f"{self._folder / GENAI}: context_length is {context!r}")
+        fields = {"model_type": self._genai.get("type"), "max_position_embeddings": context}
+        fields |= _sizes(decoder, graph, self._pieces) | tied
+        self._compare(fields)
+        return fields | rope_fields(self._tables, fields["head_dim"], context)
+
+    def _compare(self, fields: dict) -> None:
+        """Raise InvalidWeights where GenAI's configuration says something else than the graph."""
+        given = self._genai["decoder"] | {"head_dim": self._genai["decoder"].get("head_size")}
+        for name in ("hidden_size", "head_dim", "num_hidden_layers", "num_attention_heads",
+                     "num_key_value_heads"):  # fmt: skip
+            if given.get(name) not in (None, fields[name]):
+                raise InvalidWeights(
+                    f"{self._folder / GENAI}: {name} is {given[name]!r}, but the graph has "
+                    f"{fields[name]}"
+                )
+
+    def _join(self) -> None:
+        """Make one of the tensors that the architecture has as one."""
+        for name in self._shapes:
+            stem, suffix = name.rpartition(".")[::2]
+            for fused, parts in FUSED.items():
+                if stem.endswith(fused):
+                    names = [f"{stem.removesuffix(fused)}{part}.{suffix}" for part in parts]
+                    if all(part in self._pieces for part in names):
+                        self._pieces[name] = [p for part in names for p in self._pieces.pop(part)]
+
+
+def _read_genai(path: Path) -> dict:
+    """`model` of GenAI's configuration, with `decoder` and `embedding` in it; {} without one."""
+    place = (path if path.is_dir() else path.parent) / GENAI
+    if not place.exists():
+        return {}
+    model = read_json(place).get("model")
+    parts = [model.get(part) or {} for part in PARTS] if isinstance(model, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts):
+        raise InvalidWeights(f"{place}: has no object `model` with an object `decoder`")
+    return model | dict(zip(PARTS, parts, strict=True))
+
+
+def _config_folder(model: Path) -> Path | None:
+    """Where the configuration is: beside the file, or beside the folder `onnx` that it is in."""
+    folders = [model.parent, *([model.parent.parent] if model.parent.name == "onnx" else [])]
+    for folder in folders:
+        if any((folder / name).exists() for name in (GENAI, "config.json")):
+            return folder
+    return None
+
+
+def _models(folder: Path) -> list[Path]:
+    """The files of a folder, and of `onnx` in it, that may be a decoder."""
+    files = sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
+    for name in DECODERS:
+        found = [f for f in files if f.stem == name or f.stem.startswith(f"{name}_")]
+        if found:
+            return found
+    return files
+
+
+def _find_model(path: Path, genai: dict) -> Path:
+    """The file of the decoder."""
+    if not path.is_dir():
+        return path
+    if name := genai.get("decoder", {}).get("filename"):
+        return _beside(path, name, path / GENAI)
+    files = _models(path)
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
+        raise WeightsNotFound(f"{path}: of several .onnx files, name one: {names}")
+    return files[0]
+
+
+def _embedding_file(model: Path, genai: dict) -> Path:
+    """The file that makes the input of a decoder without an embedding."""
+    if given := genai.get("embedding", {}).get("filename"):
+        return _beside(model.parent, given, model.parent / GENAI)
+    stem = next((n for n in DECODERS if model.stem.startswith(n)), model.stem)
+    same = model.with_name(f"embed_tokens{model.stem.removeprefix(stem)}.onnx")
+    others = sorted(model.parent.glob("embed_tokens*.onnx"))
+    if same.exists() or len(others) == 1:
+        return same if same.exists() else others[0]
+    raise WeightsNotFound(
+        f"{model}: takes embeddings, which {same.name} makes of tokens; it is missing, get it"
+    )
+
+
+def _beside(folder: Path, name: str, said: Path) -> Path:
+    """A file that a configuration names, which has to be in its folder."""
+    if not isinstance(name, str) or Path(name).name != name:
+        raise InvalidWeights(f"{said}: names the file {name!r}, outside of its folder")
+    if not (folder / name).exists():
+        raise WeightsNotFound(f"{said}: names the file {name}, which is missing; get it")
+    return folder / name
+
+
+# --- what the graph says
+
+
+def _outer(decoder: OnnxDecoder, embedding) -> dict[str, list[MatrixPart]]:
+    """The tensors around the blocks; no head where it is the embedding."""
+    head = decoder.head
+    found = {
+        "model.embed_tokens.weight": [MatrixPart(embedding, 0, embedding.shape[0])],
+        "model.norm.weight": [_vector(decoder.norm.weight)],
+    }
+    if head.matrix.key != embedding.key or head.bias is not None:
+        found["lm_head.weight"] = [MatrixPart(head.matrix, 0, head.matrix.shape[0])]
+    if head.bias is not None:
+        found["lm_head.bias"] = [_vector(head.bias)]
+    return found
+
+
+def _named(decoder: OnnxDecoder, prefix: str) -> dict[str, list[MatrixPart]]:
+    """The tensors of the blocks, by `transformers`' names."""
+    found = {}
+    for i, block in enumerate(decoder.blocks):
+        pieces = dict(block.weights)
+        pieces["input_layernorm.weight"] = _vector(block.before.weight)
+        pieces["post_attention_layernorm.weight"] = _vector(block.after.weight)
+        for part, norm in block.attention.norms.items():
+            pieces[f"self_attn.{part}_norm.weight"] = _vector(norm.weight)
+        found |= {f"{prefix}.{i}.{name}": [piece] for name, piece in pieces.items()}
+    return found
+
+
+def _vector(stored) -> MatrixPart:
+    return MatrixPart(stored, 0, stored.shape[0])
+
+
+def _shape(pieces: list[MatrixPart]) -> Shape:
+    return sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]
+
+
+def _only(decoder: OnnxDecoder, name: str, graph: OnnxGraph):
+    """What attention has in every block alike."""
+    found = {getattr(block.attention, name) for block in decoder.blocks}
+    if len(found) > 1:
+        raise UnsupportedModel(
+            f"{graph.path}: {name} differs between blocks: {sorted(found, key=str)[:4]}"
+        )
+    return found.pop()
+
+
+def _with_window(decoder: OnnxDecoder, graph: OnnxGraph, longest: int) -> OnnxDecoder:
+    """The decoder, its attention with the window that a computed mask has."""
+    mask = _only(decoder, "mask", graph)
+    if not mask:
+        return decoder
+    window = window_of(graph, mask, longest)
+    blocks = [replace(b, attention=replace(b.attention, window=window)) for b in decoder.blocks]
+    return replace(decoder, blocks=blocks)
+
+
+def _sizes(decoder: OnnxDecoder, graph: OnnxGraph, pieces: dict) -> dict:
+    """The fields of a `config.json` that the shapes and attributes of a graph give."""
+    heads = _only(decoder, "heads", graph)
+    first = decoder.blocks[0]
+    V, C = _shape(pieces["model.embed_tokens.weight"])
+    return {
+        "vocab_size": V,
+        "hidden_size": C,
+        "intermediate_size": first.weights["mlp.gate_proj.weight"].shape[0],
+        "num_hidden_layers": len(decoder.blocks),
+        "num_attention_heads": heads,
+        "num_key_value_heads": _only(decoder, "kv_heads", graph),
+        "head_dim": first.attention.parts["q"][0].shape[0] // heads,
+        "rms_norm_eps": decoder.norm.epsilon,
+        "sliding_window": _only(decoder, "window", graph),
+    }
+
+
+def _check(decoder: OnnxDecoder, config: DecoderConfig, tables: Tables, graph: OnnxGraph) -> None:
+    """Raise InvalidWeights where the graph computes something else than the configuration says."""
+    wanted = {
+        "num_layers": len(decoder.blocks),
+        "num_heads": _only(decoder, "heads", graph),
+        "num_kv_heads": _only(decoder, "kv_heads", graph),
+        "sliding_window": _only(decoder, "window", graph),
+    }
+    for name, found in wanted.items():
+        if getattr(config, name) != found:
+            raise InvalidWeights(
+                f"{graph.path}: the graph has {name} {found}, the configuration "
+                f"{getattr(config, name)}"
+            )
+    scale = config.rotary.attention_scale or config.head_dim**-0.5
+    for block in decoder.blocks:
+        norms = [block.before, block.after, *block.attention.norms.values(), decoder.norm]
+        for norm in norms:
+            if not math.isclose(norm.epsilon, config.rms_norm_eps, rel_tol=1e-5):
+                raise InvalidWeights(
+                    f"{graph.path}: the norm of {norm.weight.name} has epsilon {norm.epsilon:g}, "
+                    f"the configuration {config.rms_norm_eps:g}"
+                )
+        if not math.isclose(block.attention.scale or config.head_dim**-0.5, scale, rel_tol=1e-5):
+            raise InvalidWeights(
+                f"{graph.path}: attention's scale is {block.attention.scale:g}, not {scale:g}"
+            )
+    check_tables(tables, config.rotary)
