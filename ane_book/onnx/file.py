@@ -14,20 +14,25 @@ from functools import cached_property
 import math
 import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.extras import missing
 from ane_book.weights.source import Shape, check_file
 import numpy as np
 
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-__all__ = ["ModelFile", "OnnxGraph", "StoredTensor", "attribute", "describe"]
+__all__ = [
+    "OLDEST", "ONNX_DOMAINS", "ModelFile", "OnnxGraph", "StoredTensor", "all_nodes", "attribute",
+    "describe", "dimensions", "opset_of", "subgraphs",
+]  # fmt: skip
 
 PROTOBUF_BYTES = (1 << 31) - 1  # protobuf has no larger message
 MOST_DIMENSIONS = 8
+ONNX_DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
+OLDEST = 13  # the oldest opset that is read as it is
 
 #: Types of stored tensors that we read, by ONNX's names -> bits of an element, and numpy's dtype.
 TYPES = {
@@ -42,6 +47,9 @@ TYPES = {
     "INT64": (64, np.int64),
     "BOOL": (8, np.uint8),
 }
+
+
+T = TypeVar("T")
 
 
 def load_onnx():
@@ -64,6 +72,11 @@ class StoredTensor:
     def name(self) -> str:
         return self.tensor.name
 
+    @property
+    def where(self) -> str:
+        """What an error about it begins with."""
+        return f"{self.graph.path}: tensor {self.name!r}"
+
     @cached_property
     def kind(self) -> str:
         number = self.tensor.data_type
@@ -78,25 +91,36 @@ class StoredTensor:
         """Its bytes (n,) uint8, little endian: a view of the mapped file where it is external."""
         if self.kind not in TYPES:
             raise UnsupportedModel(
-                f"{self.graph.path}: tensor {self.name} is of type {self.kind}; "
-                f"supported: {', '.join(TYPES)}"
+                f"{self.where} is of type {self.kind}; supported: {', '.join(TYPES)}"
             )
         if len(self.shape) > MOST_DIMENSIONS or min(self.shape, default=0) < 0:
-            raise InvalidWeights(f"{self.graph.path}: tensor {self.name} has shape {self.shape}")
-        size = -(-math.prod(self.shape) * TYPES[self.kind][0] // 8)
-        data = self._external(size) if self.tensor.data_location else self._inline()
+            raise InvalidWeights(f"{self.where} has shape {self.shape}")
+        bits, _ = TYPES[self.kind]
+        size = -(-math.prod(self.shape) * bits // 8)
+        if self.tensor.data_location:
+            return self.graph.external(self.tensor, size)
+        if self.tensor.HasField("raw_data"):
+            data = np.frombuffer(self.tensor.raw_data, np.uint8)
+        elif bits < 8:
+            data = np.array(self.tensor.int32_data, np.int32).astype(np.uint8)
+        else:
+            try:
+                array = load_onnx().numpy_helper.to_array(self.tensor)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise InvalidWeights(f"{self.where}: {error}") from None
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if len(data) != size:
             raise InvalidWeights(
-                f"{self.graph.path}: tensor {self.name} of {self.kind} {list(self.shape)} takes "
-                f"{size:,} bytes, but has {len(data):,}; get the file again"
+                f"{self.where} of {self.kind} {list(self.shape)} takes {size:,} bytes, but has "
+                f"{len(data):,}; get the file again"
             )
         return data
 
     def array(self) -> np.ndarray:
         """As numpy has it, mapped where it can be; bfloat16 widened to float32, two numbers of four
         bits in a byte left so, flat."""
-        bits, dtype = TYPES.get(self.kind, (8, np.uint8))
         data = self.bytes()
+        bits, dtype = TYPES[self.kind]
         if bits < 8:
             return data
         array = np.frombuffer(data, dtype).reshape(self.shape)
@@ -107,36 +131,8 @@ class StoredTensor:
     def numbers(self) -> np.ndarray:
         """The same of a tensor that has to be of floating point."""
         if self.kind not in ("FLOAT", "FLOAT16", "BFLOAT16"):
-            raise UnsupportedModel(
-                f"{self.graph.path}: tensor {self.name} is of {self.kind}, not of floating point"
-            )
+            raise UnsupportedModel(f"{self.where} is of {self.kind}, not of floating point")
         return self.array()
-
-    def _inline(self) -> np.ndarray:
-        if self.tensor.HasField("raw_data"):
-            return np.frombuffer(self.tensor.raw_data, np.uint8)
-        if TYPES[self.kind][0] < 8:
-            return np.array(self.tensor.int32_data, np.int32).astype(np.uint8)
-        try:
-            array = load_onnx().numpy_helper.to_array(self.tensor)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise InvalidWeights(f"{self.graph.path}: tensor {self.name}: {error}") from None
-        return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-    def _external(self, size: int) -> np.ndarray:
-        entry = {item.key: item.value for item in self.tensor.external_data}
-        place = f"{self.graph.path}: tensor {self.name}"
-        try:
-            offset, length = int(entry.get("offset", 0)), int(entry.get("length", size))
-        except ValueError:
-            raise InvalidWeights(f"{place}: its place is no number: {entry}") from None
-        data = self.graph.data_file(entry.get("location", ""), place)
-        if offset < 0 or length < 0 or offset + length > len(data):
-            raise InvalidWeights(
-                f"{place}: bytes {offset:,} to {offset + length:,} of {entry['location']}, which "
-                f"has {len(data):,}; it is cut short, get it again"
-            )
-        return data[offset : offset + length]
 
 
 class ModelFile:
@@ -148,12 +144,29 @@ class ModelFile:
         self._maps: dict[str, mmap.mmap] = {}
         self.model = _read(path)
 
-    def data_file(self, location: str, place: str) -> np.ndarray:
+    def external(self, tensor: "TensorProto", size: int) -> np.ndarray:
+        """The bytes (size,) of a tensor that lies in a file beside the model's, mapped."""
+        where = f"{self.path}: tensor {tensor.name!r}"
+        entry = {item.key: item.value for item in tensor.external_data}
+        try:
+            offset, length = int(entry.get("offset", 0)), int(entry.get("length", size))
+        except ValueError:
+            raise InvalidWeights(f"{where}: its place is no number: {entry}") from None
+        data = self._data_file(entry.get("location", ""), where)
+        if offset < 0 or length != size or offset + size > len(data):
+            raise InvalidWeights(
+                f"{where} takes {size:,} bytes; {length:,} from {offset:,} on are said to be its, "
+                f"of {entry['location']}, which has {len(data):,}: that file is cut short, or "
+                "another's; get it again"
+            )
+        return data[offset : offset + size]
+
+    def _data_file(self, location: str, where: str) -> np.ndarray:
         """The bytes of a file of external data, mapped; it has to lie in the model's folder."""
         if location not in self._maps:
-            path = self._locate(location, place)
+            path = self._locate(location, where)
             if not path.exists():
-                raise InvalidWeights(f"{place}: its file {location} is missing; get it")
+                raise InvalidWeights(f"{where}: its file {location} is missing; get it")
             check_file(path)
             try:
                 with path.open("rb") as file:
@@ -168,7 +181,7 @@ class ModelFile:
         for mapped in self._maps.values() if hasattr(mmap, "MADV_DONTNEED") else ():
             mapped.madvise(mmap.MADV_DONTNEED)
 
-    def _locate(self, location: str, place: str) -> Path:
+    def _locate(self, location: str, where: str) -> Path:
         """Where a file of external data is: in the folder, also where a link leads there.
 
         In the hub's cache the model and its data are both links to another folder, that of blobs.
@@ -178,11 +191,11 @@ class ModelFile:
             path = self.path.parent / location
             real = path.resolve()
         except (OSError, RuntimeError, ValueError) as error:
-            raise InvalidWeights(f"{place}: its file {location!r}: {error}") from None
+            raise InvalidWeights(f"{where}: its file {location!r}: {error}") from None
         outside = not any(folder in real.parents for folder in folders)
         if not location or Path(location).is_absolute() or ".." in Path(location).parts or outside:
             raise InvalidWeights(
-                f"{place}: its data are in {location!r}, outside of the folder of the model"
+                f"{where}: its data are in {location!r}, outside of the folder of the model"
             )
         return path
 
@@ -195,43 +208,30 @@ class OnnxGraph(ModelFile):
         super().__init__(path)
         graph = self.model.graph
         self.nodes: list[NodeProto] = list(graph.node)
-        self.inputs = {value.name: _dimensions(value) for value in graph.input}
+        self.inputs = {value.name: dimensions(value) for value in graph.input}
         self.outputs = [value.name for value in graph.output]
         self.stored = {tensor.name: StoredTensor(self, tensor) for tensor in graph.initializer}
+        #: The name of each value that a node computes -> the node's place in `nodes`.
         self.producers = {
-            name: (number, place)
-            for number, node in enumerate(self.nodes)
-            for place, name in enumerate(node.output)
-            if name
+            name: number for number, node in enumerate(self.nodes) for name in node.output if name
         }
-        self.files = [path, *self._data_files()]
+        for stored in self.stored.values():
+            stored.bytes()  # raises where its file is not there
+        self.files = [path, *(path.parent / location for location in sorted(self._maps))]
 
     def producer(self, name: str) -> "NodeProto | None":
         """The node that computes a value; None of an input and of what is stored."""
-        found = self.producers.get(name)
-        return self.nodes[found[0]] if found else None
+        return self.nodes[self.producers[name]] if name in self.producers else None
 
     def constant(self, name: str) -> StoredTensor | None:
         """What is stored under a name, or is a node `Constant`."""
-        if name in self.stored:
-            return self.stored[name]
         node = self.producer(name)
-        if node is not None and node.op_type == "Constant":
-            return self.constant_of(node)
-        return None
+        return self.stored.get(name) or (self.constant_of(node) if node is not None else None)
 
     def constant_of(self, node: "NodeProto") -> StoredTensor | None:
-        """The tensor of a node `Constant`."""
-        for item in node.attribute:
-            if item.name == "value":
-                return StoredTensor(self, item.t)
-        return None
-
-    def _data_files(self) -> Iterator[Path]:
-        """The files of external data that the tensors name, which are checked to be there."""
-        for stored in self.stored.values():
-            stored.bytes()
-        yield from (self.path.parent / location for location in sorted(self._maps))
+        """The tensor of a node `Constant`; None of every other node."""
+        values = [item.t for item in node.attribute if item.name == "value"]
+        return StoredTensor(self, values[0]) if node.op_type == "Constant" and values else None
 
 
 def _read(path: Path) -> "ModelProto":
@@ -253,26 +253,25 @@ def _read(path: Path) -> "ModelProto":
         raise InvalidWeights(f"{path}: cut short or no ONNX file ({error}); get it again") from None
     if not model.graph.node or not model.opset_import:
         raise InvalidWeights(f"{path}: no ONNX file: it has no graph")
-    if not all(isinstance(text, str) for text in (*_texts(model.graph), *_domains(model))):
+    domains = [entry.domain for entry in model.opset_import]
+    if not all(isinstance(text, str) for text in (*_texts(model.graph), *domains)):
         raise InvalidWeights(f"{path}: damaged: a name in it is no text in UTF-8; get it again")
-    known = onnx.defs.onnx_opset_version()
-    for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx") and entry.version > known:
-            raise UnsupportedModel(
-                f"{path}: opset {entry.version}; the package onnx here knows up to {known}: "
-                "update it, or save the model by an earlier opset"
-            )
+    known, opset = onnx.defs.onnx_opset_version(), opset_of(model)
+    if opset > known:
+        raise UnsupportedModel(
+            f"{path}: opset {opset}; the package onnx here knows up to {known}: update it, or save "
+            "the model by an earlier opset"
+        )
     return model
 
 
-def _texts(graph) -> Iterator[str | bytes]:
+def _texts(graph: "GraphProto") -> Iterator[str | bytes]:
     """The names in a graph; protobuf gives bytes for one that is no UTF-8."""
     for node in graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        for item in node.attribute:
-            yield item.name
-            if item.HasField("g"):
-                yield from _texts(item.g)
+        yield from (item.name for item in node.attribute)
+        for inner in subgraphs(node):
+            yield from _texts(inner)
     for tensor in graph.initializer:
         yield tensor.name
         for entry in tensor.external_data:
@@ -282,22 +281,41 @@ def _texts(graph) -> Iterator[str | bytes]:
         yield from (d.dim_param for d in value.type.tensor_type.shape.dim)
 
 
-def _domains(model) -> Iterator[str | bytes]:
-    return (entry.domain for entry in model.opset_import)
+def opset_of(model: "ModelProto") -> int:
+    """The opset of ONNX's own operators in a model."""
+    return max((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), default=OLDEST)
 
 
-def _dimensions(value) -> tuple:
-    """The shape of an input: numbers, and names of what may vary."""
-    dimensions = value.type.tensor_type.shape.dim
-    return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in dimensions)
+def subgraphs(node: "NodeProto") -> Iterator["GraphProto"]:
+    """The graphs that a node holds: the branches of an `If`, the body of a `Loop`."""
+    for item in node.attribute:
+        if item.HasField("g"):
+            yield item.g
+        yield from item.graphs
 
 
-def attribute(node: "NodeProto", name: str, default):
+def all_nodes(graph: "GraphProto") -> Iterator["NodeProto"]:
+    """The nodes of a graph, and those of the graphs in them."""
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner)
+
+
+def dimensions(value: "ValueInfoProto") -> list[int | str]:
+    """The sizes of an input: numbers, and what stands for one that is left open, which may be -1
+    (PaddlePaddle)."""
+    return [
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?"
+        for d in value.type.tensor_type.shape.dim
+    ]
+
+
+def attribute(node: "NodeProto", name: str, default: T) -> T:
     """An attribute of a node, of the default's type; raises InvalidWeights for another type."""
-    onnx = load_onnx()
     for item in node.attribute:
         if item.name == name:
-            value = onnx.helper.get_attribute_value(item)
+            value = load_onnx().helper.get_attribute_value(item)
             if isinstance(value, bytes):
                 value = value.decode("utf-8", "replace")
             if not isinstance(value, type(default)):
@@ -306,7 +324,10 @@ def attribute(node: "NodeProto", name: str, default):
     return default
 
 
-def describe(node: "NodeProto") -> str:
-    """A node in an error: its kind, its name and its inputs."""
+def describe(node: "NodeProto", inputs: str = "") -> str:
+    """A node in an error: its name and kind, and its inputs, or what is said of those."""
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    return f"node {node.name or '(no name)'} ({kind} of {', '.join(node.input) or 'nothing'})"
+    name = f"a node {kind} that makes {list(node.output)}"
+    if node.name:
+        name = f"node {node.name!r} ({kind})"
+    return f"{name} of {inputs or ', '.join(node.input) or 'nothing'}"

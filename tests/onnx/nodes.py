@@ -43,7 +43,7 @@ def cases() -> dict:
 
 def run_case(case) -> dict:
     """What came of one case: its operators, the outcome, and why."""
-    from ane_book.onnx.graph.source import opset_of
+    from ane_book.onnx.file import opset_of
 
     operators = sorted({node.op_type for node in case.model.graph.node})
     record = {"name": case.name, "operators": operators, "opset": opset_of(case.model)}

@@ -189,8 +189,8 @@ def test_an_operator_that_is_not_known_is_named_with_its_inputs_and_what_is_near
     folder = bundle()
     edit(folder / "model.onnx", change)
     message = refused(folder, UnsupportedModel, "silu(gate) * up")
-    assert "(Mul of " in message and "(com.example.Frobnicate of " in message
-    assert "(com.microsoft.MatMulNBits of " in message
+    assert "(Mul) of " in message and "(com.example.Frobnicate) of " in message
+    assert "(com.microsoft.MatMulNBits) of " in message
 
 
 def test_columns_in_an_order_of_their_own(bundle):

@@ -12,7 +12,7 @@ from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.layers import Attention, NormThenRotate, RMSNorm, Rotate, rotate
 from ane_book.onnx.decoder.attention import attention_of
 from ane_book.onnx.decoder.products import matrix_of_nbits, table_of
-from ane_book.onnx.decoder.recognise import DecoderWalk
+from ane_book.onnx.decoder.steps import DecoderWalk
 from ane_book.onnx.file import OnnxGraph
 from ane_book.rope import Rotary
 from hypothesis import assume, given, settings

@@ -85,22 +85,27 @@ def _verdicts(
         arrays, on = random_inputs(source.graph, program, seed), f"random inputs, seed {seed}"
     else:
         arrays, on = given_inputs(source.graph, program, inputs), "the given inputs"
-    wanted, why = _reference(graph, arrays)
+    theirs, why = _reference(graph, arrays)
     names = [feature.name for feature in source.graph.output]
     made = {value.dtype for op in program.operations for _, value in op.outputs}
     stored = "fp16" if "fp16" in made else "fp32"
     for precision in dict.fromkeys(("fp32", stored)):
         run = program if precision == "fp16" else MLProgram(package, precision=precision)
-        given = dict(zip(run.inputs, arrays.values(), strict=True))
-        found = dict(zip(names, run.predict(given).values(), strict=True))
-        if wanted is None:
-            agrees, text = None, f"{_finite(found)} on {on}; not compared: {why}"
+        values = dict(zip(run.inputs, arrays.values(), strict=True))
+        results = run.predict(values)
+        assert isinstance(results, dict)  # of one set of inputs; a list is of several
+        ours = dict(zip(names, results.values(), strict=True))
+        if theirs is None:
+            agrees, text = None, f"{_finite(ours)} on {on}; not compared: {why}"
         else:
             rounded = _is_coarse(source.graph)
             allowed = ALLOWED["fp16", "fp16"] if rounded else ALLOWED[stored, precision]
-            agrees, text = _compared(found, dict(zip(names, wanted, strict=True)), allowed, on)
-        trouble = _trouble(run, given) if precision == "fp16" else ""
-        yield Verdict(precision, agrees, text + trouble)
+            wanted = {name: np.asarray(a) for name, a in zip(names, theirs, strict=True)}
+            agrees, text = _compared(ours, wanted, allowed)
+            text = f"{text}, on {on}"
+        faults = report(run, values) if precision == "fp16" else ()
+        faults = [fault for fault in faults if fault.kind in ("overflow", "nan")]
+        yield Verdict(precision, agrees, f"{text}; {faults[0]}" if faults else text)
 
 
 def _is_coarse(graph: "GraphProto") -> bool:
@@ -131,50 +136,38 @@ def _reference(graph: Path, arrays: dict[str, np.ndarray]) -> tuple[list | None,
 
 
 def _compared(
-    found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], allowed: float, on: str
+    ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], allowed: float
 ) -> tuple[bool, str]:
     """Whether all outputs agree, and the sentence that says so or which is farthest off."""
-    errors = {name: _error(array, np.asarray(wanted[name])) for name, array in found.items()}
-    worst = max(errors, key=errors.get)
-    agrees = errors[worst] <= allowed
+    errors = {name: _error(array, theirs[name]) for name, array in ours.items()}
+    worst = max(errors, key=lambda name: errors[name])
     if errors[worst] == inf:
-        return False, f"differs from ONNX Runtime: {_lost(found, wanted, worst)}, on {on}"
+        x, y = ours[worst], theirs[worst]
+        fault = f"output {worst!r} has shape {x.shape}, theirs {y.shape}"
+        if x.size == y.size:
+            one = np.isfinite(x) != np.isfinite(y).reshape(x.shape)
+            numbers = f"{one.sum():,} of {one.size:,} numbers"
+            fault = f"of output {worst!r}, {numbers} are finite on one side only"
+        return False, f"differs from ONNX Runtime: {fault}"
+    agrees = errors[worst] <= allowed
     verb = "agrees with ONNX Runtime to" if agrees else "differs from ONNX Runtime by"
-    of = "numbers" if np.asarray(wanted[worst]).dtype.kind in "iub" else "largest value"
+    of = "numbers" if theirs[worst].dtype.kind in "iub" else "largest value"
     where = f"output {worst!r}; {percent(allowed)} allowed"
-    return agrees, f"{verb} {percent(errors[worst])} of the {of} ({where}), on {on}"
+    return agrees, f"{verb} {percent(errors[worst])} of the {of} ({where})"
 
 
-def _lost(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], name: str) -> str:
-    """What is so wrong with an output that it has no error."""
-    ours, theirs = found[name], np.asarray(wanted[name])
-    if ours.size != theirs.size:
-        return f"output {name!r} has shape {ours.shape}, theirs {theirs.shape}"
-    one = np.isfinite(ours) != np.isfinite(theirs).reshape(ours.shape)
-    return f"of output {name!r}, {one.sum():,} of {one.size:,} numbers are finite on one side only"
-
-
-def _error(found: np.ndarray, wanted: np.ndarray) -> float:
+def _error(ours: np.ndarray, theirs: np.ndarray) -> float:
     """The error of an output; of whole numbers and truth, the share of those that differ."""
-    if wanted.dtype.kind in "iub" and found.size == wanted.size:
-        return float((found.reshape(wanted.shape) != wanted).mean()) if wanted.size else 0.0
-    return diff({"y": found}, {"y": wanted}, {}).outputs[0].error
+    if theirs.dtype.kind in "iub" and ours.size == theirs.size:
+        return float((ours.reshape(theirs.shape) != theirs).mean()) if theirs.size else 0.0
+    return diff({"y": ours}, {"y": theirs}, {}).outputs[0].error
 
 
-def _finite(found: dict[str, np.ndarray]) -> str:
-    lost = {name: int((~np.isfinite(array)).sum()) for name, array in found.items()}
-    if bad := {name: count for name, count in lost.items() if count}:
-        name, count = next(iter(bad.items()))
-        return f"output {name!r} has {count:,} of {found[name].size:,} numbers NaN or infinite"
+def _finite(ours: Mapping[str, np.ndarray]) -> str:
+    for name, array in ours.items():
+        if count := int((~np.isfinite(array)).sum()):
+            return f"output {name!r} has {count:,} of {array.size:,} numbers NaN or infinite"
     return "all outputs are finite"
-
-
-def _trouble(program: MLProgram, given: Mapping[str, np.ndarray]) -> str:
-    """The first op that overflows or makes NaN, as the end of a sentence."""
-    for finding in report(program, given):
-        if finding.kind in ("overflow", "nan"):
-            return f"; {finding}"
-    return ""
 
 
 def _first_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidInput
+from ane_book.onnx.file import attribute
 from mlprogram import MLProgram
 import numpy as np
 
@@ -93,8 +94,7 @@ def _limits(graph: "GraphProto") -> dict[str, int]:
         while todo:
             for node, at in readers[todo.pop()]:
                 if node.op_type == "Gather" and at == 1 and node.input[0] in sizes:
-                    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-                    rows.append(sizes[node.input[0]][axis])
+                    rows.append(sizes[node.input[0]][attribute(node, "axis", 0)])
                 elif node.op_type in HANDED_ON and at == 0:
                     todo.append(node.output[0])
         if rows:
@@ -103,24 +103,21 @@ def _limits(graph: "GraphProto") -> dict[str, int]:
 
 
 def _made(
-    name: str, dtype: np.dtype, shape: tuple[int, ...], rows: int | None, random
-) -> np.ndarray:
+    name: str, dtype: np.dtype, shape: tuple[int, ...], rows: int | None,
+    random: np.random.Generator,
+) -> np.ndarray:  # fmt: skip
     plain, length = name.lower(), shape[-1] if shape else 1
     if "mask" in plain:
         return np.broadcast_to(np.arange(length) < length - length // 4, shape).astype(dtype)
     if dtype.kind not in "iub":
-        return _real(plain, shape, random).astype(dtype)
+        picture = len(shape) == 4 and {shape[1], shape[3]} & {1, 3}
+        if picture or any(word in plain for word in IMAGE):
+            return random.random(shape).astype(dtype)
+        size = 0.1 if any(word in plain for word in AUDIO) else 1.0
+        return (size * random.standard_normal(shape)).astype(dtype)
     if "position" in plain:
         return np.broadcast_to(np.arange(length) % (rows or length), shape).astype(dtype)
     if dtype.itemsize == 1 and dtype.kind != "b" and len(shape) > 2:
         known = np.iinfo(dtype)
         return random.integers(known.min, known.max, shape, endpoint=True).astype(dtype)
     return random.integers(0, rows or 2, shape).astype(dtype)
-
-
-def _real(name: str, shape: tuple[int, ...], random) -> np.ndarray:
-    picture = len(shape) == 4 and {shape[1], shape[3]} & {1, 3}
-    if picture or any(word in name for word in IMAGE):
-        return random.random(shape)
-    size = 0.1 if any(word in name for word in AUDIO) else 1.0
-    return size * random.standard_normal(shape)

@@ -4,30 +4,35 @@
     model.onnx           a graph in ONNX Runtime's operators, with its tensors in model.onnx.data
     tokenizer.json       and what goes with it, as beside safetensors
 
-The graph is recognised as one of our architectures (`walk`, with `products` and `attention`); what
-it stores gets the names of `transformers`. What no configuration says is found in the graph: sizes
-in the shapes, the epsilon in the norms, the rotary embedding in its tables (`rotary`), a sliding
-window in the mask that it computes (`mask`).
+The graph is recognised as one of our architectures, and what it stores gets the names of
+`transformers`. What no configuration says is found in the graph: sizes in the shapes, the epsilon
+in the norms.
 
-    file.py        the file, and the tensors beside it
+    recognise.py   the decoder and its blocks, backwards,
+    attention.py   with attention,
+    products.py    projections and the embedding,
+    steps.py       by steps from a value to what computes it
     matrices.py    matrices of integers with scales by blocks, and others
-    evaluate.py    what a node gives for operands that are known
+    rotary.py      the rotary embedding, in its tables
+    mask.py        a sliding window, in the mask that the graph computes
 """
 
 from copy import deepcopy
 from dataclasses import replace
 import math
 from pathlib import Path
+from typing import Any
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import ARCHITECTURES, find
 from ane_book.models.base.config import DecoderConfig
 from ane_book.onnx.decoder.mask import window_of
-from ane_book.onnx.decoder.matrices import MatrixPart
+from ane_book.onnx.decoder.matrices import Matrix, MatrixPart
 from ane_book.onnx.decoder.products import embedding_of
-from ane_book.onnx.decoder.recognise import DecoderWalk, OnnxDecoder
+from ane_book.onnx.decoder.recognise import OnnxDecoder, decoder_of
 from ane_book.onnx.decoder.rotary import Tables, check_tables, rope_fields, tables_of
-from ane_book.onnx.file import OnnxGraph
+from ane_book.onnx.decoder.steps import DecoderWalk
+from ane_book.onnx.file import OnnxGraph, StoredTensor
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
 from ane_book.weights.source import (
     Integers,
@@ -63,10 +68,15 @@ def is_bundle(path: Path) -> bool:
     if folder is None or (folder / GENAI).exists():
         return folder is not None
     fields = read_json(folder / "config.json")
-    text = fields.get("text_config")
-    kind = (text if isinstance(text, dict) else fields).get("model_type")
+    kind = _of_text(fields).get("model_type")
     known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     return known is not None and known.task == "text-generation"
+
+
+def _of_text(fields: dict) -> dict:
+    """The part of a `config.json` that is of the language model."""
+    text = fields.get("text_config")
+    return text if isinstance(text, dict) else fields
 
 
 class OnnxSource(WeightSource):
@@ -78,35 +88,37 @@ class OnnxSource(WeightSource):
         """Reads the graph; raises WeightsNotFound, InvalidWeights or UnsupportedModel."""
         self._genai = _read_genai(path)
         model = _find_model(path, self._genai)
-        self._folder = _config_folder(model)
-        if self._folder is None:
+        folder = _config_folder(model)
+        if folder is None:
             raise WeightsNotFound(
                 f"{model}: neither {GENAI} nor config.json is beside it, which say what it is"
             )
-        graph = OnnxGraph(model)
+        self._folder, graph = folder, OnnxGraph(model)
         self._graphs = graphs = [graph]
-        decoder = DecoderWalk(graph).decoder()
+        decoder = decoder_of(DecoderWalk(graph))
         embedding = decoder.embedding
         if embedding is None:
             graphs.append(OnnxGraph(_embedding_file(model, self._genai)))
-            walk = DecoderWalk(graphs[-1])
-            embedding = embedding_of(walk, graphs[-1].outputs[0])
-        self._tables = tables_of(graph, _only(decoder, "tables", graph))
-        decoder = _with_window(decoder, graph, self._tables.positions)
+            embedding = embedding_of(DecoderWalk(graphs[1]), graphs[1].outputs[0])
+        if embedding is None:
+            raise UnsupportedModel(f"{graphs[1].path}: it looks up no embedding of tokens")
+        tables = tables_of(graph, _only(decoder, "tables", graph))
+        decoder = _with_window(decoder, graph, tables.positions)
         self._pieces = _outer(decoder, embedding)
-        self._fields = self._read_fields(decoder, graph)
-        self._config = read_config(self._fields, str(self._folder))
-        _check(decoder, self._config, self._tables, graph)
-        self._pieces |= _named(decoder, find(self._config.architecture).layer_prefix)
-        self._shapes = find(self._config.architecture).tensors(self._config)
+        self._fields = self._read_fields(decoder, graph, tables)
+        config = read_config(self._fields, str(folder))
+        if not isinstance(config, DecoderConfig):
+            raise UnsupportedModel(f"{folder}: the configuration is not that of a decoder")
+        _check(decoder, config, tables, graph)
+        architecture = find(config.architecture)
+        self._pieces |= _named(decoder, architecture.layer_prefix)
+        self._shapes = architecture.tensors(config)
         self._join()
-        check_tensors(
-            {name: _shape(p) for name, p in self._pieces.items()}, self._shapes, str(path)
-        )
-        configs = [self._folder / name for name in (GENAI, "config.json")]
+        shapes = {name: _shape(pieces) for name, pieces in self._pieces.items()}
+        check_tensors(shapes, self._shapes, str(path))
+        configs = [folder / name for name in (GENAI, "config.json")]
         self.files = [file for file in configs if file.exists()]
-        self.files += [file for one in graphs for file in one.files]
-        self.files += tokenizer_paths(self._folder)
+        self.files += [file for one in graphs for file in one.files] + tokenizer_paths(folder)
         self._place = str(self.files[0])
 
     def _read(self, name: str) -> np.ndarray:
@@ -116,9 +128,9 @@ class OnnxSource(WeightSource):
 
     def integers(self, name: str) -> Integers | None:
         self.shape(name)  # raises
-        found = joined([piece.integers() for piece in self._pieces[name]])
+        integers = joined([piece.integers() for piece in self._pieces[name]])
         self._let_go()
-        return found
+        return integers
 
     def has_integers(self) -> bool:
         return any(piece.is_integers for pieces in self._pieces.values() for piece in pieces)
@@ -132,31 +144,21 @@ class OnnxSource(WeightSource):
         return deepcopy(self._fields)
 
     def tokenizer(self) -> TokenizerFiles:
-        return read_tokenizer(self._folder, self._fields | self._ids())
+        keys = self._genai.keys() & {"eos_token_id", "bos_token_id"}
+        return read_tokenizer(self._folder, self._fields | {key: self._genai[key] for key in keys})
 
-    def _ids(self) -> dict:
-        keys = "eos_token_id", "bos_token_id"
-        return {key: self._genai[key] for key in keys if key in self._genai}
-
-    def _read_fields(self, decoder: OnnxDecoder, graph: OnnxGraph) -> dict:
+    def _read_fields(self, decoder: OnnxDecoder, graph: OnnxGraph, tables: Tables) -> dict:
         """A `config.json`: the one that is there, or what the graph and GenAI's say together."""
         place = self._folder / "config.json"
         tied = {"tie_word_embeddings": "lm_head.weight" not in self._pieces}
         if place.exists():
-            fields = read_json(place)
-            text = fields.get("text_config")
-            fields = text if isinstance(text, dict) else fields
-            return plain_rope(fields, str(place)) | tied
+            return plain_rope(_of_text(read_json(place)), str(place)) | tied
         context = self._genai.get("context_length")
         if not isinstance(context, int) or not 0 < context < 1 << 31:
             raise InvalidWeights(f"{self._folder / GENAI}: context_length is {context!r}")
-        fields = {"model_type": self._genai.get("type"), "max_position_embeddings": context}
+        fields: dict[str, Any] = {"model_type": self._genai.get("type")}
+        fields["max_position_embeddings"] = context
         fields |= _sizes(decoder, graph, self._pieces) | tied
-        self._compare(fields)
-        return fields | rope_fields(self._tables, fields["head_dim"], context)
-
-    def _compare(self, fields: dict) -> None:
-        """Raise InvalidWeights where GenAI's configuration says something else than the graph."""
         given = self._genai["decoder"] | {"head_dim": self._genai["decoder"].get("head_size")}
         for name in ("hidden_size", "head_dim", "num_hidden_layers", "num_attention_heads",
                      "num_key_value_heads"):  # fmt: skip
@@ -165,6 +167,7 @@ class OnnxSource(WeightSource):
                     f"{self._folder / GENAI}: {name} is {given[name]!r}, but the graph has "
                     f"{fields[name]}"
                 )
+        return fields | rope_fields(tables, fields["head_dim"], context)
 
     def _join(self) -> None:
         """Make one of the tensors that the architecture has as one."""
@@ -202,9 +205,8 @@ def _models(folder: Path) -> list[Path]:
     """The files of a folder, and of `onnx` in it, that may be a decoder."""
     files = sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
     for name in DECODERS:
-        found = [f for f in files if f.stem == name or f.stem.startswith(f"{name}_")]
-        if found:
-            return found
+        if named := [f for f in files if f.stem == name or f.stem.startswith(f"{name}_")]:
+            return named
     return files
 
 
@@ -247,34 +249,34 @@ def _beside(folder: Path, name: str, said: Path) -> Path:
 # --- what the graph says
 
 
-def _outer(decoder: OnnxDecoder, embedding) -> dict[str, list[MatrixPart]]:
+def _outer(decoder: OnnxDecoder, embedding: Matrix) -> dict[str, list[MatrixPart]]:
     """The tensors around the blocks; no head where it is the embedding."""
-    head = decoder.head
-    found = {
+    pieces = {
         "model.embed_tokens.weight": [MatrixPart(embedding, 0, embedding.shape[0])],
         "model.norm.weight": [_vector(decoder.norm.weight)],
     }
-    if head.matrix.key != embedding.key or head.bias is not None:
-        found["lm_head.weight"] = [MatrixPart(head.matrix, 0, head.matrix.shape[0])]
-    if head.bias is not None:
-        found["lm_head.bias"] = [_vector(head.bias)]
-    return found
+    weight, bias = decoder.head.whole()
+    if decoder.head.matrix.key != embedding.key or bias is not None:
+        pieces["lm_head.weight"] = [weight]
+    if bias is not None:
+        pieces["lm_head.bias"] = [bias]
+    return pieces
 
 
 def _named(decoder: OnnxDecoder, prefix: str) -> dict[str, list[MatrixPart]]:
     """The tensors of the blocks, by `transformers`' names."""
-    found = {}
+    named: dict[str, list[MatrixPart]] = {}
     for i, block in enumerate(decoder.blocks):
         pieces = dict(block.weights)
         pieces["input_layernorm.weight"] = _vector(block.before.weight)
         pieces["post_attention_layernorm.weight"] = _vector(block.after.weight)
         for part, norm in block.attention.norms.items():
             pieces[f"self_attn.{part}_norm.weight"] = _vector(norm.weight)
-        found |= {f"{prefix}.{i}.{name}": [piece] for name, piece in pieces.items()}
-    return found
+        named |= {f"{prefix}.{i}.{name}": [piece] for name, piece in pieces.items()}
+    return named
 
 
-def _vector(stored) -> MatrixPart:
+def _vector(stored: StoredTensor) -> MatrixPart:
     return MatrixPart(stored, 0, stored.shape[0])
 
 
@@ -284,12 +286,12 @@ def _shape(pieces: list[MatrixPart]) -> Shape:
 
 def _only(decoder: OnnxDecoder, name: str, graph: OnnxGraph):
     """What attention has in every block alike."""
-    found = {getattr(block.attention, name) for block in decoder.blocks}
-    if len(found) > 1:
+    values = {getattr(block.attention, name) for block in decoder.blocks}
+    if len(values) > 1:
         raise UnsupportedModel(
-            f"{graph.path}: {name} differs between blocks: {sorted(found, key=str)[:4]}"
+            f"{graph.path}: {name} differs between blocks: {sorted(values, key=str)[:4]}"
         )
-    return found.pop()
+    return values.pop()
 
 
 def _with_window(decoder: OnnxDecoder, graph: OnnxGraph, longest: int) -> OnnxDecoder:
@@ -322,22 +324,21 @@ def _sizes(decoder: OnnxDecoder, graph: OnnxGraph, pieces: dict) -> dict:
 
 def _check(decoder: OnnxDecoder, config: DecoderConfig, tables: Tables, graph: OnnxGraph) -> None:
     """Raise InvalidWeights where the graph computes something else than the configuration says."""
-    wanted = {
+    sizes = {
         "num_layers": len(decoder.blocks),
         "num_heads": _only(decoder, "heads", graph),
         "num_kv_heads": _only(decoder, "kv_heads", graph),
         "sliding_window": _only(decoder, "window", graph),
     }
-    for name, found in wanted.items():
-        if getattr(config, name) != found:
+    for name, size in sizes.items():
+        if getattr(config, name) != size:
             raise InvalidWeights(
-                f"{graph.path}: the graph has {name} {found}, the configuration "
+                f"{graph.path}: the graph has {name} {size}, the configuration "
                 f"{getattr(config, name)}"
             )
     scale = config.rotary.attention_scale or config.head_dim**-0.5
     for block in decoder.blocks:
-        norms = [block.before, block.after, *block.attention.norms.values(), decoder.norm]
-        for norm in norms:
+        for norm in (block.before, block.after, *block.attention.norms.values(), decoder.norm):
             if not math.isclose(norm.epsilon, config.rms_norm_eps, rel_tol=1e-5):
                 raise InvalidWeights(
                     f"{graph.path}: the norm of {norm.weight.name} has epsilon {norm.epsilon:g}, "

@@ -6,11 +6,15 @@ has positions for. How many tokens the last one of that text sees is the window.
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
 from ane_book.onnx.evaluate import NotComputed, evaluate
-from ane_book.onnx.file import OnnxGraph, StoredTensor, describe
+from ane_book.onnx.file import OnnxGraph, StoredTensor, describe, opset_of
 import numpy as np
+
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import NodeProto
 
 __all__ = ["window_of"]
 
@@ -37,12 +41,12 @@ def window_of(graph: OnnxGraph, name: str, longest: int) -> int | None:
     window = int(seen[0].sum()) if seen.size == length else length
     text = min(window + 4, WHOLE)  # some graphs take several tokens at the beginning only
     for tokens, past in ((4, 0), (1, 4), (text, 0), (1, min(window, length - 1)), (1, length - 1)):
-        found, rows = _seen(graph, name, tokens, past), past + np.arange(tokens)[:, None]
+        seen, rows = _seen(graph, name, tokens, past), past + np.arange(tokens)[:, None]
         columns = np.arange(past + tokens)
-        wanted = columns <= rows
+        causal = columns <= rows
         if window < length:
-            wanted &= columns > rows - window
-        if found.shape != wanted.shape or (found != wanted).any():
+            causal &= columns > rows - window
+        if not np.array_equal(seen, causal):
             raise UnsupportedModel(
                 f"{graph.path}: attention's mask {name} is not the causal one, for {tokens} tokens "
                 f"after {past}; each has to see itself and all before it, or the last ones, and "
@@ -91,17 +95,14 @@ def _seen(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
     """What each token sees (tokens, past + tokens), by all heads; empty where they differ, or
     where something is half seen."""
     mask = _mask(graph, name, tokens, past)
-    if mask.ndim < 2:
-        return np.zeros((0, 0), bool)
     rows = mask.reshape(-1, *mask.shape[-2:])
     seen = rows == 0
-    clear = (seen == seen[:1]).all() and (seen | (rows <= HIDDEN)).all()
+    clear = mask.ndim > 1 and (seen == seen[:1]).all() and (seen | (rows <= HIDDEN)).all()
     return seen[0] if clear and len(seen) else np.zeros((0, 0), bool)
 
 
 def _mask(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
     """What the graph computes under a name, for so many tokens after so many."""
-    opset = next((o.version for o in graph.model.opset_import if not o.domain), 1)
     values = {n: _input(n, len(shape), tokens, past) for n, shape in graph.inputs.items()}
     for node in _makers(graph, name):
         for i in node.input:
@@ -112,7 +113,7 @@ def _mask(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
         if node.domain or node.op_type not in OPERATORS or len(given) < len(set(node.input) - {""}):
             raise UnsupportedModel(f"{where}: no part of a mask of the inputs' sizes")
         try:
-            results = evaluate(node, given, opset)
+            results = evaluate(node, given, opset_of(graph.model))
         except NotComputed as error:
             raise UnsupportedModel(f"{where}: {error}") from None
         if any(array.size > MOST for array in results):
@@ -136,12 +137,13 @@ def _input(name: str, rank: int, tokens: int, past: int) -> np.ndarray:
     return np.zeros((1, tokens, 1)[:rank], np.int64)
 
 
-def _makers(graph: OnnxGraph, name: str) -> list:
+def _makers(graph: OnnxGraph, name: str) -> "list[NodeProto]":
     """The nodes that a value rests on, in the graph's order."""
-    numbers, todo = set(), [name]
+    numbers: set[int] = set()
+    todo = [name]
     while todo:
-        found = graph.producers.get(todo.pop())
-        if found is not None and found[0] not in numbers:
-            numbers.add(found[0])
-            todo.extend(graph.nodes[found[0]].input)
+        number = graph.producers.get(todo.pop())
+        if number is not None and number not in numbers:
+            numbers.add(number)
+            todo.extend(graph.nodes[number].input)
     return [graph.nodes[number] for number in sorted(numbers)]

@@ -73,46 +73,38 @@ class Blocks:
 
     def check(self) -> None:
         """Raise unless the parts have the sizes that they have to have together."""
-        path, name = self.data.graph.path, self.data.name
         if self.block < 16 or self.block & (self.block - 1):
             raise InvalidWeights(
-                f"{path}: tensor {name}: a block size of {self.block}; a power of two from 16 on is"
+                f"{self.data.where}: a block size of {self.block}; a power of two from 16 on is"
             )
         N, B = self.shape[0], self.count
         whole = N * B * self.block * self.bits // 8
         exact = N * self.shape[1] * self.bits // 8
         if len(self.data.bytes()) not in (whole, exact) or self.scales.bytes().size == 0:
             raise InvalidWeights(
-                f"{path}: tensor {name} has {len(self.data.bytes()):,} bytes; {N} rows of "
-                f"{B} blocks of {self.block} weights of {self.bits} bits take {whole:,}"
+                f"{self.data.where} has {len(self.data.bytes()):,} bytes; {N} rows of {B} blocks "
+                f"of {self.block} weights of {self.bits} bits take {whole:,}"
             )
         if self.scales.numbers().size != N * B:
             raise InvalidWeights(
-                f"{path}: tensor {self.scales.name} has shape {list(self.scales.shape)}; "
-                f"{N} rows of {B} blocks have a scale each"
+                f"{self.scales.where} has shape {list(self.scales.shape)}; {N} rows of {B} blocks "
+                "have a scale each"
             )
-        if self.zeros is not None and self.zeros.array().size != self._size_of_zeros():
+        if self.zeros is None:
+            return
+        packed = -(-B * self.bits // 8)  # bytes of a row
+        size = N * B if self.zeros.kind in FLOATS else N * packed
+        size = -(-N * B // 2) if self.zeros.kind in NIBBLES else size
+        if self.zeros.array().size != size:
             raise InvalidWeights(
-                f"{path}: tensor {self.zeros.name} has shape {list(self.zeros.shape)}; "
-                f"zero points of {N} rows of {B} blocks take {N} x {self._packed_zeros()} bytes"
+                f"{self.zeros.where} has shape {list(self.zeros.shape)}; zero points of {N} rows "
+                f"of {B} blocks take {N} x {packed} bytes"
             )
-
-    def _packed_zeros(self) -> int:
-        return -(-self.count * self.bits // 8)
-
-    def _size_of_zeros(self) -> int:
-        N, B = self.shape[0], self.count
-        if self.zeros.kind in FLOATS:
-            return N * B
-        if self.zeros.kind in NIBBLES:
-            return -(-N * B // 2)
-        return N * self._packed_zeros()
 
     def integers(self, start: int, stop: int) -> np.ndarray:
         """(stop - start, K) as they are stored: uint8, or int8 where they have a sign."""
         rows = self.data.bytes().reshape(self.shape[0], -1)[start:stop]
-        numbers = unpack(rows, self.bits)[:, : self.shape[1]]
-        return self._signed(numbers)
+        return self._signed(unpack(rows, self.bits)[:, : self.shape[1]])
 
     def _signed(self, numbers: np.ndarray) -> np.ndarray:
         half = 1 << (self.bits - 1)
@@ -142,9 +134,8 @@ class Blocks:
     @property
     def is_integers(self) -> bool:
         """Whether `stored` gives something."""
-        return not self.shape[1] % self.block and (
-            self.zeros is None or self.zeros.kind not in FLOATS
-        )
+        whole = not self.shape[1] % self.block
+        return whole and (self.zeros is None or self.zeros.kind not in FLOATS)
 
     def stored(self, start: int, stop: int) -> Integers | None:
         """Rows as they are stored; None where blocks do not divide them or zeros are no integers.
@@ -194,7 +185,8 @@ class MatrixPart:
 
     def integers(self) -> Integers | None:
         """As they are stored, where that is by integers."""
-        return self.source.stored(self.start, self.stop) if self.is_integers else None
+        blocks = self.source if isinstance(self.source, Blocks) else None
+        return None if blocks is None else blocks.stored(self.start, self.stop)
 
     def read(self) -> np.ndarray:
         """Float32, the caller's own."""

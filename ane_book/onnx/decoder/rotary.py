@@ -10,6 +10,7 @@ Letters: P positions, R rotated dimensions of a head.
 
 from dataclasses import dataclass
 import math
+from typing import TypeAlias
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.onnx.file import OnnxGraph, StoredTensor, describe
@@ -23,15 +24,18 @@ ERRORS = {"FLOAT": 1e-6, "FLOAT16": 1e-3, "BFLOAT16": 8e-3}
 TURNS = 4e-7  # and by the position: angles are products of float32
 
 
+Table: TypeAlias = tuple[StoredTensor, StoredTensor]  # cos and sin, each (P, R/2)
+
+
 @dataclass(frozen=True)
 class Tables:
-    """cos and sin (P, R/2): of short contexts and, where another is used for them, of long ones."""
+    """Those of short contexts and, where another is used for them, of long ones."""
 
-    short: tuple[StoredTensor, StoredTensor]
-    long: tuple[StoredTensor, StoredTensor] | None = None
+    short: Table
+    long: Table | None = None
     original: int = 0  # tokens of the longest of the short contexts, where there are long ones
 
-    def check(self) -> None:
+    def __post_init__(self):
         """Raise InvalidWeights unless they are tables of one size."""
         for cos, sin in filter(None, (self.short, self.long)):
             if len(cos.shape) != 2 or cos.shape != sin.shape or min(cos.shape) < 1:
@@ -54,53 +58,40 @@ class Tables:
 
 
 def tables_of(graph: OnnxGraph, names: tuple[str, str]) -> Tables:
-    """The tables that these values are: stored, or chosen by an `If` on the length of the text."""
-    stored = tuple(graph.constant(name) for name in names)
-    if None not in stored:
-        found = Tables(stored)
-    else:
-        node = graph.producer(names[0])
-        if node is None or node.op_type != "If" or graph.producer(names[1]) is not node:
-            raise UnsupportedModel(
-                f"{graph.path}: the rotary embedding's cosines {names[0]} and sines {names[1]} "
-                "are not stored"
-            )
-        places = [list(node.output).index(name) for name in names]
-        found = Tables(*_branches(graph, node, places), _longest(graph, node))
-    found.check()
-    return found
+    """The tables that these values are: stored, or chosen by an `If` on the length of the text.
 
-
-def _branches(graph: OnnxGraph, node, places: list[int]) -> list[tuple[StoredTensor, StoredTensor]]:
-    """The tables of short texts, `else_branch`, and of long ones, `then_branch`."""
-    found = {}
+    `else_branch` has those of short texts, `then_branch` of long ones, and the condition is
+    `length > original`.
+    """
+    cos, sin = (graph.constant(name) for name in names)
+    if cos is not None and sin is not None:
+        return Tables((cos, sin))
+    node = graph.producer(names[0])
+    if node is None or node.op_type != "If" or graph.producer(names[1]) is not node:
+        raise UnsupportedModel(
+            f"{graph.path}: the rotary embedding's cosines {names[0]} and sines {names[1]} "
+            "are not stored"
+        )
+    pairs: dict[str, Table] = {}
+    places = [list(node.output).index(name) for name in names]
     for item in node.attribute:
-        if not item.HasField("g"):
-            continue
         inside = {tensor.name: StoredTensor(graph, tensor) for tensor in item.g.initializer}
-        for maker in item.g.node:
-            constant = graph.constant_of(maker) if maker.op_type == "Constant" else None
-            if constant is not None:
-                inside[maker.output[0]] = constant
-        names = [output.name for output in item.g.output]
-        tables = tuple(inside.get(names[place]) for place in places if place < len(names))
-        if len(tables) == 2 and None not in tables:
-            found[item.name] = tables
-    if set(found) != {"else_branch", "then_branch"}:
+        made = [(maker.output[0], graph.constant_of(maker)) for maker in item.g.node]
+        inside |= {name: stored for name, stored in made if stored is not None}
+        results = [inside.get(output.name) for output in item.g.output]
+        cos, sin = (results[place] if place < len(results) else None for place in places)
+        if cos is not None and sin is not None:
+            pairs[item.name] = cos, sin
+    if set(pairs) != {"else_branch", "then_branch"}:
         raise UnsupportedModel(f"{graph.path}: {describe(node)}: not two pairs of stored tables")
-    return [found["else_branch"], found["then_branch"]]
-
-
-def _longest(graph: OnnxGraph, node) -> int:
-    """What the condition `length > original` of an `If` compares with."""
     condition = graph.producer(node.input[0])
-    if condition is not None and condition.op_type == "Greater":
-        bound = graph.constant(condition.input[1])
-        if bound is not None and bound.kind in ("INT64", "INT32") and bound.array().size == 1:
-            return int(bound.array().reshape(-1)[0])
-    raise UnsupportedModel(
-        f"{graph.path}: {describe(node)}: its condition is not length > constant"
-    )
+    bound = condition and condition.op_type == "Greater" and graph.constant(condition.input[1])
+    if not bound or bound.kind not in ("INT64", "INT32") or bound.array().size != 1:
+        raise UnsupportedModel(
+            f"{graph.path}: {describe(node)}: its condition is not length > constant"
+        )
+    original = int(bound.array().reshape(-1)[0])
+    return Tables(pairs["else_branch"], pairs["then_branch"], original)
 
 
 def rope_fields(tables: Tables, head_dim: int, max_position: int) -> dict:
@@ -115,18 +106,17 @@ def rope_fields(tables: Tables, head_dim: int, max_position: int) -> dict:
             if _is(plain, tables.short, max_position):
                 return fields | {"rope_theta": theta, "rope_scaling": None}
     theta = 10_000.0
-    plain = theta ** (-np.arange(0, R, 2) / R)
+    unscaled = theta ** (-np.arange(0, R, 2) / R)
     scaling = {
         "rope_type": "longrope",
-        "short_factor": (plain / short).tolist(),
-        "long_factor": (plain / long).tolist(),
+        "short_factor": (unscaled / short).tolist(),
+        "long_factor": (unscaled / long).tolist(),
         "attention_factor": size,
     }
-    original = tables.original or max_position
     return fields | {
         "rope_theta": theta,
         "rope_scaling": scaling,
-        "original_max_position_embeddings": original,
+        "original_max_position_embeddings": tables.original or max_position,
     }
 
 
@@ -147,18 +137,16 @@ def _frequencies(cos: StoredTensor, sin: StoredTensor) -> tuple[np.ndarray, floa
     size = float(np.hypot(cos.numbers()[0], sin.numbers()[0]).astype(np.float64).mean())
     if P < 2 or not 0 < size < 1e3:
         raise InvalidWeights(f"{cos.graph.path}: table {cos.name} is no table of cosines")
-    found = None
-    for position in (1 << n for n in range((P - 1).bit_length())):
-        if position >= P:
-            break
-        rows = (table.numbers()[position].astype(np.float64) for table in (cos, sin))
-        angle = np.arctan2(*reversed(list(rows)))
-        if found is not None:
-            angle += 2 * np.pi * np.round((position * found - angle) / (2 * np.pi))
-        found = angle / position
-    if not (found > 0).all():
+    frequencies, position = np.zeros(cos.shape[1]), 1
+    while position < P:
+        x, y = (table.numbers()[position].astype(np.float64) for table in (cos, sin))
+        angle = np.arctan2(y, x)
+        if position > 1:  # whole turns, by the frequencies so far
+            angle += 2 * np.pi * np.round((position * frequencies - angle) / (2 * np.pi))
+        frequencies, position = angle / position, 2 * position
+    if not (frequencies > 0).all():
         raise InvalidWeights(f"{cos.graph.path}: table {cos.name} is no table of cosines")
-    return found, size
+    return frequencies, size
 
 
 def check_tables(tables: Tables, rotary: Rotary) -> None:
@@ -176,7 +164,7 @@ def check_tables(tables: Tables, rotary: Rotary) -> None:
             )
 
 
-def _is(rotary: Rotary, pair: tuple[StoredTensor, StoredTensor], context: int) -> bool:
+def _is(rotary: Rotary, pair: Table, context: int) -> bool:
     """Whether these are the tables of a rotary embedding, at the first positions, the last, and
     some between."""
     P = pair[0].shape[0]

@@ -68,7 +68,7 @@ def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mappi
     program = Program()
     with Function(borders.placeholders(), opset_version=ct.target.iOS18) as function:
         borders.enter(function)
-        walk.run()
+        walk.convert(walk.graph.node)
         function.set_outputs(borders.leave())
     _distinguish(function)
     if precision == "fp16":

@@ -4,9 +4,12 @@ Core ML takes and gives fp16, fp32 and int32 of rank 1 to 5 and of known sizes: 
 and a single number as shape (1,).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidInput, UnsupportedModel
+from ane_book.onnx.file import dimensions
 from ane_book.onnx.graph.ops import Unsayable
 from ane_book.onnx.graph.ops._common import (
     MOST_AXES,
@@ -22,6 +25,9 @@ from ane_book.onnx.graph.translate import GraphWalk
 from ane_book.onnx.graph.values import Value
 import numpy as np
 
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import ValueInfoProto
+
 __all__ = ["Borders"]
 
 
@@ -36,9 +42,7 @@ class Borders:
             raise InvalidInput(f"{walk.path}: no input {min(unknown)!r}; there are: {there}")
         if not features:
             raise UnsupportedModel(f"{walk.path}: nothing is left to compute: it has no inputs")
-        self._inputs = {
-            f.name: (_dtype(f, walk), _shape(f, shapes.get(f.name), walk)) for f in features
-        }
+        self._inputs = {f.name: _declared(f, shapes.get(f.name), walk.path) for f in features}
         self._names = {name: walk.name(name) for name in self._inputs}
         self._outputs = {f.name: walk.name(f.name) for f in walk.graph.output}
 
@@ -88,52 +92,44 @@ class Borders:
         return x
 
 
-def _dtype(feature, walk: GraphWalk) -> np.dtype:
-    """The type of an input, one that Core ML can take. Raises UnsupportedModel."""
+def _declared(
+    feature: "ValueInfoProto", given: tuple[int, ...] | None, path: Path
+) -> tuple[np.dtype, tuple[int, ...]]:
+    """The type and sizes of an input, as the graph or the caller has them."""
     from onnx import helper
 
-    where = f"{walk.path}: input {feature.name!r}"
+    where, tensor = f"{path}: input {feature.name!r}", feature.type.tensor_type
     if feature.type.WhichOneof("value") != "tensor_type":
         raise UnsupportedModel(f"{where} is no tensor")
     try:
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(feature.type.tensor_type.elem_type))
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         mil_dtype(dtype)
     except (KeyError, Unsayable):
-        code = feature.type.tensor_type.elem_type
-        raise UnsupportedModel(f"{where} is of type {code}, which Core ML does not take") from None
-    return dtype
-
-
-def _shape(feature, given: tuple[int, ...] | None, walk: GraphWalk) -> tuple[int, ...]:
-    """The sizes of an input, as the graph or the caller has them."""
-    tensor = feature.type.tensor_type
-    where = f"{walk.path}: input {feature.name!r}"
-    declared = [_size(dimension) for dimension in tensor.shape.dim]
-    fits = given is not None and len(given) == len(declared)
-    fits = fits and all(isinstance(d, str) or d == g for d, g in zip(declared, given, strict=True))
-    if given is not None and tensor.HasField("shape") and not fits:
-        raise InvalidInput(f"{where} has shape {_said(declared)}, and {_said(given)} was asked for")
+        raise UnsupportedModel(
+            f"{where} is of type {tensor.elem_type}, which Core ML does not take"
+        ) from None
+    declared, is_open = dimensions(feature), not tensor.HasField("shape")
+    if given is not None and not is_open:
+        pairs = zip(declared, given, strict=False)
+        if len(given) != len(declared) or any(isinstance(d, int) and d != g for d, g in pairs):
+            raise InvalidInput(
+                f"{where} has shape {_listed(declared)}, and {_listed(given)} was asked for"
+            )
     sizes = declared if given is None else list(given)
-    if any(isinstance(size, str) for size in sizes) or not (given or tensor.HasField("shape")):
+    numbers = [size for size in sizes if isinstance(size, int)]
+    if len(numbers) < len(sizes) or (is_open and not given):
         example = ",".join(str(s) if isinstance(s, int) else "1" for s in sizes)
         raise InvalidInput(
-            f"{where} has shape {_said(declared)}; Core ML's graph is built for known sizes: give "
-            f"them, as in --shape {feature.name}={example}"
+            f"{where} has shape {_listed(declared)}; Core ML's graph is built for known sizes: "
+            f"give them, as in --shape {feature.name}={example}"
         )
-    if len(sizes) > MOST_AXES or any(size < 1 for size in sizes):
+    if len(numbers) > MOST_AXES or any(size < 1 for size in numbers):
         raise UnsupportedModel(
-            f"{where} has shape {_said(sizes)}; Core ML takes tensors of rank 1 to {MOST_AXES} "
+            f"{where} has shape {_listed(sizes)}; Core ML takes tensors of rank 1 to {MOST_AXES} "
             "that are not empty"
         )
-    return tuple(sizes)
+    return dtype, tuple(numbers)
 
 
-def _size(dimension) -> int | str:
-    """A size, or what stands for one that is left open; for PaddlePaddle that is -1."""
-    if dimension.HasField("dim_value") and dimension.dim_value >= 0:
-        return dimension.dim_value
-    return dimension.dim_param or "?"
-
-
-def _said(sizes) -> str:
+def _listed(sizes: Sequence[int | str]) -> str:
     return f"({', '.join(map(str, sizes))})"

@@ -6,21 +6,21 @@ until opset 13; Resize, which had no choice of coordinates until opset 11 (Upsam
 PRelu, whose slopes were those of the channels until opset 7.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 import re
+from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
-from ane_book.onnx.graph.order import set_nodes, subgraphs
-import numpy as np
+from ane_book.onnx.file import OLDEST, ONNX_DOMAINS, attribute, subgraphs
+from ane_book.onnx.graph.order import set_nodes
 
-__all__ = ["OLDEST", "ONNX_DOMAINS", "carried_over"]
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import GraphProto, ModelProto, NodeProto
 
-OLDEST = 13
-ONNX_DOMAINS = ("", "ai.onnx")
+__all__ = ["carried_over"]
 
 
-def carried_over(model, opset: int, path: Path):
+def carried_over(model: "ModelProto", opset: int, path: Path) -> "ModelProto":
     """The model, of opset 13 at least. Raises UnsupportedModel."""
     if opset >= OLDEST:
         return model
@@ -39,7 +39,7 @@ def carried_over(model, opset: int, path: Path):
     return model
 
 
-def _stumbled(model, opset: int, said: str) -> str:
+def _stumbled(model: "ModelProto", opset: int, said: str) -> str:
     """What onnx's converter of versions stumbled over; it says so in terms of its own code."""
     from onnx import defs
 
@@ -56,9 +56,9 @@ def _stumbled(model, opset: int, said: str) -> str:
     return f"it says: {(plain.splitlines() or ['nothing'])[0]}"
 
 
-def _mend(graph, opset: int) -> None:
+def _mend(graph: "GraphProto", opset: int) -> None:
     """Give the nodes of a graph, and of those in it, the meaning that they had."""
-    nodes = []
+    nodes: list[NodeProto] = []
     for node in graph.node:
         for inner in subgraphs(node):
             _mend(inner, opset)
@@ -68,7 +68,7 @@ def _mend(graph, opset: int) -> None:
     set_nodes(graph, nodes)
 
 
-def _spread_slopes(model) -> None:
+def _spread_slopes(model: "ModelProto") -> None:
     """Say of which axis the slopes of PRelu are: of the channels before opset 7, since then of the
     last. Raises ValueError."""
     from onnx import helper, shape_inference
@@ -91,31 +91,26 @@ def _spread_slopes(model) -> None:
     set_nodes(model.graph, nodes)
 
 
-def _keep_coordinates(node, graph) -> None:
+def _keep_coordinates(node: "NodeProto", graph: "GraphProto") -> None:
     """Row i comes from i / scale. Which is nearest was not defined; ONNX Runtime's choice it is."""
-    from onnx import helper
+    from onnx import helper, numpy_helper
 
-    scales = next((a for name, a in _constants(graph) if name == node.input[2]), np.ones(1))
-    nearest = "ceil" if scales.min(initial=1) < 1 else "floor"
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for other in graph.node:
+        if other.op_type == "Constant" and other.attribute[0].HasField("t"):
+            tensors[other.output[0]] = other.attribute[0].t
+    scales = tensors.get(node.input[2])
+    shrinks = scales is not None and numpy_helper.to_array(scales).min(initial=1) < 1
+    nearest = "ceil" if shrinks else "floor"
     node.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
     node.attribute.append(helper.make_attribute("nearest_mode", nearest))
 
 
-def _constants(graph) -> Iterator[tuple[str, np.ndarray]]:
-    from onnx import numpy_helper
-
-    for tensor in graph.initializer:
-        yield tensor.name, numpy_helper.to_array(tensor)
-    for node in graph.node:
-        if node.op_type == "Constant" and node.attribute[0].HasField("t"):
-            yield node.output[0], numpy_helper.to_array(node.attribute[0].t)
-
-
-def _flattened(node) -> list:
+def _flattened(node: "NodeProto") -> "list[NodeProto]":
     """Hardmax of two axes: those before its own, and the rest."""
     from onnx import helper
 
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+    axis = attribute(node, "axis", 1)
     (x,), (y,) = node.input, node.output
     shape, flat, made = (f"{y}/{part}" for part in ("shape", "flat", "made"))
     return [

@@ -3,29 +3,19 @@
 ONNX asks files to have such an order. ONNX Runtime runs those that do not, and so they are written.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
 
-__all__ = ["all_nodes", "put_in_order", "set_nodes", "subgraphs"]
+from ane_book.onnx.file import subgraphs
 
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import FunctionProto, GraphProto, NodeProto
 
-def subgraphs(node) -> Iterator:
-    """The graphs that a node holds: the branches of an `If`, the body of a `Loop`."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+__all__ = ["put_in_order", "set_nodes"]
 
 
-def all_nodes(graph) -> Iterator:
-    """The nodes of a graph, and those of the graphs in them."""
-    for node in graph.node:
-        yield node
-        for inner in subgraphs(node):
-            yield from all_nodes(inner)
-
-
-def put_in_order(graph) -> None:
+def put_in_order(graph: "GraphProto | FunctionProto") -> None:
     """Order a graph's nodes and those of the graphs in them, in place.
 
     A node moves only where it has to. The nodes of a circle, and those that rest on it, come last.
@@ -38,20 +28,21 @@ def put_in_order(graph) -> None:
         set_nodes(graph, [graph.node[place] for place in order])
 
 
-def set_nodes(graph, nodes) -> None:
+def set_nodes(graph: "GraphProto | FunctionProto", nodes: "Iterable[NodeProto]") -> None:
     """Give a graph these nodes, its own among them."""
     copied = type(graph)(node=nodes)
     graph.ClearField("node")
     graph.node.extend(copied.node)
 
 
-def _order(nodes) -> list[int]:
+def _order(nodes: "Sequence[NodeProto]") -> list[int]:
     """The places of the nodes in the order they are to have: always the first that can be next."""
-    makers = {}
+    makers: dict[str, int] = {}
     for place, node in enumerate(nodes):
         for name in node.output:
             makers.setdefault(name, place)
-    takers, missing = {}, []
+    takers: dict[int, list[int]] = {}
+    missing = []
     for place, node in enumerate(nodes):
         before = {makers[name] for name in _taken(node) if name and name in makers}
         missing.append(len(before))
@@ -69,7 +60,7 @@ def _order(nodes) -> list[int]:
     return order + [place for place, count in enumerate(missing) if count]
 
 
-def _taken(node) -> Iterator[str]:
+def _taken(node: "NodeProto") -> Iterator[str]:
     """The names that a node takes, those that the graphs in it take of this one among them."""
     yield from node.input
     for inner in subgraphs(node):

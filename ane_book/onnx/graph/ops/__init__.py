@@ -12,19 +12,19 @@ Files are grouped as ONNX groups its definitions (`onnx/defs`), which are also t
 https://onnx.ai/onnx/operators/
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 import inspect
 import pkgutil
-from typing import NewType
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
 __all__ = ["OPERATORS", "Constant", "Operator", "Unsayable", "operator"]
 
 #: An input that has to be known when the graph is converted.
-Constant = NewType("Constant", np.ndarray)
+Constant: TypeAlias = Annotated[np.ndarray, "known"]
 
 #: Definitions that are read: those of this opset and of older ones.
 NEWEST = 28
@@ -47,15 +47,15 @@ class Operator:
     def is_variadic(self) -> bool:
         return any(p.kind is p.VAR_POSITIONAL for p in self.parameters)
 
+    @property
+    def keywords(self) -> Mapping[str, inspect.Parameter]:
+        """What may be given by name: attributes, and `outputs`, how many results are used."""
+        return inspect.signature(self.function).parameters
+
     def takes(self, attribute: str) -> bool:
         """Whether the function has an attribute; one that hands them on says so itself."""
-        parameters = inspect.signature(self.function).parameters
-        return attribute in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-    @property
-    def keywords(self) -> frozenset[str]:
-        """What may be given by name: attributes, and `outputs`, how many results are used."""
-        return frozenset(inspect.signature(self.function).parameters)
+        hands_on = any(p.kind is p.VAR_KEYWORD for p in self.keywords.values())
+        return hands_on or attribute in self.keywords
 
 
 OPERATORS: dict[str, Operator] = {}

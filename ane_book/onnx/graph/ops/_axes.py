@@ -13,33 +13,19 @@ from itertools import islice, pairwise
 from math import prod
 
 from ane_book.onnx.graph.ops import Unsayable
-from ane_book.onnx.graph.ops._common import (
-    MOST_AXES,
-    Tensor,
-    mb,
-    rank,
-    reshaped,
-    shape_of,
-)
+from ane_book.onnx.graph.ops._common import MOST_AXES, Tensor, mb, rank, reshaped, shape_of
 import numpy as np
 
 __all__ = [
-    "EACH_NUMBER",
-    "few_axes",
-    "is_high",
-    "on_axis",
-    "split_at",
-    "transposed",
-    "with_few_axes",
-]
+    "EACH_NUMBER", "few_axes", "is_high", "on_axis", "split_at", "transposed", "with_few_axes",
+]  # fmt: skip
 
 #: Operators of one number of each input, which broadcast.
 EACH_NUMBER = {
     "Abs", "Add", "And", "Cast", "Ceil", "Clip", "Cos", "Div", "Equal", "Erf", "Exp", "Floor",
-    "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu",
-    "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow",
-    "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Sub", "Sum",
-    "Tanh", "Where",
+    "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "Identity", "LeakyRelu", "Less",
+    "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal",
+    "Relu", "Round", "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Sub", "Sum", "Tanh", "Where",
 }  # fmt: skip
 
 
@@ -80,7 +66,7 @@ def _runs(sizes: list[int], perm: list[int]) -> list[list[int]]:
     """The axes as `perm` orders them, those in one list that stay side by side; none of size 1."""
     long = [axis for axis, size in enumerate(sizes) if size != 1]
     follows = dict(pairwise(long))
-    runs = []
+    runs: list[list[int]] = []
     for axis in (axis for axis in perm if sizes[axis] != 1):
         if runs and follows.get(runs[-1][-1]) == axis:
             runs[-1].append(axis)
@@ -109,7 +95,7 @@ def with_few_axes(function: Callable, tensors: list[Tensor | None]) -> Tensor:
     shapes = [[] if x is None else shape_of(x) for x in tensors]
     whole = np.broadcast_shapes(*map(tuple, shapes))
     shapes = [[1] * (len(whole) - len(shape)) + shape for shape in shapes]
-    groups = []
+    groups: list[tuple[list[bool], list[int]]] = []
     for axis in (axis for axis, size in enumerate(whole) if size != 1):
         kind = [shape[axis] == 1 for shape in shapes]
         if groups and groups[-1][0] == kind:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import TypeAlias
 
 from ane_book.onnx.graph.ops import Unsayable, operator
 from ane_book.progress import silent_coremltools
@@ -13,25 +14,17 @@ with silent_coremltools():
 
 MOST_AXES = 5  # that Core ML has of a tensor
 
-Tensor = Var | np.ndarray
+Tensor: TypeAlias = Var | np.ndarray
 
 
 def unary(name: str, mil_name: str) -> None:
     """An operator of one tensor that is one of MIL's."""
-
-    def convert(x: Tensor) -> Tensor:
-        return getattr(mb, mil_name)(x=x)
-
-    operator(name)(convert)
+    operator(name)(lambda x: getattr(mb, mil_name)(x=x))
 
 
-def binary(name: str, mil_name: str) -> None:
+def binary(name: str, mil_name: str, since: int = 7) -> None:
     """An operator of two tensors, which broadcast, that is one of MIL's."""
-
-    def convert(x: Tensor, y: Tensor) -> Tensor:
-        return getattr(mb, mil_name)(x=x, y=y)
-
-    operator(name, since=7)(convert)
+    operator(name, since=since)(lambda x, y: getattr(mb, mil_name)(x=x, y=y))
 
 
 def joined(tensors: Sequence[Tensor], join: Callable) -> Tensor:
@@ -39,32 +32,43 @@ def joined(tensors: Sequence[Tensor], join: Callable) -> Tensor:
     return reduce(lambda x, y: join(x=x, y=y), tensors)
 
 
-def kind(x: Tensor) -> str:
-    """'f', 'i' or 'b': what numpy calls the kind of a tensor's type."""
-    if isinstance(x, Var):
-        return np.dtype(types.nptype_from_builtin(x.dtype)).kind
-    return np.asarray(x).dtype.kind
+def _kind(x: Tensor) -> str:
+    """What numpy calls the kind of a tensor's type."""
+    known = not isinstance(x, Var)
+    return (np.asarray(x).dtype if known else np.dtype(types.nptype_from_builtin(x.dtype))).kind
 
 
 def is_float(x: Tensor) -> bool:
-    return kind(x) == "f"
+    return _kind(x) == "f"
 
 
 def is_int(x: Tensor) -> bool:
-    return kind(x) == "i"
+    return _kind(x) == "i"
 
 
 def is_bool(x: Tensor) -> bool:
-    return kind(x) == "b"
+    return _kind(x) == "b"
 
 
 def as_float(x: Tensor) -> Tensor:
+    if isinstance(x, np.ndarray):
+        return np.asarray(x, np.float32)
     return x if is_float(x) else mb.cast(x=x, dtype="fp32")
 
 
 def as_int(x: Tensor) -> Tensor:
     """Toward zero, as a cast goes."""
     return x if is_int(x) else mb.cast(x=x, dtype="int32")
+
+
+def like(x: Tensor, value: float) -> np.generic:
+    """A number in x's type."""
+    return np.float32(value) if is_float(x) else np.int32(value)
+
+
+def first(constant: np.ndarray | None) -> int:
+    """The one whole number in a constant, whose shape may be () or (1,)."""
+    return int(np.asarray(constant).reshape(-1)[0])
 
 
 def rank(x: Tensor) -> int:
@@ -76,13 +80,13 @@ def select(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     shape = np.broadcast_shapes(*(tuple(map(int, np.shape(x))) for x in (condition, a, b)))
 
     def spread(x: Tensor) -> Tensor:
-        if isinstance(x, Var):
-            if tuple(map(int, x.shape)) == shape:
-                return x
-            if is_bool(x):
-                return mb.logical_or(x=x, y=np.zeros(shape, bool))
-            return mb.add(x=x, y=np.zeros(shape, np.float32 if is_float(x) else np.int32))
-        return np.broadcast_to(x, shape).copy()
+        if not isinstance(x, Var):
+            return np.broadcast_to(x, shape).copy()
+        if tuple(shape_of(x)) == shape:
+            return x
+        if is_bool(x):
+            return mb.logical_or(x=x, y=np.zeros(shape, bool))
+        return mb.add(x=x, y=np.full(shape, like(x, 0)))
 
     return mb.select(cond=spread(condition), a=spread(a), b=spread(b))
 
@@ -119,25 +123,22 @@ def reshaped(x: Tensor, shape) -> Tensor:
 
 def sliced(x: Tensor, axis: int, begin: int, end: int, step: int = 1) -> Tensor:
     """x[begin:end:step] along one axis, forward."""
-    begins, ends, steps = [0] * rank(x), [int(size) for size in x.shape], [1] * rank(x)
+    begins, ends, steps = [0] * rank(x), shape_of(x), [1] * rank(x)
     begins[axis], ends[axis], steps[axis] = begin, end, step
     return mb.slice_by_index(x=x, begin=begins, end=ends, stride=steps)
 
 
 def along(x: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
     """The product of a matrix (out, size) with one axis of x."""
-    count = rank(x)
-    if axis == count - 2:
+    if rank(x) == 1:
+        return mb.squeeze(x=along(mb.expand_dims(x=x, axes=[0]), 1, matrix), axes=[0])
+    if axis == rank(x) - 2:
         return mb.matmul(x=matrix, y=x)
-    last = axis == count - 1
-    perm = [a for a in range(count) if a != axis] + [axis]
-    moved = x if last else mb.transpose(x=x, perm=perm)
-    if count == 1:
-        moved = mb.expand_dims(x=moved, axes=[0])
-    made = mb.matmul(x=moved, y=np.ascontiguousarray(matrix.T))
-    if count == 1:
-        return mb.squeeze(x=made, axes=[0])
-    return made if last else mb.transpose(x=made, perm=np.argsort(perm).tolist())
+    if axis == rank(x) - 1:
+        return mb.matmul(x=x, y=np.ascontiguousarray(matrix.T))
+    perm = [a for a in range(rank(x)) if a != axis] + [axis]
+    made = along(mb.transpose(x=x, perm=perm), rank(x) - 1, matrix)
+    return mb.transpose(x=made, perm=np.argsort(perm).tolist())
 
 
 def mil_dtype(dtype: np.dtype) -> np.dtype:

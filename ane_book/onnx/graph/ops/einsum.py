@@ -9,12 +9,12 @@ from ._common import Tensor, mb, rank, reshaped
 @operator("Einsum")
 def einsum(*tensors: Tensor, equation: bytes) -> Tensor:
     """Two at a time, each pair as one product of matrices."""
-    terms, _, result = equation.decode().replace(" ", "").partition("->")
-    terms, spare = terms.split(","), "ABCDEFGH"
+    left, _, result = equation.decode().replace(" ", "").partition("->")
+    terms, spare = left.split(","), "ABCDEFGH"
     for i, (term, x) in enumerate(zip(terms, tensors, strict=True)):
         if "..." in term:
             terms[i] = term.replace("...", spare[: rank(x) - len(term) + 3])
-    widest = max((t for t in terms), key=lambda t: sum(c in spare for c in t))
+    widest = max(terms, key=lambda t: sum(c in spare for c in t))
     result = result.replace("...", "".join(c for c in widest if c in spare))
     if "->" not in equation.decode():
         every = "".join(terms)

@@ -12,8 +12,9 @@ from ._common import (
     Tensor,
     all_axes,
     as_int,
+    first,
     is_bool,
-    is_float,
+    like,
     mb,
     moved,
     rank,
@@ -26,20 +27,15 @@ from ._common import (
 
 @operator("Slice", since=10)
 def slice_(
-    x: Tensor,
-    starts: Constant,
-    ends: Constant,
-    axes: Constant | None = None,
+    x: Tensor, starts: Constant, ends: Constant, axes: Constant | None = None,
     steps: Constant | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """As Python's slices; a step backward is a reversal and a step forward."""
-    axes = range(len(starts)) if axes is None else all_axes(axes, rank(x))
-    steps = [1] * len(starts) if steps is None else steps
     if is_bool(x):
-        return mb.cast(
-            x=slice_(as_int(x), starts, ends, np.array(list(axes)), np.array(steps)), dtype="bool"
-        )
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        return mb.cast(x=slice_(as_int(x), starts, ends, axes, steps), dtype="bool")
+    chosen = range(len(starts)) if axes is None else all_axes(axes, rank(x))
+    steps = np.ones_like(starts) if steps is None else steps
+    for axis, start, end, step in zip(chosen, starts, ends, steps, strict=True):
         x = _slice(x, axis, slice(int(start), int(end), int(step)))
     return x
 
@@ -64,10 +60,9 @@ def split(
     x: Tensor, split: Constant | None = None, *, axis=0, num_outputs=None, outputs: int = 1
 ) -> tuple[Tensor, ...]:
     size = int(x.shape[axis])
-    if split is None:
-        each = -(-size // (num_outputs or outputs))
-        split = [min(each, size - at) for at in range(0, size, each)]
-    sizes = [int(part) for part in split]
+    each = -(-size // (num_outputs or outputs))
+    even = [min(each, size - at) for at in range(0, size, each)]
+    sizes = even if split is None else [int(part) for part in split]
     if is_high(x):
         ends = np.cumsum(sizes).tolist()
         places = [slice(end - part, end) for part, end in zip(sizes, ends, strict=True)]
@@ -79,17 +74,16 @@ def split(
 
 def _empty(x: Tensor, axis: int) -> np.ndarray:
     """x without anything of an axis."""
-    shape = [int(size) for size in x.shape]
+    shape = shape_of(x)
     shape[axis] = 0
-    return np.empty(shape, np.float32 if is_float(x) else np.int32)
+    return np.full(shape, like(x, 0))
 
 
 @operator("Gather")
 def gather(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
     if rank(x) + rank(indices) - 1 > MOST_AXES or is_high(x, indices):
-        flat = reshaped(indices, [-1])
-        new = shape_of(indices)
-        return on_axis(x, axis % rank(x), partial(gather, indices=flat, axis=1), new)
+        flat = partial(gather, indices=reshaped(indices, [-1]), axis=1)
+        return on_axis(x, axis % rank(x), flat, shape_of(indices))
     places = _from_zero(indices, x.shape[axis])
     return moved(lambda x: mb.gather(x=x, indices=places, axis=axis), x)
 
@@ -116,8 +110,8 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims=0) -> Tensor:
     if high and not batch_dims and count < MOST_AXES:
         rows = reshaped(x, [*shape_of(x)[:count], prod(rest)])
         return reshaped(gather_nd(rows, reshaped(indices, [-1, count])), [*places, *rest])
-    places = _from_zero(indices, shape_of(x)[batch_dims : batch_dims + count])
-    return moved(lambda x: mb.gather_nd(x=x, indices=places, batch_dims=batch_dims), x)
+    named = _from_zero(indices, shape_of(x)[batch_dims : batch_dims + count])
+    return moved(lambda x: mb.gather_nd(x=x, indices=named, batch_dims=batch_dims), x)
 
 
 def _from_zero(indices: Tensor, size) -> Tensor:
@@ -128,7 +122,7 @@ def _from_zero(indices: Tensor, size) -> Tensor:
     return select(mb.less(x=indices, y=np.int32(0)), mb.add(x=indices, y=size), indices)
 
 
-REDUCTIONS = {b"none": "update", b"add": "add", b"mul": "mul", b"max": "max", b"min": "min"}
+MODES = {b"none": "update", b"add": "add", b"mul": "mul", b"max": "max", b"min": "min"}
 
 
 @operator("ScatterElements", "Scatter")
@@ -136,14 +130,14 @@ def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, *, axis=0, reduction=b"none"
 ) -> Tensor:
     places = _from_zero(indices, x.shape[axis])
-    how = {"indices": places, "axis": axis % rank(x), "mode": REDUCTIONS[reduction]}
+    how = {"indices": places, "axis": axis % rank(x), "mode": MODES[reduction]}
     return moved(lambda x, new: mb.scatter_along_axis(data=x, updates=new, **how), x, updates)
 
 
 @operator("ScatterND")
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction=b"none") -> Tensor:
     places = _from_zero(indices, shape_of(x)[: int(indices.shape[-1])])
-    how = {"indices": places, "mode": REDUCTIONS[reduction]}
+    how = {"indices": places, "mode": MODES[reduction]}
     return moved(lambda x, new: mb.scatter_nd(data=x, updates=new, **how), x, updates)
 
 
@@ -156,27 +150,24 @@ def compress(x: Tensor, condition: Constant, *, axis=None) -> Tensor:
 
 @operator("OneHot")
 def one_hot(indices: Tensor, depth: Constant, values: Constant, *, axis=-1) -> Tensor:
-    size, (off, on) = int(np.asarray(depth).reshape(-1)[0]), values
-    real = values.dtype.kind == "f"
-    off, on = (np.float32(v) if real else np.int32(v) for v in (off, on))
+    size, (off, on) = first(depth), values
     places = _from_zero(as_int(indices), size)
     return mb.one_hot(
-        indices=places, one_hot_vector_size=size, axis=axis, on_value=on, off_value=off
-    )
+        indices=places, one_hot_vector_size=size, axis=axis, on_value=like(values, on),
+        off_value=like(values, off),
+    )  # fmt: skip
 
 
 @operator("Trilu")
 def trilu(x: Tensor, k: Constant | None = None, *, upper=1) -> Tensor:
     """By a mask, which is known."""
-    ones = np.ones([int(size) for size in x.shape[-2:]], bool)
-    k = 0 if k is None else int(k)
-    mask = np.triu(ones, k) if upper else np.tril(ones, k)
-    zero = np.float32(0) if is_float(x) else np.int32(0)
-    if is_bool(x):
-        return mb.logical_and(x=x, y=mask)
-    return select(mask, x, zero)
+    cut = np.triu if upper else np.tril
+    mask = cut(np.ones(shape_of(x)[-2:], bool), 0 if k is None else int(k))
+    return mb.logical_and(x=x, y=mask) if is_bool(x) else select(mask, x, like(x, 0))
 
 
-@operator("ReverseSequence")
-def reverse_sequence(x: Tensor, lengths: Tensor, *, time_axis=0, batch_axis=1) -> Tensor:
-    return mb.reverse_sequence(x=x, lengths=lengths, seq_axis=time_axis, batch_axis=batch_axis)
+operator("ReverseSequence")(
+    lambda x, lengths, *, time_axis=0, batch_axis=1: mb.reverse_sequence(
+        x=x, lengths=lengths, seq_axis=time_axis, batch_axis=batch_axis
+    )
+)

@@ -19,8 +19,6 @@ _compare("GreaterOrEqual", "greater_equal", 12)
 _compare("Less", "less", 7)
 _compare("LessOrEqual", "less_equal", 12)
 
-
-binary("And", "logical_and")
-binary("Or", "logical_or")
-binary("Xor", "logical_xor")
+for _name in ("And", "Or", "Xor"):
+    binary(_name, f"logical_{_name.lower()}")
 unary("Not", "logical_not")

@@ -8,9 +8,11 @@ from ._common import (
     as_float,
     as_int,
     binary,
+    first,
     is_float,
     is_int,
     joined,
+    like,
     mb,
     rank,
     select,
@@ -20,35 +22,20 @@ from ._common import (
 # --- one tensor
 
 
-for _name in [
-    "Abs",
-    "Acos",
-    "Asin",
-    "Atan",
-    "Atanh",
-    "Ceil",
-    "Cos",
-    "Cosh",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Round",
-    "Sigmoid",
-    "Sin",
-    "Sinh",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Tan",
-    "Tanh",
-]:
+for _name in (
+    "Abs", "Acos", "Asin", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "Round",
+    "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
+):  # fmt: skip
     unary(_name, _name.lower())
 
-
-@operator("Acosh")
-def acosh(x: Tensor) -> Tensor:
-    """log(x + sqrt(x^2 - 1))."""
-    return mb.log(x=mb.add(x=x, y=mb.sqrt(x=mb.sub(x=mb.mul(x=x, y=x), y=1.0))))
+operator("Acosh")(  # log(x + sqrt(x^2 - 1))
+    lambda x: mb.log(x=mb.add(x=x, y=mb.sqrt(x=mb.sub(x=mb.mul(x=x, y=x), y=1.0))))
+)
+operator("Log")(lambda x: mb.log(x=x, epsilon=np.float32(0)))
+operator("Neg")(lambda x: mb.mul(x=x, y=like(x, -1)))
+operator("Reciprocal")(  # MIL's `inverse` adds something to x first
+    lambda x: mb.real_div(x=np.float32(1), y=x)
+)
 
 
 @operator("Asinh")
@@ -59,22 +46,6 @@ def asinh(x: Tensor) -> Tensor:
     return mb.mul(x=mb.sign(x=x), y=mb.log(x=mb.add(x=size, y=root)))
 
 
-@operator("Log")
-def log(x: Tensor) -> Tensor:
-    return mb.log(x=x, epsilon=np.float32(0))
-
-
-@operator("Neg")
-def neg(x: Tensor) -> Tensor:
-    return mb.mul(x=x, y=np.float32(-1) if is_float(x) else np.int32(-1))
-
-
-@operator("Reciprocal")
-def reciprocal(x: Tensor) -> Tensor:
-    """MIL's `inverse` adds something to x first."""
-    return mb.real_div(x=np.float32(1), y=x)
-
-
 @operator("Sign")
 def sign(x: Tensor) -> Tensor:
     return mb.sign(x=x) if is_float(x) else as_int(mb.sign(x=as_float(x)))
@@ -83,14 +54,25 @@ def sign(x: Tensor) -> Tensor:
 # --- activations
 
 
-@operator("Relu")
-def relu(x: Tensor) -> Tensor:
-    return mb.relu(x=x) if is_float(x) else mb.maximum(x=x, y=np.int32(0))
-
-
-@operator("LeakyRelu")
-def leaky_relu(x: Tensor, *, alpha=0.01) -> Tensor:
-    return mb.leaky_relu(x=x, alpha=np.float32(alpha))
+operator("Relu")(lambda x: mb.relu(x=x) if is_float(x) else mb.maximum(x=x, y=np.int32(0)))
+operator("LeakyRelu")(lambda x, *, alpha=0.01: mb.leaky_relu(x=x, alpha=np.float32(alpha)))
+operator("Elu")(lambda x, *, alpha=1.0: mb.elu(x=x, alpha=np.float32(alpha)))
+operator("Selu")(
+    lambda x, *, alpha=1.6732632423543772, gamma=1.0507009873554805: mb.mul(
+        x=mb.elu(x=x, alpha=np.float32(alpha)), y=np.float32(gamma)
+    )
+)
+operator("HardSigmoid")(
+    lambda x, *, alpha=0.2, beta=0.5: mb.sigmoid_hard(
+        x=x, alpha=np.float32(alpha), beta=np.float32(beta)
+    )
+)
+operator("Gelu")(
+    lambda x, *, approximate=b"none": mb.gelu(
+        x=x, mode="TANH_APPROXIMATION" if approximate == b"tanh" else "EXACT"
+    )
+)
+operator("Softmax", since=13)(lambda x, *, axis=-1: mb.softmax(x=x, axis=axis))
 
 
 @operator("PRelu")
@@ -99,48 +81,15 @@ def prelu(x: Tensor, slope: Tensor) -> Tensor:
     known = isinstance(slope, np.ndarray)
     if known and rank(x) == 4 and slope.shape == (int(x.shape[1]), 1, 1):
         return mb.prelu(x=x, alpha=slope.reshape(-1))
-    low = mb.mul(x=mb.minimum(x=x, y=_like(x, 0)), y=slope)
-    return mb.add(x=mb.maximum(x=x, y=_like(x, 0)), y=low)
-
-
-@operator("Elu")
-def elu(x: Tensor, *, alpha=1.0) -> Tensor:
-    return mb.elu(x=x, alpha=np.float32(alpha))
-
-
-@operator("Selu")
-def selu(x: Tensor, *, alpha=1.6732632423543772, gamma=1.0507009873554805) -> Tensor:
-    return mb.mul(x=mb.elu(x=x, alpha=np.float32(alpha)), y=np.float32(gamma))
-
-
-@operator("HardSigmoid")
-def hard_sigmoid(x: Tensor, *, alpha=0.2, beta=0.5) -> Tensor:
-    return mb.sigmoid_hard(x=x, alpha=np.float32(alpha), beta=np.float32(beta))
-
-
-@operator("HardSwish")
-def hard_swish(x: Tensor) -> Tensor:
-    return mb.mul(x=x, y=hard_sigmoid(x, alpha=1 / 6, beta=0.5))
-
-
-@operator("Mish")
-def mish(x: Tensor) -> Tensor:
-    return mb.mul(x=x, y=mb.tanh(x=mb.softplus(x=x)))
+    low = mb.mul(x=mb.minimum(x=x, y=like(x, 0)), y=slope)
+    return mb.add(x=mb.maximum(x=x, y=like(x, 0)), y=low)
 
 
 @operator("Swish")
 def swish(x: Tensor, *, alpha=1.0) -> Tensor:
-    return (
-        mb.silu(x=x)
-        if alpha == 1
-        else mb.mul(x=x, y=mb.sigmoid(x=mb.mul(x=x, y=np.float32(alpha))))
-    )
-
-
-@operator("ThresholdedRelu")
-def thresholded_relu(x: Tensor, *, alpha=1.0) -> Tensor:
-    """x above alpha, which MIL's op takes in."""
-    return select(mb.greater(x=x, y=np.float32(alpha)), x, np.float32(0))
+    if alpha == 1:
+        return mb.silu(x=x)
+    return mb.mul(x=x, y=mb.sigmoid(x=mb.mul(x=x, y=np.float32(alpha))))
 
 
 @operator("Shrink")
@@ -152,35 +101,18 @@ def shrink(x: Tensor, *, bias=0.0, lambd=0.5) -> Tensor:
     return select(far, nearer, np.float32(0))
 
 
-@operator("Gelu")
-def gelu(x: Tensor, *, approximate=b"none") -> Tensor:
-    return mb.gelu(x=x, mode="TANH_APPROXIMATION" if approximate == b"tanh" else "EXACT")
-
-
 @operator("Clip", since=11)
 def clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     """MIL's `clip` where both bounds are known: it is one op on the engine."""
-    known = all(bound is None or isinstance(bound, np.ndarray) for bound in (low, high))
+    limit = np.finfo(np.float32).max
+    bounds = [-limit if low is None else low, limit if high is None else high]
+    known = all(isinstance(bound, np.ndarray | np.generic) for bound in bounds)
     if known and is_float(x):
-        limit = float(np.finfo(np.float32).max)
-        lowest = -limit if low is None else float(low)
-        highest = limit if high is None else float(high)
+        lowest, highest = map(float, bounds)
         if lowest <= highest:
             return mb.clip(x=x, alpha=np.float32(lowest), beta=np.float32(highest))
     x = x if low is None else mb.maximum(x=x, y=low)
     return x if high is None else mb.minimum(x=x, y=high)
-
-
-@operator("Softmax", since=13)
-def softmax(x: Tensor, *, axis=-1) -> Tensor:
-    return mb.softmax(x=x, axis=axis)
-
-
-@operator("LogSoftmax", since=13)
-def log_softmax(x: Tensor, *, axis=-1) -> Tensor:
-    low = mb.sub(x=x, y=mb.reduce_max(x=x, axes=[axis], keep_dims=True))
-    total = mb.reduce_sum(x=mb.exp(x=low), axes=[axis], keep_dims=True)
-    return mb.sub(x=low, y=mb.log(x=total))
 
 
 @operator("Hardmax", since=13)
@@ -226,19 +158,9 @@ def power(x: Tensor, y: Tensor) -> Tensor:
     return as_int(mb.round(x=mb.pow(x=as_float(x), y=as_float(y))))
 
 
-@operator("Max", since=8)
-def maximum(*tensors: Tensor) -> Tensor:
-    return joined(tensors, mb.maximum)
-
-
-@operator("Min", since=8)
-def minimum(*tensors: Tensor) -> Tensor:
-    return joined(tensors, mb.minimum)
-
-
-@operator("Sum", since=8)
-def total(*tensors: Tensor) -> Tensor:
-    return joined(tensors, mb.add)
+operator("Max", since=8)(lambda *tensors: joined(tensors, mb.maximum))
+operator("Min", since=8)(lambda *tensors: joined(tensors, mb.minimum))
+operator("Sum", since=8)(lambda *tensors: joined(tensors, mb.add))
 
 
 @operator("Mean", since=8)
@@ -294,9 +216,4 @@ def cumsum(x: Tensor, axis: Constant, *, exclusive=0, reverse=0) -> Tensor:
 @operator("TopK", since=10)
 def topk(x: Tensor, k: Constant, *, axis=-1, largest=1, sorted=1) -> tuple[Tensor, Tensor]:
     """Sorted always: what is not asked to be may be."""
-    count = int(np.asarray(k).reshape(-1)[0])
-    return tuple(mb.topk(x=x, k=count, axis=axis, ascending=not largest))
-
-
-def _like(x: Tensor, value: float):
-    return np.float32(value) if is_float(x) else np.int32(value)
+    return tuple(mb.topk(x=x, k=first(k), axis=axis, ascending=not largest))

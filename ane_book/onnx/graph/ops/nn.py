@@ -1,5 +1,7 @@
 """Convolutions, pools and norms."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from . import Constant, Unsayable, operator
@@ -13,51 +15,66 @@ from ._common import (
     mb,
     rank,
     reshaped,
+    shape_of,
     sliced,
 )
 
+Room = list[tuple[int, int]]  # what is added before and after each spatial axis
+
 
 def _window(
-    x: Tensor, kernel, strides, pads, dilations, auto_pad: bytes
-) -> tuple[list, list, list]:
-    """Strides, dilations and the room [(before, after)] of each spatial axis, all of them known."""
+    x: Tensor, kernel: Sequence[int], *, auto_pad=b"NOTSET", ceil_mode=0, dilations=None, pads=None,
+    strides=None,
+) -> tuple[list[int], list[int], Room]:  # fmt: skip
+    """Strides, dilations and room of each spatial axis, of the attributes that all windows have.
+
+    ceil_mode: with what rounding up adds at the end; windows that begin beyond it are none.
+    """
     count = rank(x) - 2
     strides, dilations = list(strides or [1] * count), list(dilations or [1] * count)
-    if auto_pad in (b"NOTSET", b"VALID"):
-        flat = [0] * (2 * count) if pads is None or auto_pad == b"VALID" else list(pads)
-        return strides, dilations, list(zip(flat[:count], flat[count:], strict=True))
+    given = list(pads) if pads is not None and auto_pad == b"NOTSET" else [0] * (2 * count)
     room = []
-    for size, k, stride, dilation in zip(x.shape[2:], kernel, strides, dilations, strict=True):
-        reach = (k - 1) * dilation + 1
-        need = max(0, (-(-int(size) // stride) - 1) * stride + reach - int(size))
-        less, more = need // 2, need - need // 2
-        room.append((less, more) if auto_pad == b"SAME_UPPER" else (more, less))
+    for axis, (size, k) in enumerate(zip(shape_of(x)[2:], kernel, strict=True)):
+        stride, reach = strides[axis], (k - 1) * dilations[axis] + 1
+        before, after = given[axis], given[axis + count]
+        if auto_pad not in (b"NOTSET", b"VALID"):
+            need = max(0, (-(-size // stride) - 1) * stride + reach - size)
+            less, more = need // 2, need - need // 2
+            before, after = (less, more) if auto_pad == b"SAME_UPPER" else (more, less)
+        if ceil_mode:
+            windows = -(-(size + before + after - reach) // stride) + 1
+            windows -= (windows - 1) * stride >= size + before
+            after = max(after, (windows - 1) * stride + reach - size - before)
+        room.append((before, after))
     return strides, dilations, room
 
 
-def _flat(room: list[tuple[int, int]]) -> list[int]:
+def _flat(room: Room) -> list[int]:
     return [side for both in room for side in both]
+
+
+def _surrounded(x: Tensor, room: Room, fill: float = 0) -> Tensor:
+    """x with a number in the room around its spatial axes."""
+    pad = [0, 0, 0, 0, *_flat(room)]
+    return mb.pad(x=x, pad=pad, mode="constant", constant_val=np.float32(fill))
+
+
+def _per_channel(values: Tensor, count: int) -> Tensor:
+    """(C,) as (1, C, 1, ...)."""
+    return reshaped(values, [1, -1, *[1] * (count - 2)])
 
 
 @operator("Conv")
 def conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, auto_pad=b"NOTSET", dilations=None,
-    group=1, kernel_shape=None, pads=None, strides=None,
-) -> Tensor:  # fmt: skip
-    kernel = [int(size) for size in weight.shape[2:]]
-    strides, dilations, room = _window(x, kernel, strides, pads, dilations, auto_pad)
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, group=1, kernel_shape=None, **window
+) -> Tensor:
+    strides, dilations, room = _window(x, shape_of(weight)[2:], **window)
     extra = {"bias": bias} if isinstance(bias, np.ndarray) else {}
     made = mb.conv(
         x=x, weight=weight, strides=strides, pad_type="custom", pad=_flat(room),
         dilations=dilations, groups=group, **extra,
     )  # fmt: skip
     return made if bias is None or extra else mb.add(x=made, y=_per_channel(bias, rank(x)))
-
-
-def _per_channel(values: Tensor, count: int) -> Tensor:
-    """(C,) as (1, C, 1, ...)."""
-    shape = [1, -1, *[1] * (count - 2)]
-    return values.reshape(shape) if isinstance(values, np.ndarray) else reshaped(values, shape)
 
 
 @operator("ConvTranspose")
@@ -67,65 +84,40 @@ def conv_transpose(
 ) -> Tensor:  # fmt: skip
     """The whole of it is made, then its sides are cut, or grow where there is room to add."""
     count = rank(x) - 2
-    kernel = [int(size) for size in weight.shape[2:]]
     strides, dilations = list(strides or [1] * count), list(dilations or [1] * count)
     added = list(output_padding or [0] * count)
     whole = mb.conv_transpose(
         x=x, weight=weight, strides=strides, pad_type="valid", dilations=dilations, groups=group
     )
-    for axis in range(count):
-        size = (
-            (int(x.shape[2 + axis]) - 1) * strides[axis] + (kernel[axis] - 1) * dilations[axis] + 1
-        )
-        want = int(x.shape[2 + axis]) * strides[axis] if auto_pad.startswith(b"SAME") else None
-        want = output_shape[-count:][axis] if output_shape else want
-        if want is None:
-            before, after = (pads[axis], pads[axis + count]) if pads else (0, 0)
-        else:  # as much is cut as is too much
+    for axis, (old, size) in enumerate(zip(shape_of(x)[2:], shape_of(whole)[2:], strict=True)):
+        before, after = (pads[axis], pads[axis + count]) if pads else (0, 0)
+        if output_shape or auto_pad.startswith(b"SAME"):  # as much is cut as is too much
+            want = output_shape[-count:][axis] if output_shape else old * strides[axis]
             cut = size + added[axis] - want
             before = cut // 2 if auto_pad == b"SAME_UPPER" else cut - cut // 2
             after = cut - before
-        whole = _trimmed(whole, 2 + axis, before, after - added[axis])
+        after -= added[axis]
+        if before > 0 or after > 0:
+            whole = sliced(whole, 2 + axis, max(0, before), size - max(0, after))
+        if before < 0 or after < 0:
+            room = [(0, 0)] * count
+            room[axis] = max(0, -before), max(0, -after)
+            whole = _surrounded(whole, room)
     return whole if bias is None else mb.add(x=whole, y=_per_channel(bias, rank(x)))
-
-
-def _trimmed(x: Tensor, axis: int, before: int, after: int) -> Tensor:
-    """x without so much of its sides; what is negative is zeros more."""
-    if before > 0 or after > 0:
-        x = sliced(x, axis, max(0, before), int(x.shape[axis]) - max(0, after))
-    if before < 0 or after < 0:
-        room = np.zeros((rank(x), 2), np.int32)
-        room[axis] = max(0, -before), max(0, -after)
-        x = mb.pad(x=x, pad=room.reshape(-1), mode="constant", constant_val=np.float32(0))
-    return x
 
 
 # --- pools
 
 
-def _overhang(x: Tensor, kernel, strides, dilations, room, ceil_mode: int) -> list[tuple[int, int]]:
-    """The room with what rounding up adds at the end; windows that begin beyond it are none."""
-    if not ceil_mode:
-        return list(room)
-    wider = []
-    for size, k, stride, dilation, (before, after) in zip(
-        x.shape[2:], kernel, strides, dilations, room, strict=True
-    ):
-        reach, length = (k - 1) * dilation + 1, int(size) + before + after
-        count = -(-(length - reach) // stride) + 1
-        if (count - 1) * stride >= int(size) + before:
-            count -= 1
-        wider.append((before, max(after, (count - 1) * stride + reach - int(size) - before)))
-    return wider
-
-
-def _pooled(x: Tensor, kernel, strides, dilations, room, fill: float, join) -> Tensor:
+def _pooled(
+    x: Tensor, kernel: Sequence[int], strides: list[int], dilations: list[int], room: Room,
+    fill: float, join: Callable,
+) -> Tensor:  # fmt: skip
     """What `join`, one of MIL's operators of two, makes of each window; for dilated windows.
 
     An axis at a time, so that a window of k x k takes k + k slices.
     """
-    sides = [(0, 0), (0, 0), *room]
-    x = mb.pad(x=x, pad=_flat(sides), mode="constant", constant_val=np.float32(fill))
+    x = _surrounded(x, room, fill)
     for axis, (k, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True), 2):
         reach = int(x.shape[axis]) - (k - 1) * dilation  # the first values of windows lie before it
         places = [sliced(x, axis, d, d + reach, stride) for d in range(0, k * dilation, dilation)]
@@ -134,17 +126,12 @@ def _pooled(x: Tensor, kernel, strides, dilations, room, fill: float, join) -> T
 
 
 @operator("MaxPool")
-def max_pool(
-    x: Tensor, *, kernel_shape, auto_pad=b"NOTSET", ceil_mode=0, dilations=None, pads=None,
-    storage_order=0, strides=None, outputs: int = 1,
-) -> Tensor:  # fmt: skip
+def max_pool(x: Tensor, *, kernel_shape, storage_order=0, outputs: int = 1, **window) -> Tensor:
     if outputs > 1:
         raise Unsayable("the indices of the largest values")
     if not is_float(x):
-        how = {"dilations": dilations, "pads": pads, "strides": strides, "ceil_mode": ceil_mode}
-        return as_int(max_pool(as_float(x), kernel_shape=kernel_shape, auto_pad=auto_pad, **how))
-    strides, dilations, room = _window(x, kernel_shape, strides, pads, dilations, auto_pad)
-    room = _overhang(x, kernel_shape, strides, dilations, room, ceil_mode)
+        return as_int(max_pool(as_float(x), kernel_shape=kernel_shape, **window))
+    strides, dilations, room = _window(x, kernel_shape, **window)
     if set(dilations) != {1}:
         return _pooled(x, kernel_shape, strides, dilations, room, -np.inf, mb.maximum)
     return mb.max_pool(
@@ -154,66 +141,58 @@ def max_pool(
 
 @operator("AveragePool")
 def average_pool(
-    x: Tensor, *, kernel_shape, auto_pad=b"NOTSET", ceil_mode=0, count_include_pad=0,
-    dilations=None, pads=None, strides=None,
-) -> Tensor:  # fmt: skip
+    x: Tensor, *, kernel_shape, auto_pad=b"NOTSET", count_include_pad=0, pads=None, **window
+) -> Tensor:
     """Padding that counts is made first; what rounding up adds never counts."""
-    strides, dilations, room = _window(x, kernel_shape, strides, pads, dilations, auto_pad)
-    room = _overhang(x, kernel_shape, strides, dilations, room, ceil_mode)
+    strides, dilations, room = _window(x, kernel_shape, auto_pad=auto_pad, pads=pads, **window)
     if count_include_pad and pads is not None and auto_pad == b"NOTSET":
         half = len(pads) // 2
-        own = list(zip(pads[:half], pads[half:], strict=True))
-        x = mb.pad(
-            x=x, pad=_flat([(0, 0), (0, 0), *own]), mode="constant", constant_val=np.float32(0)
-        )
-        room = [(b - p, a - q) for (b, a), (p, q) in zip(room, own, strict=True)]
+        counted = list(zip(pads[:half], pads[half:], strict=True))
+        x = _surrounded(x, counted)
+        room = [(b - p, a - q) for (b, a), (p, q) in zip(room, counted, strict=True)]
     if set(dilations) != {1}:
-        return _dilated_mean(x, kernel_shape, strides, dilations, room)
+        ones = mb.add(x=mb.mul(x=x, y=np.float32(0)), y=np.float32(1))
+        total, count = (
+            _pooled(values, kernel_shape, strides, dilations, room, 0, mb.add)
+            for values in (x, ones)
+        )
+        return mb.real_div(x=total, y=count)
     return mb.avg_pool(
         x=x, kernel_sizes=list(kernel_shape), strides=strides, pad_type="custom", pad=_flat(room),
         exclude_padding_from_average=not (count_include_pad and auto_pad != b"NOTSET"),
     )  # fmt: skip
 
 
-def _dilated_mean(x: Tensor, kernel, strides, dilations, room) -> Tensor:
-    ones = mb.add(x=mb.mul(x=x, y=np.float32(0)), y=np.float32(1))
-    total, count = (
-        _pooled(values, kernel, strides, dilations, room, 0, mb.add) for values in (x, ones)
-    )
-    return mb.real_div(x=total, y=count)
-
-
 @operator("LpPool")
-def lp_pool(
-    x: Tensor, *, kernel_shape, auto_pad=b"NOTSET", ceil_mode=0, dilations=None, p=2, pads=None,
-    strides=None,
-) -> Tensor:  # fmt: skip
+def lp_pool(x: Tensor, *, kernel_shape, p=2, **window) -> Tensor:
     """The root of the sum of powers: zeros around add nothing to it."""
-    strides, dilations, room = _window(x, kernel_shape, strides, pads, dilations, auto_pad)
-    room = _overhang(x, kernel_shape, strides, dilations, room, ceil_mode)
+    strides, dilations, room = _window(x, kernel_shape, **window)
     powers = mb.pow(x=mb.abs(x=x), y=np.float32(p))
     total = _pooled(powers, kernel_shape, strides, dilations, room, 0, mb.add)
     return mb.pow(x=total, y=np.float32(1 / p))
 
 
-@operator("GlobalAveragePool")
-def global_average_pool(x: Tensor) -> Tensor:
-    return mb.reduce_mean(x=x, axes=list(range(2, rank(x))), keep_dims=True)
+def _over_all(x: Tensor, reduce: Callable) -> Tensor:
+    """What one of MIL's reductions makes of all spatial axes."""
+    return reduce(x=x, axes=list(range(2, rank(x))), keep_dims=True)
 
 
-@operator("GlobalMaxPool")
-def global_max_pool(x: Tensor) -> Tensor:
-    return mb.reduce_max(x=x, axes=list(range(2, rank(x))), keep_dims=True)
+operator("GlobalAveragePool")(lambda x: _over_all(x, mb.reduce_mean))
+operator("GlobalMaxPool")(lambda x: _over_all(x, mb.reduce_max))
 
 
 @operator("GlobalLpPool")
 def global_lp_pool(x: Tensor, *, p=2) -> Tensor:
-    powers = mb.pow(x=mb.abs(x=x), y=np.float32(p))
-    total = mb.reduce_sum(x=powers, axes=list(range(2, rank(x))), keep_dims=True)
+    total = _over_all(mb.pow(x=mb.abs(x=x), y=np.float32(p)), mb.reduce_sum)
     return mb.pow(x=total, y=np.float32(1 / p))
 
 
 # --- norms
+
+
+def _scaled(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """x with a factor and a summand of each channel."""
+    return mb.add(x=mb.mul(x=x, y=_per_channel(scale, rank(x))), y=_per_channel(bias, rank(x)))
 
 
 def _standard(x: Tensor, axes: list[int], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -246,7 +225,7 @@ def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon=1e
     if isinstance(scale, np.ndarray) and isinstance(bias, np.ndarray) and rank(x) in (3, 4):
         return mb.instance_norm(x=x, gamma=scale, beta=bias, epsilon=np.float32(epsilon))
     even, _, _ = _standard(x, list(range(2, rank(x))), epsilon)
-    return mb.add(x=mb.mul(x=even, y=_per_channel(scale, rank(x))), y=_per_channel(bias, rank(x)))
+    return _scaled(even, scale, bias)
 
 
 @operator("LayerNormalization")
@@ -255,7 +234,7 @@ def layer_normalization(
     outputs: int = 1,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     axes = list(range(axis % rank(x), rank(x)))
-    shape = tuple(int(x.shape[i]) for i in axes)
+    shape = tuple(shape_of(x)[axis] for axis in axes)
     known = all(
         isinstance(v, np.ndarray) and v.shape == shape for v in (scale, bias) if v is not None
     )
@@ -273,21 +252,20 @@ def group_normalization(
 ) -> Tensor:
     grouped = reshaped(x, [int(x.shape[0]), num_groups, -1])
     even, _, _ = _standard(grouped, [2], epsilon)
-    even = reshaped(even, [int(size) for size in x.shape])
-    return mb.add(x=mb.mul(x=even, y=_per_channel(scale, rank(x))), y=_per_channel(bias, rank(x)))
+    return _scaled(reshaped(even, shape_of(x)), scale, bias)
 
 
 @operator("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(x: Tensor, *, axes=None) -> Tensor:
-    axes = [0, 2, 3] if axes is None else all_axes(axes, rank(x))
-    return _standard(x, axes, 0)[0]
+    """ONNX's own definition takes a difference of squares, which fp16 does not bear."""
+    return _standard(x, [0, 2, 3] if axes is None else all_axes(axes, rank(x)), 0)[0]
 
 
-@operator("LRN")
-def lrn(x: Tensor, *, size: int, alpha=1e-4, beta=0.75, bias=1.0) -> Tensor:
-    return mb.local_response_norm(
+operator("LRN")(
+    lambda x, *, size, alpha=1e-4, beta=0.75, bias=1.0: mb.local_response_norm(
         x=x, size=size, alpha=np.float32(alpha), beta=np.float32(beta), k=np.float32(bias)
     )
+)
 
 
 @operator("LpNormalization")
@@ -308,5 +286,5 @@ def dropout(
     """Nothing, outside of training."""
     if training_mode is not None and bool(training_mode):
         raise Unsayable("training")
-    kept = (mb.fill(shape=[int(s) for s in x.shape], value=True),) if outputs > 1 else ()
+    kept = (mb.fill(shape=shape_of(x), value=True),) if outputs > 1 else ()
     return (mb.identity(x=x), *kept)

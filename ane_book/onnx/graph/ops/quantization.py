@@ -29,10 +29,6 @@ def _spread(values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
     raise Unsayable("blocks whose scales are not known")
 
 
-def _known(values: Tensor) -> Tensor:
-    return np.asarray(values, np.float32) if isinstance(values, np.ndarray) else as_float(values)
-
-
 @operator("QuantizeLinear", since=10)
 def quantize_linear(
     x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, axis=1, block_size=0,
@@ -44,7 +40,7 @@ def quantize_linear(
     scaled = mb.real_div(x=as_float(x), y=_spread(scale, x, axis, block_size))
     whole = mb.round(x=scaled)
     if zero_point is not None:
-        whole = mb.add(x=whole, y=_spread(_known(zero_point), x, axis, block_size))
+        whole = mb.add(x=whole, y=_spread(as_float(zero_point), x, axis, block_size))
     low, high = RANGES[name]
     return as_int(mb.clip(x=whole, alpha=np.float32(low), beta=np.float32(high)))
 
@@ -56,19 +52,17 @@ def dequantize_linear(
 ) -> Tensor:  # fmt: skip
     real = as_float(x)
     if zero_point is not None:
-        real = mb.sub(x=real, y=_spread(_known(zero_point), x, axis, block_size))
+        real = mb.sub(x=real, y=_spread(as_float(zero_point), x, axis, block_size))
     return mb.mul(x=real, y=_spread(scale, x, axis, block_size))
 
 
 def _centred(x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
     """x less its zero point: one number, or one for each of an axis."""
-    real = _known(x)
     if zero_point is None:
-        return real
-    low = _spread(_known(zero_point), x, axis, 0)
-    if isinstance(real, np.ndarray) and isinstance(low, np.ndarray):
-        return real - low
-    return mb.sub(x=real, y=low)
+        return as_float(x)
+    real, low = as_float(x), _spread(as_float(zero_point), x, axis, 0)
+    known = isinstance(real, np.ndarray) and isinstance(low, np.ndarray)
+    return real - low if known else mb.sub(x=real, y=low)
 
 
 @operator("MatMulInteger")

@@ -1,5 +1,6 @@
 """Sums and their like along axes."""
 
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -20,14 +21,16 @@ from ._common import (
 )
 
 
-def _reduced(x: Tensor, axes, keepdims: int, noop_with_empty_axes: int, reduce) -> Tensor:
+def _reduced(
+    x: Tensor, axes: Constant | None, keepdims: int, noop_with_empty_axes: int, reduce: Callable
+) -> Tensor:
     """Over `axes`, or over all of them, or over none of them, where there are none."""
-    named = [] if axes is None else np.asarray(axes).reshape(-1)
-    if not len(named) and noop_with_empty_axes:
+    named = axes is not None and np.size(axes) > 0
+    if not named and noop_with_empty_axes:
         return reduce(x, [])
     if not rank(x):  # of a number there is one
         return mb.squeeze(x=reduce(mb.expand_dims(x=x, axes=[0]), [0], False), axes=None)
-    chosen = all_axes(named if len(named) else None, rank(x))
+    chosen = all_axes(axes if named else None, rank(x))
     if not is_high(x):
         return reduce(x, chosen, bool(keepdims))
     sizes = shape_of(x)
@@ -37,7 +40,15 @@ def _reduced(x: Tensor, axes, keepdims: int, noop_with_empty_axes: int, reduce) 
     return reshaped(reduce(rows, [1], False), kept if keepdims else [sizes[axis] for axis in rest])
 
 
-def _define(name: str, before, mil_name: str, after) -> None:
+#: Of whole numbers these are found as real ones.
+REAL = {"ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean"}
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _define(name: str, mil_name: str, before: Callable = _same, after: Callable = _same) -> None:
     """An operator that does something to each number, reduces, and does something to the result."""
 
     def convert(
@@ -45,9 +56,9 @@ def _define(name: str, before, mil_name: str, after) -> None:
     ) -> Tensor:
         def reduce(values: Tensor, chosen: list[int], keep: bool = True) -> Tensor:
             values = before(values)
-            if not chosen:
-                return after(values)
-            return after(getattr(mb, mil_name)(x=values, axes=chosen, keep_dims=keep))
+            if chosen:
+                values = getattr(mb, mil_name)(x=values, axes=chosen, keep_dims=keep)
+            return after(values)
 
         how = {"keepdims": keepdims, "noop_with_empty_axes": noop_with_empty_axes}
         if not is_float(x) and name in REAL:
@@ -59,65 +70,32 @@ def _define(name: str, before, mil_name: str, after) -> None:
     operator(name)(convert)
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
-
-
 def _square(x: Tensor) -> Tensor:
     return mb.mul(x=x, y=x)
 
 
-def _absolute(x: Tensor) -> Tensor:
-    return mb.abs(x=x)
-
-
-def _root(x: Tensor) -> Tensor:
-    return mb.sqrt(x=x)
-
-
-def _log(x: Tensor) -> Tensor:
-    return mb.log(x=x, epsilon=np.float32(0))
-
-
-#: Of whole numbers these are found as real ones.
-REAL = {"ReduceL2", "ReduceLogSum", "ReduceMean"}
-
-_define("ReduceL1", _absolute, "reduce_sum", _same)
-_define("ReduceL2", _square, "reduce_sum", _root)
-_define("ReduceLogSum", _same, "reduce_sum", _log)
-_define("ReduceMax", _same, "reduce_max", _same)
-_define("ReduceMean", _same, "reduce_mean", _same)
-_define("ReduceMin", _same, "reduce_min", _same)
-_define("ReduceProd", _same, "reduce_prod", _same)
-_define("ReduceSum", _same, "reduce_sum", _same)
-_define("ReduceSumSquare", _square, "reduce_sum", _same)
-
-
-@operator("ReduceLogSumExp")
-def reduce_log_sum_exp(
-    x: Tensor, axes: Constant | None = None, *, keepdims=1, noop_with_empty_axes=0
-) -> Tensor:
-    def reduce(values: Tensor, chosen: list[int], keep: bool = True) -> Tensor:
-        if not chosen:
-            return mb.identity(x=values)
-        return mb.reduce_log_sum_exp(x=values, axes=chosen, keep_dims=keep)
-
-    return _reduced(as_float(x), axes, keepdims, noop_with_empty_axes, reduce)
-
-
-def _last(x: Tensor, axis: int, keepdims: int, pick) -> Tensor:
-    """Where the last of equals is: the first of the reversed axis, counted from its end."""
-    back = mb.reverse(x=x, axes=[axis])
-    found = pick(x=back, axis=axis, keep_dims=bool(keepdims))
-    return mb.sub(x=np.int32(int(x.shape[axis]) - 1), y=found)
+_define("ReduceL1", "reduce_sum", before=lambda x: mb.abs(x=x))
+_define("ReduceL2", "reduce_sum", before=_square, after=lambda x: mb.sqrt(x=x))
+_define("ReduceLogSum", "reduce_sum", after=lambda x: mb.log(x=x, epsilon=np.float32(0)))
+_define("ReduceLogSumExp", "reduce_log_sum_exp")
+_define("ReduceMax", "reduce_max")
+_define("ReduceMean", "reduce_mean")
+_define("ReduceMin", "reduce_min")
+_define("ReduceProd", "reduce_prod")
+_define("ReduceSum", "reduce_sum")
+_define("ReduceSumSquare", "reduce_sum", before=_square)
 
 
 def _arg(name: str, mil_name: str) -> None:
+    """The place of the largest or the smallest; of equals the first or the last."""
+
     def convert(x: Tensor, *, axis=0, keepdims=1, select_last_index=0) -> Tensor:
         pick = getattr(mb, mil_name)
-        if select_last_index:
-            return _last(x, axis % rank(x), keepdims, pick)
-        return pick(x=x, axis=axis, keep_dims=bool(keepdims))
+        if not select_last_index:
+            return pick(x=x, axis=axis, keep_dims=bool(keepdims))
+        axis %= rank(x)  # the last is the first of the reversed axis, counted from its end
+        from_end = pick(x=mb.reverse(x=x, axes=[axis]), axis=axis, keep_dims=bool(keepdims))
+        return mb.sub(x=np.int32(shape_of(x)[axis] - 1), y=from_end)
 
     operator(name)(convert)
 

@@ -7,13 +7,14 @@ Reference: https://onnx.ai/onnx/operators/onnx__Resize.html
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from . import Constant, Unsayable, operator
-from ._common import Tensor, all_axes, along, mb, rank, reshaped, select
+from ._common import Tensor, all_axes, along, mb, rank, select
 
-ROUNDINGS = {
+ROUNDINGS: dict[bytes, Callable[[np.ndarray], np.ndarray]] = {
     b"round_prefer_floor": lambda x: np.ceil(x - 0.5),
     b"round_prefer_ceil": lambda x: np.floor(x + 0.5),
     b"floor": np.floor,
@@ -33,16 +34,16 @@ def resize(
     nearest_mode=b"round_prefer_floor",
 ) -> Tensor:  # fmt: skip
     chosen, where = all_axes(axes, rank(x)), coordinate_transformation_mode
-    given = [int(x.shape[axis]) for axis in chosen]
+    old = [int(x.shape[axis]) for axis in chosen]
     cut = where == b"tf_crop_and_resize"
-    ends = np.reshape(roi, (2, -1)).T if cut else np.tile([0.0, 1.0], (len(chosen), 1))
-    scales, out = _sizes(given, scales, sizes, keep_aspect_ratio_policy, ends)
+    ends = np.asarray(roi).reshape(2, -1).T if cut else np.tile([0.0, 1.0], (len(chosen), 1))
+    factors, new = _sizes(old, scales, sizes, keep_aspect_ratio_policy, ends)
     # Which is nearest is decided in single precision, as runtimes do: 8 / 1.6 is 5 there.
     number = np.float32 if mode == b"nearest" else np.float64
     at = {
-        axis: _coordinates(given[i], out[i], number(scales[i]), where, ends[i])
+        axis: _coordinates(old[i], new[i], number(factors[i]), where, ends[i])
         for i, axis in enumerate(chosen)
-        if cut or out[i] != given[i] or scales[i] != 1
+        if cut or new[i] != old[i] or factors[i] != 1
     }
     if mode == b"nearest":
         result = _nearest(x, {a: ROUNDINGS[nearest_mode](places) for a, places in at.items()})
@@ -52,30 +53,31 @@ def resize(
             x=x, target_size_height=height, target_size_width=width, sampling_mode=SAMPLINGS[where]
         )
     else:
-        kernel = _linear if mode == b"linear" else _cubic(cubic_coeff_a)
-        wider = {axis: min(1, scales[i]) if antialias else 1 for i, axis in enumerate(chosen)}
+        kernel, width = (_linear, 1) if mode == b"linear" else (partial(_cubic, a=cubic_coeff_a), 2)
+        wider = {axis: min(1, factors[i]) if antialias else 1 for i, axis in enumerate(chosen)}
         result = x
         for axis, places in at.items():
-            size = int(x.shape[axis])
-            result = along(
-                result, axis, _weights(places, size, kernel, wider[axis], bool(exclude_outside))
-            )
+            size, exclude = int(x.shape[axis]), bool(exclude_outside)
+            matrix = _weights(places, size, kernel, width, wider[axis], exclude)
+            result = along(result, axis, matrix)
     return _filled(result, x, at, extrapolation_value) if cut else mb.identity(x=result)
 
 
-def _sizes(given: list[int], scales, sizes, policy: bytes, ends) -> tuple[list[float], list[int]]:
+def _sizes(
+    old: list[int], scales, sizes, policy: bytes, ends: np.ndarray
+) -> tuple[list[float], list[int]]:
     """The scale and the new size of each axis."""
     if sizes is None or not np.size(sizes):
         scales = [float(scale) for scale in scales]
         parts = [float(end - start) for start, end in ends]
-        sized = zip(given, scales, parts, strict=True)
+        sized = zip(old, scales, parts, strict=True)
         return scales, [int(np.floor(size * scale * part)) for size, scale, part in sized]
     out = [int(size) for size in sizes]
-    scales = [size / old for size, old in zip(out, given, strict=True)]
+    scales = [after / before for after, before in zip(out, old, strict=True)]
     if policy != b"stretch":
         one = min(scales) if policy == b"not_larger" else max(scales)
-        scales = [one] * len(given)
-        out = [int(np.floor(one * old + 0.5)) for old in given]
+        scales = [one] * len(old)
+        out = [int(np.floor(one * size + 0.5)) for size in old]
     return scales, out
 
 
@@ -93,9 +95,8 @@ def _coordinates(size: int, out: int, scale: float | np.floating, where: bytes, 
         return size / 2 * (1 - out / length) + middle
     if where == b"tf_crop_and_resize":
         start, end = (float(v) for v in ends)
-        length = out
-        if length > 1:
-            return start * (size - 1) + x * (end - start) * (size - 1) / (length - 1)
+        if out > 1:
+            return start * (size - 1) + x * (end - start) * (size - 1) / (out - 1)
         return np.full(out, 0.5 * (start + end) * (size - 1))
     return middle
 
@@ -136,27 +137,22 @@ def _linear(distance: np.ndarray) -> np.ndarray:
     return np.maximum(0, 1 - np.abs(distance))
 
 
-_linear.reach = 1
-
-
-def _cubic(a: float) -> Callable:
+def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
     """Keys' kernel."""
-
-    def kernel(distance: np.ndarray) -> np.ndarray:
-        d = np.abs(distance)
-        near = ((a + 2) * d - (a + 3)) * d * d + 1
-        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-        return np.where(d <= 1, near, np.where(d < 2, far, 0))
-
-    kernel.reach = 2
-    return kernel
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
 def _weights(
-    at: np.ndarray, size: int, kernel: Callable, scale: float, exclude: bool
+    at: np.ndarray, size: int, kernel: Callable, width: int, scale: float, exclude: bool
 ) -> np.ndarray:
-    """(out, size): how much of each old number is in a new one; past the ends the ends stand."""
-    reach = int(np.ceil(kernel.reach / scale)) + 1
+    """(out, size): how much of each old number is in a new one; past the ends the ends stand.
+
+    width: how far from a place the kernel is not zero.
+    """
+    reach = int(np.ceil(width / scale)) + 1
     places = np.floor(at).astype(int)[:, None] + np.arange(-reach, reach + 1)  # (out, near)
     weights = kernel((places - at[:, None]) * scale)
     if exclude:
@@ -200,16 +196,3 @@ def grid_sample(
         padding_value=np.float32(0), coordinates_mode="normalized_minus_one_to_one",
         align_corners=bool(align_corners),
     )  # fmt: skip
-
-
-@operator("AffineGrid")
-def affine_grid(theta: Tensor, size: Constant, *, align_corners=0) -> Tensor:
-    """The places (B, H, W, 2) or (B, D, H, W, 3) that matrices theta (B, 2, 3) send a grid to."""
-    batch, _, *sizes = (int(n) for n in size)
-    axes = [
-        np.linspace(-1, 1, n) if align_corners else (2 * np.arange(n) + 1) / n - 1 for n in sizes
-    ]
-    places = np.stack([*np.meshgrid(*axes, indexing="ij")[::-1], np.ones(sizes)], -1)
-    flat = np.ascontiguousarray(places.reshape(1, -1, len(sizes) + 1), np.float32)
-    flat = np.repeat(flat, batch, 0)
-    return reshaped(mb.matmul(x=flat, y=theta, transpose_y=True), [batch, *sizes, len(sizes)])

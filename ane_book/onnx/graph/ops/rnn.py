@@ -23,25 +23,25 @@ def _activations(names, default: list[bytes], way: int) -> list[str]:
     return [ACTIVATIONS[name] for name in chosen]
 
 
-def _check(lengths, steps: int, clip, others: dict) -> None:
-    if lengths is not None and not np.all(np.asarray(lengths) == steps):
-        raise Unsayable("sequences of different lengths")
-    if clip is not None:
-        raise Unsayable("clipping")
-    if given := [name for name, value in others.items() if value]:
-        raise Unsayable(given[0])
-
-
 def _run(
-    x: Tensor, direction: bytes, layout: int, states: list[Tensor | None], hidden: int,
-    step: Callable,
+    x: Tensor, states: list[Tensor | None], hidden: int, step: Callable, lengths: Constant | None,
+    *, direction=b"forward", layout=0, clip=None, input_forget=0, activation_alpha=None,
+    activation_beta=None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Each direction by `step` (x, its states, its number), stacked as ONNX has them."""
+    if lengths is not None and not np.all(lengths == int(x.shape[1 if layout else 0])):
+        raise Unsayable("sequences of different lengths")
+    refused = {
+        "clipping": clip is not None,
+        "coupled gates": input_forget,
+        "activations with parameters": activation_alpha,
+    }
+    if asked := [name for name, value in refused.items() if value]:
+        raise Unsayable(asked[0])
     x = mb.transpose(x=x, perm=[1, 0, 2]) if layout else x
-    batch, ways = int(x.shape[1]), DIRECTIONS[direction]
     sequences, lasts = [], []
-    for way, is_back in enumerate(ways):
-        begin = [_state(state, way, batch, hidden, layout) for state in states]
+    for way, is_back in enumerate(DIRECTIONS[direction]):
+        begin = [_state(state, way, int(x.shape[1]), hidden, layout) for state in states]
         turned = mb.reverse(x=x, axes=[0]) if is_back else x
         sequence, *last = step(turned, begin, way)
         sequences.append(mb.reverse(x=sequence, axes=[0]) if is_back else sequence)
@@ -58,9 +58,9 @@ def _state(state: Tensor | None, way: int, batch: int, hidden: int, layout: int)
     """(B, H) of one direction; zeros where none is given."""
     if state is None:
         return np.zeros((batch, hidden), np.float32)
-    if isinstance(state, np.ndarray):
-        return np.asarray(state[:, way] if layout else state[way], np.float32)
     axis = 1 if layout else 0
+    if isinstance(state, np.ndarray):
+        return np.asarray(state.take(way, axis), np.float32)
     return mb.squeeze(x=sliced(state, axis, way, way + 1), axes=[axis])
 
 
@@ -70,50 +70,44 @@ def _ordered(matrix: np.ndarray, hidden: int, order: list[int]) -> np.ndarray:
     return parts[order].reshape(-1, *matrix.shape[1:])
 
 
-def _biases(b: np.ndarray | None, way: int, gates: int, hidden: int) -> tuple:
-    """Of the input and of the state, (gates * H) each."""
-    zero = np.zeros(gates * hidden, np.float32)
-    return (zero, zero) if b is None else tuple(np.asarray(b[way], np.float32).reshape(2, -1))
+def _biases(b: np.ndarray | None, way: int, gates: int, hidden: int) -> np.ndarray:
+    """Of the input and of the state, (2, gates * H)."""
+    if b is None:
+        return np.zeros((2, gates * hidden), np.float32)
+    return np.asarray(b[way], np.float32).reshape(2, -1)
 
 
 @operator("LSTM", since=7)
 def lstm(
     x: Tensor, w: Constant, r: Constant, b: Constant | None = None,
     sequence_lens: Constant | None = None, initial_h: Tensor | None = None,
-    initial_c: Tensor | None = None, p: Constant | None = None, *, activation_alpha=None,
-    activation_beta=None, activations=None, clip=None, direction=b"forward", hidden_size=None,
-    input_forget=0, layout=0,
+    initial_c: Tensor | None = None, p: Constant | None = None, *, activations=None,
+    hidden_size=None, **layer,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """ONNX's gates are i o f c, MIL's i f o c."""
-    others = {"coupled gates": input_forget, "activations with parameters": activation_alpha}
     hidden, order = r.shape[-1], [0, 2, 1, 3]
-    _check(sequence_lens, int(x.shape[1 if layout else 0]), clip, others)
 
     def step(x: Tensor, states: list[Tensor], way: int) -> tuple[Tensor, ...]:
         gate, cell, out = _activations(activations, [b"Sigmoid", b"Tanh", b"Tanh"], way)
-        bias = sum(_biases(b, way, 4, hidden))
         extra = {} if p is None else {"peephole": _ordered(p[way], hidden, [0, 2, 1])}
         return mb.lstm(
             x=x, initial_h=states[0], initial_c=states[1], output_sequence=True,
             weight_ih=_ordered(w[way], hidden, order), weight_hh=_ordered(r[way], hidden, order),
-            bias=_ordered(bias, hidden, order), recurrent_activation=gate, cell_activation=cell,
-            activation=out, **extra,
+            bias=_ordered(_biases(b, way, 4, hidden).sum(0), hidden, order),
+            recurrent_activation=gate, cell_activation=cell, activation=out, **extra,
         )  # fmt: skip
 
-    return _run(x, direction, layout, [initial_h, initial_c], hidden, step)
+    return _run(x, [initial_h, initial_c], hidden, step, sequence_lens, **layer)
 
 
 @operator("GRU", since=7)
 def gru(
     x: Tensor, w: Constant, r: Constant, b: Constant | None = None,
-    sequence_lens: Constant | None = None, initial_h: Tensor | None = None, *,
-    activation_alpha=None, activation_beta=None, activations=None, clip=None,
-    direction=b"forward", hidden_size=None, layout=0, linear_before_reset=0,
+    sequence_lens: Constant | None = None, initial_h: Tensor | None = None, *, activations=None,
+    hidden_size=None, linear_before_reset=0, **layer,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """ONNX's gates are z r h, MIL's r h z; a bias of the input and one of the state."""
     hidden, order = r.shape[-1], [1, 2, 0]
-    others = {"activations with parameters": activation_alpha}
-    _check(sequence_lens, int(x.shape[1 if layout else 0]), clip, others)
 
     def step(x: Tensor, states: list[Tensor], way: int) -> tuple[Tensor, ...]:
         gate, out = _activations(activations, [b"Sigmoid", b"Tanh"], way)
@@ -125,26 +119,22 @@ def gru(
             reset_after=bool(linear_before_reset),
         )  # fmt: skip
 
-    return _run(x, direction, layout, [initial_h], hidden, step)
+    return _run(x, [initial_h], hidden, step, sequence_lens, **layer)
 
 
 @operator("RNN", since=7)
 def rnn(
     x: Tensor, w: Constant, r: Constant, b: Constant | None = None,
     sequence_lens: Constant | None = None, initial_h: Tensor | None = None, *,
-    activation_alpha=None, activation_beta=None, activations=None, clip=None,
-    direction=b"forward", hidden_size=None, layout=0,
+    activation_alpha=None, activation_beta=None, activations=None, hidden_size=None, **layer,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     hidden = r.shape[-1]
-    others = {"activations with parameters": activation_alpha}
-    _check(sequence_lens, int(x.shape[1 if layout else 0]), clip, others)
 
     def step(x: Tensor, states: list[Tensor], way: int) -> tuple[Tensor, ...]:
         (out,) = _activations(activations, [b"Tanh"], way)
-        weights = {"weight_ih": np.asarray(w[way]), "weight_hh": np.asarray(r[way])}
-        bias = sum(_biases(b, way, 1, hidden))
         return mb.rnn(
-            x=x, initial_h=states[0], output_sequence=True, bias=bias, activation=out, **weights
-        )
+            x=x, initial_h=states[0], output_sequence=True, weight_ih=np.asarray(w[way]),
+            weight_hh=np.asarray(r[way]), bias=_biases(b, way, 1, hidden).sum(0), activation=out,
+        )  # fmt: skip
 
-    return _run(x, direction, layout, [initial_h], hidden, step)
+    return _run(x, [initial_h], hidden, step, sequence_lens, **layer)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import Constant, Unsayable, operator
-from ._common import Tensor, along, mb, rank, reshaped, sliced
+from ._common import Tensor, along, first, mb, rank, reshaped, sliced
 
 
 def _turns(size: int, count: int, inverse: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -20,23 +20,23 @@ def dft(
     onesided=0, since: int,
 ) -> Tensor:  # fmt: skip
     """x (..., 1 or 2), its last axis the parts of complex numbers."""
-    axis = (1 if since < 20 else -2) if axis is None else int(axis)
-    axis, parts = axis % rank(x), int(x.shape[-1])
+    named = (1 if since < 20 else -2) if axis is None else int(axis)
+    at, parts = named % rank(x), int(x.shape[-1])
     if onesided and inverse:
         raise Unsayable("an inverse transform of one side")
-    size = int(x.shape[axis])
-    count = size if dft_length is None else int(np.asarray(dft_length).reshape(-1)[0])
+    size = int(x.shape[at])
+    count = size if dft_length is None else first(dft_length)
     if count < size:
-        x, size = sliced(x, axis, 0, count), count
+        x, size = sliced(x, at, 0, count), count
     cos, sin = _turns(size, count, bool(inverse))
     kept = count // 2 + 1 if onesided else count
     last = rank(x) - 1
     real = sliced(x, last, 0, 1)
-    a, b = along(real, axis, cos[:kept]), along(real, axis, sin[:kept])
+    a, b = along(real, at, cos[:kept]), along(real, at, sin[:kept])
     if parts == 2:
         other = sliced(x, last, 1, 2)
-        a = mb.sub(x=a, y=along(other, axis, sin[:kept]))
-        b = mb.add(x=b, y=along(other, axis, cos[:kept]))
+        a = mb.sub(x=a, y=along(other, at, sin[:kept]))
+        b = mb.add(x=b, y=along(other, at, cos[:kept]))
     return mb.concat(values=[a, b], axis=last)
 
 
@@ -49,14 +49,14 @@ def stft(
     if rank(signal) == 3 and int(signal.shape[-1]) != 1:
         raise Unsayable("a complex signal")
     batch, size = int(signal.shape[0]), int(signal.shape[1])
-    frame = len(window) if frame_length is None else int(np.asarray(frame_length).reshape(-1)[0])
+    shape = np.ones(first(frame_length)) if window is None else window
+    frame = len(shape) if frame_length is None else first(frame_length)
     cos, sin = _turns(frame, frame, False)
     kept = frame // 2 + 1 if onesided else frame
-    shape = np.ones(frame, np.float32) if window is None else np.asarray(window, np.float32)
-    kernel = (np.concatenate([cos[:kept], sin[:kept]]) * shape)[:, None]  # (2F, 1, frame)
-    step = int(np.asarray(frame_step).reshape(-1)[0])
+    parts = np.concatenate([cos[:kept], sin[:kept]]) * np.asarray(shape, np.float32)
     made = mb.conv(
-        x=reshaped(signal, [batch, 1, size]), weight=kernel, strides=[step], pad_type="valid"
-    )
+        x=reshaped(signal, [batch, 1, size]), weight=parts[:, None], strides=[first(frame_step)],
+        pad_type="valid",
+    )  # fmt: skip
     made = reshaped(made, [batch, 2, kept, -1])  # (B, 2, F, frames)
     return mb.transpose(x=made, perm=[0, 3, 2, 1])

@@ -2,6 +2,7 @@
 
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ._common import (
     as_int,
     is_bool,
     is_float,
+    like,
     mb,
     mil_dtype,
     moved,
@@ -23,11 +25,6 @@ from ._common import (
     shape_of,
     sliced,
 )
-
-
-@operator("Identity")
-def identity(x: Tensor) -> Tensor:
-    return mb.identity(x=x)
 
 
 @operator("Concat", since=4)
@@ -64,12 +61,9 @@ def flatten(x: Tensor, *, axis=1) -> Tensor:
 
 @operator("Squeeze")
 def squeeze(x: Tensor, axes: Constant | None = None) -> Tensor:
-    sizes = [int(size) for size in x.shape]
-    gone = (
-        [i for i, size in enumerate(sizes) if size == 1]
-        if axes is None
-        else all_axes(axes, rank(x))
-    )
+    sizes = shape_of(x)
+    ones = [axis for axis, size in enumerate(sizes) if size == 1]
+    gone = ones if axes is None else all_axes(axes, rank(x))
     if is_high(x):
         return reshaped(x, [size for axis, size in enumerate(sizes) if axis not in gone])
     return mb.squeeze(x=x, axes=gone) if gone else mb.identity(x=x)
@@ -77,23 +71,21 @@ def squeeze(x: Tensor, axes: Constant | None = None) -> Tensor:
 
 @operator("Unsqueeze")
 def unsqueeze(x: Tensor, axes: Constant) -> Tensor:
-    new = np.asarray(axes).reshape(-1)
-    new = all_axes(new, rank(x) + len(new))
-    if rank(x) + len(new) > MOST_AXES:
+    count = rank(x) + np.size(axes)
+    new = all_axes(axes, count)
+    if count > MOST_AXES:
         sizes = iter(shape_of(x))
-        return reshaped(x, [1 if a in new else next(sizes) for a in range(rank(x) + len(new))])
+        return reshaped(x, [1 if axis in new else next(sizes) for axis in range(count)])
     return mb.expand_dims(x=x, axes=new)
 
 
 @operator("Expand")
 def expand(x: Tensor, shape: Constant) -> Tensor:
     """Sizes of one are repeated; the shape and x broadcast against each other."""
-    want = np.broadcast_shapes(tuple(int(s) for s in shape), tuple(int(s) for s in x.shape))
-    new = len(want) - rank(x)
-    if new:
+    want = np.broadcast_shapes(tuple(int(size) for size in shape), tuple(shape_of(x)))
+    if new := len(want) - rank(x):
         x = unsqueeze(x, np.arange(new))
-    times = [size // int(old) for size, old in zip(want, x.shape, strict=True)]
-    return tile(x, np.array(times))
+    return tile(x, np.array(want) // shape_of(x))
 
 
 @operator("Tile", since=6)
@@ -107,9 +99,9 @@ def tile(x: Tensor, repeats: Constant) -> Tensor:
     return moved(lambda x: mb.tile(x=x, reps=np.asarray(repeats, np.int32)), x)
 
 
-@operator("Where")
-def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return moved(lambda x, y: select(condition, x, y), x, y)
+operator("Identity")(lambda x: mb.identity(x=x))
+operator("IsNaN")(lambda x: mb.not_equal(x=x, y=x))
+operator("Where")(lambda condition, x, y: moved(lambda a, b: select(condition, a, b), x, y))
 
 
 # --- room around
@@ -117,65 +109,39 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 @operator("Pad", since=2)
 def pad(
-    x: Tensor,
-    pads: Constant,
-    value: Constant | None = None,
-    axes: Constant | None = None,
-    *,
+    x: Tensor, pads: Constant, value: Constant | None = None, axes: Constant | None = None, *,
     mode=b"constant",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Negative room cuts away; what MIL does not have of the modes is made of parts of x."""
-    axes = all_axes(axes, rank(x))
-    sides = np.asarray(pads, np.int64).reshape(2, len(axes)).T
-    for axis, (before, after) in zip(axes, sides.tolist(), strict=True):
-        size = int(x.shape[axis])
+    chosen = all_axes(axes, rank(x))
+    around = np.asarray(pads, np.int64).reshape(2, len(chosen)).T
+    for axis, (before, after) in zip(chosen, around.tolist(), strict=True):
         if min(before, after) < 0:
-            x = sliced(x, axis, max(0, -before), size - max(0, -after))
+            x = sliced(x, axis, max(0, -before), int(x.shape[axis]) - max(0, -after))
     room = np.zeros((rank(x), 2), np.int32)
-    room[axes] = np.maximum(sides, 0)
+    room[chosen] = np.maximum(around, 0)
     if not room.any():
         return mb.identity(x=x)
-    if mode != b"constant":
-        return _padded(x, room, mode)
     fill = 0 if value is None or not value.size else value.reshape(-1)[0]
-    if not is_float(x):
-        return _surrounded(x, room, fill)
-    fill = np.float32(fill)
-    return mb.pad(x=x, pad=room.reshape(-1), mode="constant", constant_val=fill)
+    if mode == b"constant" and is_float(x):
+        pad = room.reshape(-1)
+        return mb.pad(x=x, pad=pad, mode="constant", constant_val=np.float32(fill))
+    for axis, sides in enumerate(room.tolist()):  # what MIL's own op does not take, by axes
+        if any(sides):
+            x = _surrounded(x, axis, sides, fill, mode)
+    return x
 
 
-def _surrounded(x: Tensor, room: np.ndarray, fill) -> Tensor:
-    """Whole numbers and truth, which MIL's own op does not take, an axis at a time."""
-    dtype = bool if is_bool(x) else np.int32
-    for axis, sides in enumerate(room.tolist()):
-        size = [int(size) for size in x.shape]
+def _surrounded(x: Tensor, axis: int, sides: list[int], fill: float, mode: bytes) -> Tensor:
+    """x with so much before and after on an axis: a number, or what indices find in x."""
+    size = shape_of(x)
+    if mode == b"constant":
+        dtype = bool if is_bool(x) else np.int32
         before, after = (np.full([*size[:axis], n, *size[axis + 1 :]], fill, dtype) for n in sides)
-        x = concat(before, x, after, axis=axis) if any(sides) else x
-    return x
-
-
-def _padded(x: Tensor, room: np.ndarray, mode: bytes) -> Tensor:
-    """An axis at a time, by the indices of what stands there."""
-    for axis, (before, after) in enumerate(room.tolist()):
-        size = int(x.shape[axis])
-        places = np.pad(np.arange(size), (before, after), mode=mode.decode())
-        if before or after:
-            x = mb.gather(x=x, indices=places.astype(np.int32), axis=axis)
-    return x
-
-
-@operator("CenterCropPad")
-def center_crop_pad(x: Tensor, shape: Constant, *, axes=None) -> Tensor:
-    """Sides are cut, or zeros added, so that the middle stays; an odd one is at the end."""
-    for axis, want in zip(all_axes(axes, rank(x)), shape, strict=True):
-        size, want = int(x.shape[axis]), int(want)
-        if want < size:
-            begin = (size - want) // 2
-            x = sliced(x, axis, begin, begin + want)
-        elif want > size:
-            before = (want - size) // 2
-            x = pad(x, np.array([before, want - size - before]), axes=np.array([axis]))
-    return mb.identity(x=x)
+        return concat(before, x, after, axis=axis)
+    how: Any = mode.decode()  # numpy has the modes that ONNX has, and calls them so
+    places = np.pad(np.arange(size[axis]), tuple(sides), mode=how)
+    return mb.gather(x=x, indices=places.astype(np.int32), axis=axis)
 
 
 # --- blocks
@@ -200,29 +166,20 @@ def space_to_depth(x: Tensor, *, blocksize: int, mode=b"DCR") -> Tensor:
 
 @operator("Cast", "CastLike", since=6)
 def cast(
-    x: Tensor, like: Tensor | None = None, *, to=None, saturate=1, round_mode=None, dtype: np.dtype
-) -> Tensor:
+    x: Tensor, target: Tensor | None = None, *, to=None, saturate=1, round_mode=None,
+    dtype: np.dtype,
+) -> Tensor:  # fmt: skip
     """To fp32, int32 or bool, whichever stands for the type."""
     if dtype.name.startswith(("float8", "float4")):
         raise Unsayable(f"numbers of type {dtype.name}")
     kind = mil_dtype(dtype).kind
     if kind == "b":
-        return (
-            mb.not_equal(x=x, y=np.float32(0) if is_float(x) else np.int32(0))
-            if not is_bool(x)
-            else mb.identity(x=x)
-        )
+        return mb.identity(x=x) if is_bool(x) else mb.not_equal(x=x, y=like(x, 0))
     return mb.cast(x=x, dtype="fp32" if kind == "f" else "int32")
-
-
-@operator("IsNaN")
-def is_nan(x: Tensor) -> Tensor:
-    return mb.not_equal(x=x, y=x)
 
 
 @operator("IsInf")
 def is_inf(x: Tensor, *, detect_negative=1, detect_positive=1) -> Tensor:
-    x = mb.identity(x=x) if detect_negative or detect_positive else x
     if detect_negative and detect_positive:
         return mb.equal(x=mb.abs(x=x), y=np.float32(np.inf))
     if not (detect_negative or detect_positive):
