@@ -223,6 +223,10 @@ class OnnxGraph(ModelFile):
         """The node that computes a value; None of an input and of what is stored."""
         return self.nodes[self.producers[name]] if name in self.producers else None
 
+    def where(self, node: "NodeProto") -> str:
+        """What an error about a node begins with."""
+        return f"{self.path}: {describe(node)}"
+
     def constant(self, name: str) -> StoredTensor | None:
         """What is stored under a name, or is a node `Constant`."""
         node = self.producer(name)

@@ -21,7 +21,6 @@ from copy import deepcopy
 from dataclasses import replace
 import math
 from pathlib import Path
-from typing import Any
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import ARCHITECTURES, find
@@ -104,14 +103,13 @@ class OnnxSource(WeightSource):
             raise UnsupportedModel(f"{graphs[1].path}: it looks up no embedding of tokens")
         tables = tables_of(graph, _only(decoder, "tables", graph))
         decoder = _with_window(decoder, graph, tables.positions)
-        self._pieces = _outer(decoder, embedding)
-        self._fields = self._read_fields(decoder, graph, tables)
+        self._fields = self._read_fields(decoder, embedding, graph, tables)
         config = read_config(self._fields, str(folder))
         if not isinstance(config, DecoderConfig):
             raise UnsupportedModel(f"{folder}: the configuration is not that of a decoder")
         _check(decoder, config, tables, graph)
         architecture = find(config.architecture)
-        self._pieces |= _named(decoder, architecture.layer_prefix)
+        self._pieces = _tensors(decoder, embedding, architecture.layer_prefix)
         self._shapes = architecture.tensors(config)
         self._join()
         shapes = {name: _shape(pieces) for name, pieces in self._pieces.items()}
@@ -147,27 +145,41 @@ class OnnxSource(WeightSource):
         keys = self._genai.keys() & {"eos_token_id", "bos_token_id"}
         return read_tokenizer(self._folder, self._fields | {key: self._genai[key] for key in keys})
 
-    def _read_fields(self, decoder: OnnxDecoder, graph: OnnxGraph, tables: Tables) -> dict:
+    def _read_fields(
+        self, decoder: OnnxDecoder, embedding: Matrix, graph: OnnxGraph, tables: Tables
+    ) -> dict:
         """A `config.json`: the one that is there, or what the graph and GenAI's say together."""
-        place = self._folder / "config.json"
-        tied = {"tie_word_embeddings": "lm_head.weight" not in self._pieces}
+        place, genai = self._folder / "config.json", self._folder / GENAI
+        tied = {"tie_word_embeddings": _is_tied(decoder, embedding)}
         if place.exists():
             return plain_rope(_of_text(read_json(place)), str(place)) | tied
         context = self._genai.get("context_length")
         if not isinstance(context, int) or not 0 < context < 1 << 31:
-            raise InvalidWeights(f"{self._folder / GENAI}: context_length is {context!r}")
-        fields: dict[str, Any] = {"model_type": self._genai.get("type")}
-        fields["max_position_embeddings"] = context
-        fields |= _sizes(decoder, graph, self._pieces) | tied
-        given = self._genai["decoder"] | {"head_dim": self._genai["decoder"].get("head_size")}
-        for name in ("hidden_size", "head_dim", "num_hidden_layers", "num_attention_heads",
-                     "num_key_value_heads"):  # fmt: skip
-            if given.get(name) not in (None, fields[name]):
+            raise InvalidWeights(f"{genai}: context_length is {context!r}")
+        first, heads = decoder.blocks[0], _only(decoder, "heads", graph)
+        V, C = embedding.shape
+        sizes = {
+            "hidden_size": C,
+            "head_dim": first.attention.parts["q"][0].shape[0] // heads,
+            "num_hidden_layers": len(decoder.blocks),
+            "num_attention_heads": heads,
+            "num_key_value_heads": _only(decoder, "kv_heads", graph),
+        }
+        told = self._genai["decoder"] | {"head_dim": self._genai["decoder"].get("head_size")}
+        for name, size in sizes.items():
+            if told.get(name) not in (None, size):
                 raise InvalidWeights(
-                    f"{self._folder / GENAI}: {name} is {given[name]!r}, but the graph has "
-                    f"{fields[name]}"
+                    f"{genai}: {name} is {told[name]!r}, but the graph has {size}"
                 )
-        return fields | rope_fields(tables, fields["head_dim"], context)
+        fields = {
+            "model_type": self._genai.get("type"),
+            "max_position_embeddings": context,
+            "vocab_size": V,
+            "intermediate_size": first.weights["mlp.gate_proj.weight"].shape[0],
+            "rms_norm_eps": decoder.norm.epsilon,
+            "sliding_window": _only(decoder, "window", graph),
+        }
+        return fields | sizes | tied | rope_fields(tables, sizes["head_dim"], context)
 
     def _join(self) -> None:
         """Make one of the tensors that the architecture has as one."""
@@ -249,31 +261,29 @@ def _beside(folder: Path, name: str, said: Path) -> Path:
 # --- what the graph says
 
 
-def _outer(decoder: OnnxDecoder, embedding: Matrix) -> dict[str, list[MatrixPart]]:
-    """The tensors around the blocks; no head where it is the embedding."""
-    pieces = {
-        "model.embed_tokens.weight": [MatrixPart(embedding, 0, embedding.shape[0])],
-        "model.norm.weight": [_vector(decoder.norm.weight)],
-    }
+def _is_tied(decoder: OnnxDecoder, embedding: Matrix) -> bool:
+    return decoder.head.matrix.key == embedding.key and decoder.head.bias is None
+
+
+def _tensors(
+    decoder: OnnxDecoder, embedding: Matrix, prefix: str
+) -> dict[str, list[MatrixPart]]:
+    """All that the graph stores, by `transformers`' names; no head where it is the embedding."""
     weight, bias = decoder.head.whole()
-    if decoder.head.matrix.key != embedding.key or bias is not None:
-        pieces["lm_head.weight"] = [weight]
+    pieces = {
+        "model.embed_tokens.weight": MatrixPart(embedding, 0, embedding.shape[0]),
+        "model.norm.weight": _vector(decoder.norm.weight),
+    }
+    if not _is_tied(decoder, embedding):
+        pieces["lm_head.weight"] = weight
     if bias is not None:
-        pieces["lm_head.bias"] = [bias]
-    return pieces
-
-
-def _named(decoder: OnnxDecoder, prefix: str) -> dict[str, list[MatrixPart]]:
-    """The tensors of the blocks, by `transformers`' names."""
-    named: dict[str, list[MatrixPart]] = {}
+        pieces["lm_head.bias"] = bias
     for i, block in enumerate(decoder.blocks):
-        pieces = dict(block.weights)
-        pieces["input_layernorm.weight"] = _vector(block.before.weight)
-        pieces["post_attention_layernorm.weight"] = _vector(block.after.weight)
-        for part, norm in block.attention.norms.items():
-            pieces[f"self_attn.{part}_norm.weight"] = _vector(norm.weight)
-        named |= {f"{prefix}.{i}.{name}": [piece] for name, piece in pieces.items()}
-    return named
+        norms = {"input_layernorm": block.before, "post_attention_layernorm": block.after}
+        norms |= {f"self_attn.{part}_norm": n for part, n in block.attention.norms.items()}
+        pieces |= {f"{prefix}.{i}.{name}": piece for name, piece in block.weights.items()}
+        pieces |= {f"{prefix}.{i}.{n}.weight": _vector(norm.weight) for n, norm in norms.items()}
+    return {name: [piece] for name, piece in pieces.items()}
 
 
 def _vector(stored: StoredTensor) -> MatrixPart:
@@ -302,24 +312,6 @@ def _with_window(decoder: OnnxDecoder, graph: OnnxGraph, longest: int) -> OnnxDe
     window = window_of(graph, mask, longest)
     blocks = [replace(b, attention=replace(b.attention, window=window)) for b in decoder.blocks]
     return replace(decoder, blocks=blocks)
-
-
-def _sizes(decoder: OnnxDecoder, graph: OnnxGraph, pieces: dict) -> dict:
-    """The fields of a `config.json` that the shapes and attributes of a graph give."""
-    heads = _only(decoder, "heads", graph)
-    first = decoder.blocks[0]
-    V, C = _shape(pieces["model.embed_tokens.weight"])
-    return {
-        "vocab_size": V,
-        "hidden_size": C,
-        "intermediate_size": first.weights["mlp.gate_proj.weight"].shape[0],
-        "num_hidden_layers": len(decoder.blocks),
-        "num_attention_heads": heads,
-        "num_key_value_heads": _only(decoder, "kv_heads", graph),
-        "head_dim": first.attention.parts["q"][0].shape[0] // heads,
-        "rms_norm_eps": decoder.norm.epsilon,
-        "sliding_window": _only(decoder, "window", graph),
-    }
 
 
 def _check(decoder: OnnxDecoder, config: DecoderConfig, tables: Tables, graph: OnnxGraph) -> None:

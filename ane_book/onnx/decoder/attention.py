@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ane_book.errors import UnsupportedModel
 from ane_book.onnx.decoder.products import Pieces, rows_of
 from ane_book.onnx.decoder.steps import DecoderWalk, Norm
-from ane_book.onnx.file import attribute, describe
+from ane_book.onnx.file import attribute
 
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import NodeProto
@@ -109,7 +109,7 @@ def _grouped(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
 
 def _check(walk: DecoderWalk, node: "NodeProto", inputs: list[str]) -> None:
     """Raise UnsupportedModel for what GroupQueryAttention can do beyond our architectures."""
-    where = f"{walk.graph.path}: {describe(node)}"
+    where = walk.graph.where(node)
     for name, (ours, meaning) in FIXED.items():
         value = attribute(node, name, ours)
         if value != ours and not (name == "smooth_softmax" and value == -1):

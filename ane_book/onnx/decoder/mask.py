@@ -37,8 +37,23 @@ def window_of(graph: OnnxGraph, name: str, longest: int) -> int | None:
     longest: the tokens that the graph has positions for. Raises UnsupportedModel where a token
     sees others than itself and the last ones before it.
     """
-    length, seen = _of_the_last(graph, name, longest)
-    window = int(seen[0].sum()) if seen.size == length else length
+    length, last = longest, None
+    while last is None:
+        try:
+            last = _seen(graph, name, 1, length - 1)
+        except UnsupportedModel:
+            if length <= FEW:
+                raise
+            length //= 2
+    # Where the mask is cut out of one for all pairs of tokens, and cannot be made for the longest
+    # text, no number in the graph may be a window between the two lengths.
+    for number in _numbers(graph, name) if length < longest else ():
+        if length - 4 < abs(number) <= longest:
+            raise UnsupportedModel(
+                f"{graph.path}: attention's mask {name} has the number {number}, which may be a "
+                f"window, and can be computed for {length} tokens only"
+            )
+    window = int(last[0].sum()) if last.size == length else length
     text = min(window + 4, WHOLE)  # some graphs take several tokens at the beginning only
     for tokens, past in ((4, 0), (1, 4), (text, 0), (1, min(window, length - 1)), (1, length - 1)):
         seen, rows = _seen(graph, name, tokens, past), past + np.arange(tokens)[:, None]
@@ -53,30 +68,6 @@ def window_of(graph: OnnxGraph, name: str, longest: int) -> int | None:
                 "none after"
             )
     return window if window < length else None
-
-
-def _of_the_last(graph: OnnxGraph, name: str, longest: int) -> tuple[int, np.ndarray]:
-    """How long a text the mask can be made for, and what its last token sees.
-
-    Where that is not the longest, because the mask is cut out of one for all pairs of tokens, no
-    number in the graph may be a window between the two.
-    """
-    length = longest
-    while True:
-        try:
-            seen = _seen(graph, name, 1, length - 1)
-            break
-        except UnsupportedModel:
-            if length <= FEW:
-                raise
-            length //= 2
-    for number in _numbers(graph, name) if length < longest else ():
-        if length - 4 < abs(number) <= longest:
-            raise UnsupportedModel(
-                f"{graph.path}: attention's mask {name} has the number {number}, which may be a "
-                f"window, and can be computed for {length} tokens only"
-            )
-    return length, seen
 
 
 def _numbers(graph: OnnxGraph, name: str) -> Iterator[int]:
@@ -94,14 +85,14 @@ def _numbers(graph: OnnxGraph, name: str) -> Iterator[int]:
 def _seen(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
     """What each token sees (tokens, past + tokens), by all heads; empty where they differ, or
     where something is half seen."""
-    mask = _mask(graph, name, tokens, past)
+    mask = _computed(graph, name, tokens, past)
     rows = mask.reshape(-1, *mask.shape[-2:])
     seen = rows == 0
     clear = mask.ndim > 1 and (seen == seen[:1]).all() and (seen | (rows <= HIDDEN)).all()
     return seen[0] if clear and len(seen) else np.zeros((0, 0), bool)
 
 
-def _mask(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
+def _computed(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
     """What the graph computes under a name, for so many tokens after so many."""
     values = {n: _input(n, len(shape), tokens, past) for n, shape in graph.inputs.items()}
     for node in _makers(graph, name):
@@ -109,11 +100,12 @@ def _mask(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
             if i in graph.stored and np.prod(graph.stored[i].shape, dtype=float) <= MOST:
                 values[i] = graph.stored[i].array()
         where = f"{graph.path}: attention's mask {name}: {describe(node)}"
-        given = {i: values[i] for i in node.input if i in values}
-        if node.domain or node.op_type not in OPERATORS or len(given) < len(set(node.input) - {""}):
+        operands = {i: values[i] for i in node.input if i in values}
+        known = operands.keys() >= set(node.input) - {""}
+        if node.domain or node.op_type not in OPERATORS or not known:
             raise UnsupportedModel(f"{where}: no part of a mask of the inputs' sizes")
         try:
-            results = evaluate(node, given, opset_of(graph.model))
+            results = evaluate(node, operands, opset_of(graph.model))
         except NotComputed as error:
             raise UnsupportedModel(f"{where}: {error}") from None
         if any(array.size > MOST for array in results):

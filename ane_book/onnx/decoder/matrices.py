@@ -71,8 +71,8 @@ class Blocks:
         """B."""
         return -(-self.shape[1] // self.block)
 
-    def check(self) -> None:
-        """Raise unless the parts have the sizes that they have to have together."""
+    def __post_init__(self):
+        """Raises unless the parts have the sizes that they have to have together."""
         if self.block < 16 or self.block & (self.block - 1):
             raise InvalidWeights(
                 f"{self.data.where}: a block size of {self.block}; a power of two from 16 on is"

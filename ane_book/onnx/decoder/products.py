@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.onnx.decoder.matrices import Blocks, Matrix, MatrixPart, Plain
 from ane_book.onnx.decoder.steps import DecoderWalk
-from ane_book.onnx.file import OnnxGraph, StoredTensor, attribute, describe
+from ane_book.onnx.file import OnnxGraph, StoredTensor, attribute
+from ane_book.weights.source import Shape
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra
@@ -88,44 +89,42 @@ def _plain(walk: DecoderWalk, name: str, turned: bool) -> Plain | None:
     return Plain(stored, turned)
 
 
-def matrix_of_nbits(
-    graph: OnnxGraph, node: "NodeProto"
-) -> tuple[Blocks, StoredTensor | None]:
+def matrix_of_nbits(graph: OnnxGraph, node: "NodeProto") -> tuple[Blocks, StoredTensor | None]:
     """The matrix of a `MatMulNBits`, checked, and its bias."""
+    where = graph.where(node)
     if attribute(node, "weight_prepacked", 0):
         raise UnsupportedModel(
-            f"{graph.path}: {describe(node)}: its weights are prepacked for one kind of GPU; "
-            "export the model with matmulnbits_weights_prepacked=0"
+            f"{where}: its weights are prepacked for one kind of GPU; export the model with "
+            "matmulnbits_weights_prepacked=0"
         )
     names = [*node.input, *[""] * 6][1:6]
     data, scales, zeros, order, bias = (_stored(graph, node, n) if n else None for n in names)
     if data is None or scales is None:
-        raise InvalidWeights(f"{graph.path}: {describe(node)}: no data or no scales")
+        raise InvalidWeights(f"{where}: no data or no scales")
     bits, block = attribute(node, "bits", 4), attribute(node, "block_size", 0)
     _check_bits(graph, node, bits)
     shape = attribute(node, "N", 0), attribute(node, "K", 0)
     if min(shape) <= 0:
-        raise InvalidWeights(f"{graph.path}: {describe(node)}: N and K are {shape}")
+        raise InvalidWeights(f"{where}: N and K are {shape}")
     matrix = Blocks(data, scales, zeros, shape, bits, block, middle=1 << (bits - 1))
-    matrix.check()
     columns = np.arange(0 if order is None else order.array().size) // block
     if order is not None and not np.array_equal(order.array().reshape(-1), columns):
         raise UnsupportedModel(
-            f"{graph.path}: {describe(node)}: g_idx puts columns in an order of its own (GPTQ's "
-            "act-order); only the order as it is can be read"
+            f"{where}: g_idx puts columns in an order of its own (GPTQ's act-order); only the "
+            "order as it is can be read"
         )
     return matrix, bias
 
 
 def _check_bits(graph: OnnxGraph, node: "NodeProto", bits: int) -> None:
     if bits not in (2, 4, 8):
-        raise UnsupportedModel(f"{graph.path}: {describe(node)}: {bits} bits; 2, 4 and 8 are read")
+        raise UnsupportedModel(f"{graph.where(node)}: {bits} bits; 2, 4 and 8 are read")
 
 
 def _stored(graph: OnnxGraph, node: "NodeProto", name: str) -> StoredTensor:
     stored = graph.constant(name)
     if stored is None:
-        raise UnsupportedModel(f"{graph.path}: {describe(node)}: {name} is computed, not stored")
+        raise UnsupportedModel(f"{graph.where(node)}: {name} is computed, not stored")
     return stored
 
 
@@ -165,7 +164,7 @@ def embedding_of(walk: DecoderWalk, name: str) -> Matrix | None:
 
 def table_of(graph: OnnxGraph, node: "NodeProto") -> Blocks:
     """The matrix of a `GatherBlockQuantized` that takes rows, cut into blocks along them."""
-    names = [*node.input, "", ""][:4]
+    names, where = [*node.input, "", ""][:4], graph.where(node)
     (data, shape), (scales, _) = _reshaped(graph, node, names[0]), _reshaped(graph, node, names[2])
     zeros = _reshaped(graph, node, names[3])[0] if names[3] else None
     bits = attribute(node, "bits", 4)
@@ -173,29 +172,24 @@ def table_of(graph: OnnxGraph, node: "NodeProto") -> Blocks:
     axes = attribute(node, "gather_axis", 0), attribute(node, "quantize_axis", 1)
     if data.kind not in ("UINT8", "UINT4", "INT4") or len(shape) != 2:
         raise UnsupportedModel(
-            f"{graph.path}: {describe(node)}: data of {data.kind} {list(shape)}; matrices of "
-            "UINT8, UINT4 and INT4 are read"
+            f"{where}: data of {data.kind} {list(shape)}; matrices of UINT8, UINT4 and INT4 are "
+            "read"
         )
     if axes not in ((0, 1), (0, -1), (-2, 1), (-2, -1)):
         raise UnsupportedModel(
-            f"{graph.path}: {describe(node)}: takes from axis {axes[0]} what is cut into blocks "
-            f"along {axes[1]}; only rows cut along themselves are read"
+            f"{where}: takes from axis {axes[0]} what is cut into blocks along {axes[1]}; only "
+            "rows cut along themselves are read"
         )
     narrow = data.kind != "UINT8"
     K = shape[1] if narrow else shape[1] * 8 // bits
     bits = 4 if narrow else bits
     if K * bits % 8:
-        raise UnsupportedModel(f"{graph.path}: {describe(node)}: rows that end inside of a byte")
+        raise UnsupportedModel(f"{where}: rows that end inside of a byte")
     block, middle = attribute(node, "block_size", 128), 0 if narrow else 1 << (bits - 1)
-    signed = data.kind == "INT4"
-    matrix = Blocks(data, scales, zeros, (shape[0], K), bits, block, middle, signed)
-    matrix.check()
-    return matrix
+    return Blocks(data, scales, zeros, (shape[0], K), bits, block, middle, data.kind == "INT4")
 
 
-def _reshaped(
-    graph: OnnxGraph, node: "NodeProto", name: str
-) -> tuple[StoredTensor, tuple[int, ...]]:
+def _reshaped(graph: OnnxGraph, node: "NodeProto", name: str) -> tuple[StoredTensor, Shape]:
     """A stored tensor, as it is or given another shape on the way; and the shape."""
     maker = graph.producer(name)
     if maker is not None and maker.op_type == "Reshape":

@@ -13,7 +13,7 @@ import math
 from typing import TypeAlias
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.onnx.file import OnnxGraph, StoredTensor, describe
+from ane_book.onnx.file import OnnxGraph, StoredTensor
 from ane_book.rope import Rotary
 import numpy as np
 
@@ -83,13 +83,11 @@ def tables_of(graph: OnnxGraph, names: tuple[str, str]) -> Tables:
         if cos is not None and sin is not None:
             pairs[item.name] = cos, sin
     if set(pairs) != {"else_branch", "then_branch"}:
-        raise UnsupportedModel(f"{graph.path}: {describe(node)}: not two pairs of stored tables")
+        raise UnsupportedModel(f"{graph.where(node)}: not two pairs of stored tables")
     condition = graph.producer(node.input[0])
     bound = condition and condition.op_type == "Greater" and graph.constant(condition.input[1])
     if not bound or bound.kind not in ("INT64", "INT32") or bound.array().size != 1:
-        raise UnsupportedModel(
-            f"{graph.path}: {describe(node)}: its condition is not length > constant"
-        )
+        raise UnsupportedModel(f"{graph.where(node)}: its condition is not length > constant")
     original = int(bound.array().reshape(-1)[0])
     return Tables(pairs["else_branch"], pairs["then_branch"], original)
 

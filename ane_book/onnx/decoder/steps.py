@@ -89,6 +89,6 @@ class DecoderWalk:
         near += [maker for n in near for name in n.input if name and (maker := self.node(name))]
         before = "; ".join(list(dict.fromkeys(describe(maker) for maker in near))[:NEAR])
         raise UnsupportedModel(
-            f"{self.graph.path}: {describe(node)}: not recognised as {part}; "
-            f"before it: {before or 'inputs and stored tensors alone'}"
+            f"{self.graph.where(node)}: not recognised as {part}; before it: "
+            f"{before or 'inputs and stored tensors alone'}"
         )

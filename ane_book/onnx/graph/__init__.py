@@ -3,6 +3,13 @@
 `convert_graph` reads the file, folds what is known, says each node in MIL, and has coremltools run
 its passes and write the package. What cannot be said is refused by name. For language models in
 ONNX Runtime's form see `ane_book.onnx.decoder`: they become stateful bundles.
+
+    source.py      the file made ready: its functions written out, its opset (`older`) and the
+                   order of its nodes (`order`) as they are known here
+    borders.py     inputs and outputs, as Core ML has them
+    translate.py   each node in MIL, or folded; `values.py` has what it gives
+    ops/           ONNX's operators in MIL
+    half.py        what is changed, or left in single precision, before fp16 is made of the rest
 """
 
 from collections.abc import Mapping
@@ -49,8 +56,7 @@ def convert_graph(
         raise InvalidInput(f"{out} exists; choose another name or pass force=True (--force)")
     if out.is_symlink() or (out.exists() and not (out / "Manifest.json").is_file()):
         raise InvalidInput(f"{out} is no package, and stays as it is; choose another name")
-    program = _program(path, precision, shapes or {}, constants or {})
-    _write(program, out, precision)
+    _write(_program(path, precision, shapes or {}, constants or {}), out, precision)
     return out
 
 
@@ -70,17 +76,8 @@ def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mappi
         borders.enter(function)
         walk.convert(walk.graph.node)
         function.set_outputs(borders.leave())
-    _distinguish(function)
-    if precision == "fp16":
-        bound_masks(function)
-    program.add_function("main", function)
-    return program
-
-
-def _distinguish(function) -> None:
-    """A name of its own for each value and op: the builder's are not held against the graph's."""
-    kept = {x.name for x in [*function.outputs, *function.inputs.values()]}
-    seen = set(kept)
+    # A name of its own for each value and op: the builder's are not held against the graph's.
+    seen = {x.name for x in [*function.outputs, *function.inputs.values()]}
     for operation in function.operations:
         for x in operation.outputs:
             if x in function.outputs:
@@ -92,21 +89,14 @@ def _distinguish(function) -> None:
             seen.add(x.name)
         if operation.outputs:
             operation.name = operation.outputs[0].name  # what its result in fp16 is called after
+    if precision == "fp16":
+        bound_masks(function)
+    program.add_function("main", function)
+    return program
 
 
 def _write(program, out: Path, precision: Precision) -> None:
     """Run coremltools' passes, and write the package whole or not at all."""
-    with telling(out):
-        model = _model(program, precision)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}-") as folder:
-            made = Path(folder) / out.name
-            model.save(str(made))
-            exchange(made, out)
-
-
-def _model(program, precision: Precision):
-    """The program after coremltools' passes, as coremltools' MLModel."""
     from ane_book.onnx.graph.half import is_half
     import coremltools as ct
 
@@ -115,14 +105,20 @@ def _model(program, precision: Precision):
         numbers = ct.transform.FP16ComputePrecision(op_selector=is_half())
     passes = ct.PassPipeline()
     passes.remove_passes({"common::add_int16_cast"})  # it narrows what it knows no range of
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ct.convert(
-            program,
-            source="milinternal",
-            convert_to="mlprogram",
-            compute_precision=numbers,
-            minimum_deployment_target=ct.target.iOS18,
-            skip_model_load=True,
-            pass_pipeline=passes,
-        )
+    with telling(out):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = ct.convert(
+                program,
+                source="milinternal",
+                convert_to="mlprogram",
+                compute_precision=numbers,
+                minimum_deployment_target=ct.target.iOS18,
+                skip_model_load=True,
+                pass_pipeline=passes,
+            )
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}-") as folder:
+            made = Path(folder) / out.name
+            model.save(str(made))
+            exchange(made, out)

@@ -12,7 +12,8 @@ coremltools' pass.
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 from ane_book.onnx.graph.ops._common import Var, is_bool, is_float, is_int, mb
 import numpy as np
@@ -89,7 +90,13 @@ def bound_masks(function) -> None:
     Numbers that hide places from a softmax become `MASKED`, and what they are compared with goes
     along. Of others only those are changed that coremltools would make infinite.
     """
-    read, whole = _read_by_softmax(function), _of_whole_numbers(function)
+    read: set[Var] = set()  # what is added to a softmax's input, or chosen for it
+    for op in reversed(list(function.operations)):
+        if op.op_type in HIDDEN_FROM:
+            read.add(op.x)
+        elif read.intersection(op.outputs):
+            read.update(_summands(op))
+    whole = _of_whole_numbers(function)
     hidden: dict[Var, Hidden] = {}
     with function:
         for op in list(function.operations):
@@ -97,24 +104,18 @@ def bound_masks(function) -> None:
                 _keep_even(op, hidden.get(op.x, Hidden()))
             elif read.intersection(op.outputs):
                 summands = [x for x in _summands(op) if not _is_scale(op, x, whole)]
-                found = [_of_number(x) or hidden.get(x, Hidden()) for x in summands]
-                hidden |= dict.fromkeys(op.outputs, _joined(op.op_type, found))
+                parts = [_of_number(x) or hidden.get(x, Hidden()) for x in summands]
+                hidden |= dict.fromkeys(op.outputs, _joined(op.op_type, parts))
                 limit = LARGEST if op.op_type in BOUNDS else MASKED
                 for x in filter(_is_number, summands):
                     _bound(x, limit, limit)
-        for op in list(function.operations):
-            _bound_others(op, read)
-
-
-def _read_by_softmax(function) -> set[Var]:
-    """The values whose numbers are added to a softmax's input, or chosen for it."""
-    found: set[Var] = set()
-    for op in reversed(list(function.operations)):
-        if op.op_type in HIDDEN_FROM:
-            found.add(op.x)
-        elif found.intersection(op.outputs):
-            found.update(_summands(op))
-    return found
+        for op in list(function.operations):  # what it is compared with, and would be infinite
+            reads = [x for _, x in _operands(op)] if op.op_type != "const" else []
+            beyond, limit = INFINITE, LARGEST
+            if op.op_type in COMPARISONS and read.intersection(reads):
+                beyond, limit = MASKED, -FLOOR if op.op_type in ORDERS else MASKED
+            for x in filter(_is_number, reads):
+                _bound(x, beyond, limit)
 
 
 def _summands(op) -> list[Var]:
@@ -136,13 +137,13 @@ def _of_number(x: Var) -> Hidden | None:
     return Hidden(int((np.isfinite(sizes) & (sizes > -FLOOR)).any()), bool(np.isinf(sizes).any()))
 
 
-def _joined(op: str, found: list[Hidden]) -> Hidden:
+def _joined(op: str, parts: list[Hidden]) -> Hidden:
     """What hides places in an op's results, from what does in what it reads."""
-    masks = [of.masks for of in found]
+    masks = [part.masks for part in parts]
     count = sum(masks) if op in ("add", "sub") else max(masks, default=0)
     moved = count > 0 and op in ("add", "sub", "mul", "real_div")
-    infinite = any(of.infinite for of in found)
-    return Hidden(count, infinite, moved or any(of.moved for of in found))
+    infinite = any(part.infinite for part in parts)
+    return Hidden(count, infinite, moved or any(part.moved for part in parts))
 
 
 def _keep_even(softmax, hidden: Hidden) -> None:
@@ -162,16 +163,6 @@ def _keep_even(softmax, hidden: Hidden) -> None:
     made.name = old.name
 
 
-def _bound_others(op, read: set[Var]) -> None:
-    """Bound what a value that a softmax reads is compared with, and what would be infinite."""
-    reads = [x for _, x in _operands(op)] if op.op_type != "const" else []
-    beyond, limit = INFINITE, LARGEST
-    if op.op_type in COMPARISONS and read.intersection(reads):
-        beyond, limit = MASKED, -FLOOR if op.op_type in ORDERS else MASKED
-    for x in filter(_is_number, reads):
-        _bound(x, beyond, limit)
-
-
 def _is_scale(op, y: Var, whole: set[Var]) -> bool:
     """Whether a known number sharpens scores and hides none: a large factor of real numbers."""
     if op.op_type not in ("mul", "real_div") or not _is_number(y) or np.max(y.val) >= INFINITE:
@@ -183,8 +174,7 @@ def _bound(x: Var, beyond: float, limit: float) -> None:
     """Put `limit` in the place of finite numbers beyond `beyond`, each with its sign."""
     if not np.size(x.val) or max(np.max(x.val), -np.min(x.val)) <= beyond:
         return  # without a copy of a large matrix
-    sizes = np.abs(x.val)
-    large = np.isfinite(sizes) & (sizes > beyond)
+    large = np.isfinite(x.val) & (np.abs(x.val) > beyond)
     if not large.any():
         return
     value = np.where(large, np.copysign(np.float32(limit), x.val), x.val).astype(np.float32)
@@ -195,22 +185,15 @@ def _bound(x: Var, beyond: float, limit: float) -> None:
 # --- whole numbers
 
 
-def is_half() -> Callable[[object], bool]:
+def is_half() -> Callable[[Any], bool]:
     """A function that says of an op whether coremltools may have it compute in fp16.
 
     It may not where whole numbers are made of whole numbers by way of real ones, nor where an op
     first reads a whole number as a real one that may be larger than fp16's exact ones. The function
     is for one program: it looks at it once, when it is first asked.
     """
-    kept: dict = {}
-
-    def may_be(op) -> bool:
-        block = op.enclosing_block
-        if block not in kept:
-            kept[block] = set(_kept_single(block))
-        return op not in kept[block]
-
-    return may_be
+    kept_single = cache(lambda block: set(_kept_single(block)))
+    return lambda op: op not in kept_single(op.enclosing_block)
 
 
 def _kept_single(block) -> Iterator:
@@ -263,7 +246,10 @@ def _small(block) -> set[Var]:
     found: set[Var] = set()
     for op in block.operations:
         if op.op_type == "cast":
-            small = is_bool(op.x) or op.x in found or _is_clipped(op.x)
+            clip = op.x.op
+            clipped = clip is not None and clip.op_type == "clip"
+            clipped = clipped and max(abs(clip.alpha.val), abs(clip.beta.val)) <= EXACT
+            small = is_bool(op.x) or op.x in found or clipped
         elif op.op_type == "mod":
             small = op.y.val is not None and np.abs(op.y.val).max() <= EXACT
         elif op.op_type in VIEWS | {"select"}:
@@ -274,8 +260,3 @@ def _small(block) -> set[Var]:
         if small:
             found.update(op.outputs)
     return found
-
-
-def _is_clipped(x: Var) -> bool:
-    clip = x.op if x.op is not None and x.op.op_type == "clip" else None
-    return clip is not None and max(abs(clip.alpha.val), abs(clip.beta.val)) <= EXACT

@@ -6,7 +6,6 @@ A node that cannot be said in MIL ends it, with one error that names node, input
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from inspect import Parameter
 import re
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -38,14 +37,8 @@ Inputs = Sequence[Value | None]
 
 #: What coremltools' builder raises for what it does not take.
 REFUSALS = (
-    AttributeError,
-    IndexError,
-    KeyError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+    AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 
 
@@ -209,26 +202,26 @@ class GraphWalk:
             raise Unsayable(f"{len(inputs)} inputs")
         arguments: list[Tensor | None] = []
         for value, parameter in zip(inputs, operator.parameters, strict=False):
-            has_to_be_known = _is_constant(parameter)
-            if value is None or not value.is_known:
-                if value is not None and has_to_be_known:
-                    raise self._unknown(node, inputs, parameter.name, sorted(value.origins))
-                arguments.append(None if value is None else value.data)
+            annotation = parameter.annotation
+            is_constant = Constant in (annotation, *get_args(annotation))
+            if value is None:
+                arguments.append(None)
+            elif value.is_known:
+                arguments.append(value.data if is_constant else in_mil(value.data))
+            elif not is_constant:
+                arguments.append(value.data)
+            elif value.origins:
+                origins = sorted(value.origins)
+                reason = (
+                    f"input {parameter.name!r} that is known only when the program runs: it rests "
+                    f"on {', '.join(origins)}"
+                )
+                raise NeedsConstant(self._say(node, inputs, reason), origins)
             else:
-                arguments.append(value.data if has_to_be_known else in_mil(value.data))
+                raise Unsayable(
+                    f"input {parameter.name!r}, which coremltools does not compute of constants"
+                )
         return arguments
-
-    def _unknown(
-        self, node: "NodeProto", inputs: Inputs, name: str, origins: list[str]
-    ) -> Exception:
-        """The error where an input has to be known, and rests on these of the graph's."""
-        if not origins:
-            return Unsayable(f"input {name!r}, which coremltools does not compute of constants")
-        reason = (
-            f"input {name!r} that is known only when the program runs: it rests on "
-            f"{', '.join(origins)}"
-        )
-        return NeedsConstant(self._say(node, inputs, reason), origins)
 
     def name(self, asked: str) -> str:
         """A name that Core ML takes and that no other has."""
@@ -256,19 +249,13 @@ def _near(node: "NodeProto") -> str:
     return f"; near are {', '.join(near)}" if near else ""
 
 
-def _is_constant(parameter: Parameter) -> bool:
-    return Constant in (parameter.annotation, *get_args(parameter.annotation))
-
-
 def _keywords(
     node: "NodeProto", operator: Operator, dtype: np.dtype | None, since: int
 ) -> dict[str, Any]:
     """The attributes, and what else the function asks for by name."""
     from onnx import helper
 
-    attributes: dict[str, Any] = {
-        a.name: helper.get_attribute_value(a) for a in node.attribute
-    }
+    attributes: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     if "axes" in attributes:  # as where it is an input
         attributes["axes"] = np.array(attributes["axes"], np.int64)
     if unknown := [name for name in attributes if not operator.takes(name)]:
