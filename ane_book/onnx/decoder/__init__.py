@@ -102,7 +102,11 @@ class OnnxSource(WeightSource):
         if embedding is None:
             raise UnsupportedModel(f"{graphs[1].path}: it looks up no embedding of tokens")
         tables = tables_of(graph, _only(decoder, "tables", graph))
-        decoder = _with_window(decoder, graph, tables.positions)
+        if mask := _only(decoder, "mask", graph):
+            window = window_of(graph, mask, tables.positions)
+            blocks = decoder.blocks
+            blocks = [replace(b, attention=replace(b.attention, window=window)) for b in blocks]
+            decoder = replace(decoder, blocks=blocks)
         self._fields = self._read_fields(decoder, embedding, graph, tables)
         config = read_config(self._fields, str(folder))
         if not isinstance(config, DecoderConfig):
@@ -165,12 +169,11 @@ class OnnxSource(WeightSource):
             "num_attention_heads": heads,
             "num_key_value_heads": _only(decoder, "kv_heads", graph),
         }
-        told = self._genai["decoder"] | {"head_dim": self._genai["decoder"].get("head_size")}
+        asked = self._genai["decoder"] | {"head_dim": self._genai["decoder"].get("head_size")}
         for name, size in sizes.items():
-            if told.get(name) not in (None, size):
-                raise InvalidWeights(
-                    f"{genai}: {name} is {told[name]!r}, but the graph has {size}"
-                )
+            if asked.get(name) not in (None, size):
+                there = f"{name} is {asked[name]!r}, but the graph has {size}"
+                raise InvalidWeights(f"{genai}: {there}")
         fields = {
             "model_type": self._genai.get("type"),
             "max_position_embeddings": context,
@@ -206,11 +209,9 @@ def _read_genai(path: Path) -> dict:
 
 def _config_folder(model: Path) -> Path | None:
     """Where the configuration is: beside the file, or beside the folder `onnx` that it is in."""
-    folders = [model.parent, *([model.parent.parent] if model.parent.name == "onnx" else [])]
-    for folder in folders:
-        if any((folder / name).exists() for name in (GENAI, "config.json")):
-            return folder
-    return None
+    folders = [model.parent, model.parent.parent][: 2 if model.parent.name == "onnx" else 1]
+    places = (folder / name for folder in folders for name in (GENAI, "config.json"))
+    return next((place.parent for place in places if place.exists()), None)
 
 
 def _models(folder: Path) -> list[Path]:
@@ -224,11 +225,9 @@ def _models(folder: Path) -> list[Path]:
 
 def _find_model(path: Path, genai: dict) -> Path:
     """The file of the decoder."""
-    if not path.is_dir():
-        return path
-    if name := genai.get("decoder", {}).get("filename"):
+    if name := path.is_dir() and genai.get("decoder", {}).get("filename"):
         return _beside(path, name, path / GENAI)
-    files = _models(path)
+    files = _models(path) if path.is_dir() else [path]
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"
         raise WeightsNotFound(f"{path}: of several .onnx files, name one: {names}")
@@ -265,14 +264,12 @@ def _is_tied(decoder: OnnxDecoder, embedding: Matrix) -> bool:
     return decoder.head.matrix.key == embedding.key and decoder.head.bias is None
 
 
-def _tensors(
-    decoder: OnnxDecoder, embedding: Matrix, prefix: str
-) -> dict[str, list[MatrixPart]]:
+def _tensors(decoder: OnnxDecoder, embedding: Matrix, prefix: str) -> dict[str, list[MatrixPart]]:
     """All that the graph stores, by `transformers`' names; no head where it is the embedding."""
     weight, bias = decoder.head.whole()
     pieces = {
-        "model.embed_tokens.weight": MatrixPart(embedding, 0, embedding.shape[0]),
-        "model.norm.weight": _vector(decoder.norm.weight),
+        "model.embed_tokens.weight": _whole(embedding),
+        "model.norm.weight": _whole(decoder.norm.weight),
     }
     if not _is_tied(decoder, embedding):
         pieces["lm_head.weight"] = weight
@@ -282,12 +279,12 @@ def _tensors(
         norms = {"input_layernorm": block.before, "post_attention_layernorm": block.after}
         norms |= {f"self_attn.{part}_norm": n for part, n in block.attention.norms.items()}
         pieces |= {f"{prefix}.{i}.{name}": piece for name, piece in block.weights.items()}
-        pieces |= {f"{prefix}.{i}.{n}.weight": _vector(norm.weight) for n, norm in norms.items()}
+        pieces |= {f"{prefix}.{i}.{n}.weight": _whole(norm.weight) for n, norm in norms.items()}
     return {name: [piece] for name, piece in pieces.items()}
 
 
-def _vector(stored: StoredTensor) -> MatrixPart:
-    return MatrixPart(stored, 0, stored.shape[0])
+def _whole(source: Matrix | StoredTensor) -> MatrixPart:
+    return MatrixPart(source, 0, source.shape[0])
 
 
 def _shape(pieces: list[MatrixPart]) -> Shape:
@@ -302,16 +299,6 @@ def _only(decoder: OnnxDecoder, name: str, graph: OnnxGraph):
             f"{graph.path}: {name} differs between blocks: {sorted(values, key=str)[:4]}"
         )
     return values.pop()
-
-
-def _with_window(decoder: OnnxDecoder, graph: OnnxGraph, longest: int) -> OnnxDecoder:
-    """The decoder, its attention with the window that a computed mask has."""
-    mask = _only(decoder, "mask", graph)
-    if not mask:
-        return decoder
-    window = window_of(graph, mask, longest)
-    blocks = [replace(b, attention=replace(b.attention, window=window)) for b in decoder.blocks]
-    return replace(decoder, blocks=blocks)
 
 
 def _check(decoder: OnnxDecoder, config: DecoderConfig, tables: Tables, graph: OnnxGraph) -> None:

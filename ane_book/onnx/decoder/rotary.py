@@ -76,8 +76,9 @@ def tables_of(graph: OnnxGraph, names: tuple[str, str]) -> Tables:
     places = [list(node.output).index(name) for name in names]
     for item in node.attribute:
         inside = {tensor.name: StoredTensor(graph, tensor) for tensor in item.g.initializer}
-        made = [(maker.output[0], graph.constant_of(maker)) for maker in item.g.node]
-        inside |= {name: stored for name, stored in made if stored is not None}
+        for maker in item.g.node:
+            if stored := graph.constant_of(maker):
+                inside |= dict.fromkeys(maker.output, stored)
         results = [inside.get(output.name) for output in item.g.output]
         cos, sin = (results[place] if place < len(results) else None for place in places)
         if cos is not None and sin is not None:
