@@ -57,11 +57,11 @@ elsewhere: $(INSTALLED) ## run every notebook from a wheel, in an empty folder e
 	$(BIN)/python tests/elsewhere/run.py $(NOTEBOOKS)
 
 onnx-nodes: $(INSTALLED) ## convert ONNX's own node tests and run them on the executor (some minutes)
-	$(BIN)/python tests/onnx_graph/nodes.py --workers $(WORKERS)
+	$(BIN)/python tests/onnx/nodes.py --workers $(WORKERS)
 
 onnx-field: $(INSTALLED) ## export architectures of transformers, convert them and run them on the executor (an hour)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e mlprogram -e ".[field]"
-	$(BIN)/python tests/onnx_graph/field.py
+	$(BIN)/python tests/onnx/field.py
 
 fuzz: $(INSTALLED) ## open and run N damaged packages, 10,000 by default, and 500 model files (some minutes)
 	$(BIN)/python tests/fuzz/run.py --cases $(or $(N),10000) --seed $(or $(SEED),0)

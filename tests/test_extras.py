@@ -18,7 +18,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
     ("package", "extra", "code"),
     [
         ("ray", "cluster", "import ane_book.cluster.connection"),
-        ("onnx", "onnx", "from ane_book.weights.onnx.file import load_onnx; load_onnx()"),
+        ("onnx", "onnx", "from ane_book.onnx.file import load_onnx; load_onnx()"),
     ],
 )
 def test_a_package_that_is_missing(package, extra, code):

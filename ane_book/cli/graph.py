@@ -36,7 +36,7 @@ def is_graph(model: str, out: Path | None) -> bool:
 
     A bundle is a folder, and a package is named so.
     """
-    from ane_book.weights.onnx import is_bundle
+    from ane_book.onnx.decoder import is_bundle
 
     if not model.endswith(".onnx"):
         return False
@@ -57,7 +57,7 @@ def convert_onnx(
 
     `no` are options that are a language model's. Raises InvalidInput.
     """
-    from ane_book.conversion.onnx import convert_graph
+    from ane_book.onnx.graph import convert_graph
     from mlprogram.package.description import load_inputs
 
     if given := [name for name, value in no.items() if value is not None]:
@@ -75,7 +75,7 @@ def convert_onnx(
 
 
 def _check(model: str, package: Path, arrays: dict | None) -> None:
-    from ane_book.evidence.onnx_graph import check_graph
+    from ane_book.onnx.check import check_graph
 
     for verdict in check_graph(model, package, arrays):
         head = "warning: " if verdict.agrees is False else ""

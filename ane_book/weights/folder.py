@@ -1,14 +1,15 @@
 """The tokenizer of a folder as `transformers` writes it, beside weights of whatever format."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.text.process import TextProcess
-from ane_book.weights import TokenizerFiles, first_fault, read_json, read_text
-from ane_book.weights.tokenizer import with_stops
+from ane_book.weights.source import TokenizerFiles, first_fault, read_json, read_text
 from pydantic import ValidationError
+from tokenizers import Tokenizer
 
-__all__ = ["read_tokenizer", "tokenizer_paths"]
+__all__ = ["read_tokenizer", "tokenizer_paths", "with_stops"]
 
 
 def tokenizer_paths(folder: Path) -> list[Path]:
@@ -48,6 +49,18 @@ def read_tokenizer(folder: Path, config: dict) -> TokenizerFiles:
     except ValidationError as error:
         raise InvalidWeights(f"{folder}: tokenizer: {first_fault(error)}") from None
     return with_stops(files, tokenizer)
+
+
+def with_stops(files: TokenizerFiles, tokenizer: Tokenizer | TextProcess) -> TokenizerFiles:
+    """The same with all ids that end an answer, each once.
+
+    ChatML closes every turn by <|im_end|>, which base models converted for chat forget to declare;
+    Phi's template does by <|end|>.
+    """
+    stops = [*files.eos_token_ids, tokenizer.token_to_id(files.eos_token or "")]
+    template = files.chat_template or ""
+    stops += [tokenizer.token_to_id(end) for end in ("<|im_end|>", "<|end|>") if end in template]
+    return replace(files, eos_token_ids=tuple(dict.fromkeys(i for i in stops if i is not None)))
 
 
 def _optional(path: Path) -> dict:

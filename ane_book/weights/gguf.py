@@ -17,13 +17,13 @@ from typing import Any
 from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.models import find, find_gguf
 from ane_book.rope import WIDEST
-from ane_book.weights import (
+from ane_book.weights.gguf_header import GGUFTensor, map_file, read_header
+from ane_book.weights.source import (
     TokenizerFiles,
     WeightSource,
     check_tensors,
     read_config,
 )
-from ane_book.weights.gguf_header import GGUFTensor, map_file, read_header
 from ane_book.weights.tokenizer import from_gguf
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize

@@ -19,7 +19,7 @@ from pathlib import Path
 import struct
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.weights import Shape, check_file
+from ane_book.weights.source import Shape, check_file
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 import numpy as np
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 
 from ane_book.models import find
-from ane_book.weights import (
+from ane_book.weights.source import (
     TokenizerFiles,
     WeightSource,
     plain_rope,

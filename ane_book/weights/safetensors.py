@@ -16,7 +16,9 @@ from pathlib import Path
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
-from ane_book.weights import (
+from ane_book.weights.folder import read_tokenizer, tokenizer_paths
+from ane_book.weights.sentences import sentence_files, sentence_settings
+from ane_book.weights.source import (
     Shape,
     TokenizerFiles,
     WeightSource,
@@ -26,8 +28,6 @@ from ane_book.weights import (
     read_config,
     read_json,
 )
-from ane_book.weights.folder import read_tokenizer, tokenizer_paths
-from ane_book.weights.sentences import sentence_files, sentence_settings
 import numpy as np
 from safetensors import SafetensorError, safe_open
 

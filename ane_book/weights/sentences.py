@@ -10,7 +10,7 @@ Reference: https://sbert.net, the package `sentence_transformers.models`.
 from pathlib import Path
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.weights import read_json
+from ane_book.weights.source import read_json
 
 __all__ = ["sentence_files", "sentence_settings"]
 

@@ -10,11 +10,10 @@ the regular expressions are those in the tokenizer.json of Qwen2, Llama 3, GPT-4
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.weights import TokenizerFiles
+from ane_book.weights.folder import with_stops
+from ane_book.weights.source import TokenizerFiles
 from tokenizers import (
     AddedToken,
     Regex,
@@ -26,10 +25,7 @@ from tokenizers import (
     processors,
 )
 
-if TYPE_CHECKING:
-    from ane_book.text.process import TextProcess
-
-__all__ = ["byte_level", "from_gguf", "with_stops"]
+__all__ = ["byte_level", "from_gguf"]
 
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBER| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -164,18 +160,6 @@ def _finish(tokenizer: Tokenizer, tokens: list[str], metadata: dict, place: str)
         eos_token=None if eos is None else tokens[eos],
     )
     return with_stops(files, tokenizer)
-
-
-def with_stops(files: TokenizerFiles, tokenizer: "Tokenizer | TextProcess") -> TokenizerFiles:
-    """The same with all ids that end an answer, each once.
-
-    ChatML closes every turn by <|im_end|>, which base models converted for chat forget to declare;
-    Phi's template does by <|end|>.
-    """
-    stops = [*files.eos_token_ids, tokenizer.token_to_id(files.eos_token or "")]
-    template = files.chat_template or ""
-    stops += [tokenizer.token_to_id(end) for end in ("<|im_end|>", "<|end|>") if end in template]
-    return replace(files, eos_token_ids=tuple(dict.fromkeys(i for i in stops if i is not None)))
 
 
 def byte_level(vocab_size: int) -> TokenizerFiles:

@@ -16,7 +16,7 @@ from pathlib import Path
 import sys
 import tempfile
 
-from ane_book.conversion.onnx import convert_graph
+from ane_book.onnx.graph import convert_graph
 from mlprogram import MLProgram
 from mlprogram.package.reader import Package
 import numpy as np

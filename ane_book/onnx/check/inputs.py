@@ -1,0 +1,123 @@
+"""Inputs for an ONNX graph that a model of its kind may be given.
+
+Numbers at random tell little of a graph whose ids lie outside of its embeddings or whose mask hides
+what it likes. What an input is follows from what reads it, and from its name.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ane_book.errors import InvalidInput
+from ane_book.onnx.file import attribute
+from mlprogram import MLProgram
+import numpy as np
+
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import GraphProto
+
+__all__ = ["given_inputs", "random_inputs"]
+
+#: Operators that hand whole numbers on to the one that looks them up.
+HANDED_ON = {
+    "Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose",
+    "Unsqueeze",
+}  # fmt: skip
+STORED = {"Cast", "DequantizeLinear", "Identity"}  # of an embedding that is stored otherwise
+AUDIO = ("audio", "sound", "speech", "wav")
+IMAGE = ("image", "img", "pixel")
+
+
+def random_inputs(graph: "GraphProto", program: MLProgram, seed: int) -> dict[str, np.ndarray]:
+    """An array for each input of an onnx.GraphProto, by its name and in its type.
+
+    The sizes are those of the program that was made of it. Masks show the first three quarters of
+    what they are over; positions count up; ids that are looked up lie within what they are looked
+    up in, and other whole numbers are 0 or 1; pictures lie between 0 and 1 or are bytes, sound is
+    of a tenth's size, and other real numbers are normal.
+    """
+    generator, limits = np.random.default_rng(seed), _limits(graph)
+    return {
+        name: _made(name, dtype, shape, limits.get(name), generator)
+        for name, (dtype, shape) in _features(graph, program).items()
+    }
+
+
+def given_inputs(
+    graph: "GraphProto", program: MLProgram, arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The caller's arrays in the graph's types and order. Raises InvalidInput."""
+    found = {}
+    for name, (dtype, shape) in _features(graph, program).items():
+        if name not in arrays:
+            there = ", ".join(arrays) or "nothing"
+            raise InvalidInput(f"no array is given for input {name!r}; there are: {there}")
+        if arrays[name].size != np.prod(shape, dtype=int):
+            raise InvalidInput(
+                f"input {name!r} has shape {shape}, and what is given {arrays[name].shape}"
+            )
+        found[name] = arrays[name].astype(dtype).reshape(shape)
+    return found
+
+
+def _features(
+    graph: "GraphProto", program: MLProgram
+) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+    """Type and sizes of what the graph is given; in the order of the program's inputs."""
+    from onnx import helper
+
+    known = {tensor.name for tensor in graph.initializer}
+    features = [feature for feature in graph.input if feature.name not in known]
+    found = {}
+    for feature, own in zip(features, program.features.values(), strict=True):
+        tensor = feature.type.tensor_type
+        single = tensor.HasField("shape") and not tensor.shape.dim  # which Core ML gives a size
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        found[feature.name] = dtype, () if single else own.shape
+    return found
+
+
+def _limits(graph: "GraphProto") -> dict[str, int]:
+    """How many rows the smallest table has that an input's numbers are looked up in."""
+    sizes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    readers = defaultdict(list)
+    for node in graph.node:
+        for at, name in enumerate(node.input):
+            readers[name].append((node, at))
+        if node.op_type in STORED and node.input[0] in sizes:
+            sizes[node.output[0]] = sizes[node.input[0]]
+        if node.op_type == "Constant" and node.attribute[0].HasField("t"):
+            sizes[node.output[0]] = list(node.attribute[0].t.dims)
+    found = {}
+    for feature in graph.input:
+        rows, todo = [], [feature.name]
+        while todo:
+            for node, at in readers[todo.pop()]:
+                if node.op_type == "Gather" and at == 1 and node.input[0] in sizes:
+                    rows.append(sizes[node.input[0]][attribute(node, "axis", 0)])
+                elif node.op_type in HANDED_ON and at == 0:
+                    todo.append(node.output[0])
+        if rows:
+            found[feature.name] = max(1, min(rows))
+    return found
+
+
+def _made(
+    name: str, dtype: np.dtype, shape: tuple[int, ...], rows: int | None,
+    random: np.random.Generator,
+) -> np.ndarray:  # fmt: skip
+    plain, length = name.lower(), shape[-1] if shape else 1
+    if "mask" in plain:
+        return np.broadcast_to(np.arange(length) < length - length // 4, shape).astype(dtype)
+    if dtype.kind not in "iub":
+        picture = len(shape) == 4 and {shape[1], shape[3]} & {1, 3}
+        if picture or any(word in plain for word in IMAGE):
+            return random.random(shape).astype(dtype)
+        size = 0.1 if any(word in plain for word in AUDIO) else 1.0
+        return (size * random.standard_normal(shape)).astype(dtype)
+    if "position" in plain:
+        return np.broadcast_to(np.arange(length) % (rows or length), shape).astype(dtype)
+    if dtype.itemsize == 1 and dtype.kind != "b" and len(shape) > 2:
+        known = np.iinfo(dtype)
+        return random.integers(known.min, known.max, shape, endpoint=True).astype(dtype)
+    return random.integers(0, rows or 2, shape).astype(dtype)

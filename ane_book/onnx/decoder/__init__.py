@@ -1,0 +1,330 @@
+"""ONNX bundles: what ONNX Runtime GenAI writes and what transformers.js loads, as one source.
+
+    genai_config.json    what the model is, in a few words; or config.json, as `transformers` has it
+    model.onnx           a graph in ONNX Runtime's operators, with its tensors in model.onnx.data
+    tokenizer.json       and what goes with it, as beside safetensors
+
+The graph is recognised as one of our architectures, and what it stores gets the names of
+`transformers`. What no configuration says is found in the graph: sizes in the shapes, the epsilon
+in the norms.
+
+    recognise.py   the decoder and its blocks, backwards,
+    attention.py   with attention,
+    products.py    projections and the embedding,
+    steps.py       by steps from a value to what computes it
+    matrices.py    matrices of integers with scales by blocks, and others
+    rotary.py      the rotary embedding, in its tables
+    mask.py        a sliding window, in the mask that the graph computes
+"""
+
+from copy import deepcopy
+from dataclasses import replace
+import math
+from pathlib import Path
+
+from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
+from ane_book.models import ARCHITECTURES, find
+from ane_book.models.base.config import DecoderConfig
+from ane_book.onnx.decoder.mask import window_of
+from ane_book.onnx.decoder.matrices import Matrix, MatrixPart
+from ane_book.onnx.decoder.products import embedding_of
+from ane_book.onnx.decoder.recognise import OnnxDecoder, decoder_of
+from ane_book.onnx.decoder.rotary import Tables, check_tables, rope_fields, tables_of
+from ane_book.onnx.decoder.steps import DecoderWalk
+from ane_book.onnx.file import OnnxGraph, StoredTensor
+from ane_book.weights.folder import read_tokenizer, tokenizer_paths
+from ane_book.weights.source import (
+    Integers,
+    Shape,
+    TokenizerFiles,
+    WeightSource,
+    check_tensors,
+    joined,
+    plain_rope,
+    read_config,
+    read_json,
+)
+import numpy as np
+
+__all__ = ["OnnxSource", "is_bundle"]
+
+GENAI = "genai_config.json"
+PARTS = "decoder", "embedding"
+DECODERS = ("decoder_model_merged", "decoder_model", "model")  # transformers.js' names
+
+#: Tensors that some architectures have as one -> those that make it, in order.
+FUSED = {
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+}
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder has a model of ONNX, or a file is one of a language model's folder."""
+    if path.is_dir():
+        return (path / GENAI).exists() or bool(_models(path))
+    folder = _config_folder(path) if path.suffix == ".onnx" else None
+    if folder is None or (folder / GENAI).exists():
+        return folder is not None
+    fields = read_json(folder / "config.json")
+    kind = _of_text(fields).get("model_type")
+    known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    return known is not None and known.task == "text-generation"
+
+
+def _of_text(fields: dict) -> dict:
+    """The part of a `config.json` that is of the language model."""
+    text = fields.get("text_config")
+    return text if isinstance(text, dict) else fields
+
+
+class OnnxSource(WeightSource):
+    """The decoder of a folder, or one `.onnx` file of it."""
+
+    kind = "onnx"
+
+    def __init__(self, path: Path):
+        """Reads the graph; raises WeightsNotFound, InvalidWeights or UnsupportedModel."""
+        self._genai = _read_genai(path)
+        model = _find_model(path, self._genai)
+        folder = _config_folder(model)
+        if folder is None:
+            raise WeightsNotFound(
+                f"{model}: neither {GENAI} nor config.json is beside it, which say what it is"
+            )
+        self._folder, graph = folder, OnnxGraph(model)
+        self._graphs = graphs = [graph]
+        decoder = decoder_of(DecoderWalk(graph))
+        embedding = decoder.embedding
+        if embedding is None:
+            graphs.append(OnnxGraph(_embedding_file(model, self._genai)))
+            embedding = embedding_of(DecoderWalk(graphs[1]), graphs[1].outputs[0])
+        if embedding is None:
+            raise UnsupportedModel(f"{graphs[1].path}: it looks up no embedding of tokens")
+        tables = tables_of(graph, _only(decoder, "tables", graph))
+        if mask := _only(decoder, "mask", graph):
+            window = window_of(graph, mask, tables.positions)
+            blocks = decoder.blocks
+            blocks = [replace(b, attention=replace(b.attention, window=window)) for b in blocks]
+            decoder = replace(decoder, blocks=blocks)
+        self._fields = self._read_fields(decoder, embedding, graph, tables)
+        config = read_config(self._fields, str(folder))
+        if not isinstance(config, DecoderConfig):
+            raise UnsupportedModel(f"{folder}: the configuration is not that of a decoder")
+        _check(decoder, config, tables, graph)
+        architecture = find(config.architecture)
+        self._pieces = _tensors(decoder, embedding, architecture.layer_prefix)
+        self._shapes = architecture.tensors(config)
+        self._join()
+        shapes = {name: _shape(pieces) for name, pieces in self._pieces.items()}
+        check_tensors(shapes, self._shapes, str(path))
+        configs = [folder / name for name in (GENAI, "config.json")]
+        self.files = [file for file in configs if file.exists()]
+        self.files += [file for one in graphs for file in one.files] + tokenizer_paths(folder)
+        self._place = str(self.files[0])
+
+    def _read(self, name: str) -> np.ndarray:
+        pieces = [piece.read() for piece in self._pieces[name]]
+        self._let_go()
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def integers(self, name: str) -> Integers | None:
+        self.shape(name)  # raises
+        integers = joined([piece.integers() for piece in self._pieces[name]])
+        self._let_go()
+        return integers
+
+    def has_integers(self) -> bool:
+        return any(piece.is_integers for pieces in self._pieces.values() for piece in pieces)
+
+    def _let_go(self) -> None:
+        """Read tensors stay in memory as long as the files are mapped, unless it is given back."""
+        for graph in self._graphs:
+            graph.let_go()
+
+    def config(self) -> dict:
+        return deepcopy(self._fields)
+
+    def tokenizer(self) -> TokenizerFiles:
+        keys = self._genai.keys() & {"eos_token_id", "bos_token_id"}
+        return read_tokenizer(self._folder, self._fields | {key: self._genai[key] for key in keys})
+
+    def _read_fields(
+        self, decoder: OnnxDecoder, embedding: Matrix, graph: OnnxGraph, tables: Tables
+    ) -> dict:
+        """A `config.json`: the one that is there, or what the graph and GenAI's say together."""
+        place, genai = self._folder / "config.json", self._folder / GENAI
+        tied = {"tie_word_embeddings": _is_tied(decoder, embedding)}
+        if place.exists():
+            return plain_rope(_of_text(read_json(place)), str(place)) | tied
+        context = self._genai.get("context_length")
+        if not isinstance(context, int) or not 0 < context < 1 << 31:
+            raise InvalidWeights(f"{genai}: context_length is {context!r}")
+        first, heads = decoder.blocks[0], _only(decoder, "heads", graph)
+        V, C = embedding.shape
+        sizes = {
+            "hidden_size": C,
+            "head_dim": first.attention.parts["q"][0].shape[0] // heads,
+            "num_hidden_layers": len(decoder.blocks),
+            "num_attention_heads": heads,
+            "num_key_value_heads": _only(decoder, "kv_heads", graph),
+        }
+        asked = self._genai["decoder"] | {"head_dim": self._genai["decoder"].get("head_size")}
+        for name, size in sizes.items():
+            if asked.get(name) not in (None, size):
+                there = f"{name} is {asked[name]!r}, but the graph has {size}"
+                raise InvalidWeights(f"{genai}: {there}")
+        fields = {
+            "model_type": self._genai.get("type"),
+            "max_position_embeddings": context,
+            "vocab_size": V,
+            "intermediate_size": first.weights["mlp.gate_proj.weight"].shape[0],
+            "rms_norm_eps": decoder.norm.epsilon,
+            "sliding_window": _only(decoder, "window", graph),
+        }
+        return fields | sizes | tied | rope_fields(tables, sizes["head_dim"], context)
+
+    def _join(self) -> None:
+        """Make one of the tensors that the architecture has as one."""
+        for name in self._shapes:
+            stem, suffix = name.rpartition(".")[::2]
+            for fused, parts in FUSED.items():
+                if stem.endswith(fused):
+                    names = [f"{stem.removesuffix(fused)}{part}.{suffix}" for part in parts]
+                    if all(part in self._pieces for part in names):
+                        self._pieces[name] = [p for part in names for p in self._pieces.pop(part)]
+
+
+def _read_genai(path: Path) -> dict:
+    """`model` of GenAI's configuration, with `decoder` and `embedding` in it; {} without one."""
+    place = (path if path.is_dir() else path.parent) / GENAI
+    if not place.exists():
+        return {}
+    model = read_json(place).get("model")
+    parts = [model.get(part) or {} for part in PARTS] if isinstance(model, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts):
+        raise InvalidWeights(f"{place}: has no object `model` with an object `decoder`")
+    return model | dict(zip(PARTS, parts, strict=True))
+
+
+def _config_folder(model: Path) -> Path | None:
+    """Where the configuration is: beside the file, or beside the folder `onnx` that it is in."""
+    folders = [model.parent, model.parent.parent][: 2 if model.parent.name == "onnx" else 1]
+    places = (folder / name for folder in folders for name in (GENAI, "config.json"))
+    return next((place.parent for place in places if place.exists()), None)
+
+
+def _models(folder: Path) -> list[Path]:
+    """The files of a folder, and of `onnx` in it, that may be a decoder."""
+    files = sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
+    for name in DECODERS:
+        if named := [f for f in files if f.stem == name or f.stem.startswith(f"{name}_")]:
+            return named
+    return files
+
+
+def _find_model(path: Path, genai: dict) -> Path:
+    """The file of the decoder."""
+    if name := path.is_dir() and genai.get("decoder", {}).get("filename"):
+        return _beside(path, name, path / GENAI)
+    files = _models(path) if path.is_dir() else [path]
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
+        raise WeightsNotFound(f"{path}: of several .onnx files, name one: {names}")
+    return files[0]
+
+
+def _embedding_file(model: Path, genai: dict) -> Path:
+    """The file that makes the input of a decoder without an embedding."""
+    if given := genai.get("embedding", {}).get("filename"):
+        return _beside(model.parent, given, model.parent / GENAI)
+    stem = next((n for n in DECODERS if model.stem.startswith(n)), model.stem)
+    same = model.with_name(f"embed_tokens{model.stem.removeprefix(stem)}.onnx")
+    others = sorted(model.parent.glob("embed_tokens*.onnx"))
+    if same.exists() or len(others) == 1:
+        return same if same.exists() else others[0]
+    raise WeightsNotFound(
+        f"{model}: takes embeddings, which {same.name} makes of tokens; it is missing, get it"
+    )
+
+
+def _beside(folder: Path, name: str, said: Path) -> Path:
+    """A file that a configuration names, which has to be in its folder."""
+    if not isinstance(name, str) or Path(name).name != name:
+        raise InvalidWeights(f"{said}: names the file {name!r}, outside of its folder")
+    if not (folder / name).exists():
+        raise WeightsNotFound(f"{said}: names the file {name}, which is missing; get it")
+    return folder / name
+
+
+# --- what the graph says
+
+
+def _is_tied(decoder: OnnxDecoder, embedding: Matrix) -> bool:
+    return decoder.head.matrix.key == embedding.key and decoder.head.bias is None
+
+
+def _tensors(decoder: OnnxDecoder, embedding: Matrix, prefix: str) -> dict[str, list[MatrixPart]]:
+    """All that the graph stores, by `transformers`' names; no head where it is the embedding."""
+    weight, bias = decoder.head.whole()
+    pieces = {
+        "model.embed_tokens.weight": _whole(embedding),
+        "model.norm.weight": _whole(decoder.norm.weight),
+    }
+    if not _is_tied(decoder, embedding):
+        pieces["lm_head.weight"] = weight
+    if bias is not None:
+        pieces["lm_head.bias"] = bias
+    for i, block in enumerate(decoder.blocks):
+        norms = {"input_layernorm": block.before, "post_attention_layernorm": block.after}
+        norms |= {f"self_attn.{part}_norm": n for part, n in block.attention.norms.items()}
+        pieces |= {f"{prefix}.{i}.{name}": piece for name, piece in block.weights.items()}
+        pieces |= {f"{prefix}.{i}.{n}.weight": _whole(norm.weight) for n, norm in norms.items()}
+    return {name: [piece] for name, piece in pieces.items()}
+
+
+def _whole(source: Matrix | StoredTensor) -> MatrixPart:
+    return MatrixPart(source, 0, source.shape[0])
+
+
+def _shape(pieces: list[MatrixPart]) -> Shape:
+    return sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]
+
+
+def _only(decoder: OnnxDecoder, name: str, graph: OnnxGraph):
+    """What attention has in every block alike."""
+    values = {getattr(block.attention, name) for block in decoder.blocks}
+    if len(values) > 1:
+        raise UnsupportedModel(
+            f"{graph.path}: {name} differs between blocks: {sorted(values, key=str)[:4]}"
+        )
+    return values.pop()
+
+
+def _check(decoder: OnnxDecoder, config: DecoderConfig, tables: Tables, graph: OnnxGraph) -> None:
+    """Raise InvalidWeights where the graph computes something else than the configuration says."""
+    sizes = {
+        "num_layers": len(decoder.blocks),
+        "num_heads": _only(decoder, "heads", graph),
+        "num_kv_heads": _only(decoder, "kv_heads", graph),
+        "sliding_window": _only(decoder, "window", graph),
+    }
+    for name, size in sizes.items():
+        if getattr(config, name) != size:
+            raise InvalidWeights(
+                f"{graph.path}: the graph has {name} {size}, the configuration "
+                f"{getattr(config, name)}"
+            )
+    scale = config.rotary.attention_scale or config.head_dim**-0.5
+    for block in decoder.blocks:
+        for norm in (block.before, block.after, *block.attention.norms.values(), decoder.norm):
+            if not math.isclose(norm.epsilon, config.rms_norm_eps, rel_tol=1e-5):
+                raise InvalidWeights(
+                    f"{graph.path}: the norm of {norm.weight.name} has epsilon {norm.epsilon:g}, "
+                    f"the configuration {config.rms_norm_eps:g}"
+                )
+        if not math.isclose(block.attention.scale or config.head_dim**-0.5, scale, rel_tol=1e-5):
+            raise InvalidWeights(
+                f"{graph.path}: attention's scale is {block.attention.scale:g}, not {scale:g}"
+            )
+    check_tables(tables, config.rotary)

@@ -1,0 +1,191 @@
+"""Attention as ONNX Runtime's operators have it, read strictly.
+
+`GroupQueryAttention` rotates queries and keys, writes the cache and masks by itself;
+`MultiHeadAttention` comes after `RotaryEmbedding` of both, with keys and values joined to the cache
+and repeated for the queries that share them, and may take a mask (`mask`). What they can do beyond
+our architectures, such as a cap on the scores or a sink, is refused by its name.
+
+Reference: onnxruntime, docs/ContribOperators.md.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ane_book.errors import UnsupportedModel
+from ane_book.onnx.decoder.products import Pieces, rows_of
+from ane_book.onnx.decoder.steps import DecoderWalk, Norm
+from ane_book.onnx.file import attribute
+
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import NodeProto
+
+__all__ = ["OnnxAttention", "attention_of"]
+
+GROUPED, MULTI = "GroupQueryAttention", "MultiHeadAttention"
+
+#: Attributes of which one value only is ours -> that value, and what another would mean.
+FIXED: dict[str, tuple[Any, str]] = {
+    "softcap": (0.0, "a cap on the scores of attention"),
+    "smooth_softmax": (0, "a softmax with one more in its denominator"),
+    "causal": (1, "attention to later tokens"),
+    "rotary_interleaved": (0, "rotary pairs next to each other"),
+    "qk_output": (0, "an output of scores"),
+    "k_quant_type": ("NONE", "a cache of keys in integers"),
+    "v_quant_type": ("NONE", "a cache of values in integers"),
+}
+#: Inputs of GroupQueryAttention by their place that have to be absent.
+ABSENT = {10: "attention_bias", 11: "head_sink", 12: "k_scale", 13: "v_scale"}
+
+#: How MultiHeadAttention's keys and values are made of those of the key/value heads, backwards.
+REPEAT = ("Reshape", "Transpose", "Reshape", "Expand", "Unsqueeze")
+
+
+@dataclass(frozen=True)
+class OnnxAttention:
+    """What computes queries, keys and values of a block, and how they meet."""
+
+    source: str  # what all three are projected from
+    parts: dict[str, Pieces]  # "q", "k", "v"
+    norms: dict[str, Norm]  # "q", "k" -> the norm of each head; or none
+    heads: int
+    kv_heads: int
+    scale: float  # 0 is the root of 1 / head size
+    window: int | None
+    tables: tuple[str, str]  # the names of cos and sin
+    mask: str  # the name of what is added to the scores; "" where attention is causal by itself
+
+
+def attention_of(walk: DecoderWalk, name: str) -> OnnxAttention:
+    """The attention that a value is the result of; raises UnsupportedModel."""
+    node = walk.node(name)
+    if node is None or node.op_type not in (GROUPED, MULTI):
+        walk.refuse(node, f"attention, {GROUPED} or {MULTI}")
+    attention = _grouped(walk, node) if node.op_type == GROUPED else _multi(walk, node)
+    heads, kv_heads = attention.heads, attention.kv_heads
+    sizes = tuple(attention.parts[part][0].shape[0] for part in "qkv")
+    D = sizes[0] // max(heads, 1)
+    if D <= 0 or sizes != (heads * D, kv_heads * D, kv_heads * D):
+        walk.refuse(node, f"attention of {heads} and {kv_heads} heads of one size, not {sizes}")
+    return attention
+
+
+def _grouped(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
+    inputs = [*node.input, *[""] * 16][:16]
+    _check(walk, node, inputs)
+    heads, kv_heads = attribute(node, "num_heads", 0), attribute(node, "kv_num_heads", 0)
+    if heads <= 0 or kv_heads <= 0:
+        walk.refuse(node, "attention of so many heads")
+    norms: dict[str, Norm] = {}
+    rotary: list[NodeProto] = []
+    if inputs[1]:
+        source, parts, norms, rotary = _separate(walk, node, inputs[:3])
+    else:  # the rows of one projection, which follow each other
+        rows = rows_of(walk, inputs[0])
+        if rows is None:
+            walk.refuse(node, "attention of a projection to queries, keys and values")
+        linear, start, stop = rows
+        source, (D, rest) = linear.source, divmod(stop - start, heads + 2 * kv_heads)
+        if rest:
+            walk.refuse(node, f"attention of {heads} heads and {kv_heads} key/value heads")
+        k, v = start + heads * D, stop - kv_heads * D
+        parts = {"q": linear.pieces(start, k), "k": linear.pieces(k, v)}
+        parts["v"] = linear.pieces(v, stop)
+    for part, name in zip("qk", inputs[14:16], strict=True):
+        stored = walk.graph.constant(name) if name else None
+        if stored is not None:
+            norms[part] = Norm("", stored, attribute(node, "qk_norm_epsilon", 1e-6))
+        elif name:
+            walk.refuse(node, "attention with stored norms of queries and keys")
+    rotates = attribute(node, "do_rotary", 0)
+    if rotary and rotates:
+        walk.refuse(node, "attention that rotates once: RotaryEmbedding comes before do_rotary")
+    window = attribute(node, "local_window_size", -1)
+    return OnnxAttention(
+        source, parts, norms, heads, kv_heads, attribute(node, "scale", 0.0),
+        window=window if window > 0 else None,
+        tables=(inputs[7], inputs[8]) if rotates else _tables(walk, node, rotary), mask="",
+    )  # fmt: skip
+
+
+def _check(walk: DecoderWalk, node: "NodeProto", inputs: list[str]) -> None:
+    """Raise UnsupportedModel for what GroupQueryAttention can do beyond our architectures."""
+    where = walk.graph.where(node)
+    for name, (ours, meaning) in FIXED.items():
+        value = attribute(node, name, ours)
+        if value != ours and not (name == "smooth_softmax" and value == -1):
+            raise UnsupportedModel(f"{where}: {name} = {value}, {meaning}, is not supported")
+    for place, name in ABSENT.items():
+        if inputs[place]:
+            raise UnsupportedModel(f"{where}: its input {name} is not supported")
+
+
+def _multi(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
+    inputs = [*node.input, *[""] * 8][:8]
+    if not inputs[1] or not inputs[2] or inputs[3] or inputs[4]:
+        walk.refuse(node, "attention of queries, keys and values apart, without bias and padding")
+    if not inputs[5] and not attribute(node, "unidirectional", 0):
+        walk.refuse(node, "attention to earlier tokens: it has no mask")
+    heads = attribute(node, "num_heads", 0)
+    names = [inputs[0], *(_from_cache(walk, node, name) for name in inputs[1:3])]
+    source, parts, norms, rotary = _separate(walk, node, names)
+    width = parts["q"][0].shape[0] // max(heads, 1)
+    return OnnxAttention(
+        source, parts, norms, heads, kv_heads=parts["k"][0].shape[0] // max(width, 1),
+        scale=attribute(node, "scale", 0.0), window=None, tables=_tables(walk, node, rotary),
+        mask=inputs[5],
+    )  # fmt: skip
+
+
+def _from_cache(walk: DecoderWalk, node: "NodeProto", name: str) -> str:
+    """The keys or values of this call, of those joined to the cache and repeated."""
+    maker = walk.node(name)
+    for kind in REPEAT:
+        if maker is None or maker.op_type != kind:
+            break
+        maker = walk.node(maker.input[0])
+    if maker is not None and maker.op_type == "Concat" and len(maker.input) == 2:
+        past, new = maker.input
+        turned = walk.node_of(new, "Transpose")
+        shaped = walk.node_of(turned.input[0], "Reshape") if turned is not None else None
+        if past in walk.graph.inputs and shaped is not None:
+            return shaped.input[0]
+    walk.refuse(maker or node, "keys or values joined to those of the cache")
+
+
+def _separate(
+    walk: DecoderWalk, node: "NodeProto", names: list[str]
+) -> "tuple[str, dict[str, Pieces], dict[str, Norm], list[NodeProto]]":
+    """Of queries, keys and values apart: what they are projected from, their pieces, their norms
+    and what rotates them."""
+    parts, norms, rotary, sources = {}, {}, [], set()
+    for part, name in zip("qkv", names, strict=True):
+        maker = walk.node_of(name, "RotaryEmbedding")
+        if maker is not None and part != "v":
+            rotary.append(maker)
+            name = maker.input[0]
+        # The norm of each head stands between a shape of heads and back.
+        back = walk.node_of(name, "Reshape")
+        norm = walk.norm(back.input[0]) if back is not None else None
+        to = walk.node_of(norm.source, "Reshape") if norm is not None else None
+        if norm is not None and to is not None and part != "v":
+            norms[part], name = norm, to.input[0]
+        rows = rows_of(walk, name)
+        if rows is None:
+            walk.refuse(walk.node(name) or node, f"the projection to {part}")
+        linear, start, stop = rows
+        parts[part] = linear.pieces(start, stop)
+        sources.add(linear.source)
+    if len(sources) > 1:
+        walk.refuse(node, "attention of three projections of one value")
+    return sources.pop(), parts, norms, rotary
+
+
+def _tables(walk: DecoderWalk, node: "NodeProto", rotary: "list[NodeProto]") -> tuple[str, str]:
+    """cos and sin of the nodes that rotate queries and keys."""
+    tables = {(maker.input[2], maker.input[3]) for maker in rotary}
+    if len(rotary) != 2 or len(tables) != 1:
+        walk.refuse(node, "attention of queries and keys that RotaryEmbedding rotates")
+    for maker in rotary:
+        if attribute(maker, "interleaved", 0) or attribute(maker, "scale", 1.0) != 1:
+            walk.refuse(maker, "a rotation of halves: interleaved 0, scale 1")
+    return tables.pop()

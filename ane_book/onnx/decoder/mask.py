@@ -1,0 +1,141 @@
+"""The mask that a graph adds to the scores of attention: the causal one, or one with a window.
+
+Each exporter computes it in a way of its own, of the sizes of the inputs. So it is told by what it
+is: of a text from its beginning, and of a token after others, up to the longest text that the graph
+has positions for. How many tokens the last one of that text sees is the window.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ane_book.errors import UnsupportedModel
+from ane_book.onnx.evaluate import NotComputed, evaluate
+from ane_book.onnx.file import OnnxGraph, StoredTensor, describe, opset_of
+import numpy as np
+
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import NodeProto
+
+__all__ = ["window_of"]
+
+#: Operators that make a mask; none that loops, draws or learns.
+OPERATORS = {
+    "Add", "And", "Cast", "Concat", "Constant", "ConstantOfShape", "CumSum", "Div", "Equal",
+    "Expand", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max",
+    "Min", "Mul", "Neg", "Not", "Or", "Range", "ReduceSum", "Reshape", "Shape", "Size", "Slice",
+    "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+}  # fmt: skip
+MOST = 1 << 22  # numbers that are made for a mask on the way
+FEW = 64  # tokens that any mask can be made for
+WHOLE = 512  # tokens of the longest text whose mask is looked at from its beginning on
+HIDDEN = -1e4  # at most so much is added to the score of a token that is not seen
+
+
+def window_of(graph: OnnxGraph, name: str, longest: int) -> int | None:
+    """How many tokens each token sees by a mask, itself included; None: all before it.
+
+    longest: the tokens that the graph has positions for. Raises UnsupportedModel where a token
+    sees others than itself and the last ones before it.
+    """
+    length, last = longest, None
+    while last is None:
+        try:
+            last = _seen(graph, name, 1, length - 1)
+        except UnsupportedModel:
+            if length <= FEW:
+                raise
+            length //= 2
+    # Where the mask is cut out of one for all pairs of tokens, and cannot be made for the longest
+    # text, no number in the graph may be a window between the two lengths.
+    for number in _numbers(graph, name) if length < longest else ():
+        if length - 4 < abs(number) <= longest:
+            raise UnsupportedModel(
+                f"{graph.path}: attention's mask {name} has the number {number}, which may be a "
+                f"window, and can be computed for {length} tokens only"
+            )
+    window = int(last[0].sum()) if last.size == length else length
+    text = min(window + 4, WHOLE)  # some graphs take several tokens at the beginning only
+    for tokens, past in ((4, 0), (1, 4), (text, 0), (1, min(window, length - 1)), (1, length - 1)):
+        seen, rows = _seen(graph, name, tokens, past), past + np.arange(tokens)[:, None]
+        columns = np.arange(past + tokens)
+        causal = columns <= rows
+        if window < length:
+            causal &= columns > rows - window
+        if not np.array_equal(seen, causal):
+            raise UnsupportedModel(
+                f"{graph.path}: attention's mask {name} is not the causal one, for {tokens} tokens "
+                f"after {past}; each has to see itself and all before it, or the last ones, and "
+                "none after"
+            )
+    return window if window < length else None
+
+
+def _numbers(graph: OnnxGraph, name: str) -> Iterator[int]:
+    """The whole numbers in the nodes that a value rests on."""
+    for node in _makers(graph, name):
+        tensors = [graph.stored[i] for i in node.input if i in graph.stored]
+        for item in node.attribute:
+            yield from (item.i, *item.ints)
+            tensors.append(StoredTensor(graph, item.t))
+        for stored in tensors:
+            if stored.kind in ("INT64", "INT32"):
+                yield from stored.array().reshape(-1).tolist()
+
+
+def _seen(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
+    """What each token sees (tokens, past + tokens), by all heads; empty where they differ, or
+    where something is half seen."""
+    mask = _computed(graph, name, tokens, past)
+    rows = mask.reshape(-1, *mask.shape[-2:])
+    seen = rows == 0
+    clear = mask.ndim > 1 and (seen == seen[:1]).all() and (seen | (rows <= HIDDEN)).all()
+    return seen[0] if clear and len(seen) else np.zeros((0, 0), bool)
+
+
+def _computed(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
+    """What the graph computes under a name, for so many tokens after so many."""
+    values = {n: _input(n, len(shape), tokens, past) for n, shape in graph.inputs.items()}
+    for node in _makers(graph, name):
+        for i in node.input:
+            if i in graph.stored and np.prod(graph.stored[i].shape, dtype=float) <= MOST:
+                values[i] = graph.stored[i].array()
+        where = f"{graph.path}: attention's mask {name}: {describe(node)}"
+        operands = {i: values[i] for i in node.input if i in values}
+        known = operands.keys() >= set(node.input) - {""}
+        if node.domain or node.op_type not in OPERATORS or not known:
+            raise UnsupportedModel(f"{where}: no part of a mask of the inputs' sizes")
+        try:
+            results = evaluate(node, operands, opset_of(graph.model))
+        except NotComputed as error:
+            raise UnsupportedModel(f"{where}: {error}") from None
+        if any(array.size > MOST for array in results):
+            raise UnsupportedModel(
+                f"{where}: more numbers than a mask of {tokens} tokens after {past} needs"
+            )
+        values |= zip((n for n in node.output if n), results, strict=True)
+    if name not in values:
+        raise UnsupportedModel(f"{graph.path}: nothing computes attention's mask {name}")
+    return values[name]
+
+
+def _input(name: str, rank: int, tokens: int, past: int) -> np.ndarray:
+    """An input of a decoder: the mask of padding, places, a cache, or the tokens themselves."""
+    if name == "attention_mask":
+        return np.ones((1, past + tokens), np.int64)
+    if name == "position_ids":
+        return np.arange(past, past + tokens)[None]
+    if rank == 4:
+        return np.zeros((1, 1, past, 1), np.float32)
+    return np.zeros((1, tokens, 1)[:rank], np.int64)
+
+
+def _makers(graph: OnnxGraph, name: str) -> "list[NodeProto]":
+    """The nodes that a value rests on, in the graph's order."""
+    numbers: set[int] = set()
+    todo = [name]
+    while todo:
+        number = graph.producers.get(todo.pop())
+        if number is not None and number not in numbers:
+            numbers.add(number)
+            todo.extend(graph.nodes[number].input)
+    return [graph.nodes[number] for number in sorted(numbers)]

@@ -1,0 +1,206 @@
+"""Matrices as ONNX stores them: plain, turned on their side, or as integers with scales by blocks.
+
+`MatMulNBits` and `GatherBlockQuantized`, operators of ONNX Runtime, have matrices (N, K) whose
+rows are cut into blocks; each block has integers of 2, 4 or 8 bits, packed with the low bits
+first, a scale, and a zero point z:
+
+    w = (q - z) * scale
+
+Zero points are packed like the integers, or numbers of the scale's type; where there are none, z
+is 2^(bits - 1) of integers in bytes, and 0 of those that are declared UINT4 or INT4.
+
+References: onnxruntime, docs/ContribOperators.md. Letters: N rows (out), K columns (in), B blocks
+in a row.
+"""
+
+from dataclasses import dataclass
+
+from ane_book.errors import InvalidWeights
+from ane_book.onnx.file import StoredTensor
+from ane_book.weights.source import Integers, Shape
+import numpy as np
+
+__all__ = ["Blocks", "Matrix", "MatrixPart", "Plain", "unpack"]
+
+FLOATS, NIBBLES = ("FLOAT", "FLOAT16", "BFLOAT16"), ("UINT4", "INT4")  # ONNX's types
+WEIGHTS_AT_ONCE = 1 << 21  # weights that are decoded at a time: the temporaries stay near 20 MB
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A matrix of floating point; `turned`: stored (K, N), as the second operand of MatMul."""
+
+    stored: StoredTensor
+    turned: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        return self.stored.shape[::-1] if self.turned else self.stored.shape
+
+    @property
+    def key(self) -> tuple:
+        """Equal for two that are stored once."""
+        return (self.stored.name,)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start, K) float32, the caller's own."""
+        array = self.stored.numbers()
+        part = array[:, start:stop].T if self.turned else array[start:stop]
+        return np.array(part, np.float32, order="C")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A matrix (N, K) of integers with scales by blocks of a row."""
+
+    data: StoredTensor  # bytes of N rows, in each B whole blocks
+    scales: StoredTensor  # N * B
+    zeros: StoredTensor | None
+    shape: Shape  # (N, K)
+    bits: int
+    block: int
+    middle: int  # the zero point where none are stored
+    signed: bool = False  # integers of two's complement
+
+    @property
+    def key(self) -> tuple:
+        return self.data.name, self.scales.name
+
+    @property
+    def count(self) -> int:
+        """B."""
+        return -(-self.shape[1] // self.block)
+
+    def __post_init__(self):
+        """Raises unless the parts have the sizes that they have to have together."""
+        if self.block < 16 or self.block & (self.block - 1):
+            raise InvalidWeights(
+                f"{self.data.where}: a block size of {self.block}; a power of two from 16 on is"
+            )
+        N, B = self.shape[0], self.count
+        whole = N * B * self.block * self.bits // 8
+        exact = N * self.shape[1] * self.bits // 8
+        if len(self.data.bytes()) not in (whole, exact) or self.scales.bytes().size == 0:
+            raise InvalidWeights(
+                f"{self.data.where} has {len(self.data.bytes()):,} bytes; {N} rows of {B} blocks "
+                f"of {self.block} weights of {self.bits} bits take {whole:,}"
+            )
+        if self.scales.numbers().size != N * B:
+            raise InvalidWeights(
+                f"{self.scales.where} has shape {list(self.scales.shape)}; {N} rows of {B} blocks "
+                "have a scale each"
+            )
+        if self.zeros is None:
+            return
+        packed = -(-B * self.bits // 8)  # bytes of a row
+        size = N * B if self.zeros.kind in FLOATS else N * packed
+        size = -(-N * B // 2) if self.zeros.kind in NIBBLES else size
+        if self.zeros.array().size != size:
+            raise InvalidWeights(
+                f"{self.zeros.where} has shape {list(self.zeros.shape)}; zero points of {N} rows "
+                f"of {B} blocks take {N} x {packed} bytes"
+            )
+
+    def integers(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start, K) as they are stored: uint8, or int8 where they have a sign."""
+        rows = self.data.bytes().reshape(self.shape[0], -1)[start:stop]
+        return self._signed(unpack(rows, self.bits)[:, : self.shape[1]])
+
+    def _signed(self, numbers: np.ndarray) -> np.ndarray:
+        half = 1 << (self.bits - 1)
+        return (numbers ^ half).astype(np.int8) - np.int8(half) if self.signed else numbers
+
+    def scale(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start, B) float32."""
+        scales = self.scales.numbers().reshape(self.shape[0], -1)
+        return scales[start:stop].astype(np.float32)
+
+    def zero(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start, B) float32: what is taken off the integers."""
+        N, B = stop - start, self.count
+        if self.zeros is None:
+            return np.full((N, B), self.middle, np.float32)
+        if self.zeros.kind in FLOATS:
+            return self.zeros.array().reshape(-1, B)[start:stop].astype(np.float32)
+        if self.zeros.kind in NIBBLES:  # rows follow each other, and may begin inside of a byte
+            first = start * B // 2
+            row = unpack(self.zeros.bytes()[None, first : -(-stop * B // 2)], 4)[0]
+            numbers = row[start * B - 2 * first :][: N * B].reshape(N, B)
+        else:
+            packed = self.zeros.bytes().reshape(self.shape[0], -1)[start:stop]
+            numbers = unpack(packed, self.bits)[:, :B]
+        return self._signed(numbers).astype(np.float32)
+
+    @property
+    def is_integers(self) -> bool:
+        """Whether `stored` gives something."""
+        whole = not self.shape[1] % self.block
+        return whole and (self.zeros is None or self.zeros.kind not in FLOATS)
+
+    def stored(self, start: int, stop: int) -> Integers | None:
+        """Rows as they are stored; None where blocks do not divide them or zeros are no integers.
+
+        Without stored zero points 0 is their zero. Those of two bits come as ones of four.
+        """
+        if not self.is_integers:
+            return None
+        data, scale, bits = self.integers(start, stop), self.scale(start, stop), max(self.bits, 4)
+        if self.zeros is not None:
+            return Integers(data, scale, self.zero(start, stop).astype(data.dtype), bits)
+        if self.signed or not self.middle:
+            return Integers(data, scale, None, bits)
+        return Integers((data.astype(np.int16) - self.middle).astype(np.int8), scale, None, bits)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start, K) float32, the caller's own; so many at a time."""
+        K = self.shape[1]
+        out, block = np.empty((stop - start, K), np.float32), np.arange(K) // self.block
+        step = max(1, WEIGHTS_AT_ONCE // max(K, 1))
+        for first in range(start, stop, step):
+            last = min(first + step, stop)
+            part = out[first - start : last - start]
+            np.subtract(self.integers(first, last), self.zero(first, last)[:, block], out=part)
+            part *= self.scale(first, last)[:, block]
+        return out
+
+
+Matrix = Plain | Blocks
+
+
+@dataclass(frozen=True)
+class MatrixPart:
+    """Some rows of a matrix, or entries of a vector of floating point."""
+
+    source: Matrix | StoredTensor
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> Shape:
+        return self.stop - self.start, *self.source.shape[1:]
+
+    @property
+    def is_integers(self) -> bool:
+        return isinstance(self.source, Blocks) and self.source.is_integers
+
+    def integers(self) -> Integers | None:
+        """As they are stored, where that is by integers."""
+        blocks = self.source if isinstance(self.source, Blocks) else None
+        return None if blocks is None else blocks.stored(self.start, self.stop)
+
+    def read(self) -> np.ndarray:
+        """Float32, the caller's own."""
+        if isinstance(self.source, StoredTensor):
+            return np.array(self.source.numbers()[self.start : self.stop], np.float32)
+        return self.source.rows(self.start, self.stop)
+
+
+def unpack(data: np.ndarray, bits: int) -> np.ndarray:
+    """(n, m) uint8 -> (n, m * 8 / bits) uint8: the numbers in each byte, low bits first."""
+    if bits == 8:
+        return data
+    per = 8 // bits
+    numbers = np.empty((*data.shape, per), np.uint8)
+    for place in range(per):  # a pass for each place: broadcasting over so few is slow
+        numbers[:, :, place] = (data >> np.uint8(place * bits)) & np.uint8((1 << bits) - 1)
+    return numbers.reshape(len(data), -1)

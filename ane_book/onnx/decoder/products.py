@@ -1,0 +1,202 @@
+"""Projections and look-ups: which matrix a node multiplies by or takes rows of."""
+
+from dataclasses import dataclass
+import math
+from typing import TYPE_CHECKING, TypeAlias
+
+from ane_book.errors import InvalidWeights, UnsupportedModel
+from ane_book.onnx.decoder.matrices import Blocks, Matrix, MatrixPart, Plain
+from ane_book.onnx.decoder.steps import DecoderWalk
+from ane_book.onnx.file import OnnxGraph, StoredTensor, attribute
+from ane_book.weights.source import Shape
+import numpy as np
+
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import NodeProto
+
+__all__ = [
+    "Linear", "Pieces", "embedding_of", "linear_of", "matrix_of_nbits", "rows_of", "table_of",
+]  # fmt: skip
+
+Pieces: TypeAlias = tuple[MatrixPart, MatrixPart | None]  # some rows of a matrix, and of its bias
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A projection of the value `source`: by a matrix (out, in), with a bias or without."""
+
+    source: str
+    matrix: Matrix
+    bias: StoredTensor | None = None
+
+    def __post_init__(self):
+        """Raises InvalidWeights for a bias of other rows than the matrix has."""
+        rows = self.matrix.shape[0]
+        if self.bias is not None and self.bias.shape != (rows,):
+            raise InvalidWeights(
+                f"{self.bias.where} of shape {list(self.bias.shape)} is no bias of {rows} rows"
+            )
+
+    def pieces(self, start: int, stop: int) -> Pieces:
+        """Some rows of the matrix, and what the bias has for them."""
+        bias = None if self.bias is None else MatrixPart(self.bias, start, stop)
+        return MatrixPart(self.matrix, start, stop), bias
+
+    def whole(self) -> Pieces:
+        return self.pieces(0, self.matrix.shape[0])
+
+
+def linear_of(walk: DecoderWalk, name: str) -> Linear | None:
+    """The projection that a value is, with the bias that is added to it."""
+    node = walk.node(name)
+    if node is None or node.op_type != "Add":
+        return _product_of(walk, node)
+    a, b = node.input
+    for value, bias in ((a, b), (b, a)):
+        stored = walk.graph.constant(bias)
+        linear = _product_of(walk, walk.node(value)) if stored is not None else None
+        if linear is not None and linear.bias is None:
+            return Linear(linear.source, linear.matrix, stored)
+    return None
+
+
+def _product_of(walk: DecoderWalk, node: "NodeProto | None") -> Linear | None:
+    if node is None or node.op_type not in ("MatMul", "Gemm", "MatMulNBits"):
+        return None
+    source = walk.value(node.input[0])
+    if node.op_type == "MatMulNBits":
+        return Linear(source, *matrix_of_nbits(walk.graph, node))
+    turned, bias = True, None
+    if node.op_type == "Gemm":
+        scaled = attribute(node, "alpha", 1.0) != 1 or attribute(node, "beta", 1.0) != 1
+        if scaled or attribute(node, "transA", 0):
+            walk.refuse(node, "a projection: Gemm with alpha and beta 1, A as it is")
+        turned = not attribute(node, "transB", 0)
+        bias = walk.graph.constant(node.input[2]) if len(node.input) > 2 else None
+    matrix = _plain(walk, node.input[1], turned)
+    return None if matrix is None else Linear(source, matrix, bias)
+
+
+def _plain(walk: DecoderWalk, name: str, turned: bool) -> Plain | None:
+    """A stored matrix, as it is or transposed on the way."""
+    name = walk.value(name)
+    stored, node = walk.graph.constant(name), walk.graph.producer(name)
+    if stored is None and node is not None and node.op_type == "Transpose":
+        stored, turned = walk.graph.constant(node.input[0]), not turned
+    if stored is None or len(stored.shape) != 2:
+        return None
+    stored.numbers()  # raises unless it is of floating point
+    return Plain(stored, turned)
+
+
+def matrix_of_nbits(graph: OnnxGraph, node: "NodeProto") -> tuple[Blocks, StoredTensor | None]:
+    """The matrix of a `MatMulNBits`, checked, and its bias."""
+    where = graph.where(node)
+    if attribute(node, "weight_prepacked", 0):
+        raise UnsupportedModel(
+            f"{where}: its weights are prepacked for one kind of GPU; export the model with "
+            "matmulnbits_weights_prepacked=0"
+        )
+    names = [*node.input, *[""] * 6][1:6]
+    data, scales, zeros, order, bias = (_stored(graph, node, n) if n else None for n in names)
+    if data is None or scales is None:
+        raise InvalidWeights(f"{where}: no data or no scales")
+    bits, block = attribute(node, "bits", 4), attribute(node, "block_size", 0)
+    _check_bits(graph, node, bits)
+    shape = attribute(node, "N", 0), attribute(node, "K", 0)
+    if min(shape) <= 0:
+        raise InvalidWeights(f"{where}: N and K are {shape}")
+    matrix = Blocks(data, scales, zeros, shape, bits, block, middle=1 << (bits - 1))
+    columns = np.arange(0 if order is None else order.array().size) // block
+    if order is not None and not np.array_equal(order.array().reshape(-1), columns):
+        raise UnsupportedModel(
+            f"{where}: g_idx puts columns in an order of its own (GPTQ's act-order); only the "
+            "order as it is can be read"
+        )
+    return matrix, bias
+
+
+def _check_bits(graph: OnnxGraph, node: "NodeProto", bits: int) -> None:
+    if bits not in (2, 4, 8):
+        raise UnsupportedModel(f"{graph.where(node)}: {bits} bits; 2, 4 and 8 are read")
+
+
+def _stored(graph: OnnxGraph, node: "NodeProto", name: str) -> StoredTensor:
+    stored = graph.constant(name)
+    if stored is None:
+        raise UnsupportedModel(f"{graph.where(node)}: {name} is computed, not stored")
+    return stored
+
+
+def rows_of(walk: DecoderWalk, name: str) -> tuple[Linear, int, int] | None:
+    """The projection that a value is, or is a part of, and which rows of its matrix they are."""
+    node = walk.node_of(name, "Split")
+    if node is None:
+        linear = linear_of(walk, name)
+        return None if linear is None else (linear, 0, linear.matrix.shape[0])
+    linear = linear_of(walk, node.input[0])
+    if linear is None or attribute(node, "axis", 0) not in (-1, 2):
+        return None
+    N, parts = linear.matrix.shape[0], len(node.output)
+    stored = walk.graph.constant(node.input[1]) if len(node.input) > 1 else None
+    sizes = [N // parts] * parts if stored is None else stored.array().reshape(-1).tolist()
+    if len(sizes) != parts or sum(sizes) != N or min(sizes) <= 0:
+        walk.refuse(node, f"a split of {N} rows")
+    place = list(node.output).index(walk.value(name))
+    return linear, sum(sizes[:place]), sum(sizes[: place + 1])
+
+
+def embedding_of(walk: DecoderWalk, name: str) -> Matrix | None:
+    """The matrix whose rows a value is; None where it is an input of the graph."""
+    if walk.value(name) in walk.graph.inputs:
+        return None
+    node = walk.node(name)
+    if node is None:
+        walk.refuse(node, "the embedding of tokens")
+    if node.op_type == "GatherBlockQuantized":
+        return table_of(walk.graph, node)
+    if node.op_type == "Gather" and attribute(node, "axis", 0) == 0:
+        matrix = _plain(walk, node.input[0], turned=False)
+        if matrix is not None:
+            return matrix
+    walk.refuse(node, "the embedding of tokens, a row of a stored matrix for each")
+
+
+def table_of(graph: OnnxGraph, node: "NodeProto") -> Blocks:
+    """The matrix of a `GatherBlockQuantized` that takes rows, cut into blocks along them."""
+    names, where = [*node.input, "", ""][:4], graph.where(node)
+    (data, shape), (scales, _) = _reshaped(graph, node, names[0]), _reshaped(graph, node, names[2])
+    zeros = _reshaped(graph, node, names[3])[0] if names[3] else None
+    bits = attribute(node, "bits", 4)
+    _check_bits(graph, node, bits)
+    axes = attribute(node, "gather_axis", 0), attribute(node, "quantize_axis", 1)
+    if data.kind not in ("UINT8", "UINT4", "INT4") or len(shape) != 2:
+        raise UnsupportedModel(
+            f"{where}: data of {data.kind} {list(shape)}; matrices of UINT8, UINT4 and INT4 are "
+            "read"
+        )
+    if axes not in ((0, 1), (0, -1), (-2, 1), (-2, -1)):
+        raise UnsupportedModel(
+            f"{where}: takes from axis {axes[0]} what is cut into blocks along {axes[1]}; only "
+            "rows cut along themselves are read"
+        )
+    narrow = data.kind != "UINT8"
+    K = shape[1] if narrow else shape[1] * 8 // bits
+    bits = 4 if narrow else bits
+    if K * bits % 8:
+        raise UnsupportedModel(f"{where}: rows that end inside of a byte")
+    block, middle = attribute(node, "block_size", 128), 0 if narrow else 1 << (bits - 1)
+    return Blocks(data, scales, zeros, (shape[0], K), bits, block, middle, data.kind == "INT4")
+
+
+def _reshaped(graph: OnnxGraph, node: "NodeProto", name: str) -> tuple[StoredTensor, Shape]:
+    """A stored tensor, as it is or given another shape on the way; and the shape."""
+    maker = graph.producer(name)
+    if maker is not None and maker.op_type == "Reshape":
+        stored, shape = graph.constant(maker.input[0]), graph.constant(maker.input[1])
+        if stored is not None and shape is not None:
+            sizes = tuple(shape.array().reshape(-1).tolist())
+            if min(sizes, default=0) > 0 and math.prod(sizes) == math.prod(stored.shape):
+                return stored, sizes
+    stored = _stored(graph, node, name)
+    return stored, stored.shape

@@ -1,0 +1,142 @@
+"""A graph recognised as a decoder, from the logits back to the embedding.
+
+A block is the sum of a hidden state and of what attention made of its norm, and the sum of that and
+of what the feed-forward made of its norm.
+
+    hidden -> norm -> q, k, v -> attention -> projection -+-> norm -> gate, up -> down -+-> hidden
+       `----------------------------------------------- +-'---------------------------- +-'
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ane_book.errors import UnsupportedModel
+from ane_book.onnx.decoder.attention import OnnxAttention, attention_of
+from ane_book.onnx.decoder.matrices import Matrix, MatrixPart
+from ane_book.onnx.decoder.products import Linear, Pieces, embedding_of, linear_of, rows_of
+from ane_book.onnx.decoder.steps import DecoderWalk, Norm
+from ane_book.onnx.file import attribute
+
+__all__ = ["OnnxBlock", "OnnxDecoder", "decoder_of"]
+
+
+@dataclass(frozen=True)
+class OnnxBlock:
+    """A block: its norms, and the pieces of its matrices and biases by `transformers`' names."""
+
+    before: Norm
+    attention: OnnxAttention
+    after: Norm
+    weights: dict[str, MatrixPart]  # "self_attn.o_proj.weight" and the like, of q, k and v too
+
+
+@dataclass(frozen=True)
+class OnnxDecoder:
+    """A decoder, as its graph has it."""
+
+    embedding: Matrix | None  # None: in a file of its own
+    blocks: list[OnnxBlock]
+    norm: Norm
+    head: Linear
+
+
+def decoder_of(walk: DecoderWalk) -> OnnxDecoder:
+    """The whole graph; raises UnsupportedModel."""
+    graph = walk.graph
+    if "logits" not in graph.outputs:
+        raise UnsupportedModel(
+            f"{graph.path}: no output `logits`, but {', '.join(graph.outputs[:5])}: not a language "
+            "model's decoder"
+        )
+    head = linear_of(walk, "logits")
+    if head is None:
+        walk.refuse(walk.node("logits"), "the projection to the vocabulary")
+    # Where only the last token's hidden state goes on to the head, it is gathered from all.
+    last = walk.node_of(head.source, "Unsqueeze")
+    gather = walk.node_of(last.input[0] if last is not None else head.source, "Gather")
+    norm = walk.norm(gather.input[0] if gather is not None else head.source)
+    if norm is None:
+        walk.refuse(walk.node(head.source), "the norm before the projection to the vocabulary")
+    blocks: list[OnnxBlock] = []
+    hidden = norm.source
+    while walk.sum(hidden) and len(blocks) <= len(graph.nodes):
+        blocks.append(_block(walk, hidden))
+        hidden = blocks[-1].before.source
+    if not blocks:
+        walk.refuse(walk.node(hidden), "the sum that ends a block")
+    return OnnxDecoder(embedding_of(walk, hidden), blocks[::-1], norm, head)
+
+
+def _block(walk: DecoderWalk, hidden: str) -> OnnxBlock:
+    """The block whose result is `hidden`."""
+    down, after = _branch(
+        walk, hidden, lambda name: _gated(walk, name)[2], "the feed-forward's last projection"
+    )
+    gate, up, _ = _gated(walk, down.source)
+    out, before = _branch(
+        walk, after.source, lambda name: attention_of(walk, name).source,
+        "attention's last projection",
+    )  # fmt: skip
+    attention = attention_of(walk, out.source)
+    parts = {f"self_attn.{name}_proj": pieces for name, pieces in attention.parts.items()}
+    parts |= {"self_attn.o_proj": out.whole(), "mlp.down_proj": down.whole()}
+    parts |= {"mlp.gate_proj": gate, "mlp.up_proj": up}
+    weights = {}
+    for name, (weight, bias) in parts.items():
+        weights[f"{name}.weight"] = weight
+        if bias is not None:
+            weights[f"{name}.bias"] = bias
+    return OnnxBlock(before, attention, after, weights)
+
+
+def _branch(
+    walk: DecoderWalk, hidden: str, beginning: Callable[[str], str], part: str
+) -> tuple[Linear, Norm]:
+    """Of a sum: the projection that it adds, and the norm of the other summand it is of.
+
+    beginning: gives the value that a half of the block begins with, of what is projected.
+    """
+    pair = walk.sum(hidden)
+    if pair is None:
+        walk.refuse(walk.node(hidden), "the sum of a hidden state and a projection")
+    for added, other in (pair, (pair[1], pair[0])):
+        linear = linear_of(walk, added)
+        if linear is not None:
+            normed = beginning(linear.source)
+            norm = walk.norm(normed)
+            if norm is None:
+                walk.refuse(walk.node(normed), "a norm of the hidden state")
+            if norm.source != other:
+                walk.refuse(walk.node(normed), f"a norm of {other!r}, which the block is added to")
+            return linear, norm
+    walk.refuse(walk.node(pair[1]), part)
+
+
+def _gated(walk: DecoderWalk, product: str) -> tuple[Pieces, Pieces, str]:
+    """gate and up, of silu(gate) * up, and the value that both are projections of."""
+    node, parts, sources = walk.node(product), {}, set()
+    for name in node.input if node is not None and node.op_type == "Mul" else ():
+        gate = _silu(walk, name)
+        rows = rows_of(walk, name if gate is None else gate)
+        if rows is not None:
+            linear, start, stop = rows
+            sources.add(linear.source)
+            parts["up" if gate is None else "gate"] = linear.pieces(start, stop)
+    if len(parts) < 2 or len(sources) > 1:
+        walk.refuse(node, "silu(gate) * up, two projections of one norm")
+    return parts["gate"], parts["up"], sources.pop()
+
+
+def _silu(walk: DecoderWalk, name: str) -> str | None:
+    """x, of a value that is x * sigmoid(x)."""
+    node = walk.node_of(name, "QuickGelu", "Swish", "Mul")
+    if node is None:
+        return None
+    if node.op_type != "Mul":
+        return walk.value(node.input[0]) if attribute(node, "alpha", 1.0) == 1.0 else None
+    a, b = node.input
+    for x, gate in ((a, b), (b, a)):
+        sigmoid = walk.node_of(gate, "Sigmoid")
+        if sigmoid is not None and walk.value(sigmoid.input[0]) == walk.value(x):
+            return walk.value(x)
+    return None

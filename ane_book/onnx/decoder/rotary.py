@@ -1,0 +1,179 @@
+"""The rotary embedding, of the tables of cosines and sines that a graph stores.
+
+Exporters store no base and no scaling, but what came of them: cos and sin (P, R/2) of every
+position. The angle of a pair at one position gives its frequency; those at positions twice as far,
+four times as far and so on give more digits of it. Either the frequencies are theta^(-2i/R) for
+some theta, or they are written as LongRoPE's, whose divisors may be any.
+
+Letters: P positions, R rotated dimensions of a head.
+"""
+
+from dataclasses import dataclass
+import math
+from typing import TypeAlias
+
+from ane_book.errors import InvalidWeights, UnsupportedModel
+from ane_book.onnx.file import OnnxGraph, StoredTensor
+from ane_book.rope import Rotary
+import numpy as np
+
+__all__ = ["Tables", "check_tables", "rope_fields", "tables_of"]
+
+#: How far a table may be off, by its type: half a unit of its last place, and a little.
+ERRORS = {"FLOAT": 1e-6, "FLOAT16": 1e-3, "BFLOAT16": 8e-3}
+TURNS = 4e-7  # and by the position: angles are products of float32
+
+
+Table: TypeAlias = tuple[StoredTensor, StoredTensor]  # cos and sin, each (P, R/2)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Those of short contexts and, where another is used for them, of long ones."""
+
+    short: Table
+    long: Table | None = None
+    original: int = 0  # tokens of the longest of the short contexts, where there are long ones
+
+    def __post_init__(self):
+        """Raise InvalidWeights unless they are tables of one size."""
+        for cos, sin in filter(None, (self.short, self.long)):
+            if len(cos.shape) != 2 or cos.shape != sin.shape or min(cos.shape) < 1:
+                raise InvalidWeights(
+                    f"{cos.graph.path}: tables of cosines {cos.name} {list(cos.shape)} and sines "
+                    f"{sin.name} {list(sin.shape)}"
+                )
+        if self.long and self.long[0].shape[1] != self.short[0].shape[1]:
+            raise InvalidWeights(f"{self.short[0].graph.path}: tables of two widths")
+
+    @property
+    def positions(self) -> int:
+        """P, of the longer ones."""
+        return (self.long or self.short)[0].shape[0]
+
+    @property
+    def rotated(self) -> int:
+        """R."""
+        return 2 * self.short[0].shape[1]
+
+
+def tables_of(graph: OnnxGraph, names: tuple[str, str]) -> Tables:
+    """The tables that these values are: stored, or chosen by an `If` on the length of the text.
+
+    `else_branch` has those of short texts, `then_branch` of long ones, and the condition is
+    `length > original`.
+    """
+    cos, sin = (graph.constant(name) for name in names)
+    if cos is not None and sin is not None:
+        return Tables((cos, sin))
+    node = graph.producer(names[0])
+    if node is None or node.op_type != "If" or graph.producer(names[1]) is not node:
+        raise UnsupportedModel(
+            f"{graph.path}: the rotary embedding's cosines {names[0]} and sines {names[1]} "
+            "are not stored"
+        )
+    pairs: dict[str, Table] = {}
+    places = [list(node.output).index(name) for name in names]
+    for item in node.attribute:
+        inside = {tensor.name: StoredTensor(graph, tensor) for tensor in item.g.initializer}
+        for maker in item.g.node:
+            if stored := graph.constant_of(maker):
+                inside |= dict.fromkeys(maker.output, stored)
+        results = [inside.get(output.name) for output in item.g.output]
+        cos, sin = (results[place] if place < len(results) else None for place in places)
+        if cos is not None and sin is not None:
+            pairs[item.name] = cos, sin
+    if set(pairs) != {"else_branch", "then_branch"}:
+        raise UnsupportedModel(f"{graph.where(node)}: not two pairs of stored tables")
+    condition = graph.producer(node.input[0])
+    bound = condition and condition.op_type == "Greater" and graph.constant(condition.input[1])
+    if not bound or bound.kind not in ("INT64", "INT32") or bound.array().size != 1:
+        raise UnsupportedModel(f"{graph.where(node)}: its condition is not length > constant")
+    original = int(bound.array().reshape(-1)[0])
+    return Tables(pairs["else_branch"], pairs["then_branch"], original)
+
+
+def rope_fields(tables: Tables, head_dim: int, max_position: int) -> dict:
+    """`rope_theta`, `rope_scaling` and what goes with them, as a `config.json` has them."""
+    R = tables.rotated
+    fields = {} if head_dim == R else {"partial_rotary_factor": R / head_dim}
+    short, size = _frequencies(*tables.short)
+    long = _frequencies(*tables.long)[0] if tables.long else short
+    if not tables.long and abs(size - 1) < ERRORS[tables.short[0].kind]:
+        for theta in _bases(short):
+            plain = Rotary(R, R, theta, {}, max_position)
+            if _is(plain, tables.short, max_position):
+                return fields | {"rope_theta": theta, "rope_scaling": None}
+    theta = 10_000.0
+    unscaled = theta ** (-np.arange(0, R, 2) / R)
+    scaling = {
+        "rope_type": "longrope",
+        "short_factor": (unscaled / short).tolist(),
+        "long_factor": (unscaled / long).tolist(),
+        "attention_factor": size,
+    }
+    return fields | {
+        "rope_theta": theta,
+        "rope_scaling": scaling,
+        "original_max_position_embeddings": tables.original or max_position,
+    }
+
+
+def _bases(frequencies: np.ndarray) -> list[float]:
+    """What theta may be, the plainest number first."""
+    if len(frequencies) < 2 or not 0 < frequencies[-1] < 1:
+        return [10_000.0]
+    R = 2 * len(frequencies)
+    theta = float(frequencies[-1] ** (-R / (R - 2)))
+    if not math.isfinite(theta):
+        return []
+    return list(dict.fromkeys([*(float(f"{theta:.{digits}g}") for digits in range(1, 8)), theta]))
+
+
+def _frequencies(cos: StoredTensor, sin: StoredTensor) -> tuple[np.ndarray, float]:
+    """The radians (R/2,) by which each pair turns a position, and the size of cos and sin."""
+    P = cos.shape[0]
+    size = float(np.hypot(cos.numbers()[0], sin.numbers()[0]).astype(np.float64).mean())
+    if P < 2 or not 0 < size < 1e3:
+        raise InvalidWeights(f"{cos.graph.path}: table {cos.name} is no table of cosines")
+    frequencies, position = np.zeros(cos.shape[1]), 1
+    while position < P:
+        x, y = (table.numbers()[position].astype(np.float64) for table in (cos, sin))
+        angle = np.arctan2(y, x)
+        if position > 1:  # whole turns, by the frequencies so far
+            angle += 2 * np.pi * np.round((position * frequencies - angle) / (2 * np.pi))
+        frequencies, position = angle / position, 2 * position
+    if not (frequencies > 0).all():
+        raise InvalidWeights(f"{cos.graph.path}: table {cos.name} is no table of cosines")
+    return frequencies, size
+
+
+def check_tables(tables: Tables, rotary: Rotary) -> None:
+    """Raise InvalidWeights unless these are the tables of a configuration."""
+    stored = [(tables.short, tables.original or rotary.max_position)]
+    if tables.long:
+        stored.append((tables.long, rotary.max_position))
+    for pair, context in stored:
+        if tables.rotated != rotary.rotary_dim or not _is(rotary, pair, context):
+            cos = pair[0]
+            raise InvalidWeights(
+                f"{cos.graph.path}: the table {cos.name} of the rotary embedding is not that of "
+                f"the configuration (theta {rotary.theta:g}, {rotary.rotary_dim} dimensions, "
+                f"scaling {rotary.kind})"
+            )
+
+
+def _is(rotary: Rotary, pair: Table, context: int) -> bool:
+    """Whether these are the tables of a rotary embedding, at the first positions, the last, and
+    some between."""
+    P = pair[0].shape[0]
+    positions = np.unique(np.geomspace(1, P, 64).astype(np.int64) - 1)
+    scale = math.sqrt(rotary.attention_scale or rotary.head_dim**-0.5)
+    R = rotary.rotary_dim
+    cos, sin = rotary.tables(positions, context)
+    ours = cos[0, 0, :, : R // 2] / scale, sin[0, 0, :, R // 2 : R] / scale
+    bound = ERRORS[pair[0].kind] * 2 + TURNS * positions[:, None]
+    return all(
+        table.shape[1] == R // 2 and (np.abs(table.numbers()[positions] - mine) <= bound).all()
+        for table, mine in zip(pair, ours, strict=True)
+    )

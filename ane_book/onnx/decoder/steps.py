@@ -1,0 +1,94 @@
+"""Steps from a value of a graph back to what computes it.
+
+Exporters name nodes as they like, so a part is told by what computes what. Casts and identities are
+looked through, and what does not fit is refused with the node, its inputs and what computes those.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from ane_book.errors import UnsupportedModel
+from ane_book.onnx.file import OnnxGraph, StoredTensor, attribute, describe
+
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import NodeProto
+
+__all__ = ["DecoderWalk", "Norm"]
+
+NORM, RMS_NORM = "SimplifiedLayerNormalization", "RMSNormalization"
+NEAR = 8  # nodes that an error names
+SKIP = "SkipSimplifiedLayerNormalization"  # a sum, its output 3, and the norm of it
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A root mean square norm of what the value `source` is."""
+
+    source: str
+    weight: StoredTensor
+    epsilon: float
+
+
+class DecoderWalk:
+    """Recognises the parts of one graph."""
+
+    def __init__(self, graph: OnnxGraph):
+        self.graph = graph
+
+    def value(self, name: str) -> str:
+        """The value that a cast or an identity is of; sums under one name, whoever made them."""
+        for _ in self.graph.nodes:
+            node = self.graph.producer(name)
+            if node is None or node.op_type not in ("Cast", "Identity") or not node.input:
+                break
+            name = node.input[0]
+        node = self.graph.producer(name)
+        if node is not None and node.op_type == SKIP and name in node.output[3:4]:
+            return f"sum of {node.output[0]}"
+        return name
+
+    def node(self, name: str) -> "NodeProto | None":
+        """The node that computes a value, behind casts; None of an input."""
+        return self.graph.producer(self.value(name).removeprefix("sum of "))
+
+    def node_of(self, name: str, *kinds: str) -> "NodeProto | None":
+        """The same where it is of one of these kinds."""
+        node = self.node(name)
+        return node if node is not None and node.op_type in kinds else None
+
+    def sum(self, name: str) -> tuple[str, str] | None:
+        """The two values that this one is the sum of."""
+        node = self.node_of(name, SKIP, "Add")
+        if node is None or (node.op_type == SKIP) != self.value(name).startswith("sum of "):
+            return None
+        if node.op_type == SKIP and any(node.input[3:4]):
+            self.refuse(node, "a sum of two, without the bias")
+        return self.value(node.input[0]), self.value(node.input[1])
+
+    def norm(self, name: str) -> Norm | None:
+        """The norm that a value is."""
+        node = self.node_of(name, SKIP, NORM, RMS_NORM)
+        if node is None or self.value(name).startswith("sum of "):
+            return None
+        if node.op_type == SKIP:
+            source, weight, least = f"sum of {node.output[0]}", node.input[2], 1e-12
+        else:
+            if attribute(node, "axis", -1) != -1 or len(node.input) != 2:
+                self.refuse(node, "a norm over the last axis")
+            source, weight, least = self.value(node.input[0]), node.input[1], 1e-5
+        stored = self.graph.constant(weight)
+        if stored is None or len(stored.shape) != 1:
+            self.refuse(node, "a norm whose weight is stored")
+        return Norm(source, stored, attribute(node, "epsilon", least))
+
+    def refuse(self, node: "NodeProto | None", part: str) -> NoReturn:
+        """Raise UnsupportedModel: what stands where one of our architectures has such a part."""
+        if node is None:
+            raise UnsupportedModel(f"{self.graph.path}: {part} is missing from the graph")
+        near = [maker for name in node.input if name and (maker := self.node(name))]
+        near += [maker for n in near for name in n.input if name and (maker := self.node(name))]
+        before = "; ".join(list(dict.fromkeys(describe(maker) for maker in near))[:NEAR])
+        raise UnsupportedModel(
+            f"{self.graph.where(node)}: not recognised as {part}; before it: "
+            f"{before or 'inputs and stored tensors alone'}"
+        )

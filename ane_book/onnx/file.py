@@ -1,0 +1,337 @@
+"""An `.onnx` file: its graph, and the tensors that are stored beside it.
+
+The file is a protobuf, which the package `onnx` reads; it holds at most 2 GB, so larger models
+keep their tensors in other files, "external data", each by its place there. Those files are mapped
+into memory, and a tensor is read when it is asked for. Nothing in a file is trusted: data lie in
+the model's folder and have the length that their type and shape ask for.
+
+Reference: https://github.com/onnx/onnx/blob/main/docs/ExternalData.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+import math
+import mmap
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ane_book.errors import InvalidWeights, UnsupportedModel
+from ane_book.extras import missing
+from ane_book.weights.source import Shape, check_file
+import numpy as np
+
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+__all__ = [
+    "OLDEST", "ONNX_DOMAINS", "ModelFile", "OnnxGraph", "StoredTensor", "all_nodes", "attribute",
+    "describe", "dimensions", "opset_of", "subgraphs",
+]  # fmt: skip
+
+PROTOBUF_BYTES = (1 << 31) - 1  # protobuf has no larger message
+MOST_DIMENSIONS = 8
+ONNX_DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
+OLDEST = 13  # the oldest opset that is read as it is
+
+#: Types of stored tensors that we read, by ONNX's names -> bits of an element, and numpy's dtype.
+TYPES = {
+    "FLOAT": (32, np.float32),
+    "FLOAT16": (16, np.float16),
+    "BFLOAT16": (16, np.uint16),
+    "UINT8": (8, np.uint8),
+    "INT8": (8, np.int8),
+    "UINT4": (4, np.uint8),
+    "INT4": (4, np.uint8),
+    "INT32": (32, np.int32),
+    "INT64": (64, np.int64),
+    "BOOL": (8, np.uint8),
+}
+
+
+T = TypeVar("T")
+
+
+def load_onnx():
+    """The package `onnx`, which only who reads such files needs; raises UnsupportedModel."""
+    try:
+        import onnx
+    except ImportError:
+        raise UnsupportedModel(missing("to read ONNX files", "onnx", "onnx")) from None
+    return onnx
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as it is stored: `shape` and ONNX's name of its type, `kind`."""
+
+    graph: "OnnxGraph"
+    tensor: "TensorProto"
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name
+
+    @property
+    def where(self) -> str:
+        """What an error about it begins with."""
+        return f"{self.graph.path}: tensor {self.name!r}"
+
+    @cached_property
+    def kind(self) -> str:
+        number = self.tensor.data_type
+        names = load_onnx().TensorProto.DataType
+        return names.Name(number) if number in names.values() else f"type {number}"
+
+    @cached_property
+    def shape(self) -> Shape:
+        return tuple(self.tensor.dims)
+
+    def bytes(self) -> np.ndarray:
+        """Its bytes (n,) uint8, little endian: a view of the mapped file where it is external."""
+        if self.kind not in TYPES:
+            raise UnsupportedModel(
+                f"{self.where} is of type {self.kind}; supported: {', '.join(TYPES)}"
+            )
+        if len(self.shape) > MOST_DIMENSIONS or min(self.shape, default=0) < 0:
+            raise InvalidWeights(f"{self.where} has shape {self.shape}")
+        bits, _ = TYPES[self.kind]
+        size = -(-math.prod(self.shape) * bits // 8)
+        if self.tensor.data_location:
+            return self.graph.external(self.tensor, size)
+        if self.tensor.HasField("raw_data"):
+            data = np.frombuffer(self.tensor.raw_data, np.uint8)
+        elif bits < 8:
+            data = np.array(self.tensor.int32_data, np.int32).astype(np.uint8)
+        else:
+            try:
+                array = load_onnx().numpy_helper.to_array(self.tensor)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise InvalidWeights(f"{self.where}: {error}") from None
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if len(data) != size:
+            raise InvalidWeights(
+                f"{self.where} of {self.kind} {list(self.shape)} takes {size:,} bytes, but has "
+                f"{len(data):,}; get the file again"
+            )
+        return data
+
+    def array(self) -> np.ndarray:
+        """As numpy has it, mapped where it can be; bfloat16 widened to float32, two numbers of four
+        bits in a byte left so, flat."""
+        data = self.bytes()
+        bits, dtype = TYPES[self.kind]
+        if bits < 8:
+            return data
+        array = np.frombuffer(data, dtype).reshape(self.shape)
+        if self.kind == "BFLOAT16":
+            return (array.astype(np.uint32) << 16).view(np.float32)
+        return array
+
+    def numbers(self) -> np.ndarray:
+        """The same of a tensor that has to be of floating point."""
+        if self.kind not in ("FLOAT", "FLOAT16", "BFLOAT16"):
+            raise UnsupportedModel(f"{self.where} is of {self.kind}, not of floating point")
+        return self.array()
+
+
+class ModelFile:
+    """An `.onnx` file: its model, and the files beside it that tensors lie in."""
+
+    def __init__(self, path: Path):
+        """Reads the model; raises InvalidWeights or UnsupportedModel."""
+        self.path = path
+        self._maps: dict[str, mmap.mmap] = {}
+        self.model = _read(path)
+
+    def external(self, tensor: "TensorProto", size: int) -> np.ndarray:
+        """The bytes (size,) of a tensor that lies in a file beside the model's, mapped."""
+        where = f"{self.path}: tensor {tensor.name!r}"
+        entry = {item.key: item.value for item in tensor.external_data}
+        try:
+            offset, length = int(entry.get("offset", 0)), int(entry.get("length", size))
+        except ValueError:
+            raise InvalidWeights(f"{where}: its place is no number: {entry}") from None
+        data = self._data_file(entry.get("location", ""), where)
+        if offset < 0 or length != size or offset + size > len(data):
+            raise InvalidWeights(
+                f"{where} takes {size:,} bytes; {length:,} from {offset:,} on are said to be its, "
+                f"of {entry['location']}, which has {len(data):,}: that file is cut short, or "
+                "another's; get it again"
+            )
+        return data[offset : offset + size]
+
+    def _data_file(self, location: str, where: str) -> np.ndarray:
+        """The bytes of a file of external data, mapped; it has to lie in the model's folder."""
+        if location not in self._maps:
+            path = self._locate(location, where)
+            if not path.exists():
+                raise InvalidWeights(f"{where}: its file {location} is missing; get it")
+            check_file(path)
+            try:
+                with path.open("rb") as file:
+                    self._maps[location] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:  # ValueError: the file is empty
+                raise InvalidWeights(f"{path}: cannot be mapped into memory: {error}") from None
+        return np.frombuffer(self._maps[location], np.uint8)
+
+    def let_go(self) -> None:
+        """Give the memory back that what was read of the mapped files takes; it is read again when
+        it is asked for."""
+        for mapped in self._maps.values() if hasattr(mmap, "MADV_DONTNEED") else ():
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+    def _locate(self, location: str, where: str) -> Path:
+        """Where a file of external data is: in the folder, also where a link leads there.
+
+        In the hub's cache the model and its data are both links to another folder, that of blobs.
+        """
+        try:
+            folders = {self.path.parent.resolve(), self.path.resolve().parent}
+            path = self.path.parent / location
+            real = path.resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise InvalidWeights(f"{where}: its file {location!r}: {error}") from None
+        outside = not any(folder in real.parents for folder in folders)
+        if not location or Path(location).is_absolute() or ".." in Path(location).parts or outside:
+            raise InvalidWeights(
+                f"{where}: its data are in {location!r}, outside of the folder of the model"
+            )
+        return path
+
+
+class OnnxGraph(ModelFile):
+    """The graph of an `.onnx` file: what computes each value, and what is stored."""
+
+    def __init__(self, path: Path):
+        """Reads the graph; raises InvalidWeights or UnsupportedModel."""
+        super().__init__(path)
+        graph = self.model.graph
+        self.nodes: list[NodeProto] = list(graph.node)
+        self.inputs = {value.name: dimensions(value) for value in graph.input}
+        self.outputs = [value.name for value in graph.output]
+        self.stored = {tensor.name: StoredTensor(self, tensor) for tensor in graph.initializer}
+        #: The name of each value that a node computes -> the node's place in `nodes`.
+        self.producers = {
+            name: number for number, node in enumerate(self.nodes) for name in node.output if name
+        }
+        for stored in self.stored.values():
+            stored.bytes()  # raises where its file is not there
+        self.files = [path, *(path.parent / location for location in sorted(self._maps))]
+
+    def producer(self, name: str) -> "NodeProto | None":
+        """The node that computes a value; None of an input and of what is stored."""
+        return self.nodes[self.producers[name]] if name in self.producers else None
+
+    def where(self, node: "NodeProto") -> str:
+        """What an error about a node begins with."""
+        return f"{self.path}: {describe(node)}"
+
+    def constant(self, name: str) -> StoredTensor | None:
+        """What is stored under a name, or is a node `Constant`."""
+        node = self.producer(name)
+        return self.stored.get(name) or (self.constant_of(node) if node is not None else None)
+
+    def constant_of(self, node: "NodeProto") -> StoredTensor | None:
+        """The tensor of a node `Constant`; None of every other node."""
+        values = [item.t for item in node.attribute if item.name == "value"]
+        return StoredTensor(self, values[0]) if node.op_type == "Constant" and values else None
+
+
+def _read(path: Path) -> "ModelProto":
+    """The protobuf of a file, without external data, of an opset that `onnx` knows."""
+    onnx = load_onnx()
+    from google.protobuf.message import DecodeError
+
+    check_file(path)
+    size = path.stat().st_size
+    if size > PROTOBUF_BYTES:
+        raise InvalidWeights(
+            f"{path}: {size:,} bytes; a protobuf has at most {PROTOBUF_BYTES:,}: save the model "
+            "with external data"
+        )
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except (DecodeError, OSError, ValueError) as error:
+        raise InvalidWeights(f"{path}: cut short or no ONNX file ({error}); get it again") from None
+    if not model.graph.node or not model.opset_import:
+        raise InvalidWeights(f"{path}: no ONNX file: it has no graph")
+    domains = [entry.domain for entry in model.opset_import]
+    if not all(isinstance(text, str) for text in (*_texts(model.graph), *domains)):
+        raise InvalidWeights(f"{path}: damaged: a name in it is no text in UTF-8; get it again")
+    known, opset = onnx.defs.onnx_opset_version(), opset_of(model)
+    if opset > known:
+        raise UnsupportedModel(
+            f"{path}: opset {opset}; the package onnx here knows up to {known}: update it, or save "
+            "the model by an earlier opset"
+        )
+    return model
+
+
+def _texts(graph: "GraphProto") -> Iterator[str | bytes]:
+    """The names in a graph; protobuf gives bytes for one that is no UTF-8."""
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (item.name for item in node.attribute)
+        for inner in subgraphs(node):
+            yield from _texts(inner)
+    for tensor in graph.initializer:
+        yield tensor.name
+        for entry in tensor.external_data:
+            yield from (entry.key, entry.value)
+    for value in (*graph.input, *graph.output):
+        yield value.name
+        yield from (d.dim_param for d in value.type.tensor_type.shape.dim)
+
+
+def opset_of(model: "ModelProto") -> int:
+    """The opset of ONNX's own operators in a model."""
+    return max((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), default=OLDEST)
+
+
+def subgraphs(node: "NodeProto") -> Iterator["GraphProto"]:
+    """The graphs that a node holds: the branches of an `If`, the body of a `Loop`."""
+    for item in node.attribute:
+        if item.HasField("g"):
+            yield item.g
+        yield from item.graphs
+
+
+def all_nodes(graph: "GraphProto") -> Iterator["NodeProto"]:
+    """The nodes of a graph, and those of the graphs in them."""
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner)
+
+
+def dimensions(value: "ValueInfoProto") -> list[int | str]:
+    """The sizes of an input: numbers, and what stands for one that is left open, which may be -1
+    (PaddlePaddle)."""
+    return [
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?"
+        for d in value.type.tensor_type.shape.dim
+    ]
+
+
+def attribute(node: "NodeProto", name: str, default: T) -> T:
+    """An attribute of a node, of the default's type; raises InvalidWeights for another type."""
+    for item in node.attribute:
+        if item.name == name:
+            value = load_onnx().helper.get_attribute_value(item)
+            if isinstance(value, bytes):
+                value = value.decode("utf-8", "replace")
+            if not isinstance(value, type(default)):
+                raise InvalidWeights(f"{describe(node)}: attribute {name} is {value!r}")
+            return value
+    return default
+
+
+def describe(node: "NodeProto", inputs: str = "") -> str:
+    """A node in an error: its name and kind, and its inputs, or what is said of those."""
+    kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    name = f"a node {kind} that makes {list(node.output)}"
+    if node.name:
+        name = f"node {node.name!r} ({kind})"
+    return f"{name} of {inputs or ', '.join(node.input) or 'nothing'}"

@@ -1,0 +1,121 @@
+"""Graphs of opsets before 13, carried over to it.
+
+onnx itself does that, node by node. Of three operators it leaves the nodes as they are though their
+meaning has changed, and those are mended here: Hardmax, which took all axes from its own on as one
+until opset 13; Resize, which had no choice of coordinates until opset 11 (Upsample neither); and
+PRelu, whose slopes were those of the channels until opset 7.
+"""
+
+from pathlib import Path
+import re
+from typing import TYPE_CHECKING
+
+from ane_book.errors import UnsupportedModel
+from ane_book.onnx.file import OLDEST, ONNX_DOMAINS, attribute, subgraphs
+from ane_book.onnx.graph.order import set_nodes
+
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import GraphProto, ModelProto, NodeProto
+
+__all__ = ["carried_over"]
+
+
+def carried_over(model: "ModelProto", opset: int, path: Path) -> "ModelProto":
+    """The model, of opset 13 at least. Raises UnsupportedModel."""
+    if opset >= OLDEST:
+        return model
+    from onnx.version_converter import convert_version
+
+    try:
+        if opset < 7:
+            _spread_slopes(model)
+        model = convert_version(model, OLDEST)
+    except Exception as error:  # RuntimeError and others of its own, from C++
+        raise UnsupportedModel(
+            f"{path} is of opset {opset}, and onnx cannot carry it over to {OLDEST}: "
+            f"{_stumbled(model, opset, str(error))}"
+        ) from None
+    _mend(model.graph, opset)
+    return model
+
+
+def _stumbled(model: "ModelProto", opset: int, said: str) -> str:
+    """What onnx's converter of versions stumbled over; it says so in terms of its own code."""
+    from onnx import defs
+
+    names = {node.op_type for node in model.graph.node if node.domain in ONNX_DOMAINS}
+    if unknown := sorted(name for name in names if not defs.has(name)):
+        return f"ONNX does not define {', '.join(unknown)} (any more)"
+    if found := re.search(r"No Adapter \w+ Version \$?(\d+) for (\w+)", said):
+        try:
+            since = defs.get_schema(found[2], opset).since_version
+        except defs.SchemaError:
+            return f"that opset has no {found[2]}"
+        return f"it has no later form for {found[2]} of opset {since}"
+    plain = re.sub(r"^\S+:\d+: \w+: Assertion `.*?` failed: ", "", said.strip())
+    return f"it says: {(plain.splitlines() or ['nothing'])[0]}"
+
+
+def _mend(graph: "GraphProto", opset: int) -> None:
+    """Give the nodes of a graph, and of those in it, the meaning that they had."""
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        for inner in subgraphs(node):
+            _mend(inner, opset)
+        if node.op_type == "Resize" and opset < 11:
+            _keep_coordinates(node, graph)
+        nodes += _flattened(node) if node.op_type == "Hardmax" else [node]
+    set_nodes(graph, nodes)
+
+
+def _spread_slopes(model: "ModelProto") -> None:
+    """Say of which axis the slopes of PRelu are: of the channels before opset 7, since then of the
+    last. Raises ValueError."""
+    from onnx import helper, shape_inference
+
+    graph = shape_inference.infer_shapes(model).graph
+    tensors = {f.name: f.type.tensor_type for f in [*graph.input, *graph.value_info]}
+    ranks = {name: len(t.shape.dim) for name, t in tensors.items() if t.HasField("shape")}
+    ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    nodes = []
+    for node in model.graph.node:
+        if node.op_type == "PRelu" and ranks.get(node.input[1]) == 1:
+            rank = ranks.get(node.input[0])
+            if rank is None:
+                raise ValueError(f"it does not infer the rank of {node.input[0]!r}")
+            if rank > 2:
+                axes, spread = list(range(1, rank - 1)), f"{node.output[0]}_slopes"
+                nodes.append(helper.make_node("Unsqueeze", [node.input[1]], [spread], axes=axes))
+                node.input[1] = spread
+        nodes.append(node)
+    set_nodes(model.graph, nodes)
+
+
+def _keep_coordinates(node: "NodeProto", graph: "GraphProto") -> None:
+    """Row i comes from i / scale. Which is nearest was not defined; ONNX Runtime's choice it is."""
+    from onnx import helper, numpy_helper
+
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for other in graph.node:
+        if other.op_type == "Constant" and other.attribute[0].HasField("t"):
+            tensors[other.output[0]] = other.attribute[0].t
+    scales = tensors.get(node.input[2])
+    shrinks = scales is not None and numpy_helper.to_array(scales).min(initial=1) < 1
+    nearest = "ceil" if shrinks else "floor"
+    node.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
+    node.attribute.append(helper.make_attribute("nearest_mode", nearest))
+
+
+def _flattened(node: "NodeProto") -> "list[NodeProto]":
+    """Hardmax of two axes: those before its own, and the rest."""
+    from onnx import helper
+
+    axis = attribute(node, "axis", 1)
+    (x,), (y,) = node.input, node.output
+    shape, flat, made = (f"{y}/{part}" for part in ("shape", "flat", "made"))
+    return [
+        helper.make_node("Shape", [x], [shape]),
+        helper.make_node("Flatten", [x], [flat], axis=axis),
+        helper.make_node("Hardmax", [flat], [made], node.name, axis=1),
+        helper.make_node("Reshape", [made, shape], [y]),
+    ]

@@ -1,0 +1,162 @@
+"""What the operators share: the builder, types and axes."""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import TypeAlias
+
+from ane_book.onnx.graph.ops import Unsayable, operator
+from ane_book.progress import silent_coremltools
+import numpy as np
+
+with silent_coremltools():
+    from coremltools.converters.mil.mil import Builder as mb
+    from coremltools.converters.mil.mil import Var, types
+
+MOST_AXES = 5  # that Core ML has of a tensor
+
+Tensor: TypeAlias = Var | np.ndarray
+
+
+def unary(name: str, mil_name: str) -> None:
+    """An operator of one tensor that is one of MIL's."""
+    operator(name)(lambda x: getattr(mb, mil_name)(x=x))
+
+
+def binary(name: str, mil_name: str, since: int = 7) -> None:
+    """An operator of two tensors, which broadcast, that is one of MIL's."""
+    operator(name, since=since)(lambda x, y: getattr(mb, mil_name)(x=x, y=y))
+
+
+def joined(tensors: Sequence[Tensor], join: Callable) -> Tensor:
+    """One tensor of several by one of MIL's operators of two."""
+    return reduce(lambda x, y: join(x=x, y=y), tensors)
+
+
+def _kind(x: Tensor) -> str:
+    """What numpy calls the kind of a tensor's type."""
+    known = not isinstance(x, Var)
+    return (np.asarray(x).dtype if known else np.dtype(types.nptype_from_builtin(x.dtype))).kind
+
+
+def is_float(x: Tensor) -> bool:
+    return _kind(x) == "f"
+
+
+def is_int(x: Tensor) -> bool:
+    return _kind(x) == "i"
+
+
+def is_bool(x: Tensor) -> bool:
+    return _kind(x) == "b"
+
+
+def as_float(x: Tensor) -> Tensor:
+    if isinstance(x, np.ndarray):
+        return np.asarray(x, np.float32)
+    return x if is_float(x) else mb.cast(x=x, dtype="fp32")
+
+
+def as_int(x: Tensor) -> Tensor:
+    """Toward zero, as a cast goes."""
+    return x if is_int(x) else mb.cast(x=x, dtype="int32")
+
+
+def like(x: Tensor, value: float) -> np.generic:
+    """A number in x's type."""
+    return np.float32(value) if is_float(x) else np.int32(value)
+
+
+def first(constant: np.ndarray | None) -> int:
+    """The one whole number in a constant, whose shape may be () or (1,)."""
+    return int(np.asarray(constant).reshape(-1)[0])
+
+
+def rank(x: Tensor) -> int:
+    return len(x.shape)
+
+
+def select(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """a where the condition holds, b elsewhere; all of one shape, as MIL's op declares it."""
+    shape = np.broadcast_shapes(*(tuple(map(int, np.shape(x))) for x in (condition, a, b)))
+
+    def spread(x: Tensor) -> Tensor:
+        if not isinstance(x, Var):
+            return np.broadcast_to(x, shape).copy()
+        if tuple(shape_of(x)) == shape:
+            return x
+        if is_bool(x):
+            return mb.logical_or(x=x, y=np.zeros(shape, bool))
+        return mb.add(x=x, y=np.full(shape, like(x, 0)))
+
+    return mb.select(cond=spread(condition), a=spread(a), b=spread(b))
+
+
+def moved(move: Callable[..., Var], *tensors: Tensor) -> Var:
+    """What `move` makes of tensors whose values it puts elsewhere; of truth as whole numbers, since
+    MIL's operators move no truth."""
+    if not is_bool(tensors[0]):
+        return move(*tensors)
+    return mb.cast(x=move(*map(as_int, tensors)), dtype="bool")
+
+
+def all_axes(axes, count: int) -> list[int]:
+    """Axes as numbers from 0; all of them for None."""
+    if axes is None:
+        return list(range(count))
+    return [int(axis) % count for axis in np.asarray(axes).reshape(-1)]
+
+
+def shape_of(x: Tensor) -> list[int]:
+    return [int(size) for size in x.shape]
+
+
+def reshaped(x: Tensor, shape) -> Tensor:
+    """x in another shape; MIL takes no empty one. Of more axes than Core ML has, see `_axes`."""
+    if isinstance(x, np.ndarray | np.generic):
+        return x.reshape([int(size) for size in shape])
+    if rank(x) > MOST_AXES:
+        x = x.op.x
+    if len(shape):
+        return mb.reshape(x=x, shape=np.array(shape, np.int32))
+    return mb.squeeze(x=x) if rank(x) else x
+
+
+def sliced(x: Tensor, axis: int, begin: int, end: int, step: int = 1) -> Tensor:
+    """x[begin:end:step] along one axis, forward."""
+    begins, ends, steps = [0] * rank(x), shape_of(x), [1] * rank(x)
+    begins[axis], ends[axis], steps[axis] = begin, end, step
+    return mb.slice_by_index(x=x, begin=begins, end=ends, stride=steps)
+
+
+def along(x: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
+    """The product of a matrix (out, size) with one axis of x."""
+    if rank(x) == 1:
+        return mb.squeeze(x=along(mb.expand_dims(x=x, axes=[0]), 1, matrix), axes=[0])
+    if axis == rank(x) - 2:
+        return mb.matmul(x=matrix, y=x)
+    if axis == rank(x) - 1:
+        return mb.matmul(x=x, y=np.ascontiguousarray(matrix.T))
+    perm = [a for a in range(rank(x)) if a != axis] + [axis]
+    made = along(mb.transpose(x=x, perm=perm), rank(x) - 1, matrix)
+    return mb.transpose(x=made, perm=np.argsort(perm).tolist())
+
+
+def mil_dtype(dtype: np.dtype) -> np.dtype:
+    """fp32, int32 or bool for a type of ONNX. Raises Unsayable."""
+    if dtype.kind == "b":
+        return np.dtype(bool)
+    if dtype.kind in "iu" or dtype.name in ("int4", "uint4", "int2", "uint2"):
+        return np.dtype(np.int32)
+    if dtype.kind == "f" or dtype.name.startswith(("bfloat", "float")):  # ml_dtypes' as well
+        return np.dtype(np.float32)
+    raise Unsayable(f"numbers of type {'string' if dtype.kind in 'OSU' else dtype.name}")
+
+
+def in_mil(array: np.ndarray) -> np.ndarray | np.generic:
+    """A constant in the type it is computed in; whole numbers must be of int32's."""
+    dtype = mil_dtype(array.dtype)
+    if array.dtype.kind in "iu" and array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < -(2**31) or high >= 2**31:
+            raise Unsayable(f"whole numbers beyond int32: {low:,} to {high:,}")
+    return array.astype(dtype, copy=False)

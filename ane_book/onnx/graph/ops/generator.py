@@ -1,0 +1,28 @@
+"""Tensors that are made of sizes alone: known, or none of Core ML's.
+
+With their inputs known, and for `Shape` and `Size` with no more than the sizes of one, these are
+folded (`ane_book.onnx.graph.fold`), so that the functions are never called.
+"""
+
+from . import Constant, Unsayable, operator
+from ._common import Tensor
+
+
+@operator("Shape", "Size", "EyeLike")
+def of_shape(x: Tensor, **attributes) -> Tensor:
+    raise Unsayable("the sizes of a tensor that are not known")
+
+
+@operator("ConstantOfShape")
+def constant_of_shape(shape: Constant, *, value=None) -> Tensor:
+    raise Unsayable("a shape that is not known")
+
+
+@operator("Range")
+def count(start: Constant, limit: Constant, delta: Constant, *, stash_type=1) -> Tensor:
+    raise Unsayable("a count that is not known")
+
+
+@operator("Constant")
+def constant(**attributes) -> Tensor:
+    raise Unsayable("a constant without a value")

@@ -1,0 +1,173 @@
+"""Parts of tensors: slices, what indices name, and what is written there."""
+
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from . import Constant, operator
+from ._axes import is_high, on_axis
+from ._common import (
+    MOST_AXES,
+    Tensor,
+    all_axes,
+    as_int,
+    first,
+    is_bool,
+    like,
+    mb,
+    moved,
+    rank,
+    reshaped,
+    select,
+    shape_of,
+    sliced,
+)  # fmt: skip
+
+
+@operator("Slice", since=10)
+def slice_(
+    x: Tensor, starts: Constant, ends: Constant, axes: Constant | None = None,
+    steps: Constant | None = None,
+) -> Tensor:  # fmt: skip
+    """As Python's slices; a step backward is a reversal and a step forward."""
+    if is_bool(x):
+        return mb.cast(x=slice_(as_int(x), starts, ends, axes, steps), dtype="bool")
+    chosen = range(len(starts)) if axes is None else all_axes(axes, rank(x))
+    steps = np.ones_like(starts) if steps is None else steps
+    for axis, start, end, step in zip(chosen, starts, ends, steps, strict=True):
+        x = _slice(x, axis, slice(int(start), int(end), int(step)))
+    return x
+
+
+def _slice(x: Tensor, axis: int, taken: slice) -> Tensor:
+    if is_high(x):
+        return on_axis(x, axis, partial(_slice, axis=1, taken=taken))
+    size = int(x.shape[axis])
+    chosen = range(size)[taken]
+    if not len(chosen):
+        return _empty(x, axis)
+    if len(chosen) == size and chosen.step > 0:
+        return x
+    if chosen.step < 0:
+        x = mb.reverse(x=x, axes=[axis])
+        chosen = range(size - 1 - chosen.start, size - chosen[-1], -chosen.step)
+    return sliced(x, axis, chosen.start, chosen[-1] + 1, chosen.step)
+
+
+@operator("Split")
+def split(
+    x: Tensor, split: Constant | None = None, *, axis=0, num_outputs=None, outputs: int = 1
+) -> tuple[Tensor, ...]:
+    size = int(x.shape[axis])
+    each = -(-size // (num_outputs or outputs))
+    even = [min(each, size - at) for at in range(0, size, each)]
+    sizes = even if split is None else [int(part) for part in split]
+    if is_high(x):
+        ends = np.cumsum(sizes).tolist()
+        places = [slice(end - part, end) for part, end in zip(sizes, ends, strict=True)]
+        return tuple(_slice(x, axis % rank(x), place) for place in places)
+    full = [part for part in sizes if part]
+    parts = iter(mb.split(x=x, split_sizes=full, axis=axis) if len(full) > 1 else [x])
+    return tuple(next(parts) if part else _empty(x, axis) for part in sizes)
+
+
+def _empty(x: Tensor, axis: int) -> np.ndarray:
+    """x without anything of an axis."""
+    shape = shape_of(x)
+    shape[axis] = 0
+    return np.full(shape, like(x, 0))
+
+
+@operator("Gather")
+def gather(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
+    if rank(x) + rank(indices) - 1 > MOST_AXES or is_high(x, indices):
+        flat = partial(gather, indices=reshaped(indices, [-1]), axis=1)
+        return on_axis(x, axis % rank(x), flat, shape_of(indices))
+    places = _from_zero(indices, x.shape[axis])
+    return moved(lambda x: mb.gather(x=x, indices=places, axis=axis), x)
+
+
+@operator("GatherElements")
+def gather_elements(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
+    """MIL wants the other axes as long in x as in the indices."""
+    axis %= rank(x)
+
+    def gathered(x: Tensor) -> Tensor:
+        for other, size in enumerate(indices.shape):
+            if other != axis and int(size) < int(x.shape[other]):
+                x = sliced(x, other, 0, int(size))
+        return mb.gather_along_axis(x=x, indices=_from_zero(indices, x.shape[axis]), axis=axis)
+
+    return moved(gathered, x)
+
+
+@operator("GatherND", since=11)
+def gather_nd(x: Tensor, indices: Tensor, *, batch_dims=0) -> Tensor:
+    *places, count = shape_of(indices)
+    rest = shape_of(x)[batch_dims + count :]
+    high = is_high(x, indices) or len(places) + len(rest) > MOST_AXES
+    if high and not batch_dims and count < MOST_AXES:
+        rows = reshaped(x, [*shape_of(x)[:count], prod(rest)])
+        return reshaped(gather_nd(rows, reshaped(indices, [-1, count])), [*places, *rest])
+    named = _from_zero(indices, shape_of(x)[batch_dims : batch_dims + count])
+    return moved(lambda x: mb.gather_nd(x=x, indices=named, batch_dims=batch_dims), x)
+
+
+def _from_zero(indices: Tensor, size) -> Tensor:
+    """Indices counted from the front, and none of them negative; Core ML does not count back."""
+    size = np.asarray(size, np.int32)[()]
+    if isinstance(indices, np.ndarray):
+        return np.where(indices < 0, indices + size, indices).astype(np.int32)
+    return select(mb.less(x=indices, y=np.int32(0)), mb.add(x=indices, y=size), indices)
+
+
+MODES = {b"none": "update", b"add": "add", b"mul": "mul", b"max": "max", b"min": "min"}
+
+
+@operator("ScatterElements", "Scatter")
+def scatter_elements(
+    x: Tensor, indices: Tensor, updates: Tensor, *, axis=0, reduction=b"none"
+) -> Tensor:
+    places = _from_zero(indices, x.shape[axis])
+    how = {"indices": places, "axis": axis % rank(x), "mode": MODES[reduction]}
+    return moved(lambda x, new: mb.scatter_along_axis(data=x, updates=new, **how), x, updates)
+
+
+@operator("ScatterND")
+def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction=b"none") -> Tensor:
+    places = _from_zero(indices, shape_of(x)[: int(indices.shape[-1])])
+    how = {"indices": places, "mode": MODES[reduction]}
+    return moved(lambda x, new: mb.scatter_nd(data=x, updates=new, **how), x, updates)
+
+
+@operator("Compress")
+def compress(x: Tensor, condition: Constant, *, axis=None) -> Tensor:
+    if axis is None:
+        x, axis = reshaped(x, [-1]), 0
+    return gather(x, np.flatnonzero(condition).astype(np.int32), axis=axis)
+
+
+@operator("OneHot")
+def one_hot(indices: Tensor, depth: Constant, values: Constant, *, axis=-1) -> Tensor:
+    size, (off, on) = first(depth), values
+    places = _from_zero(as_int(indices), size)
+    return mb.one_hot(
+        indices=places, one_hot_vector_size=size, axis=axis, on_value=like(values, on),
+        off_value=like(values, off),
+    )  # fmt: skip
+
+
+@operator("Trilu")
+def trilu(x: Tensor, k: Constant | None = None, *, upper=1) -> Tensor:
+    """By a mask, which is known."""
+    cut = np.triu if upper else np.tril
+    mask = cut(np.ones(shape_of(x)[-2:], bool), 0 if k is None else int(k))
+    return mb.logical_and(x=x, y=mask) if is_bool(x) else select(mask, x, like(x, 0))
+
+
+operator("ReverseSequence")(
+    lambda x, lengths, *, time_axis=0, batch_axis=1: mb.reverse_sequence(
+        x=x, lengths=lengths, seq_axis=time_axis, batch_axis=batch_axis
+    )
+)

@@ -1,0 +1,198 @@
+"""Resizing: a linear map of each axis, so a product with a matrix that is known.
+
+Whole factors of the nearest kind and MIL's own bilinear ones are ops of their own; all others of
+ONNX's many kinds (cubic, antialiased, cut out, with any of its coordinates) are two products.
+
+Reference: https://onnx.ai/onnx/operators/onnx__Resize.html
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from . import Constant, Unsayable, operator
+from ._common import Tensor, all_axes, along, mb, rank, select
+
+ROUNDINGS: dict[bytes, Callable[[np.ndarray], np.ndarray]] = {
+    b"round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    b"round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    b"floor": np.floor,
+    b"ceil": np.ceil,
+}
+
+#: ONNX's coordinates that `resize_bilinear` has, where sizes are whole multiples of the scale.
+SAMPLINGS = {b"half_pixel": "UNALIGN_CORNERS", b"align_corners": "STRICT_ALIGN_CORNERS"}
+
+
+@operator("Resize", since=11)
+def resize(
+    x: Tensor, roi: Constant | None = None, scales: Constant | None = None,
+    sizes: Constant | None = None, *, antialias=0, axes=None,
+    coordinate_transformation_mode=b"half_pixel", cubic_coeff_a=-0.75, exclude_outside=0,
+    extrapolation_value=0.0, keep_aspect_ratio_policy=b"stretch", mode=b"nearest",
+    nearest_mode=b"round_prefer_floor",
+) -> Tensor:  # fmt: skip
+    chosen, where = all_axes(axes, rank(x)), coordinate_transformation_mode
+    old = [int(x.shape[axis]) for axis in chosen]
+    cut = where == b"tf_crop_and_resize"
+    ends = np.asarray(roi).reshape(2, -1).T if cut else np.tile([0.0, 1.0], (len(chosen), 1))
+    factors, new = _sizes(old, scales, sizes, keep_aspect_ratio_policy, ends)
+    # Which is nearest is decided in single precision, as runtimes do: 8 / 1.6 is 5 there.
+    number = np.float32 if mode == b"nearest" else np.float64
+    at = {
+        axis: _coordinates(old[i], new[i], number(factors[i]), where, ends[i])
+        for i, axis in enumerate(chosen)
+        if cut or new[i] != old[i] or factors[i] != 1
+    }
+    if mode == b"nearest":
+        result = _nearest(x, {a: ROUNDINGS[nearest_mode](places) for a, places in at.items()})
+    elif mode == b"linear" and not (antialias or exclude_outside) and _is_plain(x, at, where):
+        height, width = (len(at[axis]) if axis in at else int(x.shape[axis]) for axis in (2, 3))
+        result = mb.resize_bilinear(
+            x=x, target_size_height=height, target_size_width=width, sampling_mode=SAMPLINGS[where]
+        )
+    else:
+        kernel, width = (_linear, 1) if mode == b"linear" else (partial(_cubic, a=cubic_coeff_a), 2)
+        wider = {axis: min(1, factors[i]) if antialias else 1 for i, axis in enumerate(chosen)}
+        result = x
+        for axis, places in at.items():
+            size, exclude = int(x.shape[axis]), bool(exclude_outside)
+            matrix = _weights(places, size, kernel, width, wider[axis], exclude)
+            result = along(result, axis, matrix)
+    return _filled(result, x, at, extrapolation_value) if cut else mb.identity(x=result)
+
+
+def _sizes(
+    old: list[int], scales, sizes, policy: bytes, ends: np.ndarray
+) -> tuple[list[float], list[int]]:
+    """The scale and the new size of each axis."""
+    if sizes is None or not np.size(sizes):
+        scales = [float(scale) for scale in scales]
+        parts = [float(end - start) for start, end in ends]
+        sized = zip(old, scales, parts, strict=True)
+        return scales, [int(np.floor(size * scale * part)) for size, scale, part in sized]
+    out = [int(size) for size in sizes]
+    scales = [after / before for after, before in zip(out, old, strict=True)]
+    if policy != b"stretch":
+        one = min(scales) if policy == b"not_larger" else max(scales)
+        scales = [one] * len(old)
+        out = [int(np.floor(one * size + 0.5)) for size in old]
+    return scales, out
+
+
+def _coordinates(size: int, out: int, scale: float | np.floating, where: bytes, ends) -> np.ndarray:
+    """Where the new numbers of an axis stand among the old ones, in the scale's precision."""
+    x, length = np.arange(out, dtype=np.asarray(scale).dtype), scale * size
+    middle = (x + 0.5) / scale - 0.5
+    if where == b"asymmetric":
+        return x / scale
+    if where == b"align_corners":
+        return x * (size - 1) / (length - 1) if length != 1 else x * 0
+    if where == b"pytorch_half_pixel":
+        return middle if length > 1 else x * 0
+    if where == b"half_pixel_symmetric":
+        return size / 2 * (1 - out / length) + middle
+    if where == b"tf_crop_and_resize":
+        start, end = (float(v) for v in ends)
+        if out > 1:
+            return start * (size - 1) + x * (end - start) * (size - 1) / (out - 1)
+        return np.full(out, 0.5 * (start + end) * (size - 1))
+    return middle
+
+
+def _nearest(x: Tensor, places: dict[int, np.ndarray]) -> Tensor:
+    """Rows and columns repeated whole times are one op; others are fetched."""
+    indices = {
+        axis: np.clip(at, 0, int(x.shape[axis]) - 1).astype(np.int32) for axis, at in places.items()
+    }
+    times = {axis: len(at) // int(x.shape[axis]) for axis, at in indices.items()}
+    even = all(
+        len(at) and np.array_equal(at, np.arange(len(at)) // max(1, times[axis]))
+        for axis, at in indices.items()
+    )
+    if even and rank(x) == 4 and indices and set(indices) <= {2, 3}:
+        return mb.upsample_nearest_neighbor(
+            x=x, scale_factor_height=times.get(2, 1), scale_factor_width=times.get(3, 1)
+        )
+    for axis, at in indices.items():
+        x = mb.gather(x=x, indices=at, axis=axis)
+    return x
+
+
+def _is_plain(x: Tensor, at: dict[int, np.ndarray], where: bytes) -> bool:
+    """Whether MIL's bilinear op does it: rows and columns of images, in whole sizes."""
+    whole = all(
+        np.allclose(places, _coordinates(size, len(places), len(places) / size, where, (0, 1)))
+        for axis, places in at.items()
+        if (size := int(x.shape[axis]))
+    )
+    return where in SAMPLINGS and rank(x) == 4 and set(at) <= {2, 3} and bool(at) and whole
+
+
+# --- by a matrix
+
+
+def _linear(distance: np.ndarray) -> np.ndarray:
+    return np.maximum(0, 1 - np.abs(distance))
+
+
+def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
+    """Keys' kernel."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+def _weights(
+    at: np.ndarray, size: int, kernel: Callable, width: int, scale: float, exclude: bool
+) -> np.ndarray:
+    """(out, size): how much of each old number is in a new one; past the ends the ends stand.
+
+    width: how far from a place the kernel is not zero.
+    """
+    reach = int(np.ceil(width / scale)) + 1
+    places = np.floor(at).astype(int)[:, None] + np.arange(-reach, reach + 1)  # (out, near)
+    weights = kernel((places - at[:, None]) * scale)
+    if exclude:
+        weights = np.where((places < 0) | (places >= size), 0, weights)
+    weights /= weights.sum(1, keepdims=True)
+    matrix = np.zeros((len(at), size))
+    rows = np.broadcast_to(np.arange(len(at))[:, None], places.shape)
+    np.add.at(matrix, (rows, places.clip(0, size - 1)), weights)
+    return matrix.astype(np.float32)
+
+
+def _filled(x: Tensor, old: Tensor, at: dict[int, np.ndarray], value: float) -> Tensor:
+    """x with a number where it was cut from beyond the old one."""
+    outside = np.zeros([1] * rank(x), bool)
+    for axis, places in at.items():
+        beyond = (places < 0) | (places > int(old.shape[axis]) - 1)
+        outside = outside | beyond.reshape([-1 if a == axis else 1 for a in range(rank(x))])
+    if not outside.any():
+        return mb.identity(x=x)
+    return select(outside, np.float32(value), x)
+
+
+# --- by coordinates
+
+
+SAMPLING = {b"bilinear": "bilinear", b"linear": "bilinear", b"nearest": "nearest"}
+PADDING = {b"zeros": "constant", b"border": "border", b"reflection": "reflection"}
+
+
+@operator("GridSample", since=16)
+def grid_sample(
+    x: Tensor, grid: Tensor, *, align_corners=0, mode=b"linear", padding_mode=b"zeros"
+) -> Tensor:
+    """x (B, C, H, W) at the places of grid (B, H', W', 2), which go from -1 to 1."""
+    if rank(x) != 4 or mode not in SAMPLING:
+        raise Unsayable(f"{mode.decode()} sampling of rank {rank(x)}")
+    if padding_mode == b"reflection" and not align_corners:
+        raise Unsayable("a reflection at the edges of pixels; MIL's is at their middles")
+    return mb.resample(
+        x=x, coordinates=grid, sampling_mode=SAMPLING[mode], padding_mode=PADDING[padding_mode],
+        padding_value=np.float32(0), coordinates_mode="normalized_minus_one_to_one",
+        align_corners=bool(align_corners),
+    )  # fmt: skip

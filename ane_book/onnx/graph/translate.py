@@ -1,0 +1,291 @@
+"""Each node of an ONNX graph in a MIL program, what is known of it folded.
+
+A node that cannot be said in MIL ends it, with one error that names node, inputs, and the reason.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
+import re
+from typing import TYPE_CHECKING, Any, get_args
+
+from ane_book.errors import InvalidWeights, UnsupportedOp
+from ane_book.onnx.evaluate import NotComputed, TooLarge, evaluate
+from ane_book.onnx.file import ONNX_DOMAINS, describe
+from ane_book.onnx.graph.ops import OPERATORS, Constant, Operator, Unsayable
+from ane_book.onnx.graph.ops._axes import EACH_NUMBER, few_axes, is_high, with_few_axes
+from ane_book.onnx.graph.ops._common import (
+    Tensor,
+    in_mil,
+    is_bool,
+    is_float,
+    mb,
+    reshaped,
+    shape_of,
+)
+from ane_book.onnx.graph.source import GraphSource
+from ane_book.onnx.graph.values import Value, is_foldable, wrapped
+import numpy as np
+
+if TYPE_CHECKING:  # onnx is an extra
+    from onnx import NodeProto
+    from onnx.defs import OpSchema
+
+__all__ = ["GraphWalk", "NeedsConstant"]
+
+Inputs = Sequence[Value | None]
+
+#: What coremltools' builder raises for what it does not take.
+REFUSALS = (
+    AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
+
+
+class NeedsConstant(UnsupportedOp):
+    """What shapes the program is known only when it runs; `origins`: the inputs it rests on."""
+
+    def __init__(self, message: str, origins: list[str]):
+        super().__init__(message)
+        self.origins = origins
+
+
+class GraphWalk:
+    """Converts the nodes of one graph, inside a MIL function that is being built."""
+
+    def __init__(self, source: GraphSource, known: Mapping[str, np.ndarray]):
+        self.source, self.path, self.graph = source, source.path, source.graph
+        constants = {**dict(source.constants()), **known}
+        self.values = {name: Value.known(array) for name, array in constants.items()}
+        self._names: set[str] = set()
+
+    def convert(self, nodes: "Iterable[NodeProto]") -> None:
+        """Find, or have the program compute, what each node gives."""
+        for node in nodes:
+            inputs = [self._find(name, node) if name else None for name in node.input]
+            try:
+                results = self._results(node, inputs)
+            except Unsayable as error:
+                raise UnsupportedOp(self._say(node, inputs, str(error))) from None
+            named = zip(node.output, results, strict=False)
+            self.values |= {name: value for name, value in named if name}
+
+    def _find(self, name: str, node: "NodeProto") -> Value:
+        if name not in self.values:
+            raise InvalidWeights(
+                f"{self.path}: {describe(node)}: {name!r} is what nothing before it gives"
+            )
+        return self.values[name]
+
+    def _results(self, node: "NodeProto", inputs: Inputs) -> list[Value]:
+        if node.domain not in ONNX_DOMAINS:
+            raise Unsayable(f"an operator of {node.domain}, not one of ONNX's own")
+        condition = inputs[0] if node.op_type == "If" and inputs else None
+        if condition is not None and condition.is_known:
+            return self._branch(node, condition.data)
+        if node.op_type in CONTROL_FLOW:
+            origins = ", ".join(sorted(condition.origins if condition is not None else ()))
+            known = f", or make {origins} known (constants=)" if origins else ""
+            raise Unsayable(f"control flow: export the model for one path and one length{known}")
+        schema = self._schema(node)
+        if not is_foldable(node, inputs):
+            return self._named(node, self._made(node, inputs, schema))
+        try:
+            return [Value.known(array) for array in self._folded(node, inputs)]
+        except TooLarge as error:
+            raise Unsayable(str(error)) from None
+        except NotComputed as error:
+            return self._computed(node, inputs, schema, error)
+
+    def _branch(self, node: "NodeProto", condition: np.ndarray) -> list[Value]:
+        """What an `If` gives by the branch that a known condition takes."""
+        if condition.size != 1:
+            raise Unsayable(f"a condition of {condition.size} values")
+        name = "then_branch" if condition.item() else "else_branch"
+        branch = next((a.g for a in node.attribute if a.name == name), None)
+        if branch is None:
+            raise Unsayable(f"an If without its {name}")
+        outer = self.values  # names that the branch gives are of no use behind it
+        self.values = outer | {n: Value.known(a) for n, a in self.source.constants(branch)}
+        try:
+            self.convert(branch.node)
+            return [self._find(feature.name, node) for feature in branch.output]
+        finally:
+            self.values = outer
+
+    def _computed(
+        self, node: "NodeProto", inputs: Inputs, schema: "OpSchema", error: NotComputed
+    ) -> list[Value]:
+        """Results of known operands that onnx does not compute, by the operator's own function.
+
+        coremltools works out what it makes of them, in a MIL function that is thrown away. Where it
+        does not, the program computes them when it runs.
+        """
+        from coremltools import target
+        from coremltools.converters.mil.mil import Function
+
+        try:
+            with Function({}, opset_version=target.iOS18):
+                made = self._made(node, inputs, schema)
+        except Unsayable as reason:
+            raise Unsayable(f"{error}; nor is it given {reason}") from None
+        arrays = [x if isinstance(x, np.ndarray) else x.val for x in (value.data for value in made)]
+        if any(array is None for array in arrays):
+            return self._named(node, self._made(node, inputs, schema))
+        return [
+            Value(np.asarray(array).astype(value.dtype), value.dtype)
+            for array, value in zip(arrays, made, strict=True)
+        ]
+
+    def _made(self, node: "NodeProto", inputs: Inputs, schema: "OpSchema") -> list[Value]:
+        """The results of a node, computed by the MIL function that is being built."""
+        operator = OPERATORS.get(node.op_type)
+        if operator is None:
+            raise Unsayable(f"an operator without a form in MIL here{_near(node)}")
+        if not operator.since <= schema.since_version <= operator.until:
+            raise Unsayable(
+                f"its definition of opset {schema.since_version}; known here are those of "
+                f"{operator.since} to {operator.until}"
+            )
+        dtypes = _declared(schema, node, inputs)
+        arguments = self._arguments(node, operator, inputs)
+        keywords = _keywords(node, operator, dtypes[0], schema.since_version)
+        function = partial(operator.function, **keywords)
+        origins = frozenset(name for v in inputs if v is not None for name in v.origins)
+        with few_axes():
+            try:
+                high = node.op_type in EACH_NUMBER and is_high(*arguments)
+                made = with_few_axes(function, arguments) if high else function(*arguments)
+            except REFUSALS as error:
+                reason = str(error).strip() or type(error).__name__
+                raise Unsayable(f"what MIL does not take: {reason}") from error
+            made = list(made) if isinstance(made, tuple | list) else [made]
+            for i, x in enumerate(made):  # what is given on under another name is made anew
+                if any(x is argument for argument in arguments):
+                    made[i] = reshaped(x, shape_of(x)) if is_high(x) else mb.identity(x=x)
+            return [
+                _result(node.op_type, x, dtype, origins)
+                for x, dtype in zip(made, dtypes, strict=False)
+            ]
+
+    def _named(self, node: "NodeProto", made: list[Value]) -> list[Value]:
+        """The results, called in the program what they are called in the graph."""
+        for value, name in zip(made, node.output, strict=False):
+            if not isinstance(value.data, np.ndarray):
+                value.data.name = self.name(name)
+        return made
+
+    def _folded(self, node: "NodeProto", inputs: Inputs) -> list[np.ndarray]:
+        if node.op_type == "Constant" and [a.name for a in node.attribute] == ["value"]:
+            return [self.source.array(node.attribute[0].t)]
+        named = zip(node.input, inputs, strict=True)
+        operands = {name: value.operand for name, value in named if value is not None}
+        return evaluate(node, operands, self.source.opset)
+
+    def _schema(self, node: "NodeProto") -> "OpSchema":
+        """ONNX's definition of a node's operator. Raises Unsayable."""
+        from onnx import defs
+
+        try:
+            return defs.get_schema(node.op_type, self.source.opset, "")
+        except defs.SchemaError:
+            raise Unsayable(
+                f"an operator that opset {self.source.opset} does not have{_near(node)}"
+            ) from None
+
+    def _arguments(self, node: "NodeProto", operator: Operator, inputs: Inputs) -> list:
+        """The inputs as the function takes them."""
+        if operator.is_variadic:
+            values = [value for value in inputs if value is not None]
+            return [in_mil(v.data) if v.is_known else v.data for v in values]
+        if len(inputs) > len(operator.parameters):
+            raise Unsayable(f"{len(inputs)} inputs")
+        arguments: list[Tensor | None] = []
+        for value, parameter in zip(inputs, operator.parameters, strict=False):
+            annotation = parameter.annotation
+            is_constant = Constant in (annotation, *get_args(annotation))
+            if value is None:
+                arguments.append(None)
+            elif value.is_known:
+                arguments.append(value.data if is_constant else in_mil(value.data))
+            elif not is_constant:
+                arguments.append(value.data)
+            elif value.origins:
+                origins = sorted(value.origins)
+                reason = (
+                    f"input {parameter.name!r} that is known only when the program runs: it rests "
+                    f"on {', '.join(origins)}"
+                )
+                raise NeedsConstant(self._say(node, inputs, reason), origins)
+            else:
+                raise Unsayable(
+                    f"input {parameter.name!r}, which coremltools does not compute of constants"
+                )
+        return arguments
+
+    def name(self, asked: str) -> str:
+        """A name that Core ML takes and that no other has."""
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", asked)
+        plain = plain if re.match("[A-Za-z_]", plain) else f"_{plain}"
+        unique, count = plain, 1
+        while unique in self._names:
+            count += 1
+            unique = f"{plain}_{count}"
+        self._names.add(unique)
+        return unique
+
+    def _say(self, node: "NodeProto", inputs: Inputs, why: str) -> str:
+        """The error about a node: of what it is, and what Core ML is not given."""
+        operands = [
+            f"{name} {v.dtype} {v.shape}{' known' * v.is_known}"
+            for name, v in zip(node.input, inputs, strict=True)
+            if v is not None
+        ]
+        return f"{self.path}: {describe(node, '; '.join(operands))}: Core ML is not given {why}"
+
+
+def _near(node: "NodeProto") -> str:
+    near = get_close_matches(node.op_type, OPERATORS, 3, 0.7)
+    return f"; near are {', '.join(near)}" if near else ""
+
+
+def _keywords(
+    node: "NodeProto", operator: Operator, dtype: np.dtype | None, since: int
+) -> dict[str, Any]:
+    """The attributes, and what else the function asks for by name."""
+    from onnx import helper
+
+    attributes: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    if "axes" in attributes:  # as where it is an input
+        attributes["axes"] = np.array(attributes["axes"], np.int64)
+    if unknown := [name for name in attributes if not operator.takes(name)]:
+        raise Unsayable(f"attribute {unknown[0]!r}")
+    used = max(i for i, name in enumerate(node.output, 1) if name)
+    others = {"outputs": used, "dtype": dtype, "since": since}
+    return attributes | {name: v for name, v in others.items() if name in operator.keywords}
+
+
+def _result(op: str, x: Tensor, dtype: np.dtype | None, origins: frozenset[str]) -> Value:
+    """A result in its type."""
+    if isinstance(x, np.ndarray):  # an empty tensor, which Core ML does not have
+        return Value.known(x.astype(dtype or x.dtype))
+    if dtype is None:
+        dtype = np.dtype(bool if is_bool(x) else np.float32 if is_float(x) else np.int32)
+    return Value(wrapped(x, dtype, op), dtype, origins)
+
+
+def _declared(schema: "OpSchema", node: "NodeProto", inputs: Inputs) -> list[np.dtype | None]:
+    """The types that ONNX gives a node's results, where its definition says so."""
+    from onnx import helper
+
+    types, formal = {"tensor(int64)": np.dtype(np.int64)}, list(schema.inputs)
+    for i, value in enumerate(inputs):
+        if value is not None:
+            types.setdefault(formal[min(i, len(formal) - 1)].type_str, value.dtype)
+    results = list(schema.outputs)
+    for attribute in node.attribute:
+        if attribute.name in ("to", "output_dtype", "dtype") and attribute.i:
+            asked = np.dtype(helper.tensor_dtype_to_np_dtype(attribute.i))
+            types.setdefault(results[0].type_str, asked)
+    last = len(results) - 1
+    return [types.get(results[min(i, last)].type_str) for i in range(len(node.output))]

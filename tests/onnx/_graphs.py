@@ -1,0 +1,70 @@
+"""Small graphs of the kinds that are exported: vision, text, audio; and how they are compared."""
+
+from pathlib import Path
+
+from ane_book.onnx.graph import convert_graph
+from mlprogram import MLProgram
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+import onnxruntime
+
+
+class Maker:
+    """Builds a graph node by node; `make("Relu", x)` gives the name of the result."""
+
+    def __init__(self, seed: int = 0):
+        self.random = np.random.default_rng(seed)
+        self.nodes, self.constants, self.inputs = [], [], []
+
+    def input(self, name: str, shape, dtype=np.float32) -> str:
+        code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        self.inputs.append(helper.make_tensor_value_info(name, code, shape))
+        return name
+
+    def weight(self, *shape: int) -> str:
+        return self.constant(self.random.standard_normal(shape, np.float32) / shape[-1] ** 0.5)
+
+    def constant(self, value) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def __call__(self, op: str, *inputs: str, count: int = 1, **attributes):
+        outputs = [f"{op}_{len(self.nodes)}_{i}" for i in range(count)]
+        self.nodes.append(helper.make_node(op, inputs, outputs, **attributes))
+        return outputs[0] if count == 1 else outputs
+
+    def save(self, path: Path, outputs: list[str], opset: int = 17, **how) -> Path:
+        results = [helper.make_empty_tensor_value_info(name) for name in outputs]
+        graph = helper.make_graph(self.nodes, "made", self.inputs, results, self.constants)
+        ids = [helper.make_opsetid("", opset)]
+        onnx.save(helper.make_model(graph, opset_imports=ids, ir_version=8), path, **how)
+        return path
+
+
+def hold_to_onnxruntime(
+    path: Path,
+    given: dict,
+    tolerance: float = 1e-4,
+    precision: str = "fp32",
+    fused: bool = True,
+) -> MLProgram:
+    """Convert, run by the executor, and compare with ONNX Runtime by the largest value.
+
+    fused: whether ONNX Runtime may join operators, which rounds otherwise where they quantise.
+    """
+    options = onnxruntime.SessionOptions()
+    if not fused:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    wanted = session.run(None, given)
+    shapes = {name: array.shape for name, array in given.items()}
+    package = convert_graph(path, path.with_suffix(".mlpackage"), precision, shapes)
+    program = MLProgram(package, precision=precision)
+    narrow = {n: a.astype(np.int32) if a.dtype.kind in "iub" else a for n, a in given.items()}
+    found = program.predict(dict(zip(program.inputs, narrow.values(), strict=True)))
+    for (name, got), want in zip(found.items(), wanted, strict=True):
+        assert got.shape == (want.shape or (1,))
+        assert np.abs(got - want).max() <= tolerance * np.abs(want).max(), name
+    return program
