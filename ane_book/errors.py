@@ -50,8 +50,9 @@ __all__ = [
 def first_fault(error: "ValidationError") -> str:
     """Where and what: the first thing that pydantic found wrong in a file, on one line."""
     first = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"])) or "the file"
-    return printable(f"{place}: {first['msg']}")[:300]
+    place = ".".join(map(str, first["loc"]))
+    message = first["msg"].removeprefix("Value error, ")
+    return printable(f"{place}: {message}" if place else message)[:300]
 
 
 class UnknownModel(AneBookError):

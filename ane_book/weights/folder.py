@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
+from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel, first_fault
 from ane_book.text.process import TextProcess
-from ane_book.weights.source import TokenizerFiles, first_fault, read_json, read_text
+from ane_book.weights.source import TokenizerFiles, read_json, read_text
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 

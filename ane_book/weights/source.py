@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ane_book import models
-from ane_book.errors import InvalidWeights, UnsupportedModel, refuse_pointer
+from ane_book.errors import InvalidWeights, UnsupportedModel, first_fault, refuse_pointer
 from ane_book.models.base.architecture import Shape
 from ane_book.models.base.dense import plain_rope as plain
 import numpy as np
@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 
 __all__ = [
     "Integers", "Shape", "TokenizerFiles", "WeightSource", "check_file", "check_tensors",
-    "first_fault", "joined", "plain_rope", "read_config", "read_json", "read_text",
+    "joined", "plain_rope", "read_config", "read_json", "read_text",
 ]  # fmt: skip
 
 TEXT_BYTES = 100_000_000  # a config.json has 1 kB, a tokenizer.json 35 MB at most
@@ -194,14 +194,6 @@ def read_config(config: dict, place: str) -> Any:
         raise InvalidWeights(f"{place}: {first_fault(error)}") from None
     except (TypeError, ValueError, ArithmeticError) as error:
         raise InvalidWeights(f"{place}: a field has a value that is no use: {error}") from None
-
-
-def first_fault(error: ValidationError) -> str:
-    """The field and what is wrong with it, of the first fault."""
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{field}: {message}" if field else message
 
 
 def check_tensors(found: Mapping[str, Shape], expected: Mapping[str, Shape], place: str) -> None:
