@@ -2,20 +2,21 @@
 
 Conversion reads every layer once; each, as soon as it is read, also runs on the golden tokens, in
 float32. Between two programs the hidden state waits in a file, so that an interrupted conversion
-goes on from there.
+goes on from there. Where experts are programs, what they are given and say is noted as well.
 
-Letters: C hidden size, T golden tokens, S slots of the cache, V vocabulary.
+Letters: C hidden size, E experts, L layers, T golden tokens, S slots of the cache, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ane_book.conversion.expert_golden import heard, listening
 from ane_book.host import Host, causal_mask
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
+from ane_book.models.base.experts.layers import Mixture
 from ane_book.options import Recipe
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 __all__ = ["GoldenPass", "end_module", "loaded"]
 
+EXPERTS = "experts_{}.npz"  # of each layer, in the unfinished bundle
 
 Made = TypeVar("Made", bound=nn.Module)
 
@@ -76,7 +78,7 @@ class GoldenPass:
         for layer in layers:
             state = decoder.block_weights(self.config, layer, self.read)
             block = loaded(partial(architecture.block, self.config, kinds[layer]), state)
-            with torch.inference_mode(), listening(block, self.folder, layer):
+            with torch.inference_mode(), _listening(block, self.folder, layer):
                 values = self._step(block, values, kinds[layer])
             yield state
         final = self.file(layers.stop)
@@ -152,7 +154,7 @@ class GoldenPass:
             if layer < self.config.num_layers:
                 carried |= {f"{n}_{layer}": value[0, :, 0].numpy() for n, value in values.items()}
         states = torch.cat(hidden)[:, :, 0].numpy()  # (n + 1, C, T)
-        results: dict[str, Any] = self._results() | (heard(self.folder) or carried)
+        results: dict[str, Any] = self._results() | (_heard(self.folder) or carried)
         with path.open("wb") as file:
             np.savez(file, tokens=self.tokens, hidden=states, **results)
 
@@ -160,3 +162,36 @@ class GoldenPass:
         """The last token's logits (V,), and every token's likeliest next one (T,)."""
         logits = torch.cat(self._logits, dim=1)[0, :, 0]  # (V, T)
         return {"logits": logits[:, -1].numpy(), "argmax": logits.argmax(dim=0).numpy()}
+
+
+@contextmanager
+def _listening(block: nn.Module, folder: Path, layer: int) -> Iterator[None]:
+    """While a block runs, write what its experts are given and say, if they are programs."""
+    mixture = getattr(block, "mixture", None)
+    if mixture is None or not mixture.apart:
+        yield
+        return
+
+    def note(module: Mixture, given: tuple[Tensor, Tensor], y: Tensor) -> None:
+        x, gates = given
+        one, full = x[..., :1], torch.ones(1, 1, 1, 1)
+        said = torch.cat([expert(one, full) for expert in module.groups], dim=3)  # (1, C, 1, E)
+        tensors = {"x": x, "gates": gates, "y": y, "experts": said.transpose(1, 3)}
+        arrays: dict[str, Any] = {n: value[0, :, 0].numpy() for n, value in tensors.items()}
+        np.savez(folder / EXPERTS.format(f"{layer:03d}"), **arrays)
+
+    hook = mixture.register_forward_hook(note)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _heard(folder: Path) -> dict[str, np.ndarray]:
+    """Of all layers: `x` (L, C, T), `gates` (L, E, T) and their sum `y` (L, C, T); `experts` (L, E,
+    C) is what each says of the first token with a gate of 1."""
+    layers = []
+    for file in sorted(folder.glob(EXPERTS.format("*"))):
+        with np.load(file) as arrays:
+            layers.append(dict(arrays))
+    return {name: np.stack([own[name] for own in layers]) for name in (layers or [{}])[0]}

@@ -10,10 +10,10 @@ from mlprogram.package.reader import Package
 
 __all__ = ["part_of"]
 
-Functions = Mapping[str, tuple[int, int | None]]
 
-
-def part_of(folder: Path, program: Program, functions: Functions) -> Part:
+def part_of(
+    folder: Path, program: Program, functions: Mapping[str, tuple[int, int | None]]
+) -> Part:
     """The part of a package in a folder; functions: T and S of each, by name."""
     declared, layers = Package(folder / program.package).functions, program.layers
     head = not layers and program.trunk is None
@@ -21,7 +21,7 @@ def part_of(folder: Path, program: Program, functions: Functions) -> Part:
         package=program.package,
         part="head" if head else "layers" if program.expert is None else "experts",
         functions={
-            name: described(declared[called(name, program.expert)], T, S)
+            name: FunctionSpec(tokens=T, slots=S, **_types(declared[called(name, program.expert)]))
             for name, (T, S) in functions.items()
         },
         layers=None if head else (layers.start, layers.stop),
@@ -29,13 +29,9 @@ def part_of(folder: Path, program: Program, functions: Functions) -> Part:
     )
 
 
-def described(function: Declared, tokens: int, slots: int | None = None) -> FunctionSpec:
-    """A function of a package as the manifest has it."""
-    kinds = {
-        kind: {
-            name: Type(dtype=type_.dtype, shape=type_.shape)
-            for name, type_ in getattr(function, kind).items()
-        }
+def _types(function: Declared) -> dict[str, dict[str, Type]]:
+    """What goes in and out of a function, and stays as its state."""
+    return {
+        kind: {n: Type(dtype=t.dtype, shape=t.shape) for n, t in getattr(function, kind).items()}
         for kind in ("inputs", "states", "outputs")
     }
-    return FunctionSpec(tokens=tokens, slots=slots, **kinds)

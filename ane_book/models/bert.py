@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
+from ane_book.models.base.architecture import FULL, Architecture, Parameters, TensorSpec
 from ane_book.models.base.config import Layers, ModelConfig, Vocabulary, Width
 from pydantic import Field, model_validator
 
@@ -121,7 +121,7 @@ class Bert(Architecture):
     def host(self, config: BertConfig) -> Host:
         return Host(rotary={}, masks={})
 
-    def parameters(self, config: BertConfig, kind: str = FULL) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: BertConfig, kind: str = FULL) -> Parameters:
         C, F = config.hidden_size, config.intermediate_size
         shapes = {"qkv": (C, C), "out": (C, C), "up": (F, C), "down": (C, F)}
         scale = (C // config.num_heads) ** -0.5  # of the scores, which the queries carry

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, GGUF, TensorSpec
+from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import Count, DecoderConfig, Real
-from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms, rope_type
+from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms, layer_types, rope_type
 from ane_book.rope import Factor
 import numpy as np
 
@@ -78,16 +78,8 @@ class Gemma3(Dense[Gemma3Config]):
         return super().config(fields)
 
     def read(self, fields: dict) -> dict:
-        L, pattern = fields["num_hidden_layers"], fields.get("sliding_window_pattern") or 6
-        types = fields.get("layer_types") or [
-            "sliding_attention" if (i + 1) % pattern else "full_attention"
-            for i in range(min(L, 10_000))
-        ]
-        if not isinstance(types, list) or len(types) != L or any(t not in KINDS for t in types):
-            raise UnsupportedModel(
-                f"config.json: layer_types = {types!r:.200} of {L!r} layers; every layer needs one "
-                f"of {', '.join(KINDS)}"
-            )
+        pattern = fields.get("sliding_window_pattern") or 6
+        types = layer_types(fields, KINDS, lambda i: KINDS[bool((i + 1) % pattern)])
         local = fields.get("rope_local_base_freq")
         return super().read(fields) | {
             "sliding_window": fields["sliding_window"],
@@ -129,9 +121,7 @@ class Gemma3(Dense[Gemma3Config]):
             after_feed_forward=norm(),
         )
 
-    def parameters(
-        self, config: Gemma3Config, kind: str = FULL
-    ) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: Gemma3Config, kind: str = FULL) -> Parameters:
         def norm(name: str) -> TensorSpec:
             return TensorSpec(f"{name}.weight", (config.hidden_size,), plus=1.0)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
-from ane_book.models.base.architecture import FULL, GGUF, TensorSpec
+from ane_book.models.base.architecture import FULL, GGUF, Parameters
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms
 from ane_book.rope import Rotary
@@ -70,8 +70,6 @@ class HunYuan(Dense[HunYuanConfig]):
 
         return Attention(config, RotateThenNorm(config, config.attention_factor))
 
-    def parameters(
-        self, config: HunYuanConfig, kind: str = FULL
-    ) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: HunYuanConfig, kind: str = FULL) -> Parameters:
         norms = head_norms(config, "self_attn.query_layernorm", "self_attn.key_layernorm")
         return super().parameters(config, kind) | norms

@@ -6,7 +6,7 @@ convert_hf_to_gguf.py.
 
 from typing import TYPE_CHECKING
 
-from ane_book.models.base.architecture import FULL, GGUF, TensorSpec
+from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
 
@@ -42,9 +42,7 @@ class Olmo2(Dense[DecoderConfig]):
             after_feed_forward=layers.RMSNorm(C, config.rms_norm_eps),
         )
 
-    def parameters(
-        self, config: DecoderConfig, kind: str = FULL
-    ) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: DecoderConfig, kind: str = FULL) -> Parameters:
         C, _, Q, KV = config.widths
         parts = super().parameters(config, kind)
         return {

@@ -5,7 +5,7 @@ References: Phi-3 technical report (arXiv 2404.14219); `transformers`, modeling_
 
 from typing import ClassVar
 
-from ane_book.models.base.architecture import FULL, GGUF, TensorSpec
+from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense, rope_type
 
@@ -39,9 +39,7 @@ class Phi3(Dense[DecoderConfig]):
         own = {"rope_scaling": given, name: fields.get(name) or ORIGINAL}
         return super().read_scaling(fields | own)
 
-    def parameters(
-        self, config: DecoderConfig, kind: str = FULL
-    ) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: DecoderConfig, kind: str = FULL) -> Parameters:
         C, F, Q, KV = config.widths
         return super().parameters(config, kind) | {
             "attention.qkv.weight": (TensorSpec("self_attn.qkv_proj.weight", (Q + 2 * KV, C)),),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host, check_labels
-from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
+from ane_book.models.base.architecture import FULL, Architecture, Parameters, TensorSpec
 from ane_book.models.base.config import Count, DecoderConfig, Width
 from ane_book.models.base.dense import plain_rope, sizes, typed_scaling
 from ane_book.models.base.experts import Experts
@@ -154,14 +154,12 @@ class PrivacyFilter(Architecture):
     def host(self, config: PrivacyFilterConfig) -> Host:
         return Host(rotary={"rope": config.rotary}, masks={})
 
-    def parameters(
-        self, config: PrivacyFilterConfig, kind: str = FULL
-    ) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: PrivacyFilterConfig, kind: str = FULL) -> Parameters:
         C, _, Q, KV = config.widths
         H, E, D = config.num_heads, config.num_experts, config.head_dim
         heads = {"q": (Q, D), "k": (KV, D), "v": (KV, 0)}  # rows, and D of those that are rotated
         norm = (TensorSpec("input_layernorm.weight", (C,)),)
-        found: dict[str, tuple[TensorSpec, ...]] = {"attention_norm.weight": norm}
+        found: Parameters = {"attention_norm.weight": norm}
         for name, shape in (("weight", (C,)), ("bias", ())):
             found[f"attention.qkv.{name}"] = tuple(
                 TensorSpec(f"self_attn.{part}_proj.{name}", (rows, *shape), pairs=pairs)

@@ -5,7 +5,7 @@ References: Qwen2.5 technical report (arXiv 2412.15115); `transformers`, modelin
 
 from typing import TYPE_CHECKING
 
-from ane_book.models.base.architecture import FULL, GGUF, TensorSpec
+from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
 
@@ -27,9 +27,7 @@ class Qwen2(Dense[DecoderConfig]):
 
         return Attention(config, Rotate(config), bias=True)
 
-    def parameters(
-        self, config: DecoderConfig, kind: str = FULL
-    ) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: DecoderConfig, kind: str = FULL) -> Parameters:
         _, _, Q, KV = config.widths
         biases = (
             TensorSpec("self_attn.q_proj.bias", (Q,)),

@@ -5,7 +5,7 @@ References: Qwen3 technical report (arXiv 2505.09388); `transformers`, modeling_
 
 from typing import TYPE_CHECKING
 
-from ane_book.models.base.architecture import FULL, GGUF, TensorSpec
+from ane_book.models.base.architecture import FULL, GGUF, Parameters
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms
 
@@ -30,8 +30,6 @@ class Qwen3(Dense[DecoderConfig]):
 
         return Attention(config, NormThenRotate(config))
 
-    def parameters(
-        self, config: DecoderConfig, kind: str = FULL
-    ) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: DecoderConfig, kind: str = FULL) -> Parameters:
         norms = head_norms(config, "self_attn.q_norm", "self_attn.k_norm")
         return super().parameters(config, kind) | norms

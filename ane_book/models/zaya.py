@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
+from ane_book.models.base.architecture import FULL, Architecture, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Real, Width
-from ane_book.models.base.dense import outer_tensors, plain_rope, rope_type, sizes, tied_names
+from ane_book.models.base.dense import (
+    layer_types,
+    outer_tensors,
+    plain_rope,
+    rope_type,
+    sizes,
+    tied_names,
+)
 from ane_book.models.base.experts import Experts
 from ane_book.options import Strategy
 from pydantic import Field, model_validator
@@ -82,13 +89,7 @@ class Zaya(Architecture):
     def config(self, fields: dict) -> ZayaConfig:
         fields = plain_rope(fields)
         self.refuse(fields)
-        types = fields.get("layer_types") or ["hybrid"] * min(fields["num_hidden_layers"], 10_000)
-        L = fields["num_hidden_layers"]
-        if not isinstance(types, list) or len(types) != L or any(t not in KINDS for t in types):
-            raise UnsupportedModel(
-                f"config.json: layer_types = {types!r:.200} of {L!r} layers; every layer needs one "
-                f"of {', '.join(KINDS)}"
-            )
+        types = layer_types(fields, KINDS, lambda i: "hybrid")
         rope = self._rope(fields, set(types))
         (partial,) = {own.get("partial_rotary_factor", 1.0) for own in rope.values()}
         thetas = {name: own["rope_theta"] for name, own in (DEFAULT | rope).items()}
@@ -191,7 +192,7 @@ class Zaya(Architecture):
 
     # --- tensors
 
-    def parameters(self, config: ZayaConfig, kind: str = FULL) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: ZayaConfig, kind: str = FULL) -> Parameters:
         C, R = config.hidden_size, config.router_size
         return {
             "attention_norm.weight": (TensorSpec("input_layernorm.weight", (C,)),),
@@ -219,7 +220,7 @@ class Zaya(Architecture):
         return tied_names(config)
 
 
-def _attention(config: ZayaConfig) -> dict[str, tuple[TensorSpec, ...]]:
+def _attention(config: ZayaConfig) -> Parameters:
     C, _, Q, KV = config.widths
     D, rows, depthwise, grouped = config.head_dim, Q + KV, *config.taps
     parts = {"q_proj": Q, "k_proj": KV, "v_proj_delayed": KV // 2, "v_proj_current": KV // 2}
@@ -241,7 +242,7 @@ def _attention(config: ZayaConfig) -> dict[str, tuple[TensorSpec, ...]]:
     }
 
 
-def _residual(ours: str, theirs: str, C: int) -> dict[str, tuple[TensorSpec, ...]]:
+def _residual(ours: str, theirs: str, C: int) -> Parameters:
     """Both sides of a sum: what is added, and the hidden state that it is added to."""
     sides = {"scaling": "hidden_states", "residual": "residual"}
     return {
@@ -251,9 +252,9 @@ def _residual(ours: str, theirs: str, C: int) -> dict[str, tuple[TensorSpec, ...
     }
 
 
-def _router(config: ZayaConfig, first: bool) -> dict[str, tuple[TensorSpec, ...]]:
+def _router(config: ZayaConfig, first: bool) -> Parameters:
     R, classes, own = config.router_size, config.num_experts + 1, "mlp.gate"
-    found: dict[str, tuple[TensorSpec, ...]] = {}
+    found: Parameters = {}
     if not first:
         found["router.carried_scale"] = (TensorSpec(f"{own}.router_states_scale", (R,)),)
     found["router.norm.weight"] = (TensorSpec(f"{own}.router_mlp.norm.weight", (R,)),)

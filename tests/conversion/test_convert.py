@@ -206,7 +206,8 @@ def test_graph_size():
         num_kv_heads=2, head_dim=32, vocab_size=257, rms_norm_eps=1e-5, rope_theta=1e4,
         max_position=64,
     )  # fmt: skip
-    for name, piece in lower_blocks(config, Recipe(context=32, prefill=8)).items():
+    for name, pieces in lower_blocks(config, Recipe(context=32, prefill=8)).items():
+        (piece,) = pieces.blocks.values()
         ops = [operation.type for operation in piece.operations if operation.type != "const"]
         assert len(ops) <= 41, (name, ops)
 
@@ -306,7 +307,7 @@ def test_modules_alike_but_for_weights_are_lowered_once(monkeypatch):
     lowered, own = [], lowering._lower
     monkeypatch.setattr(lowering, "_lowered", {})
     monkeypatch.setattr(
-        lowering, "_lower", lambda **a: lowered.append(a["module"].scale) or own(**a)
+        lowering, "_lower", lambda module, *a: lowered.append(module.scale) or own(module, *a)
     )
     wide, narrow = ({"x": torch.zeros(1, 8, 1, T)} for T in (4, 1))
     norms = [layers.ScaledRMSNorm(8, 1e-5, scale) for scale in (2.0, 2.0, 3.0)]

@@ -37,6 +37,9 @@ CASES = {
         {"context": 32, "prefill": 8, "quant": "lut4"},
     ),
     "tagger with experts": (lambda: tiny_tagger("usual"), write_tagger, {"context": 64}),
+    "tagger, experts apart": (
+        lambda: tiny_tagger("usual"), write_tagger, {"context": 64, "experts": "dispatch"},
+    ),
     "encoder": (lambda: tiny_bert("usual"), write_encoder, {"context": 32}),
 }  # fmt: skip
 

@@ -7,7 +7,6 @@ from ane_book.conversion.plan import limits
 from ane_book.conversion.plan.expert_choices import crossing
 from ane_book.conversion.quantize import loss_of, scheme_warning
 from ane_book.models import find
-from ane_book.options import Recipe
 
 if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
@@ -25,9 +24,15 @@ def facts(plan: "Plan") -> Iterator[Line]:
     more = ", and more of it to calibrate" if recipe.is_calibrated else ""
     yield "model", f"{config.architecture}, {config.num_layers} layers"
     yield "recipe", f"{recipe.partition}, quant {recipe.quant}, head {recipe.quant_head}"
-    yield "quality", _quality(recipe)
+    quality = "as the source, rounded to fp16"
+    if not recipe.is_plain:
+        measured = loss_of(recipe.quant, recipe.quant_head)
+        quality = f"{measured} on SmolLM2-135M; another model has to be measured"
+    yield "quality", quality
     yield from listed("shards", _shown(plan))
-    yield from listed("experts", _experts(plan))
+    if plan.has_choice:
+        own = [program.bytes for program in plan.programs if program.expert is not None]
+        yield "experts", f"{len(own):,} programs: {_size(own[0])} each"
     yield from listed("head", _heads(plan))
     yield "embedding", f"{_size(plan.embedding_bytes)}, fp16, kept by the host"
     if plan.head:
@@ -89,12 +94,6 @@ def _heads(plan: "Plan") -> Iterator[str]:
         yield f"{len(plan.splits)} parts of {rows} rows{several}: {_size(max(sizes))}"
 
 
-def _experts(plan: "Plan") -> Iterator[str]:
-    if plan.has_choice:
-        own = [program.bytes for program in plan.programs if program.expert is not None]
-        yield f"{len(own):,} programs: {_size(own[0])} each"
-
-
 def _shown(plan: "Plan") -> Iterator[str]:
     """The shards in words."""
     trunk = [shard.bytes for shard in plan.shards if shard.trunk is not None]
@@ -149,10 +148,3 @@ def listed(heading: str, texts: Iterator[str]) -> Iterator[Line]:
     for text in texts:
         yield heading, text
         heading = ""
-
-
-def _quality(recipe: Recipe) -> str:
-    if recipe.is_plain:
-        return "as the source, rounded to fp16"
-    measured = loss_of(recipe.quant, recipe.quant_head)
-    return f"{measured} on SmolLM2-135M; another model has to be measured"

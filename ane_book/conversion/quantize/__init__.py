@@ -230,18 +230,14 @@ class Encoded:
 
 def encode(weight: Tensor, scheme: Scheme) -> Encoded:
     """A parameter of any shape by a scheme. Only projections, (O, C, 1, 1), are compressed."""
-    if scheme.form in ("plain", "stored") or not _is_projection(weight):
+    projection = weight.dim() == 4 and len(weight) > 1 and weight.shape[2:] == (1, 1)
+    if scheme.form in ("plain", "stored") or not projection:  # norms are (1, C, 1, 1)
         return Encoded("const", {"val": ("fp16", weight.half().numpy())})
     groups = scheme.groups(len(weight))
     if scheme.form == "linear":
         blocks = scheme.blocks(weight.shape[1])
         return Encoded.linear(scheme.bits, *quantize(weight, groups, blocks, scheme.bits))
     return Encoded.palette(scheme.bits, *palettize(weight, groups, scheme.bits))
-
-
-def _is_projection(weight: Tensor) -> bool:
-    """Whether a parameter is the weight of a 1x1 convolution; norms are (1, C, 1, 1)."""
-    return weight.dim() == 4 and len(weight) > 1 and weight.shape[2:] == (1, 1)
 
 
 def quantize(

@@ -5,7 +5,7 @@ renames. Between them the old one is `NAME.replaced`; whoever comes next puts it
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 import errno
 import json
 import os
@@ -38,7 +38,9 @@ def is_empty(folder: Path) -> bool:
 
 def check_place(target: Path) -> None:
     """Raise InvalidInput where no bundle can go, whatever is there now."""
-    here, what = _current(), None
+    what, here = None, None
+    with suppress(OSError):  # of a folder that was deleted meanwhile
+        here = Path.cwd().resolve()
     if "\0" in str(target):
         what = f"is no path; {ELSEWHERE}"
     elif target.is_symlink():
@@ -53,13 +55,6 @@ def check_place(target: Path) -> None:
         what = f"is neither empty nor a bundle; {ELSEWHERE}"
     if what:
         raise InvalidInput(f"{target} {what}")
-
-
-def _current() -> Path | None:
-    try:
-        return Path.cwd().resolve()
-    except OSError:  # deleted meanwhile
-        return None
 
 
 def check_ours(folder: Path) -> None:
@@ -115,7 +110,9 @@ def exchange(new: Path, target: Path) -> None:
     if target.exists():
         if _listed(target) is not None:
             check_ours(target)  # again: since the first time minutes have passed
-        _flush(new)  # before the old one goes, the new one is on the disk
+        for name in regular_files(new):  # before the old one goes, the new one is on the disk
+            with (new / name).open("rb+") as file:
+                os.fsync(file.fileno())
         target.rename(old)
     try:
         new.rename(target)
@@ -124,12 +121,6 @@ def exchange(new: Path, target: Path) -> None:
             old.rename(target)
         raise
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _flush(folder: Path) -> None:
-    for name in regular_files(folder):
-        with (folder / name).open("rb+") as file:
-            os.fsync(file.fileno())
 
 
 @contextmanager

@@ -175,7 +175,9 @@ def _pieces_of(
     found = []
     for operations in ([o for o in s if o.type != "const"] for s in stretches):
         made = dict.fromkeys(v.name for o in operations for v in o.outputs)
-        used = dict.fromkeys(v for o in operations for key in o.inputs for v in operands(o, key))
+        # Keys sorted: a map of protobuf has another order in every process.
+        keys = ((o, key) for o in operations for key in sorted(o.inputs))
+        used = dict.fromkeys(value for o, key in keys for value in operands(o, key))
         own = [constants[name] for name in used if name in constants]
         inputs = {n: shapes[n] for n in used if n not in constants and n not in made}
         parameters = {n: piece.parameters[n] for n in used if n in piece.parameters}

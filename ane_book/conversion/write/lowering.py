@@ -2,7 +2,7 @@
 module, with its parameters left open for the weights of any layer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,6 @@ import hashlib
 import io
 import pickle
 
-from ane_book.conversion.write.constants import inline_constants
 from ane_book.conversion.write.norms import join_norms, sharpen_epsilon
 from ane_book.progress import silent_coremltools
 from mlprogram.package.reader import Package
@@ -129,7 +128,9 @@ def _lower(
 ) -> LoweredBlock:
     import coremltools as ct
 
-    _randomize(module)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():  # distinct: passes fold special values, a norm of ones
+        parameter.data.normal_(generator=generator)
     traced = torch.jit.trace(module, tuple(inputs.values()), check_trace=False)
     passes = ct.PassPipeline()
     passes.remove_passes({"common::fuse_conv_scale"})  # it changes weights, which here are open
@@ -149,17 +150,29 @@ def _lower(
     operations = join_norms(list(block.operations))
     own = [vars(layer)["eps"] for layer in module.modules() if "eps" in vars(layer)]
     sharpen_epsilon(operations, [norm_epsilon, *own])
-    inline_constants(operations, package, parameters)
+    _inline_constants(operations, package, parameters)
     shapes = {name: tuple(example.shape) for name, example in inputs.items()}
     return LoweredBlock(operations, shapes, tuple(block.outputs), parameters)
 
 
-def _randomize(module: nn.Module) -> None:
-    """Distinct random weights: passes may fold special values (a norm of all ones vanishes)."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.normal_(generator=generator)
+def _inline_constants(operations: list, package: Package, parameters: Collection[str]) -> None:
+    """Give constants (MIL_pb2.Operation) their values, but for those named in `parameters`.
+
+    coremltools puts those of more than ten numbers, such as the numbers 0 to E - 1 of experts, into
+    a weight file, which is not that of the package that a piece is stamped into.
+    """
+    from coremltools.converters.mil.backend.mil import helper
+
+    constants = {
+        operation.name: operation.inputs["val"][0]
+        for operation in package.functions["main"].operations()
+        if operation.type == "const" and operation.name not in parameters
+    }
+    for operation in operations:
+        constant = constants.get(operation.outputs[0].name) if operation.outputs else None
+        if constant is not None and constant.blob:
+            value = helper.create_tensor_value(constant.array())
+            operation.attributes["val"].CopyFrom(value)
 
 
 def _find_parameters(module: nn.Module, package: Package) -> dict[str, str]:

@@ -100,7 +100,11 @@ class FunctionWriter:
 
         Returns the names of its results, one for each of `shapes`.
         """
-        bindings = {key: self._bind(f"{name}_{key}", value) for key, value in inputs.items()}
+        bindings = {}
+        for key, value in inputs.items():
+            if isinstance(value, np.ndarray | np.generic):  # first: np.str_ is a str as well
+                value = self.constant(f"{name}_{key}", value)
+            bindings[key] = [value] if isinstance(value, str) else value
         operation = self._block.operations.add(type=type_)  # after its constants, as MIL wants it
         for key, names in bindings.items():
             for value in names:
@@ -112,14 +116,13 @@ class FunctionWriter:
         operation.attributes["name"].CopyFrom(_helper().create_scalar_value(name))
         return results
 
-    def _bind(self, name: str, value) -> list[str]:
-        if isinstance(value, np.ndarray | np.generic):  # np.str_ is a str as well: ask this first
-            return [self.constant(name, value)]
-        return [value] if isinstance(value, str) else value
-
     def constant(self, name: str, value) -> str:
         """Add a constant (numpy scalar or array)."""
-        value = _constant_value(value)
+        value, helper = np.asarray(value), _helper()
+        if value.ndim:
+            value = helper.create_tensor_value(value)
+        else:
+            value = helper.create_scalar_value(str(value) if value.dtype.kind == "U" else value[()])
         self._add_constant(name, value.type).attributes["val"].CopyFrom(value)
         return name
 
@@ -176,14 +179,6 @@ class FunctionWriter:
             self._block.outputs.append(name)
             feature = self._description.output.add(name=name)
             _describe(feature.type.multiArrayType, self._types[name])
-
-
-def _constant_value(value: np.ndarray):
-    value = np.asarray(value)
-    helper = _helper()
-    if value.ndim:
-        return helper.create_tensor_value(value)
-    return helper.create_scalar_value(str(value) if value.dtype.kind == "U" else value[()])
 
 
 def _describe(array_type, value_type) -> None:

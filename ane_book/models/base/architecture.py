@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ane_book.models.base.experts import Experts
     from torch import nn
 
-__all__ = ["FULL", "GGUF", "Architecture", "Shape", "TensorSpec", "halves"]
+__all__ = ["FULL", "GGUF", "Architecture", "Parameters", "Shape", "TensorSpec", "halves"]
 
 Shape = tuple[int, ...]
 Task = Literal["text-generation", "embedding", "token-classification"]
@@ -58,6 +58,10 @@ def halves(array: np.ndarray, D: int) -> np.ndarray:
     """Rows of heads of size D, rotary pairs 2i and 2i + 1 of each put at i and i + D/2."""
     heads = array.reshape(-1, D // 2, 2, *array.shape[1:])
     return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(array.shape)
+
+
+#: Of a block, in the order in which they are stored, each with the tensors whose rows it has.
+Parameters = dict[str, tuple[TensorSpec, ...]]
 
 
 @dataclass(frozen=True)
@@ -167,9 +171,8 @@ class Architecture(ABC):
     # --- tensors
 
     @abstractmethod
-    def parameters(self, config, kind: str = FULL) -> dict[str, tuple[TensorSpec, ...]]:
-        """A block's parameters in the order in which they are stored, each with the tensors whose
-        rows it has."""
+    def parameters(self, config, kind: str = FULL) -> Parameters:
+        """A block's parameters."""
 
     @abstractmethod
     def outer(self, config) -> dict[str, TensorSpec]:

@@ -3,12 +3,12 @@
 Architectures say what differs from it, each in its own file. Letters as in config.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, TensorSpec
+from ane_book.models.base.architecture import FULL, Architecture, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ __all__ = [
     "OUTER",
     "Dense",
     "head_norms",
+    "layer_types",
     "outer_tensors",
     "plain_rope",
     "rope_type",
@@ -118,7 +119,7 @@ class Dense(Architecture, Generic[OwnConfig]):
 
     # --- tensors
 
-    def parameters(self, config: OwnConfig, kind: str = FULL) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, config: OwnConfig, kind: str = FULL) -> Parameters:
         C, F, Q, KV = config.widths
         return {
             "before_attention.weight": (TensorSpec("input_layernorm.weight", (C,)),),
@@ -169,6 +170,19 @@ def head_norms(config: DecoderConfig, q: str, k: str, plus: float = 0.0) -> dict
         TensorSpec(f"{k}.weight", (D,), config.num_kv_heads, plus=plus),
     )
     return {"attention.prepare.weight": norms}
+
+
+def layer_types(fields: dict, known: Collection[str], default: Callable[[int], str]) -> list[str]:
+    """The type of every layer, of a `config.json` that may leave it out: then `default` says that
+    of layer i. Raises UnsupportedModel unless each is one of those known."""
+    L = fields["num_hidden_layers"]
+    types = fields.get("layer_types") or [default(i) for i in range(min(L, 10_000))]
+    if not isinstance(types, list) or len(types) != L or any(t not in known for t in types):
+        raise UnsupportedModel(
+            f"config.json: layer_types = {types!r:.200} of {L!r} layers; every layer needs one "
+            f"of {', '.join(known)}"
+        )
+    return types
 
 
 def plain_rope(config: dict) -> dict:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from ane_book.models.base.architecture import Shape, TensorSpec
+from ane_book.models.base.architecture import Parameters, Shape, TensorSpec
 from ane_book.options import Strategy
 import numpy as np
 
@@ -114,10 +114,10 @@ class Experts:
             stacks["down.bias"] = ("down_proj_bias", (E, C), {})
         return {n: how for n, how in stacks.items() if self.biases or not n.endswith("bias")}
 
-    def parameters(self, ours: str, theirs: str) -> dict[str, tuple[TensorSpec, ...]]:
+    def parameters(self, ours: str, theirs: str) -> Parameters:
         """The parameters of layers.Mixture, whose own name is `ours`, of the stacks in `theirs`."""
         C, E = self.channels, self.count
-        found: dict[str, tuple[TensorSpec, ...]] = {}
+        found: Parameters = {}
         for name, (stack, shape, how) in self._stacks().items():
             for i, experts in enumerate(self.groups):
                 part = Stacked(f"{theirs}.{stack}", shape, experts=experts, **how)

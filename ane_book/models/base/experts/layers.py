@@ -8,9 +8,6 @@ Reference: the top k by comparing and selecting: sbryngelson/ANEForge (arXiv 260
 """
 
 from collections.abc import Callable
-from functools import reduce
-from itertools import chain
-from operator import add
 
 from ane_book.host import MASKED
 from ane_book.models.base.experts import Experts
@@ -95,5 +92,13 @@ class Mixture(nn.Module):
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         """x (1, C, 1, T), gates (1, E, 1, T) -> (1, C, 1, T)."""
         parts = gates.split(self.sizes, dim=1) if len(self.sizes) > 1 else [gates]
-        said = (group(x, part) for group, part in zip(self.groups, parts, strict=True))
-        return reduce(add, said if self.bias is None else chain([self.bias(gates)], said))
+        groups = zip(self.groups, parts, strict=True)
+        if self.bias is not None:
+            y = self.bias(gates)
+        else:
+            group, part = next(groups)
+            y = said = group(x, part)
+        for group, part in groups:
+            said = group(x, part)
+            y = y + said
+        return y
