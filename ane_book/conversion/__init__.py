@@ -10,11 +10,9 @@ import warnings
 
 from ane_book.bundle import Bundle, cache
 from ane_book.conversion.build import BundleBuilder, Progress
-from ane_book.conversion.builders import BUILDERS
-from ane_book.conversion.calibrated import CalibratedBuilder
+from ane_book.conversion.encoder import BUILDERS
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.conversion.recipe import make_recipe
-from ane_book.conversion.stored import StoredBuilder
 from ane_book.conversion.target import check_ours, check_place, is_empty, recover, telling
 from ane_book.conversion.target.key import code_key
 from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
@@ -78,8 +76,6 @@ def _convert(
         config = read_config(weights.config())
         made = make_recipe(config, **options)
         kind = BUILDERS[find(config.architecture).task]
-        if made.is_calibrated or made.is_stored:
-            kind = CalibratedBuilder if made.is_calibrated else StoredBuilder
         builder = kind(name, weights, config, made, progress)
         bundle = _build(builder, out, force)
         if key:

@@ -17,6 +17,7 @@ from ane_book.bundle import Bundle, regular_files, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Embedding, Part, Source, Tags, Tokenizer, Vectors
+from ane_book.conversion.encoding import encoding_of
 from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.packages import part_of
 from ane_book.conversion.plan import Program, plan
@@ -26,10 +27,10 @@ from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
 from ane_book.conversion.write.experts import Parted, expert_weights, write_expert
 from ane_book.conversion.write.trunk import write_trunk
-from ane_book.errors import InvalidWeights, OutOfSpace
+from ane_book.errors import OutOfSpace
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
-from ane_book.models.base.architecture import TensorSpec as Named
+from ane_book.models.base.architecture import TensorSpec
 from ane_book.options import Recipe
 from ane_book.weights import TokenizerFiles, WeightSource
 import numpy as np
@@ -59,7 +60,9 @@ class BundleBuilder:
         self.report = progress
         self.plan = plan(config, recipe)
         self.config = config = self.plan.config
-        self.steps = config.num_layers + 3  # embedding, lowering, layers, head
+        self.encoding = encoding_of(recipe)(source, self.plan)
+        self.read = self.encoding.read  # a tensor in float32, with the values of fp16
+        self.steps = config.num_layers + 3 + self.encoding.steps  # embedding, lowering, head
         self.done = 0
 
     @property
@@ -77,12 +80,16 @@ class BundleBuilder:
     def golden(self) -> GoldenPass:
         return self.golden_pass(self.config, self.recipe, self.partial, self.read)
 
+    def work_in(self, folder: Path) -> None:
+        """The folder of the unfinished bundle."""
+        self.partial = self.encoding.folder = folder
+
     def build(self, target: Path, key: str) -> Bundle:
         """Build the bundle, or finish one that was interrupted; `key` names source and recipe.
 
         Raises OutOfSpace before anything is done, or when the disk fills up in the middle.
         """
-        self.partial = beside(target, "partial")
+        self.work_in(beside(target, "partial"))
         try:
             with Journal(self.partial, key) as self.journal:
                 self._build()
@@ -101,8 +108,10 @@ class BundleBuilder:
         self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json, "utf-8"))
         self._whole("embedding.npy", self.write_embedding)
         self._advance("embedding")
+        self._prepare()
         self._write_layers()
         self._write_head()
+        self.encoding.finish()
         self._advance("head")
         for pattern in ("hidden_*.npz", "experts_*.npz"):
             for leftover in self.partial.glob(pattern):
@@ -111,6 +120,14 @@ class BundleBuilder:
         written = json.loads((self.partial / "manifest.json").read_bytes())["seal"]
         write_evidence(self.partial, unmeasured(written))
         self.journal.remove()
+
+    def _prepare(self) -> None:
+        """What is there before the first program."""
+        name = self.encoding.file
+        if (self.partial / name).is_file():
+            self._advance(name, self.encoding.steps)
+        elif name:
+            self._whole(name, lambda path: self.encoding.prepare(path, self._advance))
 
     def _check_space(self) -> None:
         """Raise OutOfSpace when what is still to be written cannot fit."""
@@ -142,37 +159,20 @@ class BundleBuilder:
 
     # --- weights ------------------------------------------------------------------------------
 
-    def _half(self, name: str) -> np.ndarray:
-        """A tensor rounded to fp16, the dtype of the package."""
-        return self._rounded(name, self.source.tensor(name))
-
-    def _rounded(self, name: str, tensor: np.ndarray) -> np.ndarray:
-        """In fp16, if that can hold it; `name` is for the error."""
-        half = tensor.astype(np.float16)
-        if not np.isfinite(half).all():
-            raise InvalidWeights(
-                f"tensor {name} has values that are not finite in fp16 (beyond 65,504, inf or NaN)"
-            )
-        return half
-
-    def read(self, name: str) -> np.ndarray:
-        """The same numbers in float32, by torch, which is faster at it."""
-        return torch.from_numpy(self._half(name)).float().numpy()
-
     @property
-    def _outer(self) -> dict[str, Named]:
+    def _outer(self) -> dict[str, TensorSpec]:
         return find(self.config.architecture).outer(self.config)
 
     def write_embedding(self, path: Path) -> None:
         with path.open("wb") as file:
-            np.save(file, self._half(self._outer["embedding"].name))
+            np.save(file, self.encoding.half(self._outer["embedding"].name))
 
     @cached_property
     def _vocabulary(self) -> np.ndarray:
         """The head's rows (V, C), fp16; of a tied one the embedding as written, still mapped."""
         if "head" not in self._outer:
             return np.load(self.partial / "embedding.npy", mmap_mode="r")
-        return self._half(self._outer["head"].name)
+        return self.encoding.half(self._outer["head"].name)
 
     # --- layers -------------------------------------------------------------------------------
 
@@ -202,9 +202,9 @@ class BundleBuilder:
 
     def _states(self, layers: range) -> Iterator[dict]:
         """The state dict of each layer."""
-        for layer, state in enumerate(self.golden.layers(layers), layers.start + 1):
-            yield state
-            self._advance(f"layer {layer} of {self.config.num_layers}")
+        for layer, state in zip(layers, self.golden.layers(layers), strict=True):
+            yield self.encoding.layer(layer, state)
+            self._advance(f"layer {layer + 1} of {self.config.num_layers}")
 
     def _write_shard(self, layers: range, program: Program, pieces: dict) -> None:
         weights = self._states(layers)
@@ -275,7 +275,9 @@ class BundleBuilder:
 
     def head(self, path: Path, splits: dict[int, int], weights: dict) -> None:
         """Write a package of the head; `weights` is the state dict of a `Head` with these parts."""
-        write_head(path, self.config, self.recipe, splits, weights)
+        write_head(
+            path, self.config, self.recipe, splits, self.encoding.head(splits, weights)
+        )
 
     # --- manifest -----------------------------------------------------------------------------
 

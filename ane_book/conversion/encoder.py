@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ane_book.bundle.parts import Embedding, Tags, Vectors
 from ane_book.conversion.build import BundleBuilder
+from ane_book.conversion.encoding import rounded
 from ane_book.conversion.golden import GoldenPass, end_module
 from ane_book.conversion.plan import Program
 from ane_book.conversion.write.encoder import lower_encoder, write_encoder, write_trunk
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["EncoderBuilder", "TaggerBuilder"]
+__all__ = ["BUILDERS", "EncoderBuilder", "TaggerBuilder"]
 
 
 class EncoderPass(GoldenPass):
@@ -84,15 +85,15 @@ class EncoderBuilder(BundleBuilder):
         names = [self._outer[part].name for part in ("positions", "types")]
         positions, types = (self.source.tensor(name) for name in names)
         with path.open("wb") as file:
-            np.save(file, self._rounded(names[0], (positions + types[0])[: self.recipe.context]))
+            np.save(file, rounded(names[0], (positions + types[0])[: self.recipe.context]))
 
     def lower(self) -> dict:
         return lower_encoder(self.config, self.functions)
 
-    def _write_layers(self) -> None:
+    def _prepare(self) -> None:
+        super()._prepare()
         if self.vectors:
             self._whole("positions.npy", self.write_positions)
-        super()._write_layers()
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
         ends = self._ends(layers.start, layers.stop)
@@ -137,3 +138,11 @@ class TaggerBuilder(EncoderBuilder):
     @property
     def tags(self) -> Tags:
         return Tags(labels=list(self.config.labels), window=self.config.sliding_window)
+
+
+#: Which builder makes the bundles of which task.
+BUILDERS: dict[str, type[BundleBuilder]] = {
+    "text-generation": BundleBuilder,
+    "embedding": EncoderBuilder,
+    "token-classification": TaggerBuilder,
+}

@@ -9,8 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ane_book.bundle import Bundle
-from ane_book.conversion.builders import BUILDERS
-from ane_book.conversion.encoder import EncoderBuilder
+from ane_book.conversion.encoder import BUILDERS, EncoderBuilder
 from ane_book.errors import InvalidInput, WeightsNotFound
 from ane_book.models import read_config
 from ane_book.models.base.decoder import block_weights
@@ -19,7 +18,6 @@ from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
 from ane_book.weights.random import RandomSource
 import numpy as np
-from torch import Tensor
 
 __all__ = ["Rebuild", "source_of"]
 
@@ -59,8 +57,9 @@ class Rebuild:
         kind, config = BUILDERS[bundle.manifest.task], read_config(source.config())
         self._bundle, self._folder = bundle, folder
         self._builder = kind(bundle.manifest.name, source, config, bundle.recipe)
-        self._builder.partial = folder
+        self._builder.work_in(folder)
         self._builder.write_embedding(folder / "embedding.npy")  # where it is tied, the head's too
+        self._encoding = self._builder.encoding
 
     @cached_property
     def _pieces(self) -> dict:
@@ -85,6 +84,7 @@ class Rebuild:
     def package(self, name: str) -> Path:
         """Write one of the bundle's packages once more; returns its path."""
         builder, path = self._builder, self._folder / name
+        self._prepare()
         program = next(p for p in builder.plan.programs if p.package == name)
         if program.parts:
             splits = builder.plan.rows(program)
@@ -97,6 +97,15 @@ class Rebuild:
             builder.piece(path, program, self._pieces, state)
         return path
 
-    def _states(self, layers: range) -> Iterator[dict[str, Tensor]]:
+    def _prepare(self) -> None:
+        """What the encoding needs; of a budget that is a calibration, as long as the first was."""
+        schemes = self._folder / self._encoding.file
+        if not schemes.exists():
+            tokenizer = self._folder / "tokenizer.json"
+            tokenizer.write_text(self._builder.tokenizer.json, "utf-8")
+            self._encoding.prepare(schemes, lambda step: None)
+
+    def _states(self, layers: range) -> Iterator[dict]:
         config, read = self._builder.config, self._builder.read
-        return (block_weights(config, layer, read) for layer in layers)
+        for layer in layers:
+            yield self._encoding.layer(layer, block_weights(config, layer, read))

@@ -13,6 +13,7 @@ from ane_book.conversion.quantize.feedback import DAMPING, encode, moments_of
 from ane_book.conversion.quantize.kmeans import centres
 from ane_book.errors import InvalidInput
 from ane_book.evidence import loss
+from ane_book.evidence.parity import check_parity
 from ane_book.models import read_config
 from ane_book.options import Recipe
 from ane_book.runtime import Session
@@ -216,6 +217,12 @@ class TestBundle:
         weights = sum(np.prod(tensor) for tensor in shapes(config))
         assert sum(sizes) <= 6 * weights / 8
         assert not [*calibrated.path.glob("calibration_*")]
+
+    def test_its_source_gives_the_same_bytes_once_more(self, calibrated, tiny, monkeypatch):
+        """Parity takes them for a fault of the weights where the budget is spent otherwise."""
+        monkeypatch.setattr(allotment, "TOKENS", 1024)
+        parity = check_parity(calibrated, tiny("llama")[1])
+        assert parity.passed, parity.reason
 
     def test_the_plan_is_an_upper_bound(self, calibrated):
         planned = plan(calibrated.config, calibrated.recipe)

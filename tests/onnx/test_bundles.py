@@ -6,6 +6,7 @@ from _tiny_onnx import Bundle, Runtime, write
 import ane_book
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.errors import InvalidInput
+from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Session
 from ane_book.weights import open_source
 from mlprogram.package.reader import Package
@@ -163,6 +164,8 @@ def test_stored_integers_reach_the_package_as_they_are(made, name, tmp_path):
     logits = ane_book.load(bundle.path, precision="fp32").logits(range(20))
     expected = Runtime(folder, FORMS[name].D).logits(list(range(20)))
     np.testing.assert_allclose(logits, expected, atol=0.03 * np.abs(expected).max())
+    parity = check_parity(bundle, folder)  # which makes each package of the source once more
+    assert parity.passed, parity.reason
 
 
 @pytest.mark.filterwarnings("ignore::ane_book.errors.SchemeWarning")

@@ -11,17 +11,17 @@ from dataclasses import asdict
 import json
 from pathlib import Path
 
+from ane_book.conversion.encoding import Encoding
 from ane_book.conversion.plan import Plan
 from ane_book.conversion.plan.shards import blob_bytes
-from ane_book.conversion.quantize import AUTO, Encoded, Scheme, find_scheme
+from ane_book.conversion.quantize import AUTO, Scheme, find_scheme
 from ane_book.conversion.quantize.allot import Choice, allot
 from ane_book.conversion.quantize.calibrate import HEAD, TOKENS, Calibration, calibration_text
 from ane_book.conversion.quantize.feedback import Moments, encode
 from ane_book.errors import InvalidInput
-from ane_book.models import DecoderConfig
 from ane_book.models.base import decoder
 from ane_book.text.process import TextProcess
-import numpy as np
+from ane_book.weights import WeightSource
 import torch
 from torch import Tensor
 
@@ -30,26 +30,25 @@ __all__ = ["Allotment"]
 STRETCH, EVERY = 32, 8  # of so many stretches of rows one is stored to see what a scheme costs
 
 
-class Allotment:
-    """The schemes of a planned bundle in the making, whose unfinished folder is `folder`.
+class Allotment(Encoding):
+    """By a budget: a scheme for each matrix, chosen with a text at hand.
 
-    read(name) gives a tensor under its `transformers` name, float32. `file` has the scheme of every
-    matrix; it stays in the bundle.
+    `file` has the scheme of every matrix; it stays in the bundle. What calibration has found stays
+    in the unfinished bundle until its last program.
     """
 
     file = "schemes.json"
 
-    def __init__(self, plan: Plan, folder: Path, read: Callable[[str], np.ndarray]):
-        self.plan, self.config, self.folder, self.read = plan, plan.config, folder, read
+    def __init__(self, source: WeightSource, plan: Plan):
+        super().__init__(source, plan)
         recipe = plan.recipe
-        self.layers, self.head = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
+        self._schemes = find_scheme(recipe.quant), find_scheme(recipe.quant_head or recipe.quant)
 
-    @staticmethod
-    def steps(config: DecoderConfig) -> int:
-        """How often `make` reports."""
-        return 3 * config.num_layers + 2
+    @property
+    def steps(self) -> int:
+        return 3 * self.config.num_layers + 2
 
-    def make(self, path: Path, report: Callable[[str], None]) -> None:
+    def prepare(self, path: Path, report: Callable[[str], None]) -> None:
         """Calibrate, and write `file`. Raises InvalidInput where the text is too short."""
         text = TextProcess()
         text.load(self.folder / "tokenizer.json")
@@ -80,16 +79,16 @@ class Allotment:
 
     def _matrices(self, report: Callable[[str], None]):
         """Every matrix: its name, itself (O, C, 1, 1), what it is to be stored by, its moments."""
-        calibration = self._calibration()
+        calibration, (layers, head) = self._calibration(), self._schemes
         for layer in range(self.config.num_layers):
             state = decoder.block_weights(self.config, layer, self.read)
             for name, moments in calibration.of(layer).items():
-                yield f"layers.{layer}.{name}", state[name], self.layers, moments
+                yield f"layers.{layer}.{name}", state[name], layers, moments
             report(f"schemes of layer {layer + 1} of {self.config.num_layers}")
         (moments,) = calibration.of(HEAD).values()
         weights = decoder.head_weights(self.config, self.plan.splits, self.read)
         for i, rows in enumerate(self._rows):
-            yield f"head.{i}", weights[f"parts.{i}.weight"], self.head, moments.of_rows(rows)
+            yield f"head.{i}", weights[f"parts.{i}.weight"], head, moments.of_rows(rows)
         report("schemes of the head")
 
     @property
@@ -97,7 +96,7 @@ class Allotment:
         """The rows of the vocabulary that each part of it has."""
         return torch.arange(self.config.vocab_size).split(self.plan.splits)
 
-    def layer(self, layer: int, state: dict[str, Tensor]) -> dict[str, Tensor | Encoded]:
+    def layer(self, layer: int, state: dict) -> dict:
         """The state dict of a layer, with the matrices that have a scheme stored by it."""
         table, moments = self._table(), self._calibration().of(layer)
         names = {name: f"layers.{layer}.{name}" for name in moments}
@@ -108,11 +107,11 @@ class Allotment:
         }
         return state | stored
 
-    def parts(self, parts: list[int], weights: dict[str, Tensor]) -> dict[str, Tensor | Encoded]:
+    def head(self, splits: dict[int, int], weights: dict) -> dict:
         """The same of a `Head` with these parts of the vocabulary."""
         table, rows, stored = self._table(), self._rows, {}
         (moments,) = self._calibration().of(HEAD).values()
-        for own, i in enumerate(parts):
+        for own, i in enumerate(splits):
             if f"head.{i}" in table:
                 scheme, name = find_scheme(table[f"head.{i}"]), f"parts.{own}.weight"
                 stored[name] = encode(weights[name], scheme, moments.of_rows(rows[i]))[0]
@@ -122,8 +121,7 @@ class Allotment:
         table = json.loads((self.folder / self.file).read_text())
         return {name: choice["scheme"] for name, choice in table.items()}
 
-    def remove(self) -> None:
-        """The bundle is written; what was found in calibration is not needed any more."""
+    def finish(self) -> None:
         self._calibration().remove()
 
 

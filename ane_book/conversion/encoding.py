@@ -1,0 +1,138 @@
+"""How the tensors of a source become what packages hold: by a scheme, a budget, or as stored.
+
+A builder asks its encoding for everything that it writes. What is no matrix is rounded to fp16
+whatever the encoding; a matrix of plain numbers gets the scheme of its recipe when its program is
+written (`ane_book.conversion.quantize.encode`).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ane_book.conversion.plan import Plan
+from ane_book.conversion.quantize import STORED, Encoded
+from ane_book.errors import InvalidInput, InvalidWeights
+from ane_book.models import find
+from ane_book.models.base.architecture import TensorSpec
+from ane_book.options import Recipe
+from ane_book.weights import WeightSource, joined
+import numpy as np
+import torch
+
+__all__ = ["Encoding", "StoredEncoding", "encoding_of", "rounded"]
+
+
+def rounded(name: str, tensor: np.ndarray) -> np.ndarray:
+    """A tensor in fp16; InvalidWeights with its name where that cannot hold it."""
+    half = tensor.astype(np.float16)
+    if not np.isfinite(half).all():
+        raise InvalidWeights(
+            f"tensor {name} has values that are not finite in fp16 (beyond 65,504, inf or NaN)"
+        )
+    return half
+
+
+class Encoding:
+    """By the schemes of the recipe alone.
+
+    file: what `prepare` writes into the bundle before the first program, "" for nothing.
+    """
+
+    file = ""
+    folder: Path  # of the unfinished bundle
+
+    def __init__(self, source: WeightSource, plan: Plan):
+        self.source, self.plan, self.config = source, plan, plan.config
+
+    @property
+    def steps(self) -> int:
+        """How often `prepare` reports."""
+        return 0
+
+    def prepare(self, path: Path, report: Callable[[str], None]) -> None:
+        """Write `file`; the tokenizer and the embedding of the bundle are beside it."""
+
+    def half(self, name: str) -> np.ndarray:
+        """A tensor in fp16, the dtype of a package."""
+        return rounded(name, self.source.tensor(name))
+
+    def read(self, name: str) -> np.ndarray:
+        """The same numbers in float32, by torch, which is faster at it."""
+        return torch.from_numpy(self.half(name)).float().numpy()
+
+    def layer(self, layer: int, state: dict) -> dict:
+        """A layer's state dict, with an `Encoded` for each matrix that has its form already."""
+        return state
+
+    def head(self, splits: dict[int, int], weights: dict) -> dict:
+        """The same of a `Head` with these parts of the vocabulary, rows by number."""
+        return weights
+
+    def finish(self) -> None:
+        """The bundle is written: remove what only its making needed."""
+
+
+class StoredEncoding(Encoding):
+    """The integers that the source has: no matrix is widened and quantised again.
+
+    Where a source stores a matrix by blocks of integers, with a scale and a zero point each, the
+    package gets those very integers; scales are rounded to fp16. Matrices of floating point, and
+    those in a form that Core ML does not have, become fp16. The golden numbers are of the rounded
+    scales. Raises InvalidInput for a source that has no integers.
+    """
+
+    def __init__(self, source: WeightSource, plan: Plan):
+        super().__init__(source, plan)
+        if not source.has_integers():
+            raise InvalidInput(
+                f"{source.files[0]}: stores no integers that Core ML has a form for; with "
+                'quant "stored" there is nothing to keep, choose another'
+            )
+        self._architecture = find(self.config.architecture)
+        outer = self._architecture.outer(self.config)
+        self._head = outer.get("head", outer["embedding"]).name
+
+    def half(self, name: str) -> np.ndarray:
+        stored = self.source.integers(name) if self._keeps(name) else None
+        return super().half(name) if stored is None else rounded(name, stored.halved())
+
+    def _keeps(self, name: str) -> bool:
+        """Whether the integers of a tensor go to the package; those of a tied head do as well."""
+        recipe = self.plan.recipe
+        if name == self._head:
+            return recipe.quant_head == STORED
+        return recipe.quant == STORED and name.startswith(self._architecture.layer_prefix)
+
+    def layer(self, layer: int, state: dict) -> dict:
+        if self.plan.recipe.quant != STORED:
+            return state
+        kind, stored = self._architecture.kinds(self.config)[layer], {}
+        for name, parts in self._architecture.parameters(self.config, kind).items():
+            names = [f"{self._architecture.layer_prefix}.{layer}.{part.name}" for part in parts]
+            whole = joined([self.source.integers(name) for name in names])
+            if whole is not None and all(map(_as_it_is, parts)):
+                stored[name] = Encoded.stored(whole)
+        return state | stored
+
+    def head(self, splits: dict[int, int], weights: dict) -> dict:
+        keeps = self.plan.recipe.quant_head == STORED
+        whole, stored = self.source.integers(self._head) if keeps else None, {}
+        if whole is not None:
+            start = sum(self.plan.splits[: min(splits)])
+            for number, rows in enumerate(splits.values()):
+                stored[f"parts.{number}.weight"] = Encoded.stored(whole.rows(start, start + rows))
+                start += rows
+        return weights | stored
+
+
+def _as_it_is(part: TensorSpec) -> bool:
+    """Whether our parameter has the rows of a tensor in their order, each once."""
+    return (part.repeat, part.times, part.plus, part.pairs) == (1, 1.0, 0.0, 0)
+
+
+def encoding_of(recipe: Recipe) -> type[Encoding]:
+    """The encoding that a recipe asks for."""
+    if recipe.is_calibrated:
+        from ane_book.conversion.quantize.allotment import Allotment
+
+        return Allotment
+    return StoredEncoding if recipe.is_stored else Encoding
