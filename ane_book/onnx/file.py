@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # onnx is an extra
 
 __all__ = [
     "OLDEST", "ONNX_DOMAINS", "ModelFile", "OnnxGraph", "StoredTensor", "all_nodes", "attribute",
-    "describe", "dimensions", "opset_of", "subgraphs",
+    "constants_of", "describe", "dimensions", "opset_of", "subgraphs",
 ]  # fmt: skip
 
 PROTOBUF_BYTES = (1 << 31) - 1  # protobuf has no larger message
@@ -210,13 +210,13 @@ class OnnxGraph(ModelFile):
         self.nodes: list[NodeProto] = list(graph.node)
         self.inputs = {value.name: dimensions(value) for value in graph.input}
         self.outputs = [value.name for value in graph.output]
-        self.stored = {tensor.name: StoredTensor(self, tensor) for tensor in graph.initializer}
+        self.constants = {name: StoredTensor(self, t) for name, t in constants_of(graph).items()}
         #: The name of each value that a node computes -> the node's place in `nodes`.
         self.producers = {
             name: number for number, node in enumerate(self.nodes) for name in node.output if name
         }
-        for stored in self.stored.values():
-            stored.bytes()  # raises where its file is not there
+        for tensor in graph.initializer:
+            self.constants[tensor.name].bytes()  # raises where its file is not there
         self.files = [path, *(path.parent / location for location in sorted(self._maps))]
 
     def producer(self, name: str) -> "NodeProto | None":
@@ -226,16 +226,6 @@ class OnnxGraph(ModelFile):
     def where(self, node: "NodeProto") -> str:
         """What an error about a node begins with."""
         return f"{self.path}: {describe(node)}"
-
-    def constant(self, name: str) -> StoredTensor | None:
-        """What is stored under a name, or is a node `Constant`."""
-        node = self.producer(name)
-        return self.stored.get(name) or (self.constant_of(node) if node is not None else None)
-
-    def constant_of(self, node: "NodeProto") -> StoredTensor | None:
-        """The tensor of a node `Constant`; None of every other node."""
-        values = [item.t for item in node.attribute if item.name == "value"]
-        return StoredTensor(self, values[0]) if node.op_type == "Constant" and values else None
 
 
 def _read(path: Path) -> "ModelProto":
@@ -304,6 +294,16 @@ def all_nodes(graph: "GraphProto") -> Iterator["NodeProto"]:
         yield node
         for inner in subgraphs(node):
             yield from all_nodes(inner)
+
+
+def constants_of(graph: "GraphProto") -> "dict[str, TensorProto]":
+    """The tensors that a graph stores, or has as nodes `Constant`, by name."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        for item in node.attribute if node.op_type == "Constant" else ():
+            if item.name == "value":
+                tensors |= dict.fromkeys(node.output, item.t)
+    return tensors
 
 
 def dimensions(value: "ValueInfoProto") -> list[int | str]:

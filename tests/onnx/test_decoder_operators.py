@@ -255,7 +255,7 @@ def by_our_attention(found, feed: dict, T: int, past: int) -> list[np.ndarray]:
     C = feed["x"].shape[2]
     D = found.parts["q"][0].shape[0] // found.heads
     graph = found.parts["q"][0].source.stored.graph
-    R = 2 * graph.stored["cos"].shape[1]
+    R = 2 * graph.constants["cos"].shape[1]
     config = DecoderConfig(
         architecture="llama", hidden_size=C, intermediate_size=1, num_layers=1,
         num_heads=found.heads, num_kv_heads=found.kv_heads, head_dim=D, vocab_size=1,

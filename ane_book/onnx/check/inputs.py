@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ane_book.errors import InvalidInput
-from ane_book.onnx.file import attribute
+from ane_book.onnx.file import attribute, constants_of
 from mlprogram import MLProgram
 import numpy as np
 
 if TYPE_CHECKING:  # onnx is an extra
-    from onnx import GraphProto
+    from onnx import GraphProto, NodeProto
 
 __all__ = ["given_inputs", "random_inputs"]
 
@@ -47,7 +47,7 @@ def given_inputs(
     graph: "GraphProto", program: MLProgram, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """The caller's arrays in the graph's types and order. Raises InvalidInput."""
-    found = {}
+    cast = {}
     for name, (dtype, shape) in _features(graph, program).items():
         if name not in arrays:
             there = ", ".join(arrays) or "nothing"
@@ -56,8 +56,8 @@ def given_inputs(
             raise InvalidInput(
                 f"input {name!r} has shape {shape}, and what is given {arrays[name].shape}"
             )
-        found[name] = arrays[name].astype(dtype).reshape(shape)
-    return found
+        cast[name] = arrays[name].astype(dtype).reshape(shape)
+    return cast
 
 
 def _features(
@@ -67,28 +67,26 @@ def _features(
     from onnx import helper
 
     known = {tensor.name for tensor in graph.initializer}
-    features = [feature for feature in graph.input if feature.name not in known]
-    found = {}
-    for feature, own in zip(features, program.features.values(), strict=True):
+    inputs = [feature for feature in graph.input if feature.name not in known]
+    features = {}
+    for feature, described in zip(inputs, program.features.values(), strict=True):
         tensor = feature.type.tensor_type
         single = tensor.HasField("shape") and not tensor.shape.dim  # which Core ML gives a size
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-        found[feature.name] = dtype, () if single else own.shape
-    return found
+        features[feature.name] = dtype, () if single else described.shape
+    return features
 
 
 def _limits(graph: "GraphProto") -> dict[str, int]:
     """How many rows the smallest table has that an input's numbers are looked up in."""
-    sizes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-    readers = defaultdict(list)
+    sizes = {name: tensor.dims for name, tensor in constants_of(graph).items()}
+    readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
     for node in graph.node:
         for at, name in enumerate(node.input):
             readers[name].append((node, at))
         if node.op_type in STORED and node.input[0] in sizes:
             sizes[node.output[0]] = sizes[node.input[0]]
-        if node.op_type == "Constant" and node.attribute[0].HasField("t"):
-            sizes[node.output[0]] = list(node.attribute[0].t.dims)
-    found = {}
+    limits = {}
     for feature in graph.input:
         rows, todo = [], [feature.name]
         while todo:
@@ -98,8 +96,8 @@ def _limits(graph: "GraphProto") -> dict[str, int]:
                 elif node.op_type in HANDED_ON and at == 0:
                     todo.append(node.output[0])
         if rows:
-            found[feature.name] = max(1, min(rows))
-    return found
+            limits[feature.name] = max(1, min(rows))
+    return limits
 
 
 def _made(

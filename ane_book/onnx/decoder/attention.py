@@ -91,7 +91,7 @@ def _grouped(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
         parts = {"q": linear.pieces(start, k), "k": linear.pieces(k, v)}
         parts["v"] = linear.pieces(v, stop)
     for part, name in zip("qk", inputs[14:16], strict=True):
-        stored = walk.graph.constant(name) if name else None
+        stored = walk.graph.constants.get(name) if name else None
         if stored is not None:
             norms[part] = Norm("", stored, attribute(node, "qk_norm_epsilon", 1e-6))
         elif name:

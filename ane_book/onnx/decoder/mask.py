@@ -73,7 +73,7 @@ def window_of(graph: OnnxGraph, name: str, longest: int) -> int | None:
 def _numbers(graph: OnnxGraph, name: str) -> Iterator[int]:
     """The whole numbers in the nodes that a value rests on."""
     for node in _makers(graph, name):
-        tensors = [graph.stored[i] for i in node.input if i in graph.stored]
+        tensors = [graph.constants[i] for i in node.input if i in graph.constants]
         for item in node.attribute:
             yield from (item.i, *item.ints)
             tensors.append(StoredTensor(graph, item.t))
@@ -97,12 +97,13 @@ def _computed(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray
     values = {n: _input(n, len(shape), tokens, past) for n, shape in graph.inputs.items()}
     for node in _makers(graph, name):
         for i in node.input:
-            if i in graph.stored and np.prod(graph.stored[i].shape, dtype=float) <= MOST:
-                values[i] = graph.stored[i].array()
+            stored = graph.constants.get(i) if i not in graph.producers else None
+            if stored is not None and np.prod(stored.shape, dtype=float) <= MOST:
+                values[i] = stored.array()
         where = f"{graph.path}: attention's mask {name}: {describe(node)}"
         operands = {i: values[i] for i in node.input if i in values}
-        known = operands.keys() >= set(node.input) - {""}
-        if node.domain or node.op_type not in OPERATORS or not known:
+        missing = set(node.input) - {""} - operands.keys()
+        if node.domain or node.op_type not in OPERATORS or missing:
             raise UnsupportedModel(f"{where}: no part of a mask of the inputs' sizes")
         try:
             results = evaluate(node, operands, opset_of(graph.model))

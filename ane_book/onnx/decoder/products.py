@@ -53,7 +53,7 @@ def linear_of(walk: DecoderWalk, name: str) -> Linear | None:
         return _product_of(walk, node)
     a, b = node.input
     for value, bias in ((a, b), (b, a)):
-        stored = walk.graph.constant(bias)
+        stored = walk.graph.constants.get(bias)
         linear = _product_of(walk, walk.node(value)) if stored is not None else None
         if linear is not None and linear.bias is None:
             return Linear(linear.source, linear.matrix, stored)
@@ -72,7 +72,7 @@ def _product_of(walk: DecoderWalk, node: "NodeProto | None") -> Linear | None:
         if scaled or attribute(node, "transA", 0):
             walk.refuse(node, "a projection: Gemm with alpha and beta 1, A as it is")
         turned = not attribute(node, "transB", 0)
-        bias = walk.graph.constant(node.input[2]) if len(node.input) > 2 else None
+        bias = walk.graph.constants.get(node.input[2]) if len(node.input) > 2 else None
     matrix = _plain(walk, node.input[1], turned)
     return None if matrix is None else Linear(source, matrix, bias)
 
@@ -80,9 +80,9 @@ def _product_of(walk: DecoderWalk, node: "NodeProto | None") -> Linear | None:
 def _plain(walk: DecoderWalk, name: str, turned: bool) -> Plain | None:
     """A stored matrix, as it is or transposed on the way."""
     name = walk.value(name)
-    stored, node = walk.graph.constant(name), walk.graph.producer(name)
+    stored, node = walk.graph.constants.get(name), walk.graph.producer(name)
     if stored is None and node is not None and node.op_type == "Transpose":
-        stored, turned = walk.graph.constant(node.input[0]), not turned
+        stored, turned = walk.graph.constants.get(node.input[0]), not turned
     if stored is None or len(stored.shape) != 2:
         return None
     stored.numbers()  # raises unless it is of floating point
@@ -122,7 +122,7 @@ def _check_bits(graph: OnnxGraph, node: "NodeProto", bits: int) -> None:
 
 
 def _stored(graph: OnnxGraph, node: "NodeProto", name: str) -> StoredTensor:
-    stored = graph.constant(name)
+    stored = graph.constants.get(name)
     if stored is None:
         raise UnsupportedModel(f"{graph.where(node)}: {name} is computed, not stored")
     return stored
@@ -138,7 +138,7 @@ def rows_of(walk: DecoderWalk, name: str) -> tuple[Linear, int, int] | None:
     if linear is None or attribute(node, "axis", 0) not in (-1, 2):
         return None
     N, parts = linear.matrix.shape[0], len(node.output)
-    stored = walk.graph.constant(node.input[1]) if len(node.input) > 1 else None
+    stored = walk.graph.constants.get(node.input[1]) if len(node.input) > 1 else None
     sizes = [N // parts] * parts if stored is None else stored.array().reshape(-1).tolist()
     if len(sizes) != parts or sum(sizes) != N or min(sizes) <= 0:
         walk.refuse(node, f"a split of {N} rows")
@@ -193,7 +193,7 @@ def _reshaped(graph: OnnxGraph, node: "NodeProto", name: str) -> tuple[StoredTen
     """A stored tensor, as it is or given another shape on the way; and the shape."""
     maker = graph.producer(name)
     if maker is not None and maker.op_type == "Reshape":
-        stored, shape = graph.constant(maker.input[0]), graph.constant(maker.input[1])
+        stored, shape = graph.constants.get(maker.input[0]), graph.constants.get(maker.input[1])
         if stored is not None and shape is not None:
             sizes = tuple(shape.array().reshape(-1).tolist())
             if min(sizes, default=0) > 0 and math.prod(sizes) == math.prod(stored.shape):

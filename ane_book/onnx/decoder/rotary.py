@@ -13,7 +13,7 @@ import math
 from typing import TypeAlias
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.onnx.file import OnnxGraph, StoredTensor
+from ane_book.onnx.file import OnnxGraph, StoredTensor, constants_of
 from ane_book.rope import Rotary
 import numpy as np
 
@@ -63,7 +63,7 @@ def tables_of(graph: OnnxGraph, names: tuple[str, str]) -> Tables:
     `else_branch` has those of short texts, `then_branch` of long ones, and the condition is
     `length > original`.
     """
-    cos, sin = (graph.constant(name) for name in names)
+    cos, sin = (graph.constants.get(name) for name in names)
     if cos is not None and sin is not None:
         return Tables((cos, sin))
     node = graph.producer(names[0])
@@ -75,10 +75,7 @@ def tables_of(graph: OnnxGraph, names: tuple[str, str]) -> Tables:
     pairs: dict[str, Table] = {}
     places = [list(node.output).index(name) for name in names]
     for item in node.attribute:
-        inside = {tensor.name: StoredTensor(graph, tensor) for tensor in item.g.initializer}
-        for maker in item.g.node:
-            if stored := graph.constant_of(maker):
-                inside |= dict.fromkeys(maker.output, stored)
+        inside = {name: StoredTensor(graph, t) for name, t in constants_of(item.g).items()}
         results = [inside.get(output.name) for output in item.g.output]
         cos, sin = (results[place] if place < len(results) else None for place in places)
         if cos is not None and sin is not None:
@@ -86,7 +83,7 @@ def tables_of(graph: OnnxGraph, names: tuple[str, str]) -> Tables:
     if set(pairs) != {"else_branch", "then_branch"}:
         raise UnsupportedModel(f"{graph.where(node)}: not two pairs of stored tables")
     condition = graph.producer(node.input[0])
-    bound = condition and condition.op_type == "Greater" and graph.constant(condition.input[1])
+    bound = condition and condition.op_type == "Greater" and graph.constants.get(condition.input[1])
     if not bound or bound.kind not in ("INT64", "INT32") or bound.array().size != 1:
         raise UnsupportedModel(f"{graph.where(node)}: its condition is not length > constant")
     original = int(bound.array().reshape(-1)[0])

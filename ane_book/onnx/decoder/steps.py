@@ -76,7 +76,7 @@ class DecoderWalk:
             if attribute(node, "axis", -1) != -1 or len(node.input) != 2:
                 self.refuse(node, "a norm over the last axis")
             source, weight, least = self.value(node.input[0]), node.input[1], 1e-5
-        stored = self.graph.constant(weight)
+        stored = self.graph.constants.get(weight)
         if stored is None or len(stored.shape) != 1:
             self.refuse(node, "a norm whose weight is stored")
         return Norm(source, stored, attribute(node, "epsilon", least))

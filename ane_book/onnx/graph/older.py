@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ane_book.errors import UnsupportedModel
-from ane_book.onnx.file import OLDEST, ONNX_DOMAINS, attribute, subgraphs
+from ane_book.onnx.file import OLDEST, ONNX_DOMAINS, attribute, constants_of, subgraphs
 from ane_book.onnx.graph.order import set_nodes
 
 if TYPE_CHECKING:  # onnx is an extra
@@ -95,11 +95,7 @@ def _keep_coordinates(node: "NodeProto", graph: "GraphProto") -> None:
     """Row i comes from i / scale. Which is nearest was not defined; ONNX Runtime's choice it is."""
     from onnx import helper, numpy_helper
 
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    for other in graph.node:
-        if other.op_type == "Constant" and other.attribute[0].HasField("t"):
-            tensors[other.output[0]] = other.attribute[0].t
-    scales = tensors.get(node.input[2])
+    scales = constants_of(graph).get(node.input[2])
     shrinks = scales is not None and numpy_helper.to_array(scales).min(initial=1) < 1
     nearest = "ceil" if shrinks else "floor"
     node.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))

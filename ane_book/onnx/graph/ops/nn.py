@@ -32,11 +32,11 @@ def _window(
     """
     count = rank(x) - 2
     strides, dilations = list(strides or [1] * count), list(dilations or [1] * count)
-    given = list(pads) if pads is not None and auto_pad == b"NOTSET" else [0] * (2 * count)
+    sides = list(pads) if pads is not None and auto_pad == b"NOTSET" else [0] * (2 * count)
     room = []
     for axis, (size, k) in enumerate(zip(shape_of(x)[2:], kernel, strict=True)):
         stride, reach = strides[axis], (k - 1) * dilations[axis] + 1
-        before, after = given[axis], given[axis + count]
+        before, after = sides[axis], sides[axis + count]
         if auto_pad not in (b"NOTSET", b"VALID"):
             need = max(0, (-(-size // stride) - 1) * stride + reach - size)
             less, more = need // 2, need - need // 2
