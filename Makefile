@@ -45,10 +45,10 @@ test-all: book ## the same with the long tests too
 	$(PYTEST) --long all $(PYTEST_FLAGS)
 
 unit: $(INSTALLED) ## test the library alone, quickly: no book is built, no site is looked at
-	$(PYTEST) --ignore-glob 'tests/test_book*' $(PYTEST_FLAGS)
+	$(PYTEST) --ignore-glob 'tests/book/test_book*' $(PYTEST_FLAGS)
 
 site: book ## build the book, then test the site alone
-	$(PYTEST) tests/test_book*.py $(PYTEST_FLAGS)
+	$(PYTEST) tests/book/test_book*.py $(PYTEST_FLAGS)
 
 conformance: $(INSTALLED) ## run coremltools' own tests on the executor (some 40 minutes)
 	$(BIN)/python tests/conformance/run.py --workers $(WORKERS)
@@ -102,8 +102,8 @@ demo: $(INSTALLED) ## redact a page of invented personal data, and print what wa
 	$(BIN)/python demo/redact.py
 
 picture: $(INSTALLED) ## draw the README's pictures: the figure of conversion, and `ane-book demo` in a terminal
-	$(BIN)/python benchmarks/picture.py
-	$(BIN)/python benchmarks/terminal.py
+	$(BIN)/python book/_ext/picture.py
+	$(BIN)/python book/_ext/terminal.py
 
 notebooks: $(INSTALLED) ## carry the chapters in book/ over to notebooks/
 	$(BIN)/python book/_ext/to_notebooks.py

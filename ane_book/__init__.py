@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ane_book.bundle import Bundle
+    from ane_book.conversion import convert
     from ane_book.conversion.plan import Plan
+    from ane_book.evidence.laws import check
+    from ane_book.evidence.placement import place
+    from ane_book.reference import reference_models
     from ane_book.runtime import Embedder, Session, Tagger
     from ane_book.runtime.backends import Backend
     from mlprogram import MLProgram
@@ -30,8 +34,10 @@ __all__ = [
     "MLProgram",
     "Session",
     "Tagger",
+    "check",
     "convert",
     "load",
+    "place",
     "plan",
     "reference_models",
 ]
@@ -44,7 +50,9 @@ _HOMES = {
     "MLProgram": "mlprogram",
     "Session": "ane_book.runtime",
     "Tagger": "ane_book.runtime",
+    "check": "ane_book.evidence.laws",
     "convert": "ane_book.conversion",
+    "place": "ane_book.evidence.placement",
     "reference_models": "ane_book.reference",
 }
 
@@ -95,8 +103,9 @@ def load(
 def plan(model: "str | Path", **recipe: Any) -> "Plan":
     """What a conversion would write, before a weight is read: programs, bytes, calls a token.
 
-    model: as in `convert`. recipe: fields of `ane_book.options.Recipe`. What a token then takes on
-    a chip: `ane_book.evidence.cost.predict`.
+    `ane_book.evidence.cost.predict` says what a token then takes on a chip.
+
+    model: as in `convert`. recipe: fields of `ane_book.options.Recipe`.
     """
     from ane_book.conversion.plan import find_config
     from ane_book.conversion.plan import plan as cut

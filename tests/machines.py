@@ -42,15 +42,15 @@ HANGING = {False: 3 * 3600, True: 24 * 3600}  # seconds for a quick part, and a 
 #: Between them they read, convert, execute, compile kernels, serve, talk, start processes and keep
 #: temporary files.
 TESTS = [
-    "tests/mlprogram/test_executor.py",
-    "tests/mlprogram/test_native.py",
-    "tests/mlprogram/test_foreign_states.py",
+    "tests/mlprogram/run/test_executor.py",
+    "tests/mlprogram/kernels/test_native.py",
+    "tests/mlprogram/foreign/test_foreign_states.py",
     "tests/weights/test_safetensors.py",
-    "tests/test_full_disk.py",
-    "tests/test_session.py",
+    "tests/conversion/test_full_disk.py",
+    "tests/runtime/test_session.py",
     "tests/serve/test_serve.py",
     "tests/test_progress.py",
-    "tests/test_chat_commands.py",
+    "tests/cli/test_chat_commands.py",
     "tests/runtime/test_streaming.py",
     "tests/text/test_process.py",
     "tests/mlprogram/test_machine.py",

@@ -288,7 +288,7 @@ def shards(parts: Sequence[tuple[str, int]], limit: int) -> Figure:
 
 def residency() -> Figure:
     """What has to be so before a model may be called resident on the engine, in the order of
-    `ane_book.evidence.residency.verdict`."""
+    `ane_book.evidence.mac.verdict`."""
     figure, ax = canvas(4.6, 9.6)
     steps = [
         ("the process ends by itself", "crashed, hung, memory"),

@@ -12,8 +12,8 @@ from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
+    from ane_book.evidence.mac.plan import CoreMLPlan
     from ane_book.evidence.placement import Placement
-    from ane_book.evidence.placement.actual import CoreMLPlan
 
 __all__ = ["place_command"]
 
@@ -37,7 +37,7 @@ def place_command(
     Of a package, or of every program in a bundle's folder. By the rule of its planner and what that
     is known to believe; on a Mac also what it plans.
     """
-    from ane_book.evidence.placement.actual import read_plan
+    from ane_book.evidence.mac.plan import read_plan
 
     placements = _placements(path_of(path), chip.lower(), function)
     plans = [read_plan(each.package, each.function) for each in placements]

@@ -3,10 +3,10 @@
     python research/experiments/settle_topk.py            # on a Mac with an engine
     python research/experiments/settle_topk.py --dry-run  # anywhere: graphs built and executed
 
-Every case is a package of its own, asked by `ane_book.evidence.residency.measure`: planned where,
-right or wrong, how fast. A graph of one small op stays on the CPU whatever the op is, since going
-over to the engine has to save 0.25 ms (claim program-small); so the op in question stands between
-convolutions that are worth it (`between`).
+Every case is a package of its own, asked by `measure` of `ane_book.evidence.mac.residency`: planned
+where, right or wrong, how fast. A graph of one small op stays on the CPU whatever the op is, since
+going over to the engine has to save 0.25 ms (claim program-small); so the op in question stands
+between convolutions that are worth it (`between`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ import tempfile
 from zlib import crc32
 
 from ane_book.errors import AneBookError
-from ane_book.evidence.residency import Residency, measure, why_not
+from ane_book.evidence.mac.residency import Residency, measure, why_not
 from ane_book.progress import silent_coremltools
 from mlprogram import MLProgram
 import numpy as np

@@ -4,7 +4,7 @@ A mixture of experts side by side, its gates given: below and beyond 96 MB, in f
 a scale for the bank and for each channel; with fixed shapes of 1 and of 4 tokens, which nobody
 timed (claim experts-verify: 4.3 times by a range of shapes); and a single expert, which is all that
 a call reads where experts are apart. That int8 kills the quiet experts of a bank needs no Mac:
-tests/test_expert_banks.py.
+tests/conversion/test_expert_banks.py.
 
 Question: Does the engine take all experts of a layer in one graph, and how fast is one alone?
 """

@@ -13,14 +13,14 @@ from teeth import Case, share, spoilt
 
 #: Ops that no test of Apple's predicts with here, and the file of tests/mlprogram that holds them.
 OWN = {
-    "ceil": "test_elementwise.py",
-    "classify": "test_sums.py",
-    "conv_quantized": "test_conv_pool.py",
-    "logical_and": "test_elementwise.py",
-    "logical_not": "test_elementwise.py",
-    "logical_or": "test_elementwise.py",
-    "logical_xor": "test_elementwise.py",
-    "non_maximum_suppression": "test_boxes_views.py",  # Apple's expected values need TensorFlow
+    "ceil": "ops/test_elementwise.py",
+    "classify": "ops/test_sums.py",
+    "conv_quantized": "ops/test_conv_pool.py",
+    "logical_and": "ops/test_elementwise.py",
+    "logical_not": "ops/test_elementwise.py",
+    "logical_or": "ops/test_elementwise.py",
+    "logical_xor": "ops/test_elementwise.py",
+    "non_maximum_suppression": "ops/test_boxes_views.py",  # what Apple expects needs TensorFlow
 }
 
 

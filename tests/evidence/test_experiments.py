@@ -13,10 +13,10 @@ import sys
 from _long import long_but
 from _patience import HANGING
 from ane_book import claims
-from ane_book.evidence import residency
+from ane_book.evidence.mac import child, residency
+from ane_book.evidence.mac.residency import Residency
 from ane_book.evidence.report.experiments import find_folder, run_one
 from ane_book.evidence.report.schema import ReportedExperiment
-from ane_book.evidence.residency import Residency
 import numpy as np
 import pytest
 
@@ -101,7 +101,7 @@ def test_one_is_asked_through_a_child_process(monkeypatch):
     module = importlib.import_module("settle_calls")
     monkeypatch.setattr(residency, "why_not", lambda: None)
     monkeypatch.setattr(sys.modules["_settle"], "why_not", lambda: None)
-    monkeypatch.setattr(residency, "PROBE", [sys.executable, str(HERE / "_mac.py"), "well"])
+    monkeypatch.setattr(child, "PROBE", [sys.executable, str(HERE / "mac" / "_mac.py"), "well"])
     found = run("calls", "call-private", module.CASES[:1], lambda results: "asked", dry=False)
     assert found["status"] == "measured" and found["verdict"] == "asked"
     assert [row["verdict"] for row in found["rows"]] == ["resident"]

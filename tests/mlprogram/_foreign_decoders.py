@@ -1,7 +1,7 @@
 """The decoders that other people's converters trace: what `transformers` has, written their way.
 
 What each is like is said in `test_foreign_decoders.py` and `test_foreign_recipe.py`, which hold the
-programs made of them to `transformers`; `benchmarks/foreign.py` times them.
+programs made of them to `transformers`; `research/measurements/foreign.py` times them.
 
 Letters: L layers, T query, P positions in the cache, H heads, G key-value heads, D head size,
 C channels.

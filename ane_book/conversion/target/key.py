@@ -5,7 +5,7 @@ from importlib.metadata import version
 __all__ = ["CONVERTER", "code_key"]
 
 #: Goes up by one with every change of what a conversion writes, so that no bundle of an earlier
-#: converter is taken for one of this; tests/test_converted.py notices such a change.
+#: converter is taken for one of this; tests/conversion/test_converted.py notices such a change.
 CONVERTER = 1
 
 #: Packages whose versions change the bytes: they trace, lower, round or decode.

@@ -20,16 +20,15 @@ from ane_book.errors import AneBookError
 from ane_book.evidence.inspect import is_bundle
 from ane_book.evidence.laws import check
 from ane_book.evidence.levels import versions
+from ane_book.evidence.mac.residency import Residency, bundle_level, measure_each, why_not
+from ane_book.evidence.mac.speed import EXECUTOR, measure_speed
 from ane_book.evidence.parity import check_parity
 from ane_book.evidence.placement import place
-from ane_book.evidence.placement.actual import CoreMLPlan
 from ane_book.evidence.placement.estimator import chips
 from ane_book.evidence.quality import check_quality
 from ane_book.evidence.report import experiments
 from ane_book.evidence.report.private import scrub
 from ane_book.evidence.report.schema import Machine, Report, ReportedFunction, Speed, Subject
-from ane_book.evidence.report.speed import EXECUTOR, measure_speed
-from ane_book.evidence.residency import Residency, bundle_level, measure_each, why_not
 from ane_book.reference import reference_models
 import mlprogram
 from mlprogram.package.reader import Package
@@ -199,7 +198,7 @@ def _function(
     with _failing() as failed:
         placement = place(package, _chip(), function)
         predicted = _predicted(placement)
-        agreed = CoreMLPlan.of(op.fields() for op in one.ops).agreement(placement)
+        agreed = one.plan.agreement(placement)
     if failed:
         predicted, agreed = {"failed": scrub(failed[0])}, (0, 0)
     own = is_bundle(package.parent)
@@ -210,7 +209,7 @@ def _function(
         reason=scrub(one.reason)[:2000],
         figures=one.figures,
         said=[scrub(line) for line in one.said],
-        ops=[(op.name, op.type, op.preferred, op.cost) for op in one.ops if op.preferred],
+        ops=[(op.name, op.type, op.preferred, op.cost) for op in one.plan.ops if op.preferred],
         as_predicted=agreed if agreed[1] else None,
     )
 
@@ -238,4 +237,6 @@ def _speeds(path: Path, settings: Settings) -> list[Speed]:
 def _speed(bundle: Bundle, units: str, settings: Settings) -> Speed:
     with tempfile.TemporaryDirectory(prefix="ane-book-") as folder:
         found = measure_speed(bundle, units, Path(folder), settings.timeout)
-    return found.model_copy(update={"failed": found.failed and scrub(found.failed)})
+    if "failed" in found:
+        found["failed"] = scrub(found["failed"])
+    return Speed(**found)

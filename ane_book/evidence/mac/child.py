@@ -1,0 +1,143 @@
+"""A process of its own for what may crash, hang or eat all memory: Core ML compiling for the ANE.
+
+Loading a model for the engine has killed the process that did it (coremltools #2758), has hung
+(coremltools #2660; half an hour on a machine without an engine: soniqo/speech-swift #286) and has
+taken 11.7 GB for one convolution (M6 study, notes/coreml_dispatch.md). The child writes what it
+finds, a line of JSON each, to a file: what was found before it died is known.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+import json
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+import time
+
+from ane_book import device
+
+__all__ = ["PROBE", "Outcome", "ask", "own_folder", "resident_bytes", "run", "tell"]
+
+PROBE = [sys.executable, "-m", "ane_book.evidence.mac.probe"]
+
+PERIOD = 0.05  # seconds between two looks at a child
+MOST_TEXT = 200_000  # characters of what a child says that are kept, from its end
+MEMORY = 0.8  # of the machine's, for a child alone; Apple's compiler service is beside it
+FOLDER = "ANE_BOOK_FOLDER"  # in the child's environment, its folder
+EVENTS = "events.jsonl"  # the file there that it writes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a child ended, and what it told.
+
+    ended: "exit", "timeout" or "memory", the limit that it was killed for. code: its exit status,
+    negative for a signal. events: its lines, in order. said: its stderr and stdout. peak: most
+    bytes that it had in memory, as far as was seen.
+    """
+
+    ended: str
+    code: int
+    events: list[dict] = field(default_factory=list)
+    said: str = ""
+    seconds: float = 0.0
+    peak: int = 0
+
+    def find(self, step: str) -> Iterator[dict]:
+        """The events of a kind."""
+        return (event for event in self.events if event.get("step") == step)
+
+    @property
+    def reached(self) -> str:
+        """What it was doing last, in words."""
+        return self.events[-1].get("next", "the end") if self.events else "its start"
+
+
+def ask(
+    request: dict,
+    folder: Path,
+    timeout: float,
+    memory: int | None = None,
+    command: Sequence[str] | None = None,
+) -> Outcome:
+    """`run` the probe, or another command, with a request in a file as its last argument."""
+    file = folder / "request.json"
+    file.write_text(json.dumps(request))
+    return run([*(command or PROBE), str(file)], folder, timeout, memory)
+
+
+def run(command: list[str], folder: Path, timeout: float, memory: int | None = None) -> Outcome:
+    """Run a command to its end, or to the end of its time (seconds) or memory (bytes).
+
+    memory: by default four fifths of the machine's. What the command makes known by `tell` stands
+    in its folder. What it started goes with it.
+    """
+    memory = memory or int(MEMORY * (device.memory_bytes() or 16 << 30))
+    said = folder / "said.txt"
+    environment = os.environ | {FOLDER: str(folder)}
+    started, peak, ended = time.monotonic(), 0, "exit"
+    with said.open("wb") as stream:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            while child.poll() is None:
+                peak = max(peak, resident_bytes(child.pid) or 0)
+                if time.monotonic() - started > timeout:
+                    ended = "timeout"
+                elif peak > memory:
+                    ended = "memory"
+                if ended != "exit":
+                    break
+                time.sleep(PERIOD)
+        finally:
+            _end(child)
+    seconds = time.monotonic() - started
+    text = said.read_text("utf-8", errors="replace")[-MOST_TEXT:]
+    events = list(_lines(folder / EVENTS))
+    return Outcome(ended, child.returncode, events, text, seconds, peak)
+
+
+def own_folder() -> Path:
+    """In a child, its folder."""
+    return Path(os.environ[FOLDER])
+
+
+def tell(step: str, then: str, **facts) -> None:
+    """In a child, a line of its account: what was found, and what comes next."""
+    with (own_folder() / EVENTS).open("a", encoding="utf-8") as events:
+        events.write(json.dumps({"step": step, "next": then} | facts) + "\n")
+
+
+def _end(child: subprocess.Popen) -> None:
+    """Nothing of a child is left behind, nor of what it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _lines(path: Path) -> Iterator[dict]:
+    """The whole lines of a file: the last one of a child that died may be half a line."""
+    if not path.exists():
+        return
+    for line in path.read_text("utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict):
+                yield event
+
+
+def resident_bytes(pid: int | None = None) -> int | None:
+    """The memory that a process, by default this one, holds now; None where nobody can say."""
+    pid = pid or os.getpid()
+    status = Path(f"/proc/{pid}/statm")
+    with suppress(OSError, ValueError, IndexError):
+        if status.exists():
+            return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        command = ["ps", "-o", "rss=", "-p", str(pid)]
+        return int(subprocess.run(command, capture_output=True, check=False).stdout) * 1024
+    return None

@@ -1,0 +1,177 @@
+"""What the child does on a Mac: one function of one package, or the speed of a bundle.
+
+    python -m ane_book.evidence.mac.probe REQUEST.json
+
+Written against coremltools 9.0 (`models/compute_plan.py`, `models/_compiled_model.py`); run here on
+Linux with the executor in Core ML's place, and on a Mac by whoever sends the first report.
+
+A package is compiled from a copy, in which the function is the default one: the plan is asked for
+without a function's name, and coremltools rewrites the Manifest.json of a package that it opens.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import pairwise
+import json
+import os
+from pathlib import Path
+import shutil
+from statistics import median
+import sys
+import time
+
+from ane_book.evidence.mac.child import own_folder, resident_bytes, tell
+from ane_book.evidence.mac.plan import DEVICES, PlannedOp
+import numpy as np
+
+__all__ = ["main"]
+
+CALLS = 20  # predictions of which the median is taken
+PROGRESS = 25  # predictions of the soak between two lines
+
+
+def main() -> None:
+    request = json.loads(Path(sys.argv[1]).read_text())
+    if request["what"] == "speed":
+        from ane_book.evidence.mac.speed import tell_speed  # which imports torch
+
+        tell_speed(request)
+        return
+    probe = Probe(request, own_folder())
+    {"residency": probe.run, "plan": probe.tell_plan}[request["what"]]()
+
+
+class Probe:
+    """request: package, function, units (the ones that are judged), others, soak.
+
+    Of "plan" alone: package, function and units.
+    """
+
+    def __init__(self, request: dict, folder: Path):
+        self.request, self.folder = request, folder
+        self.path = Path(request["package"])
+
+    @cached_property
+    def inputs(self) -> dict[str, np.ndarray]:
+        with np.load(self.folder / "inputs.npz") as file:
+            return dict(file)
+
+    def run(self) -> None:
+        tell("started", "compiling", pid=os.getpid())
+        seconds, compiled = _timed(self.compile)
+        others, units = self.request["others"], self.request["units"]
+        tell("compiled", f"loading on {[*others, units][0]}", seconds=seconds)
+        for other, following in pairwise([*others, units]):
+            model = self.load(compiled, other, f"predicting on {other}")
+            self.predict(model, other, f"loading on {following}")
+        # Before the plan, which compiles for the engine as a load does (claim plan-compiles).
+        model = self.load(compiled, units, f"the plan for {units}")
+        seconds, ops = _timed(lambda: list(self.plan(compiled, units)))
+        tell("plan", f"predicting on {units}", seconds=seconds, ops=[op.fields() for op in ops])
+        self.predict(model, units, "the soak")
+        self.soak(model)
+        tell("done", "the end")
+
+    def tell_plan(self) -> None:
+        units = self.request["units"]
+        tell("started", "compiling")
+        compiled = self.compile()
+        tell("compiled", f"the plan for {units}")
+        tell("plan", "the end", ops=[op.fields() for op in self.plan(compiled, units)])
+
+    def compile(self) -> str:
+        """The compiled model, in which the function is the default one."""
+        from coremltools.models.utils import compile_model
+
+        if self.path.suffix == ".mlmodelc":
+            return str(self.path)
+        copy, target = self.folder / self.path.name, self.folder / f"{self.path.stem}.mlmodelc"
+        shutil.copytree(self.path, copy)
+        _make_default(copy, self.request["function"])
+        return str(compile_model(str(copy), str(target)))
+
+    def plan(self, compiled: str, units: str) -> Iterator[PlannedOp]:
+        from coremltools import ComputeUnit
+        from coremltools.models.compute_plan import MLComputePlan
+
+        plan = MLComputePlan.load_from_path(compiled, compute_units=ComputeUnit[units])
+        program = plan.model_structure.program
+        functions = program.functions if program else {}
+        function = functions.get(self.request["function"]) or next(iter(functions.values()), None)
+        for operation in function.block.operations if function else ():
+            usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
+            cost = plan.get_estimated_cost_for_mlprogram_operation(operation)
+            yield PlannedOp(
+                operation.outputs[0].name if operation.outputs else "",
+                operation.operator_name,
+                usage and _device(usage.preferred_compute_device),
+                tuple(map(_device, usage.supported_compute_devices)) if usage else (),
+                cost and cost.weight,
+            )
+
+    def load(self, compiled: str, units: str, then: str):
+        """Load on some units, twice: first what was just compiled, at a path that is new.
+
+        What macOS keeps of equal programs that it compiled before is not known.
+        """
+        from coremltools import ComputeUnit
+        from coremltools.models import CompiledMLModel
+
+        def load():
+            own = {"function_name": self.request["function"]} if self.request["named"] else {}
+            return CompiledMLModel(compiled, ComputeUnit[units], **own)
+
+        cold, model = _timed(load)
+        warm, model = _timed(load)
+        tell("loaded", then, units=units, cold=cold, warm=warm)
+        return model
+
+    def predict(self, model, units: str, then: str) -> None:
+        """Predict on some units; the outputs of the second call go to a file."""
+        predict = self.predictor(model)
+        first, _ = _timed(predict)
+        outputs = predict()
+        times = [_timed(predict)[0] for _ in range(CALLS)]
+        np.savez(self.folder / f"{units}.npz", **outputs)
+        facts = {"units": units, "first": first, "median": median(times), "best": min(times)}
+        tell("predicted", then, **facts)
+
+    def predictor(self, model) -> Callable[[], dict]:
+        """One call, on the same inputs and the same state each time."""
+        state = model.make_state() if self.request["stateful"] else None
+        return lambda: model.predict(dict(self.inputs), state)
+
+    def soak(self, model) -> None:
+        predict = self.predictor(model)
+        for done in range(1, self.request["soak"] + 1):
+            outputs = predict()
+            if done % PROGRESS == 0 or done == self.request["soak"]:
+                finite = all(np.isfinite(np.asarray(a, np.float64)).all() for a in outputs.values())
+                facts = {"done": done, "resident": resident_bytes(), "finite": finite}
+                tell("soak", f"prediction {done + 1} of the soak", **facts)
+        np.savez(self.folder / "soak.npz", **outputs)
+
+
+def _make_default(package: Path, function: str) -> None:
+    """Make a function the one that a package offers first."""
+    from coremltools.proto import Model_pb2
+
+    (file,) = package.rglob("*.mlmodel")
+    model = Model_pb2.Model.FromString(file.read_bytes())
+    if model.description.functions:  # several: the default one is named
+        model.description.defaultFunctionName = function
+        file.write_bytes(model.SerializeToString())
+
+
+def _device(device: object) -> str:
+    return DEVICES.get(type(device).__name__, type(device).__name__)
+
+
+def _timed(call: Callable) -> tuple[float, object]:
+    started = time.perf_counter()
+    result = call()
+    return time.perf_counter() - started, result
+
+
+if __name__ == "__main__":
+    main()

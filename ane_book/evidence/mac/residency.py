@@ -1,0 +1,172 @@
+"""Residency (L2): where a Mac runs a package, and that it stays right there.
+
+    found = measure("model.mlpackage")
+    found.verdict, found.reason  # "elsewhere", "12% of the estimated time is planned on the ANE..."
+
+A child process compiles and loads the package, asks Core ML for its plan, predicts on the CPU
+alone, with the GPU and with the engine, and once more for 500 times. What it tells is judged here:
+`ane_book.evidence.mac.verdict` has the verdicts. On another machine the answer is
+`unmeasured`, and why.
+
+A program of a bundle is given what it takes at the bundle's golden tokens: their hidden state,
+masks and tables of the host, empty caches. A package alone has no such inputs, and gets random
+ones: its masks hide nothing. The figure `inputs` says which they were: "golden", "random", "given",
+or "partly golden" of a bundle whose matrices are programs each, where attention gets random rows.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+import tempfile
+
+from ane_book import device
+from ane_book.bundle import Bundle
+from ane_book.bundle.evidence import Level
+from ane_book.bundle.parts import Part
+from ane_book.errors import InvalidInput, InvalidPackage
+from ane_book.evidence.inspect import is_bundle
+from ane_book.evidence.levels import level
+from ane_book.evidence.mac import child
+from ane_book.evidence.mac.verdict import Residency, judge
+from ane_book.evidence.parity.locate import known_inputs
+from ane_book.runtime.backends import COMPUTE_UNITS
+from mlprogram import MLProgram, Pipeline
+from mlprogram.run.pipeline import open_model
+import numpy as np
+
+__all__ = ["Residency", "bundle_level", "measure", "measure_each", "why_not"]
+
+TIMEOUT = 1800.0  # seconds for one function: the engine's compiler has taken minutes for a layer
+SOAK = 500  # predictions; a stateful model has crashed after 100 to 200 (coremltools #2716)
+
+
+def why_not() -> str | None:
+    """Why residency cannot be measured here; None where it can."""
+    engine, reason = device.neural_engine()
+    return None if engine else reason
+
+
+def measure(
+    package: str | Path,
+    function: str | None = None,
+    *,
+    units: str = "CPU_AND_NE",
+    inputs: Mapping[str, np.ndarray] | Callable[[MLProgram], dict] | None = None,
+    soak: int = SOAK,
+    timeout: float = TIMEOUT,
+    memory: int | None = None,
+    command: Sequence[str] | None = None,
+) -> Residency:
+    """Ask this Mac where one function of a package runs.
+
+    units: what is judged, "CPU_AND_NE" or "ALL"; the CPU alone, and CPU with GPU, are what it is
+    held against. inputs: by name, or a function of the program that gives them; those that are
+    missing then, or all, are random. memory: bytes that the child may take, by default what
+    `child.run` gives. command: what the child runs instead of the probe, with the request as its
+    last argument, on any machine.
+
+    Raises InvalidPackage, InvalidInput or UnsupportedOp: the executor runs the package first.
+    """
+    if units not in ("ALL", "CPU_AND_NE"):
+        raise InvalidInput(f"units must be ALL or CPU_AND_NE of {', '.join(COMPUTE_UNITS)}")
+    if command is None and (reason := why_not()):
+        return Residency("unmeasured", reason)
+    program = open_model(package, function, "fp16")
+    if isinstance(program, Pipeline):
+        raise InvalidPackage(
+            f"{package}: a pipeline is several programs; measure each of its parts"
+        )
+    which, arrays = _arrays(program, inputs)
+    expected = _expected(program, arrays)
+    with tempfile.TemporaryDirectory(prefix="ane-book-") as name:
+        folder = Path(name)
+        np.savez(folder / "inputs.npz", **arrays)
+        outcome = child.ask(_request(program, units, soak), folder, timeout, memory, command)
+        return judge(outcome, folder, units, expected, which)
+
+
+def _arrays(program: MLProgram, inputs) -> tuple[str, dict[str, np.ndarray]]:
+    """What the program is given, by a word for it and by name."""
+    if inputs is not None and not callable(inputs):
+        return "given", dict(inputs)
+    arrays, known = program.random_inputs(0), inputs(program) if inputs else {}
+    which = "golden" if known.keys() == arrays.keys() else "partly golden" if known else "random"
+    return which, arrays | {name: a.astype(arrays[name].dtype) for name, a in known.items()}
+
+
+def _expected(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What the executor gives at a second call: a state has seen one."""
+    state = program.make_state() if program.states else None
+    program.predict(inputs, state)
+    return program.predict(inputs, state)
+
+
+def _request(program: MLProgram, units: str, soak: int) -> dict:
+    return {
+        "what": "residency",
+        "package": str(Path(program.package.path).resolve()),
+        "function": program.name,
+        "named": len(program.functions) > 1,
+        "stateful": bool(program.states),
+        "units": units,
+        "others": ["CPU_ONLY", "CPU_AND_GPU"],
+        "soak": soak,
+    }
+
+
+def measure_each(
+    path: Path,
+    function: str | None = None,
+    progress: Callable[[str, int, int], None] = lambda description, done, total: None,
+    **options,
+) -> Iterator[tuple[str, Residency]]:
+    """`measure` of a package, or of every function of every program of a bundle, by its name.
+
+    function: that one alone. What belongs to a bundle is measured on its golden tokens.
+    """
+    names = [(path, function, None)]
+    if is_bundle(path):
+        names = list(_programs(Bundle.open(path), function))
+        if not names:
+            raise InvalidInput(f"{path}: none of its packages has a function {function!r}")
+    for done, (package, each, inputs) in enumerate(names, 1):
+        found = measure(package, each, inputs=inputs, **options)
+        progress(f"{package.name} {each or ''}".strip(), done, len(names))
+        yield " ".join(filter(None, [package.name, each])), found
+
+
+def _programs(bundle: Bundle, function: str | None) -> Iterator[tuple[Path, str, Callable]]:
+    """Package, function, and what says the function's golden inputs."""
+    golden = cache(bundle.golden)
+    for part in bundle.manifest.programs:
+        for name in part.functions:
+            own = part.called(name)
+            if function in (None, name, own):
+                yield bundle.path / part.package, own, _golden(bundle, golden, part, name)
+
+
+def _golden(bundle: Bundle, golden: Callable, part: Part, function: str) -> Callable:
+    return lambda program: known_inputs(bundle, golden(), program, part, function)
+
+
+def bundle_level(found: Mapping[str, Residency]) -> Level:
+    """The level L2 of a bundle, of what `measure_each` found."""
+    if any(one.verdict == "unmeasured" for one in found.values()):
+        reason = next(one.reason for one in found.values() if one.verdict == "unmeasured")
+        return Level(status="unmeasured", reason=reason)
+    wrong = {key: one for key, one in found.items() if not one.resident}
+    resident = len(found) - len(wrong)
+    figures = {"functions": len(found), "resident": resident}
+    costs = [one.figures.get("ane_cost", 0.0) for one in found.values()]
+    slower = sum(one.slower for one in found.values())
+    figures |= {"least_ane_cost": min(costs), "slower_than_cpu": slower}
+    machine = {"chip": device.chip(), "system": device.system()}
+    if not wrong:
+        reason = f"all {resident} functions run on the ANE"
+        reason += f", {slower} of them slower than the CPU alone" if slower else ""
+        return level(True, reason, figures, machine)
+    key, one = next(iter(wrong.items()))
+    reason = (
+        f"{resident} of {len(found)} functions run on the ANE; {key}: {one.verdict}: {one.reason}"
+    )
+    return level(False, reason, figures, machine)

@@ -1,0 +1,260 @@
+"""What a child's account comes to: one word, and one sentence that says why.
+
+In the order in which they are asked; the first that holds is the verdict:
+
+    crashed     the process died, or could not do what it was asked
+    hung        it was not done in its time
+    memory      it took more memory than it may
+    refused     the compiler said no, whatever the exit status
+    numbers     NaN, or too far from what the executor makes of the same package (L1)
+    elsewhere   Core ML plans most of it on the CPU or the GPU, and says so
+    silent      planned on the engine, but results to the bit and speed are another unit's
+    leaking     it holds more with every prediction
+    drifting    the same prediction gives other numbers in the end
+    resident    none of these: most of the estimated time is planned on the engine, the numbers are
+                right, results or speed are its own, and a soak neither leaked nor drifted
+    unmeasured  nobody asked a Mac with an engine
+
+Exit status alone says nothing: compilers exit 0 while everything runs on the GPU (coreai-models
+#205), and a plan alone is a plan (NVMAI #7). A program may be resident and slower than the CPU:
+that is said beside the verdict, and the figure `speed_to_cpu` has it.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+import re
+import signal
+
+from ane_book.evidence.mac.child import Outcome
+from ane_book.evidence.mac.plan import CoreMLPlan
+import numpy as np
+
+__all__ = ["COSINE", "RESIDENT", "Residency", "judge"]
+
+RESIDENT = 0.9  # share of the estimated time that has to be planned on the engine
+COSINE = 0.97  # of every output, to the executor's
+ALIKE = 0.15  # two units' times are the same, within this share
+LEAK = 32 << 20  # bytes that a process may grow by while it is soaked, after its first fifth
+
+#: What compilers and frameworks print when the engine's compiler gives up: words, and where seen.
+MESSAGES = {
+    r"ANECCompile\(\) FAILED": "coremltools #2247, #2325",
+    r"ANECCompil\w* (failed|error)": "coreai-models #138",
+    r"MILCompilerForANE error": "coremltools #2325",
+    r"Failed to build the model execution plan": "videlalvaro/ane-book, journal",
+    r"Program Inference error": "stable-diffusion-webui #13933",
+    r"You will not be able to run predict\(\)": "coremltools, models/model.py",
+    r"status\s*=\s*0x1d": "CoreML-LLM docs",
+}
+
+
+@dataclass(frozen=True)
+class Residency:
+    """What was found of one function. figures: as evidence.json keeps them; plan: Core ML's;
+    outputs: what it gave on the units that are judged, as far as it came."""
+
+    verdict: str
+    reason: str
+    figures: dict = field(default_factory=dict)
+    plan: CoreMLPlan = field(default_factory=CoreMLPlan)
+    said: list[str] = field(default_factory=list)
+    outputs: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def resident(self) -> bool:
+        return self.verdict == "resident"
+
+    @property
+    def slower(self) -> bool:
+        """Whether the CPU alone was faster, by more than times differ anyway."""
+        return self.figures.get("speed_to_cpu", 1.0) < 1 - ALIKE
+
+    def facts(self) -> dict:
+        """The same as plain JSON values."""
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "figures": self.figures,
+            "ops": [op.fields() for op in self.plan.ops],
+            "said": self.said,
+        }
+
+
+@dataclass(frozen=True)
+class _Account:
+    """What a child that was asked for `units` left behind; expected: what the executor gives."""
+
+    outcome: Outcome
+    folder: Path
+    units: str
+    expected: dict[str, np.ndarray]
+
+    @cached_property
+    def plan(self) -> CoreMLPlan:
+        return CoreMLPlan.told(self.outcome)
+
+    @cached_property
+    def said(self) -> list[str]:
+        return messages(self.outcome.said)
+
+    def outputs(self, name: str) -> dict[str, np.ndarray]:
+        """What was given on some units, or at the end of the "soak"; {} where it did not come."""
+        path = self.folder / f"{name}.npz"
+        if not path.exists():
+            return {}
+        with np.load(path) as file:
+            return dict(file)
+
+
+def judge(
+    outcome: Outcome, folder: Path, units: str, expected: dict[str, np.ndarray], inputs: str
+) -> Residency:
+    """The verdict on a child that was asked for `units`.
+
+    expected: what the executor gives. inputs: which ones they were, in a word.
+    """
+    account = _Account(outcome, folder, units, expected)
+    facts = {"inputs": inputs} | figures(outcome, account.plan, units)
+    verdict, reason = next(filter(None, (check(account) for check in CHECKS)), None) or (
+        "resident",
+        f"{account.plan.ane_share:.0%} of the estimated time is planned on the ANE, and numbers on "
+        f"{inputs} inputs, speed and a soak of {facts.get('soaked', 0)} predictions agree with "
+        "that",
+    )
+    found = Residency(verdict, reason, facts, account.plan, account.said, account.outputs(units))
+    if not found.slower:
+        return found
+    slower = f"; the CPU alone is {1 / facts['speed_to_cpu']:.3g} times as fast"
+    return replace(found, reason=reason + slower)
+
+
+def messages(text: str) -> list[str]:
+    """The lines in which a compiler gives up."""
+    lines = [line.strip()[:300] for line in text.splitlines()]
+    return [line for line in lines if any(re.search(known, line) for known in MESSAGES)][:20]
+
+
+def figures(outcome: Outcome, plan: CoreMLPlan, units: str) -> dict:
+    """Numbers for a record: shares by device, seconds by units, memory.
+
+    UNITS_cold is the first load of a copy that was compiled for this child, UNITS_warm the second;
+    speed_to_cpu is how many times as fast as the CPU alone the judged units are.
+    """
+    found: dict = {"seconds": round(outcome.seconds, 2), "peak_bytes": outcome.peak}
+    for device, entry in plan.by_device().items():
+        found |= {f"{device}_ops": entry["ops"], f"{device}_cost": round(entry["cost"], 4)}
+    for step, names in (("loaded", ("cold", "warm")), ("predicted", ("first", "median"))):
+        for event in outcome.find(step):
+            found |= {f"{event['units']}_{name}": event[name] for name in names if name in event}
+    for event in outcome.find("soak"):
+        found["soaked"] = event["done"]
+    mine, cpu = (found.get(f"{name}_median") for name in (units, "CPU_ONLY"))
+    return found | ({"speed_to_cpu": round(cpu / mine, 3)} if mine and cpu else {})
+
+
+def _ended(account: _Account) -> tuple[str, str] | None:
+    outcome = account.outcome
+    if outcome.ended == "timeout":
+        return "hung", f"not done after {outcome.seconds:.0f} s, while {outcome.reached}"
+    if outcome.ended == "memory":
+        return "memory", f"took {outcome.peak / 1e9:.1f} GB, while {outcome.reached}"
+    if outcome.code < 0:
+        name = signal.Signals(-outcome.code).name
+        return "crashed", f"ended by {name}, while {outcome.reached}"
+    if outcome.code and not account.said:
+        last = next((line for line in reversed(outcome.said.splitlines()) if line.strip()), "")
+        return (
+            "crashed",
+            f"exit status {outcome.code}, while {outcome.reached}: {last.strip()[:200]}",
+        )
+    if not outcome.code and not account.said and not list(outcome.find("done")):
+        return "crashed", f"ended with status 0, but not done: while {outcome.reached}"
+    return None
+
+
+def _refused(account: _Account) -> tuple[str, str] | None:
+    if not account.said:
+        return None
+    code, reached = account.outcome.code, account.outcome.reached
+    said = account.said[0][:200]
+    return "refused", f"the compiler gave up (exit status {code}), while {reached}: {said}"
+
+
+def _numbers(account: _Account) -> tuple[str, str] | None:
+    units = account.units
+    for name in (units, "soak"):
+        found = account.outputs(name)
+        for output, wanted in account.expected.items():
+            if output not in found or found[output].size != wanted.size:
+                return "numbers", f"{output!r} is missing, or of another size, on {units}"
+            a, b = (np.asarray(x, np.float64).ravel() for x in (found[output], wanted))
+            bad = ~np.isfinite(a)
+            if bad.any() and np.isfinite(b).all():
+                return (
+                    "numbers",
+                    f"{output!r} has {bad.sum():,} values that are no numbers ({units})",
+                )
+            cosine = _cosine(a, b)
+            if not cosine >= COSINE:
+                if name == "soak":
+                    continue
+                text = f"cosine {cosine:.3f} to the executor's, at least {COSINE} expected"
+                return "numbers", f"{output!r} on {units}: {text}"
+    return None
+
+
+def _elsewhere(account: _Account) -> tuple[str, str] | None:
+    planned = account.plan.ane_share
+    if planned is None:
+        return "elsewhere", "Core ML's plan says of no op where it runs"
+    if planned >= RESIDENT:
+        return None
+    dear = "; ".join(account.plan.outside())
+    return "elsewhere", f"{planned:.0%} of the estimated time is planned on the ANE: {dear}"
+
+
+def _silent(account: _Account) -> tuple[str, str] | None:
+    """Other arithmetic rounds otherwise, and another engine takes another time."""
+    units, predicted = account.units, account.outcome.find("predicted")
+    times = {event["units"]: event["median"] for event in predicted}
+    mine = account.outputs(units)
+    for other, seconds in times.items():
+        alike = abs(seconds - times[units]) <= ALIKE * seconds
+        theirs = account.outputs(other)
+        same = all(np.array_equal(mine[name], theirs.get(name)) for name in mine)
+        if other != units and alike and same:
+            speed = f"{times[units] * 1e3:.3g} ms against {seconds * 1e3:.3g} ms"
+            return (
+                "silent",
+                f"planned on the ANE, but results to the bit and speed ({speed}) are "
+                f"those of {other}",
+            )
+    return None
+
+
+def _soaked(account: _Account) -> tuple[str, str] | None:
+    events = list(account.outcome.find("soak"))
+    held = [event["resident"] for event in events if event.get("resident")]
+    late = held[len(held) // 5 :]
+    if len(late) > 1 and late[-1] - late[0] > LEAK:
+        grown, calls = late[-1] - late[0], events[-1]["done"] - events[len(held) // 5]["done"]
+        return "leaking", f"{grown / 1e6:.0f} MB more after {calls} predictions"
+    first, last = account.outputs(account.units), account.outputs("soak")
+    for name in first:
+        a, b = (np.asarray(x[name], np.float64).ravel() for x in (last, first))
+        if not _cosine(a, b) >= COSINE:
+            return "drifting", f"{name!r} is another after {events[-1]['done']} equal predictions"
+    return None
+
+
+#: What is asked, in this order; each gives a verdict and a reason, or None.
+CHECKS = (_ended, _refused, _numbers, _elsewhere, _silent, _soaked)
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """1 where both are zero; of whole numbers it is 1 where they are equal."""
+    keep = np.isfinite(a) & np.isfinite(b)
+    a, b = a[keep], b[keep]
+    length = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum() / length) if length else float(np.array_equal(a, b))

@@ -1,0 +1,19 @@
+"""The graphs of which Core ML's segmenter published estimates and choices; scripts as modules."""
+
+import importlib.util
+from pathlib import Path
+
+from ane_book.book.placement_published import read_graphs
+
+ROOT = Path(__file__).resolve().parents[1]
+ESTIMATES = ROOT / "research/measurements/segmenter_estimates.json"
+GRAPHS = read_graphs(ESTIMATES)
+
+
+def script(name: str):
+    """A script of research/experiments as a module."""
+    path = ROOT / f"research/experiments/{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

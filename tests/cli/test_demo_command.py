@@ -1,0 +1,84 @@
+"""`ane-book demo`, and the picture that is made of it."""
+
+from io import StringIO
+import json
+from pathlib import Path
+import re
+import shutil
+
+from _command import ane_book, chatty_copy
+from ane_book.bundle import seal
+from ane_book.cli.demo import PROMPTS, golden_agreement, present
+from ane_book.errors import InvalidBundle
+from ane_book.runtime import Session
+import pytest
+from rich.console import Console
+
+STATIC = Path(__file__).parents[2] / "book" / "_static"
+
+
+@pytest.fixture(scope="module")
+def sealed(tiny_bundle, tmp_path_factory) -> Path:
+    """A bundle as if it had been written with a chat template."""
+    bundle = tiny_bundle("llama", kv="state", context=128)[1].path
+    copy = chatty_copy(bundle, tmp_path_factory.mktemp("chatty"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps(manifest | {"seal": seal(manifest)}))
+    return copy
+
+
+def recorded(session: Session, columns: int = 90, **options) -> str:
+    console = Console(file=StringIO(), record=True, width=columns, highlight=False)
+    present(session, console, **options)
+    return console.export_text()
+
+
+class TestDemo:
+    def test_a_process_shows_answers_and_evidence(self, sealed):
+        done = ane_book("demo", sealed, "--precision", "fp32", "--raw", "--verbose")
+        assert done.returncode == 0, done.stderr
+        session = Session(sealed, "fp32", "mil")
+        for prompt in PROMPTS:
+            answer = session.generate(prompt, max_tokens=40)
+            assert f"> {prompt}\n" in done.stdout
+            assert str(answer.token_ids[:5])[:-1] in done.stdout
+        words = " ".join(done.stdout.split())
+        for level in ("L0 laws", "L1 parity", "L2 residency", "L3 quality"):
+            assert f"{level} unmeasured: " in words
+        manifest = session.bundle.manifest
+        for name, digest in manifest.sha256.items():
+            if name.startswith("head.mlpackage/"):
+                assert digest[:16] in words
+        assert "8 of 8 next tokens are those of golden.npz" in words
+        assert "engine unmeasured: no Neural Engine here" in words or "Core ML" in words
+
+    def test_it_fits_a_narrow_terminal(self, sealed):
+        text = recorded(Session(sealed, "fp32", "mil"), 40)
+        assert max(map(len, text.splitlines())) <= 40
+
+    def test_tokens_that_are_not_pytorch_s_are_counted(self, sealed):
+        session = Session(sealed, "fp32", "mil")
+        golden = session.bundle.golden()
+        golden["argmax"] = golden["argmax"].copy()
+        golden["argmax"][:3] += 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(session.bundle), "golden", lambda self: golden)
+            assert golden_agreement(session) == (5, 8)
+
+    def test_a_changed_byte_ends_it(self, sealed, tmp_path):
+        broken = Path(shutil.copytree(sealed, tmp_path / "broken"))
+        weights = next(broken.glob("head.mlpackage/**/weight.bin"))
+        data = bytearray(weights.read_bytes())
+        data[-1] ^= 1
+        weights.write_bytes(data)
+        with pytest.raises(InvalidBundle, match="not as it was written"):
+            recorded(Session(broken, "fp32", "mil"))
+
+
+@pytest.mark.parametrize("name", ["demo-dark.svg", "demo-light.svg"])
+def test_the_picture_loads_nothing_and_says_what_it_is_of(name):
+    text = (STATIC / name).read_text("utf-8")
+    assert not re.findall(r"url\((?!#)[^)]*\)|href|@font-face|@import|<script|<image", text)
+    assert set(re.findall(r"https?://[^\s\"<]+", text)) == {"http://www.w3.org/2000/svg"}
+    shown = text.replace("&#160;", " ")
+    assert "unmeasured" in shown and "executor" in shown and "next tokens" in shown

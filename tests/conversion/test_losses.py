@@ -1,0 +1,68 @@
+"""What fewer bits cost stands where they are offered, and a scheme that breaks models warns."""
+
+import json
+from pathlib import Path
+import re
+
+from _command import ane_book as command
+import ane_book
+from ane_book.conversion.quantize import LOSSES, percent, scheme_warning
+from ane_book.errors import SchemeWarning, UnknownModel
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MEASURED = ROOT / "research" / "measurements" / "quantization.json"
+
+
+def test_losses_are_those_that_were_measured():
+    """The library has them without the repository; an update of the record shows here."""
+    results = json.loads(MEASURED.read_text())["results"]
+    assert LOSSES == pytest.approx(  # noqa: SIM300 - a name in capitals is no constant of the test
+        {name: row["change"] for name, row in results.items()}, rel=5e-3, abs=1e-4
+    )
+
+
+def test_losses_stand_in_help_and_readme():
+    said = " ".join(command("convert", "--help").stdout.split())
+    for name in ("int8", "lut8", "lut6", "int8-tensor", "int4", "int4-channel", "lut4", "auto:5"):
+        assert re.search(rf"\b{name} \({re.escape(percent(LOSSES[name]))}", said), name
+    readme = (ROOT / "README.md").read_text()
+    offered = re.findall(r"--quant (\S+) +# (.*)", readme)
+    assert offered
+    for name, comment in offered:
+        assert LOSSES[name] < 0.1 and f"{percent(LOSSES[name])} perplexity" in comment
+
+
+@pytest.mark.parametrize(
+    ("quant", "head", "message"),
+    [
+        ("lut4", None, r"lut4 broke SmolLM2-135M: \+925 % perplexity; int8 cost \+0.7 %"),
+        ("lut4-tensor", None, r"lut4-tensor broke .* \+2,630,000 %"),
+        ("lut4-g8", "int8", r"lut4-g8, head int8 broke .* \+118 %"),
+        ("lut4", "none", "lut4 broke"),
+        ("none", "lut4", "lut4 broke"),
+        ("int4", None, "scales change along its input channels"),
+        ("int4-channel", None, r"int4-channel broke SmolLM2-135M: \+170 %"),
+    ],
+)
+def test_a_scheme_that_breaks_models_warns_once(quant, head, message):
+    with (
+        pytest.warns(SchemeWarning, match=message) as said,
+        pytest.raises(UnknownModel),  # it is told before anything is done
+    ):
+        ane_book.convert("no-such-model", quant=quant, quant_head=head)
+    assert len(said) == 1 and said[0].filename == __file__
+
+
+@pytest.mark.parametrize("quant", ["none", "int8", "int8-tensor", "lut8", "lut6", "lut6-g8"])
+def test_others_say_nothing(quant):
+    assert scheme_warning(quant) == "" and scheme_warning(None, quant) == ""
+
+
+def test_a_command_warns_in_one_line(tiny, tmp_path):
+    _, folder = tiny("llama")
+    done = command("convert", folder, "--out", tmp_path / "b", "--context", "32", "--prefill",
+                   "8", "--quant", "lut4")  # fmt: skip
+    warned = [line for line in done.stderr.splitlines() if "broke" in line]
+    assert done.returncode == 0 and len(warned) == 1
+    assert warned[0].startswith("warning: lut4 broke SmolLM2-135M: +925 % perplexity")

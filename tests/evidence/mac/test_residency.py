@@ -1,0 +1,306 @@
+"""L2 without a Mac: real child processes, a recorded plan, and one verdict for each way to fail.
+
+What a Mac alone can show is not tested here: that the engine runs anything.
+"""
+
+import inspect
+import os
+from pathlib import Path
+import re
+import sys
+
+from _command import ane_book as command
+from _command import refused
+from _long import long_but
+from _nine_ops import nine_ops
+from _patience import HANGING, until
+from ane_book import device
+from ane_book.book import diagrams
+from ane_book.evidence.mac import verdict
+from ane_book.evidence.mac.child import Outcome, run
+from ane_book.evidence.mac.plan import CoreMLPlan, PlannedOp
+from ane_book.evidence.mac.residency import bundle_level, measure, measure_each
+from ane_book.evidence.mac.verdict import judge, messages
+import numpy as np
+import pytest
+
+MAC = Path(__file__).with_name("_mac.py")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory) -> Path:
+    return nine_ops(tmp_path_factory.mktemp("residency") / "graph.mlpackage")
+
+
+def measured(package: Path, mode: str, soak: int = 125, **options):
+    command = [sys.executable, str(MAC), mode]
+    return measure(package, command=command, soak=soak, **{"timeout": HANGING} | options)
+
+
+def test_off_a_mac_it_is_unmeasured_and_says_why(package):
+    if device.neural_engine()[0]:
+        pytest.skip("this machine can tell")
+    found = measure(package)
+    assert found.verdict == "unmeasured" and "macOS" in found.reason
+
+
+@pytest.fixture(scope="module")
+def resident(package):
+    return measured(package, "well")
+
+
+def test_a_package_on_the_engine_is_resident(resident):
+    assert resident.verdict == "resident", resident
+    figures = resident.figures
+    assert figures["ane_ops"] == 9 and figures["ane_cost"] == 1.0 and figures["soaked"] == 125
+    medians = figures["CPU_AND_NE_median"], figures["CPU_ONLY_median"]
+    assert medians == pytest.approx((0.01, 0.02))  # by the clock of `_mac.py`
+    types = {op.type for op in resident.plan.ops}
+    assert types >= {"const", "ios18.conv"}, "constants are recorded"
+
+
+def test_the_first_load_for_the_engine_comes_before_the_plan(resident):
+    """Either of them has it compiled, once: 0.6 s here."""
+    loads = resident.figures["CPU_AND_NE_cold"], resident.figures["CPU_AND_NE_warm"]
+    assert loads == pytest.approx((0.6, 0))
+
+
+@pytest.mark.long
+def test_a_resident_program_may_be_slower_than_the_cpu_and_that_is_said(package, resident):
+    found = measured(package, "slow", soak=1)
+    assert found.verdict == "resident" and found.figures["speed_to_cpu"] == 0.25
+    assert re.search(r"; the CPU alone is \d+(\.\d+)? times as fast$", found.reason), found.reason
+    assert resident.figures["speed_to_cpu"] == 2 and "the CPU alone" not in resident.reason
+    level = bundle_level({"slow": found, "fast": resident})
+    assert level.status == "passed" and level.figures["slower_than_cpu"] == 1
+    assert level.reason.endswith("2 functions run on the ANE, 1 of them slower than the CPU alone")
+
+
+class TestInputs:
+    """The child copies what it is given."""
+
+    def given(self, path: Path, tmp_path: Path, function: str | None = None):
+        copy = (
+            "import pathlib, shutil, sys; own = pathlib.Path(sys.argv[2]).with_name('inputs.npz'); "
+            "shutil.copy(own, sys.argv[1])"
+        )
+        for key, found in measure_each(
+            path, function, command=[sys.executable, "-c", copy, str(tmp_path / "given.npz")]
+        ):
+            with np.load(tmp_path / "given.npz") as file:
+                yield key, found, dict(file)
+
+    @pytest.mark.parametrize("kv", ["state", "host"])
+    def test_a_bundles_programs_get_its_golden_tokens(self, tiny_bundle, tmp_path, kv):
+        bundle = tiny_bundle("llama", kv=kv, tiers=(16,))[1]
+        golden, keys = bundle.golden(), []
+        for key, found, inputs in self.given(bundle.path, tmp_path):
+            function = bundle.manifest.tiered.get(key.split()[-1])
+            keys.append(key)
+            assert found.figures["inputs"] == "golden", key
+            first = golden["hidden"][0 if key.startswith("layers") else -1]
+            T = inputs["hidden"].shape[3]
+            expected = first[:, :T].astype(np.float16)
+            assert np.array_equal(inputs["hidden"][0, :, 0, : expected.shape[1]], expected), key
+            if key.startswith("layers"):
+                T, S = function
+                (mask,) = (a for a in inputs.values() if a.shape == (1, 1, T, S + T))
+                assert inputs.get("position", 0) == 0 and (mask[..., :S] == -40_000).all()
+                assert (mask[..., S:] == 0).sum() == T * (T + 1) // 2
+                caches = [a for a in inputs.values() if a.shape[2:3] == (S,)]
+                assert len(caches) == (2 if kv == "host" else 0)
+                assert not any(cache.any() for cache in caches)
+        functions = {key.split()[-1] for key in keys}
+        assert functions == {"decode", "prefill", "decode_s16", "prefill_s16"}
+
+    def test_a_package_alone_gets_random_ones_and_that_is_said(self, package, tmp_path, resident):
+        ((_, found, inputs),) = self.given(package, tmp_path)
+        assert found.figures["inputs"] == "random" and inputs["x"].std() > 0.5
+        assert "on random inputs" in resident.reason
+
+    def test_given_ones_are_taken_as_they_are(self, package):
+        nothing = [sys.executable, "-c", ""]
+        found = measure(package, inputs={"x": np.ones((1, 8, 4, 4))}, command=nothing)
+        assert found.figures["inputs"] == "given"
+
+    def test_what_attention_gets_of_other_programs_is_random(self, tiny_bundle, tmp_path):
+        bundle = tiny_bundle("llama", partition="projections")[1]
+        which = [f.figures["inputs"] for _, f, _ in self.given(bundle.path, tmp_path, "decode")]
+        assert {"golden"} < {*which} <= {"golden", "partly golden", "random"}
+
+
+def account(folder: Path, ops: list[PlannedOp], output: np.ndarray) -> Outcome:
+    """What a child leaves that told this plan, and gave this on all units."""
+    for name in ("CPU_AND_NE", "soak"):
+        np.savez(folder / f"{name}.npz", y=output)
+    events = [{"step": "plan", "ops": [op.fields() for op in ops]}, {"step": "done"}]
+    return Outcome("exit", 0, events)
+
+
+def test_numbers_are_judged_before_the_plan(tmp_path):
+    right, wrong = np.ones(8), -np.ones(8)
+    ops = [PlannedOp("c", "conv", "cpu", ("cpu", "ane"), 1.0)]
+    found = [
+        judge(account(tmp_path, ops, y), tmp_path, "CPU_AND_NE", {"y": right}, "given").verdict
+        for y in (wrong, right)
+    ]
+    assert found == ["numbers", "elsewhere"]
+
+
+SOAKED = {
+    "nothing": ("resident", {}),
+    "slower": ("resident", {"seconds": 0.08}),
+    "no number": ("numbers", {"wrong": np.nan}),
+    "the CPU's": ("silent", {"seconds": 0.02, "share": 0.0}),
+    "its results to the bit, in another time": ("resident", {"share": 0.0}),
+    "its speed with other results": ("resident", {"seconds": 0.02}),
+    "memory": ("leaking", {"grown": 33 << 20}),
+    "memory before its first fifth is over": ("resident", {"begun": 99 << 20}),
+    "numbers, in the end": ("drifting", {"late": -1.0}),
+}
+
+
+@pytest.mark.parametrize(("expected", "given"), SOAKED.values(), ids=SOAKED)
+def test_results_times_and_memory_are_judged(tmp_path, expected, given):
+    """What the children below leave, written here."""
+    right = np.arange(1.0, 9.0)
+    mine = right * (1 + given.get("share", 0.001)) * given.get("wrong", 1.0)
+    for name, output in (("CPU_ONLY", right), ("CPU_AND_NE", mine)):
+        np.savez(tmp_path / f"{name}.npz", y=output)
+    np.savez(tmp_path / "soak.npz", y=mine * given.get("late", 1.0))
+    op = PlannedOp("c", "conv", "ane", ("cpu", "ane"), 1.0)
+    events = [{"step": "plan", "ops": [op.fields()]}]
+    times = {"CPU_ONLY": 0.02, "CPU_AND_NE": given.get("seconds", 0.01)}
+    events += [
+        {"step": "predicted", "units": units, "first": seconds, "median": seconds}
+        for units, seconds in times.items()
+    ]
+    held = [(1 << 30) - given.get("begun", 0), *[1 << 30] * 4]
+    held[-1] += given.get("grown", 0)
+    events += [
+        {"step": "soak", "done": 25 * (i + 1), "resident": bytes_} for i, bytes_ in enumerate(held)
+    ]
+    outcome = Outcome("exit", 0, [*events, {"step": "done"}])
+    found = judge(outcome, tmp_path, "CPU_AND_NE", {"y": right}, "given")
+    assert found.verdict == expected, found.reason
+    slower = given is SOAKED["slower"][1]
+    assert slower == found.reason.endswith("; the CPU alone is 4 times as fast")
+
+
+def test_docstring_and_figure_have_the_verdicts_in_the_order_of_the_code():
+    words = re.findall(r"^    ([a-z]+)  ", verdict.__doc__, re.M)
+    assert words[-2:] == ["resident", "unmeasured"]
+    told = {"_ended": 3, "_refused": 1, "_numbers": 1, "_elsewhere": 1, "_silent": 1, "_soaked": 2}
+    asked = [set(re.findall(r'"([a-z]+)"', inspect.getsource(check))) for check in verdict.CHECKS]
+    assert [check.__name__ for check in verdict.CHECKS] == [*told]
+    left = iter(words)
+    for check, found in zip(verdict.CHECKS, asked, strict=True):
+        own = {next(left) for _ in range(told[check.__name__])}
+        assert own <= found, (check.__name__, own)
+    texts = [text.get_text() for text in diagrams.residency().axes[0].texts]
+    drawn = [word for text in texts for word in text.split(", ") if word in words]
+    assert drawn == words[:-1]
+
+
+VERDICTS = {
+    "crash": ("crashed", "SIGKILL, while loading on CPU_AND_NE"),
+    "hang": ("hung", "not done after 3 s"),
+    "lie": ("silent", "planned on the ANE, but results to the bit and speed .* are those of"),
+    "refuse": ("refused", r"gave up \(exit status 0\).*ANECCompile\(\) FAILED"),
+    "nan": ("numbers", "values that are no numbers"),
+    "leak": ("leaking", "MB more after .* predictions"),
+    "drift": ("drifting", "'wrap_out_1_relu' is another after 125 equal predictions"),
+    "elsewhere": ("elsewhere", r"0% of the estimated time.*conv 'wrap_in0_0_conv' on the CPU"),
+    "quit": ("crashed", "status 0, but not done: while its start"),
+}
+
+
+@pytest.mark.parametrize("mode", long_but(VERDICTS, "crash", "hang", "refuse", "quit", "drift"))
+def test_each_way_to_fail_has_its_own_verdict(package, mode):
+    found = measured(package, mode, **({"timeout": 3.0} if mode == "hang" else {}))
+    expected, reason = VERDICTS[mode]
+    assert found.verdict == expected, found
+    assert re.search(reason, found.reason), found.reason
+
+
+def test_a_child_that_takes_too_much_memory_is_ended(package):
+    found = measured(package, "eat", memory=400 << 20)
+    assert found.verdict == "memory", found
+    assert found.figures["peak_bytes"] < 4 << 30
+
+
+def test_nothing_that_a_child_started_outlives_it(tmp_path):
+    script = (
+        "import subprocess, sys, time; p = subprocess.Popen(['sleep', '300']); "
+        "print(p.pid, flush=True); time.sleep(300)"
+    )
+    for seconds in (2.0, 20.0, HANGING):  # until it had the time to start another
+        outcome = run([sys.executable, "-c", script], tmp_path, timeout=seconds, memory=1 << 40)
+        assert outcome.ended == "timeout"
+        if outcome.said:
+            break
+    grandchild = int(outcome.said)
+
+    def ended() -> bool:
+        try:
+            os.kill(grandchild, 0)
+            return b"\nState:\tZ" in Path(f"/proc/{grandchild}/status").read_bytes()
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+
+    until(ended)
+
+
+def test_half_a_line_of_a_child_that_died_is_left_out(tmp_path):
+    script = (
+        "import os, pathlib; f = pathlib.Path(os.environ['ANE_BOOK_FOLDER'], 'events.jsonl'); "
+        'f.write_text(\'{"step": "started", "next": "x"}\\n{"step": "pl\'); os.abort()'
+    )
+    outcome = run([sys.executable, "-c", script], tmp_path, timeout=HANGING, memory=1 << 40)
+    assert outcome.code < 0 and outcome.reached == "x" and len(outcome.events) == 1
+
+
+class TestPlan:
+    def test_constants_do_not_count(self):
+        ops = [PlannedOp(f"w{i}", "const", None) for i in range(90)]
+        ops += [PlannedOp("c", "ios18.conv", "ane", ("cpu", "ane"), 0.8)]
+        ops += [PlannedOp("r", "ios18.relu", "cpu", ("cpu", "ane"), 0.2)]
+        plan = CoreMLPlan(tuple(ops))
+        assert plan.ane_share == pytest.approx(0.8)
+        assert plan.by_device()["ane"]["ops"] == 1
+
+    def test_costs_weigh_not_numbers_of_ops(self):
+        ops = [PlannedOp(f"r{i}", "relu", "ane", (), 0.001) for i in range(100)]
+        ops += [PlannedOp("c", "conv", "cpu", (), 0.9)]
+        assert CoreMLPlan(tuple(ops)).ane_share == pytest.approx(0.1)
+
+    def test_without_costs_every_op_counts_alike(self):
+        ops = [PlannedOp("a", "conv", "ane"), PlannedOp("b", "conv", "cpu")]
+        assert CoreMLPlan(tuple(ops)).ane_share == 0.5
+
+    def test_a_plan_that_says_nothing_is_no_share(self):
+        assert CoreMLPlan((PlannedOp("a", "conv", None),)).ane_share is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Error: ANECCompile() FAILED",
+        "RuntimeWarning: You will not be able to run predict() on this Core ML model.",
+        "MILCompilerForANE error: failed to compile ANE model",
+    ],
+)
+def test_messages_of_compilers_are_known(line):
+    assert messages(f"harmless\n{line}\nharmless") == [line]
+
+
+def test_what_is_no_package_is_told_on_any_machine(tmp_path):
+    assert "no such package" in refused("residency", tmp_path / "none.mlpackage")
+    assert "is not a .mlpackage" in refused("residency", tmp_path)
+
+
+def test_the_command_says_that_it_is_unmeasured(package):
+    done = command("residency", package)
+    if not device.neural_engine()[0]:
+        assert done.returncode == 3 and "unmeasured" in done.stdout

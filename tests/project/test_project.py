@@ -1,0 +1,447 @@
+"""What the README promises, what the pins cover, and the limits that keep the code readable."""
+
+import ast
+from collections.abc import Iterator
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+import pytest
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXECUTOR = tomllib.loads((ROOT / "mlprogram" / "pyproject.toml").read_text())["project"]
+README = ROOT / "README.md"
+FOLDERS = ("ane_book", "mlprogram", "benchmarks", "book/_ext")
+SOURCES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
+MAX_FILE, MAX_FUNCTION = 400, 60  # lines; most are far shorter, and what nears them is looked at
+
+#: What may be committed besides text, and how large any of it may be, in bytes.
+MAX_TEXT = 300_000
+MAX_BYTES = {".png": 1_000_000, ".safetensors": 10_000_000}  # weights that a script here trained
+
+#: Where the packages lie, and their floors: a room imports from lower floors and itself, never
+#: sideways or up.
+LIBRARIES = {"mlprogram": ROOT / "mlprogram" / "src" / "mlprogram", "ane_book": ROOT / "ane_book"}
+FLOORS = {
+    "mlprogram": [
+        "errors",
+        "files machine tables terminal",
+        "package",
+        "ops",
+        "analysis",
+        "kernels",
+        "run",
+        "contents coreml compare",
+        "execute",
+        "kernel_report compare.packages",
+        "__main__",
+    ],
+    "ane_book": [
+        "errors rope progress extras",
+        "claims host options records",
+        "device models text bundle.npy cli.options",
+        "bundle",
+        "bundle.cache weights",
+        "mil coreml",
+        "reference",
+        "conversion",
+        "runtime",
+        "evidence cli.terminal bench",
+        "book",
+        "cluster",
+        "serve",
+        "cli",
+        "__main__",
+    ],
+}
+
+
+# --- README
+
+
+def fenced_blocks(languages: set[str]) -> list[str]:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(), re.M | re.S)
+    return [body for language, body in blocks if language in languages]
+
+
+def shell_commands(program: str) -> list[list[str]]:
+    """Every call of a program in the README's shell blocks, as words."""
+    lines = "\n".join(fenced_blocks({"bash", "sh", "console"})).splitlines()
+    calls = (re.split(r"\s#|[|;&]", line)[0].removeprefix("$ ").split() for line in lines)
+    return [words for words in calls if words[:1] == [program]]
+
+
+def test_readme_names_make_targets_that_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {word for words in shell_commands("make") for word in words[1:] if "=" not in word}
+    assert {"book", "test"} <= named, "README has to show how to build the book and run the tests"
+    assert named <= targets
+
+
+def test_readme_shows_commands_that_exist():
+    from ane_book.cli import app
+
+    calls = shell_commands("ane-book")
+    assert calls, "README has to show the command line"
+    for words in calls:
+        result = CliRunner().invoke(app, [words[1], "--help"], env={"COLUMNS": "200"})
+        assert result.exit_code == 0, f"README calls `{' '.join(words)}`: {result.output}"
+        flags = [word.split("=")[0] for word in words if word.startswith("--")]
+        assert [flag for flag in flags if flag not in result.output] == [], words
+
+
+def tree_paths() -> Iterator[str]:
+    """The paths in README's tree: one a line, its role after it, two spaces deeper in a folder."""
+    trees = [body for body in fenced_blocks({"", "text"}) if re.search(r"^ane_book/ ", body, re.M)]
+    assert len(trees) == 1, "README has to show the tree once, in a ```text block with `ane_book/ `"
+    parents: list[str] = []
+    for line in filter(str.strip, trees[0].splitlines()):
+        depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0]
+        parents[depth:] = [name]
+        yield "".join(parents)
+
+
+def test_readmes_tree_is_the_repositorys():
+    paths = list(tree_paths())
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    for folder in LIBRARIES.values():
+        files = {path for path in folder.rglob("*") if path.suffix != ".pyc" and path.is_file()}
+        rooms = {folder / path.relative_to(folder).parts[0] for path in files}
+        rooms = {room for room in rooms if room.name[0] != "_" and room.name != "py.typed"}
+        left_out = rooms - {ROOT / path for path in paths}
+        assert not left_out, f"README's tree leaves out {sorted(left_out)}"
+
+
+# --- pins
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def requirements(without: tuple[str, ...] = ()) -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"]
+    groups = [PROJECT["dependencies"], *(extras[name] for name in extras if name not in without)]
+    lines = [line for group in [*groups, EXECUTOR["dependencies"]] for line in group]
+    own = f"{EXECUTOR['name']}=={EXECUTOR['version']}"  # comes from here, and from nowhere else yet
+    assert own in lines, "ane_book needs the executor of the same checkout"
+    return [Requirement(line) for line in lines if line != own]
+
+
+def applies(requirement: Requirement, extras: set[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras | {""})
+
+
+def needed() -> dict[str, str]:
+    """Name and version of every installed distribution that the project needs, at any depth."""
+    # `make train` and `make onnx-field` install theirs themselves
+    found, seen, todo = {}, set(), requirements(without=("train", "field"))
+    while todo:
+        requirement = todo.pop()
+        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+        if key in seen:
+            continue
+        seen.add(key)
+        distribution = importlib.metadata.distribution(requirement.name)
+        found[key[0]] = distribution.version.split("+")[0]
+        deeper = map(Requirement, distribution.requires or [])
+        todo += [r for r in deeper if applies(r, requirement.extras)]
+    return found
+
+
+def test_every_requirement_is_pinned_within_its_bounds():
+    pinned = pins()
+    for requirement in requirements():
+        version = pinned.get(canonicalize_name(requirement.name))
+        assert version, f"constraints.txt has no pin for {requirement}"
+        assert requirement.specifier.contains(version, prereleases=True), requirement
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux"
+    or sys.version_info[:2] != (3, 11)
+    or not importlib.metadata.version("torch").endswith("+cpu"),
+    reason="the pins name what Python 3.11 with a CPU build of torch needs on Linux",
+)
+def test_what_is_installed_is_what_is_pinned():
+    pinned = pins()
+    others = {n: f"{v}, pinned {pinned.get(n)}" for n, v in needed().items() if v != pinned.get(n)}
+    assert not others, "mend constraints.txt, or install under it with `make`"
+
+
+def test_what_is_pinned_takes_every_python_of_pyproject():
+    """Its first patch too: Debian 12 has 3.11.2, and soupsieve 3 wants 3.11.5.
+
+    Its 3.0 and 3.0.1 do not say so, and stop at the first selector.
+    """
+    oldest = re.search(r">=([\d.]+)", PROJECT["requires-python"])[1] + ".0"
+    asked = {n: importlib.metadata.metadata(n).get("Requires-Python") or "" for n in needed()}
+    assert not {name: v for name, v in asked.items() if not SpecifierSet(v).contains(oldest)}
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is needed")
+@pytest.mark.parametrize("version", [(3, 10), (3, 11), (3, 12), (3, 13), (3, 14), (4, 0)])
+def test_make_takes_the_interpreters_of_pyproject(tmp_path, version):
+    """The interpreter is this one, under another version's number; what it installs is nothing."""
+    python, nothing = tmp_path / "python3", tmp_path / "bin" / "python"
+    nothing.parent.mkdir()
+    own = f"import sys; sys.version_info = {version}; exec(sys.argv[1])"
+    for file, line in ((python, f'exec {sys.executable} -c "{own}" "$2"'), (nothing, "exit 0")):
+        file.write_text(f"#!/bin/sh\n{line}\n")
+        file.chmod(0o755)
+    made = tmp_path / "installed"
+    names = [f"PYTHON={python}", f"BIN={nothing.parent}", f"INSTALLED={made}"]
+    done = subprocess.run(["make", "-C", ROOT, *names, made], capture_output=True, text=True)
+    taken = SpecifierSet(PROJECT["requires-python"]).contains("{}.{}".format(*version))
+    assert (done.returncode == 0, made.exists()) == (taken, taken), done
+    assert taken or "Python 3.11, 3.12 or 3.13 is needed" in done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is needed")
+@pytest.mark.parametrize("home", ["its own", None, "", "/nonexistent", __file__])
+def test_make_gives_a_home_to_who_has_none(tmp_path, home):
+    own = str(tmp_path) if home == "its own" else home
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    of_make = {"HOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}  # the tests themselves run in a `make`
+    variables = {name: value for name, value in os.environ.items() if name not in of_make}
+    variables |= {} if own is None else {"HOME": own}
+    (tmp_path / "show.mk").write_text('show:\n\t@echo "$$HOME"; test -w "$$HOME"\n')
+    show = ["make", "-f", "Makefile", "-f", "show.mk", "show"]
+    done = subprocess.run(show, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    given = own if home == "its own" else str(tmp_path / "build" / "home")
+    assert (done.returncode, done.stdout.strip()) == (0, given), done.stderr
+
+
+def test_python_is_held_to_the_wheels_of_coremltools():
+    """9.0, which is pinned, has wheels up to Python 3.13."""
+    assert pins()["coremltools"] == "9.0"
+    assert not SpecifierSet(PROJECT["requires-python"]).contains("3.14")
+
+
+# --- limits
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node.end_lineno - node.lineno + 1
+
+
+def test_files_and_functions_stay_short():
+    long = []
+    for path in SOURCES:
+        text, name = path.read_text(), path.relative_to(ROOT)
+        if (lines := text.count("\n")) > MAX_FILE:
+            long.append(f"{name}: {lines} lines, at most {MAX_FILE}")
+        for function, lines in functions(ast.parse(text)):
+            if lines > MAX_FUNCTION:
+                long.append(f"{name}: {function}() has {lines} lines, at most {MAX_FUNCTION}")
+    assert not long, "\n".join(long)
+
+
+def packed(function: ast.AST) -> Iterator[ast.Call]:
+    """Calls in a function with `*name`, where the name was given a tuple that is written out."""
+    tuples = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = zip(target.elts, node.value.elts, strict=False)
+                for name, value in pairs:
+                    values = [value]
+                    if isinstance(value, ast.IfExp):
+                        values = [value.body, value.orelse]
+                    if any(isinstance(each, ast.Tuple) for each in values):
+                        tuples.add(ast.unparse(name))
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            stars = [a.value for a in node.args if isinstance(a, ast.Starred)]
+            if any(ast.unparse(star) in tuples for star in stars):
+                yield node
+
+
+def test_no_tuple_is_packed_to_be_splatted():
+    """What a call gives stands where the call is, by name if it is not plain what it is."""
+    found = [
+        f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(call)[:80]}"
+        for path in SOURCES
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
+        for call in packed(function)
+    ]
+    assert found == []
+
+
+def test_packed_finds_what_it_should():
+    code = "how = 1, 2; f(*how); a, b = (3, 4), 5; g(*a); h(*[1]); k(*b); c = () if b else 1; m(*c)"
+    assert [call.func.id for call in packed(ast.parse(code))] == ["f", "g", "m"]
+
+
+def test_every_module_says_what_it_is_for():
+    trees = {path: ast.parse(path.read_text()) for path in SOURCES}
+    assert not [
+        str(path) for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)
+    ]
+
+
+def imported(library: str, tree: ast.Module) -> Iterator[str]:
+    """The modules and names of a library that a source imports, without the library's name."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from (n.partition(".")[2] for n in names if n.startswith(f"{library}."))
+
+
+@pytest.mark.parametrize("library", FLOORS)
+def test_a_room_imports_only_from_the_floors_below(library):
+    floor = {room: i for i, rooms in enumerate(FLOORS[library]) for room in rooms.split()}
+
+    def room_of(name: str) -> str | None:
+        """The room that a module, or a name in it, is in: the most of `name` that has a floor."""
+        while name and name not in floor:
+            name = name.rpartition(".")[0]
+        return name or None
+
+    upward = []
+    for path in LIBRARIES[library].rglob("*.py"):
+        name = ".".join(path.relative_to(LIBRARIES[library]).with_suffix("").parts)
+        if name == "__init__":
+            continue
+        room = room_of(name)
+        assert room, f"say in FLOORS (tests/project/test_project.py) which floor {name} is on"
+        for other in map(room_of, imported(library, ast.parse(path.read_text()))):
+            if other and other != room and floor[other] >= floor[room]:
+                upward.append(f"{path.relative_to(ROOT)} imports {other}")
+    assert not upward, "\n".join(upward)
+
+
+def test_the_executor_knows_nothing_of_the_book():
+    """`mlprogram` is for anybody who converts with coremltools."""
+    names = re.compile(r"ane[_-]book", re.I)
+    sources = [
+        path
+        for path in (ROOT / "mlprogram").rglob("*")
+        if path.suffix in {".py", ".c", ".h", ".toml"}
+    ]
+    assert len(sources) > 70
+    assert [str(path) for path in sources if names.search(path.read_text())] == []
+
+
+def test_ruff_finds_nothing():
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--output-format=concise", "."]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def refused(path: Path) -> str | None:
+    """Why a file may not be committed: too large for its kind, no text, or a notebook with outputs.
+
+    Text is what decodes as such, so a wheel, an archive or a library passes under no name.
+    """
+    content, limit = path.read_bytes(), MAX_BYTES.get(path.suffix, MAX_TEXT)
+    if len(content) > limit:
+        return f"{path}: {len(content):,} bytes, at most {limit:,}"
+    if path.suffix in MAX_BYTES:
+        return None
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"{path}: neither text nor one of {sorted(MAX_BYTES)}"
+    if path.suffix == ".ipynb" and any(cell.get("outputs") for cell in json.loads(text)["cells"]):
+        return f"{path}: a notebook with outputs"
+    return f"{path}: text with a zero byte" if "\0" in text else None
+
+
+def tracked(folder: Path) -> list[Path]:
+    """The files in git's index: what is committed, and what the next commit adds."""
+    command = ["git", "ls-files", "-z"]
+    listed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    return [folder / name for name in listed.split("\0") if name]
+
+
+def test_only_text_pictures_and_small_weights_are_committed():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    paths = tracked(ROOT)
+    assert ROOT / "README.md" in paths
+    assert [why for path in paths if path.is_file() and (why := refused(path))] == []
+
+
+def test_tracked_is_what_is_committed_or_will_be(tmp_path):
+    """What a tool leaves in a checkout is its own business."""
+
+    def git(*arguments: str) -> None:
+        own = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *own, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    for name in ("committed", "staged", ".mypy_cache/left"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"\0")
+    git("add", "committed")
+    git("commit", "-m", "one")
+    git("add", "staged")
+    assert tracked(tmp_path) == [tmp_path / "committed", tmp_path / "staged"]
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("tool.whl", b"PK\x03\x04\x14\x00\xff"),
+        ("notes.txt", b"\x7fELF\x02\x01\x01\x00"),
+        ("table.json", b"[" + b"0," * 150_000 + b"0]"),
+        ("plot.png", b"\x89PNG" + bytes(1_000_000)),
+        ("weights.safetensors", bytes(10_000_001)),
+        ("page.ipynb", b'{"cells": [{"cell_type": "code", "outputs": [{"text": "1"}]}]}'),
+    ],
+)
+def test_what_may_not_be_committed(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert refused(tmp_path / name)
+
+
+# --- what contributors read
+
+
+def test_contributing_names_what_is_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = [path for path in re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:md|py))`", text)]
+    assert len(paths) > 25
+    files = {path.relative_to(ROOT).as_posix() for path in tracked(ROOT)}
+    missing = [path for path in paths if not any(f"/{path}" in f"/{file}" for file in files)]
+    assert missing == []
+    made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= made
+
+
+def test_versions_are_the_same_everywhere():
+    citation = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M)[1]
+    assert {PROJECT["version"], EXECUTOR["version"], citation} == {PROJECT["version"]}
+    for name, folder in LIBRARIES.items():
+        assert f'__version__ = "{PROJECT["version"]}"' in (folder / "__init__.py").read_text(), name
+
+
+def test_no_class_name_is_taken_twice():
+    """Whoever reads a name in one room knows it in all of them."""
+    places: dict[str, list[str]] = {}
+    for path in [path for folder in LIBRARIES.values() for path in folder.rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
