@@ -18,16 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_command"]
 
-
-class Names(StrEnum):
-    """Names of the prompts."""
-
-    TINY = "tiny"
-    SHORT = "short"
-    MEDIUM = "medium"
-    LONG = "long"
-    STRESS = "stress"
-
+Names = StrEnum(
+    "Names",
+    {"tiny": "tiny", "short": "short", "medium": "medium", "long": "long", "stress": "stress"},
+)
 
 
 Local = Annotated[

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 __all__ = ["report_command"]
 
-
-class Units(StrEnum):
-    """Compute units of Core ML."""
-
-    CPU_ONLY = "CPU_ONLY"
-    CPU_AND_GPU = "CPU_AND_GPU"
-    CPU_AND_NE = "CPU_AND_NE"
-    ALL = "ALL"
-
+Units = StrEnum(  # of a list, it would have the names in lower case
+    "Units",
+    {
+        "CPU_ONLY": "CPU_ONLY",
+        "CPU_AND_GPU": "CPU_AND_GPU",
+        "CPU_AND_NE": "CPU_AND_NE",
+        "ALL": "ALL",
+    },
+)
 
 HOW = (
     "To contribute it, open {page} and {file} and read them: they hold no path and no name of a "

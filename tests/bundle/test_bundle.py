@@ -337,6 +337,11 @@ def test_what_is_for_the_record_is_refused_cleanly(copy, factor):
         _ = Bundle.open(copy).config
 
 
+def test_what_only_an_encoder_has_is_refused_of_others(copy):
+    with pytest.raises(InvalidInput, match="made for text-generation, it has no positions"):
+        _ = Bundle.open(copy).positions
+
+
 @pytest.mark.parametrize("version", ["ane-book bundle 1", "ane-book bundle 3", "other"])
 def test_an_older_version_says_how_to_make_it_new(copy, version):
     rewrite(copy, lambda text: text.replace("ane-book bundle 6", version))

@@ -354,6 +354,8 @@ class TestOneAtATime:
         if way == "closed":
             stream.close()
             assert list(stream) == [] and stream.result is None
+            with pytest.raises(InvalidInput, match="closed before its end"):
+                stream.finish()
         elif way == "dropped":
             del stream
         elif way == "an error":

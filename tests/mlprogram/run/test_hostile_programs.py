@@ -229,6 +229,14 @@ class TestOps:
         with pytest.raises(InvalidPackage, match=r"op 'reshape' \('z'"):
             list(MLProgram(path).trace({"x": np.ones((2, 3))}))
 
+    @pytest.mark.parametrize(
+        ("operation", "reason"),
+        [(op("split", {"a": X, "y": X}, x="x", axis=const(0)), "neither num_splits nor"),
+         (op("crop_resize", {"y": X}, x="x"), "neither boxes nor roi says what to crop")],
+    )  # fmt: skip
+    def test_one_of_two_optional_inputs_is_needed(self, make, operation, reason):
+        refused(make([operation]), reason)
+
     def test_an_op_within_a_branch_is_named(self, make):
         bad = op("reshape", {"z": X}, x="x", shape=const(np.array([7], np.int32)))
         both = [block([bad], ["z"]), block([], ["x"])]
