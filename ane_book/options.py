@@ -141,7 +141,10 @@ class Recipe(BaseModel):
         "palettes and int8 where the loss on a text feels it most, with error feedback; "
         "auto-int:BITS on integers alone; stored keeps the integers of an ONNX bundle.",
     )
-    quant_head: str = Field(None, description="The head's; by default as quant.")
+    quant_head: str = Field(  # which `_fill` gives where it is not given
+        None,  # type: ignore[assignment]
+        description="The head's; by default as quant.",
+    )
     partition: Literal["layers", "whole"] = Field(
         "layers",
         description="A program for as many layers as the limit allows, or for all of them.",

@@ -93,6 +93,13 @@ class Part(Record):
         former = isinstance(fields, dict) and fields.get("stretch", 0) is None
         return {n: own for n, own in fields.items() if n != "stretch"} if former else fields
 
+    @property
+    def first_layer(self) -> int:
+        """The number of its first layer; ValueError for a head, which has none."""
+        if self.layers is None:
+            raise ValueError(f"{self.package} has no layers")
+        return self.layers[0]
+
     def called(self, function: str) -> str:
         """What a function of the part is called in its package."""
         return called(function, self.expert)

@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 import platform
 import shutil
+from typing import Any
 
 from ane_book.bundle import Bundle, regular_files, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
@@ -44,9 +45,8 @@ Progress = Callable[[str, int, int], None]  # description, steps done, steps in 
 class BundleBuilder:
     """Builds one bundle in the folder `partial`, which then takes the place of `target`."""
 
-    golden_pass = GoldenPass
-    vectors: Vectors | None = None  # of an encoder of sentences
-    tags: Tags | None = None  # of one that labels tokens
+    golden_pass: type[GoldenPass] = GoldenPass
+    config: Any  # of the class that its architecture has
 
     def __init__(
         self,
@@ -59,11 +59,21 @@ class BundleBuilder:
         self.name, self.source, self.recipe = name, source, recipe
         self.report = progress
         self.plan = plan(config, recipe)
-        self.config = config = self.plan.config
+        self.config = self.plan.config
         self.encoding = encoding_of(recipe)(source, self.plan)
         self.read = self.encoding.read  # a tensor in float32, with the values of fp16
-        self.steps = config.num_layers + 3 + self.encoding.steps  # embedding, lowering, head
+        self.steps = self.config.num_layers + 3 + self.encoding.steps  # embedding, lowering, head
         self.done = 0
+
+    @property
+    def vectors(self) -> Vectors | None:
+        """What the manifest says of an encoder of sentences."""
+        return None
+
+    @property
+    def tags(self) -> Tags | None:
+        """What it says of a model that labels tokens."""
+        return None
 
     @property
     def functions(self) -> dict[str, int]:

@@ -53,7 +53,7 @@ class TaggerPass(GoldenPass):
 
     def _results(self) -> dict[str, np.ndarray]:
         """The logits of the tokens, (N, T)."""
-        last = end_module(self.config, "last", self.read)
+        last = end_module(self.config, "last", self.read) or nn.Identity()
         with torch.inference_mode():
             return {"logits": last(self._hidden(self.config.num_layers))[0, :, 0].numpy()}
 
@@ -61,7 +61,7 @@ class TaggerPass(GoldenPass):
 class EncoderBuilder(BundleBuilder):
     """Builds the bundle of an encoder of sentences."""
 
-    golden_pass = EncoderPass
+    golden_pass: type[GoldenPass] = EncoderPass
 
     @property
     def vectors(self) -> Vectors | None:
@@ -72,12 +72,13 @@ class EncoderBuilder(BundleBuilder):
     @cached_property
     def functions(self) -> dict[str, int]:
         """A function for each length of a call: 32 tokens, four times as many, up to all."""
-        most, lengths = self.recipe.context, []
+        most = self.recipe.context
+        lengths: list[int] = []
         while (length := 32 * 4 ** len(lengths)) < most:
             lengths.append(length)
         return {f"encode_{length}": length for length in [*lengths, most]}
 
-    def called(self, program: Program) -> dict[str, tuple[int, None]]:
+    def called(self, program: Program) -> dict[str, tuple[int, int | None]]:
         return {name: (T, None) for name, T in self.functions.items()}
 
     def write_positions(self, path: Path) -> None:
@@ -133,7 +134,11 @@ class EncoderBuilder(BundleBuilder):
 class TaggerBuilder(EncoderBuilder):
     """Builds the bundle of a model that labels tokens."""
 
-    golden_pass, vectors = TaggerPass, None
+    golden_pass = TaggerPass
+
+    @property
+    def vectors(self) -> None:
+        return None
 
     @property
     def tags(self) -> Tags:

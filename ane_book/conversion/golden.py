@@ -54,7 +54,7 @@ class GoldenPass:
 
     def __init__(
         self,
-        config: DecoderConfig,
+        config: Any,
         recipe: Recipe,
         folder: Path,
         read: Callable[[str], np.ndarray],

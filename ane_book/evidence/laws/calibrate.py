@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.evidence.laws.graph import Seen
+from ane_book.evidence.laws.rule import Severity
 from ane_book.evidence.parity.locate import golden_inputs
 from mlprogram import MLProgram
 from mlprogram.package.function import Operation
@@ -43,7 +44,7 @@ def sums(program: MLProgram, inputs: Mapping[str, np.ndarray], most: float) -> I
     if beyond:
         largest, operation = max(beyond, key=lambda each: each[0])
         several = f", and beyond {most:,.0f} in {len(beyond) - 1} more" if len(beyond) > 1 else ""
-        severity = None if largest <= HALF else "error"
+        severity: Severity | None = None if largest <= HALF else "error"
         yield Seen(f"a sum of {largest:,.0f}{several}", operation, severity)
 
 

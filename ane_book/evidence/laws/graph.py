@@ -7,6 +7,7 @@ weight is expanded, and torch is not needed.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ane_book.evidence.laws.rule import Severity
 from mlprogram.package.function import Block, Function, Operation
 from mlprogram.package.reader import Package
 from mlprogram.package.values import Constant, TensorType
@@ -35,7 +36,7 @@ class Seen:
 
     text: str
     operation: Operation | None = None
-    severity: str | None = None
+    severity: Severity | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class ConstantWeight:
     @property
     def depth(self) -> int:
         """Terms of each sum, as far as they are channels."""
-        return self.type.shape[self.inputs]
+        return self.type.shape[self.inputs] or 1
 
 
 class ProgramGraph:
@@ -91,7 +92,7 @@ class ProgramGraph:
         return self.makers.get(item) if isinstance(item, str) else None
 
     def type(self, item: str | Constant | None) -> TensorType | None:
-        return item.type if isinstance(item, Constant) else self.types.get(item)
+        return item.type if isinstance(item, Constant) else self.types.get(item or "")
 
     def constant(self, item: str | Constant | None) -> Constant | None:
         """The constant that an input is, stored as it is; None for computed and compressed ones."""

@@ -13,7 +13,7 @@ makes of the source, op by op, and the first op that parts is named. Without it,
 of SmolLM2 whose sign was turned, 21 of 30 were found in a package of ten layers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, nan
 from pathlib import Path
 import tempfile
@@ -108,13 +108,15 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
     fault = _host_fault(bundle) or _program_fault(bundle, weights, golden, stages)
     known = weights is not None
     exact = known or bundle.recipe.is_plain
-    measured = {"stages": stages, "exact": exact, "source": known}
+    passed = Parity(
+        passed=True, reason=_passed(stages, exact), stages=stages, exact=exact, source=known
+    )
     if fault is None:
-        return Parity(passed=True, reason=_passed(stages, exact), **measured)
-    return Parity(
+        return passed
+    return replace(
+        passed,
         passed=False,
         reason=fault.reason,
-        **measured,
         package=fault.package,
         function=fault.function,
         first=fault.first,
@@ -137,7 +139,7 @@ def _program_fault(
 ) -> _Fault | None:
     """The programs are the model's: by their figures, and by the source where it is at hand."""
     with tempfile.TemporaryDirectory() as folder:
-        again = source and Rebuild(bundle, source, Path(folder))
+        again = Rebuild(bundle, source, Path(folder)) if source else None
         return (
             (again and _golden_fault(again, golden))
             or _stage_fault(bundle, again, golden, stages)
@@ -174,9 +176,9 @@ def _stage_fault(
 
 def _beyond(stage: ParityStage, exact: bool) -> str | None:
     """What of a stage is beyond its limit, in words; None where nothing is."""
-    if stage.cosine is None:  # tokens alone
-        wrong = stage.agreement < LEAST
-        return f"{stage.agreement:.0%} of the tokens are PyTorch's" if wrong else None
+    if stage.cosine is None or stage.error is None:  # tokens alone
+        same = stage.agreement or 0.0
+        return f"{same:.0%} of the tokens are PyTorch's" if same < LEAST else None
     if exact and not stage.error <= EXACT:
         return f"{percent(stage.error)} off PyTorch, at most {percent(EXACT)} expected"
     if not stage.cosine >= LEAST:
@@ -241,6 +243,6 @@ def _finite(value):
 def _row(stage: ParityStage) -> tuple[str, ...]:
     same = "" if stage.agreement is None else f"{stage.agreement:.0%} of {stage.tokens}"
     numbers = ("", "", "")
-    if stage.cosine is not None:
+    if stage.cosine is not None and stage.error is not None:
         numbers = (f"{stage.cosine:.6f}", percent(stage.error), f"{stage.max_abs:.2g}")
     return (stage.name, stage.function, stage.precision, *numbers, same)

@@ -11,7 +11,7 @@ Letters: C hidden size, E experts, L layers, T tokens of a call.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
+from math import inf, isnan
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.parts import Part
@@ -76,12 +76,12 @@ def _speak(
     """What the experts of a layer say together."""
     (step,) = load_steps(bundle, MILBackend(precision), experts)
     for run in runs:
-        run.say(golden["y"][experts[0].layers[0]]) if run.taught else run.step(step)
+        run.say(golden["y"][experts[0].first_layer]) if run.taught else run.step(step)
 
 
 def _trunk(part: Part, run: Run, precision: str, golden: dict) -> ParityStage:
     """What a trunk gives to the experts behind it, or at the end."""
-    layer = part.layers[0]
+    layer = part.first_layer
     judge = partial(judged, name=part.package, function=run.function, precision=precision)
     if "gates" not in part.functions[run.function].outputs:
         last = "logits" if "logits" in run.calls[0] else "hidden"
@@ -105,7 +105,7 @@ def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) ->
     By the magnitude of the loudest of them, since they are added up: what a quiet one says of a
     token that never chose it may be a small difference of large numbers.
     """
-    backend, layer = MILBackend(precision), experts[0].layers[0]
+    backend, layer = MILBackend(precision), experts[0].first_layer
     name, T = next(iter(bundle.manifest.functions.items()))
     x = padded(golden["x"][layer][:, :1], T).astype(backend.dtype)
     gate = padded(np.ones((1, 1), np.float32), T).astype(backend.dtype)
@@ -116,9 +116,9 @@ def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) ->
         expected = golden["experts"][layer, part.expert][:, None]
         found = said[0, :, 0, :1]
         stage = judged(part.package, name, precision, found=found, expected=expected)
-        stages.append(replace(stage, error=stage.max_abs / loudest))
+        stages.append(replace(stage, error=(stage.max_abs or 0.0) / loudest))
     return max(stages, key=_error)
 
 
 def _error(stage: ParityStage) -> float:
-    return stage.error if stage.error == stage.error else inf
+    return inf if stage.error is None or isnan(stage.error) else stage.error

@@ -74,7 +74,7 @@ def known_inputs(
     gives, and PyTorch's hidden state. Caches are empty."""
     T = part.functions[function].tokens
     if part.part == "experts":
-        layer, n = part.layers[0], part.expert
+        layer, n = part.first_layer, part.expert or 0
         rows = {"x": golden["x"][layer], "gate": golden["gates"][layer, n : n + 1]}
         return {name: padded(own[:, :T], T) for name, own in rows.items()}
     hidden = _before(bundle, golden, part)
@@ -86,7 +86,7 @@ def known_inputs(
     if bundle.manifest.experts and part.layers and part.layers[0]:
         feeds["y"] = padded(golden["y"][part.layers[0] - 1][:, :T], T)
     caches = [name for name in program.inputs if f"new_{name}" in program.outputs]
-    feeds |= {n: np.zeros(program.inputs[n].shape, np.float16) for n in caches}
+    feeds |= {n: np.zeros(program.inputs[n].sizes, np.float16) for n in caches}
     feeds |= {n: padded(golden[n][:, :T], T) for n in bundle.manifest.handed}
     return {n: a for n, a in feeds.items() if n in program.inputs}
 

@@ -164,7 +164,8 @@ def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParitySta
         if manifest.tags:
             yield _labels(name, precision, columns, golden["logits"], _routed(bundle))
             continue
-        vector = columns[:, 0] if manifest.vectors.pooling == "cls" else columns.mean(axis=1)
+        first = manifest.vectors is not None and manifest.vectors.pooling == "cls"
+        vector = columns[:, 0] if first else columns.mean(axis=1)
         with np.errstate(invalid="ignore"):
             vector = (vector / np.linalg.norm(vector))[:, None]
         yield judged("whole", name, precision, vector, golden["vector"][:, None])
@@ -199,4 +200,5 @@ def encoder_feeds(bundle: Bundle, tokens: int, T: int) -> dict[str, np.ndarray]:
     """What an encoder's programs take of the host beside the hidden state, for one text."""
     manifest = bundle.manifest
     tables = manifest.host.tables(np.arange(T), manifest.context)
-    return tables | {"mask": text_mask([tokens], T, manifest.tags and manifest.tags.window)}
+    window = manifest.tags.window if manifest.tags else None
+    return tables | {"mask": text_mask([tokens], T, window)}

@@ -61,7 +61,8 @@ class GraphOp:
         """A constant of one or more positive whole numbers; [] where it is none."""
         value = self.attributes.get(name)
         values = value if isinstance(value, list) else [value]
-        return values if all(isinstance(v, int) and v > 0 for v in values) else []
+        whole = [v for v in values if isinstance(v, int) and v > 0]
+        return whole if len(whole) == len(values) else []
 
     @property
     def depth(self) -> int:
@@ -121,7 +122,8 @@ def _op(graph: ProgramGraph, operation: Operation, read: Set[str]) -> GraphOp:
 def _types(graph: ProgramGraph, values: Iterable[Given]) -> dict[str, tuple[TensorType, ...]]:
     found: dict[str, list[TensorType]] = {}
     for key, item in values:
-        found.setdefault(key, []).append(graph.type(item))
+        if (type_ := graph.type(item)) is not None:
+            found.setdefault(key, []).append(type_)
     return {key: tuple(types) for key, types in found.items()}
 
 
@@ -146,4 +148,4 @@ def _stored(graph: ProgramGraph, item: str | Constant) -> int:
 def _packing(graph: ProgramGraph, maker: Operation) -> str:
     """The type of a compressed constant, or BLOCKS where scales change along its input."""
     scale = graph.type(graph.item(maker, "scale"))
-    return BLOCKS if scale and max(scale.shape[1:], default=1) > 1 else maker.type
+    return BLOCKS if scale and max(scale.sizes[1:], default=1) > 1 else maker.type

@@ -42,7 +42,7 @@ class CompressedAttention(Attention):
         self.grouped = nn.Conv2d(rows, rows, (1, taps[1]), groups=heads)
         self.key_scale = nn.Parameter(torch.ones(1, self.kv_heads, 1, 1))
 
-    def forward(self, x, cos, sin, mask, keys, values, tail):
+    def forward(self, x, cos, sin, mask, keys, values, tail):  # type: ignore[override] # a tail too
         """x (1,C,1,T), mask (1,1,G*T or 1,S+T), cache (1,K,S,D), tail (1,Q+KV+KV/2,1,W) -> y, new
         keys, new values, new columns of the tail."""
         H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]

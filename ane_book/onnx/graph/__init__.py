@@ -6,7 +6,7 @@ ONNX Runtime's form see `ane_book.onnx.decoder`: they become stateful bundles.
 
     source.py      the file made ready: its functions written out, its opset (`older`) and the
                    order of its nodes (`order`) as they are known here
-    borders.py     inputs and outputs, as Core ML has them
+    signature.py   inputs and outputs, as Core ML has them
     translate.py   each node in MIL, or folded; `values.py` has what it gives
     ops/           ONNX's operators in MIL
     half.py        what is changed, or left in single precision, before fp16 is made of the rest
@@ -40,9 +40,9 @@ def convert_graph(
     """Convert an ONNX graph to an `.mlpackage`, and return its path.
 
     precision: what its numbers are computed and its real inputs and outputs given in. Whole numbers
-    are int32, truth at the borders too; a single number there has shape (1,). shapes: of inputs
-    whose sizes the graph leaves open. constants: inputs that are to be known from now on. force:
-    replace what is there.
+    are int32, and so is truth where it goes in or out; a single number there has shape (1,).
+    shapes: of inputs whose sizes the graph leaves open. constants: inputs that are to be known from
+    now on. force: replace what is there.
 
     Raises InvalidInput, OutOfSpace, InvalidWeights, UnsupportedModel, UnsupportedOp,
     BackendUnavailable.
@@ -62,20 +62,20 @@ def convert_graph(
 
 def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mapping):
     """The graph as coremltools' Program."""
-    from ane_book.onnx.graph.borders import Borders
     from ane_book.onnx.graph.half import bound_masks
+    from ane_book.onnx.graph.signature import GraphSignature
     from ane_book.onnx.graph.source import GraphSource
     from ane_book.onnx.graph.translate import GraphWalk
     import coremltools as ct
     from coremltools.converters.mil.mil import Function, Program
 
     walk = GraphWalk(GraphSource(path), constants)
-    borders = Borders(walk, shapes, precision)
+    signature = GraphSignature(walk, shapes, precision)
     program = Program()
-    with Function(borders.placeholders(), opset_version=ct.target.iOS18) as function:
-        borders.enter(function)
+    with Function(signature.placeholders(), opset_version=ct.target.iOS18) as function:
+        signature.enter(function)
         walk.convert(walk.graph.node)
-        function.set_outputs(borders.leave())
+        function.set_outputs(signature.leave())
     # A name of its own for each value and op: the builder's are not held against the graph's.
     seen = {x.name for x in [*function.outputs, *function.inputs.values()]}
     for operation in function.operations:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from ane_book.evidence.laws.graph import ProgramGraph, Seen
 from mlprogram.package.function import Operation
+from mlprogram.package.values import Constant
 
 __all__ = ["RULES"]
 
@@ -24,7 +25,7 @@ def norm_squares(graph: ProgramGraph, _) -> Iterator[Seen]:
             yield Seen("a norm that squares its input as it comes", mean)
 
 
-def _means_of_squares(graph: ProgramGraph) -> Iterator[tuple[Operation, str]]:
+def _means_of_squares(graph: ProgramGraph) -> Iterator[tuple[Operation, str | Constant | None]]:
     """Means and sums of squares, with the value that is squared."""
     for operation in graph.operations:
         if operation.type == "reduce_sum_square":
@@ -53,7 +54,7 @@ def _rooted(graph: ProgramGraph, operation: Operation) -> bool:
     return False
 
 
-def _divided_by_largest(graph: ProgramGraph, name: str) -> bool:
+def _divided_by_largest(graph: ProgramGraph, name: str | Constant | None) -> bool:
     """x / reduce_max(abs(x))"""
     maker = graph.maker(name)
     if maker is None or maker.type != "real_div":
@@ -63,7 +64,7 @@ def _divided_by_largest(graph: ProgramGraph, name: str) -> bool:
     return bool(largest and largest.type == "reduce_max" and inner and inner.type == "abs")
 
 
-def _scaled(graph: ProgramGraph, name: str) -> bool:
+def _scaled(graph: ProgramGraph, name: str | Constant | None) -> bool:
     """Whether a value was made smaller before: by a constant, or by a number of its own."""
     maker = graph.maker(name)
     if maker is None or maker.type not in ("mul", "real_div"):

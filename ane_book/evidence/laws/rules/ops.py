@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from ane_book import claims
 from ane_book.evidence.laws.graph import ProgramGraph, Seen
+from ane_book.evidence.laws.rule import Severity
 from mlprogram.package.function import Operation
+from mlprogram.package.values import Constant
 
 __all__ = ["INDEXED", "RULES"]
 
@@ -29,12 +31,12 @@ def fp32_ops(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:
         wide = any(type_.dtype == "fp32" for _, type_ in operation.outputs)
         if wide and operation.type != "cast" and graph.computed(operation):
-            weighs = None if graph.weight(operation) else "warning"
+            weighs: Severity | None = None if graph.weight(operation) else "warning"
             yield Seen(f"a {operation.type} in single precision", operation, weighs)
 
 
 def int32_ops(graph: ProgramGraph, _) -> Iterator[Seen]:
-    apart = APART | {*claims.find("ops-refused").value, *GATHERS}
+    apart = APART | {*claims.find("ops-refused").names, *GATHERS}
     for operation in graph.operations:
         if operation.type in apart or _index_arithmetic(graph, operation):
             continue
@@ -83,7 +85,7 @@ def _index_arithmetic(graph: ProgramGraph, operation: Operation) -> bool:
 def ops_refused(graph: ProgramGraph, names: tuple[str, ...]) -> Iterator[Seen]:
     for operation in graph.operations:
         if operation.type in names and graph.computed(operation):
-            graver = "error" if operation.type in RECURRENT else None
+            graver: Severity | None = "error" if operation.type in RECURRENT else None
             yield Seen(operation.type, operation, graver)
 
 
@@ -96,7 +98,7 @@ def gather_computed(graph: ProgramGraph, _) -> Iterator[Seen]:
                 yield Seen(f"a {operation.type} by {given} indices", operation)
 
 
-def _given(graph: ProgramGraph, name: str) -> bool:
+def _given(graph: ProgramGraph, name: str | Constant | None) -> bool:
     """Whether a value is an input, but for its type."""
     maker = graph.maker(name)
     return maker is None or (maker.type == "cast" and _given(graph, maker.inputs["x"][0]))

@@ -43,9 +43,9 @@ def _visible(graph: ProgramGraph) -> Iterator[tuple[Operation | None, str, Tenso
         if type_.kind == "tensor" and type_.dtype in FLOATS:
             yield None, name, type_
     for operation in graph.operations:
-        name, type_ = operation.outputs[0] if operation.outputs else ("", None)
-        if operation.type == "conv" and name not in graph.outputs and type_.dtype in FLOATS:
-            yield operation, "", type_
+        for name, type_ in operation.outputs[:1] if operation.type == "conv" else ():
+            if name not in graph.outputs and type_.dtype in FLOATS:
+                yield operation, "", type_
 
 
 def _named(name: str) -> str:
@@ -76,7 +76,7 @@ def axis_most(graph: ProgramGraph, most: int) -> Iterator[Seen]:
 def axis_habit(graph: ProgramGraph, most: int) -> Iterator[Seen]:
     for operation in graph.operations:
         longest = _longest(graph, operation)
-        if graph.weight(operation) and most < longest <= claims.find("axis-most").value:
+        if graph.weight(operation) and most < longest <= claims.find("axis-most").number:
             yield Seen(f"an axis of {longest:,}", operation)
 
 
@@ -84,8 +84,9 @@ def _longest(graph: ProgramGraph, operation: Operation) -> int:
     """The longest axis of what an op makes, or of its output channels."""
     shapes = [type_.shape for _, type_ in operation.outputs if type_.dtype in FLOATS]
     weight = graph.weight(operation)
-    axes = [weight.type.shape[weight.outputs]] if weight else []
-    return max([size or 1 for shape in shapes for size in shape] + axes, default=1)
+    if weight:
+        shapes.append((weight.type.shape[weight.outputs],))
+    return max((size or 1 for shape in shapes for size in shape), default=1)
 
 
 def matmul_depth(graph: ProgramGraph, most: int) -> Iterator[Seen]:
@@ -93,7 +94,8 @@ def matmul_depth(graph: ProgramGraph, most: int) -> Iterator[Seen]:
         weight = graph.weight(operation)
         depth = weight.depth if weight else 0
         if operation.type == "matmul" and not weight:
-            shape = (1, *graph.type(graph.item(operation, "x")).shape)
+            x = graph.type(graph.item(operation, "x"))
+            shape = (1, *(x.shape if x else ()))
             depth = shape[-2 if graph.value(operation, "transpose_x", False) else -1] or 0
         if depth > most:
             yield Seen(f"sums of {depth:,} terms", operation)
@@ -121,8 +123,8 @@ def _kernels(graph: ProgramGraph) -> Iterator[tuple[Operation, int, int]]:
     """Convolutions with the height and width of their kernels; of one axis, that is the width."""
     for operation in graph.operations:
         if operation.type in ("conv", "conv_transpose"):
-            shape = graph.type(graph.item(operation, "weight")).shape
-            kernel = (1, 1, *(size or 1 for size in shape[2:]))
+            weight = graph.type(graph.item(operation, "weight"))
+            kernel = (1, 1, *(size or 1 for size in (weight.shape[2:] if weight else ())))
             yield operation, kernel[-2], kernel[-1]
 
 

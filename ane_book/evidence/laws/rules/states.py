@@ -10,7 +10,7 @@ __all__ = ["RULES"]
 
 def state_width(graph: ProgramGraph, of: int) -> Iterator[Seen]:
     for name, type_ in graph.function.states.items():
-        if type_.shape and type_.shape[-1] % of:
+        if type_.shape and (type_.shape[-1] or 0) % of:
             yield Seen(f"state {name!r} is {type_}")
 
 

@@ -31,9 +31,9 @@ def scale_per_block(graph: ProgramGraph, _) -> Iterator[Seen]:
             continue
         along = [axis for axis, size in enumerate(scale.shape) if size != 1]
         if any(axis != weight.outputs for axis in along):
-            dtype = graph.type(graph.item(weight.compressed, "data")).dtype
-            blocks = sizes(scale.shape)
-            text = f"{dtype}, scales {blocks} for a weight of {sizes(weight.type.shape)}"
+            data, blocks = graph.type(graph.item(weight.compressed, "data")), sizes(scale.shape)
+            whole = sizes(weight.type.shape)
+            text = f"{data and data.dtype}, scales {blocks} for a weight of {whole}"
             yield Seen(text, operation)
 
 
@@ -70,7 +70,7 @@ def _palettes(graph: ProgramGraph) -> Iterator[tuple[Operation, tuple[int, ...]]
         if lut is None:
             continue
         old = operation.type == "constexpr_lut_to_dense" and len(lut.shape) == 1  # iOS 16
-        yield operation, (*lut.shape, 1) if old else lut.shape
+        yield operation, (*lut.sizes, 1) if old else lut.sizes
 
 
 def _shape(operation: Operation) -> str:
@@ -125,7 +125,7 @@ def program_2gb(package: Package, most: int) -> Iterator[Seen]:
 def _between(package: Package, low: int, other: str | None) -> Iterator[Seen]:
     """Weights of more than `low` bytes, and no more than the next claim is about."""
     size = weight_bytes(package)
-    if size > low and (other is None or size <= claims.find(other).value):
+    if size > low and (other is None or size <= claims.find(other).number):
         yield Seen(f"{size / 1e6:,.1f} MB of weights")
 
 

@@ -1,4 +1,4 @@
-"""The borders of a graph: its inputs and outputs, as Core ML has them.
+"""The signature of a graph: its inputs and outputs, as Core ML has them.
 
 Core ML takes and gives fp16, fp32 and int32 of rank 1 to 5 and of known sizes: truth goes as int32,
 and a single number as shape (1,).
@@ -28,10 +28,10 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import ValueInfoProto
 
-__all__ = ["Borders"]
+__all__ = ["GraphSignature"]
 
 
-class Borders:
+class GraphSignature:
     """The inputs and outputs of the graph that a walk converts."""
 
     def __init__(self, walk: GraphWalk, shapes: Mapping[str, tuple[int, ...]], precision: str):
