@@ -352,6 +352,18 @@ def test_ruff_finds_nothing():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_types_of_both_libraries_are_checked_without_exception():
+    """`make lint` runs mypy, which takes a minute; no room is left out of it, and no error."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
+    assert [ROOT / folder for folder in settings["files"]] == [*LIBRARIES.values()][::-1]
+    rules = [{*override} - {"module"} for override in settings["overrides"]]
+    assert not {"exclude", "disable_error_code"} & settings.keys()
+    assert rules == [{"ignore_missing_imports"}]
+    assert all((folder / "py.typed").exists() for folder in LIBRARIES.values())
+    blanket = re.compile(r"# type: ignore(?!\[)")
+    assert [str(path) for path in SOURCES if blanket.search(path.read_text())] == []
+
+
 def refused(path: Path) -> str | None:
     """Why a file may not be committed: too large for its kind, no text, or a notebook with outputs.
 

@@ -60,10 +60,10 @@ def unpack_bits(packed: np.ndarray, bits: int, count: int, signed: bool) -> np.n
         padded = np.zeros((-(-needed // 3), 4), np.uint8)
         padded[:, :3].flat[:needed] = word
         word = padded.view("<u4")[:, 0]
-    columns = np.empty((len(word), 8 * span // bits), np.uint8)
-    for place in range(columns.shape[1]):
-        columns[:, place] = (word >> (place * bits)) & ((1 << bits) - 1)
-    values = columns.reshape(-1)[:count]
+    values: np.ndarray = np.empty((len(word), 8 * span // bits), np.uint8)
+    for place in range(values.shape[1]):
+        values[:, place] = (word >> (place * bits)) & ((1 << bits) - 1)
+    values = values.reshape(-1)[:count]
     if not signed:
         return values
     sign = np.uint8(1 << (bits - 1))  # two's complement: flip the sign bit, then take it away
