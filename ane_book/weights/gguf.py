@@ -66,7 +66,7 @@ class GGUFSource(WeightSource):
         self._data = map_file(path)
         self._metadata, tensors = read_header(self._data, path)
         try:
-            self._architecture = find_gguf(str(self._metadata.get("general.architecture")))
+            self._architecture = find_gguf(self._metadata.get("general.architecture"))
         except UnsupportedModel as error:
             raise UnsupportedModel(f"{path}: {error}") from None
         assert self._architecture.gguf is not None, "`find_gguf` finds those that have one"

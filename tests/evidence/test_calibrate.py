@@ -98,7 +98,7 @@ class Low:
     """The claim with a threshold that every program passes."""
 
     def __init__(self, claim):
-        self.id, self.number = claim.id, 1e-6
+        self.id, self.value, self.number = claim.id, 1e-6, 1e-6
 
 
 def test_from_the_command(package, tmp_path):

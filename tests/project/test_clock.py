@@ -50,8 +50,8 @@ AT_ANY_SPEED = {
 #: Names that a clock reaches in the library, among much else that they hold.
 MIXED = {
     "a server's answers and notes, with seconds beside": (
-        "answer answer_lines begin begun created end facts figures last listen piece retry start "
-        "told"
+        "answer answer_lines begin begun created end facts figures jobs last listen piece retry "
+        "start told"
     ),
     'keys of what stands under "seconds" or "cost"': (
         "best cost decode first load loading median next own predicting prefill"

@@ -200,15 +200,16 @@ def ci(tmp_path):
 def test_each_run_of_ci_has_the_next_turn(ci):
     number = re.compile(r"PYTEST_FLAGS=--long (\d+)/(\d+)")
     runs = [ci("unit", GITHUB_RUN_NUMBER=str(n)) for n in range(20)]
-    assert {words[0] for words in runs} == {"unit"}
+    assert {tuple(words[:2]) for words in runs} == {("lint", "unit")}
     turns = [tuple(map(int, number.fullmatch(words[-1]).groups())) for words in runs]
     (parts,) = {parts for _, parts in turns}
     assert [part for part, _ in turns] == [n % parts + 1 for n in range(20)]
 
 
 def test_a_run_of_ci_is_make_test_with_a_turn_of_the_commits_count(ci, tmp_path):
-    target, flags, long = ci()  # no commits, no count
-    assert (target, flags) == ("test", "BOOK_FLAGS=-n -W --keep-going")
+    *targets, flags, long = ci()  # no commits, no count
+    assert (targets, flags) == (["lint", "test"], "BOOK_FLAGS=-n -W --keep-going")
+    assert ci("site")[0] == "site", "of GitHub's two jobs the other one lints"
     assert re.fullmatch(r"PYTEST_FLAGS=--long 1/\d+", long)
     own = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
     for command in (["init"], ["add", "."], ["commit", "-m", "one"]):
