@@ -18,11 +18,12 @@ from ane_book.bundle import Bundle, regular_files, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Embedding, Part, Source, Tags, Tokenizer, Vectors
-from ane_book.conversion.encoding import encoding_of
+from ane_book.conversion.encoding import Encoding, StoredEncoding
 from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.packages import part_of
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
+from ane_book.conversion.quantize.allotment import Allotment
 from ane_book.conversion.target import beside, exchange, is_full
 from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
@@ -60,7 +61,10 @@ class BundleBuilder:
         self.report = progress
         self.plan = plan(config, recipe)
         self.config = self.plan.config
-        self.encoding = encoding_of(recipe)(source, self.plan)
+        kind = Encoding
+        if recipe.is_calibrated or recipe.is_stored:
+            kind = Allotment if recipe.is_calibrated else StoredEncoding
+        self.encoding = kind(source, self.plan)
         self.read = self.encoding.read  # a tensor in float32, with the values of fp16
         self.steps = self.config.num_layers + 3 + self.encoding.steps  # embedding, lowering, head
         self.done = 0

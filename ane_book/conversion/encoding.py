@@ -13,12 +13,11 @@ from ane_book.conversion.quantize import STORED, Encoded
 from ane_book.errors import InvalidInput, InvalidWeights
 from ane_book.models import find
 from ane_book.models.base.architecture import TensorSpec
-from ane_book.options import Recipe
 from ane_book.weights import WeightSource, joined
 import numpy as np
 import torch
 
-__all__ = ["Encoding", "StoredEncoding", "encoding_of", "rounded"]
+__all__ = ["Encoding", "StoredEncoding", "rounded"]
 
 
 def rounded(name: str, tensor: np.ndarray) -> np.ndarray:
@@ -127,12 +126,3 @@ class StoredEncoding(Encoding):
 def _as_it_is(part: TensorSpec) -> bool:
     """Whether our parameter has the rows of a tensor in their order, each once."""
     return (part.repeat, part.times, part.plus, part.pairs) == (1, 1.0, 0.0, 0)
-
-
-def encoding_of(recipe: Recipe) -> type[Encoding]:
-    """The encoding that a recipe asks for."""
-    if recipe.is_calibrated:
-        from ane_book.conversion.quantize.allotment import Allotment
-
-        return Allotment
-    return StoredEncoding if recipe.is_stored else Encoding
