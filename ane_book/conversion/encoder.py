@@ -14,7 +14,7 @@ from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.encoding import rounded
 from ane_book.conversion.golden import GoldenPass, end_module
 from ane_book.conversion.plan import Program
-from ane_book.conversion.write.encoder import lower_encoder, write_encoder, write_trunk
+from ane_book.conversion.write.encoder import lower_encoder, write_encoder, write_encoder_trunk
 from ane_book.host import text_mask
 from ane_book.models.base.decoder import end_weights
 import numpy as np
@@ -116,7 +116,7 @@ class EncoderBuilder(BundleBuilder):
 
     def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, Tensor]) -> None:
         behind = self.behind(layer - 1, pieces) if layer else {}
-        write_trunk(
+        write_encoder_trunk(
             path,
             config=self.config,
             functions=self.functions,

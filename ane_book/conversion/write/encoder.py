@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ane_book.conversion.quantize import find_scheme
-from ane_book.conversion.write.experts import Pieces, trunk_weights
+from ane_book.conversion.write.experts import Pieces
 from ane_book.conversion.write.lowering import lower
-from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
+from ane_book.conversion.write.program import FunctionWriter, PackageWriter
+from ane_book.conversion.write.trunk import Parts, store_parts
 from ane_book.models import find
 from ane_book.models.base.architecture import FULL
 from ane_book.models.bert import BertConfig
@@ -20,7 +21,7 @@ from ane_book.models.privacy_filter import PrivacyFilterConfig
 import torch
 from torch import Tensor
 
-__all__ = ["lower_encoder", "write_encoder", "write_trunk"]
+__all__ = ["lower_encoder", "write_encoder", "write_encoder_trunk"]
 
 Config = BertConfig | PrivacyFilterConfig
 
@@ -86,7 +87,7 @@ def write_encoder(
     package.finish(next(iter(functions)), text)
 
 
-def write_trunk(
+def write_encoder_trunk(
     path: Path,
     config: Config,
     functions: dict[str, int],
@@ -101,14 +102,8 @@ def write_trunk(
 
     ends: as `write_encoder` takes them.
     """
-    package, scheme = PackageWriter(path), find_scheme(quant)
-    parted = next(iter(pieces.values())).parted[FULL]
-    parts = {
-        "first": package.write_weights(ends.get("first", {})),
-        "behind": package.write_weights(trunk_weights(parted.behind, states[0]), scheme),
-        "before": package.write_weights(trunk_weights(parted.before, states[1]), scheme),
-        "last": package.write_weights(ends.get("last", {})),
-    }
+    package, piece = PackageWriter(path), next(iter(pieces.values()))
+    parts = store_parts(package, config, quant, piece, layer, states=states, ends=ends)
     for name, T in functions.items():
         function = package.function(name)
         if layer == 0:
@@ -121,7 +116,7 @@ def _stamp_trunk(
     function: FunctionWriter,
     pieces: Pieces,
     layer: int,
-    parts: dict[str, dict[str, StoredWeight]],
+    parts: Parts,
     last: bool,
 ) -> None:
     """One function of a trunk, of the stored weights of its parts."""

@@ -4,6 +4,7 @@ The cache, the tails and what layers hand on are with the trunk that has the lay
 """
 
 from pathlib import Path
+from typing import Any
 
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.write.decoder import close_frame, handed, open_frame
@@ -13,9 +14,32 @@ from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
 from torch import Tensor
 
-__all__ = ["write_trunk"]
+__all__ = ["Parts", "store_parts", "write_trunk"]
 
-Parts = dict[str, dict[str, StoredWeight]]  # of a trunk: "first", "behind" and "before"
+Parts = dict[str, dict[str, StoredWeight]]  # of a trunk: "first", "behind", "before" and "last"
+
+
+def store_parts(
+    package: PackageWriter,
+    config: Any,
+    quant: str,
+    pieces: Pieces,
+    layer: int,
+    states: tuple[dict[str, Tensor], dict[str, Tensor]],
+    ends: dict[str, dict[str, Tensor]],
+) -> Parts:
+    """Write the weights of the trunk before the experts of a layer.
+
+    states: of the layer before it and of this one, {} where there is none. ends: the state dicts of
+    what comes before and after all layers, "first" and "last", where the trunk has them.
+    """
+    scheme, kinds = find_scheme(quant), find(config.architecture).kinds(config)
+    parts = {"first": package.write_weights(ends.get("first", {}))}
+    for part, i, state in (("behind", layer - 1, states[0]), ("before", layer, states[1])):
+        if 0 <= i < len(kinds):
+            piece = getattr(pieces.parted[kinds[i]], part)
+            parts[part] = package.write_weights(trunk_weights(piece, state), scheme)
+    return parts | {"last": package.write_weights(ends.get("last", {}))}
 
 
 def write_trunk(
@@ -32,13 +56,10 @@ def write_trunk(
 
     first: the state dict of what comes before all layers, {} where nothing does.
     """
-    package, scheme = PackageWriter(path), find_scheme(recipe.quant)
-    kinds = find(config.architecture).kinds(config)
-    parts = {"first": package.write_weights(first)}
-    for part, i, state in (("behind", layer - 1, states[0]), ("before", layer, states[1])):
-        if 0 <= i < len(kinds):
-            piece = getattr(pieces["decode"].parted[kinds[i]], part)
-            parts[part] = package.write_weights(trunk_weights(piece, state), scheme)
+    package, ends = PackageWriter(path), {"first": first}
+    parts = store_parts(
+        package, config, recipe.quant, pieces["decode"], layer, states=states, ends=ends
+    )
     for name, (T, tier) in recipe.tiered.items():
         _stamp(package.function(name), config, tier, pieces[name], layer, parts, T)
     package.finish("decode", f"Trunk {layer}, made by ane-book")
