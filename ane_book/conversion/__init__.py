@@ -4,7 +4,6 @@ Bundles are cached by content: the source's bytes, the recipe and the converter'
 make the key, so chapters share a conversion and never see a stale one (`ane_book.bundle.cache`).
 """
 
-from hashlib import sha256
 from pathlib import Path
 import warnings
 
@@ -14,7 +13,7 @@ from ane_book.conversion.encoder import BUILDERS
 from ane_book.conversion.quantize import scheme_warning
 from ane_book.conversion.recipe import make_recipe
 from ane_book.conversion.target import check_ours, check_place, is_empty, recover, telling
-from ane_book.conversion.target.key import code_key
+from ane_book.conversion.target.key import bundle_key
 from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
 from ane_book.models import find, read_config
 from ane_book.options import Recipe
@@ -69,7 +68,7 @@ def _convert(
     known = reference_models().get(model)
     # Of what came with the library the weights are at hand, and may be new ones.
     if known and not known.trained and source is None and out is None:
-        key = _digest(known, options)
+        key = bundle_key(known, options)
     bundle = _recalled(key) if key and not force else None
     if bundle is None:
         name, weights = _open(model, source)
@@ -86,7 +85,7 @@ def _convert(
 
 def _build(builder: BundleBuilder, out: Path | None, force: bool) -> Bundle:
     """The bundle that the builder would make: found where it was built before, or built."""
-    key = _digest(builder.source.fingerprint(), builder.recipe.model_dump())
+    key = bundle_key(builder.source.fingerprint(), builder.recipe.model_dump())
     target = out or cache.bundles() / f"{builder.name}-{key[:16]}"
     with telling(target), cache.locked(target):
         recover(target)
@@ -119,11 +118,6 @@ def _open(model: str, source: str | Path | None) -> tuple[str, WeightSource]:
     if str(source) == "random":
         return reference.name, RandomSource(reference.config)
     return reference.name, open_source(find_weights(reference, source))
-
-
-def _digest(origin: object, options: dict) -> str:
-    """What a bundle's bytes depend on, as one hash: origin of the weights, options, and code."""
-    return sha256(f"{origin!r} {sorted(options.items())} {code_key()}".encode()).hexdigest()
 
 
 def _existing(target: Path, source: WeightSource, recipe: Recipe) -> Bundle:

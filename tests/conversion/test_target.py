@@ -250,11 +250,12 @@ class TestKeys:
         from dataclasses import replace
 
         from ane_book import conversion
+        from ane_book.conversion.target.key import bundle_key
 
         name = "smollm2-135m-instruct"
         found = conversion.find_reference(name)
-        before = conversion._digest(found, {})
-        assert conversion._digest(replace(found, revision="other"), {}) != before
+        before = bundle_key(found, {})
+        assert bundle_key(replace(found, revision="other"), {}) != before
 
 
 class TestNames:
