@@ -2,9 +2,9 @@
 
     python benchmarks/pages.py [--rounds 3] [--note "what else ran"] [page ...]
 
-A page tells of such a ratio by `ane_book.records.live`. This runs such pages as a build does, one
-after another, and writes the median of each ratio over the rounds. Pages that are not named keep
-their figures.
+A page tells of such a ratio by `ane_book.book.records.live`. This runs such pages as a build does,
+one after another, and writes the median of each ratio over the rounds. Pages that are not named
+keep their figures.
 
 Results go to research/measurements/pages.json.
 """

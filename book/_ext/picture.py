@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ane_book import records
+from ane_book.book import records
 from ane_book.book.figures import bars, use_style
 import matplotlib
 

@@ -6,7 +6,7 @@ Both sides come from the registry of claims, the experiments from the scripts be
 from pathlib import Path
 
 from ane_book import claims
-from ane_book.evidence.experiments import asked
+from ane_book.book.experiments import asked
 
 FOLDER = Path(__file__).parent
 HEAD = """# Claims with evidence on both sides

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from ane_book import claims, records
+from ane_book import claims
+from ane_book.book import experiments, records
 from ane_book.errors import InvalidInput
-from ane_book.evidence import experiments
 import pytest
 
 ROOT = Path(__file__).parents[2]

@@ -40,7 +40,7 @@ CLOCKS = re.compile(
     r"|timeit\.\w+|(?:\w+\.)+(?:now|utcnow|today)|os\.times|os\.path\.get[acm]time"
 )
 OF_A_TIME = {"time.localtime", "time.gmtime", "time.ctime"}  # now, if they are given none
-RECORDS = re.compile(r"ane_book\.(?:records|claims)\.\w+")
+RECORDS = re.compile(r"ane_book\.(?:book\.records|claims)\.\w+")
 FOLDERS = {"research", "measurements"}  # of records
 #: Names of times: by their ends in the library, and those of `os.stat` and of psutil.
 ENDS = re.compile(

@@ -323,8 +323,8 @@ ON_A_PAGE = {
 #: No clock decides these.
 NOT_CLOCKED = {
     "a record": """
+        from ane_book.book import records
         import json
-        from ane_book import records
         rows = records.read("measurements/decode.json")["results"]
         assert all(row["decode_tps"] > 3 for row in rows.values())
         told = json.load(open("research/measurements/convert.json"))

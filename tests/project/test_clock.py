@@ -57,7 +57,7 @@ MIXED = {
         "best cost decode first load loading median next own predicting prefill"
     ),
     "tables and sentences that have seconds in them": (
-        "execution_report middle prompts ratio reason statistics subjects text verdict work"
+        "execution_report middle prompts ratio reason statistics subjects text verdict"
     ),
     "the time of a file": "used",
     "returned together with seconds": (

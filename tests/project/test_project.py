@@ -49,7 +49,7 @@ FLOORS = {
     ],
     "ane_book": [
         "errors rope progress extras",
-        "claims host options records",
+        "claims host options",
         "device models text bundle.npy cli.options",
         "bundle",
         "bundle.cache weights.source",

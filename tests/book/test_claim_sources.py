@@ -1,7 +1,7 @@
 """Who stands behind the claims: every source of the registry has its phrase, and no other."""
 
 from ane_book import claims
-from ane_book.claims import sources
+from ane_book.book import sources
 from ane_book.errors import InvalidInput
 from ane_book.evidence.cost import chips
 import pytest

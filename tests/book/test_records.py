@@ -3,7 +3,7 @@
 from pathlib import Path
 import re
 
-from ane_book import records
+from ane_book.book import records
 from ane_book.errors import InvalidInput
 import pytest
 
@@ -48,7 +48,7 @@ def test_every_live_ratio_of_a_page_is_recorded_with_its_moment():
     record = records.read("measurements/pages.json")
     live = {
         name: page.stem
-        for page in (Path(__file__).parents[1] / "book").glob("*.md")
+        for page in (Path(__file__).parents[2] / "book").glob("*.md")
         for name in re.findall(r'^ *records\.live\(f?"([^"]+)"', page.read_text("utf-8"), re.M)
     }
     of_page = {figure: page for page, told in record["pages"].items() for figure in told["values"]}

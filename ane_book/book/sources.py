@@ -1,6 +1,6 @@
 """Who says so: each source of the registry in one phrase, its chips, its way to the engine.
 
-    from ane_book.claims import sources
+    from ane_book.book import sources
 
     source = sources.of(claims.find("axis-most").support[0])
     source.text      # "Bryngelson's Python package that programs the engine directly"

@@ -14,7 +14,8 @@ from string import Formatter
 import tomllib
 from typing import Any, Literal, get_args
 
-from ane_book import claims, records
+from ane_book import claims
+from ane_book.book import records
 from ane_book.errors import InvalidInput
 
 __all__ = ["Experiment", "Verdict", "for_a_mac", "own", "published"]
