@@ -7,7 +7,7 @@ References: nucleus sampling, Holtzman et al. 2019 (arXiv 1904.09751).
 Letters: V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 import math
 
@@ -134,15 +134,17 @@ class Sampler:
         return int(np.searchsorted(cumulative, drawn, side="right"))
 
 
-def draw_guessed(outputs: Sequence, guesses: Sequence[int], draw: Callable[..., int]) -> list[int]:
-    """The token after a text, and after each guess behind it while that was what had been drawn.
+def draw_guessed(
+    outputs: Sequence, guesses: Sequence[int], draw: Callable[..., int]
+) -> Iterator[int]:
+    """Draw the token after a text, and after each guess behind it that came true.
 
-    outputs: what the model says after the text, and after each guess. One draw a token, guessed or
-    not, so guesses change no token and no distribution: see `ane_book.runtime.drafts`.
+    outputs: what the model says after the text, and after each guess. A token is drawn when it is
+    asked for, so nothing is drawn behind the end of an answer. One draw a token, guessed or not, so
+    guesses change no token and no distribution: see `ane_book.runtime.drafts`.
     """
-    drawn: list[int] = []
     for output, guess in zip(outputs, [*guesses, None], strict=True):
-        drawn.append(draw(output))
-        if drawn[-1] != guess:
-            break
-    return drawn
+        token = draw(output)
+        yield token
+        if token != guess:
+            return

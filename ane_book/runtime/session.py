@@ -317,22 +317,28 @@ class Session:
             # Prefill: those tokens of the prompt that the cache does not hold, a chunk a call.
             fresh = ids[self.position :]
             with clock.phase("prefill"):
-                (token,) = yield from self._next_tokens(fresh, [], draw, clock)
+                (output,) = yield from self._outputs(fresh, [], clock)
+                token = draw(output)
             yield answer.add(token)
 
             # Decode: the last token, and behind it what somebody guesses, for one call to check.
             while not answer.reason:
                 with clock.phase("decode"):
                     guessed = self._guesses(drafter, ids + answer.tokens, answer.left)
-                    drawn = yield from self._next_tokens([token], guessed, draw, clock)
+                    outputs = yield from self._outputs([token], guessed, clock)
+                    drawn = draw_guessed(outputs, guessed, draw)
+                    token = next(drawn)
                 calls, drafted = calls + 1, drafted + len(guessed)
-                for token, guess in zip(drawn, [*guessed, None], strict=False):
-                    yield answer.add(token)
+                yield answer.add(token)
+                for guess in guessed:
                     accepted += token == guess
-                    if answer.reason:
+                    if token != guess or answer.reason:
                         break
+                    self._tokens.append(token)  # whose keys and values the call has cached
+                    with clock.phase("decode"):
+                        token = next(drawn)
+                    yield answer.add(token)
 
-            del self._tokens[len(ids) + len(answer.tokens) - 1 :]  # drawn beyond the end
             yield answer.finish()
             return Result(
                 text=answer.text,
@@ -354,22 +360,20 @@ class Session:
         room = stop - self.position - 1
         return guesses(drafter, tokens, most=room, vocabulary=self._runner.vocabulary)
 
-    def _next_tokens(
-        self, token_ids: TokenIds, guessed: list[int], draw: Callable, clock: Clock
-    ) -> Generator[str, None, list[int]]:
+    def _outputs(
+        self, token_ids: TokenIds, guessed: list[int], clock: Clock
+    ) -> Generator[str, None, list]:
         """Append tokens, with an empty piece after each call, for which the clock stands still.
 
-        Returns the token that comes after them, and those after guesses that came true, which are
-        appended, too.
+        Returns what the model says after the last of them, and after each guess. The guesses are
+        not appended: that is for whoever finds that they came true.
         """
         for call in self._forward(token_ids, guessed):
             last = call
             with clock.stopped():
                 yield ""
-        outputs = list(self._after(last)[-1 - len(guessed) :])
-        drawn = draw_guessed(outputs, guessed, draw)
-        del self._tokens[self.position - len(guessed) + len(drawn) - 1 :]
-        return drawn
+        del self._tokens[self.position - len(guessed) :]
+        return list(self._after(last)[-1 - len(guessed) :])
 
 
 def _are_ids(prompt: str | Messages | TokenIds) -> "TypeIs[TokenIds]":

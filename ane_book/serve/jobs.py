@@ -20,6 +20,9 @@ from ane_book.serve.pool import Model, Pool
 __all__ = ["Gone", "Job", "Jobs"]
 
 
+UNREAD = 10.0  # seconds after its deadline that a client has to take what is left of its answer
+
+
 class Gone(Exception):
     """The client has left; there is nobody to tell."""
 
@@ -83,19 +86,25 @@ class Jobs:
 
     @asynccontextmanager
     async def doing(self, job: Job, receive: Callable, seconds: float) -> AsyncIterator[Job]:
-        """Queue a job, watch for its client to leave, and end it with the block or the deadline."""
+        """Queue a job, watch for its client to leave, and end it with the block or the deadline.
+
+        At the deadline `job.events` raises a Refusal, before an answer or in the middle of one. A
+        client that takes nothing of it for another while counts as one that has left: Gone.
+        """
         self._submit(job)
         gone = asyncio.create_task(_disconnected(receive))
         gone.add_done_callback(lambda _: job.leave(Gone()))
         late = f"no answer within {seconds:g} s, the server's limit (--timeout)"
         refusal = Refusal(504, late, code="timeout")
+        deadline = asyncio.get_running_loop().call_later(seconds, job.leave, refusal)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds + UNREAD):
                 yield job
         except TimeoutError:
-            raise refusal from None
+            raise Gone from None
         finally:
             gone.cancel()
+            deadline.cancel()
             job.left = True
             self._drop(job)
 

@@ -122,6 +122,12 @@ class TestEnds:
         assert (found.text, found.token_ids) == (alone.text, alone.token_ids)
         assert session.position == len("Hello") + len(alone.token_ids) - 1
 
+    def test_nothing_is_drawn_behind_the_end(self, session, oracle):
+        stop = next(c for c in oracle[1].text[12:] if c.isprintable() and c != "\ufffd")
+        stream = session.stream("Hello", max_tokens=60, stop=stop, logprobs=1, draft=oracle[0])
+        assert "".join(stream) == stream.finish().text
+        assert [each.token for each in stream.drawn] == stream.finish().token_ids
+
     def test_left_in_the_middle_and_gone_on(self, session, oracle):
         stream = session.stream("Hello", max_tokens=60, draft=oracle[0])
         pieces = [next(stream), next(stream)]
@@ -253,7 +259,7 @@ def test_the_distribution_stays(blocks, rule, likely):
     given = [np.exp(np.float64(filter_logits(row, **how))) for row in outputs]
     one, two = (weights / weights.sum() for weights in given)
     sampler = Sampler(seed=0, **how)
-    drawn = [rule(outputs, [guess], sampler) for _ in range(DRAWS)]
+    drawn = [list(rule(outputs, [guess], sampler)) for _ in range(DRAWS)]
     fits = [
         fit([tokens[0] for tokens in drawn], one),
         fit([tokens[1] for tokens in drawn if len(tokens) > 1], two),

@@ -3,6 +3,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+import json
 
 from _gates import Held, bare, chat, until
 from _long import long_but
@@ -106,6 +107,19 @@ class TestBound:
             held.let()
             idle(app)
         assert held.calls <= 1
+
+    def test_a_deadline_in_the_middle_of_a_stream_is_told_there(self, held):
+        app = create_app([held.model], seconds=1.0)
+        with served(app) as address:
+            held.let(8)
+            body = chat(stream=True, max_tokens=64)
+            with httpx.stream("POST", address + CHAT, json=body, timeout=HANGING) as response:
+                events = [line for line in response.iter_lines() if line.startswith("data: ")]
+            assert response.status_code == 200 and len(events) > 2
+            assert "within 1 s" in json.loads(events[-1].removeprefix("data: "))["error"]["message"]
+            held.let()
+            idle(app)
+            assert "internal_error" not in httpx.get(f"{address}/metrics", timeout=HANGING).text
 
 
 class TestGone:
