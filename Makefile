@@ -123,7 +123,7 @@ lint: $(INSTALLED) ## look for mistakes without running anything: style and type
 
 clean: ## remove what was built, downloaded models excepted
 	rm -rf _build build mlprogram/build .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find ane_book mlprogram book tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find ane_book mlprogram book tests benchmarks research -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well
 	rm -rf .venv *.egg-info mlprogram/src/*.egg-info

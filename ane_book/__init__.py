@@ -71,9 +71,9 @@ def load(
     a `Tagger` for one that labels tokens.
 
     precision: "fp16" or, with the executor, "fp32" or "ane" (`MLProgram`). backend: "mil", "coreml"
-    or None for the best that runs here. force: run a bundle that failed parity by its own evidence,
-    too. recipe: what `convert` takes (kv, context, prefill, source, progress, ...); a bundle is
-    held to it.
+    or a `Backend`; None for the best that runs here. force: run a bundle that failed parity by its
+    own evidence, too. recipe: what `convert` takes (kv, context, prefill, source, progress, ...); a
+    bundle is held to it.
     """
     from ane_book.bundle import Bundle
     from ane_book.runtime import Embedder, Session, Tagger, choose_backend

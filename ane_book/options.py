@@ -141,10 +141,7 @@ class Recipe(BaseModel):
         "palettes and int8 where the loss on a text feels it most, with error feedback; "
         "auto-int:BITS on integers alone; stored keeps the integers of an ONNX bundle.",
     )
-    quant_head: str = Field(  # which `_fill` gives where it is not given
-        None,  # type: ignore[assignment]
-        description="The head's; by default as quant.",
-    )
+    quant_head: str = Field("", description="The head's; by default as quant.")
     partition: Literal["layers", "whole"] = Field(
         "layers",
         description="A program for as many layers as the limit allows, or for all of them.",
@@ -161,7 +158,7 @@ class Recipe(BaseModel):
         if not isinstance(given, dict):
             return given
         given = {name: value for name, value in given.items() if value is not None}
-        given.setdefault("quant_head", given.get("quant", "none"))
+        given["quant_head"] = given.get("quant_head") or given.get("quant", "none")
         return given
 
     @property
@@ -172,7 +169,7 @@ class Recipe(BaseModel):
     @property
     def is_calibrated(self) -> bool:
         """Whether matrices are stored by a budget, with a text at hand."""
-        return any(name.startswith("auto") for name in (self.quant, self.quant_head) if name)
+        return any(name.startswith("auto") for name in (self.quant, self.quant_head))
 
     @property
     def is_stored(self) -> bool:

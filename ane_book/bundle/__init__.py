@@ -165,7 +165,7 @@ class Bundle:
         """
         fields = self.manifest.model
         try:
-            return find(str(fields.get("architecture"))).Config.model_validate(fields)
+            return find(fields.get("architecture")).Config.model_validate(fields)
         except (UnsupportedModel, ValidationError) as error:
             reason = str(error).replace("\n", " ")[:300]
             raise InvalidBundle(f"{self.path / 'manifest.json'}: model: {reason}") from None

@@ -31,6 +31,9 @@ def check_packages(manifest: "Manifest") -> None:
         )
     for part in manifest.packages:
         _check_functions(manifest, part)
+    first = manifest.packages[0]
+    if not texts and any(function.slots is None for function in first.functions.values()):
+        raise ValueError(f"{first.package}: its functions say of no cache how many slots it has")
     ends = {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}
     check_order(manifest.packages, manifest.files, ends)
     check_experts(manifest.packages)

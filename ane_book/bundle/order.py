@@ -17,7 +17,9 @@ def check_order(parts: list[Part], files: Iterable[str], ends: Set[str]) -> None
         raise ValueError(f"{min(left)} is among the files, but is no part of the model")
     layer, mixed, ended = 0, False, True
     for part in (part for part in parts if part.part == "layers"):
-        first, last = part.layers or (-1, -1)
+        if part.layers is None:
+            raise ValueError(f"{part.package} says of no layers that it has them")
+        first, last = part.layers
         if first != layer or last < first + (not mixed):  # what is behind experts may end it all
             raise ValueError(f"{part.package}, layers {first} to {last}, is out of order")
         given = [f.outputs.keys() for f in part.functions.values()]

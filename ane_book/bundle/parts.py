@@ -94,11 +94,16 @@ class Part(Record):
         return {n: own for n, own in fields.items() if n != "stretch"} if former else fields
 
     @property
-    def first_layer(self) -> int:
-        """The number of its first layer; ValueError for a head, which has none."""
+    def span(self) -> range:
+        """Its layers, by number; ValueError for a head, which has none."""
         if self.layers is None:
             raise ValueError(f"{self.package} has no layers")
-        return self.layers[0]
+        return range(*self.layers)
+
+    @property
+    def first_layer(self) -> int:
+        """The number of its first layer, or of the one that a last trunk comes after."""
+        return self.span.start
 
     def called(self, function: str) -> str:
         """What a function of the part is called in its package."""

@@ -89,9 +89,11 @@ class Claim:
     @property
     def names(self) -> tuple[str, ...]:
         """A value that is a list of names; raises InvalidInput for any other."""
-        if isinstance(self.value, tuple):
-            return tuple(name for name in self.value if isinstance(name, str))
-        raise InvalidInput(f"claim {self.id}: {self.value!r} are no names")
+        values = self.value if isinstance(self.value, tuple) else ()
+        names = tuple(value for value in values if isinstance(value, str))
+        if not names or len(names) < len(values):
+            raise InvalidInput(f"claim {self.id}: {self.value!r} are no names")
+        return names
 
     @property
     def bounds(self) -> tuple[float, float]:

@@ -85,10 +85,11 @@ def present(
 
 def where(session: "Session") -> str:
     """The backend, with its precision or compute units, and the machine."""
+    from ane_book.runtime.backends import CoreMLBackend
+
     backend = session.backend
-    if backend.name == "coreml":
-        units = getattr(backend, "compute_units", "")
-        return f"Core ML, compute units {units}, {device.chip()}"
+    if isinstance(backend, CoreMLBackend):
+        return f"Core ML, compute units {backend.compute_units}, {device.chip()}"
     precision = getattr(backend, "precision", "")
     return f"the book's executor, {precision}, on the CPU ({device.chip()})"
 

@@ -128,7 +128,7 @@ def takes(record: type[Recipe] | type[Sampling], *names: str) -> Callable[[Calla
 def _parameter(record: type[Recipe] | type[Sampling], name: str) -> inspect.Parameter:
     """A field as typer takes it: None, and so not given, by default."""
     field = record.model_fields[name]
-    unsaid = field.default in (None, ()) or field.default is False
+    unsaid = field.default in (None, (), "") or field.default is False
     default = "" if unsaid else f"  [default: {_said(field.default)}]"
     help_text = f"{field.description}{default}"
     bounds = [bound.ge for bound in field.metadata if isinstance(bound, Ge) and name not in TYPED]

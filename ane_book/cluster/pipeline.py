@@ -99,10 +99,9 @@ class ClusterPipeline:
     @property
     def layers(self) -> list[tuple[str, range]]:
         """Every stage's node, and its layers."""
-        firsts = [parts[0].layers for parts in units(self.bundle.manifest)]
-        layers = [part for part in firsts if part is not None]  # which all parts of layers are
+        layers = [parts[0].span for parts in units(self.bundle.manifest)]
         return [
-            (stage.node, range(layers[stage.units[0]][0], layers[stage.units[-1]][1]))
+            (stage.node, range(layers[stage.units[0]].start, layers[stage.units[-1]].stop))
             for stage in self._placed
         ]
 

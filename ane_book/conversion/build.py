@@ -61,9 +61,9 @@ class BundleBuilder:
         self.report = progress
         self.plan = plan(config, recipe)
         self.config = self.plan.config
-        kind = Encoding
-        if recipe.is_calibrated or recipe.is_stored:
-            kind = Allotment if recipe.is_calibrated else StoredEncoding
+        kind = StoredEncoding if recipe.is_stored else Encoding
+        if recipe.is_calibrated:
+            kind = Allotment
         self.encoding = kind(source, self.plan)
         self.read = self.encoding.read  # a tensor in float32, with the values of fp16
         self.steps = self.config.num_layers + 3 + self.encoding.steps  # embedding, lowering, head
@@ -138,9 +138,11 @@ class BundleBuilder:
     def _prepare(self) -> None:
         """What is there before the first program."""
         name = self.encoding.file
-        if (self.partial / name).is_file():
+        if not name:
+            return
+        if (self.partial / name).exists():
             self._advance(name, self.encoding.steps)
-        elif name:
+        else:
             self._whole(name, lambda path: self.encoding.prepare(path, self._advance))
 
     def _check_space(self) -> None:

@@ -53,7 +53,8 @@ class TaggerPass(GoldenPass):
 
     def _results(self) -> dict[str, np.ndarray]:
         """The logits of the tokens, (N, T)."""
-        last = end_module(self.config, "last", self.read) or nn.Identity()
+        last = end_module(self.config, "last", self.read)
+        assert last is not None, "a tagger ends in the scores of its labels"
         with torch.inference_mode():
             return {"logits": last(self._hidden(self.config.num_layers))[0, :, 0].numpy()}
 

@@ -99,8 +99,8 @@ class Rebuild:
 
     def _prepare(self) -> None:
         """What the encoding needs; of a budget that is a calibration, as long as the first was."""
-        schemes = self._folder / self._encoding.file
-        if not schemes.exists():
+        name = self._encoding.file
+        if name and not (schemes := self._folder / name).exists():
             tokenizer = self._folder / "tokenizer.json"
             tokenizer.write_text(self._builder.tokenizer.json, "utf-8")
             self._encoding.prepare(schemes, lambda step: None)

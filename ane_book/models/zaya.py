@@ -27,6 +27,7 @@ from ane_book.models.base.dense import (
 )
 from ane_book.models.base.experts import Experts
 from ane_book.options import Strategy
+from ane_book.rope import Rotary
 from pydantic import Field, model_validator
 
 if TYPE_CHECKING:
@@ -147,13 +148,14 @@ class Zaya(Architecture):
         return super().host_inputs(kind)
 
     def host(self, config: ZayaConfig) -> Host:
-        host = Host(rotary={}, masks={})
+        rotary: dict[str, Rotary] = {}
+        masks: dict[str, int | None] = {}
         if FULL in config.layer_types:
-            host.rotary["rope"], host.masks["mask"] = config.rotary, None
+            rotary["rope"], masks["mask"] = config.rotary, None
         if SLIDING in config.layer_types:
-            host.rotary["rope_local"] = replace(config.rotary, theta=config.rope_local_theta)
-            host.masks["mask_local"] = config.sliding_window
-        return host
+            rotary["rope_local"] = replace(config.rotary, theta=config.rope_local_theta)
+            masks["mask_local"] = config.sliding_window
+        return Host(rotary=rotary, masks=masks)
 
     def tails(self, config: ZayaConfig) -> dict[str, tuple[int, int]]:
         """Queries and keys before their convolutions, and the values that wait for a token."""

@@ -120,7 +120,7 @@ def _byte_level_bpe(tokens: list[str], merges: list[str], cut: str, place: str) 
     try:
         pairs = []
         for merge in merges:
-            first, second = merge.split(" ")
+            first, _, second = merge.partition(" ")
             pairs.append((first, second))
         # Llama 3 takes a word that is a token as it is, even if no merges lead there.
         bpe = models.BPE(vocabulary, pairs, ignore_merges=cut == "llama-bpe")

@@ -15,6 +15,7 @@ def fields(names: list[str], lines: list[str]) -> list[str]:
     A text goes on to the next name, or to the end of its paragraph. Code in a docstring, which is
     indented, stays as it is.
     """
+    lines = [re.sub(r"^Raises ", "\nRaises ", line) for line in lines]
     begins = re.compile(rf"(?:^|(?<=[.;)] ))({'|'.join(map(re.escape, names))}): ")
     paragraphs, result = re.split(r"\n\s*\n", "\n".join(lines)), []
     for paragraph in paragraphs:

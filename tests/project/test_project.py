@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXECUTOR = tomllib.loads((ROOT / "mlprogram" / "pyproject.toml").read_text())["project"]
 README = ROOT / "README.md"
-FOLDERS = ("ane_book", "mlprogram", "benchmarks", "book/_ext")
+FOLDERS = ("ane_book", "mlprogram", "benchmarks", "book/_ext", "research/measurements")
 SOURCES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
 MAX_FILE, MAX_FUNCTION = 400, 60  # lines; most are far shorter, and what nears them is looked at
 

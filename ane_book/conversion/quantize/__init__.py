@@ -11,14 +11,14 @@ With "auto:5" each matrix has a scheme of its own, such that all have five bits 
 they are chosen, and the matrices stored by them, with a text at hand (`allotment`).
 
     schemes.py     the schemes by name, and what each cost
-    encode.py      a matrix by a scheme: integers with scales, or palettes (`kmeans.py`)
+    encoded.py     a matrix by a scheme: integers with scales, or palettes (`kmeans.py`)
     allotment.py   a scheme for each matrix by a budget: `calibrate`, `feedback`, `allot`
 
 Letters: O output channels, C input channels, G groups of output channels, b = O / G channels in a
 group, B blocks of input channels, P = 2^bits entries of a palette, n = b * C weights of a group.
 """
 
-from ane_book.conversion.quantize.encode import Encoded, encode, palettize, quantize
+from ane_book.conversion.quantize.encoded import Encoded, encode, palettize, quantize
 from ane_book.conversion.quantize.schemes import (
     AUTO,
     LOSSES,

@@ -42,7 +42,7 @@ class Allotment(Encoding):
     def __init__(self, source: WeightSource, plan: Plan):
         super().__init__(source, plan)
         recipe = plan.recipe
-        self._schemes = find_scheme(recipe.quant), find_scheme(recipe.quant_head or recipe.quant)
+        self._schemes = find_scheme(recipe.quant), find_scheme(recipe.quant_head)
 
     @property
     def steps(self) -> int:

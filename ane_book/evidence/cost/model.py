@@ -184,7 +184,7 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
     recipe, sizes = plan.recipe, {"plain": 0, "packed": 0}
     head = sum(program.bytes for program in plan.head)
     sizes[form_of(recipe.quant)] += round(plan.read_bytes(tokens, shares)) - head
-    sizes[form_of(recipe.quant_head or recipe.quant)] += head
+    sizes[form_of(recipe.quant_head)] += head
     kept = plan.cache_bytes + plan.tail_bytes()
     cache, slots = (kept, recipe.context) if plan.head else (0, 0)
     calls = round(plan.calls(tokens, shares))

@@ -57,7 +57,7 @@ class CoreMLPlan:
     reason: str = ""
 
     @classmethod
-    def told(cls, outcome: child.Outcome) -> "CoreMLPlan":
+    def from_outcome(cls, outcome: child.Outcome) -> "CoreMLPlan":
         """The plan that a child wrote down; without ops where it came to none."""
         return cls(
             tuple(PlannedOp(**op) for event in outcome.find("plan") for op in event["ops"])
@@ -159,6 +159,6 @@ def ask(
     with tempfile.TemporaryDirectory(prefix="ane-book-") as folder:
         outcome = child.ask(request, Path(folder), timeout, command=command)
     if list(outcome.find("plan")):
-        return CoreMLPlan.told(outcome)
+        return CoreMLPlan.from_outcome(outcome)
     how = {"exit": f"exit code {outcome.code}", "timeout": "out of time", "memory": "out of memory"}
     return CoreMLPlan(reason=f"Core ML did not answer: {how[outcome.ended]} at {outcome.reached}")

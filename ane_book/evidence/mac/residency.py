@@ -11,7 +11,7 @@ alone, with the GPU and with the engine, and once more for 500 times. What it te
 A program of a bundle is given what it takes at the bundle's golden tokens: their hidden state,
 masks and tables of the host, empty caches. A package alone has no such inputs, and gets random
 ones: its masks hide nothing. The figure `inputs` says which they were: "golden", "random", "given",
-or "partly golden" of a bundle whose matrices are programs each, where attention gets random rows.
+or "partly golden" of a trunk behind experts, which takes more than the golden numbers hold.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -92,7 +92,7 @@ class _Account:
 
     @cached_property
     def plan(self) -> CoreMLPlan:
-        return CoreMLPlan.told(self.outcome)
+        return CoreMLPlan.from_outcome(self.outcome)
 
     @cached_property
     def said(self) -> list[str]:

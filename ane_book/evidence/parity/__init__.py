@@ -177,8 +177,10 @@ def _stage_fault(
 def _beyond(stage: ParityStage, exact: bool) -> str | None:
     """What of a stage is beyond its limit, in words; None where nothing is."""
     if stage.cosine is None or stage.error is None:  # tokens alone
-        same = stage.agreement or 0.0
-        return f"{same:.0%} of the tokens are PyTorch's" if same < LEAST else None
+        if stage.agreement is None:
+            return "nothing that could be compared"
+        wrong = stage.agreement < LEAST
+        return f"{stage.agreement:.0%} of the tokens are PyTorch's" if wrong else None
     if exact and not stage.error <= EXACT:
         return f"{percent(stage.error)} off PyTorch, at most {percent(EXACT)} expected"
     if not stage.cosine >= LEAST:

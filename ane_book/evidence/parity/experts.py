@@ -116,7 +116,8 @@ def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) ->
         expected = golden["experts"][layer, part.expert][:, None]
         found = said[0, :, 0, :1]
         stage = judged(part.package, name, precision, found=found, expected=expected)
-        stages.append(replace(stage, error=(stage.max_abs or 0.0) / loudest))
+        error = inf if stage.max_abs is None else stage.max_abs / loudest
+        stages.append(replace(stage, error=error))
     return max(stages, key=_error)
 
 

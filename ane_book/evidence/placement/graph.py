@@ -122,8 +122,9 @@ def _op(graph: ProgramGraph, operation: Operation, read: Set[str]) -> GraphOp:
 def _types(graph: ProgramGraph, values: Iterable[Given]) -> dict[str, tuple[TensorType, ...]]:
     found: dict[str, list[TensorType]] = {}
     for key, item in values:
-        if (type_ := graph.type(item)) is not None:
-            found.setdefault(key, []).append(type_)
+        type_ = graph.type(item)
+        assert type_ is not None, f"{item} has no type, which a package is opened with"
+        found.setdefault(key, []).append(type_)
     return {key: tuple(types) for key, types in found.items()}
 
 

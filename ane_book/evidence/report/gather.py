@@ -130,6 +130,8 @@ def _subject(path: Path, settings: Settings) -> Subject:
             found[key] = one
     functions = [_function(*each, found, reason) for each in _functions(path)]
     if not is_bundle(path):
+        why = reason or "no function of it was measured"
+        measured = bundle_level(found) if found else _no(why)
         return Subject(
             name="a package",
             sha256=content_hash(path),
@@ -137,7 +139,7 @@ def _subject(path: Path, settings: Settings) -> Subject:
             levels={
                 "L0": _scrubbed(laws),
                 "L1": _unmeasured("L1"),
-                "L2": _scrubbed(bundle_level(found) if found else _no(str(reason))),
+                "L2": _scrubbed(measured),
                 "L3": _unmeasured("L3"),
             },
             functions=functions,

@@ -106,7 +106,8 @@ class CarriedRouter(nn.Module):
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (1, C, 1, T), state of the layer before (1, R, 1, T) -> gates (1, E, 1, T), state."""
         new = self.down(x)
-        if self.carried_scale is not None and state is not None:
+        if self.carried_scale is not None:
+            assert state is not None, "only the first router has none before it"
             new = new + state * self.carried_scale
         y = self.norm(new)
         for layer in self.hidden:

@@ -116,7 +116,7 @@ def _declared(
                 f"{where} has shape {_listed(declared)}, and {_listed(given)} was asked for"
             )
     sizes = declared if given is None else list(given)
-    numbers = [size for size in sizes if isinstance(size, int)]
+    numbers = [int(size) for size in sizes if not isinstance(size, str)]
     if len(numbers) < len(sizes) or (is_open and not given):
         example = ",".join(str(s) if isinstance(s, int) else "1" for s in sizes)
         raise InvalidInput(

@@ -197,6 +197,8 @@ class GraphWalk:
         """The inputs as the function takes them."""
         if operator.is_variadic:
             values = [value for value in inputs if value is not None]
+            if len(values) < len(inputs):
+                raise Unsayable("an input that is left out")
             return [in_mil(v.data) if v.is_known else v.data for v in values]
         if len(inputs) > len(operator.parameters):
             raise Unsayable(f"{len(inputs)} inputs")

@@ -5,7 +5,7 @@ nothing; one that nobody knows is refused as OpenAI does it.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from ane_book.options import Real, Whole
 from ane_book.serve.api.refusal import Refusal
@@ -61,8 +61,9 @@ def _each(given: Prompt) -> list[str | list[int]]:
     """What was given one by one: a text or token ids alone are one of them."""
     if isinstance(given, str):
         return [given]
-    ids = [one for one in given if isinstance(one, int)]
-    return [ids] if ids else [one for one in given if not isinstance(one, int)]
+    if isinstance(given[0], int):
+        return [given]
+    return cast("list[str | list[int]]", given)
 
 
 class _Closed(BaseModel):

@@ -1,7 +1,7 @@
 """Tensors that are made of sizes alone: known, or none of Core ML's.
 
 With their inputs known, and for `Shape` and `Size` with no more than the sizes of one, these are
-folded (`ane_book.onnx.graph.fold`), so that the functions are never called.
+folded (`ane_book.onnx.evaluate`), so that the functions are never called.
 """
 
 from . import Constant, Unsayable, operator

@@ -70,6 +70,8 @@ def _layer(
     x = mb.transpose(x=x, perm=[1, 0, 2]) if layout else x
     hidden, (order, default) = r.shape[-1], GATES[kind]
     names = [name.title() for name in activations or [*default.values()] * 2]
+    if len(names) < len(DIRECTIONS[direction]) * len(default):
+        raise Unsayable(f"{len(names)} activations for its directions")
     sequences, lasts = [], []
     for way, is_back in enumerate(DIRECTIONS[direction]):
         how: dict[str, Any] = {}

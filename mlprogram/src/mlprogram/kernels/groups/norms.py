@@ -6,6 +6,7 @@ follow. Rounding stays where the ops round.
 """
 
 from collections.abc import Callable
+from typing import cast
 
 from mlprogram.kernels.graph import Match, Unfit, is_halved, is_stretch
 from mlprogram.kernels.native import ops as native_ops
@@ -99,7 +100,7 @@ def prepare_root(match: Match) -> tuple[list, Callable]:
     added = match.number("added") if "added" in match else 0.0
     dtype = constants.dtype(made)
     weight = _weight(match, x, axis)
-    sizes = tuple(size for size in x[axis:] if size is not None)  # which all are not
+    sizes = cast("tuple[int, ...]", x[axis:])  # an open size is refused above, or before `axis`
     run = native_ops.rms_norm(sizes, dtype, weight, epsilon, rounding, added)
     return [match["x"]], native_ops.fixed(None, run, dtype, x)
 
