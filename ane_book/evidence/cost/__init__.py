@@ -13,10 +13,9 @@ beside; where placement finds a converted program in several stretches, what eac
     programs = [place(package, function="decode") for package in packages]
     work = dataclasses.replace(cost.work_of(plan), segments=cost.segments_of(programs))
 
-`model` has the formula, `chips` its data, `published` the figures that others measured, `fit` holds
-one against the other, and `page` is the planner of the book.
-
-Of a mixture of experts, `strategies` says what each way to call them takes, and where they meet.
+`model` has the formula, `chips` its data, and `quoted` the figures that are published of the same
+model and chip. Of a mixture of experts, `strategies` says what each way to call them takes, and
+where they meet. `ane_book.book` holds the formula against what others measured.
 
 Taught in the chapters "MoE on ANE" and "Cost model".
 """
