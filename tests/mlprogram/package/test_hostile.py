@@ -160,6 +160,12 @@ class TestProtobuf:
         refused(edit(package, no_block), "no block for its opset 'CoreML99'")
         refused(edit(package, lambda m: m.mlProgram.functions.clear()), "has no function")
 
+    def test_a_version_that_is_newer(self, package):
+        def newer(model):
+            model.mlProgram.version = 2
+
+        refused(edit(package, newer), "version 2 of ML Programs")
+
 
 class TestTypes:
     @pytest.mark.parametrize(

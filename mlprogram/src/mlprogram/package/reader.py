@@ -21,6 +21,8 @@ from mlprogram.package.weight_file import BlobFile, stored_bytes
 
 __all__ = ["Package", "read_programs"]
 
+VERSION = 1  # of a `MIL.proto` Program, the newest there is; what does not say one is older
+
 
 class Package:
     """An ML Program in a `.mlpackage`, a `.mlmodelc` or a single `.mlmodel`, opened for reading.
@@ -46,6 +48,10 @@ class Package:
         kind = model.WhichOneof("Type")
         if kind != "mlProgram":
             raise refuse(kind, self.path)
+        if (version := model.mlProgram.version) > VERSION:
+            raise InvalidPackage(
+                f"{self.path}: version {version} of ML Programs; this library reads version {VERSION}"
+            )
         self.description, self.specification_version = model.description, model.specificationVersion
         self.default_function = model.description.defaultFunctionName or "main"
         self.functions = {
