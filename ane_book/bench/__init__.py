@@ -5,9 +5,9 @@
     report = measure([InProcess(session), Server("http://127.0.0.1:1234/v1")])
     print(report.text())
 
-All that is asked answers the same prompts with the same sampling, taking turns, so that what slows
-the machine down slows all of them down. Everything is timed where the text arrives; what an
-engine or a server says of itself stands beside it, and is not mixed with it.
+All subjects answer the same prompts with the same sampling, taking turns, so that what slows the
+machine down slows all of them down. Everything is timed where the text arrives; rates that an
+engine or a server reports itself stand beside it, and are not mixed with it.
 
 Taught in the chapter "Serving".
 """

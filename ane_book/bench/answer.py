@@ -9,12 +9,12 @@ __all__ = ["TimedAnswer", "timed"]
 
 @dataclass(frozen=True)
 class TimedAnswer:
-    """What came of one prompt, and when.
+    """The answer to one prompt, and its times.
 
-    prompt_tokens, tokens: None where nobody counted them. cached: tokens of the prompt that were
-    not computed, as far as the server says so. first_s, total_s: seconds from asking to the first
-    and to the last text. pieces: in how many the text came. own: tokens a second that an engine or
-    a server gives for itself, `prefill` and `decode`, as far as it does.
+    prompt_tokens, tokens: None where nobody counted them. cached: tokens of the prompt that the
+    server says it took from a cache. first_s, total_s: seconds from asking to the first and to the
+    last text. pieces: how many the text came in. own: tokens a second that the engine or the server
+    reports itself, as `prefill` and `decode`.
     """
 
     text: str
@@ -28,7 +28,7 @@ class TimedAnswer:
 
     @property
     def prefill_tps(self) -> float | None:
-        """Tokens of the prompt for each second up to the first text, which is one token's too."""
+        """Prompt tokens a second until the first text, which includes decoding one token."""
         if self.prompt_tokens is None or self.first_s <= 0:
             return None
         return (self.prompt_tokens - self.cached) / self.first_s
@@ -48,11 +48,11 @@ class TimedAnswer:
 
 
 def timed(pieces: Iterable[str]) -> tuple[str, float, float, int]:
-    """Use pieces of text up: all of it, seconds to the first and to the end, how many they were."""
-    started, first, said = time.perf_counter(), None, []
+    """Read all pieces; returns the text, seconds to the first and to the end, their number."""
+    started, first, texts = time.perf_counter(), None, []
     for piece in filter(None, pieces):
         if first is None:
             first = time.perf_counter() - started
-        said.append(piece)
+        texts.append(piece)
     total = time.perf_counter() - started
-    return "".join(said), total if first is None else first, total, len(said)
+    return "".join(texts), total if first is None else first, total, len(texts)

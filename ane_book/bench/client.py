@@ -1,7 +1,7 @@
-"""A server that speaks OpenAI's API, asked over HTTP: LM Studio, llama.cpp, mlx-lm, ours.
+"""Benchmark a server with OpenAI's API over HTTP: LM Studio, llama.cpp, mlx-lm, ours.
 
-It is the standard library's client: what it needs is one POST and the lines of its answer, timed as
-they arrive, and neither a proxy of the environment nor a retry between.
+It uses the standard library's HTTP client: all it needs is one POST and the lines of the answer,
+timed as they arrive, with neither a proxy of the environment nor a retry in between.
 
 References:
 - OpenAI's API, chat completions as a stream of `data:` lines that ends with `[DONE]`
@@ -29,17 +29,17 @@ __all__ = ["Server"]
 MOST_LINE = 1 << 20  # bytes of a line of a stream, or of a whole answer that is none
 MOST_STREAM = 1 << 26  # bytes of a stream
 CONNECT_S = 10.0  # seconds for a server to take a connection
-FACTS = ("usage", "timings", "stats", "prefill_tps", "decode_tps")  # what comes beside the text
+FACTS = ("usage", "timings", "stats", "prefill_tps", "decode_tps")  # in a stream, beside the text
 
 
 class Server:
     """An OpenAI-compatible server.
 
-    url: up to its /v1, which is put behind one without a path. model: its name there; None for the
+    url: up to its /v1, which is added to one without a path. model: its name there; None for the
     only one that it has. key: goes along as a bearer token. timeout: seconds for each answer, from
     first byte to last.
 
-    Raises InvalidInput for a URL that is none, and ServerError for all that goes wrong out there.
+    Raises InvalidInput for an invalid URL, and ServerError for every failure of the server.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Server:
     def _answer(
         self, method: str, path: str, body: dict | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """The answer to a request; whatever goes wrong while it is read is told as the server's."""
+        """Send a request; what goes wrong until its answer is read is raised as ServerError."""
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=min(CONNECT_S, self._timeout))
         deadline = _Deadline(self._timeout)
@@ -128,7 +128,7 @@ class Server:
 
 
 class _Deadline:
-    """Ends a connection at its time, whatever it is waiting for: one that drips is ended, too."""
+    """Ends a connection at its time, even one that still sends a few bytes now and then."""
 
     def __init__(self, seconds: float):
         self.passed = False
@@ -151,7 +151,7 @@ class _Deadline:
 
 
 class _Told:
-    """What a stream says beside its text."""
+    """Reads a stream: its text, and the usage and rates that it reports."""
 
     def __init__(self):
         self._finished = False
@@ -172,11 +172,11 @@ class _Told:
             raise ServerError("it closed the stream before the end of its answer")
 
     def tokens(self, name: str) -> int | None:
-        """A count of the usage, where there is one."""
+        """A count of tokens from the usage, where the server gives it."""
         return _count(_of(self._facts, "usage").get(name))
 
     def cached(self) -> int:
-        """Tokens of the prompt that were not computed, as far as the server says so."""
+        """Tokens of the prompt that the server says it took from a cache."""
         details = _of(_of(self._facts, "usage"), "prompt_tokens_details")
         cached = _count(details.get("cached_tokens")) or _count(
             _of(self._facts, "timings").get("cache_n")
@@ -184,7 +184,7 @@ class _Told:
         return min(cached or 0, self.tokens("prompt_tokens") or 0)
 
     def rates(self) -> dict[str, float]:
-        """Tokens a second that the server gives for itself."""
+        """Tokens a second that the server reports itself."""
         timings, stats = _of(self._facts, "timings"), _of(self._facts, "stats")
         found = {
             "prefill": self._facts.get("prefill_tps") or timings.get("prompt_per_second"),
@@ -222,7 +222,7 @@ def _parsed(raw: bytes) -> dict:
 
 
 def _piece(choice: dict) -> str:
-    """What an event adds to the answer; what a model thinks is tokens, too."""
+    """The text that an event adds, reasoning included, since that is tokens, too."""
     delta = _of(choice, "delta")
     said = [delta.get(name) for name in ("reasoning_content", "reasoning", "content")]
     return "".join(text for text in said if isinstance(text, str))
@@ -251,7 +251,7 @@ def _is_rate(value: object) -> TypeGuard[float]:
 
 
 def _said(response: http.client.HTTPResponse) -> str:
-    """The message of an answer that is an error."""
+    """The error message in an answer."""
     raw = response.read(MOST_LINE)
     try:
         return _message(_parsed(raw))

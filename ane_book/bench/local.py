@@ -1,4 +1,4 @@
-"""A session in this process, and a model in a fresh one."""
+"""Benchmark a session in this process, or the cold start of a model in a fresh one."""
 
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +16,7 @@ __all__ = ["InProcess", "cold_start"]
 
 
 class InProcess:
-    """A session, asked directly: what it takes without any server."""
+    """A subject of a benchmark: a session in this process, without any server."""
 
     def __init__(self, session: Session):
         self.session = session

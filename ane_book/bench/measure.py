@@ -1,4 +1,4 @@
-"""All that is asked answers all prompts, some times over, in turns."""
+"""`measure`: ask every subject every prompt, several times, taking turns."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -10,13 +10,13 @@ from ane_book.errors import InvalidInput
 
 __all__ = ["Asked", "measure"]
 
-MARKS = 1000  # so many different beginnings of prompts there are
+MARKS = 1000  # different beginnings of a prompt
 
 Progress = Callable[[str, int, int | None], None]
 
 
 class Asked(Protocol):
-    """What answers: `InProcess` or `Server`. name: to be told; where: it is."""
+    """A subject of a benchmark: `InProcess` or `Server`. where: it runs, or its address."""
 
     name: str
     where: str
@@ -33,14 +33,14 @@ def measure(
     progress: Progress = lambda *_: None,
     **sampling,
 ) -> BenchReport:
-    """Ask all of them, after an answer each to warm up.
+    """Ask all subjects, after an answer each to warm up.
 
-    repeats: answers to every prompt. mark: where the numbers that the prompts begin with start; a
-    server that is asked twice with the same ones may look the second up. max_tokens: of any answer,
-    where the prompt's own is more. sampling: fields of a request and of a session alike, such as
-    `temperature` (0 by default) and `seed`.
+    repeats: answers to every prompt. mark: the first of the numbers that prompts begin with; a
+    server that is asked twice with the same ones may use its cache. max_tokens: of any answer,
+    where the prompt's own limit is higher. sampling: fields of a request and of a session alike,
+    such as `temperature` (0 by default) and `seed`.
 
-    Raises InvalidInput for two of one name, and what those that are asked raise.
+    Raises InvalidInput for two subjects of one name, and what the subjects raise.
     """
     if len({one.name for one in asked}) < len(asked) or not asked:
         raise InvalidInput(f"to be told apart: {', '.join(one.name for one in asked) or 'nobody'}")

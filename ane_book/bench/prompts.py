@@ -18,8 +18,8 @@ class Prompt:
     def messages(self, mark: int) -> list[dict[str, str]]:
         """The conversation. mark: a number that no run before had.
 
-        A server may keep the beginning of a prompt that it was asked before, and a prefill that is
-        looked up is none: with the mark near the beginning there is nothing to look up.
+        A server may have the beginning of an earlier prompt in its cache, and then no prefill is
+        measured; with the mark near the beginning the cache is of no use.
         """
         system = {"role": "system", "content": f"{mark:03}. Be helpful."}
         return [system, {"role": "user", "content": self.text}]

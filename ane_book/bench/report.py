@@ -1,4 +1,4 @@
-"""What was measured, as the table of the source's benchmark and as JSON."""
+"""The report of a benchmark: a table in the form of maderix/ANE's (`prompts`), and JSON."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ __all__ = ["BenchReport", "BenchSubject"]
 
 FORMAT = "ane-book bench 1"
 NARROW = 75  # columns of a terminal, below which headings are short
-LEFT_OUT = ("1st ms",)  # of a narrow terminal: the latency is more
+LEFT_OUT = ("1st ms",)  # in a narrow terminal: the latency says more
 
 #: Columns of the table: heading, its short form, what it shows.
 COLUMNS: tuple[tuple[str, str, Callable[[TimedAnswer], float | None]], ...] = (
@@ -27,7 +27,7 @@ RATES = ("prefill_tps", "decode_tps")
 
 @dataclass
 class BenchSubject:
-    """One that was asked, with its answers to each prompt; all figures are medians of these.
+    """An engine or a server with its answers to each prompt; all figures are medians of these.
 
     start: seconds of a fresh process for one token; None where it was not measured.
     """
@@ -43,17 +43,17 @@ class BenchSubject:
 
     def average(self, rate: str) -> float | None:
         """The mean, over the prompts, of a rate's medians."""
-        found = [middle(getattr(a, rate) for a in answers) for answers in self.answers.values()]
-        known = [value for value in found if value is not None]
+        medians = [middle(getattr(a, rate) for a in answers) for answers in self.answers.values()]
+        known = [value for value in medians if value is not None]
         return sum(known) / len(known) if known else None
 
     def own(self, rate: str) -> float | None:
-        """The median of a rate that it gives for itself."""
+        """The median of a rate that it reports itself."""
         return middle(answer.own.get(rate) for answer in self.everything)
 
     def spread(self) -> tuple[float, float, float] | None:
-        """Least, median and most decode rate over all answers to the prompt that has the longest;
-        the shortest answers measure the clock."""
+        """Least, median and largest decode rate of the answers to the prompt with the longest ones;
+        short answers would measure the clock."""
         longest = max(self.answers.values(), key=lambda own: sum(a.tokens or 0 for a in own))
         rates = [answer.decode_tps for answer in longest if answer.decode_tps is not None]
         return (min(rates), median(rates), max(rates)) if len(rates) > 1 else None
@@ -74,7 +74,7 @@ class BenchSubject:
 
 @dataclass
 class BenchReport:
-    """All that was asked; the first one is what the others are compared with."""
+    """The results of all subjects; the others are compared with the first."""
 
     subjects: list[BenchSubject]
     repeats: int
@@ -86,15 +86,15 @@ class BenchReport:
     def ratios(self, other: BenchSubject) -> dict[str, dict[str, float | None]]:
         """The first one's rates over another's, and the other's latency over the first one's, by
         prompt: more than 1 is in favour of the first. Medians over answers that took turns."""
-        found = {}
+        by_prompt = {}
         for name, answers in self.subjects[0].answers.items():
             pairs = [*zip(answers, other.answers[name], strict=True)]
-            found[name] = {
+            by_prompt[name] = {
                 rate: middle(ratio(getattr(a, rate), getattr(b, rate)) for a, b in pairs)
                 for rate in RATES
             }
-            found[name]["latency"] = middle(ratio(b.total_s, a.total_s) for a, b in pairs)
-        return found
+            by_prompt[name]["latency"] = middle(ratio(b.total_s, a.total_s) for a, b in pairs)
+        return by_prompt
 
     def facts(self) -> dict:
         """Plain JSON values."""
@@ -126,9 +126,9 @@ class BenchReport:
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """The median of those that are known."""
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    """The median of those that are numbers."""
+    numbers = [value for value in values if value is not None]
+    return median(numbers) if numbers else None
 
 
 def ratio(a: float | None, b: float | None) -> float | None:

@@ -10,14 +10,15 @@
     golden.npz          reference: token ids, hidden state after every shard, last logits and argmax
                         of every position, from PyTorch with the weights in fp16, whatever `quant`
                         makes of them in the packages
-    evidence.json       what has been found out about it since, in four levels
+    evidence.json       what checks have shown of it since, in four levels
 
 Where the experts of a mixture are apart, each is a package (layer_00_expert_000.mlpackage, ...),
-and trunk_00.mlpackage, ... are what is around them.
+and the layers around them are trunk_00.mlpackage, ...
 
-It is the contract between conversion and everything after it. A bundle appears whole or not at all,
-and whoever opens one trusts none of it: every file is a regular one inside the folder, every number
-is held to the sizes of files before memory is taken for it. `Bundle.verify` compares all bytes.
+It is the contract between conversion and everything after it. A bundle is written whole or not at
+all, and nothing in it is trusted when it is opened: every file must be a regular one inside the
+folder, and every size is checked against the files before memory is taken for it. `Bundle.verify`
+compares all bytes with their hashes.
 """
 
 from contextlib import suppress
@@ -77,7 +78,7 @@ FORMER = {
 }
 
 
-#: What bundles are for: what that is, and the command that does it.
+#: The tasks of bundles: what such a model does, and the command for it.
 TASKS = {
     "text-generation": ("generates text", "run {model} PROMPT"),
     "embedding": ("makes vectors of texts", "embed --model {model} TEXT"),
@@ -93,10 +94,10 @@ def check_task(model: object, found: str, wanted: str) -> None:
 
 
 def opened(bundle: "Bundle | str | Path", task: str, force: bool = False) -> "Bundle":
-    """The bundle, or the one in a folder, to be used.
+    """Open a bundle, given as one or as its folder, to use it for a task.
 
-    Raises InvalidInput if it is for another task, and InvalidBundle, unless forced, if its own
-    evidence says that it is not the model that it was made of.
+    Raises InvalidInput if it is for another task, and InvalidBundle, unless forced, if by its
+    evidence.json it failed parity with the model that it was made of.
     """
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     check_task(bundle.path, bundle.manifest.task, task)
@@ -117,15 +118,15 @@ def seal(fields: dict) -> str:
 
 def regular_files(folder: Path) -> dict[str, int]:
     """Bytes of every regular file below a folder, by its path in it; links are not followed."""
-    found = {}
+    sizes = {}
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place, name)
-            with suppress(FileNotFoundError):  # somebody is at work here
+            with suppress(FileNotFoundError):  # deleted just now
                 status = path.lstat()
                 if stat.S_ISREG(status.st_mode):
-                    found[path.relative_to(folder).as_posix()] = status.st_size
-    return found
+                    sizes[path.relative_to(folder).as_posix()] = status.st_size
+    return sizes
 
 
 def content_hash(folder: Path) -> str:
@@ -189,12 +190,17 @@ class Bundle:
         return map_array(self.path / positions.file, positions.shape, np.float16)
 
     def golden(self) -> dict[str, np.ndarray]:
-        """The reference: `tokens` (T,), `logits` (V,) of the last, `argmax` (T,) of every one; of
-        an encoder `tokens` (T,) and their `vector` (C,), or `logits` (N, T) of N labels. `hidden`
-        (n + 1, C, T) is the hidden state before the first program of layers and after each of the
-        n. What programs hand on beside it is there by its name, (R, T). Where experts are programs,
-        `x` (L, C, T) and `gates` (L, E, T) are what those of every layer are given, `y` (L, C, T)
-        is their sum, and `experts` (L, E, C) what each says of the first token by a gate of 1."""
+        """Read the reference results of PyTorch, by name.
+
+        All have `tokens` (T,) and `hidden` (n + 1, C, T), the hidden state before the first shard
+        and after each of the n. A decoder has `logits` (V,) of the last token, `argmax` (T,) of
+        every one, and (R, T) of any other value that shards hand on. An encoder has the `vector`
+        (C,) of the tokens, or `logits` (N, T) of N labels.
+
+        Where experts are programs, there are the inputs of every layer's experts, `x` (L, C, T) and
+        `gates` (L, E, T), their sum `y` (L, C, T), and in `experts` (L, E, C) each one's output for
+        the first token with a gate of 1.
+        """
         manifest, (V, C) = self.manifest, self.manifest.embedding.shape
         decoder = manifest.task == "text-generation"
         T = manifest.functions["prefill"] if decoder else self.recipe.prefill
@@ -221,8 +227,8 @@ class Bundle:
     def record(self, name: LevelName, level: Level) -> None:
         """Put one level ("L0" to "L3") into evidence.json; the others stay as they are.
 
-        What was measured, on a Mac for one, is not lost to what cannot be measured here. A folder
-        that may not be written to keeps what it has.
+        A measured level is never replaced by an unmeasured one: what was measured on a Mac outlasts
+        a check elsewhere. Does nothing if the folder cannot be written to.
         """
         if not os.access(self.path, os.W_OK):
             return
@@ -265,7 +271,7 @@ class Bundle:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What a bundle's folder says of it; raises InvalidBundle."""
+    """Read and check the manifest.json of a bundle's folder; raises InvalidBundle."""
     path = folder / "manifest.json"
     try:
         status = path.lstat()
@@ -295,8 +301,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _refuse_former(path: Path, wrong: list) -> None:
-    """Raise InvalidBundle for a recipe that only earlier versions had; `wrong` is what pydantic
-    says of the manifest."""
+    """Raise InvalidBundle for a recipe of an earlier version; `wrong`: pydantic's errors."""
     for (option, former), now in FORMER.items():
         if any((e["loc"], e["input"]) == (("recipe", option), former) for e in wrong):
             raise InvalidBundle(
@@ -306,7 +311,7 @@ def _refuse_former(path: Path, wrong: list) -> None:
 
 
 def _refuse_version(path: Path, found: object) -> None:
-    """Raise InvalidBundle for a bundle of another version; `found` is what its format says."""
+    """Raise InvalidBundle for a bundle of another version; `found` is its field `format`."""
     match = re.fullmatch(r"ane-book bundle (\d{1,9})", found if isinstance(found, str) else "")
     if match and int(match[1]) > VERSION:
         raise InvalidBundle(

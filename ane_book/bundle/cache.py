@@ -2,10 +2,10 @@
 
     bundles/NAME-KEY     a bundle; the time of the folder is that of its last use
     compiled/NAME-KEY    what Core ML compiled of a package, likewise
-    names/KEY            which of them a reference model's name led to
-    locks/KEY.lock       held by whoever writes a bundle, in the cache or elsewhere
+    names/KEY            the name of the bundle that a reference model was converted to
+    locks/KEY.lock       held by the process that writes a bundle, in the cache or elsewhere
 
-`ANE_BOOK_CACHE` moves the cache. Nothing here touches what it does not know.
+`ANE_BOOK_CACHE` moves the cache. Files with other names in it are never touched.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,14 +30,17 @@ from mlprogram.files import written_whole
 __all__ = ["bundles", "compiled", "delete", "entries", "evict", "facts", "keep", "locked",
            "mark_used", "recall", "remember"]  # fmt: skip
 
-#: A bundle, one that is being made, and one that makes way for a new one.
+#: The name of a bundle, of one that is being made, and of one that is being replaced.
 KNOWN = re.compile(r"([^/\\]+-[0-9a-f]{16})(\.partial|\.replaced)?")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A folder in the cache: its bytes, the time of its last use in seconds since 1970, and how it
-    was converted, in what is not so by default; {} of what is no bundle."""
+    """A folder in the cache.
+
+    used: the time of its last use, in seconds since 1970. recipe: the options that are not the
+    defaults; {"compiled": True} for what Core ML compiled, {} if the manifest cannot be read.
+    """
 
     path: Path
     bytes: int
@@ -46,7 +49,7 @@ class Entry:
 
     @property
     def bundle(self) -> Path:
-        """The bundle that it is or belongs to."""
+        """The folder of the bundle that it is or belongs to: without .partial or .replaced."""
         known = KNOWN.fullmatch(self.path.name)
         return self.path.with_name(known[1]) if known else self.path
 
@@ -57,7 +60,7 @@ def bundles() -> Path:
 
 
 def compiled() -> Path:
-    """The folder of what was compiled of packages; it need not exist."""
+    """The folder of the packages that Core ML has compiled; it need not exist."""
     return cache_folder() / "compiled"
 
 
@@ -87,12 +90,12 @@ def _recipe(bundle: Path) -> dict:
 
 
 def facts(found: list[Entry]) -> list[tuple[str, str, str, str]]:
-    """Entries as lines: name, bytes, last use, recipe; their sum as the last."""
+    """The rows of a table of entries: name, bytes, last use, recipe; the last has the sum."""
     rows = []
     for e in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(e.used))
-        made = ", ".join(f"{name} {value}" for name, value in e.recipe.items())
-        rows.append((e.path.name, f"{e.bytes:,} bytes", used, made))
+        options = ", ".join(f"{name} {value}" for name, value in e.recipe.items())
+        rows.append((e.path.name, f"{e.bytes:,} bytes", used, options))
     total = sum(e.bytes for e in found)
     return [*rows, (str(cache_folder()), f"{total:,} bytes", "", "")]
 
@@ -111,8 +114,10 @@ def delete(names: Iterable[str]) -> list[Entry]:
 
 
 def evict(limit: int) -> list[Entry]:
-    """Delete what was not used for longest, until `limit` bytes are left; what is being written
-    stays."""
+    """Delete the least recently used entries until `limit` bytes are left; returns the deleted.
+
+    An entry that is being written stays.
+    """
     left, removed = entries(), []
     total = sum(entry.bytes for entry in left)
     while left and total > limit:
@@ -137,7 +142,7 @@ def _remove(entry: Entry) -> bool:
 
 
 def mark_used(bundle: Path) -> None:
-    """Note that a bundle of the cache was used; of any other nothing is noted."""
+    """Set the time of last use of a folder in the cache; does nothing for any other."""
     with suppress(OSError):  # a cache that may only be read is a cache too
         if bundle.resolve().parent in (bundles().resolve(), compiled().resolve()):
             os.utime(bundle)
@@ -151,7 +156,7 @@ def _lock(bundle: Path) -> FileLock:
 
 @contextmanager
 def locked(bundle: Path) -> Iterator[None]:
-    """Be the only one to write a bundle, after waiting for whoever else does."""
+    """Hold the lock for writing a bundle; waits for a process that has it."""
     lock = _lock(bundle)
     try:
         lock.acquire(timeout=0)
@@ -166,17 +171,17 @@ def locked(bundle: Path) -> Iterator[None]:
 
 
 def keep(name: str, made_of: dict[str, str], make: Callable[[Path], None]) -> Path:
-    """The folder in `compiled` of what `make` writes into a new one, once, whole or not at all.
+    """Return the folder in `compiled` that `make` fills; it is made once, whole or not at all.
 
-    made_of: all that it depends on, by name; a change of any makes another one. Raises OSError
-    where the cache cannot be written and has none.
+    made_of: all that the content depends on, by name; a change of any makes another folder. Raises
+    OSError where it is not in the cache and cannot be written there.
     """
     key = sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
     path = compiled() / f"{name}-{key}"
     if not _is_whole(path):
         compiled().mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(path):
-            if not _is_whole(path):  # nobody made it meanwhile
+            if not _is_whole(path):  # no other process made it meanwhile
                 _make(path, made_of, make)
     mark_used(path)
     return path
@@ -197,13 +202,13 @@ def _make(path: Path, made_of: dict[str, str], make: Callable[[Path], None]) -> 
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether what was kept is all there, as far as names and sizes of files tell."""
+    """Whether a kept folder is complete, by the names and sizes of its files."""
     found, files = regular_files(path), _files(path / "manifest.json")
     return bool(files) and all(found.get(name) == size for name, size in files.items())
 
 
 def _files(file: Path) -> dict[str, int]:
-    """The files of what was kept, by its manifest; {} where that says nothing."""
+    """The files in the manifest of a kept folder, name -> bytes; {} if it cannot be read."""
     try:
         fields = json.loads(file.read_bytes()) if file.is_file() else None
     except (OSError, ValueError, RecursionError):
@@ -213,7 +218,7 @@ def _files(file: Path) -> dict[str, int]:
 
 
 def recall(key: str) -> Path | None:
-    """The bundle of the cache that `remember` was given, if it is still there."""
+    """The bundle that `remember` stored under a key, if it is still in the cache."""
     try:
         name = (cache_folder() / "names" / key).read_text()
     except (OSError, ValueError):
@@ -223,7 +228,7 @@ def recall(key: str) -> Path | None:
 
 
 def remember(key: str, bundle: Path) -> None:
-    """Note which bundle of the cache a key led to; where it cannot be noted, it is looked for."""
+    """Store which bundle of the cache a key led to, if the cache can be written."""
     file = cache_folder() / "names" / key
     with suppress(OSError):  # the bundle is there all the same
         file.parent.mkdir(parents=True, exist_ok=True)

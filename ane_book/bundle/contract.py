@@ -1,4 +1,4 @@
-"""What a manifest promises of its packages, held against itself: `check_packages`."""
+"""`check_packages`: check that the packages in a manifest fit each other and the contract."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def check_packages(manifest: "Manifest") -> None:
-    """Hold every function to the contract that `Manifest` states; raises ValueError."""
+    """Check every function against the contract that `Manifest` states; raises ValueError."""
     functions, texts = manifest.functions, manifest.task != "text-generation"
     if texts:
         fit = max(functions.values(), default=0) == manifest.context and not manifest.tiers
@@ -37,8 +37,8 @@ def check_packages(manifest: "Manifest") -> None:
     ends = {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}
     check_order(manifest.packages, manifest.files, ends)
     check_experts(manifest.packages)
-    own = {"embedding": manifest.vectors, "token-classification": manifest.tags}
-    if any(part is not None for task, part in own.items() if task != manifest.task):
+    records = {"embedding": manifest.vectors, "token-classification": manifest.tags}
+    if any(part is not None for task, part in records.items() if task != manifest.task):
         raise ValueError(f"vectors or tags are not of the task {manifest.task}")
     for name in manifest.names:
         _check_types(manifest, name)
@@ -46,8 +46,8 @@ def check_packages(manifest: "Manifest") -> None:
 
 
 def _check_functions(manifest: "Manifest", part: Part) -> None:
-    """A part has its functions once, or once for every tier, with one cache but for its slots;
-    raises ValueError."""
+    """Check that a part has every function once, or once for every tier, and that their caches
+    differ in slots alone; raises ValueError."""
     found = {name: (f.tokens, f.slots) for name, f in part.functions.items()}
     plain = {name: (tokens, None) for name, tokens in manifest.functions.items()}
     if found not in (plain, manifest.tiered or plain):
@@ -58,14 +58,14 @@ def _check_functions(manifest: "Manifest", part: Part) -> None:
 
 
 def _kept(function: FunctionSpec) -> dict[str, tuple]:
-    """Type of what is kept from call to call, its slots apart."""
+    """Dtype and shape, without slots, of everything that is kept from call to call."""
     inputs = {n: t for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
     kept = [*inputs.items(), *((f"{n}, a state", t) for n, t in function.states.items())]
     return {n: (t.dtype, t.shape[:2], t.shape[2:3] > (1,), t.shape[3:]) for n, t in kept}
 
 
 def _check_types(manifest: "Manifest", name: str) -> None:
-    """Hold one function of every part to what those before it give; raises ValueError."""
+    """Check a function's types in every part against the parts before it; raises ValueError."""
     given: Shapes = {}  # by the parts of the same layers, or by those before them with `hidden_out`
     layer_types = _layer_types if manifest.task == "text-generation" else _encoder_types
     for part in manifest.packages:
@@ -82,12 +82,12 @@ def _check_types(manifest: "Manifest", name: str) -> None:
 
 
 def handed(outputs: dict) -> dict:
-    """Of the results of the last part of some layers, those that the next layers may take."""
+    """Of the outputs of a layer's last part, those that the next layers may take."""
     return {n: own for n, own in outputs.items() if n != "hidden_out" and not n.startswith("new_")}
 
 
 def _check_encoder(manifest: "Manifest") -> None:
-    """An encoder has what its task needs, and nothing of a decoder; raises ValueError."""
+    """Check that an encoder has what its task needs, and nothing of a decoder."""
     shape, task = (manifest.context, manifest.embedding.shape[1]), manifest.task
     vectors = manifest.vectors
     if task == "embedding" and (vectors is None or vectors.positions.shape != shape):
@@ -99,7 +99,7 @@ def _check_encoder(manifest: "Manifest") -> None:
 
 
 def _check_head(manifest: "Manifest") -> None:
-    """The head gives logits of the whole vocabulary, or a token; raises ValueError."""
+    """Check that the head gives logits of the whole vocabulary, or a token; raises ValueError."""
     tokens = [name for part in manifest.head for name in part.functions["decode"].outputs]
     logits = [f"logits_{i}" for i in range(len(tokens))]
     V = manifest.embedding.shape[0]
@@ -108,7 +108,7 @@ def _check_head(manifest: "Manifest") -> None:
 
 
 def _host(manifest: "Manifest", function: FunctionSpec) -> Shapes:
-    """Shapes of what the host gives to a call."""
+    """Shapes of the inputs that the host gives to a call."""
     C, T, S = manifest.embedding.shape[1], function.tokens, function.slots
     host: Shapes = {"hidden": (1, C, 1, T), "position": (1,)}
     if S is not None:
@@ -119,7 +119,7 @@ def _host(manifest: "Manifest", function: FunctionSpec) -> Shapes:
 
 
 def _layer_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
-    """Inputs and outputs as they have to be, for the names that are there."""
+    """The types that a decoder's layers must have, for the names that the function has."""
     T, S, host = function.tokens, function.slots or 0, _host(manifest, function)
     inputs: Shapes = {}
     outputs: Shapes = {n: t.shape for n, t in function.outputs.items() if n not in host}
@@ -140,14 +140,14 @@ def _layer_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) ->
 
 
 def _mixed(function: FunctionSpec, hidden: tuple[int, ...]) -> Shapes:
-    """What a part gives to experts, if it has any."""
+    """Shapes of a part's outputs for experts, if it has any."""
     if (gates := function.outputs.get("gates")) is None:
         return {}
     return {"x": hidden, "gates": (1, (*gates.shape, 0, 0)[1], *hidden[2:])}
 
 
 def _expert_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
-    """The same of an expert."""
+    """The types that an expert must have."""
     hidden = _host(manifest, function)["hidden"]
     inputs = {"x": hidden, "gate": (1, 1, *hidden[2:])}
     return {"inputs": inputs, "states": {}, "outputs": {"y": hidden}}
@@ -156,7 +156,7 @@ def _expert_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -
 def _encoder_types(
     manifest: "Manifest", function: FunctionSpec, given: Shapes
 ) -> dict[str, Shapes]:
-    """The same of a package of an encoder."""
+    """The types that a package of an encoder must have."""
     T = function.tokens
     hidden = 1, manifest.embedding.shape[1], 1, T
     host: Shapes = {"hidden": hidden, "mask": (1, 1, T, T)}
@@ -176,7 +176,7 @@ def _encoder_types(
 
 
 def _head_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
-    """The same of a package of the head."""
+    """The types that a package of the head must have."""
     T, hidden = function.tokens, (1, manifest.embedding.shape[1], 1, function.tokens)
     outputs: Shapes = {}
     for name, type_ in function.outputs.items():

@@ -93,7 +93,7 @@ class Evidence(_EvidenceRecord):
 
 
 def unmeasured(seal: str, why: str = "nobody has measured it") -> Evidence:
-    """What is known of a bundle at first; `why` begins the reason of every level."""
+    """The evidence of a new bundle, no level measured; `why` begins the reason of every level."""
     levels = {
         name: Level(status="unmeasured", reason=f"{why}: {command}")
         for name, command in MEASURED_BY.items()
@@ -102,7 +102,7 @@ def unmeasured(seal: str, why: str = "nobody has measured it") -> Evidence:
 
 
 def read_evidence(folder: Path, seal: str) -> Evidence:
-    """The evidence in a bundle's folder, or none yet: a bundle that is written anew begins anew.
+    """Read a bundle's evidence.json; nothing is measured if it is missing or of another conversion.
 
     Raises InvalidBundle for a file that is damaged, or of a newer version.
     """
@@ -125,7 +125,7 @@ def read_evidence(folder: Path, seal: str) -> Evidence:
 
 @contextmanager
 def evidence_lock(folder: Path) -> Iterator[None]:
-    """Be the only one to change a bundle's evidence; the lock is on the folder, no file is left."""
+    """Hold the lock on a bundle's evidence; it is on the folder itself, so no file is left."""
     if sys.platform == "win32":  # where the last to write wins
         yield
         return

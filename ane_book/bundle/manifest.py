@@ -1,7 +1,7 @@
 """`manifest.json`: what a bundle is for, its programs as they are, and what the host does.
 
 `Manifest` says how to read it; its JSON schema, for programs in other languages, is
-`research/manifest.schema.json`. Whatever was read or made is held to that contract here.
+`research/manifest.schema.json`. Every manifest, read or made, is checked against that contract.
 """
 
 from collections import Counter
@@ -129,19 +129,19 @@ class Manifest(Record):
 
     @property
     def functions(self) -> dict[str, int]:
-        """The functions of every package, and T, the tokens that a call of each takes."""
+        """The functions of every package: name -> T, the tokens that a call takes."""
         own = self.packages[0].functions.items()
         return {name: f.tokens for name, f in own if f.slots in (None, self.context)}
 
     @property
     def tiers(self) -> list[int]:
-        """S of every tier, ascending; the last is the context. [] of what has no cache."""
+        """Slots S of every tier, ascending; the last is the context. [] without a cache."""
         own = self.packages[0].functions.values()
         return sorted({f.slots for f in own if f.slots is not None})
 
     @property
     def tiered(self) -> dict[str, tuple[int, int]]:
-        """The functions of packages with a cache: T and S of each."""
+        """The functions of packages with a cache, in all tiers: name -> (T, S)."""
         return {
             tier_name(name, S, self.context): (T, S)
             for S in reversed(self.tiers)
@@ -150,7 +150,7 @@ class Manifest(Record):
 
     @property
     def names(self) -> dict[str, str]:
-        """The functions of all tiers, each by its name in packages without a cache."""
+        """The functions of all tiers: name -> name in packages without a cache."""
         tiers = reversed(self.tiers or [self.context])
         return {tier_name(n, S, self.context): n for S in tiers for n in self.functions}
 
@@ -161,7 +161,7 @@ class Manifest(Record):
 
     @property
     def experts(self) -> list[int]:
-        """How many experts every layer has that are programs; [] where there are none."""
+        """The number of experts of every layer where they are programs; [] where they are not."""
         parts = [part.layers for part in self.packages if part.part == "experts"]
         return list(Counter(parts).values())
 

@@ -1,7 +1,7 @@
-"""numpy's files read as what they should be: name, shape and dtype come from the caller.
+"""Read numpy's files safely: the caller says which name, shape and dtype to expect.
 
-A file that is damaged, or made to harm, is told in one sentence, and memory is taken only for what
-was asked for, whatever the file's own header says.
+A file that is damaged, or made to harm, raises InvalidBundle in one sentence, and memory is taken
+only for what was asked for, whatever the file's own header says.
 
 Formats: numpy.lib.format (.npy); .npz is a zip archive of such files.
 """
@@ -24,7 +24,7 @@ MAX_HEADER = 4096  # bytes in front of the numbers; numpy writes 128
 
 
 def map_array(path: Path, shape: Shape, dtype: type) -> np.ndarray:
-    """The one array of a .npy file, memory-mapped; InvalidBundle unless it is as it should be."""
+    """Memory-map the array of a .npy file; raises InvalidBundle unless it is of this type."""
     try:
         with path.open("rb") as file:
             _check_header(file, shape, dtype)
@@ -37,7 +37,7 @@ def map_array(path: Path, shape: Shape, dtype: type) -> np.ndarray:
 
 
 def read_arrays(path: Path, wanted: Mapping[str, tuple[Shape, type]]) -> dict[str, np.ndarray]:
-    """Arrays of a .npz file, each with its shape and dtype; InvalidBundle unless all are there."""
+    """Read arrays of a .npz file; raises InvalidBundle unless each has its shape and dtype."""
     try:
         with zipfile.ZipFile(path) as archive:
             return {name: _member(archive, name, *as_) for name, as_ in wanted.items()}
@@ -66,11 +66,11 @@ def _check_header(file: BinaryIO, shape: Shape, dtype: type) -> None:
     if version != (1, 0):
         raise ValueError(f"version {version} of the format is not (1, 0)")
     # numpy's stubs lack the limit
-    found = npy.read_array_header_1_0(file, max_header_size=MAX_HEADER)  # type: ignore[call-arg]
-    if found != (shape, False, np.dtype(dtype)):
-        order = " in Fortran order" if found[1] else ""
+    declared = npy.read_array_header_1_0(file, max_header_size=MAX_HEADER)  # type: ignore[call-arg]
+    if declared != (shape, False, np.dtype(dtype)):
+        order = " in Fortran order" if declared[1] else ""
         raise ValueError(
-            f"{found[2]}{found[0]}{order}; manifest.json says {np.dtype(dtype)}{shape}"
+            f"{declared[2]}{declared[0]}{order}; manifest.json says {np.dtype(dtype)}{shape}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The order of a bundle's packages: layer after layer, the experts of each behind its gates."""
+"""Check the order of a bundle's packages: layer after layer, each one's experts after its gates."""
 
 from collections.abc import Iterable, Set
 
@@ -8,9 +8,9 @@ __all__ = ["check_experts", "check_order"]
 
 
 def check_order(parts: list[Part], files: Iterable[str], ends: Set[str]) -> None:
-    """Nothing is left out, and layers come in order; raises ValueError.
+    """Check that no package is left out and layers come in order; raises ValueError.
 
-    ends: results of which one ends some layers, unless experts follow.
+    ends: outputs of which one ends a range of layers, unless experts follow.
     """
     packages = {part.package for part in parts}
     if left := {name.split("/")[0] for name in files if "/" in name} - packages:
@@ -30,7 +30,7 @@ def check_order(parts: list[Part], files: Iterable[str], ends: Set[str]) -> None
 
 
 def check_experts(parts: list[Part]) -> None:
-    """Gates are followed by as many experts, in order; raises ValueError."""
+    """Check that gates are followed by as many experts, in order; raises ValueError."""
     number = count = 0
     layers: tuple[int, int] | None = None
     for part in [*parts, None]:

@@ -1,6 +1,6 @@
-"""What a manifest is made of: packages with their functions, tables, tokenizer.
+"""The records that a manifest is made of: packages with their functions, tables, tokenizer.
 
-Names and descriptions go into `research/manifest.schema.json` as they stand here.
+Names, descriptions and the docstrings of records go into `research/manifest.schema.json`.
 """
 
 from typing import Annotated, Any, Literal
@@ -27,8 +27,8 @@ __all__ = [
 
 
 def _inside(name: str) -> str:
-    """The path of a file below the bundle's folder, and nothing else."""
-    odd = not name.isprintable() or "\\" in name or ":" in name  # a drive, elsewhere a folder
+    """Check that a name is a path below the bundle's folder; raises ValueError."""
+    odd = not name.isprintable() or "\\" in name or ":" in name  # on Windows a folder or a drive
     if odd or len(name) > 255 or {"", ".", ".."} & set(name.split("/")):
         raise ValueError(f"{name[:80]!r} is not a path below the bundle's folder")
     return name
@@ -89,7 +89,7 @@ class Part(Record):
     @model_validator(mode="before")
     @classmethod
     def _drop_stretch(cls, fields: Any) -> Any:
-        """Bundles of earlier versions say of every part that it is no stretch."""
+        """Drop the field `stretch`, which earlier versions wrote as null for every part."""
         former = isinstance(fields, dict) and fields.get("stretch", 0) is None
         return {n: own for n, own in fields.items() if n != "stretch"} if former else fields
 
@@ -106,12 +106,12 @@ class Part(Record):
         return self.span.start
 
     def called(self, function: str) -> str:
-        """What a function of the part is called in its package."""
+        """The name of one of the part's functions in its package."""
         return called(function, self.expert)
 
 
 def called(function: str, number: int | None) -> str:
-    """What a function is called in a package, of the expert of that number if it is one's."""
+    """The name of a function in its package: `decode`, or `decode_3` for expert number 3."""
     return function if number is None else f"{function}_{number}"
 
 

@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, or making one of several nodes on this machine to try things on."""
+"""Join a Ray cluster, or start one of several nodes on this machine to try things on."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +22,7 @@ except ImportError:
 
 __all__ = ["add_node", "joined", "local_cluster", "machines"]
 
-#: The address of such nodes: for 127.0.0.1 Ray takes the one that the machine has in its network.
+#: The address of local nodes; Ray replaces 127.0.0.1 by the machine's address in its network.
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 NODE = {
     "num_cpus": 1,
@@ -30,7 +30,7 @@ NODE = {
     "object_store_memory": 80 << 20,  # bytes; Ray takes no less, and ours are a few kilobytes
     "plasma_directory": tempfile.gettempdir(),  # /dev/shm is small in many a container
     "include_dashboard": False,
-    "include_log_monitor": False,  # what it would hand on nobody reads
+    "include_log_monitor": False,  # nobody reads what it forwards
     "no_monitor": True,  # the autoscaler
 }
 TRIES = 3  # to start a node
@@ -38,13 +38,13 @@ TRIES = 3  # to start a node
 
 @contextmanager
 def joined(address: str = "auto", **options) -> Iterator[Any]:
-    """Be a driver of a Ray cluster; leaving it ends every actor that was made meanwhile.
+    """Connect to a Ray cluster as a driver; leaving it ends every actor that was made meanwhile.
 
     address: "auto" for the cluster that this machine is a node of, "HOST:PORT", or "local:N" for N
     nodes that are started on this machine alone and end with it. A process is a driver of one
-    cluster at a time. options: of the first of those nodes.
+    cluster at a time. options: for the first of those nodes.
 
-    Raises InvalidInput for what is no address, BackendUnavailable where there is no cluster.
+    Raises InvalidInput for an invalid address, BackendUnavailable where there is no cluster.
     """
     match = re.fullmatch(r"local:([1-9]\d?)|auto|(?!local:)[\w.-]+:\d+", address)
     if match is None:
@@ -63,7 +63,7 @@ def joined(address: str = "auto", **options) -> Iterator[Any]:
 
 
 def machines() -> dict[str, dict]:
-    """What Ray says of every node that can take layers, by its id."""
+    """Ray's record of every live node with a CPU, by its id."""
     nodes = (node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU"))
     return {node["NodeID"]: node for node in nodes}
 
@@ -73,7 +73,7 @@ def _init(address: str, **own: Any) -> None:
         raise InvalidInput("this process is in a Ray cluster already: leave that one first")
     _quiet()
     try:
-        if address != "auto":  # Ray would ask for ten minutes
+        if address != "auto":  # Ray itself would try for ten minutes
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **own)
@@ -86,7 +86,7 @@ def _init(address: str, **own: Any) -> None:
 
 
 def _quiet() -> None:
-    """Before Ray starts: errors alone are told; what it asks of the environment, unless set."""
+    """Set Ray's logging to errors alone, and its environment variables where they are not set."""
     logging.getLogger("ray").setLevel(logging.ERROR)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing calls out
     os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: all others on a machine go first
@@ -95,16 +95,15 @@ def _quiet() -> None:
 
 @contextmanager
 def local_cluster(nodes: int, **options) -> Iterator[Any]:
-    """Ray nodes on this machine, reachable from it alone; a `ray.cluster_utils.Cluster`.
+    """Start Ray nodes on this machine, reachable from it alone; a `ray.cluster_utils.Cluster`.
 
     It is there for trying, teaching and tests: the nodes share the machine's cores. All that Ray
-    writes goes to a folder of this cluster alone, which goes with it. options: what the first node
-    is started with beside.
+    writes goes to a folder of its own, deleted at the end. options: further ones of the first node.
     """
     _quiet()
     from ray.cluster_utils import Cluster
 
-    base = Path("/tmp")  # sockets are in there, and their paths may have 104 bytes at most
+    base = Path("/tmp")  # holds sockets, whose paths may have 104 bytes at most
     folder = tempfile.mkdtemp(prefix="ray-", dir=base if base.is_dir() else None)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -119,10 +118,10 @@ def local_cluster(nodes: int, **options) -> Iterator[Any]:
 
 @contextmanager
 def _ray_folder(folder: str) -> Iterator[None]:
-    """Ray's folder meanwhile, in place of /tmp/ray, which may be another user's.
+    """Set Ray's folder for a while, in place of /tmp/ray, which may be another user's.
 
-    A node's `temp_dir` is not enough: `Cluster` notes its address in Ray's folder all the same, and
-    fails where there is none.
+    A node's `temp_dir` is not enough: `Cluster` also writes its address to Ray's folder, and fails
+    where there is none.
     """
     before = os.environ.get("RAY_TMPDIR")
     os.environ["RAY_TMPDIR"] = folder
@@ -136,7 +135,7 @@ def _ray_folder(folder: str) -> Iterator[None]:
 
 
 def add_node(cluster: Any, **options) -> Any:
-    """One more node; a machine that is busy may need longer than the 30 s that Ray waits for it."""
+    """Start one more node; tries again where a busy machine takes longer than Ray's 30 s."""
     for left in reversed(range(TRIES)):
         try:
             return cluster.add_node(**NODE, **options)

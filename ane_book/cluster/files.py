@@ -1,9 +1,9 @@
-"""Packages of a bundle on a machine: of its own disk, or kept in its cache as they were sent.
+"""A bundle's packages on one machine: read from its own disk, or received and kept in its cache.
 
 A machine whose disk has the same manifest.json in the same folder reads its packages there. Any
 other one is sent those of its own range, and keeps them in the cache, beside the bundles
 (`ane-book cache` lists them): each package whole or not at all. Either way every byte is compared
-with the manifest's sha256 before a program is loaded: a wrong token would not say where it is from.
+with the manifest's sha256 before a program is loaded: a wrong token would not show its cause.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ PIECE = 1 << 22  # bytes that are sent at once
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """A file's bytes, at most PIECE at once; of an empty file one piece."""
+    """Yield a file's bytes, at most PIECE at once; an empty file gives one empty piece."""
     with path.open("rb") as file:
         yield (piece := file.read(PIECE))
         while piece := piece and file.read(PIECE):
@@ -37,12 +37,12 @@ class Files:
         self._manifest, self._packages = manifest, list(dict.fromkeys(packages))
         self._is_own = _same(path / "manifest.json", text)
         name = re.sub(r"[^\w.-]", "_", manifest.name)[:80]
-        kept = f"{name}.parts-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        self.folder = path if self._is_own else bundles() / kept
+        folder_name = f"{name}.parts-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        self.folder = path if self._is_own else bundles() / folder_name
 
     def missing(self) -> list[str]:
         """The packages that have to be sent; raises InvalidBundle where this machine's own bundle
-        is not as it was written."""
+        has changed since it was written."""
         if self._is_own:
             if changed := self._changed(self.folder, self._packages):
                 raise InvalidBundle(
@@ -54,7 +54,7 @@ class Files:
         return [name for name in self._packages if self._changed(self.folder, [name])]
 
     def receive(self, name: str, content: bytes) -> None:
-        """The next bytes of a file of a package that is missing."""
+        """Append the next bytes to a file of a missing package."""
         package, _, rest = name.partition("/")
         if package not in self._packages or name not in self._manifest.files:
             raise InvalidBundle(f"{name!r} is no file of {self._manifest.name} that is needed here")
@@ -67,11 +67,11 @@ class Files:
             raise OutOfSpace(f"{path}: cannot be written ({error.strerror})") from None
 
     def begin(self, package: str) -> None:
-        """Before the first byte of a package: what is left of an earlier try goes."""
+        """Begin to receive a package; deletes what is left of an earlier try."""
         shutil.rmtree(self._partial(package), ignore_errors=True)
 
     def keep(self, package: str) -> None:
-        """A package that was sent whole; raises InvalidBundle where it is not as it was written."""
+        """Keep a package that was sent whole; raises InvalidBundle where its hashes differ."""
         partial = self._partial(package)
         if changed := self._changed(partial.parent, [package], partial.name):
             shutil.rmtree(partial)
@@ -86,16 +86,16 @@ class Files:
         return self.folder / f"{package}.partial"
 
     def _changed(self, folder: Path, packages: list[str], shown: str | None = None) -> list[str]:
-        """The files of packages that are missing, or not as they were written."""
+        """The files of some packages that are missing or whose hashes differ."""
         changed = []
         for name, expected in self._manifest.sha256.items():
             package, _, rest = name.partition("/")
             if package in packages:
                 try:
-                    found = sha256(folder / (shown or package) / rest)
+                    actual = sha256(folder / (shown or package) / rest)
                 except OSError:
-                    found = ""
-                if found != expected:
+                    actual = ""
+                if actual != expected:
                     changed.append(name)
         return changed
 

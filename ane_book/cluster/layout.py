@@ -1,8 +1,8 @@
 """Which layers go to which machine, and what goes from one to the next.
 
-A bundle is cut between packages of different layers: between its shards, and where each matrix or
-expert is a program of its own between layers. A token takes a machine the time to read its weights,
-so ranges are made alike in bytes.
+A bundle is cut between packages of different layers: between its shards, or, where each expert is a
+program of its own, between layers. A machine's time for a token is the time to read its weights, so
+ranges get about as many bytes each.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ __all__ = ["crossing", "cut", "sizes", "units"]
 
 
 def cut(costs: Sequence[int], machines: int, first: int = 0) -> list[range]:
-    """Units of these costs in as many ranges as there are machines, or units if those are fewer.
+    """Cut units of these costs into a range for each machine, or for each unit if those are fewer.
 
-    The largest cost of a range is the least that there is; `first` is what the first machine has to
-    do beside, the head for one.
+    The largest cost of a range is as small as it can be. first: what the first machine has to do
+    beside its range, such as the head.
     """
     sums, machines = [0, *accumulate(costs)], min(machines, len(costs))
     best = [(first + total, 0) for total in sums]  # of the first n units: largest cost, last range
@@ -45,20 +45,22 @@ def units(manifest: Manifest) -> list[list[Part]]:
 
 def sizes(manifest: Manifest) -> tuple[list[int], int]:
     """Bytes of the packages of every unit, and of the head."""
-    found: dict[str, int] = {}
+    bytes_of: dict[str, int] = {}
     for name, size in manifest.files.items():
         package = name.split("/")[0]
-        found[package] = found.get(package, 0) + size
+        bytes_of[package] = bytes_of.get(package, 0) + size
 
     def total(parts: list[Part]) -> int:
-        return sum(found[package] for package in {part.package for part in parts})
+        return sum(bytes_of[package] for package in {part.package for part in parts})
 
     return [total(parts) for parts in units(manifest)], total(manifest.head)
 
 
 def crossing(manifest: Manifest, unit: int) -> dict[str, int]:
-    """What goes into a unit from those before it, or from the last one to the head: names, and rows
-    of each, (1, rows, 1, T)."""
+    """The values (1, rows, 1, T) that go into a unit from those before it: name -> rows.
+
+    With the number of units as `unit`, those that go into the head.
+    """
     parts = units(manifest)
     rows = {"hidden": manifest.embedding.shape[1]}
     for part in (part for own in parts[:unit] for part in own):
@@ -73,14 +75,14 @@ def crossing(manifest: Manifest, unit: int) -> dict[str, int]:
 
 
 def _outputs(part: Part) -> dict[str, int]:
-    """What a part gives to others, and the rows of each."""
+    """The outputs of a part that other parts take: name -> rows."""
     found = next(iter(part.functions.values())).outputs.items()
     named = {"hidden" if name == "hidden_out" else name: type_.shape for name, type_ in found}
     return {name: shape[1] for name, shape in named.items() if not name.startswith("new_")}
 
 
 def _inputs(part: Part) -> set[str]:
-    """What a part takes, of the host or of others."""
+    """The inputs of a part, from the host or from other parts; caches are left out."""
     function = next(iter(part.functions.values()))
     if part.part == "experts":
         return {"x", "gates"}  # of which each takes its own row

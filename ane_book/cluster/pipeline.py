@@ -1,10 +1,9 @@
-"""A model on several machines, and a runner over it for every session.
+"""`ClusterPipeline`: run a bundle's layers on several machines, for several sessions at once.
 
-A call goes through the stages in order; each begins with its next one at once, so that as many
+A call goes through the stages in order, and each stage takes its next call at once, so that as many
 sessions, or chunks of one prompt, are at work as there are stages. Where a machine is lost, the
 stages are placed again on those that are left, once for all sessions, and each session repeats the
-calls that it has made: the same calls give the same caches, to the bit. That is the one place where
-anything is tried again.
+calls that it has made: the same calls give the same caches, to the bit. Nothing else is retried.
 
 Letters: C hidden size, n tokens of a call, T those that its function takes.
 """
@@ -34,7 +33,7 @@ RETRIES = 2  # losses that one call survives
 
 
 class Call(NamedTuple):
-    """A call of every stage: the function, the tokens (n,), the slot of the first one."""
+    """A call through all stages: the function, the tokens (n,), the slot of the first one."""
 
     function: str
     ids: np.ndarray
@@ -60,7 +59,7 @@ class ClusterPipeline:
     ):
         self.bundle = opened(bundle, "text-generation", force)
         self.backend = choose_backend(backend, precision)
-        self.head_turn = RLock()  # of whoever is in the head, which sessions share
+        self.head_turn = RLock()  # a lock on the head, which sessions share
         self._place = partial(
             place, self.bundle, precision=precision, backend=backend, most=machines
         )
@@ -120,7 +119,7 @@ class ClusterPipeline:
     # --- for runners
 
     def current(self, caches: "Caches | None" = None) -> "Caches":
-        """These caches, or new ones where they are no more; a stage makes its own when called."""
+        """These caches if their stages are still there, else new ones, made at the first call."""
         if caches is not None and caches.generation == self._generation:
             return caches
         caches = Caches(next(self._numbers), self._generation)
@@ -128,7 +127,7 @@ class ClusterPipeline:
         return caches
 
     def submit(self, caches: "Caches", function: str, position: int, hidden: np.ndarray) -> Any:
-        """Send a call on its way, and a reference to what it will give.
+        """Send a call through all stages; returns Ray's reference to its result.
 
         Raises MachineLost where the caches are gone.
         """
@@ -144,7 +143,7 @@ class ClusterPipeline:
             return values
 
     def place_again(self, generation: int) -> None:
-        """Stages on what is left, unless another session has seen to it since that generation."""
+        """Place stages on the nodes left, unless another session did since that generation."""
         with self._turn:
             if self._closed:
                 raise MachineLost("the pipeline has been closed")
@@ -170,7 +169,7 @@ class FarRunner(ModelRunner):
         self.clear()
 
     def clear(self) -> None:
-        """Caches of its own, empty; the old ones go with the next call."""
+        """Take new, empty caches; the stages drop the old ones at a later call."""
         self._caches = self._pipeline.current()
         self._ran: list[Call] = []
 
@@ -183,12 +182,12 @@ class FarRunner(ModelRunner):
         return hidden
 
     def passes(self, calls: Iterable[tuple[str, np.ndarray, int]]) -> Iterator[np.ndarray]:
-        """The same, with several calls on their way at once."""
+        """Run calls in order, with several on their way at once."""
         todo, losses = [Call(*call) for call in calls], 0
         while todo:
             caches = self._pipeline.current(self._caches)
             try:
-                if caches is not self._caches:  # gone: the same calls make the same once more
+                if caches is not self._caches:  # lost: the same calls make the same caches again
                     deque(self._flow(self._ran, caches), maxlen=0)
                     self._caches = caches
                 for hidden in self._flow(todo, caches):
@@ -201,7 +200,7 @@ class FarRunner(ModelRunner):
                 self._pipeline.place_again(caches.generation)
 
     def _flow(self, calls: Sequence[Call], caches: "Caches") -> Iterator[np.ndarray]:
-        """Calls through all stages, as many on their way as there are stages."""
+        """Send calls through all stages, at most as many at once as there are stages."""
         waiting: deque = deque()
         for call in list(calls):
             columns = self._inputs.columns(call.ids).astype(self._pipeline.backend.dtype)
@@ -219,7 +218,7 @@ class FarRunner(ModelRunner):
         return np.pad(hidden, [(0, 0)] * 3 + [(0, T - len(call.ids))])
 
     def _note(self, call: Call) -> None:
-        """Keep a call to repeat it; of those before what it does not write over."""
+        """Record a call, to repeat it; tokens of earlier calls that it overwrites are dropped."""
         while self._ran and self._ran[-1].position >= call.position:
             self._ran.pop()
         if self._ran:

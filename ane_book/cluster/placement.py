@@ -1,4 +1,4 @@
-"""Stages on machines: Ray chooses the nodes, one stage each, and each loads its range of layers."""
+"""Place stages on machines: Ray chooses a node for each, which loads its range of layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 __all__ = ["PlacedStage", "Stages", "lost", "place", "result"]
 
-#: What a stage asks of a node beside being alone on it among those of its model. It is little, so
-#: that several models find room: they take turns, as programs on one engine do.
+#: CPUs that a stage reserves on its node, where it is the only one of its model. It is little, so
+#: that several models find room: they take turns, as programs on one Neural Engine do.
 CPU = 0.1
 WAIT, TRY = 60, 5  # seconds for free nodes, in all and until the nodes are counted again
 
 
 @dataclass(frozen=True)
 class PlacedStage:
-    """A stage on a node: Ray's handle, where it is, its units of the bundle, and whether that is
-    this node; the threads that it may use."""
+    """A stage on a node: Ray's handle, the node, its units of the bundle, whether the node is this
+    one, and the threads that it may use."""
 
     actor: Any
     node: str
@@ -42,13 +42,13 @@ class PlacedStage:
 
 @dataclass(frozen=True)
 class Stages:
-    """All stages of a model in the order of a token's way, and the group that holds their place."""
+    """All stages of a model in order, and the placement group that reserves their nodes."""
 
     placed: tuple[PlacedStage, ...]
     group: Any
 
     def end(self) -> None:
-        """Give the nodes back; what is lost already is no matter."""
+        """End the stages and release their nodes; ignores stages that are lost."""
         if not ray.is_initialized():
             return
         for stage in self.placed:
@@ -64,7 +64,7 @@ def lost(error: BaseException) -> bool:
 
 
 def result(reference: Any, where: str) -> Any:
-    """What a call of a stage gave; `where` is named where it failed.
+    """Wait for the result of a stage's call; `where` names the stage in errors.
 
     Raises MachineLost where the stage is gone, and AneBookError's kinds as the stage raised them.
     """
@@ -90,7 +90,7 @@ def _reason(error: BaseException) -> str:
 
 
 def place(bundle: Bundle, precision: str, backend: str | None, most: int | None) -> Stages:
-    """A stage on every node, at most so many, loaded.
+    """Start a stage on every node, at most `most`, and load its layers.
 
     Raises MachineLost where no node is free within a minute, or one goes while it loads,
     InvalidInput where a node runs another version, InvalidBundle where its files are damaged.
@@ -113,7 +113,7 @@ def place(bundle: Bundle, precision: str, backend: str | None, most: int | None)
 
 
 def _group(most: int) -> tuple[Any, list[tuple[int, dict]]]:
-    """A placement group of a bundle on each of at most so many nodes, and those, this one first."""
+    """Reserve at most so many nodes: a placement group, and facts of each node, this one first."""
     deadline = time.monotonic() + WAIT
     while True:
         alive = machines()
@@ -132,9 +132,9 @@ def _group(most: int) -> tuple[Any, list[tuple[int, dict]]]:
     here = ray.get_runtime_context().get_node_id()
     nodes = []
     for index, node in placement_group_table(group)["bundles_to_node_id"].items():
-        known = alive.get(node, {})
-        where = f"node {node[:8]} ({known.get('NodeManagerAddress', 'unknown')})"
-        threads = max(1, int(known.get("Resources", {}).get("CPU", 1)))
+        record = alive.get(node, {})
+        where = f"node {node[:8]} ({record.get('NodeManagerAddress', 'unknown')})"
+        threads = max(1, int(record.get("Resources", {}).get("CPU", 1)))
         nodes.append((index, {"node": where, "is_here": node == here, "threads": threads}))
     return group, sorted(nodes, key=lambda each: not each[1]["is_here"])
 

@@ -1,4 +1,4 @@
-"""A model on several machines before any of it is there: layers, bytes over the network, bounds.
+"""Plan a model on several machines: the layers of each, bytes over the network, speed limits.
 
 A machine's time for a token is taken as its bytes of weights, which is what a token costs to read;
 `ane_book.evidence.cost` predicts it where a chip is named. A token makes two hops to every machine
@@ -26,8 +26,8 @@ HOPS = {"0.1 ms": 1e-4, "0.5 ms": 5e-4}  # seconds one way: a wire, and what a c
 class Machines:
     """A plan cut over machines, the host's first, which has the head as well.
 
-    asked: so many. layers: of every machine that has some. weights: bytes of them, the head's with
-    the first's.
+    asked: the number of machines asked for. layers: of every machine that has some. weights: bytes
+    of them; the first one's include the head's.
     """
 
     plan: Plan
@@ -37,7 +37,7 @@ class Machines:
 
     @property
     def far(self) -> int:
-        """Machines beside the host's."""
+        """The number of machines beside the host's."""
         return len(self.layers) - 1
 
     @property
@@ -47,14 +47,14 @@ class Machines:
 
     @property
     def gain(self) -> float:
-        """How many times the tokens/s of one machine all together can have: as its largest range
-        is of all weights, and as many as there are machines at most."""
+        """The most that all machines' tokens/s together can be, as a multiple of one machine's:
+        all weights over those of the largest range."""
         return sum(self.weights) / max(self.weights)
 
     def estimates(self, chip: str) -> list[Estimate]:
-        """What a token takes on each, by the cost model; raises InvalidInput as that does.
+        """Predict a token's time on each machine by the cost model; raises InvalidInput as it does.
 
-        Bytes and calls of layers, cache among them, are shared out as their weights are.
+        The layers' bytes, cache and calls are shared out in proportion to weights.
         """
         whole, head = work_of(self.plan), work_of(replace(self.plan, shards=self.plan.shards[:0]))
         heads = sum(program.bytes for program in self.plan.head)
@@ -63,7 +63,7 @@ class Machines:
         return [predict(_part(whole, head, share, i == 0), chip) for i, share in enumerate(shares)]
 
     def numbers(self) -> dict:
-        """The same as plain JSON values; sizes in bytes."""
+        """The plan as plain JSON values; sizes in bytes."""
         each = zip(self.layers, self.weights, strict=True)
         return {
             "each": [{"layers": [own.start, own.stop], "weight_bytes": size} for own, size in each],
@@ -73,7 +73,7 @@ class Machines:
         }
 
     def facts(self, chip: str | None = None) -> list[tuple[str, str]]:
-        """The same as lines: a heading, once, and a text."""
+        """The plan as pairs of heading and text; a heading stands on its first line alone."""
         return [
             *listed("machines", _machines(self)),
             *listed("network", _network(self)),
@@ -151,9 +151,9 @@ def _together(split: Machines, chip: str | None) -> Iterator[str]:
     )
     if chip is None:
         return
-    found = split.estimates(chip)
-    for i, estimate in enumerate(found):
+    estimates = split.estimates(chip)
+    for i, estimate in enumerate(estimates):
         yield f"machine {i + 1}, predicted: {estimate.ms.text()} ms a token"
-    slowest = Interval(*(max(getattr(e.ms, end) for e in found) for end in ("low", "high")))
+    slowest = Interval(*(max(getattr(e.ms, end) for e in estimates) for end in ("low", "high")))
     rates = Interval(1e3 / slowest.high, 1e3 / slowest.low)
     yield f"at most {rates.text()} tokens/s of all answers, before the network"

@@ -42,7 +42,7 @@ class Stage:
         }
 
     def open(self, path: str, manifest: str, first: int, last: int) -> list[str]:
-        """Take a manifest, and say which packages of units [first, last) have to be sent here."""
+        """Take a manifest; returns the packages of units [first, last) that must be sent here."""
         self._manifest = Manifest.model_validate_json(manifest)
         self._parts = [part for parts in units(self._manifest)[first:last] for part in parts]
         self._given = list(crossing(self._manifest, last))
@@ -52,19 +52,19 @@ class Stage:
         return self._files.missing()
 
     def begin(self, package: str) -> None:
-        """Before the first byte of a package that is sent."""
+        """Begin to receive a package."""
         self._files.begin(package)
 
     def receive(self, name: str, content: bytes) -> None:
-        """The next bytes of a file of it."""
+        """Append the next bytes to one of its files."""
         self._files.receive(name, content)
 
     def keep(self, package: str) -> None:
-        """After the last one."""
+        """Check and keep a package that was sent whole."""
         self._files.keep(package)
 
     def load(self, precision: str, backend: str | None, threads: int) -> str:
-        """Load the shards, whose files have been checked; the name of what runs them."""
+        """Load the shards, whose files have been checked; returns the backend's name."""
         bundle = Bundle(self._files.folder, self._manifest)
         chosen = choose_backend(backend, precision)
         if chosen.name == "mil":  # Ray leaves one thread to an actor
@@ -83,10 +83,9 @@ class Stage:
         position: int,
         values: dict[str, np.ndarray],
     ) -> dict[str, np.ndarray]:
-        """What the next units take, each (1, R, 1, n), of tokens for slots `position` and after.
+        """Run n tokens for slots `position` and after; returns what the next stage takes.
 
-        values: the same of the units before, `hidden` (1, C, 1, n) for the first.
-
+        values: what this stage takes, each (1, R, 1, n); for the first stage `hidden` (1, C, 1, n).
         ended: sessions whose caches are no longer needed.
         """
         for old in ended:
@@ -95,6 +94,6 @@ class Stage:
             self._caches[session] = self._loaded.another()
         n, T = next(iter(values.values())).shape[3], self._inputs.tokens(function)
         padded = {k: np.pad(v, [(0, 0)] * 3 + [(0, T - n)]) for k, v in values.items()}
-        given = self._inputs.around(function, position) | padded
-        found = self._caches[session].run(function, given, n)
-        return {name: found[name][..., :n].copy() for name in self._given}
+        inputs = self._inputs.around(function, position) | padded
+        outputs = self._caches[session].run(function, inputs, n)
+        return {name: outputs[name][..., :n].copy() for name in self._given}

@@ -46,7 +46,7 @@ def convert(
 
     Raises UnknownModel, InvalidInput, OutOfSpace, WeightsNotFound, InvalidWeights and others.
     """
-    chosen = make_recipe(**recipe)  # what no model can follow is told before weights are looked for
+    chosen = make_recipe(**recipe)  # refuses options that fit no model, before looking for weights
     if warning := scheme_warning(chosen.quant, chosen.quant_head):
         warnings.warn(warning, SchemeWarning, stacklevel=2)
     return _convert(model, None if out is None else Path(out), source, recipe, force, progress)
@@ -60,22 +60,22 @@ def _convert(
     force: bool,
     progress: Progress,
 ) -> Bundle:
-    """`convert`, whose options shape the recipe."""
+    """Do the work of `convert`; `options` are the fields of the recipe as they were given."""
     if out is not None:
         with telling(out):
             check_place(out)
-    key = None  # of what a reference model's name led to: a second call looks for no weights
+    key = None  # of a reference model: a second call then looks for no weights
     known = reference_models().get(model)
-    # Of what came with the library the weights are at hand, and may be new ones.
+    # Models that were trained here ship with the library: their weights may have changed.
     if known and not known.trained and source is None and out is None:
         key = bundle_key(known, options)
     bundle = _recalled(key) if key and not force else None
     if bundle is None:
         name, weights = _open(model, source)
         config = read_config(weights.config())
-        made = make_recipe(config, **options)
+        fitted = make_recipe(config, **options)
         kind = BUILDERS[find(config.architecture).task]
-        builder = kind(name, weights, config, made, progress)
+        builder = kind(name, weights, config, fitted, progress)
         bundle = _build(builder, out, force)
         if key:
             cache.remember(key, bundle.path)
@@ -84,7 +84,7 @@ def _convert(
 
 
 def _build(builder: BundleBuilder, out: Path | None, force: bool) -> Bundle:
-    """The bundle that the builder would make: found where it was built before, or built."""
+    """Open the bundle that the builder would make if it is there already, or else build it."""
     key = bundle_key(builder.source.fingerprint(), builder.recipe.model_dump())
     target = out or cache.bundles() / f"{builder.name}-{key[:16]}"
     with telling(target), cache.locked(target):
@@ -94,8 +94,8 @@ def _build(builder: BundleBuilder, out: Path | None, force: bool) -> Bundle:
                 return _existing(target, builder.source, builder.recipe)
             except InvalidBundle as error:
                 if out:
-                    said = "" if "--force" in str(error) else ", with force=True (--force)"
-                    raise InvalidBundle(f"{error}{said}") from None
+                    hint = "" if "--force" in str(error) else ", with force=True (--force)"
+                    raise InvalidBundle(f"{error}{hint}") from None
         if out:  # in the cache everything is ours
             check_ours(target)
         return builder.build(target, key)
@@ -121,12 +121,12 @@ def _open(model: str, source: str | Path | None) -> tuple[str, WeightSource]:
 
 
 def _existing(target: Path, source: WeightSource, recipe: Recipe) -> Bundle:
-    """The bundle that is already there, if it is the one asked for."""
+    """Open the bundle that is already there; raises InvalidInput if it is another conversion."""
     bundle = Bundle.open(target)
-    found = bundle.manifest
-    if (found.source.fingerprint, found.recipe) != (source.fingerprint(), recipe):
+    manifest = bundle.manifest
+    if (manifest.source.fingerprint, manifest.recipe) != (source.fingerprint(), recipe):
         raise InvalidInput(
-            f"{target} holds another conversion ({found.name}, {found.recipe}); "
+            f"{target} holds another conversion ({manifest.name}, {manifest.recipe}); "
             "choose another folder or pass force=True (--force)"
         )
     return bundle

@@ -1,4 +1,4 @@
-"""Write a bundle: step by step into a folder beside its place, then renamed.
+"""`BundleBuilder`: write a bundle step by step into a folder beside its place, then rename it.
 
 Every step leaves a finished file or nothing, so a conversion that was killed goes on where it
 stopped. Weights are read one layer at a time, and the head's one package at a time; the golden
@@ -47,7 +47,7 @@ class BundleBuilder:
     """Builds one bundle in the folder `partial`, which then takes the place of `target`."""
 
     golden_pass: type[GoldenPass] = GoldenPass
-    config: Any  # of the class that its architecture has
+    config: Any  # an instance of its architecture's Config
 
     def __init__(
         self,
@@ -71,23 +71,23 @@ class BundleBuilder:
 
     @property
     def vectors(self) -> Vectors | None:
-        """What the manifest says of an encoder of sentences."""
+        """The manifest's `vectors`; None unless the model makes sentence vectors."""
         return None
 
     @property
     def tags(self) -> Tags | None:
-        """What it says of a model that labels tokens."""
+        """The manifest's `tags`; None unless the model labels tokens."""
         return None
 
     @property
     def functions(self) -> dict[str, int]:
-        """The functions of every package, and T, the tokens that a call of each takes."""
+        """The functions of a package: name -> T, the tokens that a call takes."""
         return self.recipe.functions
 
     def called(self, program: Program) -> dict[str, tuple[int, int | None]]:
-        """T and S of the functions of a program; S is None where it attends to no cache."""
+        """The functions of a program: name -> (T, S); S is None where it attends to no cache."""
         if program.has_cache:
-            return {name: (T, own.context) for name, (T, own) in self.recipe.tiered.items()}
+            return {name: (T, tier.context) for name, (T, tier) in self.recipe.tiered.items()}
         return {name: (T, None) for name, T in self.functions.items()}
 
     @cached_property
@@ -95,7 +95,7 @@ class BundleBuilder:
         return self.golden_pass(self.config, self.recipe, self.partial, self.read)
 
     def work_in(self, folder: Path) -> None:
-        """The folder of the unfinished bundle."""
+        """Set the folder of the unfinished bundle."""
         self.partial = self.encoding.folder = folder
 
     def build(self, target: Path, key: str) -> Bundle:
@@ -136,7 +136,7 @@ class BundleBuilder:
         self.journal.remove()
 
     def _prepare(self) -> None:
-        """What is there before the first program."""
+        """Write the file that the encoding needs before the first program, if any."""
         name = self.encoding.file
         if not name:
             return
@@ -150,7 +150,7 @@ class BundleBuilder:
         written = sum(regular_files(self.partial).values())
         needed = self.plan.weight_bytes + self.plan.embedding_bytes - written
         free = shutil.disk_usage(self.partial).free
-        if needed > free:  # rounded apart, so that the two never read the same
+        if needed > free:  # one rounded up, the other down, so that the two never read the same
             raise OutOfSpace(
                 f"{self.partial.parent}: the conversion needs {-(-needed // 100_000) / 10:,.1f} MB "
                 f"more, and {free // 100_000 / 10:,.1f} MB are free; make room, or name another "
@@ -162,7 +162,7 @@ class BundleBuilder:
         self.report(description, self.done, self.steps)
 
     def _whole(self, name: str, write: Callable[[Path], object]) -> None:
-        """Write a file or folder of the bundle under another name, then rename it; once."""
+        """Write a file or folder under another name and rename it, unless it exists."""
         final = self.partial / name
         if final.exists():
             return
@@ -185,7 +185,7 @@ class BundleBuilder:
 
     @cached_property
     def _vocabulary(self) -> np.ndarray:
-        """The head's rows (V, C), fp16; of a tied one the embedding as written, still mapped."""
+        """The head's weight (V, C), fp16; a tied one is the embedding as written, memory-mapped."""
         if "head" not in self._outer:
             return np.load(self.partial / "embedding.npy", mmap_mode="r")
         return self.encoding.half(self._outer["head"].name)
@@ -217,7 +217,7 @@ class BundleBuilder:
         return passed and all(map(self._has, programs))
 
     def _states(self, layers: range) -> Iterator[dict]:
-        """The state dict of each layer."""
+        """Yield each layer's encoded state dict; the golden pass runs along."""
         for layer, state in zip(layers, self.golden.layers(layers), strict=True):
             yield self.encoding.layer(layer, state)
             self._advance(f"layer {layer + 1} of {self.config.num_layers}")
@@ -232,30 +232,30 @@ class BundleBuilder:
         write_shard(path, self.config, self.recipe, pieces, layers, weights, first)
 
     def _write_pieces(self, layers: range, programs: list[Program], pieces: dict) -> None:
-        """Every expert of one layer, and what is around them, a package each."""
+        """Write one layer that is cut at its experts: a package for its trunk and each expert."""
         state = dict(pair for layer in self._states(layers) for pair in layer.items())
         for program in programs:
             write = partial(self.piece, program=program, pieces=pieces, state=state)
             self._whole(program.package, write)
 
     def parted(self, pieces: dict, layer: int) -> dict[str, Parted]:
-        """The block of a layer, cut at its experts, by function."""
+        """The block of a layer, cut at its experts, for each function."""
         kind = find(self.config.architecture).kinds(self.config)[layer]
         return {name: pieces[name].parted[kind] for name in self.functions}
 
     def trunk(self, path: Path, layer: int, pieces: dict, state: dict[str, torch.Tensor]) -> None:
-        """Write the package of a trunk; `state` is the state dict of the layer that begins."""
+        """Write the trunk before a layer's experts; `state` is the state dict of that layer."""
         first = {} if layer else decoder.end_weights(self.config, "first", self.read)
         behind = self.behind(layer - 1, pieces) if layer else {}
         write_trunk(path, self.config, self.recipe, pieces, layer, first, (behind, state))
 
     def behind(self, layer: int, pieces: dict) -> dict[str, torch.Tensor]:
-        """The parameters of what is behind the experts of a layer, its state dict's."""
+        """The part of a layer's state dict that is used after its experts."""
         names = next(iter(self.parted(pieces, layer).values())).behind.parameters.values()
         return decoder.block_weights(self.config, layer, self.read, set(names))
 
     def piece(self, path: Path, program: Program, pieces: dict, state: dict) -> None:
-        """Write the package of a piece of a layer, of which `state` is the state dict."""
+        """Write a layer's trunk or one of its experts; `state` is the layer's state dict."""
         if program.expert is None:
             self.trunk(path, program.layers.start, pieces, state)
             return
@@ -278,7 +278,7 @@ class BundleBuilder:
         self._whole("golden.npz", self.golden.write)
 
     def head_weights(self, splits: dict[int, int]) -> dict[str, torch.Tensor]:
-        """The state dict of a `Head` with these parts of the vocabulary."""
+        """The state dict of a `Head` with these parts of the vocabulary: number -> rows."""
         first = sum(self.plan.splits[: min(splits)])
         rows = slice(first, first + sum(splits.values()))
 
@@ -303,7 +303,7 @@ class BundleBuilder:
 
     @property
     def _parts(self) -> list[Part]:
-        """The packages as they were written."""
+        """The manifest's entries of all packages, read from the packages as written."""
         programs = self.plan.programs
         return [part_of(self.partial, program, self.called(program)) for program in programs]
 

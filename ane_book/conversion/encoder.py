@@ -1,8 +1,8 @@
-"""An encoder's bundle: what differs from a decoder's in the way it is built.
+"""Build the bundles of encoders, which make sentence vectors or label tokens.
 
-There is no cache, and no head apart from the last program's own. Of an encoder of sentences, the
-host has a second table, of positions, and the golden number is a vector; of a tagger, it is the
-scores of labels.
+An encoder has no KV cache, and its head, if any, is in its last program. For sentence vectors the
+host also gets a table of position embeddings, and the golden result is a vector; for labels it is
+the logits of all tokens.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ __all__ = ["BUILDERS", "EncoderBuilder", "TaggerBuilder"]
 
 
 class EncoderPass(GoldenPass):
-    """The golden tokens on their way, one text of them."""
+    """The golden pass of a sentence encoder; the golden tokens are one text."""
 
     def _given(self, tokens: np.ndarray) -> Tensor:
         positions = np.load(self.folder / "positions.npy")[: len(tokens)]
@@ -36,14 +36,14 @@ class EncoderPass(GoldenPass):
         return {"hidden": block(values["hidden"], torch.zeros(1, 1, T, T))}
 
     def _results(self) -> dict[str, np.ndarray]:
-        """The vector of the tokens, (C,), of length 1."""
+        """The sentence vector (C,), of length 1."""
         rows = self._hidden(self.config.num_layers)[0, :, 0].numpy()  # (C, T)
         vector = rows[:, 0] if self.config.pooling == "cls" else rows.mean(axis=1)
         return {"vector": vector / np.linalg.norm(vector)}
 
 
 class TaggerPass(GoldenPass):
-    """The same of a tagger."""
+    """The golden pass of a model that labels tokens."""
 
     def _step(self, block: nn.Module, values: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
         T = len(self.tokens)
@@ -72,7 +72,7 @@ class EncoderBuilder(BundleBuilder):
 
     @cached_property
     def functions(self) -> dict[str, int]:
-        """A function for each length of a call: 32 tokens, four times as many, up to all."""
+        """A function for each length of a call: 32, 128, 512, ... tokens, and the whole context."""
         most = self.recipe.context
         lengths: list[int] = []
         while (length := 32 * 4 ** len(lengths)) < most:
@@ -83,7 +83,7 @@ class EncoderBuilder(BundleBuilder):
         return {name: (T, None) for name, T in self.functions.items()}
 
     def write_positions(self, path: Path) -> None:
-        """A row for each position, float16 (P, C), which has that of the one type in it."""
+        """Write the position embeddings, float16 (P, C), with that of token type 0 added."""
         names = [self._outer[part].name for part in ("positions", "types")]
         positions, types = (self.source.tensor(name) for name in names)
         with path.open("wb") as file:
@@ -111,7 +111,8 @@ class EncoderBuilder(BundleBuilder):
         )
 
     def _ends(self, first: int, last: int) -> dict[str, dict[str, Tensor]]:
-        """The parameters of what is before the first layer and after the last, if they are here."""
+        """State dicts of the modules before the first layer and after the last, where [first, last)
+        reaches that end of the model."""
         has = {"first": first == 0, "last": last == self.config.num_layers}
         return {e: end_weights(self.config, e, self.read) for e, here in has.items() if here}
 
@@ -146,7 +147,7 @@ class TaggerBuilder(EncoderBuilder):
         return Tags(labels=list(self.config.labels), window=self.config.sliding_window)
 
 
-#: Which builder makes the bundles of which task.
+#: The builder of each task.
 BUILDERS: dict[str, type[BundleBuilder]] = {
     "text-generation": BundleBuilder,
     "embedding": EncoderBuilder,

@@ -1,8 +1,8 @@
-"""How the tensors of a source become what packages hold: by a scheme, a budget, or as stored.
+"""How the tensors of a source are encoded in packages: by a scheme, a budget, or as stored.
 
-A builder asks its encoding for everything that it writes. What is no matrix is rounded to fp16
-whatever the encoding; a matrix of plain numbers gets the scheme of its recipe when its program is
-written (`ane_book.conversion.quantize.encode`).
+A builder reads every weight through its encoding. Whatever the encoding, a tensor that is no matrix
+is rounded to fp16. A matrix that the encoding leaves as numbers gets the scheme of the recipe when
+its program is written (`ane_book.conversion.quantize.encode`).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ __all__ = ["Encoding", "StoredEncoding", "rounded"]
 
 
 def rounded(name: str, tensor: np.ndarray) -> np.ndarray:
-    """A tensor in fp16; InvalidWeights with its name where that cannot hold it."""
+    """Round a tensor to fp16; raises InvalidWeights if a value is then not finite."""
     half = tensor.astype(np.float16)
     if not np.isfinite(half).all():
         raise InvalidWeights(
@@ -31,7 +31,7 @@ def rounded(name: str, tensor: np.ndarray) -> np.ndarray:
 
 
 class Encoding:
-    """By the schemes of the recipe alone.
+    """Encodes weights by the schemes of the recipe alone; subclasses do otherwise.
 
     file: what `prepare` writes into the bundle before the first program, "" for nothing.
     """
@@ -48,30 +48,30 @@ class Encoding:
         return 0
 
     def prepare(self, path: Path, report: Callable[[str], None]) -> None:
-        """Write `file`; the tokenizer and the embedding of the bundle are beside it."""
+        """Write `file`, if any; the bundle's tokenizer and embedding are beside it already."""
 
     def half(self, name: str) -> np.ndarray:
         """A tensor in fp16, the dtype of a package."""
         return rounded(name, self.source.tensor(name))
 
     def read(self, name: str) -> np.ndarray:
-        """The same numbers in float32, by torch, which is faster at it."""
+        """The values of `half` in float32; torch converts them faster than numpy."""
         return torch.from_numpy(self.half(name)).float().numpy()
 
     def layer(self, layer: int, state: dict) -> dict:
-        """A layer's state dict, with an `Encoded` for each matrix that has its form already."""
+        """A layer's state dict; a matrix that is encoded already is an `Encoded`."""
         return state
 
     def head(self, splits: dict[int, int], weights: dict) -> dict:
-        """The same of a `Head` with these parts of the vocabulary, rows by number."""
+        """The same for a `Head` with these parts of the vocabulary: number -> rows."""
         return weights
 
     def finish(self) -> None:
-        """The bundle is written: remove what only its making needed."""
+        """Remove files that only the conversion needed; called after the last package."""
 
 
 class StoredEncoding(Encoding):
-    """The integers that the source has: no matrix is widened and quantised again.
+    """Keeps the integers that the source stores: no matrix is dequantised and quantised again.
 
     Where a source stores a matrix by blocks of integers, with a scale and a zero point each, the
     package gets those very integers; scales are rounded to fp16. Matrices of floating point, and
@@ -95,7 +95,7 @@ class StoredEncoding(Encoding):
         return super().half(name) if stored is None else rounded(name, stored.halved())
 
     def _keeps(self, name: str) -> bool:
-        """Whether the integers of a tensor go to the package; those of a tied head do as well."""
+        """Whether the recipe keeps a tensor's integers; a tied embedding goes by `quant_head`."""
         recipe = self.plan.recipe
         if name == self._head:
             return recipe.quant_head == STORED
@@ -124,5 +124,5 @@ class StoredEncoding(Encoding):
 
 
 def _as_it_is(part: TensorSpec) -> bool:
-    """Whether our parameter has the rows of a tensor in their order, each once."""
+    """Whether a parameter is a source tensor as it is: no rows repeated, scaled or reordered."""
     return (part.repeat, part.times, part.plus, part.pairs) == (1, 1.0, 0.0, 0)

@@ -1,8 +1,8 @@
-"""Golden numbers: what PyTorch says of the same weights, computed while they pass by.
+"""Golden numbers: PyTorch's results for the same weights, computed while layers are converted.
 
-Conversion reads every layer once; each, as soon as it is read, also runs on the golden tokens, in
-float32. Between two programs the hidden state waits in a file, so that an interrupted conversion
-goes on from there. Where experts are programs, what they are given and say is noted as well.
+Conversion reads every layer once; as soon as a layer is read, it also runs on the golden tokens in
+float32. Between two programs the hidden state is kept in a file, from which an interrupted
+conversion goes on. Where experts are programs, their inputs and outputs are recorded as well.
 
 Letters: C hidden size, E experts, L layers, T golden tokens, S slots of the cache, V vocabulary.
 """
@@ -30,8 +30,8 @@ Made = TypeVar("Made", bound=nn.Module)
 
 
 def loaded(make: Callable[[], Made], weights: dict[str, Tensor]) -> Made:
-    """A module with the weights of a state dict, which take no memory twice."""
-    with torch.device("meta"):  # none for parameters that are given
+    """Make a module that holds the tensors of a state dict themselves, not copies."""
+    with torch.device("meta"):  # no memory for parameters, which are assigned below
         module = make()
     module.load_state_dict(weights, assign=True)
     return module
@@ -40,14 +40,16 @@ def loaded(make: Callable[[], Made], weights: dict[str, Tensor]) -> Made:
 def end_module(
     config: DecoderConfig, end: str, read: Callable[[str], np.ndarray]
 ) -> nn.Module | None:
-    """What comes before the "first" layer or after the "last", with its weights, if anything."""
+    """The module before the "first" layer or after the "last", with weights; None without one."""
     weights = decoder.end_weights(config, end, read)
     make = getattr(find(config.architecture), end)
     return loaded(partial(make, config), weights) if weights else None
 
 
 class GoldenPass:
-    """The pass of one conversion, whose unfinished bundle is `folder`.
+    """Runs the golden tokens through the layers of one conversion.
+
+    folder: the unfinished bundle.
 
     read(name) gives a tensor under its `transformers` name, float32, with the values of fp16.
     """
@@ -69,7 +71,7 @@ class GoldenPass:
         return steps * 7919 % self.config.vocab_size  # 7919 is prime
 
     def layers(self, layers: range) -> Iterator[dict[str, Tensor]]:
-        """The state dict of each layer, run as it goes by; then the hidden state is on disk."""
+        """Run each layer and yield its state dict; at the end, save the hidden state to disk."""
         values, architecture = self._values(layers.start), find(self.config.architecture)
         kinds = architecture.kinds(self.config)
         if layers.start == 0 and (first := end_module(self.config, "first", self.read)):
@@ -88,8 +90,8 @@ class GoldenPass:
         unfinished.rename(final)
 
     def _step(self, block: nn.Module, values: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
-        """What a block of this kind hands to the next one: `hidden` (1, C, 1, T), and what the
-        architecture says is `carried`."""
+        """Run a block; returns the next one's inputs: `hidden` (1, C, 1, T), and the values that
+        the architecture names in `carried`."""
         architecture = find(self.config.architecture)
         hidden, *carried = values.values()
         feeds = [self._feeds[name] for name in architecture.host_inputs(kind)]
@@ -100,7 +102,7 @@ class GoldenPass:
         )
 
     def file(self, layer: int) -> Path:
-        """Where what the blocks before a layer hand to it waits."""
+        """The file that keeps the inputs of a layer, computed by the layers before it."""
         return self.folder / f"hidden_{layer:03d}.npz"
 
     def _values(self, layer: int) -> dict[str, Tensor]:
@@ -113,7 +115,7 @@ class GoldenPass:
         return self._values(layer)["hidden"]
 
     def _given(self, tokens: np.ndarray) -> Tensor:
-        """What the host gives to the first program for T tokens, (1, C, 1, T)."""
+        """The scaled embeddings of T tokens, (1, C, 1, T), as the host gives them to the model."""
         embedding = np.load(self.folder / "embedding.npy", mmap_mode="r")
         rows = embedding[tokens].astype(np.float32) * self._host.embedding_scale  # (T, C)
         return torch.from_numpy(rows.T[None, :, None, :].copy())  # (1, C, 1, T)
@@ -124,7 +126,7 @@ class GoldenPass:
 
     @cached_property
     def _feeds(self) -> dict[str, Tensor]:
-        """The host's tables and masks of a first call, masks with a row for each of G * T."""
+        """Rotary tables and masks of a prefill at position 0, masks of `config.group` * T rows."""
         T, S, host = self.recipe.prefill, self.recipe.context, self._host
         tables = host.tables(np.arange(T), S)
         masks = {n: causal_mask(0, T, S, window) for n, window in host.masks.items()}
@@ -133,20 +135,20 @@ class GoldenPass:
 
     @property
     def _kept(self) -> list[Tensor]:
-        """Nothing before the first token: keys, values, and tails."""
+        """Keys, values and tails before the first token: zeros."""
         cache = 1, self.config.num_kv_heads, self.recipe.context, self.config.head_dim
         tails = find(self.config.architecture).tails(self.config).values()
         shapes = [cache, cache, *((1, rows, 1, W) for rows, W in tails)]
         return [torch.zeros(shape) for shape in shapes]
 
     def head(self, splits: tuple[int, ...], weights: dict[str, Tensor]) -> None:
-        """The next parts of the vocabulary; `weights` is the state dict of a `Head` with them."""
+        """Compute the logits of the next parts of the vocabulary; `weights`: of their `Head`."""
         head = loaded(partial(decoder.Head, self.config, splits), weights)
         with torch.inference_mode():
             self._logits += head(self._hidden(self.config.num_layers))  # (1, V_i, 1, T) each
 
     def write(self, path: Path) -> None:
-        """golden.npz, once all layers and all parts of the vocabulary have passed."""
+        """Write golden.npz; all layers and all parts of the vocabulary must have run."""
         hidden, carried = [self._given(self.tokens)], dict[str, np.ndarray]()
         for layer in sorted(int(file.stem[7:]) for file in self.folder.glob("hidden_*.npz")):
             values = self._values(layer)
@@ -166,17 +168,17 @@ class GoldenPass:
 
 @contextmanager
 def _listening(block: nn.Module, folder: Path, layer: int) -> Iterator[None]:
-    """While a block runs, write what its experts are given and say, if they are programs."""
+    """While a block runs, record the inputs and outputs of its experts if they are programs."""
     mixture = getattr(block, "mixture", None)
     if mixture is None or not mixture.apart:
         yield
         return
 
-    def note(module: Mixture, given: tuple[Tensor, Tensor], y: Tensor) -> None:
-        x, gates = given
+    def note(module: Mixture, inputs: tuple[Tensor, Tensor], y: Tensor) -> None:
+        x, gates = inputs
         one, full = x[..., :1], torch.ones(1, 1, 1, 1)
-        said = torch.cat([expert(one, full) for expert in module.groups], dim=3)  # (1, C, 1, E)
-        tensors = {"x": x, "gates": gates, "y": y, "experts": said.transpose(1, 3)}
+        outputs = torch.cat([expert(one, full) for expert in module.groups], dim=3)  # (1, C, 1, E)
+        tensors = {"x": x, "gates": gates, "y": y, "experts": outputs.transpose(1, 3)}
         arrays: dict[str, Any] = {n: value[0, :, 0].numpy() for n, value in tensors.items()}
         np.savez(folder / EXPERTS.format(f"{layer:03d}"), **arrays)
 
@@ -188,10 +190,13 @@ def _listening(block: nn.Module, folder: Path, layer: int) -> Iterator[None]:
 
 
 def _heard(folder: Path) -> dict[str, np.ndarray]:
-    """Of all layers: `x` (L, C, T), `gates` (L, E, T) and their sum `y` (L, C, T); `experts` (L, E,
-    C) is what each says of the first token with a gate of 1."""
+    """Read what was recorded of the experts of all layers; {} if nothing was.
+
+    Their inputs `x` (L, C, T) and `gates` (L, E, T), their sum `y` (L, C, T), and in `experts`
+    (L, E, C) each one's output for the first token with a gate of 1.
+    """
     layers = []
     for file in sorted(folder.glob(EXPERTS.format("*"))):
         with np.load(file) as arrays:
             layers.append(dict(arrays))
-    return {name: np.stack([own[name] for own in layers]) for name in (layers or [{}])[0]}
+    return {name: np.stack([each[name] for each in layers]) for name in (layers or [{}])[0]}

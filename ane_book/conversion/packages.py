@@ -1,4 +1,4 @@
-"""Packages, as they were written, in the words of the manifest."""
+"""`part_of`: the manifest's entry of a package that was written."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ __all__ = ["part_of"]
 def part_of(
     folder: Path, program: Program, functions: Mapping[str, tuple[int, int | None]]
 ) -> Part:
-    """The part of a package in a folder; functions: T and S of each, by name."""
+    """The manifest's entry of a program's package in a folder; functions: name -> (T, S)."""
     declared, layers = Package(folder / program.package).functions, program.layers
     head = not layers and program.trunk is None
     return Part(
@@ -30,7 +30,7 @@ def part_of(
 
 
 def _types(function: Declared) -> dict[str, dict[str, Type]]:
-    """What goes in and out of a function, and stays as its state."""
+    """The types of a function's inputs, states and outputs."""
     return {
         kind: {n: Type(dtype=t.dtype, shape=t.shape) for n, t in getattr(function, kind).items()}
         for kind in ("inputs", "states", "outputs")

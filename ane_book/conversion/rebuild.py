@@ -1,7 +1,7 @@
-"""A bundle's source at hand: PyTorch's numbers anew, and one of its packages written once more.
+"""Repeat parts of a conversion from a bundle's source: its golden numbers, or one package.
 
-For whoever asks whether a bundle is what its source and its recipe say; conversion needs none of
-it. What is written goes to a folder of the caller's.
+The parity check compares a bundle with these; conversion itself does not use them. Everything is
+written to a folder of the caller's.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ __all__ = ["Rebuild", "source_of"]
 
 
 def source_of(bundle: Bundle, given: str | Path | None = None) -> WeightSource | None:
-    """The weights that a bundle was made of: those given, or a reference model's on this machine.
+    """Open the weights that a bundle was made of: `given`, or a reference model's if they are here.
 
-    None where nothing is given and nothing found; nothing is downloaded. Raises InvalidInput where
-    those that are given are others than the bundle was made of.
+    Returns None where none are given and none are found; nothing is downloaded. Raises InvalidInput
+    where the given ones are not those that the bundle was made of.
     """
     known, manifest = reference_models(), bundle.manifest
     if given is not None and str(given) != "random":
@@ -51,14 +51,14 @@ def source_of(bundle: Bundle, given: str | Path | None = None) -> WeightSource |
 
 
 class Rebuild:
-    """What conversion made of this source, made once more, a piece at a time, in a folder."""
+    """Repeats the conversion of a bundle piece by piece, in a folder."""
 
     def __init__(self, bundle: Bundle, source: WeightSource, folder: Path):
         kind, config = BUILDERS[bundle.manifest.task], read_config(source.config())
         self._bundle, self._folder = bundle, folder
         self._builder = kind(bundle.manifest.name, source, config, bundle.recipe)
         self._builder.work_in(folder)
-        self._builder.write_embedding(folder / "embedding.npy")  # where it is tied, the head's too
+        self._builder.write_embedding(folder / "embedding.npy")  # a tied head reads it, too
         self._encoding = self._builder.encoding
 
     @cached_property
@@ -66,7 +66,7 @@ class Rebuild:
         return self._builder.lower()
 
     def golden(self) -> dict[str, np.ndarray]:
-        """The golden numbers, from PyTorch; see `Bundle.golden`."""
+        """Compute the golden numbers with PyTorch; see `Bundle.golden`."""
         builder, folder = self._builder, self._folder
         if isinstance(builder, EncoderBuilder) and builder.vectors:
             builder.write_positions(folder / "positions.npy")
@@ -82,7 +82,7 @@ class Rebuild:
             return dict(file)
 
     def package(self, name: str) -> Path:
-        """Write one of the bundle's packages once more; returns its path."""
+        """Write one of the bundle's packages again; returns its path."""
         builder, path = self._builder, self._folder / name
         self._prepare()
         program = next(p for p in builder.plan.programs if p.package == name)
@@ -98,7 +98,7 @@ class Rebuild:
         return path
 
     def _prepare(self) -> None:
-        """What the encoding needs; of a budget that is a calibration, as long as the first was."""
+        """Write the file that the encoding needs; a bit budget is calibrated all over again."""
         name = self._encoding.file
         if name and not (schemes := self._folder / name).exists():
             tokenizer = self._folder / "tokenizer.json"

@@ -1,4 +1,4 @@
-"""The options of a conversion made a recipe that fits the model."""
+"""Make the recipe of a conversion from its options, so that it fits the model."""
 
 from ane_book.bundle import Bundle
 from ane_book.conversion.quantize import find_scheme
@@ -10,10 +10,11 @@ __all__ = ["hold_to", "make_recipe"]
 
 
 def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
-    """The options of `convert`, fields of `Recipe`, fitted to a model.
+    """Make a `Recipe` from options of `convert`, fitted to a model.
 
-    The model's configuration bounds the context, and the context a prompt's chunk. Raises
-    InvalidInput for a value that an option does not take, TypeError for what is no option.
+    The model's configuration limits the context, and the smallest cache limits the tokens of a
+    prefill call. Raises InvalidInput for a value that an option does not take, TypeError for an
+    unknown option.
     """
     if config is not None and find(config.architecture).task != "text-generation":
         _refuse_generation(options)
@@ -46,7 +47,7 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
 
 
 def _prefill(recipe: Recipe) -> int:
-    """Tokens of a prompt's chunk: what was asked for, or the smallest cache where that is less."""
+    """Tokens of a prefill call: what was asked for, or the smallest cache where that is less."""
     least = recipe.caches[0]
     which = f"the {'smallest tier' if recipe.tiers else 'context'} of {least} tokens"
     if least < 2:
@@ -72,8 +73,8 @@ def _context(config: DecoderConfig | None, recipe: Recipe) -> int:
 
 
 def _refuse_generation(options: dict) -> None:
-    """Refuse what an encoder has no use for."""
-    given = {
+    """Raise InvalidInput for options that only text generation has."""
+    is_given = {
         "kv": options.get("kv", "state") != "state",
         "prefill": options.get("prefill") is not None,
         "verify": options.get("verify") is not None,
@@ -83,22 +84,22 @@ def _refuse_generation(options: dict) -> None:
         "stored as quant": options.get("quant") == "stored",
         "a budget as quant": str(options.get("quant")).startswith("auto"),
     }
-    for option in (option for option, wanted in given.items() if wanted):
+    for option in (option for option, wanted in is_given.items() if wanted):
         raise InvalidInput(f"{option} goes with models that generate text, and this one does not")
 
 
 def hold_to(bundle: Bundle, options: dict) -> None:
-    """Refuse options of `convert` that a bundle, converted long ago, cannot follow any more.
+    """Raise InvalidInput for options of `convert` that differ from those of a finished bundle.
 
-    Raises InvalidInput; TypeError for what is no option.
+    Raises TypeError for an unknown option.
     """
     for option in options.keys() & {"out", "source"}:
         raise InvalidInput(f"{option} goes with a model's name, and {bundle.path} is a bundle")
     given = {n: v for n, v in options.items() if n != "progress" and v is not None}
-    made = dict(bundle.recipe)
-    for name, value in make_recipe(**made | given):
-        if made[name] != value:
+    former = dict(bundle.recipe)
+    for name, value in make_recipe(**former | given):
+        if former[name] != value:
             raise InvalidInput(
-                f"{bundle.path} was converted with {name} = {made[name]!r}, not {value!r}; "
+                f"{bundle.path} was converted with {name} = {former[name]!r}, not {value!r}; "
                 "convert the model again to change it"
             )

@@ -1,4 +1,4 @@
-"""An answer: what ends it, the pieces of a stream while they arrive, and the result when whole.
+"""An answer in progress, its stream of text, its result, and the clock that times it.
 
 A session works on one at a time, because there is one cache.
 """
@@ -19,15 +19,15 @@ __all__ = ["Answer", "Clock", "Result", "Stream", "alone", "common_prefix"]
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one prompt.
+    """The answer to one prompt, and its figures.
 
     token_ids: the generated tokens; the token that ended the answer is the last of them.
     prompt_tokens: length of the prompt, chat markers included.
     prefill_tps, decode_tps: tokens per second, sampling included; None where nothing was measured.
     finish_reason: "stop" (end token, stop string, repetition) or "length" (max_tokens or the
     context).
-    calls: of all programs, to decode. drafted, accepted: tokens guessed, and those of them that
-    came to be in the answer.
+    calls: passes through all programs, to decode. drafted, accepted: tokens guessed, and how many
+    of them are in the answer.
     """
 
     text: str
@@ -42,14 +42,15 @@ class Result:
 
     @property
     def tokens_per_call(self) -> float | None:
-        """Tokens that a call to decode gave, or None where there was none."""
+        """Tokens per call to decode, or None where there was none."""
         return (len(self.token_ids) - 1) / self.calls if self.calls else None
 
 
 class Answer:
-    """The tokens of an answer, and their text; `reason` is there once it has ended.
+    """Collects the tokens of an answer and their text; `reason` is set once it has ended.
 
-    most: tokens. ends: tokens that end it. repeat: it ends with so many tokens that it had before.
+    most: tokens at most. ends: tokens that end it. repeat: it also ends when its last so many
+    tokens occurred in it before.
     """
 
     def __init__(self, text: TextStream, most: int, ends: Collection[int], repeat: int | None):
@@ -59,7 +60,7 @@ class Answer:
         self._pieces: list[str] = []
 
     def add(self, token: int) -> str:
-        """Take the next token; the text that is final with it."""
+        """Take the next token; returns the text that becomes final."""
         self.tokens.append(token)
         ended = token in self._ends
         piece = self._text.finish() if ended else self._text.add(token)
@@ -83,7 +84,7 @@ class Answer:
 
     @property
     def left(self) -> int:
-        """How many tokens it may have still."""
+        """How many more tokens it may have."""
         return self._most - len(self.tokens)
 
     @property
@@ -108,12 +109,11 @@ def alone(lock: Lock) -> Iterator[None]:
 class Stream:
     """Pieces of text as they become final; `result` is there once they are used up.
 
-    From its first piece to its last it has the session to itself. One that is left before its end
-    gives the session back when it is closed or no longer referred to.
+    The session is busy from the first piece to the last. If a stream is left before its end, the
+    session is free again once the stream is closed or no longer referred to.
 
-    pieces: what is run, with an empty piece after each call of the programs: `steps` gives those,
-    too, so that whoever serves many can leave an answer within one call.
-    drawn: what the model said of the tokens so far, where it was asked to (`Sampling.logprobs`).
+    pieces: the generator of the answer, with an empty piece after each call of the programs.
+    drawn: log probabilities of the tokens so far, where asked for (`Sampling.logprobs`).
     """
 
     def __init__(self, pieces: Generator[str, None, Result], drawn: Sequence[TokenLogprobs] = ()):
@@ -128,7 +128,7 @@ class Stream:
         return next(filter(None, self.steps()))
 
     def steps(self) -> Iterator[str]:
-        """The rest, with an empty piece for each step that gives no text."""
+        """Yield the rest, with "" for each call without text, so that a server can stop there."""
         with suppress(StopIteration):
             while True:
                 yield self._step()
@@ -142,7 +142,7 @@ class Stream:
                 raise StopIteration from None
 
     def finish(self) -> Result:
-        """Use up the rest; what came of it all. Raises InvalidInput where it was given up."""
+        """Run to the end; returns the result. Raises InvalidInput where it was closed before."""
         for _ in self.steps():
             pass
         if self.result is None:
@@ -156,7 +156,7 @@ class Stream:
 
 
 class Clock:
-    """Seconds spent on the device, in guessing and in sampling, not in whoever reads the stream."""
+    """Counts seconds on the device, in guessing and in sampling, not of the stream's reader."""
 
     def __init__(self):
         self.seconds = {"prefill": 0.0, "decode": 0.0}

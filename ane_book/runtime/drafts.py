@@ -1,10 +1,10 @@
-"""Who guesses tokens, for the function `verify` to check several in one call.
+"""Drafters, which guess tokens, so that the function `verify` checks several in one call.
 
-A guess costs an answer nothing but time: a session draws each token as if by itself, and takes a
-guess for the token that was drawn, or drops it with all behind it. With one draw a token, the same
-seed gives the same tokens whoever guesses. That is the rule of Leviathan et al. 2023 (arXiv
-2211.17192) for a drafter that does not draw: a guess x is taken with the model's own probability
-p(x), and where it is not, what was drawn is distributed as p without x.
+A wrong guess costs time alone: a session draws each token as if there were no guesses. A guess that
+equals the token drawn is accepted; another one is dropped, with all after it. With one draw a
+token, the same seed gives the same tokens whatever the drafter. That is the rule of Leviathan et
+al. 2023 (arXiv 2211.17192) for a drafter that does not draw: a guess x is taken with the model's
+own probability p(x), and where it is not, what was drawn is distributed as p without x.
 
 `Lookup` is prompt lookup: Saxena 2023 (github.com/apoorvumang/prompt-lookup-decoding).
 """
@@ -28,15 +28,15 @@ class Drafter(Protocol):
     """Guesses how a text goes on."""
 
     def propose(self, tokens: list[int], most: int) -> list[int]:
-        """At most so many guesses for the tokens after these, prompt and answer so far."""
+        """Guess at most so many tokens after these, which are prompt and answer so far."""
         ...
 
 
 class Lookup:
-    """What followed when the last tokens were there before; of one text, which grows."""
+    """Guesses what followed where the last tokens occurred before; for one text, which grows."""
 
     def __init__(self):
-        self._after: dict[tuple[int, ...], int] = {}  # tokens -> the place behind their last one
+        self._after: dict[tuple[int, ...], int] = {}  # tokens -> the position after the last one
         self._read = 0
 
     def propose(self, tokens: list[int], most: int) -> list[int]:
@@ -51,7 +51,7 @@ class Lookup:
 
 
 class Smaller:
-    """The likeliest tokens of a smaller model, in a session of its own, which keeps its cache."""
+    """Guesses the likeliest tokens of a smaller model, in a session with a cache of its own."""
 
     def __init__(self, session: "Session"):
         self._session = session
@@ -97,17 +97,17 @@ def choose_drafter(draft: "Drafter | Session | str | None", session: "Session") 
 
 
 def guesses(drafter: Drafter | None, tokens: list[int], most: int, vocabulary: int) -> list[int]:
-    """What a drafter guesses behind these tokens, up to what is no token: models of one tokenizer
-    may have rows beyond it."""
+    """A drafter's guesses after these tokens, up to the first that is outside the vocabulary: a
+    model with the same tokenizer may have more rows."""
     if drafter is None or most < 1:
         return []
-    found = drafter.propose(tokens, most)[:most]
-    return list(takewhile(lambda guess: 0 <= guess < vocabulary, found))
+    proposed = drafter.propose(tokens, most)[:most]
+    return list(takewhile(lambda guess: 0 <= guess < vocabulary, proposed))
 
 
 def _tokens_of(session: "Session") -> tuple:
-    """A model's tokens by their numbers."""
+    """A tokenizer's vocabulary and added tokens, to compare two models."""
     bundle = session.bundle
-    told = json.loads((bundle.path / bundle.manifest.tokenizer.file).read_bytes())
-    added = [(token["id"], token["content"]) for token in told.get("added_tokens", [])]
-    return told["model"].get("vocab"), sorted(added)
+    fields = json.loads((bundle.path / bundle.manifest.tokenizer.file).read_bytes())
+    added = [(token["id"], token["content"]) for token in fields.get("added_tokens", [])]
+    return fields["model"].get("vocab"), sorted(added)

@@ -1,4 +1,4 @@
-"""Texts to vectors: an encoder's bundle at work.
+"""`Embedder`: turn texts into vectors with an encoder's bundle.
 
 A call of a program takes a fixed number of tokens, T. Texts share it: as many as fit go in side by
 side, and the mask lets a token see those of its own text alone. So the device sees few shapes, all
@@ -50,12 +50,12 @@ class Embedder(Encoder):
         text's tokens, as the model was trained for: their mean, or the first. An empty text has a
         vector; a list of none gives (0, C).
 
-        cut: a text of more than `max_tokens` tokens, those put around it included, is cut to them,
-        as sentence-transformers does, and a TextCut warns of it, once for the list. Without it
-        such a text raises PromptTooLong.
+        cut: shorten a text of more than `max_tokens` tokens, special tokens included, as
+        sentence-transformers does, and warn with one TextCut for the list. Without it such a text
+        raises PromptTooLong.
 
-        Raises InvalidType (a TypeError too) for what is no list of str, and InvalidInput for a str
-        that is no valid text.
+        Raises InvalidType (a TypeError too) for anything but a list of str, and InvalidInput for a
+        str that is not valid text.
         """
         texts = _checked(texts)
         read = [self._read(text, f"text {i}", cut) for i, text in enumerate(texts)]
@@ -76,7 +76,7 @@ class Embedder(Encoder):
         return ids
 
     def _read(self, text: str, what: str, cut: bool) -> tuple[list[int], int]:
-        """Token ids, at most `max_tokens`, and of how many tokens they are."""
+        """A text's token ids, at most `max_tokens`, and how many there are without the cut."""
         check_text(text, what)
         ids = self._tokenizer.encode(text, special=True)
         tokens = len(ids)
@@ -90,9 +90,9 @@ class Embedder(Encoder):
         return f"{what} is cut to the first {self.max_tokens} of its {tokens:,} tokens"
 
     def vectors(self, token_ids: Sequence[Sequence[int]]) -> np.ndarray:
-        """What `embed` gives, of token ids: 1 to `max_tokens` for each text."""
+        """The same as `embed`, from token ids: 1 to `max_tokens` for each text."""
         ids = [self._valid(row, i) for i, row in enumerate(token_ids)]
-        found = np.empty((len(ids), self.size), np.float32)
+        result = np.empty((len(ids), self.size), np.float32)
         for call in pack([len(row) for row in ids], self.max_tokens):
             rows = self._run([ids[i] for i in call])
             for i, row in zip(call, rows, strict=True):
@@ -103,11 +103,11 @@ class Embedder(Encoder):
                         f"{self.bundle.path}: text {i}, or one that shared its call, leaves the "
                         f'range of fp16 (a vector of length {length}); take precision "fp32"'
                     )
-                found[i] = vector / length
-        return found
+                result[i] = vector / length
+        return result
 
     def _valid(self, row: Sequence[int], i: int) -> np.ndarray:
-        """Token ids of a text as an array, held to the vocabulary and to the longest call."""
+        """Check a text's token ids against vocabulary and longest call; returns an array."""
         ids = np.asarray(row)
         if not ids.size:
             raise InvalidInput(f"text {i} has no tokens")
@@ -119,7 +119,7 @@ class Embedder(Encoder):
         return ids
 
     def _run(self, texts: list[np.ndarray]) -> list[np.ndarray]:
-        """The vectors of the tokens, (tokens, C) float32 of each text, in one call."""
+        """Run texts in one call; returns the vectors of each one's tokens, float32 (tokens, C)."""
         lengths = [len(ids) for ids in texts]
         rows = [self._embedding[ids].astype(np.float32) for ids in texts]
         positions = np.concatenate([self._positions[:n] for n in lengths])
@@ -140,9 +140,10 @@ def _checked(texts: Iterable[str]) -> list[str]:
 
 
 def pack(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """The texts, by number, that share a call of at most `most` tokens; none is longer than that.
+    """Divide texts among calls of at most `most` tokens; returns the numbers of each call's texts.
 
-    The longest come first, each where it leaves the least room (best fit decreasing).
+    No text may be longer than a call. The longest are placed first, each where it leaves the least
+    room (best fit decreasing).
     """
     calls: list[list[int]] = []
     by_room: list[list[list[int]]] = [[] for _ in range(most + 1)]

@@ -1,6 +1,7 @@
-"""An encoder's bundle at work: what makers of vectors and of labels have in common.
+"""`Encoder`: run an encoder's bundle; what `Embedder` and `Tagger` have in common.
 
-A call of a program takes a fixed number of tokens, T: the shortest of the bundle's that holds them.
+A call of a program takes a fixed number of tokens, T; of the bundle's functions, the one with the
+smallest T that holds all tokens is called.
 
 Letters: C hidden size, T tokens of a call, n tokens, V vocabulary.
 """
@@ -55,16 +56,16 @@ class Encoder:
         load_tokenizer(self._tokenizer, self.bundle.path / manifest.tokenizer.file)
 
     def _check_ids(self, ids: np.ndarray) -> None:
-        """Hold token ids to the vocabulary; raises InvalidInput."""
+        """Raise InvalidInput for token ids outside the vocabulary."""
         vocabulary = len(self._embedding)
         wrong = ids[(ids < 0) | (ids >= vocabulary)]
         if wrong.size:
             raise InvalidInput(f"token id {wrong[0]} is outside the vocabulary of {vocabulary}")
 
     def _call(self, rows: np.ndarray, host: Callable[[int], dict[str, np.ndarray]]) -> np.ndarray:
-        """One call: what the last program makes of rows (n, C), float32 (n, C) or (n, labels).
+        """Run rows (n, C) through all programs; returns float32 (n, C), or logits (n, labels).
 
-        host: of T, what the programs take of the host beside the hidden state.
+        host: makes the inputs beside the hidden state, for T tokens.
         """
         n, dtype = len(rows), self.backend.dtype
         function, T = next((f, T) for f, T in self._widths.items() if n <= T)
@@ -75,12 +76,12 @@ class Encoder:
         with self._turn:
             for step in self._steps:
                 step.run(function, values, n)
-        found = values["logits" if self.bundle.manifest.tags else "hidden"]
-        return found[0, :, 0].T[:n].astype(np.float32)
+        outputs = values["logits" if self.bundle.manifest.tags else "hidden"]
+        return outputs[0, :, 0].T[:n].astype(np.float32)
 
 
 def _check_memory(bundle: Bundle) -> None:
-    """Refuse a mask that this machine cannot hold, before any is made."""
+    """Raise InvalidBundle for a context whose mask this machine's memory cannot hold."""
     limit, T = memory_bytes(), bundle.manifest.context
     if limit is not None and limit < 8 * T * T:
         raise InvalidBundle(

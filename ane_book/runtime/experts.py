@@ -1,4 +1,4 @@
-"""The experts of a layer at work, where each is a program: those run that some token chose.
+"""Run the experts of a layer where each is a program: only those that some token chose.
 
 Letters: C hidden size, E experts, T tokens of a call, n tokens of it that are no padding.
 """
@@ -18,10 +18,10 @@ Calls = Counter[str]
 
 
 class ExpertPrograms:
-    """The experts of one layer, in order; `calls` counts what they did.
+    """Runs the experts of one layer, in order; `calls` counts the calls of each.
 
-    There may be thousands, of which a text wakes some: `load` gives the functions of one, which is
-    opened when it is called first, for all sessions that share these programs.
+    There may be thousands, of which a text uses a few, so `load` opens an expert when it is first
+    called, for all sessions that share these programs.
     """
 
     def __init__(
@@ -35,12 +35,13 @@ class ExpertPrograms:
         self._lock = Lock()
 
     def clear(self) -> None:
-        """They keep nothing from call to call."""
+        """Do nothing: experts keep nothing from call to call."""
 
     def run(self, function: str, values: dict, tokens: int) -> None:
-        """Of `x` (1, C, 1, T) and `gates` (1, E, 1, T) among `values`, put the sum `y` there.
+        """Run the experts on `x` (1, C, 1, T) and `gates` (1, E, 1, T); puts their sum `y` into
+        `values`.
 
-        Only the first `tokens` columns are asked for their gates; the sum is in single precision.
+        Only the gates of the first `tokens` columns choose; the sum is in single precision.
         Raises InvalidBundle for an expert that cannot be opened.
         """
         x, gates = values["x"], values["gates"]
@@ -49,7 +50,7 @@ class ExpertPrograms:
             gate = np.ascontiguousarray(gates[:, expert : expert + 1])
             total += self._functions(expert)[function].predict({"x": x, "gate": gate})["y"]
             self._calls[self._parts[expert].package] += 1
-        with np.errstate(over="ignore"):  # whoever reads the result sees what is not finite
+        with np.errstate(over="ignore"):  # a result that is not finite is noticed later
             values["y"] = total.astype(x.dtype)
 
     def _functions(self, expert: int) -> Mapping[str, LoadedFunction]:

@@ -1,4 +1,4 @@
-"""What the host gives to every call of a decoder's layers.
+"""The inputs that the host gives to a decoder's layers: hidden state, masks, rotary tables.
 
 Each function of a bundle has its input arrays made once: rotary tables are views into one table for
 the whole context, and a mask changes only where the position moved.
@@ -18,7 +18,7 @@ __all__ = ["HostInputs"]
 
 
 class _Mask:
-    """A mask (1, 1, T, S + T) that follows the position."""
+    """A mask (1, 1, T, S + T), updated in place as the position moves."""
 
     def __init__(self, tokens: int, context: int, window: int | None, dtype: np.dtype):
         self.array = causal_mask(0, tokens, context).astype(dtype)
@@ -27,7 +27,7 @@ class _Mask:
         self._visible = 0  # slots that it lets through
 
     def move(self, position: int) -> None:
-        """As it is for a call whose first token goes to slot `position`."""
+        """Update the mask for a call whose first token goes to slot `position`."""
         if self._window:
             self.array[:] = causal_mask(position, self._tokens, self._context, self._window)
             return
@@ -37,7 +37,7 @@ class _Mask:
 
 
 class _Call:
-    """What the host gives to one function, T tokens wide."""
+    """The input arrays of one function, which takes T tokens."""
 
     def __init__(self, function: FunctionSpec, manifest: Manifest, dtype: np.dtype):
         self.tokens, slots = function.tokens, function.slots
@@ -61,7 +61,7 @@ class _Call:
         return self._hidden
 
     def around(self, position: int, tables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The other values, where the first token goes to slot `position`."""
+        """All inputs but the hidden state, where the first token goes to slot `position`."""
         self._position[0] = position
         for mask in self._masks.values():
             mask.move(position)
@@ -74,7 +74,7 @@ class _Call:
 
 
 class HostInputs:
-    """The inputs of every function of a bundle's layers, as the host makes them."""
+    """Makes the host's inputs for every function of a bundle's layers."""
 
     def __init__(self, bundle: Bundle, dtype: np.dtype):
         manifest = bundle.manifest
@@ -87,7 +87,7 @@ class HostInputs:
         }
 
     def of(self, function: str, ids: np.ndarray, position: int) -> dict[str, np.ndarray]:
-        """What a function takes for tokens (n,) that go to slots `position` and after."""
+        """All inputs of a function for tokens (n,) that go to slots `position` and after."""
         hidden = self._calls[function].hidden(self.columns(ids))
         return {"hidden": hidden, **self.around(function, position)}
 
@@ -96,7 +96,7 @@ class HostInputs:
         return self._embedding[ids].T * self._scale  # (n, C) -> (C, n)
 
     def around(self, function: str, position: int) -> dict[str, np.ndarray]:
-        """What a function takes beside the hidden state."""
+        """All inputs of a function but the hidden state."""
         return self._calls[function].around(position, self._tables)
 
     def tokens(self, function: str) -> int:

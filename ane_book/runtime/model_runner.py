@@ -1,4 +1,4 @@
-"""The calls that a session makes, as the manifest has them: layers in order, then the head.
+"""`ModelRunner`: call the programs of a bundle for a session: layers in order, then the head.
 
 Letters: C hidden size, T tokens of a call, S slots of the cache, V vocabulary.
 """
@@ -27,7 +27,7 @@ Chunk = tuple[str, int, int]  # a call: its function, its first slot, the one af
 
 
 def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:
-    """Refuse caches of these packages, masks and rotary tables that this machine cannot hold."""
+    """Raise InvalidBundle where caches, masks and rotary tables exceed this machine's memory."""
     S, host = manifest.context, manifest.host
     needed = sum(4 * T * (slots + T) * len(host.masks) for T, slots in manifest.tiered.values())
     needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
@@ -46,9 +46,9 @@ def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:
 class ModelRunner:
     """The functions of a bundle's packages, loaded, with their caches and input arrays.
 
-    calls: how often each program of the backend was called since. tiers: how often the layers were
-    called with a cache of so many slots, for every tier, ascending. block: K of `verify`, else 1.
-    shards: what runs the layers, where they are not loaded here.
+    calls: how often each program was called so far. tiers: how often the layers were called in each
+    tier of the cache, by its slots, ascending. block: K of `verify`, else 1. shards: what runs the
+    layers, where they are not loaded here.
 
     Raises InvalidBundle when a package is not what the manifest says.
     """
@@ -73,9 +73,9 @@ class ModelRunner:
             shard.clear()
 
     def chunks(self, position: int, tokens: int, guesses: int = 0) -> Iterator[Chunk]:
-        """How tokens from slot `position` on are cut into calls, each with room for all its T.
+        """Cut tokens from slot `position` on into calls, for each of which the cache has T slots.
 
-        A single token may have so many guesses behind it, as many as its call takes.
+        guesses: the number of guesses after a single token; its call takes what it has room for.
         """
         end, width = position + tokens, self._widths["prefill"]
         while position < end:
@@ -86,11 +86,12 @@ class ModelRunner:
             position = chunk[2]
 
     def step(self, position: int, tokens: int) -> Chunk:
-        """The call for the token of slot `position`, and as many after it as it takes.
+        """The call for the token of slot `position`, and as many after it as the call takes.
 
-        With `verify` it is of the block of K slots that the token is in: those of the block before
-        it are given again. So a token has its own column of one graph, beside the cache before the
-        block, and the same result to the bit, guessed or not. `decode` has the context's rest.
+        `verify` takes the block of K slots that the token is in, and runs the block's earlier
+        tokens again. So the token of a slot always has the same column of the same graph, after the
+        same cache, and the same result to the bit, guessed or not. `decode` takes the slots at the
+        context's end that are not a whole block.
         """
         first = position - position % self.block
         if self.block == 1 or first + self.block > self.context:
@@ -98,10 +99,9 @@ class ModelRunner:
         return "verify", first, min(first + self.block, position + tokens)
 
     def forward(self, function: str, ids: np.ndarray, position: int) -> np.ndarray:
-        """Run tokens (n,), n <= T, that go to slots `position` and after through all shards: the
-        last hidden state (1, C, 1, T).
+        """Run tokens (n,), n <= T, through all shards; returns the last hidden state (1, C, 1, T).
 
-        The cache is the smallest that has room for all T.
+        They go to slots `position` and after, in the smallest cache that has room for all T.
         """
         function = self._tiered(function, position)
         values = self._inputs.of(function, ids, position)
@@ -110,7 +110,7 @@ class ModelRunner:
         return values["hidden"]
 
     def _tiered(self, function: str, position: int) -> str:
-        """The function of the tier that a call from `position` on takes, which is counted."""
+        """The function's name in the smallest tier with room after `position`; counts the call."""
         slots = next(S for S in self.tiers if position + self._widths[function] <= S)
         self.tiers[slots] += 1
         return tier_name(function, slots, self.context)

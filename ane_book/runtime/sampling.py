@@ -87,7 +87,7 @@ class TokenLogprobs:
 class Sampler:
     """Draws tokens; with temperature 0 it takes the likeliest one and the rest has no effect.
 
-    With logprobs, `drawn` keeps what the model said of each, and of so many of the likeliest.
+    With logprobs, `drawn` collects those of each token, and of so many of the likeliest ones.
     The same seed and logits give the same tokens; without a seed every sampler differs.
     Raises InvalidInput for a value that makes no sense.
     """
@@ -121,9 +121,9 @@ class Sampler:
     def _token(self, logits: np.ndarray) -> int:
         likeliest = int(np.argmax(logits))  # NaN counts as the largest
         if not math.isfinite(logits[likeliest]):
-            found = "NaN" if math.isnan(logits[likeliest]) else "infinities"
+            what = "NaN" if math.isnan(logits[likeliest]) else "infinities"
             raise AneBookError(
-                f"the model's logits hold {found}: something overflowed fp16 (largest number "
+                f"the model's logits hold {what}: something overflowed fp16 (largest number "
                 '65,504); precision="fp32" shows what they should be'
             )
         if self.greedy:
@@ -137,11 +137,11 @@ class Sampler:
 def draw_guessed(
     outputs: Sequence, guesses: Sequence[int], draw: Callable[..., int]
 ) -> Iterator[int]:
-    """Draw the token after a text, and after each guess behind it that came true.
+    """Draw the next token, and one after each guess for as long as guesses equal what was drawn.
 
-    outputs: what the model says after the text, and after each guess. A token is drawn when it is
-    asked for, so nothing is drawn behind the end of an answer. One draw a token, guessed or not, so
-    guesses change no token and no distribution: see `ane_book.runtime.drafts`.
+    outputs: the model's outputs after the text and after each guess. A token is drawn when it is
+    asked for, so nothing is drawn behind the end of an answer. There is one draw a token, guessed
+    or not, so guesses change no token and no distribution: see `ane_book.runtime.drafts`.
     """
     for output, guess in zip(outputs, [*guesses, None], strict=True):
         token = draw(output)

@@ -1,4 +1,4 @@
-"""A bundle at work: prompt in, tokens out, text while it arrives.
+"""`Session`: generate text with a bundle, from prompt to streamed answer.
 
 `Session` is what a reader uses (`generate`, `stream`) and what tests and benchmarks take apart
 (`prefill`, `decode`, `logits`). It knows tokens and text, but no PyTorch model: everything it needs
@@ -40,7 +40,7 @@ TokenIds = Sequence[int] | np.ndarray  # (n,), of whole numbers
 
 
 class ChunkOutput(NamedTuple):
-    """What the shards made of some tokens."""
+    """The shards' output of one call."""
 
     function: str
     hidden: np.ndarray  # (1, C, 1, T)
@@ -48,19 +48,19 @@ class ChunkOutput(NamedTuple):
 
 
 class Session:
-    """A conversation's worth of state over a bundle.
+    """Generates text with a bundle, and keeps the cache of one conversation.
 
     bundle: a `Bundle`, or its folder.
-    precision: "fp16" as the packages declare; the executor's are "fp32", the reference, and "ane"
-        (experimental: `MLProgram`).
+    precision: "fp16" as the packages declare; the executor alone has "fp32", the reference, and
+        "ane" (experimental: `MLProgram`).
     backend: "mil", "coreml", a `Backend` of your own, or None for Core ML where it can run and the
     executor elsewhere. A backend object brings its own precision.
     force: open a bundle that failed parity by its evidence.json, too.
-    runner: what runs the bundle where it was made elsewhere (`ane_book.cluster`).
+    runner: what runs the programs, if not this process (`ane_book.cluster`).
 
     One call or stream at a time: a second one, of another thread or between two pieces of a stream,
     raises SessionBusy. Sessions of one bundle may run at the same time, each in its own thread.
-    Tokenizer and chat template are at work in a process of the session's own, within limits.
+    Tokenizer and chat template run in a process of their own, with limits of time and memory.
 
     Raises InvalidBundle, InvalidPackage, InvalidInput or BackendUnavailable.
     """
@@ -80,7 +80,7 @@ class Session:
         self._text = self.bundle.manifest.tokenizer
         load_tokenizer(self._tokenizer, self._tokenizer_file)
         self._tokens: list[int] = []  # what the cache holds
-        self._cache = Lock()  # of whoever changes these
+        self._cache = Lock()  # held by the call that changes these
 
     @property
     def _tokenizer_file(self) -> Path:
@@ -88,7 +88,7 @@ class Session:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer to take apart, in this process and without the limits of `encode`."""
+        """The tokenizer itself, in this process and without the limits of `encode`."""
         tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -122,12 +122,12 @@ class Session:
 
     @property
     def calls(self) -> Calls:
-        """How often each program was called since: see `ane_book.runtime.experts`."""
+        """How often each program was called so far, by its package."""
         return self._runner.calls
 
     @property
     def tiers(self) -> Counter[int]:
-        """How often the layers were called with a cache of so many slots, for every tier."""
+        """How often the layers were called in each tier of the cache, by its slots."""
         return self._runner.tiers
 
     def rewind(self, position: int) -> None:
@@ -138,7 +138,7 @@ class Session:
             del self._tokens[position:]
 
     def keep(self, token_ids: TokenIds) -> int:
-        """Forget all but what these tokens begin with; how many that is."""
+        """Forget all but the tokens that these begin with; returns how many are kept."""
         with alone(self._cache):
             return self._keep(token_ids)
 
@@ -160,7 +160,7 @@ class Session:
         return self._after(last)[-1]
 
     def _after(self, call: ChunkOutput) -> np.ndarray | list[int]:
-        """What the head says after the last token of a call; of `verify`, after each new one."""
+        """Run the head after the last token of a call; for `verify`, after each new one."""
         if call.function == "verify":
             return self._runner.head(call.hidden)[call.new]
         return self._runner.head(call.hidden[..., call.new.stop - 1 : call.new.stop])
@@ -170,7 +170,7 @@ class Session:
         return self.prefill((token_id,))
 
     def logits(self, token_ids: TokenIds) -> np.ndarray:
-        """Append tokens; the logits (n, V) float32 after each of them (teacher forcing)."""
+        """Append tokens; returns the logits (n, V) float32 after each (teacher forcing)."""
         if self._runner.argmax_output:
             raise InvalidInput(
                 f"{self.bundle.path}: converted with argmax_output, it returns tokens, not logits"
@@ -187,8 +187,8 @@ class Session:
     def _forward(
         self, token_ids: TokenIds, guesses: Sequence[int] = ()
     ) -> Iterator[ChunkOutput]:
-        """Run tokens through the shards, a chunk a call. One token may have guesses behind it, as
-        many as its call takes."""
+        """Run tokens through the shards, a chunk a call. A single token may be followed by guesses,
+        as many as its call takes."""
         ids = self._checked(token_ids)
         calls = list(self._runner.chunks(self.position, len(ids), len(guesses)))
         start = calls[0][1]
@@ -199,7 +199,7 @@ class Session:
             self._tokens.extend(tokens[self.position - start : stop - start].tolist())
 
     def _valid(self, token_ids: TokenIds) -> np.ndarray:
-        """Token ids as an array, held to the vocabulary."""
+        """Check token ids against the vocabulary; returns them as an array."""
         ids = np.asarray(token_ids)
         vocabulary = self._runner.vocabulary
         if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
@@ -228,7 +228,7 @@ class Session:
     ) -> list[int]:
         """The prompt's token ids: through the chat template, or as plain text without one.
 
-        plain: leave the template out, for a text to go on with.
+        plain: leave the template out, to continue a text.
         """
         text = self._text
         if text.chat_template is not None and not plain:
@@ -245,7 +245,7 @@ class Session:
         return self._ids(prompt, special=True)
 
     def words(self, token_ids: TokenIds) -> list[str]:
-        """The text of each token by itself; of a part of a character it is U+FFFD."""
+        """The text of each token by itself; U+FFFD for a part of a character."""
         return self._tokenizer.decode_batch([[token] for token in token_ids])
 
     def _ids(self, text: str, special: bool) -> list[int]:
@@ -265,9 +265,10 @@ class Session:
     ) -> Stream:
         """Answer a prompt, a conversation or token ids as they are, piece by piece.
 
-        draft: who guesses tokens for `verify` to check, several in a call: "lookup" in prompt and
-        answer, or the session of a smaller model of the same tokens. It changes speed, no token.
-        sampling: fields of `ane_book.options.Sampling`. With reuse_cache fp16 may round otherwise.
+        draft: guesses tokens, of which `verify` checks several in a call: "lookup" in prompt and
+        answer, or the session of a smaller model with the same tokenizer. It changes the speed, but
+        no token. sampling: fields of `ane_book.options.Sampling`. With reuse_cache results may
+        round differently in fp16.
 
         Raises PromptTooLong or InvalidInput at once, before any token is run.
         """
@@ -287,7 +288,7 @@ class Session:
         return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache), sampler.drawn)
 
     def _given(self, prompt: str | Messages | TokenIds, system: str | None) -> list[int]:
-        """The token ids of a prompt, which may be such."""
+        """The token ids of a prompt, which may be token ids already."""
         if not _are_ids(prompt):
             return self.encode(prompt, system)
         if system is not None:
@@ -309,7 +310,7 @@ class Session:
     def _answer(
         self, ids: list[int], answer: Answer, draw: Callable, drafter: Drafter | None, reuse: bool
     ) -> Generator[str, None, Result]:
-        """The pieces of an answer as they become final, "" after each call of the programs."""
+        """Yield the pieces of an answer as they become final, and "" after each call."""
         with alone(self._cache):
             self._keep(ids[:-1]) if reuse else self._clear()
             clock, calls, drafted, accepted = Clock(), 0, 0, 0
@@ -321,7 +322,7 @@ class Session:
                 token = draw(output)
             yield answer.add(token)
 
-            # Decode: the last token, and behind it what somebody guesses, for one call to check.
+            # Decode: the last token, and after it guesses, which the same call checks.
             while not answer.reason:
                 with clock.phase("decode"):
                     guessed = self._guesses(drafter, ids + answer.tokens, answer.left)
@@ -353,7 +354,7 @@ class Session:
             )
 
     def _guesses(self, drafter: Drafter | None, tokens: list[int], left: int) -> list[int]:
-        """Guesses for the tokens after these, as many as the next call and the answer have room."""
+        """Guess the tokens after these, as many as the next call and the answer have room for."""
         if drafter is None:
             return []
         _, _, stop = self._runner.step(self.position, left)
@@ -363,9 +364,9 @@ class Session:
     def _outputs(
         self, token_ids: TokenIds, guessed: list[int], clock: Clock
     ) -> Generator[str, None, list]:
-        """Append tokens, with an empty piece after each call, for which the clock stands still.
+        """Append tokens; yields "" after each call, with the clock stopped meanwhile.
 
-        Returns what the model says after the last of them, and after each guess. The guesses are
+        Returns the model's outputs after the last of them, and after each guess. The guesses are
         not appended: that is for whoever finds that they came true.
         """
         for call in self._forward(token_ids, guessed):
@@ -383,7 +384,7 @@ def _are_ids(prompt: str | Messages | TokenIds) -> "TypeIs[TokenIds]":
 
 
 def load_tokenizer(words: TextProcess, file: Path) -> None:
-    """Have the process take a bundle's tokenizer; raises InvalidBundle."""
+    """Load a bundle's tokenizer into its process; raises InvalidBundle."""
     try:
         words.load(file)
     except InvalidInput as error:

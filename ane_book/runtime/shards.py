@@ -1,7 +1,7 @@
-"""The parts of a bundle at work, one after another, each with what is kept for it.
+"""Run the packages of a bundle in order, each with its cache.
 
-Where a bundle has tiers, a part keeps a cache of as many slots as the function has that was called
-last, and hands on its rows when one of another tier is.
+Where a bundle has tiers, a package has one cache, of the tier that was called last; when a function
+of another tier is called, the rows are copied into a cache of that one.
 
 Letters: C hidden size, D head size, K key/value heads, T tokens of a call, S slots of the cache,
 V vocabulary; n layers of a shard.
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedFunction]:
-    """The functions of a package, held to the types that the manifest promises."""
+    """Load the functions of a package; raises InvalidBundle unless the types are the manifest's."""
     functions = {}
     for name, declared in part.functions.items():
         own = part.called(name)
@@ -61,13 +61,13 @@ def _said(type_: tuple[str, tuple[int, ...]] | None) -> str:
 
 
 def kept_shapes(function: FunctionSpec) -> dict[str, tuple[int, ...]]:
-    """Shapes of what the host keeps for a package from call to call, caches (n, K, S, D) and tails
-    (n, R, 1, W): see the manifest."""
+    """Shapes of what the host passes in for a package's caches (n, K, S, D) and tails (n, R, 1, W),
+    which it keeps from call to call: see the manifest."""
     return {n: t.shape for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
 
 
 def held_shape(shape: tuple[int, ...], context: int) -> tuple[int, ...]:
-    """Of what is kept, the shape that the host holds: of a tail every column, behind W zeros."""
+    """The shape of the host's array for a cache, or for a tail: W zeros, then all columns."""
     *rows, slots, last = shape
     return shape if slots > 1 else (*rows, 1, last + context)
 
@@ -76,12 +76,12 @@ Each = TypeVar("Each")
 
 
 def by_tier(manifest: Manifest, functions: dict[str, Each]) -> dict[str, Each]:
-    """The functions of a part by the names of all tiers; one without a cache is in each of them."""
+    """A part's functions by the names of all tiers; without a cache, the tiers share one."""
     return {own: functions.get(own, functions[name]) for own, name in manifest.names.items()}
 
 
 class ShardRunner:
-    """A part of the bundle with what is kept for it, in the program's states or by the host."""
+    """Runs a package of the bundle, whose cache is in the program's states or in host arrays."""
 
     def __init__(
         self,
@@ -104,8 +104,11 @@ class ShardRunner:
         self._cache = _Cache(None, None, {})
 
     def run(self, function: str, values: dict, tokens: int) -> None:
-        """Call a function on its inputs among `values`, and put its results there by their names,
-        `hidden_out` as the next `hidden`; what is kept grows by `tokens` rows or columns."""
+        """Call a function on its inputs in `values`, and put its outputs there.
+
+        `hidden_out` becomes the next `hidden`. The cache gets the rows, or columns, of the first
+        `tokens` tokens, from slot `position` on.
+        """
         slots, shapes = self._declared[function].slots, self._shapes[function]
         at = int(values["position"][0]) if slots else 0
         if self._cache.slots != slots:
@@ -126,20 +129,20 @@ class ShardRunner:
         values.update(outputs)
 
     def _moved(self, function: str, at: int) -> "_Cache":
-        """What a function of another tier needs, with the first `at` rows of what there is."""
+        """Make the cache for a function of another tier, with a copy of the first `at` rows."""
         declared, (_, state, kept) = self._declared[function], self._cache
         own: Any = self._functions[function].make_state() if declared.states else None
         for name, type_ in declared.states.items():
             if state is not None and at:
                 own.write_state(name, self._grown(type_.shape, state.read_state(name)[:, :, :at]))
-        found = {}
+        moved = {}
         for name, shape in self._shapes[function].items():
             if name not in kept:
-                found[name] = np.zeros(held_shape(shape, self._context), self._dtype)
+                moved[name] = np.zeros(held_shape(shape, self._context), self._dtype)
             else:  # a tail is the same in every tier
                 cache = shape[2] > 1
-                found[name] = self._grown(shape, kept[name][:, :, :at]) if cache else kept[name]
-        return _Cache(declared.slots, own, found)
+                moved[name] = self._grown(shape, kept[name][:, :, :at]) if cache else kept[name]
+        return _Cache(declared.slots, own, moved)
 
     def _grown(self, shape: tuple[int, ...], rows: np.ndarray) -> np.ndarray:
         """A cache (n, K, S, D) that begins with these rows."""
@@ -149,7 +152,7 @@ class ShardRunner:
 
 
 class _Cache(NamedTuple):
-    """What is kept for a part: S, where it has been called, the program's state, the host's."""
+    """The cache of a part: its slots (None before a call), the program's state, host arrays."""
 
     slots: int | None
     state: Any
@@ -157,13 +160,13 @@ class _Cache(NamedTuple):
 
 
 def _before(kept: np.ndarray, shape: tuple[int, ...], at: int) -> np.ndarray:
-    """The cache; the W columns of a tail before position `at`."""
+    """The input for an array that is kept: a whole cache, or a tail's W columns before `at`."""
     *_, slots, W = shape
     return kept if slots > 1 else np.ascontiguousarray(kept[..., at : at + W])
 
 
 class Shard:
-    """Some layers: what runs them, in order, with what is kept for them."""
+    """Some layers: the packages that run them, in order, with their caches."""
 
     def __init__(self, steps: list[ShardRunner | ExpertPrograms]):
         self._steps = steps
@@ -174,14 +177,14 @@ class Shard:
             step.clear()
 
     def another(self) -> "Shard":
-        """The same programs, with what is kept for another session."""
+        """The same programs with empty caches, for another session."""
         shard = Shard([copy(step) for step in self._steps])
         shard.clear()
         return shard
 
     def run(self, function: str, values: dict, tokens: int) -> dict:
-        """The values after these layers: `hidden` (1, C, 1, T), and what else they hand on; what is
-        kept grows by `tokens` rows."""
+        """Run the layers on `values`; returns them with the next `hidden` (1, C, 1, T) and what
+        else the layers hand on. Caches get the rows of the first `tokens` tokens."""
         values = dict(values)
         for step in self._steps:
             step.run(function, values, tokens)
@@ -189,7 +192,7 @@ class Shard:
 
 
 class HeadRunner:
-    """The parts of the head."""
+    """Runs the packages of the head."""
 
     def __init__(self, bundle: Bundle, backend: Backend, calls: Calls | None = None):
         manifest = bundle.manifest
@@ -212,9 +215,9 @@ class HeadRunner:
 def load_steps(
     bundle: Bundle, backend: Backend, parts: list[Part], calls: Calls | None = None
 ) -> list[ShardRunner | ExpertPrograms]:
-    """Parts on the backend, the experts of a layer as one step, which opens them as it needs them.
+    """Load parts on the backend; the experts of a layer are one step, which opens each at need.
 
-    calls: counts those of the backend.
+    calls: counts the calls of each program.
     """
     calls = Calls() if calls is None else calls
     steps: list[ShardRunner | ExpertPrograms] = []
@@ -235,7 +238,7 @@ def _load_expert(bundle: Bundle, backend: Backend, part: Part) -> dict[str, Load
 def stages(
     bundle: Bundle, backend: Callable[[], Backend], calls: Calls | None = None
 ) -> Iterator[Shard]:
-    """What a hidden state passes, in order, each loaded when its turn comes."""
+    """Yield the shards before the head, in order, each loaded when its turn comes."""
     parts: list[Part] = []
     for part in bundle.manifest.packages:
         if part.part == "head":

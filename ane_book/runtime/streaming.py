@@ -11,7 +11,7 @@ __all__ = ["TextStream", "TokenDecoder"]
 
 
 class TokenDecoder(Protocol):
-    """What text is made with: `tokenizers.Tokenizer`, or one in a process of its own."""
+    """Decodes token ids: `tokenizers.Tokenizer`, or one in a process of its own."""
 
     def decode_batch(self, sequences: list[list[int]]) -> list[str]:
         """The text of each sequence of token ids."""
@@ -38,7 +38,7 @@ class TextStream:
         return self._release(self._decode(final=False), final=False)
 
     def finish(self) -> str:
-        """What was still held back."""
+        """The text that was still held back."""
         return self._release(self._decode(final=True), final=True)
 
     def _decode(self, final: bool) -> str:

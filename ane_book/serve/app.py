@@ -1,4 +1,4 @@
-"""The routes: OpenAI's, the source's, and what an operator looks at."""
+"""`create_app`: the routes of OpenAI's API, and those for an operator, as an application."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
@@ -26,7 +26,7 @@ __all__ = ["create_app"]
 BODY = 4 << 20  # bytes: a million tokens
 BODY_S = 30.0  # until one has to be there
 SOURCE_TOKENS, COMPLETION_TOKENS = 50, 16  # of an answer, where the request says nothing
-AT_A_TIME = 16  # texts, between two looks at whether somebody still waits for their vectors
+AT_A_TIME = 16  # texts, between two checks whether the client still waits for their vectors
 DESCRIPTION = "Language models from bundles of the ANE Book, as OpenAI's clients ask for them."
 
 
@@ -40,7 +40,7 @@ class Json(Response):
 
 
 class _JobAnswer(Response):
-    """An answer that is made while the client waits: a subclass says what it sends."""
+    """An answer made by a job while the client waits; a subclass says what is sent."""
 
     def __init__(self, service: "Service", job: Job, note: Note):
         super().__init__()
@@ -59,7 +59,7 @@ class _JobAnswer(Response):
                 note.facts["queue_s"] = note.since(job.begun)
 
     async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
-        """Send what is made."""
+        """Send the events of the job as an answer."""
         raise NotImplementedError
 
 
@@ -82,7 +82,7 @@ class _Text(_JobAnswer):
         await Json(shape.answer())(scope, receive, send)
 
     async def _watched(self, events: AsyncIterator) -> AsyncIterator[TextPiece | Finished]:
-        """The events, noted; what is finished goes to the shape."""
+        """Pass the events on, after adding them to the answer and to the log."""
         facts, shape = self._note.facts, self._shape
         async for made in events:
             shape.add(made)
@@ -142,7 +142,7 @@ class _Vectors(_JobAnswer):
 def embedded(
     embedder: Embedder, texts: Sequence[str | list[int]]
 ) -> Generator[tuple | None, None, None]:
-    """A vector (C,) and a number of tokens for each text, some at a time."""
+    """Yield a vector (C,) and the number of tokens of each text; None for a step without one."""
     ids = []
     for i, text in enumerate(texts):
         ids.append(
@@ -155,7 +155,7 @@ def embedded(
 
 
 class Service:
-    """What the routes share."""
+    """The work behind the routes."""
 
     def __init__(self, pool: Pool, jobs: Jobs, seconds: float, texts: bool):
         self.pool, self.jobs, self.seconds, self.texts = pool, jobs, seconds, texts
@@ -225,9 +225,9 @@ def create_app(
     """The application. `app.state.jobs` is its queue, to be closed before the server is stopped.
 
     models: what is served, see `ane_book.serve.pool.bundle_model`. memory: most bytes of models at
-    once. key: what clients have to show. origins: web pages of which sites may ask. waiting: most
-    requests in the queue. slots: requests at work at once. seconds: for a request, with its wait.
-    body: most bytes of one. texts: write prompts and answers into the log.
+    once. key: the API key that clients must send. origins: sites whose web pages may ask. waiting:
+    most requests in the queue. slots: requests at work at once. seconds: for a request, with its
+    wait. body: most bytes of one. texts: write prompts and answers into the log.
 
     Raises InvalidInput.
     """

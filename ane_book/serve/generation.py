@@ -1,9 +1,9 @@
-"""A session that serves one request after the other, and what its cache keeps between them.
+"""Serve one request after the other with a session, and keep its cache between them.
 
-Whoever comes next may share the beginning of a prompt: the system prompt of an application, the
-turns of a conversation. Those tokens stay in the cache, as far as whole prefill calls go. Then the
-calls that are left fall where they would fall without a cache, so an answer is the same to the last
-bit, whoever was served before. What was decoded is run again by the next turn: T tokens a call.
+The next prompt may begin like the last one: with the system prompt of an application, or the turns
+of a conversation. Those tokens stay in the cache, as far as whole prefill calls go. So the calls
+that are left are the same as without a cache, and the answer is the same to the last bit, whoever
+was served before. Tokens that were decoded are run again in the next turn, T a call.
 
 Letters: T tokens of a prefill call.
 """
@@ -39,7 +39,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Started:
-    """The prompts can be answered: their tokens, and how many of those the cache has."""
+    """All prompts can be answered; they have so many tokens together."""
 
     prompt_tokens: int
 
@@ -55,7 +55,7 @@ class Token:
 
 @dataclass(frozen=True)
 class TextPiece:
-    """Text of an answer, and what the model said of its tokens, where that was asked for."""
+    """Text of an answer, and its tokens with log probabilities, where those were asked for."""
 
     index: int
     text: str
@@ -66,7 +66,7 @@ class TextPiece:
 class Finished:
     """An answer is whole; the cache had the first `cached` tokens of its prompt.
 
-    tokens: of those that gave no text after the last piece.
+    tokens: those after the last piece, which gave no text.
     """
 
     index: int
@@ -76,8 +76,10 @@ class Finished:
 
 
 class ServedSession:
-    """A session with one request at a time. Where a bundle has `verify`, tokens are guessed: they
-    are the same tokens without (`ane_book.runtime.drafts`)."""
+    """A session that answers one request at a time.
+
+    Where a bundle has `verify`, tokens are guessed, which changes none (`ane_book.runtime.drafts`).
+    """
 
     def __init__(self, session: Session):
         self.session = session
@@ -95,7 +97,7 @@ class ServedSession:
         return ids
 
     def keep(self, ids: list[int]) -> int:
-        """Forget what an answer to these tokens cannot use; how many are kept."""
+        """Forget what an answer to these tokens cannot use; returns how many are kept."""
         held = self._asked[: self.session.position]
         kept = common_prefix(held, ids[:-1]) // self._width * self._width
         self.session.rewind(kept)
@@ -106,10 +108,10 @@ class ServedSession:
 def answers(
     served: ServedSession, ask: Ask
 ) -> Generator[Started | TextPiece | Finished | None, None, None]:
-    """All that is asked, step by step; None is a step that gave no text."""
+    """Answer a request step by step; None is a step that gave no text."""
     session = served.session
     prompts = [served.ids(ask, prompt) for prompt in ask.prompts]
-    for ids in prompts:  # only tried: what does not fit is told before the first token
+    for ids in prompts:  # runs nothing, but refuses a prompt that does not fit
         session.stream(ids, reuse_cache=True, **ask.sampling)
     yield Started(sum(map(len, prompts)))
     for i, ids in enumerate(prompts):
@@ -132,7 +134,7 @@ def answers(
 
 
 def tokens(session: Session, drawn: Sequence[TokenLogprobs]) -> list[Token]:
-    """What was drawn, as text."""
+    """Log probabilities with the text of each token."""
     ids = [i for each in drawn for i in (each.token, *each.likeliest)]
     words = iter(session.words(ids) if ids else [])
     return [

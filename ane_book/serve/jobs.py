@@ -1,9 +1,9 @@
-"""Who waits, who is at work, and who has gone away.
+"""`Jobs`: the queue of requests, and the threads that work it off.
 
 Two jobs at once on an engine were seen to take as long as one after the other, so a thread takes
-one after the other. What a job makes goes to its own queue in the event loop, never more than its
-answer is long: a slow reader fills that, and holds no model. A job that nobody waits for ends
-with the step that it is in.
+one after the other. A job's results go to its own queue in the event loop, which is never longer
+than its answer: a slow reader fills that queue, and does not hold up the model. A job whose client
+has left ends with its present step.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ UNREAD = 10.0  # seconds after its deadline that a client has to take what is le
 
 
 class Gone(Exception):
-    """The client has left; there is nobody to tell."""
+    """The client has left; there is nobody to answer."""
 
 
 class Job:
     """Something to be done with a model, step by step.
 
-    steps: of a slot of the model, what is made of it; None is a step that made nothing.
+    steps: takes a slot of the model and yields results, None for a step without one.
     """
 
     def __init__(self, model: Model, steps: Callable[[Any], Generator]):
@@ -41,21 +41,21 @@ class Job:
         self._made: asyncio.Queue = asyncio.Queue()
 
     def put(self, event: object) -> None:
-        """Hand on what was made; called by the thread at work."""
+        """Put a result into the job's queue; called by the working thread."""
         try:
             self._loop.call_soon_threadsafe(self._made.put_nowait, event)
         except RuntimeError:  # the loop has ended, and with it whoever waited
             self.left = True
 
     async def events(self) -> AsyncIterator:
-        """What is made, until all of it is; raises Refusal or Gone."""
+        """Yield the results until the end; raises Refusal or Gone."""
         while (event := await self._made.get()) is not None:
             if isinstance(event, Exception):
                 raise event
             yield event
 
     def leave(self, why: Exception) -> None:
-        """Nobody waits any more; the model is free after its present step."""
+        """End the job, for which nobody waits; the model is free after its present step."""
         self.left = True
         self._made.put_nowait(why)
 
@@ -125,7 +125,7 @@ class Jobs:
                 self._waiting.remove(job)
 
     def close(self) -> None:
-        """Refuse what comes and what waits; what runs goes on."""
+        """Refuse new jobs and those that wait; those that run go on."""
         with self._change:
             self._closed, waiting = True, list(self._waiting)
             self._waiting.clear()

@@ -1,11 +1,11 @@
-"""The server's other ways in: a line a request, on a unix socket or on stdin.
+"""Answer requests that are lines, on a unix socket or on stdin.
 
     {"tokens": [151644, 8948], "max_tokens": 50}       token ids, as they are
     {"prompt": "What is 2+2?", "system": "Be brief."}  a question, through the chat template
     151644 8948 198|20                                 on stdin: token ids, most of the answer's
 
 A line of JSON gets a line of JSON, a line of token ids those of its answer. Answers are greedy
-unless a temperature is given. A socket's answers wait in the queue with all others.
+unless a temperature is given. A socket's requests wait in the queue with those over HTTP.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from pydantic import ValidationError
 __all__ = ["answer_lines", "listen"]
 
 LONGEST = 4 << 20  # bytes of a line
-LOOK_S = 0.05  # between two looks at whether a client of a socket is still there
+LOOK_S = 0.05  # seconds between two checks whether a client of a socket is still there
 
 
 def asked(line: str | bytes) -> Ask:
-    """What a line asks; raises Refusal."""
+    """Parse a line; raises Refusal."""
     try:
         if line.lstrip()[:1] not in ("{", b"{"):
             line = _from_ids(line if isinstance(line, str) else line.decode())
@@ -50,7 +50,7 @@ def asked(line: str | bytes) -> Ask:
 
 
 def _from_ids(line: str) -> str:
-    """Token ids and, behind a bar, the most tokens of an answer, as JSON."""
+    """Turn token ids and, after a bar, the most tokens of an answer, into JSON."""
     ids, bar, most = line.partition("|")
     try:
         asked = {"tokens": [int(word) for word in ids.split()]}
@@ -62,7 +62,7 @@ def _from_ids(line: str) -> str:
 
 
 def told(done: Finished, start: float) -> dict:
-    """An answer as the source has it."""
+    """An answer in the source's form (`ane_book.serve.api.answers`)."""
     result = done.result
     return {
         "text": result.text,
@@ -76,7 +76,7 @@ def told(done: Finished, start: float) -> dict:
 
 
 def answer_lines(lines: Iterable[str], served: ServedSession) -> Iterator[str]:
-    """A line for each that is not blank, of one model, in turn."""
+    """Answer each line that is not blank, in turn, with one model; yields a line for each."""
     for line in filter(str.strip, lines):
         start, ids = time.monotonic(), not line.lstrip().startswith("{")
         try:
@@ -92,7 +92,7 @@ def answer_lines(lines: Iterable[str], served: ServedSession) -> Iterator[str]:
 async def listen(
     path: Path, jobs: Jobs, model: Model, seconds: float
 ) -> tuple[asyncio.Server, set[asyncio.StreamWriter]]:
-    """A server on a unix socket that only its owner may open, and whom it is answering just now.
+    """Listen on a unix socket that only its owner may open; also returns the writers at work.
 
     Raises InvalidInput.
     """
@@ -119,7 +119,7 @@ async def listen(
 
 
 def _make_way(path: Path) -> None:
-    """Take away the socket of a server that is gone."""
+    """Delete the socket of a server that is gone; raises InvalidInput for anything else."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise InvalidInput(f"{path} exists and is no socket; give another path (--socket)")
@@ -161,9 +161,9 @@ async def _answer(line: bytes, jobs: Jobs, model: Model, seconds: float, writer)
 
 
 def _watch(writer: asyncio.StreamWriter) -> Callable:
-    """Tells when both directions are closed: whoever has sent all may still read.
+    """A `receive` that tells when both directions are closed: a client may end only its own.
 
-    Linux alone tells the two apart; elsewhere an answer is made to its end.
+    Linux alone tells the two apart; elsewhere every answer is made to its end.
     """
     poll = select.poll()
     poll.register(writer.get_extra_info("socket").fileno(), 0)

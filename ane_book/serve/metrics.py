@@ -1,6 +1,6 @@
-"""What is noted of requests: a line of JSON each, and counters for Prometheus.
+"""Logs of requests, a line of JSON each, and counters for Prometheus.
 
-A line has no word of a prompt or an answer, unless the server was started to write them.
+A line has no word of a prompt or an answer, unless the server was started to log them.
 """
 
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ requests = logging.getLogger("ane_book.serve.requests")
 
 @dataclass
 class Note:
-    """What is known of one request; `facts` is what stands in its line."""
+    """What is logged of one request; `facts` are the fields of its line."""
 
     id: str
     start: float = field(default_factory=time.monotonic)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def refused(self, refusal: Refusal) -> None:
-        """What a client was told goes into the line by its code, which quotes nobody."""
+        """Put the code of a refusal into the line; unlike its message, it quotes nobody."""
         self.facts["error"] = refusal.code or refusal.kind
 
     def since(self, moment: float | None = None) -> float:
@@ -46,10 +46,10 @@ class _MetricLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         facts = {"time": datetime.fromtimestamp(record.created, UTC).isoformat()}
         facts["level"] = record.levelname.lower()
-        known = record.msg if isinstance(record.msg, dict) else {"message": record.getMessage()}
+        fields = record.msg if isinstance(record.msg, dict) else {"message": record.getMessage()}
         if record.exc_info:
-            known = known | {"traceback": self.formatException(record.exc_info)}
-        return json.dumps(facts | known)
+            fields = fields | {"traceback": self.formatException(record.exc_info)}
+        return json.dumps(facts | fields)
 
 
 def log_lines() -> None:
@@ -63,14 +63,14 @@ def log_lines() -> None:
 
 
 class _Into(TypedDict):
-    """Where a counter goes."""
+    """The arguments that all counters share."""
 
     registry: CollectorRegistry
     namespace: str
 
 
 class Metrics:
-    """The counters, and the lines."""
+    """Counts requests, and writes their lines."""
 
     def __init__(self, jobs: Jobs):
         self._registry = CollectorRegistry()
@@ -97,7 +97,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def done(self, note: Note, method: str, path: str, route: str, status: int) -> None:
-        """Count a request, and write its line. route: one of few, for a counter."""
+        """Count a request, and write its line. route: the pattern of the path, for the counter."""
         note.facts["seconds"] = note.since()
         self._requests.labels(route, status).inc()
         for kind in ("prompt_tokens", "cached_tokens", "completion_tokens"):

@@ -1,8 +1,8 @@
-"""What every request passes before a route sees it: who asks, from where, and how much.
+"""Check every request before a route sees it: API key, host, content type, size of the body.
 
-A page in a browser can send requests to this machine. So a body has to be JSON by its header, which
-a browser asks leave for, and without a key the address has to be this machine's own by name, which
-one that was made to point here is not.
+A web page in a browser can send requests to this machine. So the Content-Type of a body has to be
+JSON, for which a browser asks permission first, and without an API key the Host has to be this
+machine's own name, which a foreign name that resolves to this machine (DNS rebinding) is not.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ log = logging.getLogger("ane_book.serve")
 
 @dataclass
 class Middleware:
-    """The outermost part of the application.
+    """Wraps the routes: checks each request, counts and logs it, and answers its errors.
 
-    key: what a client has to show, if anything. seconds: until a body has to be there. body: most
-    bytes of one.
+    key: the API key that clients must send, if any. seconds: until a body has to be there. body:
+    most bytes of one.
     """
 
     app: Callable
@@ -67,7 +67,7 @@ class Middleware:
             self.metrics.done(note, scope["method"], scope["path"], known, status)
 
     def _check(self, scope: dict) -> None:
-        """Raise Refusal for whoever may not ask."""
+        """Raise Refusal for a request whose headers do not allow it."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         if self.key is None:
             host = re.sub(r":\d*$", "", headers.get(b"host", LOCAL[0]))
@@ -106,7 +106,7 @@ class Middleware:
 
 
 def _again(body: bytes, receive: Callable) -> Callable:
-    """A `receive` that gives a body that was read, then what comes after it."""
+    """A `receive` that gives a body again that was read, then what comes after it."""
     left = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> dict:
@@ -116,7 +116,7 @@ def _again(body: bytes, receive: Callable) -> Callable:
 
 
 class _Answered:
-    """A `send` that knows what was sent."""
+    """A `send` that notes the status, and adds the request's id to the headers."""
 
     def __init__(self, send: Callable, name: str):
         self._send, self.id, self.status = send, name, None
@@ -128,7 +128,7 @@ class _Answered:
         await self._send(message)
 
     async def refuse(self, refusal: Refusal) -> None:
-        """The refusal as an answer, where none has begun."""
+        """Send a refusal; raises ConnectionError where an answer has begun already."""
         if self.status is not None:
             raise ConnectionError  # the server ends what cannot be completed
         body = as_json(refusal.body())

@@ -1,6 +1,6 @@
-"""The models of a server: opened when they are asked for, let go when memory is short.
+"""The models of a server: loaded when they are asked for, unloaded when memory is short.
 
-A request names a model and nothing else: which folder that is was said when the server started.
+A request can only name a model; the folder of each is set when the server starts.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,11 +28,11 @@ log = logging.getLogger("ane_book.serve")
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What may be served by a name.
+    """A model that is served by its name.
 
-    bytes: what it takes in memory, about. slots: opens it, for as many requests at once as there
-    are slots. context: most tokens of prompt and answer, or of a text. size: of a vector, or of a
-    hidden state. argmax: it gives the likeliest token alone. seal: of its bundle.
+    bytes: of memory, about. slots: loads it, and returns a slot for each request at once. context:
+    most tokens of prompt and answer, or of a text. size: of a vector, or of a hidden state. argmax:
+    it gives the likeliest token alone. seal: of its bundle.
     """
 
     name: str
@@ -54,8 +54,11 @@ def bundle_model(
     backend: Backend | str | None = None,
     force: bool = False,
 ) -> Model:
-    """A bundle as a model. sessions: makes them, a slot each, where they are not this machine's
-    alone. precision, backend, force: as a `Session` takes them."""
+    """Make a `Model` of a bundle.
+
+    sessions: makes the sessions, a slot each, where they run on several machines. precision,
+    backend, force: as a `Session` takes them.
+    """
     manifest = bundle.manifest
     name = name or manifest.name
     if manifest.task not in DOES:
@@ -116,9 +119,9 @@ class Pool:
             return fit[0]
         model = self.models.get(name or "")
         if model is None:
-            known = ", ".join(each.name for each in fit) or "no model"
+            names = ", ".join(each.name for each in fit) or "no model"
             asked = "" if name is None else f"the model {name[:100]!r} does not exist; "
-            message = f"{asked}here {known} {DOES[task]}"
+            message = f"{asked}here {names} {DOES[task]}"
             raise Refusal(404, message, code="model_not_found", param="model")
         if model.task != task:
             message = f"{name} {DOES[model.task]}; this path is for one that {DOES[task]}"
@@ -131,7 +134,7 @@ class Pool:
 
     @contextmanager
     def borrowed(self, model: Model) -> Iterator:
-        """A slot of a model, alone; waits while all work, or hold the memory that it needs."""
+        """Borrow a slot of a model; waits while all are busy, or others hold the memory for it."""
         with self._change:
             self._change.wait_for(lambda: self._ready(model))
             held = self._open.pop(model.name)
@@ -147,7 +150,7 @@ class Pool:
                 self._change.notify_all()
 
     def _ready(self, model: Model) -> bool:
-        """Whether a slot is free, of a model that is opened if there is room."""
+        """Whether a slot is free; loads the model first if there is room."""
         held = self._open.get(model.name)
         if held is not None:
             return bool(held.free)
@@ -159,14 +162,14 @@ class Pool:
         return True
 
     def _make_room(self, model: Model) -> bool:
-        """Let go who was not used for longest, but nobody who is at work, until the model fits."""
+        """Unload idle models, the least recently used first, until the model fits; False if not."""
         idle = [held for held in self._open.values() if not held.busy]
         while self._memory is not None and self._bytes() + model.bytes > self._memory:
             if not idle:
                 return False
             gone = idle.pop(0).model.name
             del self._open[gone]
-            gc.collect()  # programs and what they run with know each other
+            gc.collect()  # programs and their runners refer to each other
             log.info("let go %s", gone)
         return True
 

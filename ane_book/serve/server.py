@@ -1,7 +1,7 @@
-"""The application on an address, until it is told to stop.
+"""Run the application on an address, until a signal stops it.
 
-The first SIGTERM or Ctrl-C: nothing new is taken, what waits is refused, what runs is finished. The
-second one ends at once.
+At the first SIGTERM or Ctrl-C, new requests and those that wait are refused, and those that run are
+finished. The second one ends the server at once.
 """
 
 import asyncio
@@ -28,17 +28,18 @@ else:
 __all__ = ["listener", "run"]
 
 
-#: Seconds until an idle connection is closed. Clients close theirs before, httpx after 5 s: were
-#: the server first, it could be while the next request is on its way, which is then lost.
+#: Seconds until an idle connection is closed. Clients close theirs earlier, httpx after 5 s: if the
+#: server did so first, a request that is on its way would be lost.
 IDLE_S = 75
 #: Seconds until the head of a request has to be there; `app.BODY_S` is for its body.
 HEAD_S = 30.0
 
 
 class Connection(AutoHTTPProtocol):
-    """uvicorn's, which by itself waits for the head of a request without end.
+    """uvicorn's connection, with a limit of time for the head of a request.
 
-    Clients that never send one would hold every connection that the system allows, key or no key.
+    Else clients that never send one could hold every connection that the system allows, key or no
+    key.
     """
 
     _late: asyncio.TimerHandle | None = None
@@ -72,7 +73,7 @@ class Connection(AutoHTTPProtocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, with our way to end."""
+    """uvicorn's server, with the unix socket, and with this module's way to stop."""
 
     def __init__(
         self, config: uvicorn.Config, app: FastAPI, path: Path | None, grace: float, told: str
@@ -103,8 +104,8 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handle signals without raising them again: a stop that was asked for is no failure."""
-        wanted = (signal.SIGINT, signal.SIGTERM)
-        former = {sig: signal.signal(sig, self.handle_exit) for sig in wanted}
+        signals = (signal.SIGINT, signal.SIGTERM)
+        former = {sig: signal.signal(sig, self.handle_exit) for sig in signals}
         try:
             yield
         finally:
@@ -113,11 +114,10 @@ class _Server(uvicorn.Server):
 
 
 def listener(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
-    """A socket that listens there, for `uvicorn.Server.run`; raises InvalidInput.
+    """Open a socket that listens there, for `uvicorn.Server.run`; raises InvalidInput.
 
-    What is written to a connection goes out at once: asyncio sees to that only where a socket names
-    its protocol, and these do not. Else each piece of a stream waits for the last one to be
-    acknowledged, up to 40 ms.
+    TCP_NODELAY is set: asyncio does so only where a socket names its protocol, and these do not.
+    Without it each piece of a stream waits for the last one to be acknowledged, up to 40 ms.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -137,16 +137,16 @@ def run(
     path: Path | None = None,
     grace: float = 600.0,
 ) -> bool:
-    """Serve until a signal; whether everything that ran was finished.
+    """Serve until a signal; returns whether all requests that ran were finished.
 
-    path: of a unix socket beside it. grace: seconds for a request, and for what runs at the end.
-    Raises InvalidInput where the address or the path cannot be had.
+    path: of a unix socket to serve, too. grace: seconds for a request of that socket, and for those
+    that run at the end. Raises InvalidInput where the address or the path cannot be used.
     """
     log_lines()
     listening = listener(host, port)
     pool = app.state.jobs.pool
     with pool.borrowed(next(iter(pool.models.values()))):
-        pass  # what cannot be opened is told before anybody asks
+        pass  # a model that cannot be opened fails before the first request
     shown, port = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
     told = f"serving {', '.join(pool.models)} at http://{shown}:{port}/v1"
     config = uvicorn.Config(

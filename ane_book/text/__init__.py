@@ -1,7 +1,7 @@
 """Text to tokens and back: chat templates and tokenizers, which come with the model.
 
     chat.py       a conversation laid out by the model's own template
-    process.py    both at work in a process with limits, since whoever made the model wrote them
+    process.py    runs both in a process with limits, since they are code of the model's maker
     worker.py     what runs in that process
 
 Nothing is imported here: the process starts in a tenth of a second because it loads no more than

@@ -4,9 +4,9 @@ A chat model was trained on one exact layout of roles and markers; the layout tr
 as a Jinja template. A template comes from a file that somebody else wrote, so it runs in a sandbox,
 and that in a process with limits (`ane_book.text.process`): no sandbox bounds `9 ** 9 ** 9`.
 
-What a message says goes into the text as it is, and a mark of the layout in it, such as
-"<|im_end|>", is read as that mark: `transformers` does so by default. Whoever lets strangers write
-a message, and relies on the roles of others, has to take such marks out before.
+The text of a message goes in as it is, and a marker of the layout in it, such as "<|im_end|>", is
+read as that marker: `transformers` does so by default. An application that lets strangers write a
+message, and relies on the roles of others, has to remove such markers before.
 
 Reference: https://huggingface.co/docs/transformers/chat_templating (and its
 `utils/chat_template_utils.py` for the names a template may use).
@@ -67,7 +67,7 @@ def _compile(template: str):
 
 
 def _reason(error: Exception) -> str:
-    """The template's own words, or Python's with what kind of error it is."""
+    """The message of an error, with its type unless the template raised it."""
     named = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
     return f"{named}{error}"
 
@@ -118,7 +118,7 @@ def render(
     bos_token: str | None = None,
     eos_token: str | None = None,
 ) -> str:
-    """The text that the model reads; it already holds every special token, so encode it as it is.
+    """Render messages as the text that the model reads; it holds all special tokens already.
 
     Raises InvalidInput with the template's own words when it refuses the messages.
     """

@@ -1,11 +1,11 @@
-"""A tokenizer and a chat template, at work in a process with limits of time and memory.
+"""`TextProcess`: run a tokenizer and chat templates in a process with limits of time and memory.
 
-Both are programs that came with the model. A template of one line asks for 10^9 characters, a
-regular expression of ten signs runs for years, and `tokenizers`, which is Rust, ends its process
-where it finds no memory. In a process of their own all this is one InvalidInput, and the next call
-finds a new process. It starts in a tenth of a second, holds 25 MB and what the tokenizer takes, and
-a call costs some 0.1 ms. A Mac limits time alone; Windows limits neither, and there it only keeps a
-crash apart.
+Both are programs that came with the model. A template of one line can ask for 10^9 characters, a
+regular expression of ten characters can run for years, and `tokenizers`, which is Rust, ends its
+process where it finds no memory. In a process of their own all this becomes one InvalidInput, and
+the next call starts a new process. It starts in a tenth of a second, holds 25 MB and what the
+tokenizer takes, and a call costs some 0.1 ms. A Mac limits time alone; Windows limits neither, and
+there it only keeps a crash apart.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class TextProcess:
-    """Calls of a tokenizer and of chat templates; several threads may share one.
+    """Calls a tokenizer and chat templates in their process; several threads may share one.
 
     Every call raises InvalidInput where template or tokenizer fail or go beyond the limits, and
     BackendUnavailable where this machine starts no process.
@@ -68,7 +68,7 @@ class TextProcess:
         bos_token: str | None = None,
         eos_token: str | None = None,
     ) -> str:
-        """`ane_book.text.chat.render`."""
+        """Render messages as `ane_book.text.chat.render` does."""
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
         return self._call("render", template=template, messages=messages, **tokens)
 
@@ -116,7 +116,7 @@ class TextProcess:
         return answer["value"]
 
     def _ask(self, request: bytes) -> bytes:
-        """A line for a line; what comes back without an end is of a process that is gone."""
+        """Send a line, and read one; without a newline at its end, the process has ended."""
         left = memoryview(request)
         parts: list[bytes] = []
         while left:

@@ -1,4 +1,4 @@
-"""What runs in the process of `ane_book.text.process`: a tokenizer and a chat template at work.
+"""The process behind `ane_book.text.process`, which runs a tokenizer and chat templates.
 
 A line of JSON is a request, `{"call": name, ...arguments}`, and a line of JSON the answer,
 `{"value": ...}` or `{"error": sentence}`. The process lives as long as its standard input.
@@ -26,7 +26,7 @@ LONGEST_ERROR = 500  # characters; a template may raise a book
 
 
 class Text:
-    """The calls. Each is given JSON values and returns one."""
+    """The calls that a request may name; each takes JSON values and returns one."""
 
     def load(self, path: str) -> None:
         tokenizer = Tokenizer.from_file(path)
@@ -52,8 +52,8 @@ class Text:
 
     def locate(self, text: str) -> list[tuple[int, int, int]]:
         self._tokenizer.no_truncation()
-        found = self._tokenizer.encode(text, add_special_tokens=False)
-        return [(i, *place) for i, place in zip(found.ids, found.offsets, strict=True)]
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return [(i, *place) for i, place in zip(encoding.ids, encoding.offsets, strict=True)]
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
         return [self._tokenizer.decode(ids) for ids in sequences]
@@ -72,7 +72,7 @@ FAILED = {
 
 
 def answer(text: Text, line: bytes) -> bytes:
-    """The answer to one request, whatever happens short of the limits."""
+    """Answer one request; only a limit of time or memory leaves it without an answer."""
     request = json.loads(line)
     call = request.pop("call")
     try:
@@ -99,7 +99,7 @@ def limit(memory: int) -> None:
 
 
 def timer(seconds: float) -> None:
-    """End this process after so much more processor time; 0: do not."""
+    """End this process after so much more processor time; 0 cancels that."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
@@ -112,7 +112,7 @@ def main(seconds: float, memory: int) -> None:
     text = Text()
     for line in sys.stdin.buffer:
         timer(seconds)
-        found = answer(text, line)
+        reply = answer(text, line)
         timer(0)
-        answers.write(found + b"\n")
+        answers.write(reply + b"\n")
         answers.flush()

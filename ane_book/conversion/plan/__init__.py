@@ -6,8 +6,8 @@ a package, and a dispatch is one call of it: a token passes every program once.
     layers    as many layers in a program as the limit allows, then the head
     whole     all layers in one program, whatever the limit, then the head
 
-A mixture of experts with the strategy `dispatch` is cut otherwise, into what is around its mixtures
-and its experts, which a call dispatches as its tokens choose (`programs.cut_experts`,
+A mixture of experts with the strategy `dispatch` is cut otherwise: a program for each expert, which
+is called when tokens choose it, and trunks around the mixtures (`programs.cut_experts`,
 `ane_book.models.base.experts`).
 
 Taught in the chapters "Shard sizing" and "MoE on ANE".
@@ -43,10 +43,10 @@ IMPORTED = 650_000_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What a conversion writes, and what it takes.
+    """The programs that a conversion writes, and what they take.
 
-    shards, head: in the order of a token's way. splits: rows of each part of the vocabulary.
-    embedding_bytes: fp16, kept by the host.
+    shards, head: in the order in which a token passes them. splits: rows of each part of the
+    vocabulary. embedding_bytes: fp16, kept by the host.
     """
 
     config: DecoderConfig
@@ -57,12 +57,12 @@ class Plan:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """All, in order; where no experts are apart, a token of decode calls each once."""
+        """All programs, in order; a decode call runs each once, unless experts are apart."""
         return self.shards + self.head
 
     @cached_property
     def always(self) -> tuple[Program, ...]:
-        """Those that every call runs, whatever its tokens choose."""
+        """The programs that every call runs, whichever experts its tokens choose."""
         return tuple(program for program in self.programs if program.expert is None)
 
     @property
@@ -88,20 +88,20 @@ class Plan:
 
     @property
     def cache_bytes(self) -> int:
-        """Of keys and values of the whole context, fp16."""
+        """Bytes of the keys and values of the whole context, fp16."""
         config = self.config
         row = config.num_kv_heads * config.head_dim
         return 2 * 2 * config.num_layers * self.recipe.context * row
 
     def tail_bytes(self, tokens: int = 0) -> int:
-        """Of tails, fp16 (`ane_book.bundle.manifest`): the columns that a call takes, and before
-        them those of so many tokens, which the host keeps."""
+        """Bytes of tails, fp16 (`ane_book.bundle.manifest`): the W columns that a call takes, and
+        those of `tokens` more, which the host keeps."""
         tails = find(self.config.architecture).tails(self.config).values()
         return 2 * self.config.num_layers * sum(rows * (W + tokens) for rows, W in tails)
 
     @property
     def tiers(self) -> dict[int, "Plan"]:
-        """The same programs over the cache of one tier alone, by its slots, ascending."""
+        """A plan for the cache of each tier alone, by its slots, ascending; {} of an encoder."""
         if not self.head:
             return {}
         alone = {S: {"context": S, "tiers": ()} for S in self.recipe.caches}
@@ -111,11 +111,11 @@ class Plan:
 
     @property
     def memory_bytes(self) -> int:
-        """An estimate of the most that a conversion holds; `IMPORTED` says what it rests on.
+        """An estimate of the peak memory of a conversion: `IMPORTED` and the largest of these.
 
-        The embedding once as it is read and once in fp16 (4 + 2 bytes a weight); or two layers in
-        float32, with the larger half of one about to be stored; or in fp16 the head, in float32 the
-        rows of one program of it, and a part about to be stored.
+        The embedding once as it is read and once in fp16 (4 + 2 bytes a weight); two layers in
+        float32, with the larger half of one about to be stored; or the head in fp16, the rows of
+        one of its programs in float32, and a part about to be stored.
         """
         config = self.config
         part = 8 * max(self.splits, default=0) * config.hidden_size
@@ -126,11 +126,11 @@ class Plan:
         return IMPORTED + max(3 * self.embedding_bytes, layer, head)
 
     def rows(self, program: Program) -> dict[int, int]:
-        """Number and rows of each part of the vocabulary that a program holds."""
+        """The parts of the vocabulary that a program holds: number -> rows."""
         return {i: self.splits[i] for i in program.parts}
 
     def groups(self) -> list[tuple[range, list[Program]]]:
-        """Layers that are read together, each with the programs that come of them."""
+        """The ranges of layers that are read together, each with the programs made of them."""
         groups: dict[range, list[Program]] = {}
         for program in self.shards:
             groups.setdefault(program.layers, []).append(program)
@@ -155,7 +155,7 @@ class Plan:
 
     @property
     def has_choice(self) -> bool:
-        """Whether experts are programs, which a call runs as they are chosen."""
+        """Whether experts are programs of their own, run only when tokens choose them."""
         return len(self.always) < len(self.programs)
 
     def calls(self, tokens: int = 1, shares: np.ndarray | None = None) -> float:
@@ -172,20 +172,20 @@ class Plan:
 
     @cached_property
     def strategies(self) -> dict[str, "Plan"]:
-        """The same model and recipe by every strategy for experts that the limit allows; {} of a
-        model without experts."""
-        found: dict[str, Plan] = {}
+        """The plan with each strategy for experts that the limit allows; {} of a model without
+        experts."""
+        plans: dict[str, Plan] = {}
         if find(self.config.architecture).layout(self.config) is None:
-            return found
+            return plans
         for name in get_args(Strategy):
             with suppress(InvalidInput):  # beyond the limit
-                found[name] = plan(self.config, self.recipe.model_copy(update={"experts": name}))
-        return found
+                plans[name] = plan(self.config, self.recipe.model_copy(update={"experts": name}))
+        return plans
 
     # --- as lines
 
     def facts(self) -> list[tuple[str, str]]:
-        """The plan as lines: a heading, once, and a text."""
+        """The plan as pairs of heading and text; a heading stands on its first line alone."""
         return list(report.facts(self))
 
     def notes(self) -> list[str]:
@@ -194,7 +194,7 @@ class Plan:
 
 
 def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
-    """Cut a model by a recipe.
+    """Cut a model into programs by a recipe.
 
     Raises InvalidInput when a layer or an expert is beyond the limit, when
     `argmax_output` needs the head in one program and it does not fit, and for experts apart in
@@ -222,7 +222,7 @@ def _cut(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Prog
 
 
 def find_config(model: str) -> DecoderConfig:
-    """The configuration of what `convert` takes, without its weights.
+    """Read the configuration of a model that `convert` takes, without its weights.
 
     model: a reference model's name, a `.gguf` file, or a folder with config.json. Raises
     UnknownModel, WeightsNotFound, InvalidWeights or UnsupportedModel.

@@ -1,4 +1,4 @@
-"""How many experts the tokens of a call wake, and from how many on it makes no difference.
+"""How many experts the tokens of a call choose, and from how many tokens on it is nearly all.
 
 Letters: L layers, E experts, T tokens of a call.
 """
@@ -18,9 +18,9 @@ MOST = 1 << 16
 
 
 def woken(shares: np.ndarray, tokens: int) -> np.ndarray:
-    """The expected number of experts that some token of a call chooses, of every layer (L,).
+    """The expected number of experts that some token of a call chooses, in each layer (L,).
 
-    shares: (L, E), of all tokens those that choose an expert: the counts of a router's choices over
+    shares: (L, E), the share of tokens that choose an expert: the counts of a router's choices over
     the number of tokens, or k / E everywhere where nothing is known. Exact for tokens that choose
     independently of each other; real ones, which resemble their neighbours, wake fewer.
     """
@@ -28,13 +28,13 @@ def woken(shares: np.ndarray, tokens: int) -> np.ndarray:
 
 
 def crossing(apart: "Plan", whole: "Plan", shares: np.ndarray | None = None) -> int | None:
-    """The fewest tokens of a call whose experts, called one by one, read as much as all at once.
+    """The fewest tokens of a call that read as many bytes with experts apart as with all in one.
 
-    None where that is more than MOST tokens, or never. The few bytes by which many files are larger
-    than one decide it: so it says from where on nearly all experts are awake.
+    None where that is more than MOST tokens, or never. Many files are a few bytes larger than one,
+    so this is where nearly all experts are chosen.
     """
     least = whole.read_bytes()
-    found = bisect_left(
+    index = bisect_left(
         range(1, MOST + 1), True, key=lambda tokens: apart.read_bytes(tokens, shares) >= least
     )
-    return found + 1 if found < MOST else None
+    return index + 1 if index < MOST else None

@@ -1,7 +1,7 @@
-"""Which claims about the Neural Engine a plan may touch: those on the sizes of programs and axes.
+"""The claims about limits of the Neural Engine that a plan is compared with.
 
-Nobody at Apple has said any of it, and no two sources agree, so nothing here is enforced: a plan
-that touches one says so, with its grade and evidence (`ane_book.claims`).
+Apple has published none of these sizes of programs and axes, and no two sources agree, so nothing
+here is enforced: a plan beyond one says so, with its grade and evidence (`ane_book.claims`).
 """
 
 from ane_book.claims import find
@@ -15,6 +15,6 @@ SMALL = find("program-small")
 LOADED = find("loaded-3gb")
 #: The longest axis of a tensor, from below.
 AXIS = (find("axis-habit"), find("axis-most"))
-#: What a call takes, said of a plan with more than MANY of them for a token.
+#: The cost of a call, noted of a plan with more than MANY of them for a token.
 CALLS = find("call-coreml")
 MANY = 100

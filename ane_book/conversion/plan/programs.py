@@ -26,9 +26,9 @@ __all__ = ["Program", "cut_experts", "cut_head", "cut_shards"]
 class Program:
     """One package: what it holds, and the bytes of its weight file.
 
-    layers: those of a shard. parts: of the vocabulary, those of a program of the head. trunk: the
-    n-th of what is around mixtures of experts, n being the number of the layer whose experts come
-    after it. expert: the number of the one of its layer that it is, None of all other programs.
+    layers: empty for the head. parts: of the vocabulary, for a program of the head. trunk: the
+    number of the layer whose experts come after this trunk. expert: the expert's number in its
+    layer. trunk and expert are None for all other programs.
     """
 
     package: str
@@ -40,12 +40,12 @@ class Program:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has all of its layers."""
+        """Whether it has whole layers: it is a shard, no trunk or expert."""
         return bool(self.layers) and self.expert is None and self.trunk is None
 
     @property
     def has_cache(self) -> bool:
-        """Whether a decoder's functions in it are there once for every tier."""
+        """Whether, in a decoder, its functions exist once for every tier of the cache."""
         return self.expert is None and not self.parts
 
 
@@ -65,10 +65,10 @@ def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterato
 def cut_experts(
     config: DecoderConfig, recipe: Recipe, scheme: Scheme, count: int
 ) -> Iterator[Program]:
-    """What is around the mixtures, and their experts, so many in each, a package for each.
+    """Cut every layer at its mixture of `count` experts: a package for each expert and trunk.
 
-    Trunk n has what comes after the mixture of layer n - 1, and of layer n what comes before its
-    own: L + 1 of them, of which the last has what comes after all layers, too.
+    Trunk n has the end of layer n - 1, after its mixture, and the start of layer n, before its own.
+    There are L + 1 trunks; the last one also has what comes after all layers.
     """
     architecture, L = find(config.architecture), config.num_layers
     kinds = architecture.kinds(config)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["facts", "listed", "notes"]
 
-#: What is said of a router while nothing is known of it.
+#: The assumption about a router whose choices are not known.
 EVEN = "if every expert is chosen as often as any other"
-Line = tuple[str, str]  # a heading, "" below the first of it, and a text
+Line = tuple[str, str]  # a heading, "" where it is that of the line above, and a text
 
 
 def facts(plan: "Plan") -> Iterator[Line]:
@@ -60,17 +60,17 @@ def _calls(plan: "Plan") -> Line:
 
 
 def _strategies(plan: "Plan") -> Iterator[str]:
-    """Every strategy for experts in a line, and where they meet."""
-    found, few = plan.strategies, min(plan.recipe.prefill, plan.recipe.context)
-    for name, other in found.items():
+    """A line for every strategy for experts, and where two of them read the same."""
+    plans, few = plan.strategies, min(plan.recipe.prefill, plan.recipe.context)
+    for name, other in plans.items():
         one, several = (
             f"{_counted(other.calls(tokens), 'call')}, {_size(other.read_bytes(tokens))}"
             for tokens in (1, few)
         )
         programs = _counted(len(other.programs), "program")
         yield f"{name}: {programs}; {one} a token; {several} for {few} tokens"
-    if {"dispatch", "packed"} <= found.keys():
-        tokens = crossing(found["dispatch"], found["packed"])
+    if {"dispatch", "packed"} <= plans.keys():
+        tokens = crossing(plans["dispatch"], plans["packed"])
         from_ = "never" if tokens is None else f"from {tokens:,} tokens a call on"
         yield f"experts apart read as much as packed {from_}, {EVEN}"
 

@@ -1,6 +1,6 @@
 """How a model is cut: layers into packages by bytes, the vocabulary into parts by rows.
 
-All sizes are those of the weight file, `weight.bin`, as it will be written: `quant` has its say.
+All sizes are those of the weight file, `weight.bin`, as it will be written, quantised or not.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ ALIGNMENT = 64
 def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
     """Bytes of each operand of a projection's weight (O, C, ...), as `quantize.encode` makes it.
 
-    With a budget for all matrices a share of it: all together take no more.
+    With "auto" it is the matrix's share of the budget, which all together do not exceed.
     """
     if scheme.form == "plain":
         return [stored_bytes("fp16", shape)]
@@ -63,7 +63,7 @@ def layer_blobs(config: DecoderConfig, scheme: Scheme, kind: str = FULL) -> list
 
 
 def trunk_blobs(config: DecoderConfig, scheme: Scheme, kind: str) -> tuple[list[int], list[int]]:
-    """The same of what a layer has before its mixture of experts, and of what after it."""
+    """Bytes of a layer's blobs before its mixture of experts, and of those after it."""
     architecture = find(config.architecture)
     sides: tuple[list[int], list[int]] = [], []
     for name, parts in architecture.parameters(config, kind).items():
@@ -73,22 +73,22 @@ def trunk_blobs(config: DecoderConfig, scheme: Scheme, kind: str) -> tuple[list[
 
 
 def expert_blobs(config: DecoderConfig, scheme: Scheme) -> list[int]:
-    """The same of one expert in a program of its own; all are equal."""
+    """Bytes of every blob of an expert that is a program; all experts are equal."""
     parameters = find(config.architecture).parameters(config).items()
     one = [parts for name, parts in parameters if name.startswith("mixture.groups.0.")]
     return [blob for parts in one for blob in _blobs(parts, scheme)]
 
 
 def _blobs(parts: tuple[TensorSpec, ...], scheme: Scheme) -> list[int]:
-    """The same of one parameter."""
+    """Bytes of every blob of one parameter."""
     inputs = parts[0].given[1:]
     rows = sum(part.given[0] for part in parts)
-    own = scheme if len(inputs) == 1 else SCHEMES["none"]  # only matrices are compressed
-    return blob_bytes((rows, *inputs), own)
+    chosen = scheme if len(inputs) == 1 else SCHEMES["none"]  # only matrices are compressed
+    return blob_bytes((rows, *inputs), chosen)
 
 
 def end_blobs(config: DecoderConfig, end: str) -> list[int]:
-    """The same of what the "first" program has before its layers, or the "last" after them."""
+    """Bytes of every blob before the "first" layer, or after the "last"."""
     outer = find(config.architecture).outer(config).items()
     shapes = [tensor.shape for name, tensor in outer if name.startswith(f"{end}.")]
     return [blob for shape in shapes for blob in blob_bytes(shape, SCHEMES["none"])]

@@ -1,4 +1,4 @@
-"""Weights in fewer bits: an array in, the operands of one MIL op that gives it back out.
+"""Quantise weights: an array becomes the operands of one MIL op that gives it back.
 
 `SCHEMES` is the list of what `quant` may be. A weight in fp16 is the operand of a `const`; the
 others become one of iOS 18's compressed constants (coremltools, `defs/iOS18/compression.py`), which
@@ -7,8 +7,8 @@ stands where the `const` stood:
     linear   constexpr_blockwise_shift_scale   w = scale * data
     palette  constexpr_lut_to_dense            w = lut[index]
 
-With "auto:5" each matrix has a scheme of its own, such that all have five bits a weight together;
-they are chosen, and the matrices stored by them, with a text at hand (`allotment`).
+With "auto:5" each matrix has a scheme of its own, such that all together have five bits a weight;
+schemes are chosen, and matrices quantised, by calibration on a text (`allotment`).
 
     schemes.py     the schemes by name, and what each cost
     encoded.py     a matrix by a scheme: integers with scales, or palettes (`kmeans.py`)

@@ -1,9 +1,9 @@
-"""Which bits for which matrix: the most that a budget buys of what the loss feels.
+"""Choose a scheme for each matrix, so that a budget of bytes costs the least loss.
 
-Each matrix may be stored by any of some schemes, each with its bytes and an expected loss. All
-start with the fewest bytes. Then the step to a larger scheme that takes off most loss a byte is
-taken, and again, while the budget lasts: greedy over the lower convex hull of each matrix's
-choices, which is the best there is but for the bytes that are left over at the end.
+Each matrix may be stored by one of several schemes, each with its bytes and an expected loss. All
+start with the fewest bytes. Then, while the budget lasts, the step to a larger scheme that removes
+the most loss per byte is taken: greedy over the lower convex hull of each matrix's choices, which
+is optimal but for the bytes that are left over at the end.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Choice:
 
 
 def allot(matrices: Sequence[Sequence[Choice]], budget: int) -> list[Choice] | None:
-    """A choice for each matrix, of at most so many bytes together; None where nothing fits."""
+    """Make a choice for each matrix, at most `budget` bytes in all; None where nothing fits."""
     hulls = [_hull(choices) for choices in matrices]
     taken = [0] * len(hulls)
     left = budget - sum(hull[0].bytes for hull in hulls)
@@ -42,12 +42,12 @@ def allot(matrices: Sequence[Sequence[Choice]], budget: int) -> list[Choice] | N
 
 
 def _gain(small: Choice, large: Choice) -> float:
-    """Loss taken off by a byte."""
+    """Loss removed per byte added."""
     return (small.loss - large.loss) / (large.bytes - small.bytes)
 
 
 def _hull(choices: Sequence[Choice]) -> list[Choice]:
-    """Those that are worth their bytes: each takes off more loss a byte than the next ones."""
+    """The lower convex hull: each step removes more loss per byte than the steps after it."""
     hull: list[Choice] = []
     for choice in sorted(choices, key=lambda choice: (choice.bytes, choice.loss)):
         if hull and choice.loss >= hull[-1].loss:

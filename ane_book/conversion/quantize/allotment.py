@@ -1,9 +1,9 @@
-"""A conversion that is calibrated: the scheme of every matrix by a budget, and the matrices in it.
+"""Calibrated encoding: choose a scheme for every matrix within a budget, and quantise by it.
 
 `quant="auto:5"` is a budget of five bits a weight for all matrices together. First the model runs
-on a text (`calibrate`). Then some rows of each matrix are stored by each scheme that may be taken,
-with error feedback, to see what it would cost; `allot` spends the budget; and as a matrix passes by
-to be written, it is stored by its scheme.
+on a text (`calibrate`). Then some rows of each matrix are quantised by each scheme that may be
+taken, with error feedback, to estimate the loss; `allot` spends the budget; and each matrix is
+quantised by its scheme when it is written.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,14 +27,14 @@ from torch import Tensor
 
 __all__ = ["Allotment"]
 
-STRETCH, EVERY = 32, 8  # of so many stretches of rows one is stored to see what a scheme costs
+STRETCH, EVERY = 32, 8  # rows of a stretch; one stretch of so many is quantised to estimate a loss
 
 
 class Allotment(Encoding):
-    """By a budget: a scheme for each matrix, chosen with a text at hand.
+    """Encodes each matrix by a scheme of its own, chosen within a budget by calibration.
 
-    `file` has the scheme of every matrix; it stays in the bundle. What calibration has found stays
-    in the unfinished bundle until its last program.
+    `file` has the scheme of every matrix; it stays in the bundle. The calibration's results stay in
+    the unfinished bundle until its last program is written.
     """
 
     file = "schemes.json"
@@ -55,30 +55,30 @@ class Allotment(Encoding):
         token_ids = text.encode(calibration_text(), special=False)[:TOKENS]
         for step in self._calibration(token_ids).run():
             report(step)
-        found, shares = {}, {}
+        choices, shares = {}, {}
         for name, weight, scheme, moments in self._matrices(report):
             if scheme.form == "auto":
-                found[name] = _choices(weight, scheme, moments)
+                choices[name] = _choices(weight, scheme, moments)
                 shares[name] = scheme.budget * weight.numel() / 8
-        table = _spend(found, shares)
-        for names in self._programs(found):
+        table = _spend(choices, shares)
+        for names in self._programs(choices):
             if sum(table[name].bytes for name in names) > sum(shares[name] for name in names):
-                table |= _spend({name: found[name] for name in names}, shares)
+                table |= _spend({name: choices[name] for name in names}, shares)
         path.write_text(json.dumps({n: asdict(c) for n, c in table.items()}, indent=2) + "\n")
 
     def _programs(self, names: Iterable[str]) -> Iterator[list[str]]:
-        """The matrices of each program that must not be larger than planned."""
+        """The matrices of each program, if one that is larger than planned may pass the limit."""
         names = set(names)
         for program in self.plan.programs if self.plan.is_tight else ():
-            own = {f"layers.{layer}" for layer in program.layers}
-            own |= {f"head.{part}" for part in program.parts}
-            yield [name for name in sorted(names) if ".".join(name.split(".")[:2]) in own]
+            prefixes = {f"layers.{layer}" for layer in program.layers}
+            prefixes |= {f"head.{part}" for part in program.parts}
+            yield [name for name in sorted(names) if ".".join(name.split(".")[:2]) in prefixes]
 
     def _calibration(self, token_ids: Sequence[int] = ()) -> Calibration:
         return Calibration(self.config, self.folder, self.read, token_ids)
 
     def _matrices(self, report: Callable[[str], None]):
-        """Every matrix: its name, itself (O, C, 1, 1), what it is to be stored by, its moments."""
+        """Yield every matrix: its name, weight (O, C, 1, 1), scheme in the recipe, moments."""
         calibration, (layers, head) = self._calibration(), self._schemes
         for layer in range(self.config.num_layers):
             state = decoder.block_weights(self.config, layer, self.read)
@@ -93,11 +93,11 @@ class Allotment(Encoding):
 
     @property
     def _rows(self) -> tuple[Tensor, ...]:
-        """The rows of the vocabulary that each part of it has."""
+        """The rows of the vocabulary in each part of the head."""
         return torch.arange(self.config.vocab_size).split(self.plan.splits)
 
     def layer(self, layer: int, state: dict) -> dict:
-        """The state dict of a layer, with the matrices that have a scheme stored by it."""
+        """The state dict of a layer, with each matrix that has a scheme quantised by it."""
         table, moments = self._table(), self._calibration().of(layer)
         names = {name: f"layers.{layer}.{name}" for name in moments}
         stored = {
@@ -108,7 +108,7 @@ class Allotment(Encoding):
         return state | stored
 
     def head(self, splits: dict[int, int], weights: dict) -> dict:
-        """The same of a `Head` with these parts of the vocabulary."""
+        """The same for a `Head` with these parts of the vocabulary."""
         table, rows, stored = self._table(), self._rows, {}
         (moments,) = self._calibration().of(HEAD).values()
         for own, i in enumerate(splits):
@@ -126,7 +126,7 @@ class Allotment(Encoding):
 
 
 def _spend(found: dict[str, list[Choice]], shares: dict[str, float]) -> dict[str, Choice]:
-    """A choice for each matrix, from all their shares of the budget, in bytes, together."""
+    """Make a choice for each matrix; their shares, in bytes, are one budget together."""
     budget = sum(shares[name] for name in found)
     chosen = allot(list(found.values()), int(budget))
     if chosen is None:
@@ -138,15 +138,15 @@ def _spend(found: dict[str, list[Choice]], shares: dict[str, float]) -> dict[str
 
 
 def _choices(weight: Tensor, scheme: Scheme, moments: Moments) -> list[Choice]:
-    """What each scheme that may be taken would cost; the loss from some of the rows."""
+    """Bytes and loss of each scheme that may be taken; the loss is estimated on some rows."""
     outputs, found = len(weight), []
     rows = torch.arange(outputs)
     if outputs >= STRETCH * EVERY and outputs % STRETCH == 0:
         rows = rows.view(-1, STRETCH)[::EVERY].flatten()
     share = float(moments.outputs[rows].sum() / moments.outputs.sum().clamp(min=1e-30))
     for name in AUTO[scheme.family]:
-        own = find_scheme(name)
-        _, loss = encode(weight[rows], own, moments.of_rows(rows))
-        size = sum(blob_bytes(weight.shape, own))
+        candidate = find_scheme(name)
+        _, loss = encode(weight[rows], candidate, moments.of_rows(rows))
+        size = sum(blob_bytes(weight.shape, candidate))
         found.append(Choice(name, size, loss / max(share, 1e-30)))
     return found

@@ -1,4 +1,4 @@
-"""What goes into each projection of a decoder on some text, and how much the loss feels its output.
+"""Calibrate on a text: moments of each projection's inputs, and how its outputs move the loss.
 
 Two passes over the layers, one of which is in memory at a time. Forwards, each layer runs on every
 window of the text, and the second moments of what its projections take in are summed up. Backwards,
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 __all__ = ["HEAD", "TOKENS", "Calibration", "calibration_text"]
 
 TOKENS = 8192  # of the text that are taken
-WINDOW, GRADED = 256, 4  # tokens of a window; windows that go backwards
+WINDOW, GRADED = 256, 4  # tokens of a window; windows of the backward pass
 HEAD = "head"
 
 Sums = dict[str, Tensor]  # by the name of a projection's weight
@@ -39,7 +39,7 @@ def calibration_text() -> str:
 
 
 class Calibration(GoldenPass):
-    """The passes, and what they found, in files `calibration_*.pt` of the unfinished bundle."""
+    """Runs both passes; the results are files `calibration_*.pt` in the unfinished bundle."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Calibration(GoldenPass):
 
     def of(self, place: int | str) -> dict[str, Moments]:
         """The moments of a layer's projections by the names of their weights, or of HEAD's."""
-        found = torch.load(self._file(place))
-        return {n: moments_of(x, found["outputs"][n]) for n, x in found["inputs"].items()}
+        sums = torch.load(self._file(place))
+        return {n: moments_of(x, sums["outputs"][n]) for n, x in sums["inputs"].items()}
 
     def _file(self, place: int | str) -> Path:
         return self.folder / f"calibration_{place}.pt"
@@ -67,10 +67,10 @@ class Calibration(GoldenPass):
 
     def run(self) -> Iterator[str]:
         """Both passes; yields a description of each step."""
-        layers, kept = range(self.config.num_layers), []
+        layers, layer_inputs = range(self.config.num_layers), []
         hidden = [self._given(ids) for ids in self.windows]
         for layer in layers:
-            kept.append(hidden[:GRADED])
+            layer_inputs.append(hidden[:GRADED])
             block, kind = self._block(layer)
             with torch.no_grad(), _watched(block) as found:
                 hidden = [self._after(block, x, kind) for x in hidden]
@@ -84,7 +84,7 @@ class Calibration(GoldenPass):
             with _watched(block) as found:
                 gradients = [
                     _back(lambda x: self._after(block, x, kind), *pair)  # noqa: B023 - called here
-                    for pair in zip(kept.pop(), gradients, strict=True)
+                    for pair in zip(layer_inputs.pop(), gradients, strict=True)
                 ]
             torch.save(forwards | {"outputs": found["outputs"]}, self._file(layer))
             yield f"sensitivity of layer {layer + 1} of {len(layers)}"
@@ -101,7 +101,7 @@ class Calibration(GoldenPass):
         return block.requires_grad_(False), kind
 
     def _head(self, hidden: list[Tensor]) -> list[Tensor]:
-        """The gradients of what the head takes, on the windows that go backwards."""
+        """Save the head's statistics; returns the gradients of its inputs for the backward pass."""
         splits = (self.config.vocab_size,)
         state = decoder.head_weights(self.config, splits, self.read)
         head = loaded(partial(decoder.Head, self.config, splits), state).requires_grad_(False)
@@ -131,15 +131,18 @@ def _back(
     function: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor | None = None
 ) -> Tensor:
     """The gradient of a loss with respect to x, from that with respect to function(x)."""
-    given = x.clone().requires_grad_(True)
-    (found,) = torch.autograd.grad(function(given), given, gradient)
-    return found
+    leaf = x.clone().requires_grad_(True)
+    (result,) = torch.autograd.grad(function(leaf), leaf, gradient)
+    return result
 
 
 @contextmanager
 def _watched(block: nn.Module) -> Iterator[dict[str, Sums]]:
-    """Gives what becomes the means over the tokens that pass through: of x x' of the inputs (C, C)
-    of each projection, and of the squares of the gradients of its outputs (O,)."""
+    """Collect statistics of each projection in a dict, complete when the block of `with` ends.
+
+    They are means over all tokens: "inputs", of x x' (C, C), and "outputs", of the squared
+    gradients of the outputs (O,).
+    """
     found: dict[str, Sums] = {"inputs": {}, "outputs": {}}
     counts: dict[tuple[str, str], int] = {}
 

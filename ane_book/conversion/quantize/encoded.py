@@ -64,7 +64,7 @@ class Encoded:
             return palettes.gather(1, indices).reshape(self.shape)
 
         def each(key: str) -> Tensor:
-            """What a weight shares with others, for each weight."""
+            """Repeat a scale or offset for each weight that shares it."""
             shared = arrays[key].half()
             rows, columns = (n // m for n, m in zip(self.shape[:2], shared.shape[:2], strict=True))
             return shared.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
@@ -74,7 +74,7 @@ class Encoded:
 
 
 def encode(weight: Tensor, scheme: Scheme) -> Encoded:
-    """A parameter of any shape by a scheme. Only projections, (O, C, 1, 1), are compressed."""
+    """Encode a parameter by a scheme; all but projections (O, C, 1, 1) become fp16."""
     projection = weight.dim() == 4 and len(weight) > 1 and weight.shape[2:] == (1, 1)
     if scheme.form in ("plain", "stored") or not projection:  # norms are (1, C, 1, 1)
         return Encoded("const", {"val": ("fp16", weight.half().numpy())})

@@ -1,6 +1,6 @@
 """Error feedback: weights rounded one input channel after another, each mending the ones before.
 
-What counts of a projection is what it puts out. For inputs x with second moments H = E[x x'] an
+What counts is the output of a projection. For inputs x with second moments H = E[x x'] an
 error D of its weights costs tr(D H D'). When an input channel is rounded, the channels that are not
 rounded yet can take up most of that error: where H has the inverse U' U, with U upper triangular,
 the change that does it best, after channel j was off by d, is d / U[j, j] times row j of U, and
@@ -8,7 +8,7 @@ what is left costs (d / U[j, j])^2. This is GPTQ (Frantar, Ashkboos, Hoefler and
 arXiv 2210.17323), which solves Optimal Brain Surgeon (Hassibi and Stork 1993) a column at a time.
 Channels of large inputs come first, while all others can still make up for them.
 
-Scales and palettes stand before the first channel is rounded. They are chosen for the error of
+Scales and palettes are fixed before the first channel is rounded. They are chosen for the error of
 outputs as well: each weight counts by the mean square of its input.
 
 Letters: O output channels, C input channels, G groups of output channels, P entries of a palette.
@@ -34,7 +34,7 @@ Nearest = Callable[[Tensor], tuple[Tensor, Tensor]]  # weights (O,) -> their cod
 
 @dataclass(frozen=True)
 class Moments:
-    """What calibration knows of a projection.
+    """Calibration statistics of a projection.
 
     order (C,): the input channels, those of the largest inputs first. factor (C, C): U, in that
     order. inputs (C,): mean squares of the inputs. outputs (O,): mean squares of the gradients of
@@ -47,7 +47,7 @@ class Moments:
     outputs: Tensor
 
     def of_rows(self, rows: Tensor) -> "Moments":
-        """Those of some output channels."""
+        """The statistics of some output channels."""
         return Moments(self.order, self.factor, self.inputs, self.outputs[rows])
 
 
@@ -63,10 +63,10 @@ def moments_of(second: Tensor, outputs: Tensor) -> Moments:
 
 
 def encode(weight: Tensor, scheme: Scheme, moments: Moments) -> tuple[Encoded, float]:
-    """A projection (O, C, 1, 1) by a scheme whose scales or palettes go with output channels.
+    """Encode a projection (O, C, 1, 1) by a scheme that groups output channels.
 
     Returns its operands, and the loss that they are expected to cost, in nats a token: half of the
-    mean square of what they change in the outputs, each output by how much the loss feels it.
+    outputs' mean square errors, each weighted by the mean square gradient of the loss.
     """
     rows = weight.reshape(len(weight), -1).float()  # (O, C)
     groups, bits = scheme.groups(len(rows)), scheme.bits
@@ -85,8 +85,7 @@ def encode(weight: Tensor, scheme: Scheme, moments: Moments) -> tuple[Encoded, f
 
 
 def _scales(rows: Tensor, groups: int, bits: int, moments: Moments) -> Tensor:
-    """The scale of each group (G,) in values of fp16: of those that clip more or less the one of
-    the least error."""
+    """The scale of each group (G,) in values of fp16: of all CLIPS the one with the least error."""
     levels = 2 ** (bits - 1) - 1
     largest = rows.abs().amax(dim=1).reshape(groups, -1).amax(dim=1)  # (G,)
     best, least = torch.ones(groups), torch.full((groups,), torch.inf)
@@ -113,7 +112,7 @@ def _on_a_grid(scale: Tensor, outputs: int, bits: int) -> Nearest:
 def _palettes(rows: Tensor, groups: int, bits: int, moments: Moments) -> Tensor:
     """The palette of each group, (G, P) in values of fp16, ascending."""
     counts = moments.inputs / moments.inputs.mean().clamp(min=1e-30)
-    counts = counts.clamp(min=1e-6)  # none is nothing
+    counts = counts.clamp(min=1e-6)  # no weight counts for nothing
     counts = counts.expand(rows.shape).reshape(groups, -1)
     return centres(rows.reshape(groups, -1), 1 << bits, counts).half().float()
 
@@ -143,6 +142,6 @@ def _feedback(rows: Tensor, moments: Moments, nearest: Nearest) -> tuple[Tensor,
             left[j + 1 : end] -= U[j, j + 1 : end, None] * off[j - first]
         left[end:] -= U[first:end, end:].T @ off
         errors += off.square().sum(dim=0)
-    found = torch.empty_like(codes)
-    found[order] = codes
-    return found.T.contiguous(), errors
+    ordered = torch.empty_like(codes)
+    ordered[order] = codes
+    return ordered.T.contiguous(), errors

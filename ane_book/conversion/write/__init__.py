@@ -1,1 +1,1 @@
-"""Torch modules to packages: a block lowered once, stamped for every layer."""
+"""Write packages: a torch block is lowered to MIL once, and stamped for every layer."""

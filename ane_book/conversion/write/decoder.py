@@ -5,7 +5,7 @@ Every shard has the functions `decode` (T = 1), `prefill` (T > 1) and, where ask
 only read the cache; what differs between the cache variants is the frame around them. With
 kv="state" the frame reads the states once and writes the new rows of all layers back in one
 `slice_update` a state; with kv="host" keys and values come in as inputs, and the new rows go out
-for the host to append. Tails are the host's with both.
+for the host to append. Tails are kept by the host in both cases.
 
 Letters are those of `ane_book.models.base.layers`; n is the number of layers in a shard.
 """
@@ -40,10 +40,10 @@ CACHE = ("keys", "values")
 
 @dataclass(frozen=True)
 class Frame:
-    """What is around the layers of a function, by what blocks call it.
+    """The names in a function of the values around its layers, by the names that blocks use.
 
-    values: what comes to the layers, masks for all heads among it. cache: the states as they are
-    now. kept: of each layer, what is kept from call to call.
+    values: what the first layer takes, with masks for all heads. cache: the states as read in this
+    call. kept: for each layer, what is kept from call to call.
     """
 
     values: dict[str, str]
@@ -52,17 +52,17 @@ class Frame:
 
 
 def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
-    """One block of each kind, and what comes before the "first", lowered for each function."""
+    """Lower one block of each kind, and the module before the first, for each function."""
     D, architecture = config.head_dim, find(config.architecture)
     kinds, pieces = architecture.kinds(config), {}
     for name, (T, tier) in recipe.tiered.items():
-        pieces[name] = own = Pieces()
+        pieces[name] = lowered = Pieces()
         kept = _kept(config, tier)
         rows = config.group * T if T > 1 else 1  # one row of the mask serves all heads when T = 1
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
         handed = {n: torch.zeros(1, R, 1, T) for n, R in architecture.carried(config).items()}
         if (first := architecture.first(config)) is not None:
-            own.ends["first"] = lower(first, hidden, ["hidden_out"])
+            lowered.ends["first"] = lower(first, hidden, ["hidden_out"])
         for kind in dict.fromkeys(kinds):
             cos, sin, mask = architecture.host_inputs(kind)
             inputs = hidden | {
@@ -73,12 +73,12 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
                 **(handed if kind != kinds[0] else {}),
             }
             outputs = ["hidden_out", *(f"new_{n}" for n in kept), *(f"{n}_out" for n in handed)]
-            own.add(config, kind, inputs, outputs, config.rms_norm_eps)
+            lowered.add(config, kind, inputs, outputs, config.rms_norm_eps)
     return pieces
 
 
 def _kept(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, int, int]]:
-    """What a layer keeps from call to call: the cache, (K, S, D), and tails, (channels, 1, W)."""
+    """Shapes of what a layer keeps from call to call: cache (K, S, D), tails (channels, 1, W)."""
     cache = (config.num_kv_heads, recipe.context, config.head_dim)
     tails = find(config.architecture).tails(config)
     return dict.fromkeys(CACHE, cache) | {n: (rows, 1, W) for n, (rows, W) in tails.items()}
@@ -95,7 +95,7 @@ def write_shard(
 ) -> None:
     """Write the package of some layers; `weights` yields the state dict of each, in order.
 
-    first: the state dict of what comes before them, if anything does.
+    first: the state dict of the module before the first layer, if the shard has one.
     """
     package, scheme = PackageWriter(path), find_scheme(recipe.quant)
     before = package.write_weights(first or {})
@@ -119,7 +119,7 @@ def _stamp_layers(
     frame: Frame,
     stored: list[dict[str, StoredWeight]],
 ) -> list[dict[str, str]]:
-    """Stamp one layer after the other; what each gives, by what its block calls it."""
+    """Stamp the layers in order; returns each one's results: block's name -> function's name."""
     architecture, given, new = find(config.architecture), dict(frame.values), []
     kinds, carried = architecture.kinds(config), architecture.carried(config)
     leaving = {"hidden_out": "hidden_out"} | handed(config, layers.stop, "{}_out")
@@ -135,8 +135,11 @@ def _stamp_layers(
 
 
 def handed(config: DecoderConfig, layer: int, name: str = "{}") -> dict[str, str]:
-    """What packages call the values that come to a layer from the one before it, by what blocks
-    call them; {} before the first layer and after the last."""
+    """Map a block's names of the values handed to a layer to the packages' names for them.
+
+    For example `router` -> `router_7`; {} at the model's two ends. name: how the block's names are
+    written, such as "{}_out".
+    """
     if layer in (0, config.num_layers):
         return {}
     carried = find(config.architecture).carried(config)
@@ -151,8 +154,10 @@ def open_frame(
     T: int,
     hidden: str | None = None,
 ) -> Frame:
-    """Inputs, states, and this call's views of them; `hidden` is the value that is the hidden
-    state, if it is no input."""
+    """Add the function's inputs and states, and read what its layers take of them.
+
+    hidden: the name of the hidden state, if it is not an input.
+    """
     n, carried = len(layers), find(config.architecture).carried(config)
     hidden = hidden or function.input("hidden", "fp16", (1, config.hidden_size, 1, T))
     frame = Frame({"hidden": hidden})
@@ -188,7 +193,7 @@ def open_frame(
 def _add_feeds(
     function: FunctionWriter, config: DecoderConfig, recipe: Recipe, layers: range, T: int
 ) -> list[str]:
-    """The tables and masks that these layers take, as inputs; returns the names of the masks."""
+    """Add the tables and masks of these layers as inputs; returns the names of the masks."""
     D, S, architecture = config.head_dim, recipe.context, find(config.architecture)
     kinds = architecture.kinds(config)
     feeds = [architecture.host_inputs(kinds[layer]) for layer in layers]
@@ -210,9 +215,9 @@ def close_frame(
     T: int,
     results: Sequence[str] = ("hidden_out",),
 ) -> None:
-    """Gather what the layers gave; write it to the states or hand it to the host.
+    """Join the layers' new rows; write them to the states, or return them to the host.
 
-    results: what leaves the package beside it.
+    results: what else leaves the package.
     """
     n, K, D = len(new), config.num_kv_heads, config.head_dim
     rows = {}
@@ -236,7 +241,7 @@ def _write_states(
     rows: dict[str, str],
     new: tuple[int, int, int, int],
 ) -> None:
-    """Write new rows (n, K, T, D) at `position` to the states, whose values now are the cache."""
+    """Write new rows (n, K, T, D) to the states at `position`; `cache` is the states as read."""
     n, K, _, D = new
     zero = function.constant("zero", np.zeros(1, np.int32))
     (begin,) = function.op(

@@ -1,4 +1,4 @@
-"""An encoder as packages: shards of layers; the first and the last may have more than layers.
+"""An encoder as packages: shards of layers, with the modules before and after all layers.
 
 Every shard has a function for each length of a call, over one weight file: static shapes are what
 the Neural Engine takes, and a few of them keep padding low.
@@ -27,7 +27,7 @@ Config = BertConfig | PrivacyFilterConfig
 
 
 def lower_encoder(config: Config, functions: dict[str, int]) -> dict[str, Pieces]:
-    """One block, and what stands around all of them, for each function of so many tokens."""
+    """Lower one block, and the modules before and after all, for each function: name -> T."""
     architecture, eps, pieces = find(config.architecture), config.norm_epsilon, {}
     ends = {"first": (architecture.first, "first"), "last": (architecture.last, "logits")}
     for name, T in functions.items():
@@ -42,7 +42,7 @@ def lower_encoder(config: Config, functions: dict[str, int]) -> dict[str, Pieces
 
 
 def _feeds(config: Config, T: int) -> dict[str, tuple[int, ...]]:
-    """What a block takes of the host beside the hidden state, in the order of its arguments."""
+    """Shapes of a block's inputs beside the hidden state, in the order of its arguments."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, rotary in find(config.architecture).host(config).rotary.items():
         shapes |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
@@ -61,7 +61,7 @@ def write_encoder(
 ) -> None:
     """Write the package of some layers; `weights` yields the state dict of each, in order.
 
-    ends: the state dicts of what comes before and after all layers, "first" and "last", for the
+    ends: the state dicts of the modules before ("first") and after ("last") all layers, for the
     package that has them.
     """
     package, scheme = PackageWriter(path), find_scheme(quant)
@@ -97,10 +97,10 @@ def write_encoder_trunk(
     states: tuple[dict[str, Tensor], dict[str, Tensor]],
     ends: dict[str, dict[str, Tensor]],
 ) -> None:
-    """Write the package of what is behind the experts of the layer before this one, and before
-    those of this one; `states` are the state dicts of the two layers, {} where there is none.
+    """Write a trunk: the end of `layer` - 1, after its experts, and `layer` up to its experts.
 
-    ends: as `write_encoder` takes them.
+    states: the state dicts of the two layers, {} where there is none. ends: as `write_encoder`
+    takes them.
     """
     package, piece = PackageWriter(path), next(iter(pieces.values()))
     parts = store_parts(package, config, quant, piece, layer, states=states, ends=ends)
@@ -119,7 +119,7 @@ def _stamp_trunk(
     parts: Parts,
     last: bool,
 ) -> None:
-    """One function of a trunk, of the stored weights of its parts."""
+    """Add one function of a trunk; `parts` are the stored weights of its parts."""
     block, hidden, ends = pieces.parted[FULL], "hidden", pieces.ends
     if layer > 0:
         out = "hidden_out" if last and not parts["last"] else None

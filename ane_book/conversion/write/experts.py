@@ -1,9 +1,9 @@
-"""A mixture of experts as programs: each expert one, and a trunk of what is before and after them.
+"""A mixture of experts as programs: each expert is one, and trunks are what is around them.
 
-The block is lowered without its experts: what they say comes in as `y`, and what they are given,
-`x` and the `gates`, goes out. It is then cut there. What the results need comes before, the rest
-behind; with L layers there are L + 1 trunks, of which number j has what is behind the experts of
-layer j - 1, and what comes before those of layer j.
+The block is lowered without its experts: their output becomes an input `y`, and their inputs, `x`
+and the `gates`, become outputs. It is then cut there: the ops that these outputs need come before
+the experts, the others behind. With L layers there are L + 1 trunks; trunk j has what is behind the
+experts of layer j - 1, and what is before those of layer j.
 
 Letters: C hidden size, E experts, T tokens of a call.
 """
@@ -28,9 +28,9 @@ OWN = "mixture.groups"  # an expert's parameters begin with this, a dot and its 
 
 @dataclass(frozen=True)
 class Parted:
-    """A lowered block cut at its mixture, and one of the experts.
+    """A lowered block cut at its mixture, and one lowered expert.
 
-    held: the values that go past the experts, by what the block calls them.
+    held: the block's names of the values that bypass the experts, from `before` to `behind`.
     """
 
     before: LoweredBlock
@@ -39,7 +39,7 @@ class Parted:
     held: tuple[str, ...]
 
     def names(self, layer: int) -> dict[str, str]:
-        """What values are called on their way past the experts of a layer."""
+        """The names of `held` values between two packages: block's name -> package's name."""
         return {value: f"layer{layer}_held_{i}" for i, value in enumerate(self.held)}
 
     def stamp_before(
@@ -50,11 +50,11 @@ class Parted:
         weights: dict,
         names: dict[str, str] | None = None,
     ) -> dict[str, str]:
-        """Add to a trunk what is before the experts of a layer; what `feeds` lacks becomes an input
-        of the trunk.
+        """Add the part before a layer's experts to a trunk; what `feeds` lacks becomes an input of
+        the trunk.
 
-        names: of results that leave it beside `x`, `gates` and what is held. Returns what all
-        results are called, by what the block calls them.
+        names: names for the other results that leave the trunk, beside `x`, `gates` and `held`.
+        Returns the names of all results: block's name -> trunk's name.
         """
         piece = self.before
         own = feeds | {
@@ -69,7 +69,7 @@ class Parted:
     def stamp_behind(
         self, function: FunctionWriter, layer: int, weights: dict, out: str | None = None
     ) -> str:
-        """Add to a trunk what is behind the experts of a layer; all that it takes are inputs.
+        """Add the part behind a layer's experts to a trunk; all its inputs become the trunk's.
 
         Returns the name of the hidden state, which is `out` where it leaves the trunk.
         """
@@ -84,8 +84,11 @@ class Parted:
 
 @dataclass(frozen=True)
 class Pieces:
-    """What is lowered for one function: blocks by their kind, whole or cut at their experts, and
-    what comes before all of them and after, "first" and "last", where anything does."""
+    """The lowered modules of one function.
+
+    blocks: whole ones, by kind. parted: those cut at their experts, by kind. ends: the modules
+    before all layers ("first") and after them ("last"), where there are any.
+    """
 
     blocks: dict[str, LoweredBlock] = field(default_factory=dict)
     parted: dict[str, Parted] = field(default_factory=dict)
@@ -109,7 +112,7 @@ class Pieces:
 
 
 class _Outside(nn.Module):
-    """A block without its experts: takes what they say, and gives what they would be given."""
+    """A block without its experts: takes their output as `y`, and also returns their inputs."""
 
     def __init__(self, block: nn.Module):
         super().__init__()
@@ -131,7 +134,7 @@ class _Outside(nn.Module):
 def lower_parted(
     block: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], epsilon: float
 ) -> Parted:
-    """Lower a block with a mixture in parts; the arguments are those of `lower`.
+    """Lower a block cut at its mixture of experts; the arguments are those of `lower`.
 
     The first of `inputs` is the hidden state, (1, C, 1, T), and the first of `outputs`, too.
     """
@@ -146,7 +149,7 @@ def lower_parted(
 
 
 def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock, tuple[str, ...]]:
-    """The ops that all results but the first need, the others, and what these take of those."""
+    """Cut a block: what all results but the first need, the rest, and the values between them."""
     needed, ours = set(piece.outputs[1:]), []
     for operation in reversed(piece.operations):
         if operation.type != "const" and needed & {v.name for v in operation.outputs}:
@@ -166,13 +169,13 @@ def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock, tuple[str, ..
 def _pieces_of(
     piece: LoweredBlock, stretches: list[list], names: dict[str, str]
 ) -> list[LoweredBlock]:
-    """A piece of each stretch's ops; adds to `names` what other stretches take of one.
+    """Make a `LoweredBlock` of each stretch of ops.
 
-    names: of all values that leave a stretch, by what the block calls them.
+    names: values that leave a stretch; those that another stretch takes are added.
     """
     constants = {o.outputs[0].name: o for o in piece.operations if o.type == "const"}
     shapes = piece.inputs | {v.name: _shape(v) for o in piece.operations for v in o.outputs}
-    found = []
+    parts = []
     for operations in ([o for o in s if o.type != "const"] for s in stretches):
         made = dict.fromkeys(v.name for o in operations for v in o.outputs)
         # Keys sorted: a map of protobuf has another order in every process.
@@ -181,13 +184,13 @@ def _pieces_of(
         own = [constants[name] for name in used if name in constants]
         inputs = {n: shapes[n] for n in used if n not in constants and n not in made}
         parameters = {n: piece.parameters[n] for n in used if n in piece.parameters}
-        found.append((own + operations, inputs, made, parameters))
-    taken = dict.fromkeys(name for _, inputs, *_ in found for name in inputs)
-    held = [n for _, _, made, _ in found for n in made if n in taken and n not in names]
+        parts.append((own + operations, inputs, made, parameters))
+    taken = dict.fromkeys(name for _, inputs, *_ in parts for name in inputs)
+    held = [n for _, _, made, _ in parts for n in made if n in taken and n not in names]
     names |= {name: f"held_{i}" for i, name in enumerate(held)}
     return [
         LoweredBlock(operations, inputs, tuple(name for name in made if name in names), parameters)
-        for operations, inputs, made, parameters in found
+        for operations, inputs, made, parameters in parts
     ]
 
 
@@ -196,7 +199,7 @@ def _shape(value) -> tuple[int, ...]:
 
 
 def expert_weights(state: dict[str, Tensor], expert: int) -> dict[str, Tensor]:
-    """The parameters of one expert, of the state dict of a block."""
+    """The parameters of one expert, from the state dict of a block."""
     own = f"{OWN}.{expert}."
     return {name.removeprefix(own): value for name, value in state.items() if name.startswith(own)}
 
@@ -215,7 +218,7 @@ def write_expert(
     expert: int,
     weights: dict[str, Tensor],
 ) -> None:
-    """Write the package of one expert of a layer; of expert 3, `decode` is `decode_3`.
+    """Write the package of one expert of a layer; `decode` of expert 3 is called `decode_3`.
 
     An expert takes `x` (1, C, 1, T) and its `gate` (1, 1, 1, T), and gives `y` (1, C, 1, T).
     pieces: the block, by function. weights: the expert's parameters.

@@ -1,5 +1,6 @@
-"""A torch module to MIL operations: the usual path (`torch.jit.trace`, `ct.convert`) for one
-module, with its parameters left open for the weights of any layer.
+"""Lower one torch module to MIL operations, with its parameters left open for any layer's weights.
+
+It takes the usual path: `torch.jit.trace`, then `ct.convert`.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -39,8 +40,8 @@ _lowered: dict[bytes, LoweredBlock] = {}
 
 
 class _Structure(pickle.Pickler):
-    """Equal bytes for modules lowered alike: a parameter, which is left open, counts by its
-    shape, any other tensor by what it holds."""
+    """Pickles modules that lower alike to equal bytes: a parameter, which is left open, counts by
+    its shape, any other tensor by its values."""
 
     def reducer_override(self, value):
         if isinstance(value, nn.Parameter):
@@ -60,13 +61,13 @@ def lower(
     """Lower a module to MIL in fp16, with its parameters left open.
 
     inputs: examples by name, in the order of `module.forward`. outputs: names for its results.
-    norm_epsilon: eps of the module's norms, but for those that have another as their `eps`. Half
-    precision has 1e-5 to within 0.1 %, 1e-6 to within 1 % and 1e-10 not at all; MIL's layer_norm
-    takes eps in single precision, and gets it so.
+    norm_epsilon: eps of the module's norms, but for those with an `eps` of their own. Half
+    precision holds 1e-5 to within 0.1 %, 1e-6 to within 1 % and 1e-10 not at all, so MIL's
+    layer_norm gets its eps in single precision.
 
-    What was lowered of the library's own modules is kept for the next conversion of this process:
-    other bits, another cache or another limit change no block, and lowering takes a third of a
-    small model's time. A class of the caller's may change under its name, in a notebook say.
+    Results for the library's own modules are kept for later conversions in this process: other
+    bits or another limit change no block, and lowering takes a third of a small model's time. A
+    class of the caller's is lowered anew: it may change under its name, in a notebook say.
     """
     module.eval().requires_grad_(False)  # or the trace keeps every intermediate for a gradient
     make = partial(_lower, module, inputs, list(outputs), norm_epsilon, output_dtype)
@@ -83,8 +84,8 @@ def lower(
 
 @contextmanager
 def _spared_collector() -> Iterator[None]:
-    """coremltools collects garbage at every conversion; what was there before need not be seen."""
-    if gc.get_freeze_count():  # somebody else's, who would miss it
+    """Freeze the objects that exist: coremltools collects garbage at every conversion."""
+    if gc.get_freeze_count():  # frozen by somebody else, who would miss it
         yield
         return
     gc.freeze()
@@ -96,8 +97,8 @@ def _spared_collector() -> Iterator[None]:
 
 @contextmanager
 def _spared_check() -> Iterator[None]:
-    """coremltools asks of every constant whether half precision can hold it, with indices that take
-    ten times its size; the least and the greatest of its numbers say as much."""
+    """Skip coremltools' check that a constant fits half precision where its least and greatest
+    number say so: the check builds indices of ten times the constant's size."""
     from coremltools.converters.mil.mil.passes.defs.quantization import FP16ComputePrecision
 
     theirs = FP16ComputePrecision.fp16_overflow
@@ -109,7 +110,7 @@ def _spared_check() -> Iterator[None]:
 
 
 def _holds(operation) -> bool:
-    """Whether half precision holds all numbers that are known of an op's inputs (of MIL)."""
+    """Whether half precision holds all constant inputs of a MIL op."""
     given = [v if isinstance(v, list | tuple) else [v] for v in operation.inputs.values()]
     known = [np.asarray(var.val) for each in given for var in each if var.val is not None]
     numbers = [array for array in known if array.dtype.kind == "f" and array.size]
@@ -180,19 +181,19 @@ def _find_parameters(module: nn.Module, package: Package) -> dict[str, str]:
     by_bytes = {
         _digest(value.detach().half().numpy()): name for name, value in module.named_parameters()
     }
-    found = {}
+    names = {}
     for operation in package.functions["main"].operations():
         constant = operation.inputs.get("val", [None])[0]
         if isinstance(constant, Constant) and constant.type.dtype == "fp16":
             name = by_bytes.get(_digest(constant.array()))
             if name:
-                found[operation.name] = name
-    if sorted(found.values()) != sorted(by_bytes.values()):
-        lost = sorted(set(by_bytes.values()) ^ set(found.values()))
+                names[operation.name] = name
+    if sorted(names.values()) != sorted(by_bytes.values()):
+        lost = sorted(set(by_bytes.values()) ^ set(names.values()))
         raise RuntimeError(f"lowering did not keep these parameters as they are: {lost}")
-    return found
+    return names
 
 
 def _digest(array: np.ndarray) -> bytes:
-    """Of its bytes alone: a parameter's constant may have another shape."""
+    """Hash an array's bytes alone: a parameter's constant may have another shape."""
     return hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).data).digest()

@@ -1,4 +1,4 @@
-"""What coremltools makes of a norm, put right: one op, with its eps as it was meant.
+"""Repair what coremltools makes of a norm: one op, with the eps that was meant.
 
 A layer norm over channels that is written out becomes a `layer_norm`, but its weight and bias
 become a `batch_norm` after it, whose own eps of 1e-5 shrinks the weight by 5e-6. Here the two are
@@ -16,7 +16,7 @@ __all__ = ["join_norms", "operands", "sharpen_epsilon"]
 
 
 def join_norms(operations: list) -> list:
-    """The ops (MIL_pb2.Operation), each layer_norm joined by the batch_norm that scales it."""
+    """Join each layer_norm with the batch_norm that scales it; ops are MIL_pb2.Operation."""
     makers = {output.name: o for o in operations for output in o.outputs}
     norms = []
     for operation in operations:
@@ -38,16 +38,16 @@ def join_norms(operations: list) -> list:
 def sharpen_epsilon(operations: list, epsilons: Collection[float]) -> None:
     """Give every layer_norm its eps in single precision (iOS 17 lets its dtype differ from x's).
 
-    epsilons: those of the module's norms, of which half precision has made something near.
+    epsilons: those of the module's norms; each rounded eps becomes the nearest of them again.
     """
     from coremltools.converters.mil.backend.mil import helper
 
-    wanted = {name for o in operations if o.type == "layer_norm" for name in operands(o, "epsilon")}
+    names = {name for o in operations if o.type == "layer_norm" for name in operands(o, "epsilon")}
     for operation in operations:
-        if operation.outputs and operation.outputs[0].name in wanted:
+        if operation.outputs and operation.outputs[0].name in names:
             half = operation.attributes["val"].immediateValue.tensor.bytes.values
-            (found,) = np.frombuffer(half, np.float16).astype(np.float64)
-            epsilon = min(epsilons, key=lambda own: abs(own - found))
+            (rounded,) = np.frombuffer(half, np.float16).astype(np.float64)
+            epsilon = min(epsilons, key=lambda own: abs(own - rounded))
             value = helper.create_scalar_value(np.float32(epsilon))
             operation.attributes["val"].CopyFrom(value)
             operation.outputs[0].type.CopyFrom(value.type)

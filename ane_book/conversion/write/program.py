@@ -37,7 +37,7 @@ class StoredWeight:
     operands: dict[str, tuple[str, tuple[int, ...], int]]  # dtype, shape, offset
 
     def fill(self, operation) -> None:
-        """Make a MIL_pb2.Operation, whose output has its type, give this weight."""
+        """Make a MIL_pb2.Operation, whose output type is set, the op that gives this weight."""
         operation.type = self.op
         operation.attributes.pop("val", None)
         for key, (dtype, shape, offset) in self.operands.items():
@@ -212,7 +212,7 @@ class PackageWriter:
     ) -> dict[str, StoredWeight]:
         """Append tensors to the weight file, projections by the scheme and all others as fp16.
 
-        What is encoded already is taken as it is.
+        An `Encoded` is written as it is.
         """
         return {name: self._write(tensor, scheme) for name, tensor in state.items()}
 

@@ -1,6 +1,6 @@
-"""A decoder's trunks: what is behind the experts of a layer, and before those of the next one.
+"""A decoder's trunks: each is the end of a layer, after its experts, and the start of the next.
 
-The cache, the tails and what layers hand on are with the trunk that has the layer's attention.
+The trunk with a layer's attention also has its cache and tails, and the values that layers hand on.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = ["Parts", "store_parts", "write_trunk"]
 
-Parts = dict[str, dict[str, StoredWeight]]  # of a trunk: "first", "behind", "before" and "last"
+Parts = dict[str, dict[str, StoredWeight]]  # by part: "first", "behind", "before", "last"
 
 
 def store_parts(
@@ -30,8 +30,8 @@ def store_parts(
 ) -> Parts:
     """Write the weights of the trunk before the experts of a layer.
 
-    states: of the layer before it and of this one, {} where there is none. ends: the state dicts of
-    what comes before and after all layers, "first" and "last", where the trunk has them.
+    states: the state dicts of the layer before and of this one, {} where there is none. ends: those
+    of the modules before ("first") and after ("last") all layers, where the trunk has them.
     """
     scheme, kinds = find_scheme(quant), find(config.architecture).kinds(config)
     parts = {"first": package.write_weights(ends.get("first", {}))}
@@ -51,10 +51,10 @@ def write_trunk(
     first: dict[str, Tensor],
     states: tuple[dict[str, Tensor], dict[str, Tensor]],
 ) -> None:
-    """Write the package of what is behind the experts of the layer before this one, and before
-    those of this one; `states` are the state dicts of the two layers, {} where there is none.
+    """Write a trunk: the end of `layer` - 1, after its experts, and `layer` up to its experts.
 
-    first: the state dict of what comes before all layers, {} where nothing does.
+    states: the state dicts of the two layers, {} where there is none. first: that of the module
+    before all layers, {} where there is none.
     """
     package, ends = PackageWriter(path), {"first": first}
     parts = store_parts(
@@ -74,7 +74,7 @@ def _stamp(
     parts: Parts,
     T: int,
 ) -> None:
-    """One function of a trunk."""
+    """Add one function of a trunk."""
     architecture, hidden, last = find(config.architecture), None, layer == config.num_layers
     kinds, carried = architecture.kinds(config), architecture.carried(config)
     if layer > 0:

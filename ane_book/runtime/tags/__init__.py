@@ -1,12 +1,12 @@
-"""Texts to labels of tokens, and to spans: a tagger's bundle at work.
+"""`Tagger`: label the tokens of a text, and find or redact the spans that they mark.
 
     tagger = ane_book.load("privacy-filter-small")
     found = tagger.redact("Write to ann@example.org.")
     found.text, found.spans    # "Write to <PRIVATE_EMAIL>.", [Span(...)]
 
     windows.py      long texts, in calls that overlap
-    spans.py        labels that make sense, and the spans of the text that they mark
-    stretches.py    what was read of a text and cannot be given back yet
+    spans.py        the best valid labels, and the spans of the text that they mark
+    stretches.py    the part of a text that was read, but whose labels are not final yet
 
 Letters: C hidden size, T tokens of a call, N labels, n tokens of a text.
 """
@@ -80,22 +80,22 @@ class Tagger(Encoder):
         return Redaction(redacted, [span for _, span in pieces if span])
 
     def spans(self, text: str) -> list[Span]:
-        """What is private in a text, in order; spans are apart from each other.
+        """Find the spans of a text, in order; they do not overlap.
 
         A text may have any length: what is longer than a call goes in windows that overlap, and its
-        labels are those that one long call would give. Bytes that `decode` let pass are, to the
-        model, signs that cannot be read.
+        labels are those that one long call would give. Bytes that are not UTF-8, but that `decode`
+        let pass, are unreadable characters to the model.
 
-        Raises InvalidType (a TypeError too) for what is no str, and InvalidInput.
+        Raises InvalidType (a TypeError too) for anything but a str, and InvalidInput.
         """
         return [span for _, span in self.stream([text]) if span]
 
     def stream(self, parts: Iterable[str]) -> Iterator[tuple[str, Span | None]]:
-        """A text that is read in parts, in pieces, all of it: each a span's own, or between spans.
+        """Yield all of a text in pieces: that of a span with the span, or between spans with None.
 
-        A piece comes as soon as nothing that follows can change it, a call's tokens behind what was
-        read, and then is forgotten; so a text may be longer than memory. How it is parted changes
-        nothing. Raises as `spans` does.
+        The text is read in parts; how it is divided changes nothing. A piece comes as soon as
+        nothing that follows can change it, a call's tokens behind what was read, and then is
+        forgotten, so a text may be larger than memory. Raises as `spans` does.
         """
         for stretch in self._stretches(parts):
             place = stretch.start
@@ -108,7 +108,7 @@ class Tagger(Encoder):
                 yield rest, None
 
     def tag(self, text: str) -> list[Tag]:
-        """Every token of a text with its label, of the best sequence that makes sense."""
+        """Every token of a text with its label in the best valid sequence of labels."""
         return [
             Tag(start, end, self.labels[label], score)
             for stretch in self._stretches([text])
@@ -121,7 +121,7 @@ class Tagger(Encoder):
         ]
 
     def _stretches(self, parts: Iterable[str]) -> Iterator[Stretch]:
-        """The text with its tokens' labels, in stretches that no span crosses."""
+        """Yield the text with its tokens' labels, in stretches that no span crosses."""
         waiting = Waiting(self.labels)
         for labels, scores in self._labelled(self._read(parts, waiting)):
             if stretch := waiting.settle(labels, scores):
@@ -129,18 +129,18 @@ class Tagger(Encoder):
         yield waiting.finish()
 
     def _read(self, parts: Iterable[str], waiting: Waiting) -> Iterator[np.ndarray]:
-        """The token ids of a text, which waits with them for their labels."""
+        """Yield the token ids of a text; text and tokens are added to `waiting`."""
         place = 0
         for text in blocks(map(_checked, parts)):
             plain = ESCAPED.sub("\N{REPLACEMENT CHARACTER}", text)
             check_text(plain, "the text", place)
-            found = np.array(self._tokenizer.locate(plain), np.int64).reshape(-1, 3)
-            waiting.read(text, found[:, 1:] + place)
+            located = np.array(self._tokenizer.locate(plain), np.int64).reshape(-1, 3)
+            waiting.read(text, located[:, 1:] + place)
             place += len(text)
-            yield found[:, 0]
+            yield located[:, 0]
 
     def _labelled(self, ids: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Of the next tokens (n,) that no later one can change: labels, and their probabilities."""
+        """Yield labels and their probabilities, (n,), of tokens that no later one can change."""
         best = Viterbi(self.labels)
         waiting: np.ndarray = np.zeros((0, len(self.labels)), np.float32)
         for logits in self._scores(ids):
@@ -172,7 +172,7 @@ class Tagger(Encoder):
             yield found
 
     def _run(self, window: Window) -> np.ndarray:
-        """One call: the scores of what is kept, (n, N)."""
+        """Run one window; returns the scores of the tokens that are kept, (n, N)."""
         n, manifest = len(window.ids), self.bundle.manifest
 
         def host(T: int) -> dict[str, np.ndarray]:
@@ -195,11 +195,11 @@ def _checked(part: str) -> str:
 
 
 def decode(parts: Iterable[bytes], name: str, errors: str = "strict") -> Iterator[str]:
-    """Bytes as text; encode("utf-8", "surrogateescape") gives them back, every one.
+    """Decode bytes as text; encode("utf-8", "surrogateescape") gives every one of them back.
 
-    Both come in parts. errors: "strict" raises InvalidInput, which says where, for what is no
-    UTF-8; "replace" lets it pass: the model sees signs that cannot be read, and what is written has
-    the bytes as they were.
+    Both come in parts. errors: "strict" raises InvalidInput, which says where, for bytes that are
+    not UTF-8; "replace" lets them pass: the model sees unreadable characters, and what is written
+    has the bytes as they were.
     """
     errors = "strict" if errors == "strict" else "surrogateescape"
     decoder = codecs.getincrementaldecoder("utf-8")(errors)

@@ -1,8 +1,8 @@
-"""Scores of labels to spans: the best sequence of labels that makes sense.
+"""From scores of labels to spans, by the best valid sequence of labels.
 
 Of each kind of span there are four labels: B, I and E where it begins, goes on and ends, and S for
-one token alone; O is outside of all. Most sequences mean nothing, such as an E after an O. Among
-those that do, Viterbi's algorithm finds the one of the largest sum of log probabilities.
+one token alone; O is outside of all. Most sequences are not valid, such as an E after an O. Of
+those that are, Viterbi's algorithm finds the one of the largest sum of log probabilities.
 
 Letters: N labels, K kinds of spans, n tokens.
 
@@ -51,8 +51,8 @@ class Viterbi:
     """The best sequence of labels of a text, whose tokens come a stretch at a time.
 
     labels: "O", and "B-", "I-", "E-" and "S-" of each kind. After a token no span is open, or one
-    of a kind; so there are 1 + K ways to go on, and of each the best is kept. Where LONGEST tokens
-    are decided by none that follows, those are taken as if the text ended there.
+    of a kind: these are 1 + K states, and the best way to each is kept. If LONGEST tokens are still
+    undecided, they are labelled as if the text ended there.
     """
 
     def __init__(self, labels: Sequence[str]):
@@ -66,8 +66,8 @@ class Viterbi:
         self._begin()
 
     def _begin(self) -> None:
-        """No token, no open span."""
-        self._open = np.full(len(self._parts["B"]), -np.inf)  # (K,): less that of no open span
+        """Set the state before the first token: no open span."""
+        self._open = np.full(len(self._parts["B"]), -np.inf)  # (K,): minus that of no open span
         #: Of each token that waits: its label where it ends a way without an open span, the kind
         #: that is open before it (-1: none), and of each kind whether the token opens it, (K,).
         self._steps: list[tuple[int, int, np.ndarray]] = []
@@ -82,19 +82,19 @@ class Viterbi:
         flat = alone[scores[:, alone].argmax(axis=1)]  # the better of O and every S, (n,)
         flat_scores = scores[np.arange(len(scores)), flat].tolist()
         opens, goes_on, ends = (scores[:, self._parts[part]] for part in "BIE")
-        found = []
+        decided = []
         for i, label in enumerate(flat.tolist()):
             self._step(label, flat_scores[i], opens[i], goes_on[i], ends[i])
             if len(self._steps) == LONGEST:
-                found.append(self._settled())
+                decided.append(self._settled())
                 if len(self._steps) == LONGEST:
-                    found.append(self.finish())
-        return np.concatenate([*found, self._settled()])
+                    decided.append(self.finish())
+        return np.concatenate([*decided, self._settled()])
 
     def _step(
         self, flat: int, score: float, opens: np.ndarray, goes_on: np.ndarray, ends: np.ndarray
     ) -> None:
-        """A token more: its best label of O and S with its score, and the scores of B, I, E."""
+        """Add a token: its best label of O and S with its score, and the scores of B, I, E."""
         kind, closing = -1, self._open + ends
         if len(closing) and closing.max() > score:
             kind = int(closing.argmax())
@@ -104,20 +104,20 @@ class Viterbi:
         self._open = np.maximum(opens, going_on) - score
 
     def finish(self) -> np.ndarray:
-        """The labels of all other tokens; the text ends here."""
+        """Decide the labels of all tokens that wait; the text ends here."""
         found = self._back(len(self._steps), -1)
         self._begin()
         return found
 
     def _before(self, i: int, kind: int) -> int:
-        """What is open before a token of those that wait, on the way to `kind` after it."""
+        """The kind open before the i-th token that waits (-1: none), if `kind` is open after it."""
         _, closes, opened = self._steps[i]
         if kind < 0:
             return closes
         return -1 if opened[kind] else kind
 
     def _back(self, count: int, kind: int) -> np.ndarray:
-        """The labels of the first `count` tokens that wait, after which this kind is open."""
+        """Trace back the labels of the first `count` waiting tokens; `kind` is open after them."""
         found = np.empty(count, np.int64)
         for i in range(count - 1, -1, -1):
             before = self._before(i, kind)
@@ -129,7 +129,7 @@ class Viterbi:
         return found
 
     def _settled(self) -> np.ndarray:
-        """Of tokens before all ways that are still open have parted: their labels."""
+        """Decide the labels of the tokens in which all ways that are still possible agree."""
         ways = {-1, *np.flatnonzero(np.isfinite(self._open)).tolist()}
         for i in range(len(self._steps) - 1, 0, -1):
             ways = {self._before(i, kind) for kind in ways}
@@ -143,9 +143,9 @@ class Viterbi:
 def find_spans(names: Sequence[str], stretch: Stretch) -> Iterator[Span]:
     """The spans of a stretch of a text, in order and apart from each other.
 
-    names: of the labels, whose sequence makes sense. A span has all of a word of which it has a
-    part, since half a word tells the other half. White space at both ends is not part of it, and
-    neither is what an earlier span has.
+    names: of the labels, whose sequence is valid. A span is widened to whole words, since half a
+    word tells the other half. White space at both ends is not part of it, and neither is the text
+    of an earlier span.
     """
     first, last = (
         [i for i, name in enumerate(names) if name[0] in which] for which in ("BS", "ES")

@@ -1,4 +1,4 @@
-"""A text on its way: what was read and cannot be given back yet.
+"""Buffer the part of a text that was read, but whose labels are not final yet.
 
 Letters: n tokens.
 """
@@ -12,8 +12,8 @@ import numpy as np
 
 __all__ = ["Stretch", "Waiting", "begin_words", "size"]
 
-#: A letter or digit of a script that parts words by white space or marks. Thai to Khmer, Chinese
-#: and Japanese do not; Korean does, but hangs particles on names.
+#: A letter or digit of a script that separates words by white space or punctuation. Thai to Khmer,
+#: Chinese and Japanese do not; Korean does, but hangs particles on names.
 LETTER = re.compile(
     r"[^\W_\u0e00-\u10ff\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7ff\uf900-\ufaff\uff66-\uff9f"
     r"\U00020000-\U0003ffff]"
@@ -40,12 +40,12 @@ class Stretch:
     begins: np.ndarray
 
     def part(self, start: int, end: int) -> str:
-        """What is between two places of the text."""
+        """The text between two places."""
         return self.text[start - self.start : end - self.start]
 
 
 class Waiting:
-    """Text and tokens that were read, with what is known of them, until a stretch is complete.
+    """Collects text, tokens and labels until they complete a stretch.
 
     names: of the labels.
     """
@@ -59,14 +59,14 @@ class Waiting:
         self._known: list[tuple[np.ndarray, np.ndarray]] = []  # labels and scores
 
     def read(self, text: str, places: np.ndarray) -> None:
-        """More of the text, from where a word begins, and where its tokens are."""
+        """Add more of the text, from where a word begins, and the places of its tokens."""
         self._text.append(text)
         self._places.append(places)
         self._begins.append(begin_words(text, places - self._read))
         self._read += len(text)
 
     def settle(self, labels: np.ndarray, scores: np.ndarray) -> Stretch | None:
-        """Take labels and scores of the next tokens; what they complete, if they do."""
+        """Add labels and scores of the next tokens; returns the stretch that is now complete."""
         self._known.append((labels, scores))
         if not self._closes[labels].any():  # a long span is put together once, at its end
             return None
@@ -77,7 +77,7 @@ class Waiting:
         return self._cut(int(fits[-1]) + 1) if len(fits) else None
 
     def _cut(self, count: int) -> Stretch:
-        """The first `count` tokens, and the text up to the next one."""
+        """Cut off the first `count` tokens, with the text up to the next one."""
         text, places, (begins,) = "".join(self._text), np.concatenate(self._places), self._begins
         cut = int(places[count, 0]) - self._start
         self._text = [text[cut:]]
@@ -106,8 +106,8 @@ class Waiting:
 def begin_words(text: str, places: np.ndarray) -> np.ndarray:
     """Whether a word begins with each token of a text, bool (n,); places as `Stretch` has them.
 
-    None does that shares a character with the token before it; the first one always does, and
-    one that is `LONGEST` characters into a word, so that little waits for the word's end.
+    It never does with one that shares a character with the token before it. It always does with the
+    first token, and with one `LONGEST` characters into a word, so that long words are not buffered.
     """
     begins: list[bool] = []
     word = end = 0  # where this word begins, and the token before ends

@@ -1,4 +1,4 @@
-"""OpenAI's words: what is asked, what is answered, what is refused.
+"""Requests, answers and errors in the form of OpenAI's API.
 
 Reference: https://platform.openai.com/docs/api-reference
 """

@@ -1,8 +1,8 @@
-"""Answers in OpenAI's shapes, whole or in chunks, with the figures that the book's source gives.
+"""Answers in OpenAI's shapes, whole or in chunks, with figures of their speed.
 
 Beside OpenAI's fields there are `prefill_tps` and `decode_tps`, tokens per second of the engine,
-and `elapsed_s` since the request came. A request in the source's form gets `text`, `prompt_tokens`
-and `gen_tokens` as well.
+and `elapsed_s` since the request came. The server in maderix/ANE, pull request 26, called the
+book's source, gives these; a request in its form gets `text`, `prompt_tokens` and `gen_tokens` too.
 """
 
 import base64
@@ -19,7 +19,7 @@ __all__ = ["ChatShape", "CompletionShape", "as_json", "event", "vectors"]
 
 
 def as_json(value: object) -> bytes:
-    """JSON as UTF-8; what no UTF-8 can say, half a surrogate, as JSON's own escape."""
+    """JSON as UTF-8; a lone surrogate, which UTF-8 cannot encode, as JSON's own escape."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace")
 
@@ -31,7 +31,7 @@ def event(value: object) -> bytes:
 
 @dataclass
 class _Shape:
-    """An answer under way: what is known of it, and how that is said."""
+    """Collects an answer in progress, and gives it as JSON, whole or in chunks."""
 
     model: str
     seal: str
@@ -84,17 +84,17 @@ class _Shape:
         return {name: rate and round(rate, 2) for name, rate in rates.items()}
 
     def figures(self) -> dict:
-        """What the source measures, of the first answer."""
+        """The figures that the source gives, of the first answer."""
         return self.rates() | {"elapsed_s": round(time.monotonic() - self.start, 4)}
 
     def answer(self) -> dict:
-        """All answers, when they are done."""
+        """The whole response, when all answers are done."""
         choices = [self._choice(done) for _, done in sorted(self.done.items())]
         head = self._head(self.whole)
         return head | {"choices": choices, "usage": self.usage()} | self.figures()
 
     def last(self) -> dict:
-        """The chunk that says what it took."""
+        """The last chunk, with usage and figures."""
         return self._head(self.chunk) | {"choices": [], "usage": self.usage()} | self.figures()
 
     def _choice(self, done: Finished) -> dict:
@@ -137,7 +137,7 @@ class ChatShape(_Shape):
 
 @dataclass
 class CompletionShape(_Shape):
-    """POST /v1/completions; `plain` as the source asks it."""
+    """POST /v1/completions; plain: asked in the source's form."""
 
     plain: bool = False
 
@@ -169,11 +169,11 @@ class CompletionShape(_Shape):
 
 
 def _of_chat(tokens: Sequence[Token] | None) -> dict | None:
-    """What the model said of tokens, as a chat has it; `bytes` of no whole character are null."""
+    """Log probabilities as a chat has them; `bytes` of a part of a character is null."""
 
     def told(text: str, logprob: float) -> dict:
-        known = None if "\ufffd" in text else list(text.encode())
-        return {"token": text, "logprob": logprob, "bytes": known}
+        encoded = None if "\ufffd" in text else list(text.encode())
+        return {"token": text, "logprob": logprob, "bytes": encoded}
 
     if not tokens:
         return None
@@ -185,7 +185,7 @@ def _of_chat(tokens: Sequence[Token] | None) -> dict | None:
 
 
 def _of_completion(tokens: Sequence[Token]) -> dict | None:
-    """The same, as a completion has it, without offsets: tokens need not join to the text."""
+    """Log probabilities as a completion has them; no offsets, since tokens need not join up."""
     if not tokens:
         return None
     return {

@@ -1,4 +1,4 @@
-"""What is refused, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+"""Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
 
 import logging
 
@@ -37,7 +37,7 @@ class Refusal(Exception):
 
 
 def refusal_of(error: Exception, model: str) -> Refusal:
-    """What a client is told of an error; of one that is not its own, no more than that it was."""
+    """Make a refusal of an error; one that is not the client's is logged, and not explained."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, PromptTooLong):

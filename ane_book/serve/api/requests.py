@@ -1,7 +1,7 @@
-"""What may be asked, field by field.
+"""The bodies of requests, field by field, as pydantic models.
 
 A field of OpenAI's that this server does not have is refused by its name, unless its value asks for
-nothing; one that nobody knows is refused as OpenAI does it.
+nothing; an unknown field is refused as OpenAI does it.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ Prompt = str | Texts | Ids | Lists
 
 
 def _each(given: Prompt) -> list[str | list[int]]:
-    """What was given one by one: a text or token ids alone are one of them."""
+    """The prompts as a list; a text or token ids alone are one prompt."""
     if isinstance(given, str):
         return [given]
     if isinstance(given[0], int):
@@ -74,7 +74,7 @@ class _Closed(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fields(cls, given: Any) -> Any:
-        """What is known, and of all else the first, to be refused: one fault, as of a list."""
+        """Keep known fields and the first unknown one, so that a single fault is reported."""
         if not isinstance(given, dict):
             return given
         given, known = cls._asked(given), cls.model_fields
@@ -83,7 +83,7 @@ class _Closed(BaseModel):
 
     @classmethod
     def _asked(cls, given: dict) -> dict:
-        """Without what asks for nothing."""
+        """Drop fields that ask for nothing; a subclass says which."""
         return given
 
 
@@ -92,7 +92,7 @@ class _Request(_Closed):
 
     @classmethod
     def _asked(cls, given: dict) -> dict:
-        """Without what asks for nothing; raises Refusal for what is not served."""
+        """Drop fields that ask for nothing; raises Refusal for what is not served."""
         for name, neutral in UNSERVED.items():
             if given.get(name) is not None and not any(_same(given[name], v) for v in neutral):
                 message = f"{name} is not served here; leave it out"
@@ -124,7 +124,7 @@ class _Sampled(_Request):
 
     @property
     def likeliest(self) -> int | None:
-        """Of how many of the likeliest tokens the logprobs are asked for; None: of no token."""
+        """How many likeliest tokens are asked for beside each; None without log probabilities."""
         raise NotImplementedError
 
     def sampling(self, most: int | None, temperature: float) -> dict:
@@ -157,7 +157,7 @@ class ChatMessage(_Closed):
 
     @classmethod
     def _asked(cls, given: dict) -> dict:
-        """Without the empty fields that clients send back with an answer of ours."""
+        """Drop the empty fields that clients send back with an answer of ours."""
         return {k: v for k, v in given.items() if k in ("role", "content") or v not in (None, [])}
 
     def plain(self) -> dict[str, str]:
@@ -206,7 +206,7 @@ class Completion(_Sampled):
 
     @property
     def plainly_asked(self) -> bool:
-        """Whether it is asked as the source does it."""
+        """Whether it is asked in the source's form (`ane_book.serve.api.answers`)."""
         return isinstance(self.prompt, str) and (self.model is None or self.system is not None)
 
     def prompts(self) -> list[str | list[int]]:
@@ -248,7 +248,7 @@ class LineRequest(_Closed):
 
 
 def refuse_invalid(errors: Sequence[Any]) -> Refusal:
-    """The first thing that is wrong with a body, in one sentence."""
+    """Make a refusal of the first thing that is wrong with a body, in one sentence."""
     first = errors[0]
     place = [part for part in first["loc"][1:] if not str(part).startswith(("list[", "constr"))]
     if first["type"] == "json_invalid":

@@ -1,7 +1,7 @@
 """The chat at `/`: one file of HTML, which needs nothing but the server that sends it.
 
-Its script and style stand in the file, and the policy names them by their SHA-256: a browser runs
-no other script on the page, whatever a model writes, and asks no other server for anything.
+Its script and style stand in the file, and its Content-Security-Policy names them by their SHA-256:
+a browser runs no other script on the page, whatever a model writes, and asks no other server.
 """
 
 import base64
@@ -15,7 +15,7 @@ __all__ = ["add_page"]
 
 
 def _hashes(html: str, tag: str) -> str:
-    """The sources of a policy that allow the inline elements of this tag, and no others."""
+    """The sources of a Content-Security-Policy that allow the inline elements of a tag alone."""
     found = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", html, re.DOTALL)
     digests = (hashlib.sha256(text.encode()).digest() for text in found)
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

@@ -50,7 +50,7 @@ class Package:
             raise refuse(kind, self.path)
         if (version := model.mlProgram.version) > VERSION:
             raise InvalidPackage(
-                f"{self.path}: version {version} of ML Programs; this library reads version {VERSION}"
+                f"{self.path}: version {version} of ML Programs; {VERSION} is the one that is read"
             )
         self.description, self.specification_version = model.description, model.specificationVersion
         self.default_function = model.description.defaultFunctionName or "main"
