@@ -16,7 +16,7 @@ RANGES |= {"uint4": (0, 15), "int4": (-8, 7), "uint2": (0, 3), "int2": (-2, 1)}
 
 
 def _spread(values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
-    """Broadcast scales or zero points to x: one in all, one per element of an axis, or per block."""
+    """Broadcast scales or zero points (one, one per element of an axis, or one per block) to x."""
     if (rank(values) == 1 and int(values.shape[0]) > 1) or (rank(values) == 1 and rank(x) > 1):
         if int(values.shape[0]) == 1:
             return reshaped(values, [1] * rank(x))
