@@ -1,8 +1,8 @@
-"""The index of experiments: what was asked, on what, what came of it, the command that asks again.
+"""The index of experiments: question, machine, result, and the command to repeat each.
 
 Three kinds, never merged: those that this project ran (`own`), those that wait for a Mac
-(`for_a_mac`), and those of others, by what they published (`published`). All come from files of a
-checkout's `research/`; results are filled in from what the benchmarks recorded.
+(`for_a_mac`), and those that others published (`published`). All are read from files in a
+checkout's `research/`; results are filled in from the benchmarks' records.
 """
 
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ FIELDS = {"question", "setup", "result", "verdict", "means", "run", "more"}
 
 @dataclass(frozen=True)
 class Experiment:
-    """One line of the index.
+    """One entry of the index.
 
-    verdict: "missed" where an aim was set and not reached. run: a command, from the repository's
-    root; "" for others'. more: the page or the address that tells it at length.
+    verdict: "missed" if a goal was set and not reached. run: a command for the repository's root;
+    "" for an experiment of others. more: the page or address with the details.
     """
 
     id: str
@@ -45,10 +45,10 @@ class Experiment:
 
 
 class _Figures(Formatter):
-    """Python's templates, for records: shares, bytes and counts have formats of their own."""
+    """str.format for records, with formats for shares, bytes and counts."""
 
     def get_field(self, field_name: str, args, kwargs) -> tuple[Any, str]:
-        """JSON's keys are texts, "1" too; a list's are numbers."""
+        """Look a field up: keys of JSON objects are strings, even "1"; list indices are numbers."""
         name, *keys = re.findall(r"[^\[\]]+", field_name)
         value = kwargs[name]
         for key in keys:
@@ -68,10 +68,9 @@ class _Figures(Formatter):
 
 
 def own() -> list[Experiment]:
-    """What this project ran, in the order of its index.
+    """The experiments that this project ran, in the order of its index.
 
-    Raises InvalidInput, with the entry, where one lacks a field or names a figure that no record
-    has.
+    Raises InvalidInput for an entry that lacks a field, or names a figure that no record has.
     """
     path = records.find(INDEX)
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -94,7 +93,7 @@ def _own(name: str, table: dict, where: str) -> Experiment:
 
 
 def for_a_mac() -> list[Experiment]:
-    """Scripts that each settle claims on a Mac with an engine; nobody has run them yet."""
+    """Scripts that settle claims on a Mac with a Neural Engine; nobody has run them yet."""
     scripts = sorted(records.find(INDEX).parent.glob("settle_*.py"))
     return [_waiting(script) for script in scripts]
 
@@ -115,7 +114,7 @@ def _waiting(script: Path) -> Experiment:
 
 
 def asked(script: Path) -> tuple[list[str], str, str]:
-    """The claims that a script is about, what its docstring says of them, and its question."""
+    """Read a script's claims, what its docstring says about them, and its question."""
     text = script.read_text(encoding="utf-8").split('"""')[1]
     found = re.fullmatch(r"Claims? (.*?)[:(] ?(.*)\n\nQuestion: ([^\n]*\?)\n", text, re.S)
     if found is None:
@@ -124,7 +123,7 @@ def asked(script: Path) -> tuple[list[str], str, str]:
 
 
 def published() -> list[Experiment]:
-    """What others measured on engines, by the file that says so; each figure as it stands there."""
+    """What others measured on Neural Engines, by source file, with the figures as published."""
     rows = records.read("measurements/published.json")["rows"]
     return [_others(list(group)) for _, group in groupby(sorted(rows, key=_place), _place)]
 

@@ -1,1 +1,1 @@
-"""What is found out about a package: what is in it, what it computes, where two part, its loss."""
+"""Evidence about packages and bundles: lint, placement, parity, quality, cost, Mac measurements."""

@@ -1,4 +1,4 @@
-"""What a bundle or a package holds: a manifest, and the programs with their weights."""
+"""List the contents of a bundle or a package: manifest, functions, weights."""
 
 from pathlib import Path
 from shlex import quote
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ane_book.errors import InvalidInput, InvalidPackage
 from mlprogram.tables import table
 
-if TYPE_CHECKING:  # what a package needs takes no pydantic, and a bundle no protobuf
+if TYPE_CHECKING:  # imported when needed: a package needs no pydantic, a bundle no protobuf
     from ane_book.bundle import Bundle
     from ane_book.bundle.evidence import LevelName
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def inspect_path(path: str | Path) -> dict:
-    """Facts about a bundle (a folder with manifest.json) or a package, as plain JSON values.
+    """Describe a bundle (a folder with manifest.json) or a package in plain JSON values.
 
     Raises InvalidBundle or InvalidPackage.
     """
@@ -55,12 +55,13 @@ def refuse_bundle(path: Path) -> None:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a folder is a bundle; a package's Manifest.json is another file, even on a Mac."""
+    """Whether a folder is a bundle: it has manifest.json. A package's Manifest.json does not count,
+    even on a Mac, whose file system ignores case."""
     return path.is_dir() and any(file.name == "manifest.json" for file in path.iterdir())
 
 
 def inspect_bundle(bundle: "Bundle") -> dict:
-    """What the manifest says, and the facts of every package."""
+    """The contents of the manifest, and a description of every package."""
     from mlprogram.contents import inspect_package
 
     manifest = bundle.manifest
@@ -79,7 +80,7 @@ def inspect_bundle(bundle: "Bundle") -> dict:
 
 
 def report(facts: dict) -> str:
-    """The facts as text, for reading."""
+    """The description from `inspect_path` as text."""
     from mlprogram.contents import package_report
 
     if "bundle" not in facts:

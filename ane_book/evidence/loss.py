@@ -1,4 +1,4 @@
-"""What a conversion costs in quality, on a text: perplexity, agreement, divergence, their errors.
+"""Measure what a conversion loses on a text: perplexity, agreement, divergence, standard errors.
 
 Two texts ship with the library, and stay as they are, so that figures of different days compare:
 
@@ -7,9 +7,10 @@ Two texts ship with the library, and stay as they are, so that figures of differ
 
 of some 2,800 and 3,000 tokens. Both are younger than SmolLM2, whose figures are recorded.
 
-Errors are standard errors of the mean over blocks of 32 tokens, which neighbours' likeness leaves
-nearly independent: what other text of the same kind would have changed. That of `change` is far
-smaller than those of the two perplexities, since a token that is hard is so for both models.
+Errors are standard errors of the mean over blocks of 32 tokens. Neighbouring tokens are correlated,
+but blocks are nearly independent, so the error says what another text of the same kind would have
+changed. That of `change` is far smaller than those of the two perplexities, since a token that is
+hard for one model is hard for the other.
 
 Letters: n tokens of a window, V vocabulary.
 """
@@ -23,23 +24,23 @@ import numpy as np
 
 __all__ = ["TEXTS", "Loss", "code", "fresh", "measure", "prose"]
 
-Logits = Callable[[list[int]], np.ndarray]  # token ids of a window -> (n, V) after each of them
+Logits = Callable[[list[int]], np.ndarray]  # n token ids of a window -> logits (n, V)
 
 
 BLOCK = 32  # tokens
 
-#: What the texts are, for whoever reads a figure.
+#: The names of the texts in reports.
 TEXTS = {"prose": "English, of chapters of the ANE Book", "code": "Python, of this library"}
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Means over the predicted tokens of a text; of each figure x its standard error, x_error.
+    """Means over the predicted tokens of a text; x_error is the standard error of figure x.
 
-    perplexity: e to the mean of -log p(next token), of the found logits. change: by which part of
-    the reference's it differs from that. agreement: how often found and reference put the same
-    token first. divergence: mean Kullback-Leibler divergence of the found distribution from the
-    reference's, in nats. Of one block of text errors are infinite.
+    perplexity: exp of the mean of -log p(next token), from the found logits. change: its relative
+    difference from the reference's perplexity. agreement: how often found and reference have the
+    same top token. divergence: mean Kullback-Leibler divergence of the found distribution from the
+    reference's, in nats. With a single block of text the errors are infinite.
     """
 
     tokens: int
@@ -54,7 +55,7 @@ class Loss:
 
 
 def fresh(session) -> Logits:
-    """A session's logits of a window, with nothing before it."""
+    """The logits of a session for a window with nothing before it."""
 
     def logits(token_ids: list[int]) -> np.ndarray:
         session.reset()
@@ -78,10 +79,10 @@ def _text(name: str) -> str:
 
 
 def measure(found: Logits, reference: Logits, token_ids: Sequence[int], window: int = 256) -> Loss:
-    """Compare two models on a text, cut into windows that each start afresh.
+    """Compare two models on a text, cut into windows that each start with an empty cache.
 
-    found, reference: give the logits (n, V) after each token of a window; for a session, `fresh`.
-    Raises InvalidInput for fewer than two tokens.
+    found, reference: return the logits (n, V) after each token of a window; see `fresh`. Raises
+    InvalidInput for fewer than two tokens.
     """
     rows = [_compare(found, reference, ids) for ids in _windows(token_ids, window)]
     if not rows:
@@ -99,8 +100,8 @@ def measure(found: Logits, reference: Logits, token_ids: Sequence[int], window: 
 
 
 def _compare(found: Logits, reference: Logits, token_ids: list[int]) -> np.ndarray:
-    """Of each predicted token (4, n - 1): surprise at it, how much more that is than the
-    reference's, whether both put the same token first, divergence."""
+    """Four figures for each predicted token (4, n - 1): -log p, its difference from the
+    reference's, whether both have the same top token, divergence."""
     a, b = (_log_softmax(model(token_ids)[:-1]) for model in (found, reference))
     rows, following = np.arange(len(a)), token_ids[1:]
     surprise = -a[rows, following].astype(np.float64)
@@ -120,13 +121,13 @@ def _errors(columns: np.ndarray) -> np.ndarray:
 
 
 def _windows(token_ids: Sequence[int], size: int) -> Iterable[list[int]]:
-    """Stretches of `size` tokens; the last may be shorter, but predicts at least one."""
+    """Windows of `size` tokens; the last one may be shorter, but predicts at least one token."""
     for start in range(0, len(token_ids) - 1, size):
         yield list(token_ids[start : start + size])
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    """(n, V) float32, in place where that is what they are."""
+    """Log-softmax of (n, V) as float32; in place if the logits are float32."""
     logits = np.asarray(logits, np.float32)
     logits = logits - logits.max(axis=1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True, dtype=np.float64)).astype(

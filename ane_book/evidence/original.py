@@ -1,12 +1,12 @@
-"""A model as `transformers` runs it: somebody else's code, to hold a conversion against.
+"""Run a model with `transformers`, an independent reference for a conversion.
 
     source = open_source(file)
     reference = original.model(source.config(), original.weights(source))
     original.logits(reference)(token_ids)  # (n, V), what `loss.measure` takes
     original.greedy(reference, token_ids, 24)
 
-It computes in float32, with weights rounded to fp16 as a package stores them: what is compared is
-how two programs compute, not what they store.
+It computes in float32, with weights rounded to fp16 as a package stores them, so that a comparison
+shows differences in computation, not in storage.
 
 Letters: n tokens of a text, V vocabulary. Taught in the chapter "Porting recipe".
 """
@@ -30,15 +30,15 @@ TROUBLES = {
 
 
 def weights(source: WeightSource) -> dict[str, torch.Tensor]:
-    """Every tensor of a source by name: float32, holding what fp16 holds."""
+    """Every tensor of a source by name: float32, rounded to fp16."""
     return {name: torch.from_numpy(source.tensor(name)).half().float() for name in source.names()}
 
 
 def model(config: Mapping, tensors: Mapping[str, torch.Tensor]) -> torch.nn.Module:
-    """The decoder of `transformers` with this configuration around these tensors, not copied.
+    """Build the decoder of `transformers` with this configuration and these tensors, not copied.
 
-    Raises UnsupportedModel for a type that `transformers` has no decoder of or a configuration that
-    it does not take, and InvalidWeights for a tensor that is missing, left over or misshapen.
+    Raises UnsupportedModel for a type or a configuration that `transformers` does not take, and
+    InvalidWeights for a tensor that is missing, unexpected or of the wrong shape.
     """
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
@@ -70,7 +70,7 @@ def model(config: Mapping, tensors: Mapping[str, torch.Tensor]) -> torch.nn.Modu
 
 @contextmanager
 def _without_bars(logging) -> Iterator[None]:
-    """What a user sees of `transformers` is as before, but for the bar of tensors that are here."""
+    """Turn the progress bars of `transformers` off, and restore its settings afterwards."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -81,7 +81,7 @@ def _without_bars(logging) -> Iterator[None]:
 
 
 def logits(reference: torch.nn.Module) -> Logits:
-    """Its logits (n, V), float32, after each token of a text with nothing before it."""
+    """A function from token ids to the logits (n, V), float32, after each of them."""
 
     @torch.inference_mode()
     def after(token_ids: Sequence[int]) -> np.ndarray:
@@ -92,7 +92,7 @@ def logits(reference: torch.nn.Module) -> Logits:
 
 @torch.inference_mode()
 def greedy(reference: torch.nn.Module, token_ids: Sequence[int], count: int) -> list[int]:
-    """The `count` likeliest next tokens, one after another."""
+    """Decode `count` tokens greedily."""
     step, cache, found = torch.tensor([list(token_ids)]), None, []
     for _ in range(count):
         out = reference(step, past_key_values=cache, use_cache=True)

@@ -1,8 +1,8 @@
-"""Quality (L3): what a bundle loses against the model before it was quantised, on two texts.
+"""Quality (L3): measure what a bundle loses on two texts, compared with the unquantised model.
 
-A bundle that is not quantised is held against itself in single precision, which parity (L1) holds
-to PyTorch; a quantised one against a conversion of its source that is not. What this library reads
-wrongly is in both, so either can be held against `transformers` instead.
+A bundle that is not quantised is compared with itself in single precision, which parity (L1)
+compares with PyTorch; a quantised one with an unquantised conversion of its source. A fault in how
+this library reads the weights is in both, so either can be compared with `transformers` instead.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from ane_book.runtime.backends import MILBackend
 
 __all__ = ["MOST", "check_quality"]
 
-MOST = 0.1  # perplexity may be larger by this share
+MOST = 0.1  # the share by which perplexity may grow
 TOKENS = 1024  # of each text
 
 
@@ -35,13 +35,13 @@ def check_quality(
     most: float = MOST,
     independent: bool = False,
 ) -> Level:
-    """The level L3 of a bundle, by the executor.
+    """Measure the evidence level L3 of a bundle with the executor.
 
-    source: the weights that it was made of; None looks on this machine for a reference model's.
-    tokens: of each text, from its beginning. most: the share by which perplexity may grow.
-    independent: against the model of `transformers`, in float32, which takes 4 bytes of memory a
-    weight. Raises InvalidBundle, InvalidInput for a source of other weights, and UnsupportedModel
-    where `transformers` has no such model.
+    source: the weights that it was made of; if None, those of a reference model are looked for on
+    this machine. tokens: of each text, from its beginning. most: the share by which perplexity may
+    grow. independent: compare with the model of `transformers` in float32, which takes 4 bytes of
+    memory per weight. Raises InvalidBundle, InvalidInput for a source with other weights, and
+    UnsupportedModel if `transformers` has no such model.
     """
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     if bundle.manifest.task == "embedding":
@@ -80,7 +80,7 @@ def _reference(bundle: Bundle, source: str | Path | None) -> Iterator[Session]:
 
 
 def _compare(bundle: Bundle, reference: Logits, against: str, tokens: int, most: float) -> Level:
-    """The level; against: what the reference is, in words."""
+    """Compare on both texts. against: what the reference is, in words."""
     found = Session(bundle, backend=MILBackend(), force=True)
     window = min(256, found.context)
     figures: dict[str, float] = {}

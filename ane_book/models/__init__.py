@@ -1,17 +1,20 @@
-"""Models: one file an architecture, of the layers that they share.
+"""Model definitions: one file per architecture, built from the layers in base/.
 
-    base/         what they share
-      architecture.py   the interface: what a file has to say
-      config.py         a dense decoder in numbers
-      dense.py          the decoder that most of them are, but for a few lines
-      layers.py         the layers, in the form that the Neural Engine likes (torch)
-      encoder.py        those of encoders (torch)
-      compressed.py     attention that is mixed along the tokens, and its router (torch)
-      experts/          mixtures of experts: how they are laid out, and their layers (torch)
-      decoder.py        what comes around the blocks: head, weights, the whole decoder (torch)
+Start with llama.py; the other decoders' files say how they differ from it.
 
-Adding one is a file here, its line in `ARCHITECTURES`, and a row in the parity tests
-(`tests/_tiny.py`).
+    base/         what the architectures share
+      __init__.py       the glossary of dimension letters
+      architecture.py   the interface that every architecture implements
+      config.py         the hyperparameters of a dense decoder
+      dense.py          Llama's decoder, the base class of most architectures
+      layers.py         the layers of decoders, in ANE form (torch)
+      encoder.py        the layers of encoders (torch)
+      compressed.py     ZAYA1's convolutional attention and its router (torch)
+      experts/          mixtures of experts: tensor layout, and layers (torch)
+      decoder.py        the head, state dicts, and a whole decoder to run in PyTorch (torch)
+
+To add an architecture, write a file here, list its class in `ARCHITECTURES`, and add a row to the
+parity tests (`tests/_tiny.py`).
 """
 
 from typing import Any
@@ -55,7 +58,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def find(model_type: object) -> Architecture:
-    """The architecture of this `model_type`; raises UnsupportedModel."""
+    """The architecture with this `model_type`; raises UnsupportedModel if there is none."""
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise UnsupportedModel(
             f"config.json: model_type {model_type!r} is not one this library converts; "
@@ -65,7 +68,7 @@ def find(model_type: object) -> Architecture:
 
 
 def find_gguf(name: object) -> Architecture:
-    """The architecture that GGUF calls so; raises UnsupportedModel."""
+    """The architecture whose `general.architecture` in GGUF is `name`; raises UnsupportedModel."""
     known = {a.gguf.architecture: a for a in ARCHITECTURES.values() if a.gguf}
     if not isinstance(name, str) or name not in known:
         raise UnsupportedModel(
@@ -75,8 +78,8 @@ def find_gguf(name: object) -> Architecture:
 
 
 def read_config(fields: dict) -> Any:
-    """A Hugging Face `config.json`, read by the architecture that it names.
+    """Parse the fields of a Hugging Face `config.json` with the architecture that they name.
 
-    Raises UnsupportedModel for a model or a field's value that this library does not have.
+    Raises UnsupportedModel for a model, or a field's value, that this library does not support.
     """
     return find(fields.get("model_type")).config(fields)

@@ -1,10 +1,10 @@
-"""BERT: an encoder, in which every token sees every other, and norms come after the sums.
+"""BERT: an encoder with bidirectional attention and a norm after each residual sum.
 
-The host adds up three rows for each token, of its word, its position and its type; the first
-program norms the sum. There is no cache: a call takes the tokens of one text or of several, and a
-mask says which see each other. What comes out is a vector a token.
+The host adds three embeddings for each token (word, position, type), and the first package norms
+the sum. There is no KV cache: a call takes the tokens of one text or of several, and a mask keeps
+the texts apart. The output is one vector per token.
 
-Letters: C hidden size, F feed-forward size, H heads, P positions, V vocabulary.
+Letters: see `ane_book.models.base`; here also P positions.
 
 References: Devlin et al. 2018 (arXiv 1810.04805); `transformers`, modeling_bert.py.
 """
@@ -25,7 +25,7 @@ __all__ = ["Bert", "BertConfig"]
 Length = Annotated[int, Field(gt=0, le=1 << 14)]  # a mask has its square
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
-#: Parameters of a block -> the modules of `transformers` whose rows they have.
+#: Parameters of a block -> the modules of `transformers` that are stacked in each.
 MODULES = {
     "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
     "out": ("attention.output.dense",),
@@ -37,7 +37,7 @@ MODULES = {
 
 
 class BertConfig(ModelConfig):
-    """A BERT encoder in numbers."""
+    """The hyperparameters of a BERT encoder."""
 
     hidden_size: Width  # C
     intermediate_size: Width  # F
@@ -48,8 +48,8 @@ class BertConfig(ModelConfig):
     token_types: Width
     layer_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     activation: str
-    pooling: Literal["mean", "cls"] = "mean"  # how the vectors of tokens become one
-    max_tokens: Length  # of a text; what is beyond is cut off
+    pooling: Literal["mean", "cls"] = "mean"  # how a text's token vectors become one
+    max_tokens: Length  # a longer text is cut off
 
     @model_validator(mode="after")
     def _check(self) -> "BertConfig":
@@ -149,5 +149,5 @@ class Bert(Architecture):
         }
 
     def repeats(self, config: BertConfig) -> frozenset[str]:
-        """What no sentence vector needs: the numbers 0, 1, ..., and a layer for the first token."""
+        """Tensors that sentence vectors do not need: position ids and the pooler's layer."""
         return frozenset(["embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"])

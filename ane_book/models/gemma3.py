@@ -1,8 +1,8 @@
-"""Gemma 3, its text: five layers that see a window, then one that sees all; norms on both sides.
+"""Gemma 3, text only: as Llama, except that five layers in six have a sliding window, and the rest:
 
-What differs from most: the embedding is multiplied by sqrt(C); norms multiply by 1 + weight, stand
-before and after attention and feed-forward, and on queries and keys; sliding layers have rotary
-embedding of a smaller base; the feed-forward's gate is GELU.
+the embedding is multiplied by sqrt(C); norms multiply by 1 + weight, and stand both before and
+after attention and feed-forward and on queries and keys; the rotary embedding of sliding layers has
+a smaller base; the feed-forward's activation is GELU.
 
 References: Gemma 3 technical report (arXiv 2503.19786); `transformers`, modeling_gemma3.py;
 llama.cpp, convert_hf_to_gguf.py, which stores norms as 1 + weight.
@@ -38,12 +38,12 @@ NORMS = {
 
 
 class Gemma3Config(DecoderConfig):
-    """A Gemma 3 in numbers."""
+    """Gemma 3's hyperparameters."""
 
     sliding_window: Count
-    rope_local_theta: Real  # of sliding layers
+    rope_local_theta: Real  # rotary base of the sliding layers
     attention_scale: Factor
-    layer_types: tuple[str, ...]  # FULL or SLIDING, of every layer
+    layer_types: tuple[str, ...]  # FULL or SLIDING for each layer
 
 
 class Gemma3(Dense[Gemma3Config]):
@@ -56,7 +56,7 @@ class Gemma3(Dense[Gemma3Config]):
     fixed: ClassVar = {
         "hidden_activation": "gelu_pytorch_tanh",
         "attention_bias": False,
-        "attn_logit_softcapping": 0,  # None, mostly
+        "attn_logit_softcapping": 0,  # null in most files, which `refuse` lets pass
         "final_logit_softcapping": 0,
         "use_bidirectional_attention": False,
     }
@@ -139,7 +139,7 @@ class Gemma3(Dense[Gemma3Config]):
 
     def from_gguf(self, fields: dict, number) -> dict:
         D, L = fields["head_dim"], fields["num_hidden_layers"]
-        large = L == 62  # the 27B, whose scale is another: llama.cpp tells it by its layers
+        large = L == 62  # the 27B has another scale; llama.cpp too recognises it by its layers
         scalar = fields["hidden_size"] // fields["num_attention_heads"] if large else D
         return fields | {"query_pre_attn_scalar": scalar}
 

@@ -1,7 +1,7 @@
-"""Granite 3, the dense models: Llama with four multipliers.
+"""Granite 3, the dense models: as Llama, except for four scales in `config.json`.
 
-The embedding, attention's scores, what a layer adds to the hidden state, and the logits are each
-multiplied by a number of `config.json`.
+They multiply the embedding, attention's scores, and what attention and feed-forward add to the
+residual stream; the logits are divided by the fourth.
 
 References: Granite 3.0 (IBM, 2024); `transformers`, modeling_granite.py; llama.cpp,
 convert_hf_to_gguf.py.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Granite"]
 
-#: Field of config.json -> metadata of a GGUF.
+#: Field of config.json -> metadata key of a GGUF.
 MULTIPLIERS = {
     "embedding_multiplier": "embedding_scale",
     "attention_multiplier": "attention.scale",
@@ -33,12 +33,12 @@ MULTIPLIERS = {
 
 
 class GraniteConfig(DecoderConfig):
-    """A Granite in numbers."""
+    """Granite's hyperparameters."""
 
     embedding_multiplier: Factor
-    attention_multiplier: Factor  # instead of 1 / sqrt(D)
-    residual_multiplier: Factor  # of what attention and feed-forward add
-    logits_scaling: Factor  # logits are divided by it
+    attention_multiplier: Factor  # scale of the scores, instead of 1 / sqrt(D)
+    residual_multiplier: Factor  # multiplies what attention and feed-forward add
+    logits_scaling: Factor  # divides the logits
 
 
 class Granite(Dense[GraniteConfig]):
@@ -76,4 +76,4 @@ class Granite(Dense[GraniteConfig]):
         found = {field: number(key, 0) for field, key in MULTIPLIERS.items()}
         return fields | {field: value for field, value in found.items() if value}
 
-    rows_of_gguf = Llama.rows_of_gguf  # llama.cpp converts it as a Llama, q and k permuted
+    rows_of_gguf = Llama.rows_of_gguf  # llama.cpp permutes q and k as it does for Llama

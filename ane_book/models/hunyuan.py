@@ -1,7 +1,7 @@
-"""HunYuan dense: Llama whose queries and keys are rotated first and then normed, head by head.
+"""HunYuan dense: as Llama, except that each head of queries and keys is RMS normed after rotation.
 
-References: Hy-MT (arXiv 2512.24092); `transformers`, modeling_hunyuan_v1_dense.py; llama.cpp has
-its scaling "dynamic" as the larger base that comes of it.
+References: Hy-MT (arXiv 2512.24092); `transformers`, modeling_hunyuan_v1_dense.py; llama.cpp, which
+stores the rope scaling "dynamic" as the larger rotary base that results from it.
 """
 
 from dataclasses import replace
@@ -23,23 +23,23 @@ NORMS = {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.k
 
 
 class HunYuanConfig(DecoderConfig):
-    """A HunYuan in numbers."""
+    """HunYuan's hyperparameters."""
 
     @model_validator(mode="after")
     def _check_factor(self) -> "HunYuanConfig":
         super().rotary.check()
-        if not 2**-7 <= abs(self.attention_factor) <= 2**7:  # or eps leaves half precision
+        if not 2**-7 <= abs(self.attention_factor) <= 2**7:  # or eps / factor^2 leaves fp16
             raise ValueError(f"an attention factor of {self.attention_factor} is no use")
         return self
 
     @property
     def attention_factor(self) -> float:
-        """By what `transformers` scales queries and keys before it norms them."""
+        """What `transformers` multiplies queries and keys by before it norms them."""
         return super().rotary.attention_factor
 
     @property
     def rotary(self) -> Rotary:
-        """Cosines and sines as they are: of their size the norm after them keeps nothing."""
+        """The rotary embedding without its attention factor, which the norm would undo."""
         rotary = super().rotary
         sized = rotary.kind in ("longrope", "yarn")
         own = {"attention_factor": 1.0} if sized else {}

@@ -1,4 +1,4 @@
-"""Mistral: Llama whose tokens see a window of those before them.
+"""Mistral: as Llama, except that a token attends to a sliding window of the tokens before it.
 
 References: Jiang et al. 2023 (arXiv 2310.06825); `transformers`, modeling_mistral.py.
 """
@@ -9,12 +9,12 @@ __all__ = ["Mistral"]
 
 
 class Mistral(Llama):
-    """Mistral 7B and what else has `model_type` "mistral"; its GGUF says "llama"."""
+    """`model_type` "mistral": Mistral 7B and others; in GGUF its architecture is "llama"."""
 
     model_type = "mistral"
     gguf = None
 
     def read(self, fields: dict) -> dict:
-        # A file that names no window has the one that `transformers` has for it.
+        # Where the field is missing, `transformers` takes 4096; null means no window.
         window = fields.get("sliding_window", 4096) or None
         return super().read(fields) | {"sliding_window": window}

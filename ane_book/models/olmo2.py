@@ -1,4 +1,5 @@
-"""OLMo 2: norms after attention and feed-forward, and over all queries and all keys at once.
+"""OLMo 2: as Llama, except for its norms: after attention and feed-forward instead of before,
+and on queries and keys, over all heads at once.
 
 References: 2 OLMo 2 Furious (arXiv 2501.00656); `transformers`, modeling_olmo2.py; llama.cpp,
 convert_hf_to_gguf.py.
@@ -21,7 +22,7 @@ NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-BEFORE = ("attn_norm", "ffn_norm")  # which it has not
+BEFORE = ("attn_norm", "ffn_norm")  # Llama's norms, which OLMo 2 does not have
 
 
 class Olmo2(Dense[DecoderConfig]):

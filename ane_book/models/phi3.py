@@ -1,4 +1,5 @@
-"""Phi-3 and Phi-4-mini: Llama with fused projections, part of each head rotated, and a window.
+"""Phi-3 and Phi-4-mini: as Llama, except that checkpoints store qkv and gate_up fused, that part of
+each head may stay unrotated, and that there may be a sliding window.
 
 References: Phi-3 technical report (arXiv 2404.14219); `transformers`, modeling_phi3.py.
 """
@@ -11,12 +12,12 @@ from ane_book.models.base.dense import NAMES, OUTER, Dense, rope_type
 
 __all__ = ["Phi3"]
 
-ORIGINAL = 4096  # tokens that a model was made for, where config.json names none
+ORIGINAL = 4096  # the original context in tokens, if config.json names none
 FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 
 
 class Phi3(Dense[DecoderConfig]):
-    """`model_type` "phi3", which Phi-3, Phi-3.5-mini, Phi-4 and Phi-4-mini have."""
+    """`model_type` "phi3": Phi-3, Phi-3.5-mini, Phi-4 and Phi-4-mini."""
 
     model_type = "phi3"
     gguf = GGUF("phi3", OUTER, NAMES | FUSED)
@@ -29,8 +30,8 @@ class Phi3(Dense[DecoderConfig]):
         }
 
     def read_scaling(self, fields: dict) -> dict | None:
-        """LongRoPE under its earlier names too, and with the original context at the top alone: so
-        `transformers` reads them for this family."""
+        """Also accept LongRoPE under its earlier names, and take the original context from the top
+        level only, as `transformers` does for this family."""
         given, name = fields["rope_scaling"], "original_max_position_embeddings"
         if given is None:
             return None

@@ -1,14 +1,13 @@
-"""Privacy Filter: which tokens are of somebody's name, address, telephone number, secret.
+"""Privacy Filter: a token classifier that finds names, addresses, telephone numbers and secrets.
 
-An encoder with gpt-oss's layers: every token sees a band of tokens on both sides; each head has a
-sink; the feed-forward is a mixture of experts, of which a token's router picks the top k; the last
-program gives a score for each label of a token.
+An encoder with gpt-oss's layers: every token attends to a band of W tokens on both sides; each head
+has a sink; the feed-forward is a mixture of experts with a top-k router; the last package returns N
+logits per token, one for each label.
 
-The labels of a kind of span are B, I and E (it begins, goes on, ends) and S (one token alone); O is
-outside of all. The host makes spans of them (`ane_book.runtime.tags`).
+Labels are BIOES: for each kind of span B (begins), I (inside), E (ends) and S (a single token), and
+O (outside of all spans). The host decodes them to spans (`ane_book.runtime.tags`).
 
-Letters: C hidden size, F feed-forward size of an expert, H query heads, K key/value heads, D head
-size, W band, E experts, N labels.
+Letters: see `ane_book.models.base`; here also W band, N labels.
 
 References: openai/privacy-filter, its model card; gpt-oss model card (arXiv 2508.10925);
 `transformers`, modeling_openai_privacy_filter.py.
@@ -33,7 +32,7 @@ __all__ = ["PrivacyFilter", "PrivacyFilterConfig"]
 Positive = Annotated[float, Field(gt=0, le=1000)]
 Label = Annotated[str, Field(pattern=r"^[!-~]{1,100}$")]
 
-#: What the default configuration of `transformers` calls the kinds of spans.
+#: The kinds of spans in the default configuration of `transformers`.
 KINDS = (
     "account_number", "private_address", "private_date", "private_email", "private_person",
     "private_phone", "private_url", "secret",
@@ -50,7 +49,7 @@ YARN = {
 
 
 class PrivacyFilterConfig(DecoderConfig):
-    """A Privacy Filter in numbers. `sliding_window` is W: a token sees W others on each side."""
+    """Privacy Filter's hyperparameters. `sliding_window` is W: the tokens seen on each side."""
 
     sliding_window: Count
     num_experts: Annotated[int, Field(gt=0, le=2048)]  # E; order is counted in fp16
@@ -71,12 +70,13 @@ class PrivacyFilterConfig(DecoderConfig):
 
     @property
     def reach(self) -> int:
-        """How far away a token can be that has a say in another's labels."""
+        """The receptive field: how many tokens away an input can still change a token's labels."""
         return self.num_layers * self.sliding_window
 
     @property
     def max_tokens(self) -> int:
-        """Of a call: half of them are sure of all that has a say in them, of a longer text."""
+        """The most tokens in one call. With 4 * reach of a longer text, half of the tokens have
+        their whole receptive field inside the call."""
         return min(self.max_position, max(512, 4 * self.reach), 1 << 14)
 
     @property
@@ -85,7 +85,7 @@ class PrivacyFilterConfig(DecoderConfig):
 
 
 class PrivacyFilter(Architecture):
-    """`model_type` "openai_privacy_filter": openai/privacy-filter and what is trained from it."""
+    """`model_type` "openai_privacy_filter": openai/privacy-filter and models fine-tuned from it."""
 
     model_type = "openai_privacy_filter"
     task = "token-classification"
@@ -111,7 +111,7 @@ class PrivacyFilter(Architecture):
         )
 
     def _scaling(self, fields: dict) -> dict | None:
-        """The rotary embedding's; `YARN` where nothing is said of the embedding at all."""
+        """The rotary scaling; `YARN` if config.json has no field about rotary embedding at all."""
         if (given := fields["rope_scaling"]) is None:
             return YARN if fields["rope_theta"] is None else None
         return typed_scaling(given, ("linear", "yarn"), self.model_type)
@@ -120,7 +120,7 @@ class PrivacyFilter(Architecture):
         return [FULL] * config.num_layers
 
     def layout(self, config: PrivacyFilterConfig) -> Experts:
-        """The experts of a layer."""
+        """The mixture of experts of each layer."""
         return Experts(
             config.num_experts,
             config.hidden_size,
@@ -157,7 +157,7 @@ class PrivacyFilter(Architecture):
     def parameters(self, config: PrivacyFilterConfig, kind: str = FULL) -> Parameters:
         C, _, Q, KV = config.widths
         H, E, D = config.num_heads, config.num_experts, config.head_dim
-        heads = {"q": (Q, D), "k": (KV, D), "v": (KV, 0)}  # rows, and D of those that are rotated
+        heads = {"q": (Q, D), "k": (KV, D), "v": (KV, 0)}  # rows, and `pairs` of a TensorSpec
         norm = (TensorSpec("input_layernorm.weight", (C,)),)
         found: Parameters = {"attention_norm.weight": norm}
         for name, shape in (("weight", (C,)), ("bias", ())):
@@ -186,7 +186,7 @@ class PrivacyFilter(Architecture):
 
 
 def _labels(names: dict | None) -> tuple[str, ...]:
-    """The labels in the order of their numbers, of config.json's `id2label`."""
+    """The labels in the order of their ids, from `id2label` in config.json."""
     if names is None:
         return LABELS
     if not isinstance(names, dict):

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: Llama with biases on queries, keys and values.
+"""Qwen2 and Qwen2.5: as Llama, except that queries, keys and values have biases.
 
 References: Qwen2.5 technical report (arXiv 2412.15115); `transformers`, modeling_qwen2.py.
 """
@@ -16,7 +16,7 @@ __all__ = ["Qwen2"]
 
 
 class Qwen2(Dense[DecoderConfig]):
-    """`model_type` "qwen2"; its sliding window, which is off in every published model, is not."""
+    """`model_type` "qwen2". A sliding window, which no published model uses, is refused."""
 
     model_type = "qwen2"
     gguf = GGUF("qwen2", OUTER, NAMES)

@@ -1,4 +1,4 @@
-"""Qwen3: Llama whose queries and keys are normed, head by head, before they are rotated.
+"""Qwen3: as Llama, except that each head of queries and keys is RMS normed before rotation.
 
 References: Qwen3 technical report (arXiv 2505.09388); `transformers`, modeling_qwen3.py.
 """
@@ -16,7 +16,7 @@ __all__ = ["Qwen3"]
 
 
 class Qwen3(Dense[DecoderConfig]):
-    """`model_type` "qwen3", the dense models."""
+    """`model_type` "qwen3": the dense models."""
 
     model_type = "qwen3"
     gguf = GGUF(

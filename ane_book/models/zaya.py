@@ -1,9 +1,9 @@
-"""ZAYA1: compressed convolutional attention, and a mixture of experts of which a token takes one.
+"""ZAYA1: compressed convolutional attention, and a mixture of experts with a top-1 router.
 
-What differs from most: queries and keys are normed after a convolution along the tokens; the
-hidden state and what is added to it are scaled channel by channel in every sum; the router hands
-its state to the next layer's, and one of its classes is no expert at all. The first layer's router
-has nothing handed to it, so that this layer is of a kind of its own.
+What differs from Llama: queries and keys are convolved along the tokens, then normed; each residual
+sum scales both the hidden state and what is added, channel by channel; the router passes its state
+to the next layer's router, and one of its classes is no expert at all. Layer 0's router receives no
+state, so layer 0 has a kind of block of its own.
 
 References: ZAYA1 (arXiv 2511.17127); compressed convolutional attention (arXiv 2510.04476);
 `transformers`, modeling_zaya.py.
@@ -37,7 +37,7 @@ __all__ = ["Zaya", "ZayaConfig"]
 
 SLIDING, FIRST = "sliding", "_first"
 KINDS = {"hybrid": FULL, "hybrid_sliding": SLIDING}  # in config.json -> kind of block
-#: `rope_parameters` of `transformers` where config.json has none.
+#: The `rope_parameters` that `transformers` assumes if config.json has none.
 DEFAULT = {
     "hybrid": {"rope_theta": 5e6, "partial_rotary_factor": 0.5},
     "hybrid_sliding": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
@@ -47,7 +47,7 @@ Taps = Annotated[int, Field(gt=0, le=64)]
 
 
 class ZayaConfig(DecoderConfig):
-    """A ZAYA in numbers; F is the feed-forward size of one expert."""
+    """ZAYA's hyperparameters."""
 
     layer_types: tuple[str, ...]  # FULL or SLIDING, of every layer
     rope_local_theta: Real  # of sliding layers
@@ -68,7 +68,7 @@ class ZayaConfig(DecoderConfig):
 
     @property
     def tail_width(self) -> int:
-        """W: the tokens before a call that its convolutions and its waiting values reach."""
+        """W: how many tokens before a call its convolutions and its delayed values reach back."""
         return max(sum(self.taps) - 2, 1)
 
 
@@ -110,7 +110,7 @@ class Zaya(Architecture):
         )
 
     def _rope(self, fields: dict, types: set[str]) -> dict[str, dict[str, float]]:
-        """`rope_parameters` by the type of layer, of those types that there are."""
+        """The `rope_parameters` of each type of layer in `types`."""
         given: Mapping[str, Any] = fields.get("rope_parameters") or DEFAULT
         if given is DEFAULT and (fields.get("rope_theta") or fields.get("rope_scaling")):
             raise UnsupportedModel(
@@ -158,7 +158,7 @@ class Zaya(Architecture):
         return Host(rotary=rotary, masks=masks)
 
     def tails(self, config: ZayaConfig) -> dict[str, tuple[int, int]]:
-        """Queries and keys before their convolutions, and the values that wait for a token."""
+        """The queries and keys before their convolutions, and the values for the next token."""
         _, _, Q, KV = config.widths
         return {"projected": (Q + KV + KV // 2, config.tail_width)}
 
@@ -166,7 +166,7 @@ class Zaya(Architecture):
         return {"router": config.router_size}
 
     def layout(self, config: ZayaConfig) -> Experts:
-        """The experts of a layer."""
+        """The mixture of experts of each layer."""
         return Experts(
             config.num_experts,
             config.hidden_size,
@@ -245,7 +245,7 @@ def _attention(config: ZayaConfig) -> Parameters:
 
 
 def _residual(ours: str, theirs: str, C: int) -> Parameters:
-    """Both sides of a sum: what is added, and the hidden state that it is added to."""
+    """The scales and biases of both sides of a residual sum."""
     sides = {"scaling": "hidden_states", "residual": "residual"}
     return {
         f"{ours}_{side}.{part}": (TensorSpec(f"{theirs}.{name}_{part}", (C,)),)

@@ -1,14 +1,11 @@
-"""ONNX files: language models as weights, and any graph as a Core ML package.
+"""ONNX files: read a language model's weights, or convert any graph to a Core ML package.
 
-There are three doors:
+    decoder/       recognises a graph as one of our architectures and reads its tensors as a
+                   `WeightSource`: `ane_book.weights.open_source`, `ane-book convert FOLDER`
+    graph/         converts any graph, operator by operator: `convert_graph`,
+                   `ane-book convert model.onnx`
+    check/         compares such a package with ONNX Runtime: `check_graph`
 
-    decoder/    `ane_book.weights.open_source` and `ane-book convert` of a bundle come in here: a
-                graph recognised as one of our architectures, whose tensors are a source of weights
-    graph/      `convert_graph`, and `ane-book convert model.onnx`: any graph, an operator at a time
-    check/      `check_graph`: whether such a package computes what ONNX Runtime makes of the graph
-
-and what they read files with:
-
-    file.py        the file, its graph, the tensors beside it
-    evaluate.py    what a node gives for operands that are known
+    file.py        reads the file, its graph and the tensors beside it
+    evaluate.py    computes a node whose operands are constants
 """

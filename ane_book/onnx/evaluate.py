@@ -1,4 +1,4 @@
-"""What a node gives for operands that are known, by onnx's own reference evaluator."""
+"""Constant folding of a node with known operands, by onnx's own reference evaluator."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -10,11 +10,11 @@ if TYPE_CHECKING:  # onnx is an extra
 
 __all__ = ["NotComputed", "TooLarge", "evaluate"]
 
-LARGEST = 2**30  # bytes that are made of less
-#: onnx.reference takes one element of a row, and of the wrong axis, where there are more than 64.
+LARGEST = 2**30  # the most bytes of a result that is larger than its operands
+#: With more than 64 elements onnx.reference takes one element of a row, and of the wrong axis.
 WRONG = {"GatherElements"}
 
-#: Operators that make much of little -> the sizes, of their operands, of what they make.
+#: Operators whose results can be far larger than their operands -> the size of their result.
 SIZES: dict[str, Callable[..., Iterable[float]]] = {
     "ConstantOfShape": lambda shape: shape,
     "Expand": lambda x, shape: np.broadcast_shapes(x.shape, tuple(int(s) for s in shape)),
@@ -26,15 +26,15 @@ SIZES: dict[str, Callable[..., Iterable[float]]] = {
 
 
 class NotComputed(Exception):
-    """What stands in a node's way; the message says what."""
+    """A node cannot be folded; the message says why."""
 
 
 class TooLarge(NotComputed):
-    """The result would take more memory than a constant may."""
+    """The result would be larger than LARGEST."""
 
 
 def evaluate(node: "NodeProto", operands: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
-    """The node's results, of its operands by name. Raises NotComputed."""
+    """Compute a node's results from its operands by name. Raises NotComputed."""
     from onnx import TypeProto, helper
     from onnx.reference import ReferenceEvaluator
 
@@ -52,7 +52,7 @@ def evaluate(node: "NodeProto", operands: Mapping[str, np.ndarray], opset: int) 
         results = ReferenceEvaluator(model).run(None, dict(operands))
     except NotComputed:
         raise
-    except Exception as error:  # of whatever kind: a graph may ask anything of it
+    except Exception as error:  # of any kind, since a graph may ask for anything
         raise NotComputed(f"what cannot be computed of its constants: {error}") from None
     if not all(isinstance(array, np.ndarray | np.generic) for array in results):
         raise NotComputed("sequences and optional values")

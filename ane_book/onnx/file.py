@@ -1,9 +1,9 @@
-"""An `.onnx` file: its graph, and the tensors that are stored beside it.
+"""Read an `.onnx` file: its graph, and the tensors that are stored in it or beside it.
 
-The file is a protobuf, which the package `onnx` reads; it holds at most 2 GB, so larger models
-keep their tensors in other files, "external data", each by its place there. Those files are mapped
-into memory, and a tensor is read when it is asked for. Nothing in a file is trusted: data lie in
-the model's folder and have the length that their type and shape ask for.
+The file is a protobuf of at most 2 GB, which the package `onnx` parses. Larger models keep their
+tensors in other files ("external data"), which are mapped into memory and read when a tensor is
+asked for. Nothing in a file is trusted: external data has to lie in the model's folder, and to have
+the length that its type and shape ask for.
 
 Reference: https://github.com/onnx/onnx/blob/main/docs/ExternalData.md.
 """
@@ -31,10 +31,10 @@ __all__ = [
 
 PROTOBUF_BYTES = (1 << 31) - 1  # protobuf has no larger message
 MOST_DIMENSIONS = 8
-ONNX_DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
-OLDEST = 13  # the oldest opset that is read as it is
+ONNX_DOMAINS = ("", "ai.onnx")  # the domain of ONNX's own operators
+OLDEST = 13  # the oldest opset that is read without conversion to a newer one
 
-#: Types of stored tensors that we read, by ONNX's names -> bits of an element, and numpy's dtype.
+#: ONNX's names of the tensor types that are supported -> bits of an element, numpy dtype.
 TYPES = {
     "FLOAT": (32, np.float32),
     "FLOAT16": (16, np.float16),
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 def load_onnx():
-    """The package `onnx`, which only who reads such files needs; raises UnsupportedModel."""
+    """Import the optional package `onnx`. Raises UnsupportedModel if it is not installed."""
     try:
         import onnx
     except ImportError:
@@ -63,7 +63,7 @@ def load_onnx():
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor as it is stored: `shape` and ONNX's name of its type, `kind`."""
+    """A stored tensor, read lazily: `shape`, and `kind`, ONNX's name of its type."""
 
     graph: "OnnxGraph"
     tensor: "TensorProto"
@@ -74,7 +74,7 @@ class StoredTensor:
 
     @property
     def where(self) -> str:
-        """What an error about it begins with."""
+        """The beginning of an error message about the tensor."""
         return f"{self.graph.path}: tensor {self.name!r}"
 
     @cached_property
@@ -88,7 +88,7 @@ class StoredTensor:
         return tuple(self.tensor.dims)
 
     def bytes(self) -> np.ndarray:
-        """Its bytes (n,) uint8, little endian: a view of the mapped file where it is external."""
+        """Its bytes (n,) uint8, little endian; a view of the mapped file if they are external."""
         if self.kind not in TYPES:
             raise UnsupportedModel(
                 f"{self.where} is of type {self.kind}; supported: {', '.join(TYPES)}"
@@ -117,8 +117,11 @@ class StoredTensor:
         return data
 
     def array(self) -> np.ndarray:
-        """As numpy has it, mapped where it can be; bfloat16 widened to float32, two numbers of four
-        bits in a byte left so, flat."""
+        """The tensor as a numpy array, mapped if possible.
+
+        bfloat16 is widened to float32. Four-bit numbers stay packed, two in a byte, in a flat
+        array.
+        """
         data = self.bytes()
         bits, dtype = TYPES[self.kind]
         if bits < 8:
@@ -129,14 +132,14 @@ class StoredTensor:
         return array
 
     def numbers(self) -> np.ndarray:
-        """The same of a tensor that has to be of floating point."""
+        """`array` of a floating-point tensor. Raises for another type."""
         if self.kind not in ("FLOAT", "FLOAT16", "BFLOAT16"):
             raise UnsupportedModel(f"{self.where} is of {self.kind}, not of floating point")
         return self.array()
 
 
 class ModelFile:
-    """An `.onnx` file: its model, and the files beside it that tensors lie in."""
+    """An `.onnx` file: its model, and the files of external data beside it."""
 
     def __init__(self, path: Path):
         """Reads the model; raises InvalidWeights or UnsupportedModel."""
@@ -145,7 +148,7 @@ class ModelFile:
         self.model = _read(path)
 
     def external(self, tensor: "TensorProto", size: int) -> np.ndarray:
-        """The bytes (size,) of a tensor that lies in a file beside the model's, mapped."""
+        """The mapped bytes (size,) of a tensor in a file of external data."""
         where = f"{self.path}: tensor {tensor.name!r}"
         entry = {item.key: item.value for item in tensor.external_data}
         try:
@@ -162,7 +165,7 @@ class ModelFile:
         return data[offset : offset + size]
 
     def _data_file(self, location: str, where: str) -> np.ndarray:
-        """The bytes of a file of external data, mapped; it has to lie in the model's folder."""
+        """Map a file of external data, which has to lie in the model's folder."""
         if location not in self._maps:
             path = self._locate(location, where)
             if not path.exists():
@@ -176,15 +179,15 @@ class ModelFile:
         return np.frombuffer(self._maps[location], np.uint8)
 
     def let_go(self) -> None:
-        """Give the memory back that what was read of the mapped files takes; it is read again when
-        it is asked for."""
+        """Release the resident pages of the mapped files; they are read again when needed."""
         for mapped in self._maps.values() if hasattr(mmap, "MADV_DONTNEED") else ():
             mapped.madvise(mmap.MADV_DONTNEED)
 
     def _locate(self, location: str, where: str) -> Path:
-        """Where a file of external data is: in the folder, also where a link leads there.
+        """The path of a file of external data, which has to be in the model's folder, or in that
+        of the file that the model's path links to.
 
-        In the hub's cache the model and its data are both links to another folder, that of blobs.
+        In the hub's cache the model and its data are both links to a folder of blobs.
         """
         try:
             folders = {self.path.parent.resolve(), self.path.resolve().parent}
@@ -201,7 +204,7 @@ class ModelFile:
 
 
 class OnnxGraph(ModelFile):
-    """The graph of an `.onnx` file: what computes each value, and what is stored."""
+    """The graph of an `.onnx` file: its nodes, and the stored tensors by name."""
 
     def __init__(self, path: Path):
         """Reads the graph; raises InvalidWeights or UnsupportedModel."""
@@ -211,7 +214,7 @@ class OnnxGraph(ModelFile):
         self.inputs = {value.name: dimensions(value) for value in graph.input}
         self.outputs = [value.name for value in graph.output]
         self.constants = {name: StoredTensor(self, t) for name, t in constants_of(graph).items()}
-        #: The name of each value that a node computes -> the node's place in `nodes`.
+        #: Value -> the index in `nodes` of the node that computes it.
         self.producers = {
             name: number for number, node in enumerate(self.nodes) for name in node.output if name
         }
@@ -220,16 +223,16 @@ class OnnxGraph(ModelFile):
         self.files = [path, *(path.parent / location for location in sorted(self._maps))]
 
     def producer(self, name: str) -> "NodeProto | None":
-        """The node that computes a value; None of an input and of what is stored."""
+        """The node that computes a value; None for an input or a stored tensor."""
         return self.nodes[self.producers[name]] if name in self.producers else None
 
     def where(self, node: "NodeProto") -> str:
-        """What an error about a node begins with."""
+        """The beginning of an error message about a node."""
         return f"{self.path}: {describe(node)}"
 
 
 def _read(path: Path) -> "ModelProto":
-    """The protobuf of a file, without external data, of an opset that `onnx` knows."""
+    """Parse a file's protobuf without its external data, and check that `onnx` knows its opset."""
     onnx = load_onnx()
     from google.protobuf.message import DecodeError
 
@@ -260,7 +263,7 @@ def _read(path: Path) -> "ModelProto":
 
 
 def _texts(graph: "GraphProto") -> Iterator[str | bytes]:
-    """The names in a graph; protobuf gives bytes for one that is no UTF-8."""
+    """The names in a graph; protobuf returns bytes for one that is not UTF-8."""
     for node in graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         yield from (item.name for item in node.attribute)
@@ -281,7 +284,7 @@ def opset_of(model: "ModelProto") -> int:
 
 
 def subgraphs(node: "NodeProto") -> Iterator["GraphProto"]:
-    """The graphs that a node holds: the branches of an `If`, the body of a `Loop`."""
+    """The graphs in a node's attributes: the branches of an `If`, the body of a `Loop`."""
     for item in node.attribute:
         if item.HasField("g"):
             yield item.g
@@ -289,7 +292,7 @@ def subgraphs(node: "NodeProto") -> Iterator["GraphProto"]:
 
 
 def all_nodes(graph: "GraphProto") -> Iterator["NodeProto"]:
-    """The nodes of a graph, and those of the graphs in them."""
+    """The nodes of a graph and of its subgraphs."""
     for node in graph.node:
         yield node
         for inner in subgraphs(node):
@@ -297,7 +300,7 @@ def all_nodes(graph: "GraphProto") -> Iterator["NodeProto"]:
 
 
 def constants_of(graph: "GraphProto") -> "dict[str, TensorProto]":
-    """The tensors that a graph stores, or has as nodes `Constant`, by name."""
+    """The tensors of a graph's initializers and `Constant` nodes, by name."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         for item in node.attribute if node.op_type == "Constant" else ():
@@ -307,8 +310,7 @@ def constants_of(graph: "GraphProto") -> "dict[str, TensorProto]":
 
 
 def dimensions(value: "ValueInfoProto") -> list[int | str]:
-    """The sizes of an input: numbers, and what stands for one that is left open, which may be -1
-    (PaddlePaddle)."""
+    """The shape of an input: a size, or the name of an open axis. PaddlePaddle's -1 is open too."""
     return [
         d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?"
         for d in value.type.tensor_type.shape.dim
@@ -316,7 +318,7 @@ def dimensions(value: "ValueInfoProto") -> list[int | str]:
 
 
 def attribute(node: "NodeProto", name: str, default: T) -> T:
-    """An attribute of a node, of the default's type; raises InvalidWeights for another type."""
+    """The value of a node's attribute, or `default`. Raises InvalidWeights unless of its type."""
     for item in node.attribute:
         if item.name == name:
             value = load_onnx().helper.get_attribute_value(item)
@@ -329,7 +331,7 @@ def attribute(node: "NodeProto", name: str, default: T) -> T:
 
 
 def describe(node: "NodeProto", inputs: str = "") -> str:
-    """A node in an error: its name and kind, and its inputs, or what is said of those."""
+    """Describe a node in an error: its name, operator, and inputs (or the text `inputs`)."""
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     name = f"a node {kind} that makes {list(node.output)}"
     if node.name:

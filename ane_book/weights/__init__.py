@@ -1,24 +1,24 @@
-"""Weights: one lazy source per file format, all under the names that `transformers` uses.
+"""Readers of weights: one `WeightSource` per file format, all with the names of `transformers`.
 
-A source is opened strictly and read lazily. Opening reads headers alone, compares every tensor's
-name and shape with what the configuration asks for, and so refuses a damaged file before any work
-is done. Reading maps the file and hands out one tensor at a time, float32, whatever the file
-stores.
+Opening a source reads only headers, and compares every tensor's name and shape with what the
+configuration asks for, so that a damaged file is refused before any work is done. Reading maps the
+file and returns one tensor at a time as float32, whatever the file stores. A matrix is (out, in),
+as PyTorch stores it.
 
-    gguf.py           llama.cpp's format: metadata, quantised tensors and tokenizer in one file,
-    gguf_header.py    whose layout this one knows
+    source.py         `WeightSource`, the interface, and how files are read and checked
     safetensors.py    a Hugging Face folder: config.json, one or several weight files, tokenizer
-    source.py         what a source of any kind gives, and how its files are read and checked
+    gguf.py           llama.cpp's format: metadata, quantised tensors and tokenizer in one file
+    gguf_header.py    the layout of a GGUF file
     random.py         no file at all: a tensor is a function of its name and a seed
     hub.py            where a model's files are on this machine, or how to get them
-    folder.py         the tokenizer of a folder as `transformers` writes it
-    tokenizer.py      tokenizer.json from what a GGUF file holds
+    folder.py         the tokenizer of a Hugging Face folder
+    sentences.py      the settings of sentence-transformers beside an encoder
+    tokenizer.py      tokenizer.json made from a GGUF's metadata
 
-A folder of ONNX Runtime GenAI or transformers.js, a graph with tensors beside it, is read in
-`ane_book.onnx.decoder`.
+`ane_book.onnx.decoder` reads folders of ONNX Runtime GenAI and transformers.js: a graph with
+tensors beside it.
 
-Dimensions: V vocabulary, C hidden size, F feed-forward size, H query heads, K key/value heads, D
-head size. A matrix is (out, in), as PyTorch stores it.
+Letters: see `ane_book.models.base`.
 """
 
 from pathlib import Path
@@ -41,12 +41,12 @@ __all__ = [
 
 
 def open_source(path: str | Path) -> WeightSource:
-    """Open weights by what the path is, and check them.
+    """Open and check the weights at a path; the kind of file decides which source reads them.
 
-    A `.gguf` file; a folder with `config.json` and `*.safetensors` (or with nothing but one `.gguf`
-    file); a `.safetensors` file beside its `config.json`; a folder of ONNX Runtime GenAI or
-    transformers.js, or one `.onnx` file of it. Raises WeightsNotFound when there is
-    nothing of that kind, InvalidWeights or UnsupportedModel when there is but it will not do.
+    path: a `.gguf` file; a folder with `config.json` and `*.safetensors` (or with nothing but one
+    `.gguf` file); a `.safetensors` file beside its `config.json`; a folder of ONNX Runtime GenAI or
+    transformers.js, or one `.onnx` file of it. Raises WeightsNotFound if the path is none of these,
+    InvalidWeights if it is damaged, UnsupportedModel if this library does not convert it.
     """
     try:
         return _open(Path(path))
@@ -86,4 +86,4 @@ def _open(path: Path) -> WeightSource:
         return SafetensorsSource(path)
     if path.suffix == ".onnx":
         return OnnxSource(path)
-    return GGUFSource(path)  # by content, not by name: the cache of the hub renames files
+    return GGUFSource(path)  # by content, not by name, since the hub's cache renames files

@@ -1,4 +1,4 @@
-"""The tokenizer of a folder as `transformers` writes it, beside weights of whatever format."""
+"""Read the tokenizer of a Hugging Face folder, whatever the format of the weights beside it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +13,16 @@ __all__ = ["read_tokenizer", "tokenizer_paths", "with_stops"]
 
 
 def tokenizer_paths(folder: Path) -> list[Path]:
-    """The files that a tokenizer is read from, of those that are there."""
+    """The files in `folder` that `read_tokenizer` reads, if they exist."""
     names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     paths = [folder / name for name in (*names, "generation_config.json")]
     return [path for path in paths if path.exists()]
 
 
 def read_tokenizer(folder: Path, config: dict) -> TokenizerFiles:
-    """The tokenizer; `config` has the ids that generation_config.json does not.
+    """Read the tokenizer. Ids that generation_config.json lacks are taken from `config`.
 
-    Raises UnsupportedModel where there is no tokenizer.json, InvalidWeights for a damaged one.
+    Raises UnsupportedModel if there is no tokenizer.json, InvalidWeights if it is damaged.
     """
     path = folder / "tokenizer.json"
     if not path.exists():
@@ -52,10 +52,11 @@ def read_tokenizer(folder: Path, config: dict) -> TokenizerFiles:
 
 
 def with_stops(files: TokenizerFiles, tokenizer: Tokenizer | TextProcess) -> TokenizerFiles:
-    """The same with all ids that end an answer, each once.
+    """Add to `eos_token_ids` the id of `eos_token`, and of <|im_end|> and <|end|> if the chat
+    template uses them.
 
-    ChatML closes every turn by <|im_end|>, which base models converted for chat forget to declare;
-    Phi's template does by <|end|>.
+    ChatML ends every turn with <|im_end|>, and Phi's template with <|end|>, but the files of some
+    models do not declare them as ends.
     """
     stops = [*files.eos_token_ids, tokenizer.token_to_id(files.eos_token or "")]
     template = files.chat_template or ""
@@ -68,7 +69,7 @@ def _optional(path: Path) -> dict:
 
 
 def _chat_template(folder: Path, settings: dict) -> str | None:
-    """A file of its own, or a field: one template, or several of which one is the default."""
+    """The chat template: a file, or a field with one template or several, one called "default"."""
     path = folder / "chat_template.jinja"
     if path.exists():
         return read_text(path)
@@ -80,12 +81,12 @@ def _chat_template(folder: Path, settings: dict) -> str | None:
 
 
 def _token(entry: str | dict | None) -> str | None:
-    """tokenizer_config.json writes a special token as its text or as an object with its flags."""
+    """The text of a special token, which tokenizer_config.json has as text or as an object."""
     return entry.get("content") if isinstance(entry, dict) else entry
 
 
 def _ids(entry: int | list | None) -> tuple[int, ...]:
-    """generation_config.json writes one id or a list."""
+    """The ids of an entry of generation_config.json, which is one id or a list."""
     if entry is None:
         return ()
     return tuple(entry) if isinstance(entry, list) else (entry,)

@@ -1,12 +1,11 @@
-"""GGUF, llama.cpp's file format: metadata and tensors, often quantised, as one source.
+"""Read weights, configuration and tokenizer from a GGUF file, llama.cpp's format.
 
-Names, metadata and the order of rows are translated to those of `transformers`, with what the
-architecture's file in `ane_book.models` says. `gguf_header` reads the layout, the package `gguf`
-dequantises.
+Names, metadata and the order of rows are translated to those of `transformers`, as the
+architecture's file in `ane_book.models` says. `gguf_header` parses the layout, and the package
+`gguf` dequantises.
 
-References: names as in `gguf`'s constants.py; what the metadata means, the order of rows in q and k
-and the base of HunYuan's rotary embedding as in llama.cpp's convert_hf_to_gguf.py.
-Dimensions: C hidden size, H query heads, K key/value heads, D head size, R rotated dimensions.
+References: names as in `gguf`'s constants.py; the meaning of the metadata, the order of rows in q
+and k and the base of HunYuan's rotary embedding as in llama.cpp's convert_hf_to_gguf.py.
 """
 
 from copy import deepcopy
@@ -31,7 +30,7 @@ import numpy as np
 
 __all__ = ["GGUFSource"]
 
-#: Tensors that are no weights, but the divisors of rotary frequencies: Llama 3's, and LongRoPE's.
+#: Tensors that are not weights but divisors of the rotary frequencies: Llama 3's and LongRoPE's.
 DIVISORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 
 #: Field of a yarn `rope_scaling` -> metadata key after "rope.scaling.", where the file has it.
@@ -42,7 +41,7 @@ YARN = {
     "mscale_all_dim": "yarn_log_multiplier",
 }
 
-#: Field of `config.json` -> metadata key after the architecture's name, for what has no default.
+#: Required field of `config.json` -> metadata key after the architecture's name.
 FIELDS = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
@@ -56,7 +55,7 @@ BLOCKS_AT_ONCE = 8192  # 262,144 weights of Q4 or Q8: the temporaries of dequant
 
 
 class GGUFSource(WeightSource):
-    """One `.gguf` file of an architecture that has a `GGUF`."""
+    """One `.gguf` file of an architecture whose file in `ane_book.models` has a `GGUF`."""
 
     kind = "gguf"
 
@@ -91,7 +90,7 @@ class GGUFSource(WeightSource):
         return from_gguf(self._metadata, self._fields["vocab_size"], str(self.files[0]))
 
     def _rename(self, name: str) -> str:
-        """GGUF's name of a tensor to that of `transformers`; an unknown one stays."""
+        """Translate GGUF's name of a tensor to that of `transformers`; keep an unknown one."""
         stem, _, suffix = name.rpartition(".")
         if stem in self._gguf.outer:
             return f"{self._gguf.outer[stem]}.{suffix}"
@@ -102,7 +101,7 @@ class GGUFSource(WeightSource):
         return name
 
     def _dequantize(self, tensor: GGUFTensor) -> np.ndarray:
-        """Block by block: blocks do not know of rows, and long runs of them are fast to decode."""
+        """Decode a tensor in runs of quantised blocks, whatever its rows: long runs are fast."""
         weights, size = GGML_QUANT_SIZES[tensor.type]
         blocks = self._data[tensor.start : tensor.start + tensor.size].reshape(-1, size)
         out = np.empty((len(blocks), weights), dtype=np.float32)
@@ -113,7 +112,11 @@ class GGUFSource(WeightSource):
         return out.reshape(tensor.shape)
 
     def _get(self, key: str, default: float | None = None) -> Any:
-        """A metadata value under the architecture's prefix: a number, or an error that names it."""
+        """A number from the metadata under the architecture's prefix.
+
+        Raises InvalidWeights if it has none and there is no default, UnsupportedModel if it has one
+        per layer.
+        """
         key = f"{self._gguf.architecture}.{key}"
         value = self._metadata.get(key, default)
         if isinstance(value, int | float) and math.isfinite(value):
@@ -123,7 +126,7 @@ class GGUFSource(WeightSource):
         raise InvalidWeights(f"{self.files[0]}: the metadata has no number {key}")
 
     def _read_config(self) -> dict:
-        """The metadata in the words of a Hugging Face `config.json`."""
+        """Translate the metadata to the fields of a Hugging Face `config.json`."""
         path, tensors = self.files[0], self._tensors
         config: dict[str, Any] = {"model_type": self._architecture.model_type}
         config |= {field: self._get(key) for field, key in FIELDS.items()}
@@ -171,7 +174,7 @@ class GGUFSource(WeightSource):
         )
 
     def _read_divisors(self, name: str, config: dict) -> np.ndarray:
-        """A tensor of divisors: one for each rotated pair, so never a large one."""
+        """Read a small tensor of divisors, one for each rotated pair."""
         if name not in self._divisors:
             raise InvalidWeights(f"{self.files[0]}: tensor {name} is missing; get the file again")
         tensor = self._divisors[name]
@@ -183,7 +186,7 @@ class GGUFSource(WeightSource):
         return self._dequantize(tensor)
 
     def _yarn_scaling(self) -> dict:
-        """YaRN as llama.cpp's converter writes it: the fields of `config.json` by other names."""
+        """YaRN's `rope_scaling`; llama.cpp's converter stores its fields under other names."""
         for key in ("rope.scaling.yarn_ext_factor", "rope.scaling.attn_factor"):
             if (value := self._get(key, 1.0)) != 1.0:
                 raise UnsupportedModel(f"{self.files[0]}: {key} = {value} with yarn; only 1 is")
@@ -196,7 +199,8 @@ class GGUFSource(WeightSource):
         return scaling
 
     def _longrope_scaling(self, config: dict) -> dict:
-        """Phi-3's and Phi-4-mini's: a divisor of each pair for short contexts, one for long."""
+        """LongRoPE's `rope_scaling` (Phi-3, Phi-4-mini): each pair has a divisor for short contexts
+        and one for long ones."""
         scaling = {"rope_type": "longrope"}
         for field, name in zip(("short_factor", "long_factor"), DIVISORS[1:], strict=True):
             scaling[field] = self._read_divisors(name, config).tolist()
@@ -205,11 +209,11 @@ class GGUFSource(WeightSource):
         return scaling
 
     def _llama3_scaling(self, config: dict) -> dict:
-        """Llama 3.1 and later: the file holds no parameters but their result, a divisor for each
-        of the D / 2 pairs.
+        """The `rope_scaling` of Llama 3.1 and later, from the divisors of the D / 2 pairs.
 
-        Those models were all made with the same constants but for the factor, which is the largest
-        divisor; if these do not give the divisors in the file, the model is another.
+        The file stores only these divisors, not the parameters that they were computed from. In all
+        of those models the parameters are the same, except for the factor, which is the largest
+        divisor. Raises UnsupportedModel if these parameters do not reproduce the divisors.
         """
         divisors = self._read_divisors(DIVISORS[0], config)
         scaling = {
@@ -220,7 +224,7 @@ class GGUFSource(WeightSource):
             "original_max_position_embeddings": 8192,
         }
         pairs = np.arange(0, config["head_dim"], 2) / config["head_dim"]
-        with np.errstate(all="ignore"):  # of a damaged base nothing matches, and that is said
+        with np.errstate(all="ignore"):  # with a damaged base nothing matches, which raises below
             turns = 8192 / (2 * np.pi * config["rope_theta"] ** pairs)  # in the original context
             kept = np.clip((turns - 1.0) / 3.0, 0.0, 1.0)
             expected = 1.0 / (kept + (1.0 - kept) / scaling["factor"])
@@ -230,7 +234,7 @@ class GGUFSource(WeightSource):
 
 
 def _check_types(tensors: dict[str, GGUFTensor], path: Path) -> None:
-    """Decode a block of zeros of each type: one that `gguf` cannot do fails before the work."""
+    """Decode a block of zeros of each type, so that one that `gguf` cannot decode fails early."""
     for tensor_type, name in {tensor.type: name for name, tensor in tensors.items()}.items():
         try:
             dequantize(np.zeros((1, GGML_QUANT_SIZES[tensor_type][1]), np.uint8), tensor_type)

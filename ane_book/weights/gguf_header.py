@@ -1,13 +1,13 @@
-"""The layout of a GGUF file: its header read with every length checked against the file.
+"""Parse the header of a GGUF file, checking every length in it against the file.
 
     magic "GGUF", version, number of tensors, number of metadata entries      (little endian)
     metadata    key, type, value; strings are a length and UTF-8, arrays a type, a length and items
     tensors     name, dimensions (fastest first), type, offset from the start of the data
     data        aligned blocks, e.g. Q8_0: 32 weights as one fp16 scale and 32 int8
 
-The package `gguf` knows the formats of quantised blocks and dequantises them. Its reader makes
-four numpy views per token and per merge of the tokenizer, which is 200,000 objects and two seconds
-here, and it takes the lengths in a file at their word; so the header is read here instead.
+The package `gguf` dequantises the blocks, but its reader of headers is not used: it makes four
+numpy views per token and per merge of the tokenizer (200,000 objects, two seconds), and it trusts
+the lengths in the file.
 
 Reference: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
@@ -25,12 +25,12 @@ import numpy as np
 
 __all__ = ["GGUFTensor", "map_file", "read_header"]
 
-# What a header may take, three times the largest known: in a file of gigabytes most damaged lengths
-# would pass otherwise.
+# Limits on a header, three times the largest one known. Without them most damaged lengths would
+# pass, because a file has gigabytes after its header.
 HEADER_BYTES, HEADER_VALUES = 1 << 28, 1 << 22
-ENTRY, ROW = 8 + 4 + 1, 8 + 4 + 4 + 8  # least bytes of a metadata entry, and of a tensor's row
+ENTRY, ROW = 8 + 4 + 1, 8 + 4 + 4 + 8  # the least bytes of a metadata entry, of a tensor's row
 
-#: Metadata types that are one number, as numpy has them.
+#: Metadata types that are one number -> their numpy dtype.
 SCALARS: dict[int, np.dtype] = {
     kind: np.dtype(kind.name.lower()).newbyteorder("<")
     for kind in GGUFValueType
@@ -40,7 +40,7 @@ SCALARS: dict[int, np.dtype] = {
 
 @dataclass(frozen=True)
 class GGUFTensor:
-    """Where a tensor lies in the file, and how it is stored."""
+    """A tensor's place in the file, and how it is stored."""
 
     shape: Shape
     type: GGMLQuantizationType
@@ -49,7 +49,7 @@ class GGUFTensor:
 
 
 def map_file(path: Path) -> np.ndarray:
-    """The file's bytes, read when they are touched."""
+    """Map a file into memory: uint8 (n,), whose pages are read on first access."""
     check_file(path)
     try:
         if not path.stat().st_size:
@@ -67,7 +67,7 @@ class _Cursor:
         self.end = min(len(data), HEADER_BYTES)
 
     def reserve(self, count: int, size: int) -> None:
-        """Raise InvalidWeights unless so many values may follow, each of `size` bytes at least."""
+        """Raise InvalidWeights unless `count` values of at least `size` bytes each can follow."""
         self.values += count
         self._check(self.at + count * size)
         if self.values > HEADER_VALUES:
@@ -95,14 +95,14 @@ class _Cursor:
             raise InvalidWeights(f"{self.path}: damaged: text at {self.at} is not UTF-8") from None
 
     def value(self, key: str):
-        """A metadata value with its type before it: str, int, float, bool or a list of these."""
+        """Read a metadata value and its type: str, int, float, bool or a list of these."""
         kind = self.integer("I")
         if kind != GGUFValueType.ARRAY:
             return self._items(key, kind, 1)[0]
         return self._items(key, self.integer("I"), self.integer("Q"))
 
     def row(self, name: str) -> tuple[Shape, int, int]:
-        """A line of the table of tensors: shape (reversed to (out, in)), type, offset."""
+        """Read a row of the table of tensors: shape (reversed to (out, in)), type, offset."""
         rank = self.integer("I")
         if rank > 4:
             raise InvalidWeights(f"{self.path}: damaged: tensor {name} has {rank} dimensions")
@@ -110,7 +110,7 @@ class _Cursor:
         return tuple(reversed(dimensions)), self.integer("I"), self.integer("Q")
 
     def named(self, count: int, read: Callable) -> dict:
-        """So many names, each with what `read` gives after it."""
+        """Read `count` pairs of a name and what `read(name)` returns."""
         found = {}
         for _ in range(count):
             name = self.string()
@@ -131,7 +131,7 @@ class _Cursor:
 
 
 def read_header(data: np.ndarray, path: Path) -> tuple[dict, dict[str, GGUFTensor]]:
-    """Metadata by key, and tensors by GGUF name; all lie inside the file."""
+    """Read the metadata by key, and the tensors by GGUF name; all lie inside the file."""
     cursor = _Cursor(data, path)
     if bytes(cursor.take(4)) != b"GGUF":
         raise InvalidWeights(
@@ -156,7 +156,7 @@ def read_header(data: np.ndarray, path: Path) -> tuple[dict, dict[str, GGUFTenso
 
 
 def _check_apart(tensors: dict[str, GGUFTensor], path: Path) -> None:
-    """No two tensors share bytes: where they do, one of the offsets is damaged."""
+    """Raise InvalidWeights if two tensors share bytes: then one of the offsets is damaged."""
     end, before = 0, ""
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
         if tensor.start < end:
@@ -169,7 +169,10 @@ def _check_apart(tensors: dict[str, GGUFTensor], path: Path) -> None:
 def _locate(
     name: str, row: tuple[Shape, int, int], start: int, end: int, path: Path
 ) -> GGUFTensor:
-    """The tensor's type and its place in the file, which ends at byte `end`."""
+    """A tensor's type and place in the file, whose data are the bytes from `start` to `end`.
+
+    Raises InvalidWeights for a tensor that does not lie there, UnsupportedModel for its type.
+    """
     shape, kind, offset = row
     try:
         tensor_type = GGMLQuantizationType(kind)

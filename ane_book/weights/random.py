@@ -1,7 +1,7 @@
-"""Random weights: full-size dry runs of models whose weights are not at hand; tiny test models.
+"""Random weights, for tiny test models and for full-size dry runs without a download.
 
-A tensor depends on the seed and on its own name alone, so it is the same in whatever order and
-however often it is read, and no more than one is ever in memory.
+A tensor depends only on the seed and on its own name, so it is the same in whatever order and
+however often it is read, and only one needs to be in memory.
 
 Reference for the generator: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"
 (Philox).
@@ -23,7 +23,7 @@ import numpy as np
 
 __all__ = ["RandomSource"]
 
-SPREAD = 0.02  # standard deviation: what these families are initialised with before training
+SPREAD = 0.02  # standard deviation with which these families are initialised before training
 NEAR_ONE = "norm.weight", "norm.temp", "_scale"
 
 
@@ -37,7 +37,7 @@ class RandomSource(WeightSource):
     _place = "the random model"
 
     def __init__(self, config: dict, seed: int = 0):
-        """Raises UnsupportedModel or InvalidWeights when the configuration is not one we have."""
+        """Raises UnsupportedModel or InvalidWeights for a configuration that is not supported."""
         place = "the configuration"
         self._config, self.seed, self.files = plain_rope(config, place), seed, []
         read = read_config(self._config, place)
@@ -59,6 +59,6 @@ class RandomSource(WeightSource):
         return byte_level(self._config["vocab_size"])
 
     def fingerprint(self) -> str:
-        """sha256 of the configuration and the seed: nothing else makes the tensors."""
+        """sha256 of the configuration and the seed, which determine every tensor."""
         text = json.dumps([self._config, self.seed], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,11 +1,11 @@
-"""Safetensors: a Hugging Face folder, one weight file or several with an index.
+"""Read a Hugging Face folder with safetensors: one weight file, or several with an index.
 
-    config.json          what the model is
+    config.json          the architecture and its hyperparameters
     model.safetensors    the tensors; or model.safetensors.index.json, which says which of several
                          files (shards) holds which tensor
-    tokenizer.json       with tokenizer_config.json, chat_template.jinja, generation_config.json:
-                         how to talk to it
-    modules.json         of an encoder: how texts become vectors (`ane_book.weights.sentences`)
+    tokenizer.json       the tokenizer, with tokenizer_config.json, chat_template.jinja and
+                         generation_config.json
+    modules.json         for an encoder: how texts become vectors (`ane_book.weights.sentences`)
 
 The package `safetensors` maps the files and checks their headers; torch decodes bfloat16, which
 numpy does not have. Reference: https://huggingface.co/docs/safetensors.
@@ -36,7 +36,7 @@ __all__ = ["SafetensorsSource"]
 INDEX = "model.safetensors.index.json"
 DTYPES = ("F32", "F16", "BF16")  # safetensors' names
 
-#: What folders of older `transformers` hold beside the parameters: tables anyone can compute.
+#: Tables that older `transformers` stored beside the parameters, and that are not needed.
 BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 
 
@@ -81,7 +81,7 @@ class SafetensorsSource(WeightSource):
         return read_tokenizer(self._folder, self._config)
 
     def _locate(self, repeats: frozenset[str]) -> dict[str, Path]:
-        """Tensor name -> shard, without what is in another tensor as well."""
+        """Tensor name -> the shard that holds it, without the names in `repeats`."""
         where: dict[str, Path] = {}
         for shard, file in self._open.items():
             for name in file.keys():  # noqa: SIM118 - a handle, not a dict
@@ -103,7 +103,7 @@ class SafetensorsSource(WeightSource):
 
 
 def _shards(path: Path) -> list[Path]:
-    """The weight files: the one that was named, those of the index, or all there are."""
+    """The weight files: `path` itself if it is a file, those in the index, or all in the folder."""
     if path.is_file():
         return [path]
     index = path / INDEX

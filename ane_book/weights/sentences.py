@@ -1,7 +1,7 @@
-"""What sentence-transformers puts beside a model: where texts are cut, and how vectors are made.
+"""Read the settings of sentence-transformers beside a model: truncation and pooling.
 
-    modules.json                what is done in turn: Transformer, Pooling, perhaps Normalize
-    sentence_bert_config.json   max_seq_length, after which a text is cut
+    modules.json                the steps in order: Transformer, Pooling, perhaps Normalize
+    sentence_bert_config.json   max_seq_length, the tokens after which a text is cut
     1_Pooling/config.json       how the vectors of a text's tokens become one
 
 Reference: https://sbert.net, the package `sentence_transformers.models`.
@@ -19,7 +19,7 @@ POOLINGS = {"cls_token": "cls", "mean_tokens": "mean"}  # their names -> ours
 
 
 def sentence_files(folder: Path) -> list[Path]:
-    """Those of the files that are there."""
+    """The files in `folder` that `sentence_settings` reads, if they exist."""
     paths = [folder / MODULES, folder / CUT]
     if paths[0].exists():
         paths += [_pooling_file(folder, read_json(paths[0], list))]
@@ -27,10 +27,9 @@ def sentence_files(folder: Path) -> list[Path]:
 
 
 def sentence_settings(folder: Path) -> dict:
-    """`pooling` ("mean" or "cls") and `max_seq_length`, each where the folder says it.
+    """Read `pooling` ("mean" or "cls") and `max_seq_length`, if the folder has them.
 
-    Raises UnsupportedModel for what else is done to vectors, InvalidWeights for files that are no
-    use.
+    Raises UnsupportedModel for any other step, InvalidWeights for a damaged file.
     """
     found = {}
     if (folder / MODULES).exists():

@@ -1,4 +1,4 @@
-"""What the sources of every format share: what one gives, and how files are read and checked."""
+"""`WeightSource`, the interface of every weight format, and the reading and checking of files."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ TEXT_BYTES = 100_000_000  # a config.json has 1 kB, a tokenizer.json 35 MB at mo
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What turns text into token ids and back, and tells when an answer ends.
+    """The contents of a model's tokenizer files, and the token ids that end an answer.
 
     Raises pydantic's ValidationError for a field of another type.
     """
@@ -35,16 +35,16 @@ class TokenizerFiles:
     chat_template: str | None = None  # Jinja
     eos_token_ids: tuple[int, ...] = ()  # generation stops at any of them
     bos_token_id: int | None = None
-    bos_token: str | None = None  # the two that templates refer to by name
+    bos_token: str | None = None  # chat templates refer to these two by name
     eos_token: str | None = None
 
 
 @dataclass(frozen=True, config={"arbitrary_types_allowed": True})
 class Integers:
-    """A matrix as a file stores it: w = scale * (data - zero), by blocks of a row's columns.
+    """A block-quantised matrix as a file stores it: w = scale * (data - zero).
 
-    data (out, in), int8 or uint8. scale (out, B) float32. zero (out, B) of data's dtype, or None
-    where it is 0 throughout. bits: 4 or 8, of data and of zero.
+    Each row has B blocks of columns. data (out, in), int8 or uint8. scale (out, B) float32. zero
+    (out, B) in data's dtype, or None if it is 0 everywhere. bits: 4 or 8, of data and of zero.
     """
 
     data: np.ndarray
@@ -53,12 +53,12 @@ class Integers:
     bits: int
 
     def rows(self, start: int, stop: int) -> "Integers":
-        """Some of its rows."""
+        """The rows from `start` to `stop`."""
         zero = None if self.zero is None else self.zero[start:stop]
         return Integers(self.data[start:stop], self.scale[start:stop], zero, self.bits)
 
     def halved(self) -> np.ndarray:
-        """(out, in) float32: what it stands for with scales in fp16, in the values of fp16."""
+        """Dequantise with the scales rounded to fp16: (out, in) float32, holding fp16 values."""
         block = self.data.shape[1] // self.scale.shape[1]
         wide = self.data.astype(np.float32)
         if self.zero is not None:
@@ -71,51 +71,52 @@ class WeightSource(ABC):
     """Named tensors, a configuration and a tokenizer, from wherever they are stored."""
 
     kind: str  # "gguf", "safetensors", "onnx" or "random"
-    files: list[Path]  # what `fingerprint` covers
-    _shapes: dict[str, Shape]  # of all tensors
-    _place: str  # what an error about a tensor begins with
+    files: list[Path]  # the files that `fingerprint` covers
+    _shapes: dict[str, Shape]  # the shape of each tensor
+    _place: str  # the beginning of error messages: the path
 
     def names(self) -> list[str]:
-        """Names as `transformers` has them; `lm_head.weight` is absent when it is tied."""
+        """The tensors' names in `transformers`; `lm_head.weight` is absent if it is tied."""
         return list(self._shapes)
 
     def shape(self, name: str) -> Shape:
-        """PyTorch order, (out, in) for a matrix.
+        """The shape of a tensor in PyTorch's order: (out, in) for a matrix.
 
-        Raises InvalidWeights when the source has no tensor of that name.
+        Raises InvalidWeights if the source has no tensor of that name.
         """
         if name not in self._shapes:
             raise InvalidWeights(f"{self._place}: there is no tensor {name}")
         return self._shapes[name]
 
     def tensor(self, name: str) -> np.ndarray:
-        """One tensor: float32, contiguous, writable and the caller's own.
+        """Read a tensor as a new, contiguous float32 array that the caller may change.
 
-        Raises InvalidWeights when the source has no tensor of that name.
+        Raises InvalidWeights if the source has no tensor of that name.
         """
         self.shape(name)  # raises
         return self._read(name)
 
     @abstractmethod
     def _read(self, name: str) -> np.ndarray:
-        """One tensor that is there, as `tensor` gives it."""
+        """Read a tensor that exists, as `tensor` returns it."""
 
     def integers(self, name: str) -> Integers | None:
-        """A matrix as it is stored, where that is by integers that Core ML has a form for."""
+        """The matrix as stored integers, or None if it is stored otherwise or Core ML has no
+        encoding for them."""
         return None
 
     def has_integers(self) -> bool:
-        """Whether any matrix is stored so; nothing is read for it."""
+        """Whether `integers` returns any matrix; reads no tensor."""
         return False
 
     @abstractmethod
     def config(self) -> dict:
-        """The fields of a Hugging Face `config.json`, with `rope_theta` at the top and
-        `rope_scaling` a dict or None, in whichever style the file has them."""
+        """The fields of a Hugging Face `config.json`, after `plain_rope`: `rope_theta` at the top
+        level and `rope_scaling` a dict or None."""
 
     @abstractmethod
     def tokenizer(self) -> TokenizerFiles:
-        """Raises UnsupportedModel for a kind of tokenizer that we do not have."""
+        """Read the tokenizer. Raises UnsupportedModel for a kind that is not supported."""
 
     def fingerprint(self) -> str:
         """sha256 of the bytes of `files`, one after another, in hexadecimal."""
@@ -133,7 +134,7 @@ class WeightSource(ABC):
 
 
 def joined(parts: list[Integers | None]) -> Integers | None:
-    """The rows of several matrices as those of one; None where they are not all stored alike."""
+    """Concatenate the rows of several matrices; None unless all are stored alike."""
     stored = [part for part in parts if part is not None]
     forms = {(p.bits, p.data.dtype, p.scale.shape[1], p.zero is None) for p in stored}
     if len(stored) < len(parts) or len(forms) != 1:
@@ -148,8 +149,8 @@ def joined(parts: list[Integers | None]) -> Integers | None:
 
 
 def check_file(path: Path) -> None:
-    """Raise InvalidWeights for what cannot be read, a folder, a pipe, which would never end, or a
-    pointer of Git LFS."""
+    """Raise InvalidWeights for an unreadable file, a folder, a pipe (which reading would wait for),
+    or a Git LFS pointer."""
     if not path.is_file():
         raise InvalidWeights(f"{path}: not a file")
     try:
@@ -159,7 +160,7 @@ def check_file(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a small file; raises InvalidWeights for one that is none, or is large."""
+    """Read a small text file. Raises InvalidWeights if it is not text or is too large."""
     check_file(path)
     if path.stat().st_size > TEXT_BYTES:
         raise InvalidWeights(f"{path}: larger than {TEXT_BYTES / 1e6:.0f} MB")
@@ -170,7 +171,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, kind: type = dict):
-    """The object, or what else is of this kind, in a JSON file; raises InvalidWeights."""
+    """Parse a JSON file. Raises InvalidWeights unless it holds an instance of `kind`."""
     try:
         value = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -182,8 +183,8 @@ def read_json(path: Path, kind: type = dict):
 
 
 def read_config(config: dict, place: str) -> Any:
-    """The configuration, read by its architecture; every fault in it becomes one error that starts
-    with `place`."""
+    """Parse a configuration with its architecture. Every fault in it becomes one error, whose
+    message starts with `place`."""
     try:
         return models.read_config(config)
     except UnsupportedModel as error:
@@ -215,7 +216,7 @@ def check_tensors(found: Mapping[str, Shape], expected: Mapping[str, Shape], pla
 
 
 def plain_rope(config: dict, place: str) -> dict:
-    """`plain_rope` of models/base/dense: all sources have the rotary embedding in that one way."""
+    """`plain_rope` of models/base/dense, for all sources."""
     for field in ("rope_parameters", "rope_scaling"):
         if not isinstance(config.get(field), dict | None):
             raise InvalidWeights(f"{place}: {field} is {config[field]!r}, not an object")

@@ -1,9 +1,9 @@
-"""tokenizer.json from the metadata of a GGUF file, and the ids at which an answer ends.
+"""Make a tokenizer.json, and the ids that end an answer, from the metadata of a GGUF file.
 
-GGUF stores what a byte-level BPE learned (tokens in the order of their ids, merges in the order of
-their rank) but names the rest in one word, `tokenizer.ggml.pre`: how text is cut into words before
-the merges apply. The cut decides which tokens a model sees, so a name that is not in the table
-below is refused.
+GGUF stores what a byte-level BPE learned: tokens in the order of their ids, merges in the order of
+their rank. How text is split into words before the merges (pre-tokenization) it says by a name
+only, `tokenizer.ggml.pre`. The split decides which tokens a model sees, so a name that is not in
+the table below is refused.
 
 References: Sennrich et al. 2016 (arXiv 1508.07909); llama.cpp's src/llama-vocab.cpp for the names;
 the regular expressions are those in the tokenizer.json of Qwen2, Llama 3, GPT-4o and HunYuan.
@@ -53,17 +53,17 @@ CONTROL, USER_DEFINED = 3, 4  # llama.cpp's token types that are matched in the 
 
 
 def _split(patterns: Sequence[str]) -> pre_tokenizers.PreTokenizer:
-    """Words by regular expressions in turn, then bytes to the 256 printable stand-ins."""
+    """Split by each regular expression in turn, then map bytes to 256 printable characters."""
     words = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
     return pre_tokenizers.Sequence([*words, _bytes(use_regex=False)])
 
 
 def _bytes(use_regex: bool = True) -> pre_tokenizers.PreTokenizer:
-    """GPT-2's words (unless cut before), then bytes to the 256 printable stand-ins."""
+    """Split into GPT-2's words (use_regex), then map bytes to 256 printable characters."""
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
 
 
-#: `tokenizer.ggml.pre` -> the cut into words.
+#: `tokenizer.ggml.pre` -> the pre-tokenizer.
 CUTS = {
     "default": _bytes(),
     "gpt-2": _bytes(),
@@ -76,11 +76,10 @@ CUTS = {
 
 
 def from_gguf(metadata: dict, vocab_size: int, place: str) -> TokenizerFiles:
-    """The tokenizer that a GGUF file's metadata describes.
+    """Build the tokenizer that a GGUF file's metadata describes.
 
-    `vocab_size` is the number of rows of the embedding; `place` starts every message. Raises
-    UnsupportedModel for a kind that we do not have, InvalidWeights when the parts do not fit
-    together.
+    vocab_size: rows of the embedding. place: the beginning of error messages. Raises
+    UnsupportedModel for a kind that is not supported, InvalidWeights if the parts are inconsistent.
     """
     kind, cut = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "default")
     if kind != "gpt2":
@@ -122,7 +121,7 @@ def _byte_level_bpe(tokens: list[str], merges: list[str], cut: str, place: str) 
         for merge in merges:
             first, _, second = merge.partition(" ")
             pairs.append((first, second))
-        # Llama 3 takes a word that is a token as it is, even if no merges lead there.
+        # In Llama 3 a word that is itself a token stays whole, even if no merges lead to it.
         bpe = models.BPE(vocabulary, pairs, ignore_merges=cut == "llama-bpe")
     except Exception as error:  # `tokenizers` raises this class itself
         raise InvalidWeights(f"{place}: the tokens or merges are damaged: {error}") from None
@@ -135,7 +134,7 @@ def _byte_level_bpe(tokens: list[str], merges: list[str], cut: str, place: str) 
 
 
 def _finish(tokenizer: Tokenizer, tokens: list[str], metadata: dict, place: str) -> TokenizerFiles:
-    """The ids with a meaning; the first token of a text, if the model was trained with one."""
+    """Add the special tokens' ids, and have texts start with a BOS token if the model needs it."""
 
     def token_id(key: str) -> int | None:
         value = metadata.get(f"tokenizer.ggml.{key}_token_id")
@@ -165,8 +164,8 @@ def _finish(tokenizer: Tokenizer, tokens: list[str], metadata: dict, place: str)
 def byte_level(vocab_size: int) -> TokenizerFiles:
     """A tokenizer without merges: one token per byte, and <|endoftext|> as id 256.
 
-    For models with random weights, which answer noise in any vocabulary. Raises UnsupportedModel
-    when the vocabulary has no room for it.
+    For models with random weights, which have no tokenizer of their own. Raises UnsupportedModel
+    if the vocabulary has fewer than 257 entries.
     """
     if vocab_size < 257:
         raise UnsupportedModel(

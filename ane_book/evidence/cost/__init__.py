@@ -1,21 +1,21 @@
-"""What a token costs on a Neural Engine: predicted from a plan, without a Mac.
+"""Predict the time of a token on a Neural Engine from a plan, without a Mac.
 
     import ane_book
     from ane_book.evidence import cost
 
     estimate = cost.predict(ane_book.plan("hy-mt", quant="int8"), "m4-max")
-    estimate.tokens_s        # an interval: the model knows no bare numbers
-    estimate.terms           # what it rests on, with grade and evidence
+    estimate.tokens_s        # an interval, since every parameter is a range
+    estimate.terms           # the parts of the time, with grade and evidence
 
-A token takes the time to read the weights, to read the cache's slots, and what every program takes
-beside; where placement finds a converted program in several stretches, what each of those takes:
+A token takes the time to read the weights, to read the KV cache, and an overhead for every package
+that is called. If placement splits a package into several segments on the engine, each of those
+adds an overhead too:
 
     programs = [place(package, function="decode") for package in packages]
     work = dataclasses.replace(cost.work_of(plan), segments=cost.segments_of(programs))
 
-`model` has the formula, `chips` its data, and `quoted` the figures that are published of the same
-model and chip. Of a mixture of experts, `strategies` says what each way to call them takes, and
-where they meet. `ane_book.book` holds the formula against what others measured.
+`model` has the formula, `chips` its parameters, `quoted` the figures that others measured, and
+`strategies` compares the strategies for a mixture of experts.
 
 Taught in the chapters "MoE on ANE" and "Cost model".
 """

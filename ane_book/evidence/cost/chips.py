@@ -1,7 +1,7 @@
-"""What is published of chips, as data: how fast an engine reads, what a program takes.
+"""The cost model's parameters: read bandwidth by chip, and overheads of packages and segments.
 
-Two files in the form of `ane_book.claims`, so that each number has its grade and its evidence:
-`data/chips.toml`, a table for each chip, and `data/parameters.toml`.
+They are in two files in the form of `ane_book.claims`, so that each number has its grade and its
+evidence: `data/chips.toml`, with a table for each chip, and `data/parameters.toml`.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ DATA = Path(__file__).with_name("data")
 
 
 def chips() -> Mapping[str, Claim]:
-    """The chips of which a read bandwidth is published: "m4-max" -> its range in GB/s."""
+    """The chips with a published read bandwidth: "m4-max" -> its range in GB/s."""
     return claims.load(DATA / "chips.toml")
 
 
 def find_chip(name: str) -> Claim:
-    """The chip of this name, "m4-max" or "M4 Max"; InvalidInput, with the list, for another."""
+    """The chip with this name, "m4-max" or "M4 Max"; raises InvalidInput with the known ones."""
     known = chips()
     key = "-".join(name.lower().replace("-", " ").split())
     if key not in known:

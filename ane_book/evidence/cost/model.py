@@ -1,14 +1,14 @@
-"""The time of a token: bytes read over bandwidth, slots, programs; each an interval.
+"""The cost model: the time of a token from bytes read, cache slots and calls, as an interval.
 
     t = plain / B + packed * k / B + cache / A + programs * d (+ segments * s)
 
-plain: bytes of weights in fp16 or in 8 bits with scales; packed: of those in fewer bits or with
-palettes, which take k times as long as their bytes. B: the chip's read bandwidth for weights. A:
-for keys and values, which come the slower way of activations; the graph reads every slot that it
-was made for, filled or not. (One that blends its whole cache with a mask, to write a row, is beyond
-A by far: ours write the row.) d: what a program takes beside.
+plain: bytes of weights in fp16 or in 8 bits with scales; packed: bytes of weights in fewer bits or
+with palettes, which take k times as long to read. B: the chip's read bandwidth for weights. A: its
+bandwidth for the cache, which is read like activations, more slowly; a graph reads all of its
+slots, filled or not. (A graph that writes a row by blending the whole cache with a mask is slower
+by far; ours write the row.) d: the overhead of a call of a package. s: that of a further segment.
 
-Every parameter is a range with its evidence (`chips`). An answer is the range between all low and
+Every parameter is a range with its evidence (`chips`). The result is the range from all low ends to
 all high ends: it says what is known, not what is likely.
 """
 
@@ -38,12 +38,12 @@ __all__ = [
     "work_of",
 ]
 
-PER_MS = 1e6  # bytes a millisecond of 1 GB/s
+PER_MS = 1e6  # bytes per millisecond in 1 GB/s
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A quantity between two ends, both included."""
+    """A closed interval."""
 
     low: float
     high: float
@@ -55,19 +55,19 @@ class Interval:
         return self.low <= value <= self.high
 
     def text(self, digits: int = 1) -> str:
-        """Both ends with the same digits after the point; one where they are equal."""
+        """Both ends with `digits` digits after the point, or one number if they are equal."""
         low, high = f"{self.low:,.{digits}f}", f"{self.high:,.{digits}f}"
         return low if low == high else f"{low} to {high}"
 
 
 @dataclass(frozen=True)
 class TokenWork:
-    """What one token asks of an engine.
+    """The work of one token on the engine.
 
     plain_bytes, packed_bytes: weights, by how they are stored. cache_bytes: keys and values of all
-    slots of the graph, and tails. programs: calls. segments: stretches of a program on the engine
-    beyond its first, where placement knows them (`segments_of`). slots: that `cache_bytes` are of,
-    to be told.
+    slots of the graph, and tails. programs: calls of packages. segments: segments on the engine
+    beyond the first one of each package (`segments_of`). slots: those in `cache_bytes`, for the
+    report.
     """
 
     plain_bytes: int
@@ -84,7 +84,7 @@ class TokenWork:
 
 @dataclass(frozen=True)
 class Term:
-    """One part of a token's time, in ms, and the claims that it rests on."""
+    """One part of a token's time in ms, and the claims that it is based on."""
 
     what: str
     ms: Interval
@@ -112,7 +112,7 @@ class Estimate:
         return Interval(1e3 / ms.high, 1e3 / ms.low)
 
     def facts(self) -> list[tuple[str, str]]:
-        """The prediction as lines of a plan: a heading, once, and a text."""
+        """The prediction as rows for `ane-book plan`: heading (only in the first row), text."""
         told = f"{self.tokens_s.text()} tokens/s, {self.ms.text()} ms a token"
         rests = [f"{term.what}: {term.ms.text()} ms ({term.evidence})" for term in self.terms]
         return [
@@ -122,9 +122,9 @@ class Estimate:
 
 
 def predict(asked: TokenWork | Plan, chip: str | Claim) -> Estimate:
-    """What a token takes on a chip, by what is asked of its engine or by the plan of a model.
+    """Predict the time of a token on a chip, from its work or from the plan of a model.
 
-    Raises InvalidInput for a chip that is not known, with those that are, and what `work_of` does.
+    Raises InvalidInput for an unknown chip, with the known ones, and as `work_of` does.
     """
     chip = find_chip(chip) if isinstance(chip, str) else chip
     work = asked if isinstance(asked, TokenWork) else work_of(asked)
@@ -153,7 +153,7 @@ def _terms(work: TokenWork, chip: Claim) -> Iterator[Term]:
 
 
 def _read(nbytes: int, rate: Claim) -> Interval:
-    """Milliseconds to read so much at a rate in GB/s."""
+    """Milliseconds to read `nbytes` at a rate in GB/s."""
     low, high = rate.bounds
     return Interval(nbytes / (high * PER_MS), nbytes / (low * PER_MS))
 
@@ -168,13 +168,13 @@ def _range(claim: Claim) -> str:
 
 
 def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> TokenWork:
-    """What a call of so many tokens asks of an engine, by a plan; of one, it is decode.
+    """The work of a call of `tokens` tokens of a planned model; 1 is decode.
 
-    shares: what the router of a mixture of experts chooses, as `Plan.woken` takes them. Reading and
-    calls are in it, no arithmetic: of many tokens it is a part of the time.
+    shares: how often the router chooses each expert, as in `Plan.woken`. Only reading and calls are
+    counted, not arithmetic, so for many tokens this is only a part of the time.
 
-    Raises InvalidInput for a model that neither generates text nor has experts, and for weights in
-    a form of which no figure on the engine is known.
+    Raises InvalidInput for a model that neither generates text nor has experts, and for a
+    quantisation scheme without measurements on the engine.
     """
     if not plan.head and find(plan.config.architecture).layout(plan.config) is None:
         raise InvalidInput(
@@ -192,10 +192,10 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
 
 
 def segments_of(placements: "Iterable[Placement]") -> int:
-    """Stretches on the engine beyond a program's first, as placement reads them at their best.
+    """Count the segments on the engine beyond the first one of each package, in the best reading.
 
-    placements: of the programs that a token calls, each its decode. Raises InvalidInput for one
-    that runs on the CPU by every reading: a time on the engine would be of nothing.
+    placements: of the decode function of each package that a token calls. Raises InvalidInput for a
+    package that runs on the CPU in every reading, since it has no time on the engine.
     """
     further = 0
     for placement in placements:
@@ -209,7 +209,10 @@ def segments_of(placements: "Iterable[Placement]") -> int:
 
 
 def form_of(quant: str) -> str:
-    """Whether a scheme's weights are "plain" or "packed"; InvalidInput where no figure is known."""
+    """Whether a scheme's weights count as "plain" or "packed".
+
+    Raises InvalidInput for a scheme without measurements on the engine.
+    """
     scheme = find_scheme(quant)
     if scheme.block:
         raise InvalidInput(

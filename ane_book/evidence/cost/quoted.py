@@ -1,8 +1,8 @@
-"""What is published of a plan's model on a chip, beside what is predicted of the plan.
+"""Quote published speeds of a plan's model on a chip, to compare with the plan's prediction.
 
-The two are of different things: a figure is of somebody's own cut of the model, and a prediction of
-this plan's. So the sum is made of their cut too, by what the registry of reference models has of
-it (`ane_book.reference.Published`).
+A published figure is about somebody else's conversion of the model, with its own packages and
+quantisation. So their conversion is predicted too, from what the registry of reference models
+knows about it (`ane_book.reference.Published`).
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ __all__ = ["quoted"]
 
 
 def quoted(planned: Plan, chip: Claim) -> list[str]:
-    """A sentence for each figure that is published of the same model on the same chip."""
+    """A sentence for each published figure about the same model on the same chip."""
     return list(_quoted(planned, chip))
 
 
@@ -33,7 +33,7 @@ def _quoted(planned: Plan, chip: Claim) -> Iterator[str]:
 
 
 def _same(model, other) -> bool:
-    """Whether two configurations are of one model, however its experts are laid out."""
+    """Whether two configurations are equal, except for the strategy for experts."""
     chosen = {"experts"}
     return model.model_dump(exclude=chosen) == other.model_dump(exclude=chosen)
 
@@ -49,7 +49,7 @@ def _why(planned: Plan, found: Published, chip: Claim) -> str:
 
 
 def _sum(planned: Plan, found: Published, programs: int, chip: Claim) -> Interval:
-    """Tokens a second, predicted of the cut that was measured."""
+    """The predicted tokens/s of the conversion that was measured."""
     recipe = make_recipe(planned.config, quant=found.quant, context=found.slots)
     work = work_of(plan(planned.config, recipe))
     return predict(replace(work, programs=programs), chip).tokens_s

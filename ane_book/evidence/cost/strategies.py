@@ -1,8 +1,8 @@
-"""The strategies for experts on a chip: what each takes, and from how many tokens on it is slower.
+"""Compare the strategies for experts on a chip: the time of each, and where dispatch gets slower.
 
-Reading weights and calling programs are predicted, of one token and of several in a call. What the
-arithmetic of many tokens adds nobody has measured for experts, and so no strategy's time is
-complete: what differs between them, bytes and calls, is what there is to compare.
+The time to read weights and to call packages is predicted, for one token and for several in a call.
+Nobody has measured what the arithmetic of many tokens adds for experts, so no strategy's time is
+complete; the comparison rests on bytes and calls, in which the strategies differ.
 
 Taught in the chapter "MoE on ANE".
 """
@@ -20,18 +20,18 @@ import numpy as np
 
 __all__ = ["MOST", "crossings", "facts"]
 
-#: Tokens of a call beyond which `crossings` does not look.
+#: The most tokens of a call that `crossings` considers.
 MOST = 1 << 12
 
 
 def crossings(
     apart: Plan, whole: Plan, chip: str | Claim, shares: np.ndarray | None = None
 ) -> tuple[int | None, int | None]:
-    """From how many tokens of a call on experts apart take longer than experts in a graph.
+    """The number of tokens in a call from which on `apart` (dispatch) is slower than `whole`.
 
-    The earliest and the latest, over all values of bandwidth and of what a call takes that the
-    evidence leaves; both strategies are under the same ones. None: not up to MOST tokens. shares:
-    as `Plan.woken` takes them.
+    Returns the earliest and the latest such number over all values of the bandwidth and of a
+    call's overhead within their ranges, the same for both strategies. None: not up to MOST tokens.
+    shares: as in `Plan.woken`.
     """
     chip = find_chip(chip) if isinstance(chip, str) else chip
     packed = parameter("packed").bounds if form_of(whole.recipe.quant) == "packed" else (1.0, 1.0)
@@ -51,13 +51,13 @@ def crossings(
 
 
 def facts(planned: Plan, chip: str) -> list[tuple[str, str]]:
-    """What is predicted of a plan, as lines: a heading, once, and a text.
+    """The prediction for a plan as rows: heading (only in the first row of a part), text.
 
     Raises InvalidInput as `predict` does.
     """
     lines = predict(planned, chip).facts() if planned.head else []
     if not planned.head:
-        work_of(planned)  # refused, where there is nothing to say
+        work_of(planned)  # raises if there is nothing to predict
     lines += [("published", text) for text in quoted(planned, find_chip(chip))]
     told = list(_strategies(planned, find_chip(chip)))
     lines += [("by tier" if i == 0 else "", text) for i, text in enumerate(_tiers(planned, chip))]
@@ -65,7 +65,7 @@ def facts(planned: Plan, chip: str) -> list[tuple[str, str]]:
 
 
 def _tiers(planned: Plan, chip: str) -> Iterator[str]:
-    """What a token takes over each of several caches."""
+    """A sentence with the time of a token for each cache tier."""
     for slots, tier in planned.tiers.items() if planned.recipe.tiers else ():
         found = predict(tier, chip)
         yield f"{slots:,} slots: {found.tokens_s.text()} tokens/s, {found.ms.text()} ms a token"

@@ -1,4 +1,4 @@
-"""The laws of the Neural Engine as a lint: rules that read a package's graph, and what they find.
+"""Lint packages for the Neural Engine: rules that look for what it refuses or runs slowly.
 
     from ane_book.evidence import laws
 
@@ -6,13 +6,15 @@
     report = laws.check(mlmodel)                # coremltools' MLModel, just converted
     report.findings, report.count("error")
 
-    graph.py   a function as rules look at it
-    rule.py    rules, findings, rules.toml
-    rules/     the rules themselves, by what they look at
-    report.py  findings as text, JSON, SARIF 2.1.0 and GitHub's annotations
+    graph.py      a function's def-use graph, which the rules read
+    rule.py       `Rule`, `Finding`, and the reader of rules.toml
+    rules/        the rules, by subject
+    calibrate.py  the one rule that runs the package: sums that overflow on given inputs
+    report.py     findings as text, JSON, SARIF 2.1.0 and GitHub's annotations
 
-A package is read, not run; weights are not expanded. What no rule finds is not proven to run on
-the engine: see `ane_book.evidence.placement` for what the planner does, and a Mac for the rest.
+A package is read, not run, and weights are not decompressed. A package without findings is not
+proven to run on the engine: see `ane_book.evidence.placement` for a prediction of Core ML's
+planner, and measure on a Mac.
 
 Taught in the chapter "ANE laws".
 """
@@ -33,7 +35,7 @@ import numpy as np
 
 __all__ = ["Finding", "LawReport", "Rule", "check", "load", "packages_of"]
 
-#: Rules by name, of a function and of a package; each is given its claim's value.
+#: Rules by name, for a function and for a package; each is called with its claim's value.
 OF_FUNCTIONS: dict[str, Callable[[ProgramGraph, Any], Iterable[Seen]]] = {
     rule.__name__.replace("_", "-"): rule
     for rule in (*shapes.RULES, *ops.RULES, *weights.RULES, *states.RULES, *norms.RULES)
@@ -51,13 +53,13 @@ def check(
     progress: Callable | None = None,
     calibrate: Mapping[str, np.ndarray] | Literal["golden"] | None = None,
 ) -> LawReport:
-    """What the rules find in a package, a bundle, a folder of them, or an MLModel in memory.
+    """Apply the rules to a package, a bundle, a folder of them, or an MLModel in memory.
 
-    rules: those to look for, all when None (`load` reads a file of one's own). progress: called
-    with (description, done, total) where there are several packages. calibrate: inputs to run a
-    package on, by name, or "golden" for a bundle's own tokens, for the one rule that a graph alone
-    cannot answer (sum-most); it takes as long as a run. Raises InvalidPackage for what is none of
-    these, and InvalidInput for inputs that no function takes.
+    rules: all if None; `load` reads others from a file. progress: called with (description, done,
+    total) if there are several packages. calibrate: inputs by name, or "golden" for a bundle's own
+    golden tokens, to run a package on for the rule that a graph alone cannot answer (sum-most).
+    Raises InvalidPackage if `model` is none of these, InvalidInput for inputs that no function
+    takes.
     """
     rules = load() if rules is None else rules
     if not isinstance(model, str | Path):
@@ -80,11 +82,11 @@ def check(
 
 
 def packages_of(path: Path) -> list[Path]:
-    """A package itself, or all that lie in a folder; InvalidPackage where there are none."""
+    """The package at `path`, or all packages in a folder; raises InvalidPackage for none."""
     if not path.is_dir() or path.suffix in MODELS:
         return [path]
     if {"Manifest.json", "model.mil", "coremldata.bin"} & {file.name for file in path.iterdir()}:
-        return [path]  # a package under a name of its own
+        return [path]  # a package without the usual suffix
     found = sorted(_below(path))
     if not found:
         raise InvalidPackage(f"{path}: no {', '.join(MODELS)} is in this folder or below")
@@ -92,10 +94,7 @@ def packages_of(path: Path) -> list[Path]:
 
 
 def _below(root: Path) -> Iterator[Path]:
-    """Packages below a folder, not what lies inside of one; links to folders are not followed.
-
-    Nor is a bundle looked at that is being written.
-    """
+    """The packages below a folder, without links to folders, and without unfinished bundles."""
     folders = [root]
     while folders:
         for path in folders.pop().iterdir():
@@ -110,7 +109,7 @@ def _name(file: Path, root: Path) -> str:
 
 
 def _in_memory(model, rules: Mapping[str, Rule]) -> LawReport:
-    """An MLModel of coremltools, whose ops may know the lines that they come from."""
+    """Check an MLModel of coremltools, whose ops may know their lines of torch source."""
     from ane_book.evidence.laws.source import lines
 
     package = Package.from_spec(model.get_spec(), model.weights_dir)
@@ -156,7 +155,7 @@ def _place(graph: ProgramGraph, seen: Seen, package: str, lines: Mapping[str, st
 
 
 def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: LawReport) -> None:
-    """What sums reach on inputs like those of use."""
+    """Run the packages on `inputs`, and report sums that exceed the rule's limit."""
     from ane_book.bundle import Bundle
     from ane_book.evidence.laws import calibrate
 
@@ -172,7 +171,7 @@ def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: La
 
 
 def _check_whole(total: int, rules: Mapping[str, Rule], report: LawReport, path: Path) -> None:
-    """What all packages of a bundle make together."""
+    """Check the packages of a bundle together: their size."""
     rule = rules.get("loaded-3gb")
     if rule and is_bundle(path) and total > rule.claim.number:
         report.add(rule, Seen(f"{total / 1e9:,.1f} GB of weights in all"), Place(str(path)))

@@ -1,9 +1,9 @@
-"""Sums that an engine's accumulator would lose, on inputs like those of use.
+"""Find sums that would overflow the engine's accumulator on realistic inputs.
 
-A graph alone does not tell: the same weights are sound on one text and not on another, and random
-inputs have no outliers. So the program runs in single precision, op by op, on inputs that are
-given, or on a bundle's golden tokens, and the result of every sum is looked at. What stands in the
-accumulator on the way to a result is not seen: its order is nowhere published.
+A graph alone does not tell: the same weights are fine on one text and overflow on another, and
+random inputs have no outliers. So the package runs in single precision, op by op, on given inputs
+or on a bundle's golden tokens, and the result of every sum is checked. Intermediate values of the
+accumulator are not, since the order of its additions is not published.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ HALF = float(np.finfo(np.float16).max)
 
 
 def sums(program: MLProgram, inputs: Mapping[str, np.ndarray], most: float) -> Iterator[Seen]:
-    """The largest sum of a function, if it is beyond `most`; program: in single precision."""
+    """The largest sum of a function, if it exceeds `most`. program: in single precision."""
     beyond: list[tuple[float, Operation]] = []
     makers = {name: o for o in program.operations if o.type in SUMS for name, _ in o.outputs}
     shapes: dict[str, int] = {name: array.size for name, array in inputs.items()}
@@ -51,9 +51,9 @@ def sums(program: MLProgram, inputs: Mapping[str, np.ndarray], most: float) -> I
 def given_sums(
     package: Package, inputs: Mapping[str, np.ndarray], most: float
 ) -> Iterator[tuple[Package, str, Seen]]:
-    """(package, function, what was seen) of every function that takes these inputs.
+    """Yield (package, function, what was seen) for every function that takes these inputs.
 
-    Raises InvalidInput where none does.
+    Raises InvalidInput if none does.
     """
     found = [n for n, f in package.functions.items() if f.inputs.keys() <= inputs.keys()]
     if not found:
@@ -70,7 +70,7 @@ def given_sums(
 
 
 def golden_sums(bundle: Bundle, most: float) -> Iterator[tuple[Package, str, Seen]]:
-    """(package, function, what was seen) of a bundle, on its golden tokens; caches are empty."""
+    """Yield (package, function, what was seen) for a bundle's golden tokens, with empty caches."""
     golden = bundle.golden()
     for part in bundle.manifest.packages:
         package = Package(bundle.path / part.package)

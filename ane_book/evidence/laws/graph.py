@@ -1,7 +1,7 @@
-"""One function of a package as rules and placement look at it: ops in order, who makes what.
+"""The def-use graph of one function of a package, which rules and placement read.
 
-Only what the program declares is held: types, small constants, the forms of compressed weights. No
-weight is expanded, and torch is not needed.
+It holds what the program declares: ops in order, types, small constants, the forms of compressed
+weights. No weight is decompressed, and torch is not needed.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ __all__ = ["FLOATS", "VIEWS", "ProgramGraph", "Seen", "sizes"]
 
 FLOATS = frozenset(["fp16", "fp32", "fp64", "bf16"])
 
-#: Ops that give the same numbers another shape.
+#: Ops that only change the shape.
 VIEWS = frozenset(["reshape", "transpose", "squeeze", "expand_dims", "reshape_like"])
 
-#: The ops that carry weights: input of the weight, and the axis of its output and input channels.
+#: Ops with weights -> the input that is the weight, and its axes of output and input channels.
 WEIGHTED = {
     "conv": ("weight", 0, 1),
     "conv_transpose": ("weight", 1, 0),
@@ -29,9 +29,9 @@ WEIGHTED = {
 
 @dataclass(frozen=True)
 class Seen:
-    """What a rule found: the op, or None for a whole function, and what of it breaks the rule.
+    """What a rule found: the op (None for the whole function), and how it breaks the rule.
 
-    severity: where it is milder or graver here than the rule is in general.
+    severity: replaces the rule's own severity for this op, if not None.
     """
 
     text: str
@@ -41,25 +41,25 @@ class Seen:
 
 @dataclass(frozen=True)
 class ConstantWeight:
-    """The constant operand of a product: its type, where its channels are, how it is stored."""
+    """The constant operand of a product: its type, its axes of channels, and how it is stored."""
 
     type: TensorType
     outputs: int  # axis of the output channels
     inputs: int
-    compressed: Operation | None  # the `constexpr_*` op that makes it
+    compressed: Operation | None  # the `constexpr_*` op that decompresses it
 
     @property
     def depth(self) -> int:
-        """Terms of each sum, as far as they are channels."""
+        """Input channels: the terms of each sum, without those of a kernel."""
         return self.type.shape[self.inputs] or 1
 
 
 class ProgramGraph:
-    """One function, with what its ops need to be looked at.
+    """The def-use graph of one function.
 
     every: its ops in program order, those of nested blocks after the op that has them. operations:
-    the same without constants. outputs: of the function. features: what the description says of
-    inputs, by name.
+    the same without constants. outputs: of the function. features: the inputs' descriptions in the
+    model's specification, by name.
     """
 
     def __init__(self, package: Package, function: Function):
@@ -84,7 +84,7 @@ class ProgramGraph:
                     self.readers.setdefault(item, []).append(operation)
 
     def item(self, operation: Operation, key: str) -> str | Constant | None:
-        """The one value of an input; None where it is not given."""
+        """The value of an input; None if it is absent."""
         items = operation.inputs.get(key)
         return items[0] if items else None
 
@@ -95,24 +95,24 @@ class ProgramGraph:
         return item.type if isinstance(item, Constant) else self.types.get(item or "")
 
     def constant(self, item: str | Constant | None) -> Constant | None:
-        """The constant that an input is, stored as it is; None for computed and compressed ones."""
+        """The constant behind an input; None if it is computed or compressed."""
         maker = self.maker(item)
         if maker is not None and maker.type == "const":
             item = maker.inputs["val"][0]
         return item if isinstance(item, Constant) else None
 
     def fixed(self, item: str | Constant | None) -> bool:
-        """Whether an input is known before the program runs."""
+        """Whether an input is constant, compressed or not."""
         maker = self.maker(item)
         return isinstance(item, Constant) or (maker is not None and maker.is_constant)
 
     def value(self, operation: Operation, key: str, default=None):
-        """A small constant input as plain Python; `default` where it is not given or computed."""
+        """A small constant input as plain Python; `default` if it is absent or computed."""
         constant = self.constant(self.item(operation, key))
         return default if constant is None else constant.value
 
     def computed(self, operation: Operation) -> list[str]:
-        """The inputs of an op that are computed or given at run time."""
+        """The inputs of an op that are not constant."""
         items = (item for items in operation.inputs.values() for item in items)
         return [item for item in items if isinstance(item, str) and not self.fixed(item)]
 
@@ -135,7 +135,7 @@ class ProgramGraph:
         return ConstantWeight(type_, outputs % rank, inputs % rank, compressed)
 
     def constants(self) -> Iterator[tuple[Operation, Constant]]:
-        """Every stored constant, with the op that has it, those of compressed weights included."""
+        """Every stored constant and its op, including the parts of compressed weights."""
         for operation in self.every:
             for items in operation.inputs.values():
                 for item in items:

@@ -1,4 +1,4 @@
-"""What was found, folded, and the forms that it is told in: text, JSON, SARIF, annotations.
+"""`LawReport`: the findings of one check, and their output as text, JSON, SARIF or annotations.
 
 SARIF: OASIS, "Static Analysis Results Interchange Format", version 2.1.0. Annotations: GitHub,
 "Workflow commands for GitHub Actions".
@@ -21,14 +21,14 @@ if TYPE_CHECKING:  # pydantic, which a package takes no time for
 __all__ = ["LawReport", "annotation"]
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-LISTED = 100  # places of a finding that SARIF is given
+LISTED = 100  # the most places of a finding in SARIF
 
 
 @dataclass
 class LawReport:
     """The findings of one check.
 
-    path: what was checked. packages: how many. Equal findings are one, with all their places.
+    path: what was checked. packages: how many. Equal findings are merged, with all their places.
     """
 
     path: str
@@ -42,18 +42,18 @@ class LawReport:
 
     @property
     def findings(self) -> list[Finding]:
-        """The gravest first, then in the order of packages and ops."""
+        """The findings, the most severe first, then in the order of packages and ops."""
         return sorted(self._found.values(), key=lambda found: SEVERITIES.index(found.severity))
 
     def count(self, severity: Severity) -> int:
         return sum(found.severity == severity for found in self._found.values())
 
     def fails(self, level: Severity) -> bool:
-        """Whether there is a finding as grave as that, or graver."""
+        """Whether there is a finding of this severity or a higher one."""
         return any(self.count(each) for each in SEVERITIES[: SEVERITIES.index(level) + 1])
 
     def level(self) -> "Level":
-        """What a bundle's evidence keeps of it (L0): passed where there is no error."""
+        """The evidence level L0 of a bundle: passed if there is no error."""
         from ane_book.evidence.levels import level
 
         counts = {f"{severity}s": self.count(severity) for severity in SEVERITIES}
@@ -63,7 +63,7 @@ class LawReport:
         return level(not broken, reason, {**counts, "rules": rules})
 
     def facts(self) -> dict:
-        """As plain JSON values."""
+        """The report in plain JSON values."""
         return {
             "checked": self.path,
             "packages": self.packages,
@@ -72,7 +72,7 @@ class LawReport:
         }
 
     def text(self, width: int = 100) -> str:
-        """For reading."""
+        """The report as text."""
         groups: dict[tuple[str, str], list[Finding]] = {}
         for found in self.findings:
             groups.setdefault((found.severity, found.rule.id), []).append(found)
@@ -90,7 +90,7 @@ class LawReport:
         return f"{', '.join(counts) or 'nothing found'} in {packages}"
 
     def annotations(self) -> Iterator[str]:
-        """A line for each finding, as GitHub shows beside a change."""
+        """A workflow command for each finding, which GitHub shows beside a change."""
         for found in self.findings:
             file, line = self._source(found.places[0])
             claim = found.rule.claim
@@ -99,7 +99,7 @@ class LawReport:
             yield annotation(found.severity, file, line, title, text)
 
     def sarif(self) -> dict:
-        """A SARIF 2.1.0 log, for GitHub's code scanning and other readers."""
+        """The report as a SARIF 2.1.0 log, for GitHub's code scanning and other readers."""
         rules = list({found.rule.id: found.rule for found in self.findings}.values())
         index = {rule.id: number for number, rule in enumerate(rules)}
         driver = {
@@ -121,7 +121,7 @@ class LawReport:
         return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
     def _source(self, place: Place) -> tuple[str, int]:
-        """File and line that a place is shown at: of the torch source, else the package and 0."""
+        """The file and line to show a place at: its torch source, or the package and 0."""
         file, _, line = place.line.rpartition(":")
         if file and line.isdecimal():
             return file, int(line)
@@ -141,14 +141,14 @@ class LawReport:
 
 
 def annotation(severity: Severity, file: str, line: int, title: str, text: str) -> str:
-    """One line that GitHub shows beside a file; line 0: beside the whole of it."""
+    """One workflow command, which GitHub shows beside a line; line 0: beside the whole file."""
     word = "notice" if severity == "note" else severity
     at = f"file={_property(file)}" + (f",line={line}" if line else "")
     return f"::{word} {at},title={_property(title)}::{_message(text)}"
 
 
 def _block(group: list[Finding], width: int, named: bool) -> str:
-    """The findings of a rule in paragraphs: the law and who says so, each finding, what to do."""
+    """The findings of a rule as paragraphs: the law and its source, each finding, what to do."""
     rule = group[0].rule
     on = ", ".join(filter(None, (rule.claim.chip, rule.claim.os)))
     evidence = rule.claim.evidence + (f"; seen on {on}" if on else "")

@@ -1,4 +1,4 @@
-"""What a rule is and what it finds; the file that says how grave each is and what to do."""
+"""`Rule` and `Finding`, and the reader of rules.toml, which has severities and advice."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,14 +17,15 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # from the gravest
 
 RULES_FILE = Path(__file__).with_name("rules.toml")
 KEYS = {"severity": str, "looks_at": str, "instead": str, "leaves": bool}
-MOST = 1_000_000  # bytes of a file of rules; the library's own has some 20,000
+MOST = 1_000_000  # the most bytes of a file of rules; the library's own has some 20,000
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A law that can be read off a graph: a claim, and what a reader of a finding wants to know.
+    """A law that a graph can be checked for: a claim, its severity, and advice.
 
-    looks_at: what of a package. instead: what to do. leaves: whether what it finds runs elsewhere.
+    looks_at: the part of a package that it checks. instead: what to do. leaves: whether ops that
+    it finds run outside of the engine.
     """
 
     claim: claims.Claim
@@ -42,8 +43,8 @@ class Rule:
 class Place:
     """Where something was found.
 
-    package: as given. function: "" for a whole package. number: of the op among `of`, from 1, 0
-    for a whole function. line: "file.py:12" of the torch source, "" where nothing says.
+    package: the path as given. function: "" for a whole package. number: of the op among `of`, from
+    1; 0 for a whole function. line: "file.py:12" of the torch source; "" if unknown.
     """
 
     package: str
@@ -65,9 +66,9 @@ class Place:
 
 @dataclass
 class Finding:
-    """A rule that is broken, in every place that breaks it in the same way.
+    """A broken rule, with every place that breaks it in the same way.
 
-    seen: what of it, in words. places: the first is the one to look at.
+    seen: how it is broken, in words. places: the first is the one to look at.
     """
 
     rule: Rule
@@ -84,7 +85,7 @@ class Finding:
         return f"{self.places[0]}{several}" + (f" in {packages} packages" if packages > 1 else "")
 
     def facts(self) -> dict:
-        """As plain JSON values."""
+        """The finding in plain JSON values."""
         claim = self.rule.claim
         return {
             "rule": self.rule.id,
@@ -101,11 +102,11 @@ class Finding:
 
 
 def load(path: str | Path | None = None) -> Mapping[str, Rule]:
-    """The rules of a file by name; the library's own without one.
+    """Read rules by name from a file, or the library's own rules if `path` is None.
 
-    A file of one's own may leave rules out, and set a severity of its own; what it does not say of
-    a rule is as the library has it. Raises InvalidInput for a rule that no claim is behind, for
-    an unknown severity or key, for a file that names no rule, and for what is no such file.
+    A file may leave rules out and change severities; other fields default to the library's. Raises
+    InvalidInput for a rule without a claim, an unknown severity or key, and a file that is invalid
+    or names no rule.
     """
     return _own() if path is None else _read(Path(path), _own())
 

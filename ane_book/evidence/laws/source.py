@@ -1,19 +1,19 @@
-"""The lines of torch source that ops come from, where coremltools still knows them.
+"""Find the lines of torch source that ops come from, for a model that was just converted.
 
-coremltools keeps them with a model that was just converted from `torch.export`: they are scopes of
-its program, and are not written to a package. From `torch.jit.trace` it has the modules' names.
+coremltools keeps them in scopes of its program, which are not written to a package: stack traces
+for a model from `torch.export`, modules' names for one from `torch.jit.trace`.
 """
 
 import re
 
 __all__ = ["lines"]
 
-#: A frame of a stack trace as `torch.fx` writes it; the last is where the op was called.
+#: A frame of a stack trace as `torch.fx` writes it; the last one is where the op was called.
 FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def lines(model) -> dict[str, str]:
-    """Op -> "file.py:12", or the name of a module; {} for a model that was opened from a file."""
+    """Op -> "file.py:12" or the name of a module; {} for a model that was opened from a file."""
     program = getattr(model, "_mil_program", None)
     found: dict[str, str] = {}
     for function in program.functions.values() if program is not None else ():

@@ -1,6 +1,7 @@
-"""What only a Mac can answer: where Core ML plans each op, whether it stays there, and how fast.
+"""Measurements that need a Mac: where Core ML plans each op, where it really runs, and how fast.
 
-`child` runs a question in a process of its own, which may crash, hang or take all memory; `probe`
-is that process. `plan` reads Core ML's plan, `residency` measures where a function runs and
-`verdict` judges it, `speed` times a bundle. On another machine each says why it is unmeasured.
+`plan` reads Core ML's plan, `residency` measures where a function runs and `verdict` judges that,
+`speed` times a bundle. Since Core ML may crash, hang or take all memory, `child` runs each of them
+in a process of its own; `probe` is the program of that process. On another machine each says why
+it is unmeasured.
 """

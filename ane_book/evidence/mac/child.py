@@ -1,9 +1,9 @@
-"""A process of its own for what may crash, hang or eat all memory: Core ML compiling for the ANE.
+"""Run what may crash, hang or take all memory (Core ML compiling for the ANE) in a child process.
 
 Loading a model for the engine has killed the process that did it (coremltools #2758), has hung
 (coremltools #2660; half an hour on a machine without an engine: soniqo/speech-swift #286) and has
-taken 11.7 GB for one convolution (M6 study, notes/coreml_dispatch.md). The child writes what it
-finds, a line of JSON each, to a file: what was found before it died is known.
+taken 11.7 GB for one convolution (M6 study, notes/coreml_dispatch.md). The child appends its
+results to a file as lines of JSON, so those from before a crash are not lost.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,19 +24,19 @@ __all__ = ["PROBE", "Outcome", "ask", "own_folder", "resident_bytes", "run", "te
 PROBE = [sys.executable, "-m", "ane_book.evidence.mac.probe"]
 
 PERIOD = 0.05  # seconds between two looks at a child
-MOST_TEXT = 200_000  # characters of what a child says that are kept, from its end
-MEMORY = 0.8  # of the machine's, for a child alone; Apple's compiler service is beside it
-FOLDER = "ANE_BOOK_FOLDER"  # in the child's environment, its folder
-EVENTS = "events.jsonl"  # the file there that it writes
+MOST_TEXT = 200_000  # the last characters of a child's output that are kept
+MEMORY = 0.8  # the child's share of the machine's memory, without Apple's compiler service
+FOLDER = "ANE_BOOK_FOLDER"  # the environment variable with the child's folder
+EVENTS = "events.jsonl"  # the file in that folder with its results
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a child ended, and what it told.
+    """How a child ended, and what it reported.
 
-    ended: "exit", "timeout" or "memory", the limit that it was killed for. code: its exit status,
-    negative for a signal. events: its lines, in order. said: its stderr and stdout. peak: most
-    bytes that it had in memory, as far as was seen.
+    ended: "exit", or the limit that it was killed for: "timeout" or "memory". code: its exit
+    status, negative for a signal. events: what it passed to `tell`, in order. said: its stderr and
+    stdout. peak: the most resident bytes that were observed.
     """
 
     ended: str
@@ -47,12 +47,12 @@ class Outcome:
     peak: int = 0
 
     def find(self, step: str) -> Iterator[dict]:
-        """The events of a kind."""
+        """The events with this `step`."""
         return (event for event in self.events if event.get("step") == step)
 
     @property
     def reached(self) -> str:
-        """What it was doing last, in words."""
+        """What it was doing when it ended, in words."""
         return self.events[-1].get("next", "the end") if self.events else "its start"
 
 
@@ -63,17 +63,17 @@ def ask(
     memory: int | None = None,
     command: Sequence[str] | None = None,
 ) -> Outcome:
-    """`run` the probe, or another command, with a request in a file as its last argument."""
+    """`run` the probe, or `command`, with a file that holds the request as its last argument."""
     file = folder / "request.json"
     file.write_text(json.dumps(request))
     return run([*(command or PROBE), str(file)], folder, timeout, memory)
 
 
 def run(command: list[str], folder: Path, timeout: float, memory: int | None = None) -> Outcome:
-    """Run a command to its end, or to the end of its time (seconds) or memory (bytes).
+    """Run a command until it ends, or exceeds its time (seconds) or memory (bytes).
 
-    memory: by default four fifths of the machine's. What the command makes known by `tell` stands
-    in its folder. What it started goes with it.
+    memory: by default four fifths of the machine's. folder: where `tell` writes in the child.
+    Processes that the command started are killed with it.
     """
     memory = memory or int(MEMORY * (device.memory_bytes() or 16 << 30))
     said = folder / "said.txt"
@@ -103,25 +103,25 @@ def run(command: list[str], folder: Path, timeout: float, memory: int | None = N
 
 
 def own_folder() -> Path:
-    """In a child, its folder."""
+    """Called in a child: its folder."""
     return Path(os.environ[FOLDER])
 
 
 def tell(step: str, then: str, **facts) -> None:
-    """In a child, a line of its account: what was found, and what comes next."""
+    """Called in a child: report the result of a step, and what comes next."""
     with (own_folder() / EVENTS).open("a", encoding="utf-8") as events:
         events.write(json.dumps({"step": step, "next": then} | facts) + "\n")
 
 
 def _end(child: subprocess.Popen) -> None:
-    """Nothing of a child is left behind, nor of what it started."""
+    """Kill a child and all processes that it started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 
 def _lines(path: Path) -> Iterator[dict]:
-    """The whole lines of a file: the last one of a child that died may be half a line."""
+    """The complete lines of a file of events; a child that died may leave half a line."""
     if not path.exists():
         return
     for line in path.read_text("utf-8", errors="replace").splitlines():
@@ -132,7 +132,7 @@ def _lines(path: Path) -> Iterator[dict]:
 
 
 def resident_bytes(pid: int | None = None) -> int | None:
-    """The memory that a process, by default this one, holds now; None where nobody can say."""
+    """The resident memory of a process, by default this one; None if the system does not say."""
     pid = pid or os.getpid()
     status = Path(f"/proc/{pid}/statm")
     with suppress(OSError, ValueError, IndexError):

@@ -1,11 +1,11 @@
-"""Core ML's plan of a function, op by op: what it comes to, and how it agrees with a prediction.
+"""Core ML's plan of a function, op by op: a summary, and a comparison with a prediction.
 
-`MLComputePlan` says for each op which device it prefers, which ones could take it, and its share of
-the estimated time. It says nothing of constants, which nobody runs: counted as ops, they make a
-program that runs on the engine whole look like one that runs there by a third.
+For each op `MLComputePlan` has the preferred device, the devices that could take it, and its share
+of the estimated time. Constants have none of these, since they do not run; counted as ops, they
+would make a program that runs on the engine completely look like one that runs there to a third.
 
-Asking for a plan compiles for the ANE, which took 212 to 229 s and 11.7 GB for one 16 x 16
-convolution (751K's study of the M6, `notes/coreml_dispatch.md`): a child process asks.
+Reading a plan compiles for the ANE, which took 212 to 229 s and 11.7 GB for one 16 x 16 convolution
+(751K's study of the M6, `notes/coreml_dispatch.md`), so a child process does it.
 """
 
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ DEVICES = {
     "MLGPUComputeDevice": "gpu",
     "MLCPUComputeDevice": "cpu",
 }
-UNITS = "CPU_AND_NE"  # as in the graphs whose estimates are published
+UNITS = "CPU_AND_NE"  # as for the graphs whose estimates are published
 TIMEOUT = 1800.0  # seconds
 
 
 @dataclass(frozen=True)
 class PlannedOp:
-    """One op. preferred: "ane", "gpu", "cpu" or None where Core ML does not say. supported: the
-    devices that could take it. cost: its share of the estimated time, 0 to 1, or None."""
+    """The plan of one op. preferred: "ane", "gpu", "cpu", or None if Core ML does not say.
+    supported: the devices that could take it. cost: its share of the estimated time, or None."""
 
     name: str
     type: str
@@ -50,15 +50,15 @@ class PlannedOp:
 
 @dataclass(frozen=True)
 class CoreMLPlan:
-    """What Core ML planned. ops: all of the function's, with constants. reason: why there is no
-    plan, "" where there is one."""
+    """The plan of a function. ops: all of them, with constants. reason: why there is no plan, or
+    ""."""
 
     ops: tuple[PlannedOp, ...] = ()
     reason: str = ""
 
     @classmethod
     def from_outcome(cls, outcome: child.Outcome) -> "CoreMLPlan":
-        """The plan that a child wrote down; without ops where it came to none."""
+        """The plan that a child reported; without ops if it did not get that far."""
         return cls(
             tuple(PlannedOp(**op) for event in outcome.find("plan") for op in event["ops"])
         )
@@ -69,9 +69,9 @@ class CoreMLPlan:
         return [op for op in self.ops if op.type.split(".")[-1] != "const" and op.preferred]
 
     def by_device(self) -> dict[str, dict[str, float]]:
-        """Ops and share of the estimated time of each device, among the ops that run.
+        """For each device the ops that run there, and their share of the estimated time.
 
-        Where no op has a cost, each counts alike.
+        If no op has a cost, all count the same.
         """
         ops = self.running
         total = sum(op.cost or 0.0 for op in ops)
@@ -89,7 +89,7 @@ class CoreMLPlan:
         return devices.get(ANE, {"cost": 0.0})["cost"] if devices else None
 
     def outside(self, most: int = 5) -> list[str]:
-        """The dearest ops that are planned elsewhere, in words."""
+        """The most expensive ops that are planned elsewhere, in words."""
         elsewhere = [op for op in self.running if op.preferred != ANE]
         elsewhere.sort(key=lambda op: -(op.cost or 0.0))
         return [
@@ -98,15 +98,15 @@ class CoreMLPlan:
             for op in elsewhere[:most]
         ]
 
-    # Beside a prediction, whose devices are "ANE" and "CPU"; ops are known by their first output.
+    # Compared with a prediction, whose devices are "ANE" and "CPU"; ops match by first output.
 
     def devices(self, placement: "Placement") -> list[str]:
-        """The planned device of each predicted op, "" where Core ML names none."""
+        """The planned device of each predicted op, or "" if Core ML names none."""
         planned = {op.name: str(op.preferred).upper() for op in self.running}
         return [planned.get(placed.op.name, "") for placed in placement.placed]
 
     def agreement(self, placement: "Placement") -> tuple[int, int]:
-        """Ops planned as predicted, and all that are planned and predicted for sure."""
+        """How many ops are planned as predicted, of how many with a plan and a sure prediction."""
         pairs = zip(self.devices(placement), placement.devices, strict=True)
         same = [
             (planned == "ANE") == (predicted == "ANE")
@@ -116,7 +116,7 @@ class CoreMLPlan:
         return sum(same), len(same)
 
     def line(self, placement: "Placement") -> str:
-        """One line for a report."""
+        """A sentence that compares the plan with the prediction."""
         if self.reason:
             return f"actual: unmeasured ({self.reason})"
         same, of = self.agreement(placement)
@@ -141,7 +141,7 @@ class CoreMLPlan:
 
 
 def read_plan(package: str | Path, function: str) -> CoreMLPlan:
-    """Core ML's plan of a function for CPU and Neural Engine, or why there is none."""
+    """Read Core ML's plan of a function for CPU and Neural Engine, or say why there is none."""
     engine, reason = device.neural_engine()
     if device.macos_version() is None:
         reason = "needs a Mac"
@@ -154,7 +154,7 @@ def ask(
     command: Sequence[str] | None = None,
     timeout: float = TIMEOUT,
 ) -> CoreMLPlan:
-    """What a child finds out. command: what it runs in place of the probe."""
+    """Have a child read the plan. command: what it runs instead of the probe."""
     request = {"what": "plan", "package": str(package), "function": function, "units": UNITS}
     with tempfile.TemporaryDirectory(prefix="ane-book-") as folder:
         outcome = child.ask(request, Path(folder), timeout, command=command)

@@ -1,12 +1,13 @@
-"""What the child does on a Mac: one function of one package, or the speed of a bundle.
+"""The child's program on a Mac: measure one function of a package, or the speed of a bundle.
 
     python -m ane_book.evidence.mac.probe REQUEST.json
 
-Written against coremltools 9.0 (`models/compute_plan.py`, `models/_compiled_model.py`); run here on
-Linux with the executor in Core ML's place, and on a Mac by whoever sends the first report.
+Written against coremltools 9.0 (`models/compute_plan.py`, `models/_compiled_model.py`). Tested on
+Linux with the executor in Core ML's place; not yet run on a Mac.
 
-A package is compiled from a copy, in which the function is the default one: the plan is asked for
-without a function's name, and coremltools rewrites the Manifest.json of a package that it opens.
+A package is compiled from a copy in which the function is the default one, because the plan cannot
+be asked for by a function's name, and because coremltools rewrites the Manifest.json of a package
+that it opens.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,8 +30,8 @@ __all__ = ["main"]
 
 T = TypeVar("T")
 
-CALLS = 20  # predictions of which the median is taken
-PROGRESS = 25  # predictions of the soak between two lines
+CALLS = 20  # predictions that are timed, for their median
+PROGRESS = 25  # predictions of the soak between two events
 
 
 def main() -> None:
@@ -45,10 +46,8 @@ def main() -> None:
 
 
 class Probe:
-    """request: package, function, units (the ones that are judged), others, soak.
-
-    Of "plan" alone: package, function and units.
-    """
+    """Measures one function. request: package, function, units (those that are judged), others
+    (those to compare with), soak; for the plan alone, only package, function and units."""
 
     def __init__(self, request: dict, folder: Path):
         self.request, self.folder = request, folder
@@ -83,7 +82,7 @@ class Probe:
         tell("plan", "the end", ops=[op.fields() for op in self.plan(compiled, units)])
 
     def compile(self) -> str:
-        """The compiled model, in which the function is the default one."""
+        """Compile the package with the function as its default one; returns the path."""
         from coremltools.models.utils import compile_model
 
         if self.path.suffix == ".mlmodelc":
@@ -113,9 +112,10 @@ class Probe:
             )
 
     def load(self, compiled: str, units: str, then: str):
-        """Load on some units, twice: first what was just compiled, at a path that is new.
+        """Load twice on some compute units, cold and warm, and report both times.
 
-        What macOS keeps of equal programs that it compiled before is not known.
+        The first load is cold in that the model was just compiled to a new path. Whether macOS
+        caches equal programs that it compiled before is not known.
         """
         from coremltools import ComputeUnit
         from coremltools.models import CompiledMLModel
@@ -130,7 +130,7 @@ class Probe:
         return model
 
     def predict(self, model, units: str, then: str) -> None:
-        """Predict on some units; the outputs of the second call go to a file."""
+        """Time predictions on some compute units; write the second call's outputs to a file."""
         predict = self.predictor(model)
         first, _ = _timed(predict)
         outputs = predict()
@@ -140,7 +140,7 @@ class Probe:
         tell("predicted", then, **facts)
 
     def predictor(self, model) -> Callable[[], dict]:
-        """One call, on the same inputs and the same state each time."""
+        """A function that predicts once, always with the same inputs and the same state object."""
         state = model.make_state() if self.request["stateful"] else None
         return lambda: model.predict(dict(self.inputs), state)
 
@@ -156,12 +156,12 @@ class Probe:
 
 
 def _make_default(package: Path, function: str) -> None:
-    """Make a function the one that a package offers first."""
+    """Make a function the default one of a package."""
     from coremltools.proto import Model_pb2
 
     (file,) = package.rglob("*.mlmodel")
     model = Model_pb2.Model.FromString(file.read_bytes())
-    if model.description.functions:  # several: the default one is named
+    if model.description.functions:  # only a package with several functions names its default
         model.description.defaultFunctionName = function
         file.write_bytes(model.SerializeToString())
 

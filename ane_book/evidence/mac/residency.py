@@ -1,17 +1,17 @@
-"""Residency (L2): where a Mac runs a package, and that it stays right there.
+"""Residency (L2): whether a Mac runs a package on the engine, correctly, and keeps doing so.
 
     found = measure("model.mlpackage")
     found.verdict, found.reason  # "elsewhere", "12% of the estimated time is planned on the ANE..."
 
 A child process compiles and loads the package, asks Core ML for its plan, predicts on the CPU
-alone, with the GPU and with the engine, and once more for 500 times. What it tells is judged here:
-`ane_book.evidence.mac.verdict` has the verdicts. On another machine the answer is
-`unmeasured`, and why.
+alone, with the GPU and with the engine, and then 500 times more (the soak).
+`ane_book.evidence.mac.verdict` judges what it reports. On another machine the verdict is
+`unmeasured`, with the reason.
 
-A program of a bundle is given what it takes at the bundle's golden tokens: their hidden state,
-masks and tables of the host, empty caches. A package alone has no such inputs, and gets random
-ones: its masks hide nothing. The figure `inputs` says which they were: "golden", "random", "given",
-or "partly golden" of a trunk behind experts, which takes more than the golden numbers hold.
+A package of a bundle gets the inputs of the bundle's golden tokens: their hidden state, the host's
+masks and tables, empty caches. A package alone gets random inputs, with masks that hide nothing.
+The figure `inputs` says which: "golden", "random", "given", or "partly golden" for a package that
+also takes what other packages of the same layers compute, which is random.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,12 +36,12 @@ import numpy as np
 
 __all__ = ["Residency", "bundle_level", "measure", "measure_each", "why_not"]
 
-TIMEOUT = 1800.0  # seconds for one function: the engine's compiler has taken minutes for a layer
+TIMEOUT = 1800.0  # seconds per function: the engine's compiler has taken minutes for one layer
 SOAK = 500  # predictions; a stateful model has crashed after 100 to 200 (coremltools #2716)
 
 
 def why_not() -> str | None:
-    """Why residency cannot be measured here; None where it can."""
+    """Why residency cannot be measured on this machine; None if it can."""
     engine, reason = device.neural_engine()
     return None if engine else reason
 
@@ -57,13 +57,12 @@ def measure(
     memory: int | None = None,
     command: Sequence[str] | None = None,
 ) -> Residency:
-    """Ask this Mac where one function of a package runs.
+    """Measure where this Mac runs one function of a package.
 
-    units: what is judged, "CPU_AND_NE" or "ALL"; the CPU alone, and CPU with GPU, are what it is
-    held against. inputs: by name, or a function of the program that gives them; those that are
-    missing then, or all, are random. memory: bytes that the child may take, by default what
-    `child.run` gives. command: what the child runs instead of the probe, with the request as its
-    last argument, on any machine.
+    units: the compute units to judge, "CPU_AND_NE" or "ALL"; they are compared with the CPU alone
+    and with CPU and GPU. inputs: by name, or a function that returns them for the program; missing
+    ones are random. memory: bytes that the child may take, by default as in `child.run`. command:
+    what the child runs instead of the probe, on any machine, with the request as its last argument.
 
     Raises InvalidPackage, InvalidInput or UnsupportedOp: the executor runs the package first.
     """
@@ -86,7 +85,7 @@ def measure(
 
 
 def _arrays(program: MLProgram, inputs) -> tuple[str, dict[str, np.ndarray]]:
-    """What the program is given, by a word for it and by name."""
+    """The inputs by name, and the word for them in the figures: "random", "given"..."""
     if inputs is not None and not callable(inputs):
         return "given", dict(inputs)
     arrays, known = program.random_inputs(0), inputs(program) if inputs else {}
@@ -95,7 +94,7 @@ def _arrays(program: MLProgram, inputs) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def _expected(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the executor gives at a second call: a state has seen one."""
+    """The executor's outputs of a second call, as in the probe: the state has seen one call."""
     state = program.make_state() if program.states else None
     program.predict(inputs, state)
     return program.predict(inputs, state)
@@ -120,9 +119,9 @@ def measure_each(
     progress: Callable[[str, int, int], None] = lambda description, done, total: None,
     **options,
 ) -> Iterator[tuple[str, Residency]]:
-    """`measure` of a package, or of every function of every program of a bundle, by its name.
+    """`measure` a package, or every function of every package of a bundle; yields names too.
 
-    function: that one alone. What belongs to a bundle is measured on its golden tokens.
+    function: measure only that one. A bundle is measured on its golden tokens.
     """
     names: list[tuple[Path, str | None, Callable | None]] = [(path, function, None)]
     if is_bundle(path):
@@ -136,7 +135,7 @@ def measure_each(
 
 
 def _programs(bundle: Bundle, function: str | None) -> Iterator[tuple[Path, str, Callable]]:
-    """Package, function, and what says the function's golden inputs."""
+    """Yield package, function, and the function that returns its golden inputs."""
     golden = cache(bundle.golden)
     for part in bundle.manifest.packages:
         for name in part.functions:
@@ -150,7 +149,7 @@ def _golden(bundle: Bundle, golden: Callable, part: Part, function: str) -> Call
 
 
 def bundle_level(found: Mapping[str, Residency]) -> Level:
-    """The level L2 of a bundle, of what `measure_each` found."""
+    """The evidence level L2 of a bundle, from the results of `measure_each`."""
     if any(one.verdict == "unmeasured" for one in found.values()):
         reason = next(one.reason for one in found.values() if one.verdict == "unmeasured")
         return Level(status="unmeasured", reason=reason)

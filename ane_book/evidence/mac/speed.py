@@ -1,4 +1,4 @@
-"""How fast one bundle loads and runs on one set of compute units, in a process of its own."""
+"""Time how fast a bundle loads and runs on one set of compute units, in a child process."""
 
 from collections.abc import Callable
 import os
@@ -14,15 +14,15 @@ from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend
 
 __all__ = ["EXECUTOR", "measure_speed", "tell_speed"]
 
-EXECUTOR = "executor"  # in place of compute units: `mlprogram`, on the CPU
-PREFILLS, DECODES = 3, 32  # prompts of which the median is taken, tokens after one
+EXECUTOR = "executor"  # instead of compute units: run `mlprogram` on the CPU
+PREFILLS, DECODES = 3, 32  # prompts, for their median; tokens to decode after one
 
 
 def measure_speed(bundle: Bundle, units: str, folder: Path, timeout: float) -> dict:
-    """Load and run a bundle in a child; folder: an empty one, the child's.
+    """Load and run a bundle in a child process, whose `folder` has to be empty.
 
-    Gives units, seconds of the first load (cold_s) and the second (warm_s), tokens a second
-    (prefill_tps, decode_tps), and in `failed` how the child ended that did not finish.
+    Returns units, seconds of the first load (cold_s) and the second (warm_s), tokens per second
+    (prefill_tps, decode_tps), and `failed`: how the child ended if it did not finish.
     """
     request = {"what": "speed", "bundle": str(bundle.path.resolve()), "units": units}
     outcome = child.ask(request, folder, timeout)
@@ -36,7 +36,7 @@ def measure_speed(bundle: Bundle, units: str, folder: Path, timeout: float) -> d
 
 
 def tell_speed(request: dict) -> None:
-    """What the child does."""
+    """Called in the child: load, run, and report the times."""
     bundle, units = Bundle.open(request["bundle"]), request["units"]
     kind, work = KINDS[bundle.manifest.task]
     times = {}
@@ -50,7 +50,7 @@ def tell_speed(request: dict) -> None:
 
 
 def _backend(units: str) -> Backend:
-    """Core ML's with a cache of this child's own: the first load uses nothing of an earlier one."""
+    """The backend for `units`; Core ML gets an empty cache, so that the first load is cold."""
     if units == EXECUTOR:
         return MILBackend()
     os.environ["ANE_BOOK_CACHE"] = str(child.own_folder())
@@ -78,7 +78,7 @@ def _tagging(tagger: Tagger) -> dict[str, float]:
 
 
 def _prefill(tokens: int, call: Callable, before: Callable = lambda: None) -> dict[str, float]:
-    """Tokens a second of a call; before: what precedes each. The first one warms up."""
+    """Median tokens per second of `call`, after a first one to warm up; `before` precedes each."""
     rates = []
     for _ in range(PREFILLS + 1):
         before()

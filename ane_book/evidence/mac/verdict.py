@@ -1,6 +1,6 @@
-"""What a child's account comes to: one word, and one sentence that says why.
+"""Judge what a child reported about residency: a verdict in one word, and a sentence that says why.
 
-In the order in which they are asked; the first that holds is the verdict:
+In the order in which they are checked; the first that holds is the verdict:
 
     crashed     the process died, or could not do what it was asked
     hung        it was not done in its time
@@ -32,12 +32,12 @@ import numpy as np
 
 __all__ = ["COSINE", "RESIDENT", "Residency", "judge"]
 
-RESIDENT = 0.9  # share of the estimated time that has to be planned on the engine
-COSINE = 0.97  # of every output, to the executor's
-ALIKE = 0.15  # two units' times are the same, within this share
-LEAK = 32 << 20  # bytes that a process may grow by while it is soaked, after its first fifth
+RESIDENT = 0.9  # the share of the estimated time that has to be planned on the engine
+COSINE = 0.97  # the least cosine of every output to the executor's
+ALIKE = 0.15  # times that differ by less than this share count as equal
+LEAK = 32 << 20  # bytes that the process may grow by in the soak, after its first fifth
 
-#: What compilers and frameworks print when the engine's compiler gives up: words, and where seen.
+#: Patterns of what is printed when the engine's compiler fails, and where each was seen.
 MESSAGES = {
     r"ANECCompile\(\) FAILED": "coremltools #2247, #2325",
     r"ANECCompil\w* (failed|error)": "coreai-models #138",
@@ -51,8 +51,8 @@ MESSAGES = {
 
 @dataclass(frozen=True)
 class Residency:
-    """What was found of one function. figures: as evidence.json keeps them; plan: Core ML's;
-    outputs: what it gave on the units that are judged, as far as it came."""
+    """The result for one function. figures: for evidence.json. plan: Core ML's. outputs: those on
+    the judged compute units, if it got that far."""
 
     verdict: str
     reason: str
@@ -67,11 +67,11 @@ class Residency:
 
     @property
     def slower(self) -> bool:
-        """Whether the CPU alone was faster, by more than times differ anyway."""
+        """Whether the CPU alone was faster, by more than ALIKE."""
         return self.figures.get("speed_to_cpu", 1.0) < 1 - ALIKE
 
     def facts(self) -> dict:
-        """The same as plain JSON values."""
+        """The result in plain JSON values."""
         return {
             "verdict": self.verdict,
             "reason": self.reason,
@@ -83,7 +83,7 @@ class Residency:
 
 @dataclass(frozen=True)
 class _Account:
-    """What a child that was asked for `units` left behind; expected: what the executor gives."""
+    """What a child that measured `units` left behind. expected: the executor's outputs."""
 
     outcome: Outcome
     folder: Path
@@ -99,7 +99,7 @@ class _Account:
         return messages(self.outcome.said)
 
     def outputs(self, name: str) -> dict[str, np.ndarray]:
-        """What was given on some units, or at the end of the "soak"; {} where it did not come."""
+        """The outputs on some compute units, or at the end of the "soak"; {} if there are none."""
         path = self.folder / f"{name}.npz"
         if not path.exists():
             return {}
@@ -110,9 +110,9 @@ class _Account:
 def judge(
     outcome: Outcome, folder: Path, units: str, expected: dict[str, np.ndarray], inputs: str
 ) -> Residency:
-    """The verdict on a child that was asked for `units`.
+    """Judge what a child that measured `units` left in `folder`.
 
-    expected: what the executor gives. inputs: which ones they were, in a word.
+    expected: the executor's outputs. inputs: the word for the inputs, such as "golden".
     """
     account = _Account(outcome, folder, units, expected)
     facts = {"inputs": inputs} | figures(outcome, account.plan, units)
@@ -130,16 +130,16 @@ def judge(
 
 
 def messages(text: str) -> list[str]:
-    """The lines in which a compiler gives up."""
+    """The lines in which a compiler reports that it failed."""
     lines = [line.strip()[:300] for line in text.splitlines()]
     return [line for line in lines if any(re.search(known, line) for known in MESSAGES)][:20]
 
 
 def figures(outcome: Outcome, plan: CoreMLPlan, units: str) -> dict:
-    """Numbers for a record: shares by device, seconds by units, memory.
+    """The figures of a record: share by device, seconds by compute units, memory.
 
     UNITS_cold is the first load of a copy that was compiled for this child, UNITS_warm the second;
-    speed_to_cpu is how many times as fast as the CPU alone the judged units are.
+    speed_to_cpu is the speed of the judged units relative to the CPU alone.
     """
     found: dict = {"seconds": round(outcome.seconds, 2), "peak_bytes": outcome.peak}
     for device, entry in plan.by_device().items():
@@ -215,7 +215,8 @@ def _elsewhere(account: _Account) -> tuple[str, str] | None:
 
 
 def _silent(account: _Account) -> tuple[str, str] | None:
-    """Other arithmetic rounds otherwise, and another engine takes another time."""
+    """Silent fallback: equal bits and equal time mean the same device, since another device would
+    round differently and take another time."""
     units, predicted = account.units, account.outcome.find("predicted")
     times = {event["units"]: event["median"] for event in predicted}
     mine = account.outputs(units)
@@ -250,12 +251,12 @@ def _soaked(account: _Account) -> tuple[str, str] | None:
     return None
 
 
-#: What is asked, in this order; each gives a verdict and a reason, or None.
+#: The checks, in order; each returns a verdict and a reason, or None.
 CHECKS = (_ended, _refused, _numbers, _elsewhere, _silent, _soaked)
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """1 where both are zero; of whole numbers it is 1 where they are equal."""
+    """Cosine of two arrays, without infinities and NaN; if one is all zero, 1 for equal arrays."""
     keep = np.isfinite(a) & np.isfinite(b)
     a, b = a[keep], b[keep]
     length = float(np.sqrt((a * a).sum() * (b * b).sum()))

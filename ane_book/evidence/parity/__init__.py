@@ -1,16 +1,17 @@
-"""Parity (L1): whether a bundle is the model that it was made of, on any machine.
+"""Parity (L1): check on any machine that a bundle computes what its source model computes.
 
     found = check_parity(bundle)
     found.passed, found.reason  # ..., "layers_10-20.mlpackage, prefill: error 0.031, ... "
 
-Two questions, each by its own figures. Is the program the model? In single precision, what the
-executor makes of a package that is not quantised equals PyTorch to some 1e-5; whatever is beyond
-`EXACT` is another program: another weight, another constant, other heads. Does it stay so in use?
-In half precision, and quantised, vectors may turn away from PyTorch's by no more than `LEAST`.
+There are two questions. Is the program correct? In single precision the executor's results for a
+package that is not quantised equal PyTorch's up to some 1e-5; an error beyond `EXACT` means another
+program: a wrong weight, constant or head. Is it accurate in use? In half precision, and quantised,
+the cosine of each vector to PyTorch's has to be at least `LEAST`.
 
-With the source at hand the golden numbers are made anew, every package is held to what the recipe
-makes of the source, op by op, and the first op that parts is named. Without it, of single weights
-of SmolLM2 whose sign was turned, 21 of 30 were found in a package of ten layers.
+With the source at hand, the golden numbers are computed again, every package is compared op by op
+with what the recipe makes of the source, and the first op that differs is named. Without the source
+a single wrong weight may pass: with the sign of one weight of SmolLM2 flipped, 21 of 30 such faults
+were found in a package of ten layers.
 """
 
 from dataclasses import dataclass, replace
@@ -33,17 +34,17 @@ import numpy as np
 
 __all__ = ["EXACT", "LEAST", "Parity", "check_parity"]
 
-LEAST = 0.97  # cosine of a token's vector, or of the last logits, to PyTorch's
-EXACT = 1e-4  # error of a package in single precision: six times the largest seen, 1.7e-5 (SmolLM2)
+LEAST = 0.97  # the least cosine of a token's vector, or of the last logits, to PyTorch's
+EXACT = 1e-4  # largest error in single precision: six times the largest seen, 1.7e-5 (SmolLM2)
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What was found: `passed`, and one sentence that says why, or why not.
+    """The result of `check_parity`: `passed`, and `reason`, a sentence that says why or why not.
 
-    stages: figures of every program, in both precisions. exact: whether packages were held to
-    `EXACT`, which quantised ones cannot be without their source. first: where the package that
-    failed parts from what its source makes of it; None without a source or a failure.
+    stages: figures of every package, in both precisions. exact: whether packages were compared
+    within `EXACT`, for which quantised ones need their source. first: the first op at which the
+    failed package differs from a rebuild; None without a source or a failure.
     """
 
     passed: bool
@@ -56,7 +57,7 @@ class Parity:
     first: Gap | None = None
 
     def figures(self) -> dict[str, float | int | bool | str]:
-        """What evidence.json keeps: the worst of all stages, and the whole."""
+        """The figures for evidence.json: the worst of all stages, and those of the whole bundle."""
         half = [stage for stage in self.stages if stage.precision == "fp16"]
         single = [stage for stage in self.stages if stage.precision == "fp32"]
         whole = half[-1]
@@ -75,7 +76,7 @@ class Parity:
         return {name: _finite(value) for name, value in figures.items() if value is not None}
 
     def level(self) -> Level:
-        """The same as evidence.json keeps it."""
+        """The evidence level for evidence.json."""
         return level(self.passed, self.reason, self.figures())
 
     def __str__(self) -> str:
@@ -97,10 +98,10 @@ class _Fault:
 
 
 def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) -> Parity:
-    """Hold a bundle to PyTorch: by its golden numbers, and by its source where that is at hand.
+    """Compare a bundle with PyTorch: with its golden numbers and, if at hand, with its source.
 
-    source: the weights that it was made of; None looks on this machine for a reference model's.
-    Raises InvalidBundle, and InvalidInput for a source of other weights.
+    source: the weights that it was made of; if None, those of a reference model are looked for on
+    this machine. Raises InvalidBundle, and InvalidInput for a source with other weights.
     """
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     weights, golden = source_of(bundle, source), bundle.golden()
@@ -124,7 +125,7 @@ def check_parity(bundle: Bundle | str | Path, source: str | Path | None = None) 
 
 
 def _host_fault(bundle: Bundle) -> _Fault | None:
-    """The host's part is what the model's own configuration makes of it."""
+    """Check that the manifest's host part is what the model's configuration implies."""
     wanted = find(bundle.config.architecture).host(bundle.config).model_dump()
     found = bundle.manifest.host.model_dump()
     wrong = [name for name in wanted if found[name] != wanted[name]]
@@ -137,7 +138,7 @@ def _host_fault(bundle: Bundle) -> _Fault | None:
 def _program_fault(
     bundle: Bundle, source: WeightSource | None, golden: dict, stages: list[ParityStage]
 ) -> _Fault | None:
-    """The programs are the model's: by their figures, and by the source where it is at hand."""
+    """Check the packages: their figures and, if at hand, a rebuild from the source."""
     with tempfile.TemporaryDirectory() as folder:
         again = Rebuild(bundle, source, Path(folder)) if source else None
         return (
@@ -149,7 +150,7 @@ def _program_fault(
 
 
 def _golden_fault(again: Rebuild, golden: dict) -> _Fault | None:
-    """The golden numbers in the bundle are PyTorch's of this source."""
+    """Check that the bundle's golden numbers are those that PyTorch computes from the source."""
     for name, expected in again.golden().items():
         scale = np.abs(expected).max() or 1
         error = float(np.abs(golden[name] - expected).max() / scale)
@@ -162,7 +163,7 @@ def _golden_fault(again: Rebuild, golden: dict) -> _Fault | None:
 def _stage_fault(
     bundle: Bundle, again: Rebuild | None, golden: dict, stages: list[ParityStage]
 ) -> _Fault | None:
-    """The first stage beyond what its precision allows, with the op where the source tells it."""
+    """The first stage beyond the limits of its precision, with the op if the source is at hand."""
     for stage in stages:
         exact = bundle.recipe.is_plain and stage.precision == "fp32"
         off = _beyond(stage, exact)
@@ -175,7 +176,7 @@ def _stage_fault(
 
 
 def _beyond(stage: ParityStage, exact: bool) -> str | None:
-    """What of a stage is beyond its limit, in words; None where nothing is."""
+    """Which figure of a stage is beyond its limit, in words; None if none is."""
     if stage.cosine is None or stage.error is None:  # tokens alone
         if stage.agreement is None:
             return "nothing that could be compared"
@@ -189,7 +190,7 @@ def _beyond(stage: ParityStage, exact: bool) -> str | None:
 
 
 def _with_op(bundle: Bundle, again: Rebuild | None, golden: dict, fault: _Fault) -> _Fault:
-    """The same fault with the first op that parts, of the package that it is in."""
+    """Add to a fault the first op of its package that differs from the rebuild."""
     if again is None or not fault.function:
         return _Fault(f"{fault.reason}; its source, with --source, would tell the op",
                       fault.package, fault.function)  # fmt: skip
@@ -204,7 +205,7 @@ def _with_op(bundle: Bundle, again: Rebuild | None, golden: dict, fault: _Fault)
 
 
 def _package_fault(bundle: Bundle, again: Rebuild, golden: dict) -> _Fault | None:
-    """Every package, quantised or not, is what the recipe makes of the source, op by op."""
+    """Check op by op that every package, quantised or not, equals its rebuild from the source."""
     for package in _packages(bundle):
         if found := first_op(bundle, again, golden, package, bundle.manifest.functions):
             function, gap = found

@@ -1,9 +1,9 @@
-"""Experts that are programs on the golden tokens: the trunks around them, and each by itself.
+"""Parity of bundles whose experts are packages: the trunks between them, and each expert.
 
-A trunk is given what PyTorch's experts said, and what the trunks before it hold; of what it gives,
-`x` is held to PyTorch's, and so are the gates in single precision. In half precision a token whose
-scores lie close together may choose another expert: how many choose PyTorch's is told, no more.
-Each expert is held to what PyTorch's says of the first token, whether that has chosen it or not.
+A trunk is run on the outputs of PyTorch's experts and on the values of the trunks before it. Its
+output `x` is compared with PyTorch's, and in single precision so are the gates. In half precision a
+token with close scores may choose another expert, so the share of tokens that choose PyTorch's is
+only reported. Each expert is compared with PyTorch's on the first token, chosen by it or not.
 
 Letters: C hidden size, E experts, L layers, T tokens of a call.
 """
@@ -25,9 +25,9 @@ __all__ = ["Run", "walk_experts"]
 
 @dataclass(frozen=True)
 class Run:
-    """Calls of one function, one after another, each with its values and so many tokens.
+    """Successive calls of one function: the values of each, and the tokens in a call.
 
-    taught: PyTorch's experts speak, not the bundle's.
+    taught: the outputs of PyTorch's experts are used, not those of the bundle's.
     """
 
     function: str
@@ -36,7 +36,7 @@ class Run:
     taught: bool = True
 
     def result(self, name: str) -> np.ndarray:
-        """A result of all calls' tokens, (rows, tokens)."""
+        """The result `name` for the tokens of all calls, (rows, tokens)."""
         return np.hstack([values[name][0, :, 0, : self.tokens] for values in self.calls])
 
     def step(self, step) -> None:
@@ -45,7 +45,7 @@ class Run:
             step.run(self.function, values, self.tokens)
 
     def say(self, y: np.ndarray) -> None:
-        """Put `y` (C, tokens) where the sum of the experts goes."""
+        """Set `y` (C, tokens), the sum of the experts' outputs, in every call's values."""
         for i, values in enumerate(self.calls):
             x, own = values["x"], y[:, i * self.tokens : (i + 1) * self.tokens]
             values["y"] = padded(own, x.shape[3]).astype(x.dtype)
@@ -54,7 +54,7 @@ class Run:
 def walk_experts(
     bundle: Bundle, golden: dict[str, np.ndarray], precision: str, runs: list[Run]
 ) -> Iterator[ParityStage]:
-    """Every program in order, but for the head's; `runs` then have the last results."""
+    """Run every package in order, except for the head; afterwards `runs` hold the last results."""
     experts: list[Part] = []
     for part in bundle.manifest.packages:
         if part.part == "experts":
@@ -73,14 +73,14 @@ def walk_experts(
 def _speak(
     bundle: Bundle, golden: dict, precision: str, experts: list[Part], runs: list[Run]
 ) -> None:
-    """What the experts of a layer say together."""
+    """Set the sum of the outputs of a layer's experts in every run."""
     (step,) = load_steps(bundle, MILBackend(precision), experts)
     for run in runs:
         run.say(golden["y"][experts[0].first_layer]) if run.taught else run.step(step)
 
 
 def _trunk(part: Part, run: Run, precision: str, golden: dict) -> ParityStage:
-    """What a trunk gives to the experts behind it, or at the end."""
+    """Compare what a trunk passes to the next experts, or the model's output, with PyTorch's."""
     layer = part.first_layer
     judge = partial(judged, name=part.package, function=run.function, precision=precision)
     if "gates" not in part.functions[run.function].outputs:
@@ -100,10 +100,10 @@ def _trunk(part: Part, run: Run, precision: str, golden: dict) -> ParityStage:
 
 
 def _worst(bundle: Bundle, golden: dict, precision: str, experts: list[Part]) -> ParityStage:
-    """Of the experts of a layer the one that is furthest off, on the first token.
+    """The expert of a layer with the largest error on the first token.
 
-    By the magnitude of the loudest of them, since they are added up: what a quiet one says of a
-    token that never chose it may be a small difference of large numbers.
+    Errors are relative to the largest output of all experts, since they are added up: the output of
+    one for a token that did not choose it may be a small difference of large numbers.
     """
     backend, layer = MILBackend(precision), experts[0].first_layer
     name, T = next(iter(bundle.manifest.functions.items()))

@@ -1,7 +1,7 @@
-"""The op at which a package parts from what its source and its recipe make of it.
+"""Locate the first op at which a package differs from a rebuild from its source and recipe.
 
-The package is written once more from the source, and both run side by side, op by op, in single
-precision, on the golden tokens. Names are the same on both sides, so every value is compared.
+The package is written again from the source, and both run side by side, op by op, in single
+precision, on the golden tokens. Both have the same names, so every value is compared.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ import numpy as np
 
 __all__ = ["first_op", "golden_inputs", "known_inputs"]
 
-TOLERANCE = 1e-6  # of two runs of one program by the same ops: equal but for the last bit
+TOLERANCE = 1e-6  # two runs of one program by the same ops differ in the last bit at most
 
 
 def first_op(
@@ -31,10 +31,9 @@ def first_op(
     package: str,
     functions: Iterable[str],
 ) -> tuple[str, Gap] | None:
-    """The function of a package, and its first value beyond `TOLERANCE`; None where there is none.
+    """The function of a package and its first value beyond `TOLERANCE`; None if there is none.
 
-    again: writes the package once more; it is gone afterwards. A package that is the same to the
-    byte is not run.
+    again: writes the package again, temporarily. If both are equal byte for byte, they are not run.
     """
     written = again.package(package)
     part = next(part for part in bundle.manifest.packages if part.package == package)
@@ -54,7 +53,7 @@ def first_op(
 
 
 def _content(package: Path) -> list[str]:
-    """sha256 of the program and of its weights; a Manifest.json has names of its own."""
+    """sha256 of the program and of its weights, without Manifest.json, which has random ids."""
     names = [name for name in regular_files(package) if Path(name).name != "Manifest.json"]
     return [sha256(package / name) for name in sorted(names)]
 
@@ -62,16 +61,16 @@ def _content(package: Path) -> list[str]:
 def golden_inputs(
     bundle: Bundle, golden: dict[str, np.ndarray], program: MLProgram, part: Part, function: str
 ) -> dict[str, np.ndarray]:
-    """What the program of a part takes at the first golden tokens: `known_inputs`, and at random
-    what another program of the same layers gives."""
+    """The inputs of a part's program for the first golden tokens: `known_inputs`, and random values
+    for what another package of the same layers computes."""
     return program.random_inputs(0) | known_inputs(bundle, golden, program, part, function)
 
 
 def known_inputs(
     bundle: Bundle, golden: dict[str, np.ndarray], program: MLProgram, part: Part, function: str
 ) -> dict[str, np.ndarray]:
-    """Of what the program of a part takes at the first golden tokens, from slot 0: what the host
-    gives, and PyTorch's hidden state. Caches are empty."""
+    """Those inputs of a part's program that are known for the first golden tokens, from slot 0: the
+    host's inputs, PyTorch's hidden state, and empty caches."""
     T = part.functions[function].tokens
     if part.part == "experts":
         layer, n = part.first_layer, part.expert or 0

@@ -1,4 +1,4 @@
-"""What a program makes of the golden tokens, in figures."""
+"""`ParityStage`: the errors of one package on the golden tokens."""
 
 from dataclasses import dataclass
 from math import ceil, nan
@@ -7,19 +7,18 @@ import numpy as np
 
 __all__ = ["ParityStage", "judged", "padded"]
 
-SPARED = 0.1  # of tokens; of zaya-small's 64 golden ones one has a cosine of 0.962, one 0.998
+SPARED = 0.1  # the share of tokens; one of zaya-small's 64 has a cosine of 0.962, the next 0.998
 
 
 @dataclass(frozen=True)
 class ParityStage:
-    """What one program, or the host, makes of the golden tokens, against PyTorch.
+    """The results of one package, or of the host, on the golden tokens, compared with PyTorch's.
 
-    name: its packages, "embedding" for what the host begins with, or "whole" for what comes out
-    after all of them. function: of the packages. cosine: the smallest over tokens, but for those
-    that `judged` spares. error: the
-    largest difference in a token's vector, relative to the largest magnitude in PyTorch's, the
-    largest over tokens. max_abs: the largest difference of all. agreement: how often the likeliest
-    token is PyTorch's, of so many `tokens`. None: it gives nothing of the kind.
+    name: its packages; "embedding" for the host's first step, "whole" for the output of the whole
+    bundle. function: of the packages. cosine: the smallest over tokens, without those that `judged`
+    spares. error: the largest difference in a token's vector relative to the largest magnitude in
+    PyTorch's; the largest over tokens. max_abs: the largest difference of all. agreement: how often
+    the top token is PyTorch's, of `tokens`. None: the stage has no such figure.
     """
 
     name: str
@@ -33,7 +32,7 @@ class ParityStage:
 
 
 def padded(hidden: np.ndarray, tokens: int) -> np.ndarray:
-    """(C, n) -> (1, C, 1, T), zeros beyond n."""
+    """(C, n) -> (1, C, 1, T), with zeros beyond n."""
     return np.pad(hidden, ((0, 0), (0, tokens - hidden.shape[1])))[None, :, None]
 
 
@@ -45,10 +44,10 @@ def judged(
     expected: np.ndarray,
     routed: bool = False,
 ) -> ParityStage:
-    """Found against expected, (C, T) each, a column for a token.
+    """Compare found with expected, (C, T) each, with a column per token.
 
-    routed: by experts that each token chooses. In half precision one between two experts may take
-    the other one, and then says something else; so of tokens a tenth is spared.
+    routed: the tokens choose experts. In half precision a token with close scores may choose
+    another one, which changes its vector; so the worst tenth of the tokens is spared.
     """
     a, b = (np.asarray(x, np.float64) for x in (found, expected))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

@@ -1,8 +1,7 @@
-"""The golden tokens on their way through a bundle, one program after another.
+"""Run the golden tokens through a bundle, package by package.
 
-Every program runs on the hidden state that PyTorch has before it, so that a fault is seen where it
-is and nowhere else; and once more on what the programs before it gave, as in use. One program at a
-time is in memory.
+Every package runs on PyTorch's hidden state before it, so that a fault shows only where it is, and
+again on the output of the packages before it, as in use. One package at a time is in memory.
 
 Letters: C hidden size, T golden tokens, V vocabulary.
 """
@@ -22,11 +21,11 @@ import numpy as np
 
 __all__ = ["encoder_feeds", "walk"]
 
-DECODED = 8  # golden tokens that also go one by one; what is new after a few is the position alone
+DECODED = 8  # golden tokens that are also decoded one by one; later ones differ by position alone
 
 
 def walk(bundle: Bundle, golden: dict[str, np.ndarray], precision: str) -> Iterator[ParityStage]:
-    """Every stage in order, computed in "fp32" or "fp16"; the last one is the whole bundle."""
+    """Yield every stage in order, computed in "fp32" or "fp16"; the last is the whole bundle."""
     decoder, mixed = bundle.manifest.task == "text-generation", bool(bundle.manifest.experts)
     way = ((_encoder, _mixed_encoder), (_decoder, _mixed_decoder))[decoder][mixed]
     yield from way(bundle, golden, precision)
@@ -60,8 +59,8 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParitySta
 
 
 def _steps(bundle: Bundle, tokens: int) -> Iterator[tuple[str, int, range]]:
-    """The functions besides the largest `prefill`, those of every tier; of each how many of the
-    golden tokens a call takes, and the slots that its calls begin at."""
+    """The functions except for the largest `prefill`, those of all tiers: each with the golden
+    tokens that a call takes, and the slots at which its calls begin."""
     manifest = bundle.manifest
     calls = {"prefill": (tokens, range(1)), "decode": (1, range(min(DECODED, tokens)))}
     if K := manifest.functions.get("verify"):
@@ -73,7 +72,7 @@ def _steps(bundle: Bundle, tokens: int) -> Iterator[tuple[str, int, range]]:
 
 
 def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
-    """A decoder whose experts are programs."""
+    """The stages of a decoder whose experts are packages."""
     ids, dtype = golden["tokens"], MILBackend(precision).dtype
     feeds = HostInputs(bundle, dtype)
 
@@ -98,12 +97,12 @@ def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Par
 
 
 def _routed(bundle: Bundle) -> bool:
-    """Whether tokens choose among experts."""
+    """Whether the model is a mixture of experts."""
     return find(bundle.config.architecture).layout(bundle.config) is not None
 
 
 def given(bundle: Bundle, golden: dict, program: int, dtype: np.dtype) -> dict[str, np.ndarray]:
-    """What PyTorch hands to a program of layers, (1, C, 1, T) and (1, R, 1, T)."""
+    """PyTorch's inputs of a package of layers: hidden state (1, C, 1, T), carried (1, R, 1, T)."""
     arrays = {name: golden[name] for name in bundle.manifest.handed} | {
         "hidden": golden["hidden"][program]
     }
@@ -111,7 +110,7 @@ def given(bundle: Bundle, golden: dict, program: int, dtype: np.dtype) -> dict[s
 
 
 def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> Iterator[ParityStage]:
-    """The head's functions on PyTorch's hidden state, and on what the shards gave."""
+    """The head's functions on PyTorch's hidden state, and on the shards' output."""
     name = " ".join(part.package for part in bundle.manifest.head)
     head = HeadRunner(bundle, MILBackend(precision))
     last = golden["hidden"][-1][None, :, None].astype(chain.dtype)
@@ -132,7 +131,7 @@ def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> It
 
 
 def _last(hidden: np.ndarray, tokens: int) -> np.ndarray:
-    """The last columns of a hidden state, behind zeros where there are fewer."""
+    """The last `tokens` columns of a hidden state, padded with zeros in front."""
     short = max(tokens - hidden.shape[3], 0)
     return np.pad(hidden[..., -tokens:], ((0, 0), (0, 0), (0, 0), (short, 0)))
 
@@ -174,14 +173,14 @@ def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParitySta
 def _labels(
     name: str, precision: str, found: np.ndarray, expected: np.ndarray, routed: bool
 ) -> ParityStage:
-    """A tagger's scores of labels, (N, n)."""
+    """Compare a tagger's logits (N, n)."""
     agreement = float((found.argmax(axis=0) == expected.argmax(axis=0)).mean())
     whole = judged("whole", name, precision, found, expected, routed)
     return replace(whole, agreement=agreement, tokens=found.shape[1])
 
 
 def _mixed_encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
-    """A tagger whose experts are programs."""
+    """The stages of a tagger whose experts are packages."""
     manifest, n, dtype = bundle.manifest, len(golden["tokens"]), MILBackend(precision).dtype
     given = bundle.embedding[golden["tokens"]].astype(np.float32).T  # (C, n)
     yield judged("embedding", "", precision, given, golden["hidden"][0])
@@ -197,7 +196,7 @@ def _mixed_encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Par
 
 
 def encoder_feeds(bundle: Bundle, tokens: int, T: int) -> dict[str, np.ndarray]:
-    """What an encoder's programs take of the host beside the hidden state, for one text."""
+    """The host's inputs of an encoder's packages, besides the hidden state, for one text."""
     manifest = bundle.manifest
     tables = manifest.host.tables(np.arange(T), manifest.context)
     window = manifest.tags.window if manifest.tags else None

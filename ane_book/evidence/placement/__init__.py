@@ -1,8 +1,8 @@
-"""Where Core ML would run each op of a program, predicted on any machine.
+"""Predict on any machine where Core ML would run each op of a package.
 
 Three parts, each of which can be tested by itself: `support` (whether the ANE takes an op),
-`estimator` (what the segmenter believes that it costs) and `path` (which backend it then gets).
-`placed` puts them together. No torch, and no weight is read.
+`estimator` (the segmenter's estimate of its time) and `path` (which backend it then gets). `placed`
+combines them, `edits` looks for changes that would help. Neither torch nor weights are needed.
 """
 
 from ane_book.evidence.placement.placed import Placement, place

@@ -1,9 +1,8 @@
-"""What would change a placement: the smallest edits of a graph, each tried on the same path.
+"""Suggest edits of a graph that would move work to the ANE, each tried on the same path search.
 
-Ops that the ANE refuses for one reason are taken as one edit: the path is found again as if the
-ANE took them. Where that moves work to the ANE, the edit is worth telling. A program that saves
-less than a launch and an output cost is too small by itself; then it is told how many of it are
-not.
+Ops that the ANE refuses for the same reason make one edit: the path is searched again as if the ANE
+took them, and if that moves work to the ANE, the edit is suggested. A program that saves less than
+a launch and an output cost is too small by itself; then the suggestion is how many to merge.
 """
 
 from collections import defaultdict
@@ -16,9 +15,9 @@ from ane_book.evidence.placement.placed import Placed, Placement, reading
 
 __all__ = ["Edit", "edits", "merged"]
 
-NOTHING = 0.02  # of all arithmetic: less moved is no change
+NOTHING = 0.02  # moving less than this share of all arithmetic is no change
 
-#: What to do, by the claim that an op is refused by.
+#: The claim for which an op is refused -> what to do.
 ADVICE = {
     "argmax-integer": "return the scores, and take the largest on the host",
     "axis-most": "split the axis, and join the parts on the host",
@@ -42,7 +41,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Edit:
-    """An edit and what it does: the part of the arithmetic on the ANE, before and after."""
+    """An edit and its effect: the share of the arithmetic on the ANE, before and after."""
 
     what: str
     ops: tuple[str, ...]
@@ -75,7 +74,7 @@ def edits(placement: Placement) -> list[Edit]:
 
 
 def merged(placements: Sequence[Placement]) -> list[str]:
-    """What programs that stay on the CPU would do as one, a line for each function's name."""
+    """A sentence for each function whose programs stay on the CPU, but would not if merged."""
     apart: dict[str, list[float]] = defaultdict(list)
     for placement in placements:
         if placement.verdict == "CPU":
@@ -90,7 +89,7 @@ def merged(placements: Sequence[Placement]) -> list[str]:
 
 
 def _larger(placement: Placement, before: float) -> list[Edit]:
-    """How many programs like this one, merged, would save what a segment costs."""
+    """An edit that says how many programs like this one would have to be merged, if any."""
     saved = sum(map(_saved, placement.placed))
     if not 0 < saved < LAUNCH + OUTPUT:
         return []
@@ -103,7 +102,7 @@ def _larger(placement: Placement, before: float) -> list[Edit]:
 
 
 def _saved(placed: Placed) -> float:
-    """ms that the ANE saves on an op, at the least."""
+    """The least time in ms that the ANE saves on an op."""
     if placed.support.ane is not True:
         return 0.0
     cpu = min((low for backend, (low, _) in placed.times.items() if backend != ANE), default=inf)

@@ -1,15 +1,14 @@
-"""What the segmenter believes an op costs on each backend, in ms, as a range.
+"""Reproduce the segmenter's estimate of an op's time on each backend, in ms, as a range.
 
 Its estimator has a decision tree for some types of op and a roofline for all others
-(`EstimatorMILDecisionTree`; the features it computes stand in the `[CostModelFeature]` lines of
-its log). A leaf of a tree is a rate, and the op takes its operations divided by that rate. The
-trees are not published, but their leaves show in the estimates: `costs.json` holds trees grown
-from the published graphs by `research/experiments/fit_segmenter.py`, which also judges them: each
-half of the graphs by what the other half taught.
+(`EstimatorMILDecisionTree`; the features that it computes are in the `[CostModelFeature]` lines of
+its log). A leaf of a tree is a rate, and the time is the op's operations divided by that rate. The
+trees are not published, but their leaves show in published estimates: `costs.json` holds trees that
+`research/experiments/fit_segmenter.py` fitted to them, with a cross-validation over two halves.
 
-An op like those that were seen gets the rate of its leaf. One between two leaves gets both, and
-one far larger, such as a product with a weight of 30 MB, gets its leaf and the roofline: a range.
-So does one with a size that is open until it runs: from one element to the longest axis there is.
+An op like those in the data gets the rate of its leaf. One between two leaves gets the range of
+both, and one far larger, such as a product with a weight of 30 MB, the range of its leaf and the
+roofline. An op with a flexible size gets the range from one element to the longest possible axis.
 
 Sources: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6@b5625d5 notes/coreml_dispatch.md, 2.4,
 and data/03_compile/opdispatch/aotcost (features, roofline, chips).
@@ -28,13 +27,13 @@ from ane_book.evidence.placement.graph import GraphOp, bytes_of, elements
 
 __all__ = ["Estimator", "OpWork", "Range", "Roof", "chips", "features", "work"]
 
-Range = tuple[float, float]  # least and most ms
-MARGIN = 2.0  # a size up to so many times what was seen is taken to be like it
+Range = tuple[float, float]  # (least, most) ms
+MARGIN = 2.0  # an op up to so many times as large as those in the data counts as like them
 
 
 @dataclass(frozen=True)
 class OpWork:
-    """flops: operations as the segmenter counts them; bytes: values and constants, each once."""
+    """The work of an op. flops: as the segmenter counts them. bytes: of values and constants."""
 
     flops: float
     bytes: float
@@ -47,7 +46,7 @@ class OpWork:
 
 @dataclass(frozen=True)
 class Roof:
-    """What a backend reaches at most: GFLOP/s and GiB/s."""
+    """The roofline of a backend: peak GFLOP/s and GiB/s."""
 
     gflops: float
     gibs: float
@@ -58,16 +57,16 @@ class Roof:
 
 @dataclass(frozen=True)
 class Leaf:
-    """GFLOP/s by backend; one that is absent is left to the roofline."""
+    """GFLOP/s by backend; the roofline is used for a backend that is absent."""
 
     rates: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Node:
-    """Which side an op goes by a feature of it: `below` up to `low`, `above` from `high` on.
+    """A split on a feature of an op: `below` up to `low`, `above` from `high` on.
 
-    Nobody saw an op between the two; it may go either way.
+    The data have no op between the two; such an op may go either way.
     """
 
     feature: str
@@ -79,13 +78,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Tree:
-    """The rates of a type of op; bytes: what the largest one moved that was seen."""
+    """The decision tree of a type of op. bytes: those of the largest op in the data."""
 
     root: Node | Leaf
     bytes: float
 
     def leaves(self, op: GraphOp, needed: OpWork) -> list[Leaf]:
-        """Every leaf that may hold for an op of so much work."""
+        """Every leaf that an op with this work may fall into."""
         todo, found, given = [self.root], [], features(op, needed)
         while todo:
             node = todo.pop()
@@ -107,7 +106,7 @@ class Estimator:
 
     @classmethod
     def of(cls, chip: str) -> "Estimator":
-        """The estimator of a chip; raises InvalidInput, with those that are known, for others."""
+        """The estimator of a chip; raises InvalidInput, with the known chips, for others."""
         if chip not in chips():
             known = ", ".join(sorted(chips()))
             raise InvalidInput(
@@ -117,7 +116,7 @@ class Estimator:
 
     @classmethod
     def made_of(cls, chip: str, facts: dict) -> "Estimator":
-        """The estimator of a chip from what `costs.json` says."""
+        """The estimator of a chip from its entry in `costs.json`."""
         roofs = {backend: Roof(**roof) for backend, roof in facts["chips"][chip]["roofs"].items()}
         trees = {
             type_: Tree(_node(tree["root"]), tree["bytes"])
@@ -126,7 +125,7 @@ class Estimator:
         return cls(chip, roofs, trees)
 
     def times(self, op: GraphOp) -> dict[str, Range]:
-        """ms by backend; which of them take the op is the business of `support`."""
+        """The time by backend, whether or not it takes the op: `support` says that."""
         most = find("axis-most").number if op.flexible else 1  # an open size counts as 1 so far
         needed, tree = work(op), self.trees.get(op.type)
         found: dict[str, list[Range]] = {backend: [] for backend in self.roofs}
@@ -154,7 +153,7 @@ class Estimator:
 
 
 def chips() -> list[str]:
-    """The chips of which estimates are published."""
+    """The chips with published estimates."""
     return list(_facts()["chips"])
 
 
@@ -171,9 +170,9 @@ def _node(facts: dict) -> Node | Leaf:
 
 
 def features(op: GraphOp, needed: OpWork | None = None) -> dict[str, float]:
-    """What the rate of an op may depend on, as the segmenter's own features are named and made.
+    """The features of an op that its rate may depend on, named and computed as in the segmenter.
 
-    needed: its work, by default `work(op)`.
+    needed: the op's work, by default `work(op)`.
     """
     needed, weight = needed or work(op), op.operand("weight")
     return {
@@ -195,18 +194,18 @@ def work(op: GraphOp) -> OpWork:
 
 
 def packed(op: GraphOp, needed: OpWork) -> OpWork:
-    """The same with the constants as they lie in the file: nobody says which bytes are counted."""
+    """The work with compressed constants: it is not known which bytes the segmenter counts."""
     dense = sum(bytes_of(type_) for types in op.constants.values() for type_ in types)
     return OpWork(needed.flops, needed.bytes - dense + op.weight_bytes)
 
 
 def _elementwise(op: GraphOp) -> float:
-    """Two for each number that is read: the rule for every type without one of its own."""
+    """Two operations per element read: the rule for every type without one of its own."""
     return 2.0 * sum(elements(type_) for _, type_ in op.operands if type_.shape)
 
 
 def _conv(op: GraphOp) -> float:
-    """Two for each product; a dilated kernel counts as spread over the larger field."""
+    """Two operations per product; a dilated kernel counts with its dilated size."""
     weight = op.operand("weight")
     if weight is None or len(weight.shape) < 3:
         return _elementwise(op)
@@ -224,15 +223,16 @@ def _conv_transpose(op: GraphOp) -> float:
 
 
 def _linear(op: GraphOp) -> float:
-    """As the segmenter counts it: as many rows as columns, where the weight has more."""
+    """Operations of a linear layer as the segmenter counts them: rows beyond the number of columns
+    do not count."""
     x = op.operand("x")
     return 2.0 * elements(x) * (x.shape[-1] or 1) if x is not None and x.shape else 0.0
 
 
 def _fewer(op: GraphOp, needed: OpWork) -> list[OpWork]:
-    """The work of a linear layer with fewer rows than columns, should those be what counts.
+    """The alternative work of a linear layer with fewer rows than columns, if rows count.
 
-    Nobody saw such a layer, and the two counts may lie far apart: of 32 rows of 1,024, 32-fold.
+    The data have no such layer, and the two counts may differ much: 32-fold for 32 rows of 1,024.
     """
     weight = op.operand("weight") if op.type == "linear" else None
     if weight is None or len(weight.shape) < 2 or not weight.shape[0] or not weight.shape[-1]:

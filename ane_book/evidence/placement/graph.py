@@ -1,7 +1,7 @@
-"""A function of an ML Program as the list of ops that Core ML places.
+"""The list of ops of a function that Core ML places.
 
-Constants are not placed: a `const` and a `constexpr_*` belong to the op that reads them, and count
-with the bytes that they take in the file. No weight is read.
+Constants are not placed: a `const` or `constexpr_*` belongs to the op that reads it, and counts
+with its bytes in the file. No weight is read.
 """
 
 from collections.abc import Iterable, Set
@@ -15,19 +15,18 @@ from mlprogram.package.values import Constant, TensorType
 
 __all__ = ["BLOCKS", "GraphOp", "bytes_of", "elements", "read_ops"]
 
-BLOCKS = "blocks"  # a constant whose scales change along its input channels
-SMALL = 64  # elements: constants up to this size are read as attributes, such as axes and pads
+BLOCKS = "blocks"  # marks a constant whose scales change along its input channels
+SMALL = 64  # constants with up to so many elements, such as axes and pads, are attributes
 
-Given = tuple[str, str | Constant]  # an argument, and one of its values
+Given = tuple[str, str | Constant]  # the name of an argument, and one of its values
 
 
 @dataclass(frozen=True)
 class GraphOp:
-    """An op as placement sees it.
+    """An op, as far as its placement depends on it.
 
-    inputs: the types of the values that it computes with, by argument. constants: the types of its
-    constants, by argument; attributes: the values of the small ones. weight_bytes: what its
-    constants take in the file.
+    inputs: the types of its computed inputs, by argument. constants: the types of its constants, by
+    argument; attributes: the values of the small ones. weight_bytes: of its constants in the file.
     """
 
     type: str
@@ -37,28 +36,28 @@ class GraphOp:
     constants: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     attributes: dict[str, object] = field(default_factory=dict)
     weight_bytes: int = 0
-    compressed: frozenset[str] = frozenset()  # types of the `constexpr_*` behind it, or BLOCKS
+    compressed: frozenset[str] = frozenset()  # types of `constexpr_*` of its constants, or BLOCKS
     unread: frozenset[int] = frozenset()  # outputs that nobody reads, such as a topk's indices
 
     @property
     def values(self) -> list[TensorType]:
-        """The types of the values that the op reads, and of those that others read of it."""
+        """The types of its computed inputs, and of its outputs that are used."""
         written = [t for i, t in enumerate(self.outputs) if i not in self.unread]
         return [t for types in self.inputs.values() for t in types] + written
 
     @property
     def operands(self) -> list[tuple[str, TensorType]]:
-        """Argument and type of everything that it reads, computed values before constants."""
+        """(argument, type) of everything that it reads, computed values before constants."""
         both = (*self.inputs.items(), *self.constants.items())
         return [(key, type_) for key, types in both for type_ in types]
 
     @property
     def flexible(self) -> bool:
-        """Whether a size is known only when the op runs."""
+        """Whether a size is known only at run time."""
         return any(None in type_.shape for type_ in self.values)
 
     def numbers(self, name: str) -> list[int]:
-        """A constant of one or more positive whole numbers; [] where it is none."""
+        """The attribute `name` as positive integers; [] if it is anything else."""
         value = self.attributes.get(name)
         values = value if isinstance(value, list) else [value]
         whole = [v for v in values if isinstance(v, int) and v > 0]
@@ -66,7 +65,7 @@ class GraphOp:
 
     @property
     def depth(self) -> int:
-        """Terms of each sum of a product; a flexible size counts as 1."""
+        """The terms of each sum in a product; a flexible size counts as 1."""
         x = self.operand("x")
         if x is None or not x.shape:
             return 1
@@ -74,18 +73,18 @@ class GraphOp:
         return x.shape[-2 if turned else -1] or 1
 
     def operand(self, name: str) -> TensorType | None:
-        """The type of an argument, computed or constant; None where the op does not have it."""
+        """The type of an argument, computed or constant; None if the op does not have it."""
         types = self.inputs.get(name) or self.constants.get(name)
         return types[0] if types else None
 
 
 def elements(type_: TensorType) -> int:
-    """How many numbers a value holds; a flexible size counts as 1."""
+    """The number of elements of a value; a flexible size counts as 1."""
     return prod(size for size in type_.shape if size is not None)
 
 
 def bytes_of(type_: TensorType) -> int:
-    """Bytes of a value in memory; a string, whose length no type says, counts as one."""
+    """Bytes of a value in memory; a string counts as one."""
     return type_.nbytes or elements(type_)
 
 
@@ -97,7 +96,7 @@ def read_ops(package: Package, function: Function) -> list[GraphOp]:
 
 
 def _returned(block: Block) -> set[str]:
-    """The values that a block, or a block in it, gives back."""
+    """The outputs of a block and of its nested blocks."""
     nested = (inner for operation in block.operations for inner in operation.blocks)
     return {*block.outputs}.union(*map(_returned, nested))
 
@@ -129,7 +128,7 @@ def _types(graph: ProgramGraph, values: Iterable[Given]) -> dict[str, tuple[Tens
 
 
 def _attributes(graph: ProgramGraph, constants: Iterable[Given]) -> dict[str, object]:
-    """The values of those that are small, and lie in the program itself."""
+    """The values of the small constants that are stored in the program itself."""
     known = ((key, graph.constant(item)) for key, item in constants)
     return {
         key: constant.value
@@ -139,7 +138,7 @@ def _attributes(graph: ProgramGraph, constants: Iterable[Given]) -> dict[str, ob
 
 
 def _stored(graph: ProgramGraph, item: str | Constant) -> int:
-    """Bytes of a constant in the file, as it is packed."""
+    """The packed bytes of a constant in the file."""
     if isinstance(item, Constant):
         return item.stored_bytes
     inputs = graph.makers[item].inputs.values()
@@ -147,6 +146,6 @@ def _stored(graph: ProgramGraph, item: str | Constant) -> int:
 
 
 def _packing(graph: ProgramGraph, maker: Operation) -> str:
-    """The type of a compressed constant, or BLOCKS where scales change along its input."""
+    """The type of a compressed constant, or BLOCKS if scales change along its input channels."""
     scale = graph.type(graph.item(maker, "scale"))
     return BLOCKS if scale and max(scale.sizes[1:], default=1) > 1 else maker.type

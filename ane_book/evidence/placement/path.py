@@ -1,7 +1,7 @@
-"""Which backend each op gets: the shortest path of the segmenter in Core ML's E5 compiler.
+"""Assign a backend to each op by a shortest path, as the segmenter in Core ML's E5 compiler does.
 
-Every op has an estimated time on each backend that takes it. In the order of the file the ops form
-a chain, and the choice of least total time wins, where
+Every op has an estimated time on each backend that takes it. The ops form a chain in the order of
+the file, and the assignment of least total time wins, where
 
     a segment that begins on the ANE            0.125 ms   LAUNCH
     two ops in a row on different backends      0.125 ms   SWITCH
@@ -25,7 +25,7 @@ BACKENDS = ("ane", "bnns", "classic_cpu")
 LAUNCH, SWITCH, OUTPUT = (
     claims.find(name).number for name in ("segment-launch", "segment-switch", "segment-output")
 )
-TIE = 1e-6  # ms: two totals that differ by less are equal
+TIE = 1e-6  # totals that differ by fewer ms are equal
 
 Estimates = Sequence[Mapping[str, float]]  # for each op, ms by backend; a backend that is absent
 # does not take the op
@@ -33,10 +33,10 @@ Estimates = Sequence[Mapping[str, float]]  # for each op, ms by backend; a backe
 
 @dataclass(frozen=True)
 class Path:
-    """The choice of least time.
+    """The assignment of least time.
 
-    cost: ms in all. backends: one for each op. choices: for each op every backend that some choice
-    of the same cost has, so that a set of two is a tie.
+    cost: the total in ms. backends: one for each op. choices: for each op every backend that it has
+    in some assignment of the same cost, so that a set of two is a tie.
     """
 
     cost: float
@@ -45,12 +45,12 @@ class Path:
 
     @property
     def tied(self) -> list[int]:
-        """The ops that lie on the ANE or not at the same cost."""
+        """The ops that cost the same on the ANE and elsewhere."""
         return [i for i, found in enumerate(self.choices) if ANE in found and len(found) > 1]
 
 
 def _step(before: str | None, backend: str) -> float:
-    """ms that an op on `backend` costs beside its own time."""
+    """The ms that an op on `backend` adds to its own time, by the backend `before` it."""
     if before == backend:
         return 0.0
     return (LAUNCH if backend == ANE else 0.0) + (SWITCH if before is not None else 0.0)
@@ -61,7 +61,7 @@ def _end(backend: str) -> float:
 
 
 def cost(estimates: Estimates, backends: Sequence[str]) -> float:
-    """ms of a choice of backends, one for each op."""
+    """The total ms of an assignment of backends, one for each op."""
     total = 0.0
     before: str | None = None
     for times, backend in zip(estimates, backends, strict=True):
@@ -71,7 +71,7 @@ def cost(estimates: Estimates, backends: Sequence[str]) -> float:
 
 
 def shortest(estimates: Estimates) -> Path:
-    """The choice of least time; of equals, the one that stays longest on the backend it is on.
+    """Find the assignment of least time; among equals, the one that changes backend latest.
 
     Raises ValueError for an op that no backend takes.
     """
@@ -93,7 +93,7 @@ def shortest(estimates: Estimates) -> Path:
 
 
 def _ahead(estimates: Estimates) -> list[dict[str, float]]:
-    """For each op and backend, the least ms of everything that comes after it."""
+    """For each op and backend, the least ms of all ops after it."""
     ahead = [{backend: _end(backend) for backend in estimates[-1]}]
     for times, after in zip(estimates[-2::-1], estimates[:0:-1], strict=True):
         rest = ahead[-1]
@@ -104,7 +104,7 @@ def _ahead(estimates: Estimates) -> list[dict[str, float]]:
 def _choices(
     estimates: Estimates, ahead: list[dict[str, float]], total: float
 ) -> tuple[frozenset[str], ...]:
-    """For each op the backends that lie on a choice of the least cost."""
+    """For each op the backends that it has in some assignment of the least cost."""
     found: list[frozenset[str]] = []
     behind: dict[str | None, float] = {None: 0.0}
     for times, rest in zip(estimates, ahead, strict=True):

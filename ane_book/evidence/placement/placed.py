@@ -1,9 +1,9 @@
-"""Where Core ML would run each op of a program: support, estimates and path, put together.
+"""Predict where Core ML runs each op of a package, from support, estimates and path.
 
-Two things are not known: what the ANE takes where sources are silent or conflict, and what an op of
-a size that nobody measured costs. Each op therefore has two readings, the best and the worst for
-the ANE, and the path is found for both. Where they agree that is the prediction; where not, it
-depends, and the report says on what.
+Two things may be unknown: whether the ANE takes an op, where sources are silent or conflict; and
+the time of an op of a size that nobody measured. So the path is searched for two readings of the
+unknowns, the best and the worst for the ANE. If they agree, that is the prediction; if not, the
+answer is "depends", and the report says on what.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from mlprogram.package.reader import Package
 
 __all__ = ["Placed", "Placement", "Reading", "find_functions", "place", "place_ops"]
 
-#: Ops that move numbers and compute none: they count for nothing in the share of arithmetic.
+#: Ops that only move data: they do not count in the share of arithmetic.
 MOVES = frozenset([
     "batch_to_space", "cast", "concat", "depth_to_space", "expand_dims", "fill_like", "gather",
     "gather_along_axis", "gather_nd", "identity", "pad", "pixel_shuffle", "pixel_unshuffle",
@@ -35,17 +35,17 @@ MOVES = frozenset([
 
 @dataclass(frozen=True)
 class Placed:
-    """An op, whether the ANE takes it, and its estimated ms by backend, from least to most."""
+    """An op, whether the ANE takes it, and its estimated (least, most) ms by backend."""
 
     op: GraphOp
     support: Support
     times: dict[str, Range]
-    work: float  # floating point operations; 0 of an op that only moves numbers
+    work: float  # floating point operations; 0 for an op that only moves data
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One reading of what is not known, and the path that follows."""
+    """One reading of what is not known, and the path that follows from it."""
 
     route: Route
     placed: Sequence[Placed]
@@ -60,24 +60,24 @@ class Reading:
         return segments(self.route.backends)
 
     def share(self, weight) -> float:
-        """The part that lies on the ANE, of ops weighted by `weight`, 0 to 1."""
+        """The share of the ops on the ANE, weighted by `weight`, 0 to 1."""
         total = sum(map(weight, self.placed))
         here = sum(weight(p) for p, on in zip(self.placed, self.on_ane, strict=True) if on)
         return here / total if total else 0.0
 
     @property
     def work(self) -> float:
-        """The part of the arithmetic that lies on the ANE, 0 to 1."""
+        """The share of the arithmetic on the ANE, 0 to 1."""
         return self.share(lambda placed: placed.work)
 
     @property
     def weights(self) -> float:
-        """The part of the weight bytes that lies on the ANE, 0 to 1."""
+        """The share of the weight bytes on the ANE, 0 to 1."""
         return self.share(lambda placed: placed.op.weight_bytes)
 
     @property
     def partitions(self) -> int:
-        """Segments on the ANE."""
+        """The number of segments on the ANE."""
         return sum(device == ANE for device, _, _ in self.segments)
 
     @property
@@ -98,9 +98,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Placement:
-    """What is predicted of one function of a package.
+    """The prediction for one function of a package.
 
-    best, worst: the two readings of what is not known, by what they give the ANE.
+    best, worst: the two readings of what is not known, the best and the worst for the ANE.
     """
 
     package: str
@@ -112,19 +112,19 @@ class Placement:
 
     @property
     def devices(self) -> list[str]:
-        """For each op "ANE", "CPU", or "depends" where the two readings differ."""
+        """For each op "ANE", "CPU", or "depends" if the two readings differ."""
         both = zip(self.best.on_ane, self.worst.on_ane, strict=True)
         return ["depends" if a != b else "ANE" if a else "CPU" for a, b in both]
 
     @property
     def verdict(self) -> str:
-        """Where most of the arithmetic runs by both readings: "ANE", "CPU", or "depends"."""
+        """Where most of the arithmetic runs in both readings: "ANE", "CPU", or "depends"."""
         words = {"ANE" if each.work > 0.5 else "CPU" for each in (self.best, self.worst)}
         return words.pop() if len(words) == 1 else "depends"
 
     @property
     def open(self) -> dict[str, int]:
-        """What the readings differ in, and for how many ops."""
+        """The reasons why the readings differ, each with the number of its ops."""
         counts = Counter(p.support.reason for p in self.placed if p.support.ane is None)
         ranged = sum(any(low < high for low, high in p.times.values()) for p in self.placed)
         if ranged:
@@ -133,7 +133,7 @@ class Placement:
 
     @property
     def facts(self) -> dict:
-        """Everything, as plain JSON values."""
+        """The prediction in plain JSON values."""
         return {
             "package": self.package,
             "function": self.function,
@@ -162,9 +162,9 @@ class Placement:
 def place(
     package: str | Path | Package, chip: str = "m4", function: str | None = None
 ) -> Placement:
-    """Predict where Core ML runs the ops of a function; None: the package's default.
+    """Predict where Core ML runs the ops of a function, by default the package's default one.
 
-    Raises InvalidPackage, and InvalidInput for a chip or a function that is not known.
+    Raises InvalidPackage, and InvalidInput for an unknown chip or function.
     """
     opened = package if isinstance(package, Package) else Package(package)
     (chosen,) = find_functions(opened, function or opened.default_function)
@@ -173,7 +173,7 @@ def place(
 
 
 def find_functions(package: Package, name: str | None = None) -> list[Function]:
-    """The function of this name, or all of them; raises InvalidInput where there is none."""
+    """The function with this name, or all of them if None; raises InvalidInput if there is none."""
     if name is None:
         return list(package.functions.values())
     if name not in package.functions:
@@ -185,7 +185,7 @@ def find_functions(package: Package, name: str | None = None) -> list[Function]:
 def place_ops(
     ops: Sequence[GraphOp], estimator: Estimator, package: str = "", function: str = "main"
 ) -> Placement:
-    """Predict where ops run that stand in this order."""
+    """Predict where the ops run, given in the order of the file."""
     chip = estimator.chip
     placed = tuple(Placed(op, support(op, chip), estimator.times(op), arithmetic(op)) for op in ops)
     best, worst = (reading(placed, best) for best in (True, False))
@@ -198,9 +198,9 @@ def arithmetic(op: GraphOp) -> float:
 
 
 def reading(placed: Sequence[Placed], best: bool, also: frozenset[int] = frozenset()) -> Reading:
-    """The path where what is not known favours the ANE, or does not.
+    """Find the path with the unknowns in favour of the ANE (`best`) or against it.
 
-    also: ops that the ANE is taken to run although it does not, to see what that would change.
+    also: indices of ops that the ANE is assumed to take although it does not, for `edits`.
     """
     estimates = []
     for index, each in enumerate(placed):

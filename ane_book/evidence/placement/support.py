@@ -1,9 +1,9 @@
-"""Whether the ANE takes an op: yes, no or unknown, with the reason and the claim that it rests on.
+"""Whether the ANE takes an op: yes, no or unknown, with the reason and the claim behind it.
 
 This is what the segmenter allows, not yet where it places an op: see `path`. An op, a dtype or a
-size that no source speaks of is unknown, and stays so.
+size that no source mentions is unknown, and stays so.
 
-Source of what is taken: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6@5cb462b
+Source of what the ANE takes: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6@5cb462b
 data/03_compile/opdispatch/ana, M4, macOS 27.0.1. Limits and refusals: the registry of claims.
 """
 
@@ -18,13 +18,13 @@ from ane_book.evidence.placement.graph import BLOCKS, GraphOp
 
 __all__ = ["Support", "support", "table"]
 
-#: Dtypes that no op of the ANE reads or writes; single precision only where it is cast.
+#: Dtypes that no op of the ANE reads or writes, except that a cast may read or write fp32.
 REFUSED, WIDE = frozenset(["int32", "uint32", "int64", "uint64", "fp64"]), "fp32"
 
 
 @dataclass(frozen=True)
 class Support:
-    """ane: True, False, or None where it is not known. claim: the id of what says so, or ""."""
+    """Whether the ANE takes an op: True, False, or None for unknown. claim: its id, or ""."""
 
     ane: bool | None
     reason: str = ""
@@ -37,12 +37,12 @@ class Support:
 
 @cache
 def table() -> dict:
-    """What `support.toml` says."""
+    """The contents of `support.toml`."""
     return tomllib.loads(Path(__file__).with_name("support.toml").read_text())
 
 
 def support(op: GraphOp, chip: str = "m4") -> Support:
-    """Whether the ANE of a chip takes an op, by the first rule that speaks of it."""
+    """Whether the ANE of a chip takes an op, by the first rule that applies to it."""
     for rule in (_by_name, _by_dtype, _by_shape, _by_form):
         found = rule(op)
         if found:

@@ -1,9 +1,9 @@
-"""A report: what one machine makes of the default model and of a reader's packages.
+"""A report: all measurements of the default model and of a reader's packages on one machine.
 
     report = gather(["bundle", "mine.mlpackage"], Settings())
     write(report, Path("ane-book-report"))
 
-One JSON file, held to a schema and without anything personal, and a page to look at.
+It is a JSON file with a schema, without anything personal, and an HTML page of the same.
 """
 
 from pathlib import Path
@@ -18,9 +18,9 @@ __all__ = ["Report", "Settings", "gather", "page", "read_report", "write"]
 
 
 def write(report: Report, folder: Path) -> tuple[Path, Path]:
-    """Write report.json and report.html into a folder, each whole or not at all.
+    """Write report.json and report.html into a folder, each atomically.
 
-    Raises InvalidInput where the report would tell a path or a name.
+    Raises InvalidInput if the report contains a path, or the name of the user or the machine.
     """
     text, files = report.text(), []
     check(text)

@@ -1,7 +1,8 @@
-"""The experiments of `research/experiments`: scripts that each settle one claim on a Mac.
+"""Run the scripts in `research/experiments`, each of which settles one claim on a Mac.
 
 A script prints one JSON object: name, claim, status, verdict, rows. With --dry-run it builds its
-graphs, runs them through the executor and prints what it would ask; the same code, but for the Mac.
+graphs, runs them with the executor and prints what it would measure, so that the same code is
+tested without a Mac.
 """
 
 import json
@@ -15,23 +16,23 @@ from pydantic import ValidationError
 
 __all__ = ["find_folder", "run_all"]
 
-TIMEOUT = 3600.0  # seconds for one script: some ask the engine's compiler many times
+TIMEOUT = 3600.0  # seconds per script: some compile for the engine many times
 
 
 def find_folder() -> Path | None:
-    """The scripts beside this library, in a checkout of its repository."""
+    """The folder of scripts in a checkout of this library's repository, or None."""
     folder = Path(__file__).parents[3] / "research" / "experiments"
     return folder if folder.is_dir() else None
 
 
 def run_all(folder: Path | None, dry: bool, timeout: float = TIMEOUT) -> list[ReportedExperiment]:
-    """Every script of a folder, by name; dry: without a Mac."""
+    """Run every script in a folder, by name. dry: without a Mac."""
     scripts = sorted(folder.glob("settle_*.py")) if folder else []
     return [run_one(script, dry, timeout) for script in scripts]
 
 
 def run_one(script: Path, dry: bool, timeout: float = TIMEOUT) -> ReportedExperiment:
-    """One script in a process of its own; what goes wrong is its verdict."""
+    """Run a script in a process of its own; a failure becomes its verdict."""
     command = [sys.executable, str(script), *(["--dry-run"] if dry else [])]
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
-"""A report gathered: every level on every subject, whatever fails on the way.
+"""Gather a report: measure every evidence level of every subject, whatever fails on the way.
 
-What may crash or hang runs in a child. A part that cannot be measured says why; the rest of the
-report is none the worse for it.
+What may crash or hang runs in a child process. A part that cannot be measured says why, without
+affecting the rest of the report.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,10 +40,10 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a report is taken.
+    """Options of a report.
 
-    units: compute units to time, of Core ML's; () for all that are here. The engine is asked for
-    its plan, and soaked, where it is among them. soak: predictions. timeout: seconds for a child.
+    units: Core ML's compute units to time; () for all of this machine. Residency is measured if
+    the engine is among them. soak: its number of predictions. timeout: seconds for a child process.
     experiments: the folder of the scripts, or None to leave them out.
     """
 
@@ -54,7 +54,7 @@ class Settings:
 
     @property
     def timed(self) -> list[str]:
-        """What is timed on this machine."""
+        """The compute units to time on this machine."""
         if not device.CAN_PREDICT:
             return [EXECUTOR]
         engine = ["CPU_AND_NE"] if device.neural_engine()[0] else []
@@ -62,7 +62,7 @@ class Settings:
 
     @property
     def engine(self) -> str | None:
-        """Why the engine is not asked; None where it is."""
+        """Why the engine is not measured; None if it is."""
         left_out = bool(self.units) and not {"ALL", "CPU_AND_NE"} & {*self.units}
         if left_out:
             return f"only {', '.join(self.units)} were asked for"
@@ -74,7 +74,7 @@ def gather(
     settings: Settings,
     progress: Progress = lambda description, done, total: None,
 ) -> Report:
-    """The report on these bundles and packages."""
+    """Measure these bundles and packages, and return the report."""
     total = len(paths) + 1
     subjects = []
     for done, path in enumerate(paths):
@@ -107,14 +107,14 @@ def _machine() -> Machine:
 
 
 def _system() -> str:
-    """The system and its version, without what tells one machine from another."""
+    """The operating system and its version, without anything specific to this machine."""
     version = device.macos_version()
     name = f"macOS {version[0]}.{version[1]}" if version else platform.system()
     return f"{name}, {platform.machine()}"
 
 
 def library_hash() -> str:
-    """sha256 of the sources of this library and of the executor that it rests on."""
+    """sha256 of the source files of this library and of `mlprogram`."""
     digest = hashlib.sha256()
     for root in (Path(__file__).parents[2], Path(mlprogram.__file__).parent):
         for file in sorted(root.rglob("*.py")):
@@ -181,7 +181,7 @@ def _scrubbed(level: Level) -> Level:
 
 @contextmanager
 def _failing() -> Iterator[list[str]]:
-    """The sentence of an error of ours, if there is one, in a list."""
+    """Catch an error of ours, and put its message into the list that is yielded."""
     failed: list[str] = []
     try:
         yield failed
@@ -190,7 +190,7 @@ def _failing() -> Iterator[list[str]]:
 
 
 def _functions(path: Path) -> Iterator[tuple[Path, str, str]]:
-    """Package, function, and the name by which `measure_each` has it."""
+    """Yield package, function, and the name that `measure_each` gives it."""
     if is_bundle(path):
         for part in Bundle.open(path).manifest.packages:
             for function in map(part.called, part.functions):
@@ -231,7 +231,7 @@ def _predicted(placement) -> dict:
 
 
 def _chip() -> str:
-    """This machine's chip; one without published estimates is held against the M4's."""
+    """This machine's chip for the placement's estimates, or the M4 if there are none for it."""
     words = device.chip().lower().split()
     return next((chip for chip in chips() if chip in words), "m4")
 

@@ -1,4 +1,4 @@
-"""Reports as a page: one file of HTML that loads nothing."""
+"""Render reports as one self-contained HTML file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent
 
 
 def fragment(reports: Sequence[Report]) -> str:
-    """The reports as a piece of a page; everything in them is text, whoever wrote them."""
+    """The reports as an HTML fragment; their text is escaped, since anybody may send a report."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -25,7 +25,7 @@ def fragment(reports: Sequence[Report]) -> str:
 
 
 def page(reports: Sequence[Report]) -> str:
-    """The same as a page of its own."""
+    """The reports as a complete HTML page."""
     style = (FOLDER / "report.css").read_text("utf-8")
     head = '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
     title = '<meta name="viewport" content="width=device-width">\n<title>ANE Book: report</title>\n'

@@ -1,4 +1,4 @@
-"""Nothing personal leaves a machine: no path, no name of a user or a host."""
+"""Keep personal data out of reports: paths, and the names of the user and the host."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +11,7 @@ from ane_book.errors import InvalidInput
 
 __all__ = ["check", "scrub"]
 
-#: A path from the root, of a Mac, of Linux or of Windows; addresses are none.
+#: An absolute path on macOS, Linux or Windows; web addresses do not match.
 PATH = re.compile(
     r"(?<![\w/.:~-])(?:~|[A-Za-z]:)?[\\/](?:Users|home|private|tmp|var|root|opt|Volumes|work|usr"
     r"|Library|Applications|mnt|srv|data)[\\/][^\s'\"<>|:,;)]*"
@@ -19,14 +19,14 @@ PATH = re.compile(
 
 
 def scrub(text: str) -> str:
-    """The text without paths from the root, and without this machine's names."""
+    """Replace absolute paths and this machine's names in a text."""
     for what, pattern in _personal():
         text = pattern.sub(what, text)
     return text
 
 
 def check(text: str) -> None:
-    """Raise InvalidInput if a report holds what it must not."""
+    """Raise InvalidInput if the text of a report contains an absolute path or such a name."""
     if found := next(filter(None, (pattern.search(text) for _, pattern in _personal())), None):
         around = text[max(0, found.start() - 40) : found.start()]
         raise InvalidInput(
@@ -36,14 +36,14 @@ def check(text: str) -> None:
 
 
 def _personal() -> Iterator[tuple[str, re.Pattern]]:
-    """What must not be told, each with what stands for it."""
+    """Yield (replacement, pattern) for everything personal."""
     yield "(a path)", PATH
     for name in _names():
         yield "(a name)", re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
 
 
 def _names() -> set[str]:
-    """This machine's host name and its user's, where they are long enough to mean something."""
+    """The names of the host and the user, except for short and common ones."""
     names = set()
     with suppress(Exception):  # a user without a name, a machine without one
         names |= {getpass.getuser(), Path.home().name}

@@ -1,9 +1,9 @@
-"""What an architecture is: the interface between its one file and everything that converts it.
+"""`Architecture`, the interface between a model's file and everything that converts models.
 
-A file in `ane_book/models` says of its models what `config.json` means and what of it is refused,
-which kinds of block there are and in which order, how a block is composed of `layers.py`,
-what its parameters are called in `transformers` and in GGUF, and what is left for the host. All of
-it but the blocks themselves is data, so that nothing here imports torch until one is built.
+A file in `ane_book/models` subclasses it and says: what the fields of `config.json` mean and which
+values are refused; which kind of block each layer is; how a block is built from `layers.py`; what
+the parameters are called in `transformers` and in GGUF; and what the host computes. Everything but
+the blocks is data, so nothing here imports torch until a block is built.
 """
 
 from abc import ABC, abstractmethod
@@ -30,22 +30,22 @@ FULL = "full"  # the kind of block of most models: attention to all tokens befor
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor of a checkpoint, and how it becomes rows of a parameter of ours."""
+    """A tensor of a checkpoint, and how to turn it into rows of one of our parameters."""
 
-    name: str  # as in `transformers`; of a layer's, what follows the layer's number
-    shape: Shape  # (out, in) of a matrix
-    repeat: int = 1  # so many times in a row: one for all heads, of which ours has one each
-    times: float = 1.0  # multiplied with: a scale that the block then need not have
-    plus: float = 0.0  # added to it: some norms multiply by 1 more than what is stored
-    pairs: int = 0  # D, where rotary pairs are rows 2i and 2i + 1 of a head; ours: i and i + D/2
+    name: str  # as in `transformers`; for a tensor of a layer, without "model.layers.7."
+    shape: Shape  # as in the checkpoint; (out, in) for a matrix
+    repeat: int = 1  # tile it so often: the heads share a weight that ours has once per head
+    times: float = 1.0  # multiply it: folds a scale into the weight, so the block needs none
+    plus: float = 0.0  # add to it: some norms multiply by 1 + weight
+    pairs: int = 0  # D where a head's rotary pairs are rows 2i and 2i + 1 (ours: i and i + D/2)
 
     @property
     def given(self) -> Shape:
-        """The shape of what `rows` gives."""
+        """The shape of the array that `rows` returns."""
         return self.repeat * self.shape[0], *self.shape[1:]
 
     def rows(self, array: np.ndarray) -> np.ndarray:
-        """Float32 (with the values of fp16, as `array`), as our parameter has them."""
+        """Convert the checkpoint's array to our parameter's rows: float32 holding fp16 values."""
         if self.pairs:
             array = halves(array, self.pairs)
         if (self.times, self.plus) != (1.0, 0.0):
@@ -55,53 +55,53 @@ class TensorSpec:
 
 
 def halves(array: np.ndarray, D: int) -> np.ndarray:
-    """Rows of heads of size D, rotary pairs 2i and 2i + 1 of each put at i and i + D/2."""
+    """Reorder the rows of each head of size D: rotary pair 2i, 2i + 1 moves to i, i + D/2."""
     heads = array.reshape(-1, D // 2, 2, *array.shape[1:])
     return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(array.shape)
 
 
-#: Of a block, in the order in which they are stored, each with the tensors whose rows it has.
+#: A block's parameters in storage order -> the checkpoint tensors that are stacked in each.
 Parameters = dict[str, tuple[TensorSpec, ...]]
 
 
 @dataclass(frozen=True)
 class GGUF:
-    """How llama.cpp's converter calls the same models; names without ".weight" or ".bias"."""
+    """Names in a GGUF file -> names in `transformers`, all without ".weight" or ".bias"."""
 
-    architecture: str  # general.architecture
-    outer: dict[str, str]  # of what is around the layers, to the names in `transformers`
+    architecture: str  # the metadata's `general.architecture`
+    outer: dict[str, str]  # tensors outside of the layers
     layer: dict[str, str]  # what follows "blk.7." -> what follows "model.layers.7."
 
 
 class Architecture(ABC):
-    """One kind of model. Configurations are of the architecture's own type, with `architecture`,
-    its `model_type`, among their fields."""
+    """One model family. `config` below is always an instance of the family's own `Config`, whose
+    field `architecture` is the family's `model_type`."""
 
-    model_type: str  # in config.json
-    Config: ClassVar[type[ModelConfig]]  # of `config`
+    model_type: str  # as in config.json
+    Config: ClassVar[type[ModelConfig]]  # the type of what `config` returns
     task: Task = "text-generation"  # what its bundles are for: see `ane_book.bundle`
-    gguf: GGUF | None = None  # None: llama.cpp has none of that name
-    layer_prefix = "model.layers"  # the names of tensors in layer 7 begin with this and ".7."
+    gguf: GGUF | None = None  # None: llama.cpp has no architecture of its own for it
+    layer_prefix = "model.layers"  # the names of layer 7's tensors begin with this and ".7."
 
-    #: Fields of config.json of which this library has one value only; any other would be converted
-    #: without a word and then answer wrongly.
+    #: Fields of config.json for which this library supports one value only. A model with another
+    #: value would convert without an error and then give wrong answers.
     fixed: ClassVar[Mapping[str, Any]] = {}
 
-    #: How the names of a block's parameters begin that come after its mixture of experts.
+    #: Prefixes of the parameters of a block that are applied after its mixture of experts.
     after_mixture: ClassVar[tuple[str, ...]] = ()
 
     # --- config.json
 
     @abstractmethod
     def config(self, fields: dict) -> Any:
-        """Read a Hugging Face `config.json`.
+        """Parse the fields of a Hugging Face `config.json`.
 
-        Raises UnsupportedModel for what this library does not have; KeyError, ValidationError and
-        what arithmetic raises for a field that is missing or no use.
+        Raises UnsupportedModel for a value that this library does not support. A missing or
+        invalid field raises KeyError, ValidationError or an arithmetic error.
         """
 
     def refuse(self, fields: dict) -> None:
-        """Raise UnsupportedModel where a field is not what `fixed` says."""
+        """Raise UnsupportedModel if a field has another value than `fixed` says."""
         for name, value in self.fixed.items():
             if fields.get(name) is not None and fields[name] != value:
                 raise UnsupportedModel(
@@ -113,73 +113,79 @@ class Architecture(ABC):
 
     @abstractmethod
     def kinds(self, config) -> list[str]:
-        """The kind of block of every layer, in order."""
+        """The kind of block of each layer, in order."""
 
     @abstractmethod
     def block(self, config, kind: str = FULL) -> "nn.Module":
-        """A block in ANE form, composed of `ane_book.models.base.layers`."""
+        """Build a block in ANE form from `ane_book.models.base.layers`."""
 
     def host_inputs(self, kind: str) -> tuple[str, ...]:
-        """What a block of this kind takes of the host, in the order of its arguments, after the
-        hidden state."""
+        """The inputs that the host computes for a block of this kind, in the order of its
+        arguments after the hidden state."""
         return "rope_cos", "rope_sin", "mask"
 
     def layout(self, config) -> "Experts | None":
-        """The experts of a block, of which the parameter names begin with "mixture."; mostly none.
+        """The mixture of experts of each block, the same in all; None for a dense model.
 
-        All blocks have as many.
+        The names of its parameters begin with "mixture.".
         """
         return None
 
     def first(self, config) -> "nn.Module | None":
-        """What the first program does before its first layer, to (1, C, 1, T); mostly nothing.
+        """The module that the first package applies to (1, C, 1, T) before layer 0, or None.
 
-        Its parameters are among `outer`, as "first.weight" and the like.
+        Its parameters are in `outer`, with keys such as "first.weight".
         """
         return None
 
     def last(self, config) -> "nn.Module | None":
-        """What the last program does after its last layer, where there is no head to follow.
+        """The module that the last package applies after the last layer of a model without a
+        vocabulary head, or None.
 
-        Its parameters are among `outer`, as "last.norm.weight" and the like.
+        Its parameters are in `outer`, with keys such as "last.norm.weight".
         """
         return None
 
     def tails(self, config) -> dict[str, tuple[int, int]]:
-        """What a block takes of the tokens just before a call, and gives of the call's own: the
-        last W columns of so many channels, by name; see `ane_book.bundle.manifest`."""
+        """The (channels, W) of each tail by name; {} for most models.
+
+        A tail is the last W columns of an activation, one column per token. A block takes the
+        tail of the call before as an input and returns this call's columns, so that a convolution
+        can reach across the border between calls; see `ane_book.bundle.manifest`.
+        """
         return {}
 
     def carried(self, config) -> dict[str, int]:
-        """What a block hands to the next one beside the hidden state, (1, R, 1, T): R by name.
+        """The channels R of each activation (1, R, 1, T), by name, that a block passes to the next
+        one beside the hidden state; {} for most models.
 
-        The first layer's takes none of it, and so is of a kind of its own.
+        Layer 0 takes none, so its block needs a kind of its own.
         """
         return {}
 
     def final_norm(self, config) -> "nn.Module":
-        """What comes before the projection to the vocabulary, of what generates text; its one
-        parameter is `weight`."""
+        """The norm before the vocabulary projection of a text generator; its one parameter is
+        `weight`."""
         from ane_book.models.base.layers import RMSNorm
 
         return RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     @abstractmethod
     def host(self, config) -> Host:
-        """What the host computes."""
+        """What the host computes: embedding scale, rotary tables, masks."""
 
     # --- tensors
 
     @abstractmethod
     def parameters(self, config, kind: str = FULL) -> Parameters:
-        """A block's parameters."""
+        """The parameters of a block of this kind, and the checkpoint tensors in each."""
 
     @abstractmethod
     def outer(self, config) -> dict[str, TensorSpec]:
-        """The tensors around the layers by their part: `embedding` comes before them."""
+        """The tensors outside of the layers by their role, `embedding` first."""
 
     def tensors(self, config) -> dict[str, Shape]:
-        """Every tensor by its `transformers` name, in the order of their use."""
+        """The shape of every tensor by its `transformers` name, in the order of use."""
         embedding, *rest = self.outer(config).values()
         shapes = {embedding.name: embedding.shape}
         for i, kind in enumerate(self.kinds(config)):
@@ -188,18 +194,18 @@ class Architecture(ABC):
         return shapes | {tensor.name: tensor.shape for tensor in rest}
 
     def repeats(self, config) -> frozenset[str]:
-        """Names under which checkpoints may hold what is in another of `tensors`."""
+        """Tensors that a checkpoint may hold but that are not needed, such as a tied head."""
         return frozenset()
 
     # --- GGUF
 
     def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
-        """The words of a `config.json`, where the metadata of a GGUF say it otherwise.
+        """Adapt the `config.json` fields of a GGUF to what this architecture stores its own way.
 
-        fields: what all architectures have in common. number(key, default) reads the metadata.
+        fields: those that all architectures share. number(key, default) reads the metadata.
         """
         return fields
 
     def rows_of_gguf(self, config, name: str, array: np.ndarray) -> np.ndarray:
-        """A tensor of a GGUF as `transformers` has the one of that name."""
+        """Convert a tensor read from a GGUF to what `transformers` stores under `name`."""
         return array

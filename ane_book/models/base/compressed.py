@@ -1,11 +1,10 @@
-"""Compressed convolutional attention, and what goes with it, in ANE form: channels first.
+"""ZAYA1's layers in ANE form: compressed convolutional attention, and a router with a state.
 
-Queries and keys are small (compressed: H * D may be half of C or less), and each is mixed with
-those of the tokens just before it; half of the values comes from the token before. What a call
-needs of the tokens before it, W columns of what its projection makes, comes in as a tail.
+Queries and keys are compressed (H * D may be half of C or less), and a causal convolution mixes
+each with those of the tokens just before it. Half of each value comes from the token before. A
+call therefore takes a tail: the projection's last W columns from the call before.
 
-Letters: C hidden size, H query heads, K key/value heads, G = H / K, D head size, T tokens of a
-call, S slots of the cache, W columns of a tail, R router size, E experts; Q = H * D, KV = K * D.
+Letters: see `ane_book.models.base`; here also W columns of a tail, and R is the router's size.
 
 References: compressed convolutional attention (arXiv 2510.04476); `transformers`,
 modeling_zaya.py.
@@ -20,21 +19,25 @@ import torch.nn.functional as F
 
 __all__ = ["CarriedRouter", "CompressedAttention", "CompressedBlock", "Scaling", "swiglu"]
 
-#: Of the mean square of a head, against heads of zeros. The checkpoint's own code bounds the norm
-#: instead, in half precision by 1e-3; a mean square of 1e-6 is off by 5e-5 here.
+#: Added to the mean square of a head, so that a head of zeros does not divide by zero. The
+#: checkpoint's own code clamps the norm instead (to 1e-3 in fp16). At a mean square of 1e-6 this
+#: one changes the result by 5e-5.
 HEAD_EPSILON = 1e-10
 
 
 class CompressedAttention(Attention):
-    """Attention whose queries, keys and values are mixed along the tokens.
+    """Attention whose queries and keys are convolved along the tokens, and half of whose values
+    are those of the token before.
 
-    taps: tokens that the depthwise convolution takes, and the grouped one, each head by itself.
-    width: W, columns of the tail, (Q + KV + KV/2, W): queries, keys, the values that wait.
+    taps: kernel sizes of the depthwise convolution and of the grouped one (one group per head).
+    width: W of the tail (Q + KV + KV/2, W): queries, keys, and the half of the values that the
+    next token uses.
     """
 
     def __init__(self, config: DecoderConfig, taps: tuple[int, int], width: int):
         _, _, Q, KV = config.widths
-        super().__init__(config, nn.Identity())  # its projection: q, k, v that waits, v of now
+        # The projection's channels: q, k, the values for the next token, those for this one.
+        super().__init__(config, nn.Identity())
         self.rotary_dim, self.width, self.reach = config.rotary_dim, width, sum(taps) - 2
         self.eps = HEAD_EPSILON
         rows, heads = Q + KV, self.heads + self.kv_heads
@@ -43,8 +46,8 @@ class CompressedAttention(Attention):
         self.key_scale = nn.Parameter(torch.ones(1, self.kv_heads, 1, 1))
 
     def forward(self, x, cos, sin, mask, keys, values, tail):  # type: ignore[override] # a tail too
-        """x (1,C,1,T), mask (1,1,G*T or 1,S+T), cache (1,K,S,D), tail (1,Q+KV+KV/2,1,W) -> y, new
-        keys, new values, new columns of the tail."""
+        """x (1,C,1,T), mask (1,1,G*T or 1,S+T), cache (1,K,S,D), tail (1,Q+KV+KV/2,1,W) -> y
+        (1,C,1,T), new keys and values (1,K,T,D), the tail's new columns (1,Q+KV+KV/2,1,T)."""
         H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
         half = K * D // 2
         new, now = self.qkv(x).split([(H + K) * D + half, half], dim=1)
@@ -64,7 +67,7 @@ class CompressedAttention(Attention):
         return x.view(1, -1, self.dim, T).transpose(2, 3)
 
     def _means(self, new: Tensor) -> Tensor:
-        """The mean of every query and its key; of every key and the mean of its queries."""
+        """For each query its mean with its key; for each key its mean with its queries' mean."""
         H, K, D, T = self.heads, self.kv_heads, self.dim, new.shape[3]
         q, k, _ = new.split([H * D, K * D, K * D // 2], dim=1)
         q = (q.view(K, H // K, D, T) + k.view(K, 1, D, T)) * 0.5  # (K, G, D, T)
@@ -73,7 +76,7 @@ class CompressedAttention(Attention):
 
 
 class Scaling(nn.Module):
-    """(x + bias) * scale, of every channel its own."""
+    """(x + bias) * scale, with a bias and a scale per channel."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -85,13 +88,14 @@ class Scaling(nn.Module):
 
 
 class CarriedRouter(nn.Module):
-    """Gates of the one expert that a token takes, by a small network that remembers.
+    """Top-1 router whose state is carried from layer to layer.
 
-    Its state is what the layer before's was, times a scale, plus what this layer makes of the
-    token. The last of its classes is no expert: a token that takes it takes none. The choice is by
-    probabilities plus biases that balance the experts' load; the gate is the probability alone.
+    The state is the previous layer's state times a scale, plus a projection of the token. The
+    expert is chosen by probability plus a bias that balances the experts' load, while its gate is
+    the probability alone. The last of the E + 1 classes is no expert: a token that takes it gets
+    no expert at all.
 
-    first: there is no layer before.
+    first: this is layer 0, to which no state is passed.
     """
 
     def __init__(self, C: int, R: int, experts: int, eps: float, first: bool):
@@ -104,7 +108,7 @@ class CarriedRouter(nn.Module):
         self.balance = nn.Parameter(torch.zeros(1, experts + 1, 1, 1))
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (1, C, 1, T), state of the layer before (1, R, 1, T) -> gates (1, E, 1, T), state."""
+        """x (1, C, 1, T), the previous layer's state (1, R, 1, T) -> gates (1, E, 1, T), state."""
         new = self.down(x)
         if self.carried_scale is not None:
             assert state is not None, "only the first router has none before it"
@@ -119,12 +123,13 @@ class CarriedRouter(nn.Module):
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """SwiGLU's activation."""
+    """SwiGLU's activation: silu(gate) * up."""
     return F.silu(gate) * up
 
 
 class CompressedBlock(nn.Module):
-    """Norm, attention; norm, a mixture of experts; hidden state and result scaled in each sum."""
+    """Norm, attention, residual; norm, mixture of experts, residual. Each residual sum scales both
+    the hidden state and what is added, channel by channel."""
 
     def __init__(
         self, attention: CompressedAttention, router: CarriedRouter, mixture: nn.Module, eps: float
@@ -137,9 +142,9 @@ class CompressedBlock(nn.Module):
         self.mixture_scaling, self.mixture_residual = Scaling(C), Scaling(C)
 
     def forward(self, hidden, cos, sin, mask, keys, values, tail, *carried):
-        """hidden (1,C,1,T), cache (1,K,S,D), tail (1,Q+KV+KV/2,1,W), but in the first layer the
-        router's state (1,R,1,T) -> hidden, new keys, values (1,K,T,D), columns of the tail, the
-        router's state."""
+        """hidden (1,C,1,T), cache (1,K,S,D), tail (1,Q+KV+KV/2,1,W) and, except in layer 0, the
+        router's state (1,R,1,T) -> hidden, new keys and values (1,K,T,D), the tail's new columns
+        (1,Q+KV+KV/2,1,T), the router's state."""
         y, k, v, new = self.attention(
             self.attention_norm(hidden), cos, sin, mask, keys, values, tail
         )

@@ -1,7 +1,6 @@
-"""A dense decoder in numbers, and the bounds of the numbers of any model.
+"""The hyperparameters of a dense decoder, and upper bounds for those of any model.
 
-Letters: C hidden size, F feed-forward size, H query heads, K key/value heads, D head size, R
-rotated dimensions of it, L layers, V vocabulary; Q = H * D, KV = K * D.
+Letters: see `ane_book.models.base`.
 
 Reference: GQA, Ainslie et al. 2023 (arXiv 2305.13245).
 """
@@ -22,7 +21,7 @@ Real = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ModelConfig(BaseModel):
-    """A model in numbers; every architecture adds its own."""
+    """The hyperparameters of a model; every architecture adds its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,9 +29,9 @@ class ModelConfig(BaseModel):
 
 
 class DecoderConfig(ModelConfig):
-    """A dense decoder in numbers; architectures with numbers of their own add them.
+    """The hyperparameters of a dense decoder; an architecture that has more subclasses it.
 
-    The names are those of this book; `Dense.config` reads them from a `config.json`.
+    The names are this library's own; `Dense.config` reads them from a `config.json`.
     """
 
     hidden_size: Width  # C
@@ -47,7 +46,7 @@ class DecoderConfig(ModelConfig):
     rope_scaling: dict | None = None  # "rope_type" and what goes with it: see ane_book.rope
     partial_rotary_factor: Annotated[float, Field(gt=0, le=WIDEST)] = 1.0  # R / D
     max_position: Count
-    sliding_window: Count | None = None  # tokens that one token sees, itself included
+    sliding_window: Count | None = None  # tokens that a token attends to, itself included
     tied_embeddings: bool = False
 
     @model_validator(mode="after")
@@ -72,13 +71,13 @@ class DecoderConfig(ModelConfig):
 
     @property
     def rotary_dim(self) -> int:
-        """R: the first dimensions of a head, which are rotated; the others stay as they are."""
+        """R: only the first R of a head's D dimensions are rotated."""
         # Rounded down as in `transformers`, but 60/88 of 88 is 60 here, not 59.
         return int(self.head_dim * self.partial_rotary_factor + 1e-6)
 
     @property
     def rotary(self) -> Rotary:
-        """The rotary embedding by itself, of blocks of the kind `FULL`."""
+        """The rotary embedding of blocks of kind `FULL`, without an attention scale."""
         return Rotary(
             head_dim=self.head_dim,
             rotary_dim=self.rotary_dim,
@@ -89,6 +88,6 @@ class DecoderConfig(ModelConfig):
 
     @property
     def widths(self) -> tuple[int, int, int, int]:
-        """C, F, Q and KV: what the sides of a layer's matrices are."""
+        """C, F, Q and KV: the dimensions of a layer's matrices."""
         Q, KV = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         return self.hidden_size, self.intermediate_size, Q, KV

@@ -1,10 +1,10 @@
-"""What is around a decoder's blocks: the head, where weights go, and the whole of it in PyTorch.
+"""The vocabulary head, the state dicts of blocks and head, and a whole decoder in PyTorch.
 
-Conversion lowers an architecture's block and `Head`, tests hold `Decoder` to `transformers`, and
-chapters call it directly. Embedding lookup, rotary tables and the mask are the host's work
+Conversion lowers an architecture's block and `Head`; tests compare `Decoder` with `transformers`,
+and chapters call it directly. Embedding lookup, rotary tables and masks are the host's work
 (`ane_book.host`), so none of them is here.
 
-Letters are those of `ane_book.models.base.layers`.
+Letters: see `ane_book.models.base`.
 """
 
 from collections.abc import Callable, Collection
@@ -30,7 +30,8 @@ __all__ = [
 class Head(nn.Module):
     """Final norm and vocabulary projection, split along the vocabulary.
 
-    splits: rows of each part; the ANE takes no axis over 65,536 and converters prefer 16,384.
+    splits: vocabulary rows V_i of each part. The ANE takes no axis over 65,536, and converters
+    prefer 16,384.
     """
 
     def __init__(self, config: DecoderConfig, splits: tuple[int, ...]):
@@ -39,15 +40,15 @@ class Head(nn.Module):
         self.parts = nn.ModuleList(projection(config.hidden_size, rows) for rows in splits)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
-        """hidden (1, C, 1, T) -> logits (1, V_i, 1, T) of each part."""
+        """hidden (1, C, 1, T) -> the logits (1, V_i, 1, T) of each part."""
         hidden = self.norm(hidden)
         return tuple(part(hidden) for part in self.parts)
 
 
 class Winner(nn.Module):
-    """The id of the largest logit over all parts: each part's winner, then the winner of those.
+    """Argmax over the logits of all parts: each part's winner, then the winner of those.
 
-    No axis ever spans the vocabulary, and of equal logits the first wins, as in `torch.argmax`.
+    So no axis spans the vocabulary. Of equal logits the first wins, as in `torch.argmax`.
     """
 
     def __init__(self, splits: tuple[int, ...]):
@@ -69,16 +70,16 @@ def block_weights(
     read: Callable[[str], np.ndarray],
     names: Collection[str] | None = None,
 ) -> dict:
-    """The parameters of layer `layer` as a state dict of its block, in the order of storing.
+    """The state dict of layer `layer`'s block, in storage order.
 
-    read(name) gives a tensor under its `transformers` name, float32, (out, in) order. names: of
-    those that are wanted, when not all are.
+    read(name) returns a tensor by its `transformers` name: float32, (out, in). names: the only
+    parameters to read; None for all.
     """
     architecture = find(config.architecture)
     kind, prefix = architecture.kinds(config)[layer], f"{architecture.layer_prefix}.{layer}"
     with torch.device("meta"):  # shapes alone, no memory
         shapes = dict(architecture.block(config, kind).named_parameters())
-    read = lru_cache(maxsize=1)(read)  # experts in a row are parts of one tensor
+    read = lru_cache(maxsize=1)(read)  # consecutive experts come from the same stacked tensor
     weights = {}
     for name, parts in architecture.parameters(config, kind).items():
         if names is not None and name not in names:
@@ -91,7 +92,7 @@ def block_weights(
 def head_weights(
     config: DecoderConfig, splits: tuple[int, ...], read: Callable[[str], np.ndarray]
 ) -> dict:
-    """The parameters of `Head` as a state dict; a tied head reads the embedding."""
+    """The state dict of `Head`; a tied head reads the embedding."""
     outer = find(config.architecture).outer(config)
     matrix = outer.get("head", outer["embedding"])
     parts = torch.from_numpy(read(matrix.name))[:, :, None, None].split(list(splits))
@@ -106,8 +107,7 @@ def norm_weight(config: DecoderConfig, read: Callable[[str], np.ndarray]) -> Ten
 
 
 def end_weights(config, end: str, read: Callable[[str], np.ndarray]) -> dict[str, Tensor]:
-    """The parameters of what comes before the "first" layer or after the "last", as a state dict;
-    {} where nothing does."""
+    """The state dict of `Architecture.first` or `Architecture.last`, as `end` says; {} if None."""
     architecture = find(config.architecture)
     with torch.device("meta"):
         module = getattr(architecture, end)(config)
@@ -120,7 +120,7 @@ def end_weights(config, end: str, read: Callable[[str], np.ndarray]) -> dict[str
 
 
 class Decoder(nn.Module):
-    """The whole decoder, for tests and chapters: hidden states in, logits and new rows out."""
+    """All layers and the head, for tests and chapters: embeddings in, logits and KV rows out."""
 
     def __init__(self, config: DecoderConfig):
         super().__init__()
@@ -134,7 +134,7 @@ class Decoder(nn.Module):
 
     @classmethod
     def from_weights(cls, config: DecoderConfig, read: Callable[[str], np.ndarray]) -> "Decoder":
-        """Build the decoder from a reader of named tensors, every tensor accounted for."""
+        """Build the decoder and load every parameter; read(name) as in `block_weights`."""
         decoder = cls(config)
         decoder.first.load_state_dict(end_weights(config, "first", read))
         for i, layer in enumerate(decoder.layers):
@@ -144,13 +144,17 @@ class Decoder(nn.Module):
 
     @property
     def inputs(self) -> list[str]:
-        """What it takes of the host's tables and masks, in the order of `forward`."""
+        """The names of the host's inputs in the order in which `forward` takes them."""
         return list(dict.fromkeys(name for feeds in self.host_inputs for name in feeds))
 
     def forward(self, hidden: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        """hidden (1,C,1,T), `inputs`, cache (L,K,S,D), keys and values, `tails` (L,channels,1,W) ->
-        logits (1,V,1,T), new keys and values (L,K,T,D), new columns of the tails (L,channels,1,T).
-        The inputs of most models are cos, sin and mask, and they have no tails."""
+        """Run a call of T tokens.
+
+        Arguments: hidden (1,C,1,T); one tensor for each of `inputs`, in most models cos, sin and
+        mask; the cache's keys and values, (L,K,S,D) each; then each tail (L,channels,1,W), of
+        which most models have none. Returns logits (1,V,1,T), new keys and values (L,K,T,D), and
+        the tails' new columns (L,channels,1,T).
+        """
         count = len(self.inputs)
         given = dict(zip(self.inputs, rest[:count], strict=True))
         kept = [whole.split(1) for whole in rest[count:]]  # keys, values, tails

@@ -1,6 +1,7 @@
-"""The dense decoder as most have it: norm, attention, residual, norm, SwiGLU, residual.
+"""`Dense`, the base class of dense decoders: Llama's block, tensor names and config fields.
 
-Architectures say what differs from it, each in its own file. Letters as in config.py.
+An architecture overrides what differs, in its own file; llama.py shows the block. The functions
+below it read parts of a `config.json`. Letters: see `ane_book.models.base`.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -28,7 +29,7 @@ __all__ = [
     "typed_scaling",
 ]
 
-#: GGUF's names of tensors -> those of `transformers`: around the layers, and in one.
+#: GGUF's names of tensors -> those of `transformers`: outside of the layers, and in a layer.
 OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 NAMES = {
     "attn_norm": "input_layernorm",
@@ -47,7 +48,7 @@ OwnConfig = TypeVar("OwnConfig", bound=DecoderConfig)
 
 
 class Dense(Architecture, Generic[OwnConfig]):
-    """What dense decoders have in common."""
+    """A Llama-like decoder, except for what a subclass overrides."""
 
     Config: ClassVar[type[DecoderConfig]] = DecoderConfig
     fixed: ClassVar = {
@@ -58,8 +59,8 @@ class Dense(Architecture, Generic[OwnConfig]):
         "attention_bias": False,
         "partial_rotary_factor": 1.0,
     }
-    rope_theta = 10000.0  # where config.json names none
-    #: Ways to stretch the context, `rope_type` in config.json.
+    rope_theta = 10000.0  # the default if config.json has none
+    #: The context extensions that are supported: `rope_type` in config.json.
     scalings: ClassVar = ("linear", "llama3", "longrope", "yarn")
 
     # --- config.json
@@ -70,7 +71,7 @@ class Dense(Architecture, Generic[OwnConfig]):
         return self.Config(**self.read(fields))
 
     def read(self, fields: dict) -> dict:
-        """The fields of `Config`, of those of a `plain_rope` configuration."""
+        """Translate the fields of a `config.json`, after `plain_rope`, to those of `Config`."""
         theta = fields.get("rope_theta")
         return sizes(fields) | {
             "architecture": self.model_type,
@@ -81,15 +82,19 @@ class Dense(Architecture, Generic[OwnConfig]):
         }
 
     def read_scaling(self, fields: dict) -> dict | None:
-        """The scaling of a `plain_rope` configuration; refuses a type that is not there."""
+        """The rotary scaling with its type under `rope_type`, or None.
+
+        fields: a `config.json` after `plain_rope`. Raises UnsupportedModel for a type that is not
+        in `scalings`.
+        """
         given = fields["rope_scaling"]
         if given is None:
             return None
-        if rope_type(given) == "su":  # as it was called in 2024
+        if rope_type(given) == "su":  # LongRoPE's name in 2024
             given = given | {"rope_type": "longrope"}
         given = typed_scaling(given, self.scalings, self.model_type)
         if given["rope_type"] in ("llama3", "longrope", "yarn"):
-            name = "original_max_position_embeddings"  # has priority at the top, as in Phi's files
+            name = "original_max_position_embeddings"  # the top level wins, as in Phi's files
             original = fields.get(name) or given.get(name) or fields["max_position_embeddings"]
             given = given | {name: original}
         return given
@@ -145,7 +150,7 @@ class Dense(Architecture, Generic[OwnConfig]):
 
 
 def outer_tensors(config: DecoderConfig) -> dict[str, TensorSpec]:
-    """The tensors around the layers: `embedding`, `norm` and, unless it is tied, `head`."""
+    """The tensors outside of the layers: `embedding`, `norm` and, unless it is tied, `head`."""
     matrix = config.vocab_size, config.hidden_size
     tensors = {
         "embedding": TensorSpec("model.embed_tokens.weight", matrix),
@@ -157,13 +162,16 @@ def outer_tensors(config: DecoderConfig) -> dict[str, TensorSpec]:
 
 
 def tied_names(config: DecoderConfig) -> frozenset[str]:
-    """The name under which checkpoints may hold the head once more where it is the embedding."""
+    """The name under which a checkpoint may hold a copy of a tied head."""
     return frozenset({"lm_head.weight"} if config.tied_embeddings else ())
 
 
 def head_norms(config: DecoderConfig, q: str, k: str, plus: float = 0.0) -> dict:
-    """The parameter of norms of queries and keys head by head, each of which has one weight for all
-    its heads, under the names q and k."""
+    """The parameter of a per-head norm of queries and keys.
+
+    The checkpoint has one weight (D,) for all query heads, named `q`, and one for all key heads,
+    named `k`; ours repeats each once per head. plus: see `TensorSpec`.
+    """
     D = config.head_dim
     norms = (
         TensorSpec(f"{q}.weight", (D,), config.num_heads, plus=plus),
@@ -173,8 +181,10 @@ def head_norms(config: DecoderConfig, q: str, k: str, plus: float = 0.0) -> dict
 
 
 def layer_types(fields: dict, known: Collection[str], default: Callable[[int], str]) -> list[str]:
-    """The type of every layer, of a `config.json` that may leave it out: then `default` says that
-    of layer i. Raises UnsupportedModel unless each is one of those known."""
+    """The `layer_types` of a `config.json`, or `default(i)` for each layer i if it has none.
+
+    Raises UnsupportedModel unless there is one of the `known` types for each layer.
+    """
     L = fields["num_hidden_layers"]
     types = fields.get("layer_types") or [default(i) for i in range(min(L, 10_000))]
     if not isinstance(types, list) or len(types) != L or any(t not in known for t in types):
@@ -186,11 +196,11 @@ def layer_types(fields: dict, known: Collection[str], default: Callable[[int], s
 
 
 def plain_rope(config: dict) -> dict:
-    """The same `config.json` with `rope_theta` and `partial_rotary_factor` at the top, where they
-    are named, and `rope_scaling` a dict or None.
+    """Rewrite a `config.json` in the style of transformers 4: `rope_theta`, `rope_scaling` (a dict
+    or None) and, if it is named, `partial_rotary_factor` at the top level.
 
-    transformers 5 writes `rope_parameters` = {rope_theta, rope_type, ...}, earlier ones the three;
-    those of models with several kinds of block, by the kind, are left as they are.
+    transformers 5 writes all three as `rope_parameters` = {rope_theta, rope_type, ...}. A model
+    with several kinds of block has one such dict per kind; that is returned unchanged.
     """
     parameters = config.get("rope_parameters") or {}
     if any(isinstance(value, dict) for value in parameters.values()):
@@ -207,7 +217,7 @@ def plain_rope(config: dict) -> dict:
 
 
 def sizes(fields: dict) -> dict:
-    """The sizes of a model as `DecoderConfig` calls them, of a `config.json`."""
+    """The sizes in a `config.json` under the names of `DecoderConfig`."""
     heads = fields["num_attention_heads"]
     return {
         "hidden_size": fields["hidden_size"],
@@ -222,7 +232,7 @@ def sizes(fields: dict) -> dict:
 
 
 def typed_scaling(given: dict, supported: Sequence[str], model_type: str) -> dict:
-    """A `rope_scaling` with its type as `rope_type`; refuses one that is not supported."""
+    """Put the type of a `rope_scaling` under `rope_type`; raises UnsupportedModel for others."""
     kind = rope_type(given)
     if kind not in supported:
         raise UnsupportedModel(

@@ -1,7 +1,6 @@
-"""Bidirectional encoders' layers in ANE form: channels first, every projection a 1x1 convolution.
+"""The layers of bidirectional encoders, in ANE form like those in layers.py.
 
-Letters: C hidden size, F feed-forward size, H heads, K key/value heads, G = H / K, D head size, T
-tokens of a call.
+Letters: see `ane_book.models.base`.
 
 References: Apple, "Deploying Transformers on the Apple Neural Engine" (2022): Conv2d for Linear,
 (B, C, 1, S). Attention sinks: Xiao et al. 2023 (arXiv 2309.17453).
@@ -24,7 +23,7 @@ __all__ = [
     "SparseBlock",
 ]
 
-#: By the names of config.json.
+#: Activations by their names in config.json.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
@@ -43,14 +42,14 @@ class LayerNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        # Written out, since `F.layer_norm` takes trailing axes only; conversion makes it one op.
+        # Written out, since `F.layer_norm` takes trailing axes only; coremltools fuses it again.
         centred = x - x.mean(dim=1, keepdim=True)
         variance = (centred * centred).mean(dim=1, keepdim=True)
         return centred * torch.rsqrt(variance + self.eps) * self.weight + self.bias
 
 
 class EncoderBlock(nn.Module):
-    """Attention, residual, norm, feed-forward, residual, norm; every token may see every other."""
+    """BERT's layer: attention, residual, norm, feed-forward, residual, norm; no causal mask."""
 
     def __init__(self, C: int, F: int, heads: int, activation: str, eps: float):
         super().__init__()
@@ -63,7 +62,7 @@ class EncoderBlock(nn.Module):
         self.output_norm = LayerNorm(C, eps)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """hidden (1, C, 1, T), mask (1, 1, T, T), added to the scores -> hidden."""
+        """hidden (1, C, 1, T), mask (1, 1, T, T) that is added to the scores -> hidden."""
         hidden = self.attention_norm(hidden + self._attend(hidden, mask))
         return self.output_norm(hidden + self.down(self.activation(self.up(hidden))))
 
@@ -76,9 +75,10 @@ class EncoderBlock(nn.Module):
 
 
 class SinkAttention(nn.Module):
-    """Attention among the tokens of a call, each head with a sink: one slot more, worth nothing.
+    """Attention among the tokens of a call, with a learned sink for each head.
 
-    What a head gives to its sink it gives to no token, so that it may look at nothing.
+    A sink is one more score in the softmax, without a value: the weight that a head gives to its
+    sink goes to no token, so a head can attend to nothing.
     """
 
     def __init__(self, C: int, heads: int, kv_heads: int, D: int, bias: bool):
@@ -94,10 +94,11 @@ class SinkAttention(nn.Module):
         rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
         qk, v = rows.split([H + K, K], dim=1)
         q, k = rotate(qk, cos, sin, D).split([H, K], dim=1)
-        # The G query heads of one key head become rows of one matrix: no copy of keys or values.
+        # The G query heads of one key/value head become rows of one matrix: no copy of K or V.
         scores = q.reshape(1, K, H // K * T, D) @ k.transpose(2, 3)  # (1, K, G*T, T)
         scores = scores.view(1, H, T, T) + mask
-        # Zeros of the call, since conversion would repeat a constant T times in the weight file.
+        # Broadcast by adding zeros made of the mask: a broadcast of the constant alone would be
+        # folded at conversion, and stored T times.
         sinks = mask[..., :1] * 0 + self.sinks  # (1, H, T, 1)
         weights = F.softmax(torch.cat([scores, sinks], dim=3), dim=3)
         weights = weights[..., :T].reshape(1, K, H // K * T, T)
@@ -106,7 +107,7 @@ class SinkAttention(nn.Module):
 
 
 class Labels(nn.Module):
-    """A score for each label of every token: norm, and a projection."""
+    """Token classification head: norm, then a projection to one logit per label."""
 
     def __init__(self, C: int, labels: int, eps: float):
         super().__init__()

@@ -1,11 +1,10 @@
-"""Layers in the form the Neural Engine likes: channels first, every projection a 1x1 convolution.
+"""The layers of decoders in ANE form: channels first, every projection a 1x1 convolution.
 
 Activations are (1, C, 1, T): the token axis is last, because the ANE pads the last axis to 64
-bytes. Attention works on rows, (1, heads, T, D), which is also how the cache stores keys and
-values.
+bytes. Attention works on (1, heads, T, D), one row per token, which is also how the KV cache
+stores keys and values.
 
-Letters: C hidden size, F feed-forward size, H query heads, K key/value heads, G = H / K, D head
-size, T tokens of this call, S slots of the cache, L layers, V vocabulary.
+Letters: see `ane_book.models.base`.
 
 References:
 - Apple, "Deploying Transformers on the Apple Neural Engine" (2022): Conv2d for Linear, (B, C, 1,
@@ -47,25 +46,25 @@ def projection(inputs: int, outputs: int, bias: bool = False) -> nn.Conv2d:
 
 
 def rms_normalize(x: Tensor, dim: int, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) along `dim`, without ever holding x^2 in fp16.
+    """Compute x / sqrt(mean(x^2) + eps) along `dim` without an intermediate x^2 in fp16.
 
     The mean of [x, -x] is zero, so its variance is the mean of x^2, and layer norm of the pair is
-    RMS norm of x with the same eps. Core ML has layer_norm as one op, which sums in high precision;
-    x^2 as a tensor of its own would pass fp16's 65,504 from |x| = 256 on (coremltools #2821 has
-    what goes wrong when one scales by max|x| instead: eps is scaled with it).
+    RMS norm of x with the same eps. Core ML's layer_norm is one op that sums in high precision,
+    while x^2 as a tensor would overflow fp16 (65,504) from |x| = 256 on. Dividing by max|x| first
+    is no way out, since it scales eps too (coremltools #2821).
     """
     pair = torch.cat([x, -x], dim=dim)
     if dim == x.dim() - 1:
         return F.layer_norm(pair, pair.shape[-1:], eps=eps).narrow(dim, 0, x.shape[dim])
-    # Written out, since `F.layer_norm` takes trailing axes only; coremltools fuses it to
-    # layer_norm, of axis 1 and no other.
+    # Written out, since `F.layer_norm` takes trailing axes only. coremltools fuses these ops to
+    # layer_norm, for axis 1 only.
     centred = pair - pair.mean(dim=dim, keepdim=True)
     variance = (centred * centred).mean(dim=dim, keepdim=True)
     return (centred * torch.rsqrt(variance + eps)).narrow(dim, 0, x.shape[dim])
 
 
 def in_half(number: float) -> float:
-    """The nearest number of half precision: a package stores no other, as of a weight."""
+    """Round to the nearest fp16 number, the precision in which a package stores constants."""
     return float(np.float16(number))
 
 
@@ -82,8 +81,8 @@ class RMSNorm(nn.Module):
 
 
 class ScaledRMSNorm(RMSNorm):
-    """The same times a number of half precision, which stays apart from the weight: their product
-    is no such number."""
+    """RMSNorm times an fp16 scale. The scale is not folded into the weight, because their product
+    is in general not an fp16 number."""
 
     def __init__(self, channels: int, eps: float, scale: float):
         super().__init__(channels, eps)
@@ -94,7 +93,7 @@ class ScaledRMSNorm(RMSNorm):
 
 
 class Scale(nn.Module):
-    """x times a number, as half precision has it."""
+    """x times a number that is rounded to fp16."""
 
     def __init__(self, scale: float):
         super().__init__()
@@ -105,7 +104,7 @@ class Scale(nn.Module):
 
 
 class NormedProjection(nn.Conv2d):
-    """A projection in parts, the first of which are RMS normed, each over all of its rows."""
+    """A fused projection whose first parts are RMS normed, each over all of its channels."""
 
     def __init__(self, inputs: int, normed: tuple[int, ...], rest: int, eps: float):
         super().__init__(inputs, sum(normed) + rest, kernel_size=1, bias=False)
@@ -113,7 +112,7 @@ class NormedProjection(nn.Conv2d):
         self.norms = nn.ParameterList(torch.ones(1, rows, 1, 1) for rows in normed)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(1, inputs, 1, T) -> (1, rows of all parts, 1, T)."""
+        """(1, inputs, 1, T) -> (1, channels of all parts, 1, T)."""
         *parts, rest = super().forward(x).split(self.parts, dim=1)
         pairs = zip(parts, self.norms, strict=True)
         normed = [rms_normalize(part, 1, self.eps) * weight for part, weight in pairs]
@@ -121,16 +120,16 @@ class NormedProjection(nn.Conv2d):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, dims: int) -> Tensor:
-    """Rotary embedding of the first `dims` of D dimensions, rows (1, heads, T, D).
+    """Apply rotary embedding to the first `dims` of the D dimensions of x (1, heads, T, D).
 
-    The tables are those of `Rotary.tables`, (1, 1, T, D): for the other dimensions sin is 0.
+    cos, sin (1, 1, T, D) come from `Rotary.tables`, where sin is 0 for the other dimensions.
     """
     first, second, *rest = x.split(dims // 2, dim=-1)
     return x * cos + torch.cat([second, first, *rest], dim=-1) * sin
 
 
 class Rotate(nn.Module):
-    """What makes queries and keys, rows (1, H+K, T, D), ready for attention: rotary embedding."""
+    """Prepare queries and keys (1, H+K, T, D) for attention: rotary embedding."""
 
     def __init__(self, config: DecoderConfig):
         super().__init__()
@@ -146,7 +145,7 @@ class NormThenRotate(Rotate):
     def __init__(self, config: DecoderConfig):
         super().__init__(config)
         self.eps = config.rms_norm_eps
-        heads = config.num_heads + config.num_kv_heads  # a weight each: they are normed in one go
+        heads = config.num_heads + config.num_kv_heads  # one norm for both, a weight per head
         self.weight = nn.Parameter(torch.ones(1, heads, 1, config.head_dim))
 
     def forward(self, qk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -156,11 +155,11 @@ class NormThenRotate(Rotate):
 class RotateThenNorm(NormThenRotate):
     """Rotary embedding, then RMS norm of every head.
 
-    A rotation keeps the mean square, so that only the norm's weights have to come after it; and the
-    scale in the tables is not normed away.
+    A rotation keeps the mean square, so the norm may be computed before it and only its weights
+    are applied after. That way the norm does not undo the attention scale in the rotary tables.
 
-    factor: by what queries and keys would be scaled between the two. The norm undoes it but for its
-    eps: f x / sqrt(f^2 mean(x^2) + eps) = x / sqrt(mean(x^2) + eps / f^2).
+    factor: what `transformers` multiplies queries and keys by, between rotation and norm. The norm
+    undoes that except for eps: f x / sqrt(f^2 mean(x^2) + eps) = x / sqrt(mean(x^2) + eps / f^2).
     """
 
     def __init__(self, config: DecoderConfig, factor: float = 1.0):
@@ -173,14 +172,14 @@ class RotateThenNorm(NormThenRotate):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention over a cache of S slots and the T tokens of this call.
+    """Grouped-query attention over a KV cache of S slots and the T tokens of this call.
 
-    Old and new keys meet in the scores, not in the cache: scores over the S slots and over the T
-    new tokens are computed apart and joined before the softmax. The cache is only read, so one
-    graph serves both cache variants, and no copy of the cache is ever made.
+    Scores over the S slots and over the T new tokens are computed separately and concatenated
+    before the softmax. The graph only reads the cache, so it is the same for both cache variants
+    and never copies the cache.
 
-    prepare: what makes queries and keys, (1, H+K, T, D), ready for attention, with the tables.
-    qkv: what makes (1, (H+2K)*D, 1, T) of x; by default a projection.
+    prepare: maps queries and keys (1, H+K, T, D) and the rotary tables to what attention uses.
+    qkv: maps x to (1, (H+2K)*D, 1, T); by default a projection.
     """
 
     def __init__(
@@ -200,7 +199,8 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x (1,C,1,T), mask (1,1,G*T or 1,S+T), cache (1,K,S,D) -> y, new keys, new values."""
+        """x (1,C,1,T), mask (1,1,G*T or 1,S+T), cache (1,K,S,D) -> y (1,C,1,T), new keys and
+        values (1,K,T,D)."""
         H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
         rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
         qk, new_values = rows.split([H + K, K], dim=1)
@@ -216,10 +216,10 @@ class Attention(nn.Module):
         keys: Tensor,
         values: Tensor,
     ) -> Tensor:
-        """Rows (1,H,T,D) and (1,K,T,D), mask and cache as in `forward` -> y (1,C,1,T)."""
+        """q (1,H,T,D), new keys and values (1,K,T,D), the rest as in `forward` -> y (1,C,1,T)."""
         H, K, D, T, S = self.heads, self.kv_heads, self.dim, q.shape[2], keys.shape[2]
         # The G query heads of one key/value head become rows of one matrix: no copy of K or V.
-        # The scale 1/sqrt(D) came in with the rotary tables (`ane_book.rope`).
+        # The rotary tables have already applied the scale 1/sqrt(D) (`ane_book.rope`).
         q = q.reshape(1, K, (H // K) * T, D)
         scores = torch.cat([q @ keys.transpose(2, 3), q @ new_keys.transpose(2, 3)], dim=3)
         weights = F.softmax(scores + mask, dim=3)  # (1, K, G*T, S+T)
@@ -230,19 +230,19 @@ class Attention(nn.Module):
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU by its approximation with tanh."""
+    """GELU in its tanh approximation."""
     return F.gelu(x, approximate="tanh")
 
 
 class ClampedSwiGLU(nn.Module):
-    """gpt-oss's activation: gate * sigmoid(alpha * gate) * (up + 1), both kept within a limit."""
+    """gpt-oss's activation: gate * sigmoid(alpha * gate) * (up + 1), with gate and up clamped."""
 
     def __init__(self, alpha: float, limit: float):
         super().__init__()
         self.alpha, self.limit = alpha, limit
 
     def forward(self, gate: Tensor, up: Tensor) -> Tensor:
-        gate = gate.clamp(-60000.0, self.limit)  # a bound that is none, but finite in fp16
+        gate = gate.clamp(-60000.0, self.limit)  # no lower bound, but clip needs a finite fp16
         up = up.clamp(-self.limit, self.limit)
         return (up + 1) * (gate * torch.sigmoid(self.alpha * gate))
 
@@ -263,9 +263,9 @@ class FeedForward(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """One layer: attention and feed-forward, the result of each added to the hidden state.
+    """One layer: attention, then feed-forward, each added to the residual stream.
 
-    before_*, after_*: what is done to the input and to the result of each, if anything.
+    before_*, after_*: norms of the input and of the result of each; None for no norm.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""Whether a package computes what the ONNX graph computes that it was made of.
+"""Check that a converted package computes what its ONNX graph computes.
 
     for verdict in check_graph(graph, package):
         print(verdict)  # in fp16: agrees with ONNX Runtime to 0.04 % of the largest value ...
 
-The reference is ONNX Runtime on the graph itself, in the graph's own precision; the package is run
-by the executor. A package in half precision gets two verdicts: run in single precision it shows
-whether the conversion is right, and in half precision what ships. Outputs are compared by their
-error, the largest difference relative to the largest magnitude (`mlprogram.compare`), and
-whole numbers by the share of those that differ.
+The reference is ONNX Runtime on the graph itself, in the graph's own precision; the executor runs
+the package. A package in half precision gets two verdicts: its run in single precision shows
+whether the conversion is right, the one in half precision what ships. The error of a real output is
+its largest difference relative to its largest magnitude (`mlprogram.compare`), that of an integer
+output the share of the numbers that differ.
 
 Taught in the chapter "ONNX bundles to ANE".
 """
@@ -31,21 +31,20 @@ if TYPE_CHECKING:  # onnx is an extra
 
 __all__ = ["Verdict", "check_graph"]
 
-#: How far an output may be from ONNX Runtime's, as a share of its largest magnitude, by the
-#: precision of the package and of the run. Nothing but the order of sums differs in single
-#: precision: 1e-7 a step. fp16 rounds by up to 2^-11, 0.05 %; roundings of the weights alone have
-#: room for 20 of them that all go one way, those of every step on the way for 100. Where the graph
-#: itself rounds so, or to bytes, the reference has these errors too. What is converted wrongly is
-#: off by a good part of its range.
+#: The largest allowed error by the precision of the package and of the run. In single precision
+#: only the order of sums differs: 1e-7 a step. fp16 rounds by up to 2^-11, 0.05 %: the limit is 20
+#: such roundings in one direction if only the weights are rounded, and 100 if every step is. A
+#: graph that itself rounds to fp16 or to bytes gets the same limits. A wrong conversion is off by a
+#: good part of the output's range.
 ALLOWED = {("fp32", "fp32"): 0.001, ("fp16", "fp32"): 0.01, ("fp16", "fp16"): 0.05}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one run of a package showed.
+    """The result of one run of a package.
 
-    precision: of the run; "" where there was none. agrees: with ONNX Runtime; None where it was not
-    asked. text: in one line, what was compared and what came of it.
+    precision: of the run; "" if there was none. agrees: with ONNX Runtime; None if it did not run.
+    text: one line that says what was compared, and the result.
     """
 
     precision: str
@@ -62,11 +61,11 @@ def check_graph(
     inputs: Mapping[str, np.ndarray] | None = None,
     seed: int = 0,
 ) -> list[Verdict]:
-    """Run the graph by ONNX Runtime and its package by the executor, and compare.
+    """Run the graph with ONNX Runtime and its package with the executor, and compare the outputs.
 
-    inputs: arrays by the graph's names, random ones of sensible ranges when None. Where ONNX
-    Runtime is not installed or does not run the graph, the verdict is whether all outputs are
-    finite. Whatever fails is told in a verdict: nothing is raised.
+    inputs: arrays by the graph's names; random ones of sensible ranges if None. If ONNX Runtime is
+    not installed or does not run the graph, the verdict is whether all outputs are finite. A
+    failure becomes a verdict: nothing is raised.
     """
     verdicts = []
     try:
@@ -109,7 +108,7 @@ def _verdicts(
 
 
 def _is_coarse(graph: "GraphProto") -> bool:
-    """Whether the graph itself rounds to half precision or to bytes, and so does the reference."""
+    """Whether the graph itself, and so the reference, rounds to half precision or to bytes."""
     from onnx import TensorProto
 
     half = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
@@ -119,7 +118,7 @@ def _is_coarse(graph: "GraphProto") -> bool:
 
 
 def _reference(graph: Path, arrays: dict[str, np.ndarray]) -> tuple[list | None, str]:
-    """ONNX Runtime's outputs; or None, and why."""
+    """ONNX Runtime's outputs and "", or None and the reason why there are none."""
     try:
         import onnxruntime
     except ImportError:
@@ -138,7 +137,7 @@ def _reference(graph: Path, arrays: dict[str, np.ndarray]) -> tuple[list | None,
 def _compared(
     ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], allowed: float
 ) -> tuple[bool, str]:
-    """Whether all outputs agree, and the sentence that says so or which is farthest off."""
+    """Whether all outputs agree, and a sentence that says so or names the output farthest off."""
     errors = {name: _error(array, theirs[name]) for name, array in ours.items()}
     worst = max(errors, key=lambda name: errors[name])
     if errors[worst] == inf:
@@ -157,7 +156,7 @@ def _compared(
 
 
 def _error(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The error of an output; of whole numbers and truth, the share of those that differ."""
+    """The error of an output; for integers and booleans the share of elements that differ."""
     if theirs.dtype.kind in "iub" and ours.size == theirs.size:
         return float((ours.reshape(theirs.shape) != theirs).mean()) if theirs.size else 0.0
     return diff({"y": ours}, {"y": theirs}, {}).outputs[0].error

@@ -1,7 +1,7 @@
-"""Inputs for an ONNX graph that a model of its kind may be given.
+"""Make plausible inputs for an ONNX graph.
 
-Numbers at random tell little of a graph whose ids lie outside of its embeddings or whose mask hides
-what it likes. What an input is follows from what reads it, and from its name.
+Purely random numbers test little: ids would lie outside of the embedding, and masks would hide
+arbitrary tokens. So an input's values depend on the nodes that read it, and on its name.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # onnx is an extra
 
 __all__ = ["given_inputs", "random_inputs"]
 
-#: Operators that hand whole numbers on to the one that looks them up.
+#: Operators that pass integers on unchanged to the operator that uses them as indices.
 HANDED_ON = {
     "Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose",
     "Unsqueeze",
@@ -29,12 +29,11 @@ IMAGE = ("image", "img", "pixel")
 
 
 def random_inputs(graph: "GraphProto", program: MLProgram, seed: int) -> dict[str, np.ndarray]:
-    """An array for each input of an onnx.GraphProto, by its name and in its type.
+    """Make an array for each input of an onnx.GraphProto, by its name and in its type.
 
-    The sizes are those of the program that was made of it. Masks show the first three quarters of
-    what they are over; positions count up; ids that are looked up lie within what they are looked
-    up in, and other whole numbers are 0 or 1; pictures lie between 0 and 1 or are bytes, sound is
-    of a tenth's size, and other real numbers are normal.
+    Shapes are those of the converted program. Masks show the first three quarters of their tokens;
+    positions count up; ids lie within the table that they index, and other integers are 0 or 1;
+    images lie in [0, 1] or are bytes, audio is normal times 0.1, and other real numbers are normal.
     """
     generator, limits = np.random.default_rng(seed), _limits(graph)
     return {
@@ -46,7 +45,7 @@ def random_inputs(graph: "GraphProto", program: MLProgram, seed: int) -> dict[st
 def given_inputs(
     graph: "GraphProto", program: MLProgram, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The caller's arrays in the graph's types and order. Raises InvalidInput."""
+    """Convert the caller's arrays to the graph's types and order. Raises InvalidInput."""
     cast = {}
     for name, (dtype, shape) in _features(graph, program).items():
         if name not in arrays:
@@ -63,7 +62,7 @@ def given_inputs(
 def _features(
     graph: "GraphProto", program: MLProgram
 ) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    """Type and sizes of what the graph is given; in the order of the program's inputs."""
+    """The dtype and shape of each input of the graph, in the order of the program's inputs."""
     from onnx import helper
 
     known = {tensor.name for tensor in graph.initializer}
@@ -78,7 +77,7 @@ def _features(
 
 
 def _limits(graph: "GraphProto") -> dict[str, int]:
-    """How many rows the smallest table has that an input's numbers are looked up in."""
+    """For each input that is used as indices, the rows of the smallest table that it indexes."""
     sizes = {name: tensor.dims for name, tensor in constants_of(graph).items()}
     readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
     for node in graph.node:

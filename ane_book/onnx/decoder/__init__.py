@@ -1,20 +1,20 @@
-"""ONNX bundles: what ONNX Runtime GenAI writes and what transformers.js loads, as one source.
+"""Read a language model's weights from a folder of ONNX Runtime GenAI or of transformers.js.
 
-    genai_config.json    what the model is, in a few words; or config.json, as `transformers` has it
+    genai_config.json    a short configuration; or config.json, as `transformers` writes it
     model.onnx           a graph in ONNX Runtime's operators, with its tensors in model.onnx.data
-    tokenizer.json       and what goes with it, as beside safetensors
+    tokenizer.json       and the other tokenizer files, as beside safetensors
 
-The graph is recognised as one of our architectures, and what it stores gets the names of
-`transformers`. What no configuration says is found in the graph: sizes in the shapes, the epsilon
-in the norms.
+`OnnxSource` recognises the graph as one of our architectures and gives its tensors the names of
+`transformers`. What the configuration lacks is read from the graph: sizes from the shapes, epsilon
+from the norms.
 
-    recognise.py   the decoder and its blocks, backwards,
-    attention.py   with attention,
-    products.py    projections and the embedding,
-    steps.py       by steps from a value to what computes it
-    matrices.py    matrices of integers with scales by blocks, and others
-    rotary.py      the rotary embedding, in its tables
-    mask.py        a sliding window, in the mask that the graph computes
+    recognise.py   matches the decoder and its blocks, from the logits backwards
+    attention.py   matches attention
+    products.py    matches projections and the embedding
+    steps.py       steps from a value to the node that computes it
+    matrices.py    decodes stored matrices, plain or block-quantised
+    rotary.py      infers the rotary embedding from its tables
+    mask.py        infers a sliding window from the mask that the graph computes
 """
 
 from copy import deepcopy
@@ -52,7 +52,7 @@ GENAI = "genai_config.json"
 PARTS = "decoder", "embedding"
 DECODERS = ("decoder_model_merged", "decoder_model", "model")  # transformers.js' names
 
-#: Tensors that some architectures have as one -> those that make it, in order.
+#: Tensors that some architectures store fused -> their parts, in order.
 FUSED = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
@@ -60,7 +60,8 @@ FUSED = {
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a folder has a model of ONNX, or a file is one of a language model's folder."""
+    """Whether `OnnxSource` should open `path`: a folder with an ONNX model, or an `.onnx` file
+    whose configuration is that of a language model."""
     if path.is_dir():
         return (path / GENAI).exists() or bool(_models(path))
     folder = _config_folder(path) if path.suffix == ".onnx" else None
@@ -73,13 +74,13 @@ def is_bundle(path: Path) -> bool:
 
 
 def _of_text(fields: dict) -> dict:
-    """The part of a `config.json` that is of the language model."""
+    """The fields of the language model in a `config.json`, which may be under `text_config`."""
     text = fields.get("text_config")
     return text if isinstance(text, dict) else fields
 
 
 class OnnxSource(WeightSource):
-    """The decoder of a folder, or one `.onnx` file of it."""
+    """The decoder in a folder, or in one `.onnx` file of it."""
 
     kind = "onnx"
 
@@ -138,7 +139,7 @@ class OnnxSource(WeightSource):
         return any(piece.is_integers for pieces in self._pieces.values() for piece in pieces)
 
     def _let_go(self) -> None:
-        """Read tensors stay in memory as long as the files are mapped, unless it is given back."""
+        """Release the memory of mapped files: pages that were read would stay resident."""
         for graph in self._graphs:
             graph.let_go()
 
@@ -152,7 +153,8 @@ class OnnxSource(WeightSource):
     def _read_fields(
         self, decoder: OnnxDecoder, embedding: Matrix, graph: OnnxGraph, tables: Tables
     ) -> dict:
-        """A `config.json`: the one that is there, or what the graph and GenAI's say together."""
+        """The fields of `config.json`, if there is one, or those that the graph and
+        genai_config.json imply."""
         place, genai = self._folder / "config.json", self._folder / GENAI
         tied = {"tie_word_embeddings": _is_tied(decoder, embedding)}
         if place.exists():
@@ -185,7 +187,7 @@ class OnnxSource(WeightSource):
         return fields | sizes | tied | rope_fields(tables, sizes["head_dim"], context)
 
     def _join(self) -> None:
-        """Make one of the tensors that the architecture has as one."""
+        """Fuse tensors that the architecture stores fused: see FUSED."""
         for name in self._shapes:
             stem, suffix = name.rpartition(".")[::2]
             for fused, parts in FUSED.items():
@@ -196,7 +198,7 @@ class OnnxSource(WeightSource):
 
 
 def _read_genai(path: Path) -> dict:
-    """`model` of GenAI's configuration, with `decoder` and `embedding` in it; {} without one."""
+    """`model` in genai_config.json, with its `decoder` and `embedding`; {} if there is no file."""
     place = (path if path.is_dir() else path.parent) / GENAI
     if not place.exists():
         return {}
@@ -208,14 +210,14 @@ def _read_genai(path: Path) -> dict:
 
 
 def _config_folder(model: Path) -> Path | None:
-    """Where the configuration is: beside the file, or beside the folder `onnx` that it is in."""
+    """The folder of the configuration: that of the file, or the parent of a folder `onnx`."""
     folders = [model.parent, model.parent.parent][: 2 if model.parent.name == "onnx" else 1]
     places = (folder / name for folder in folders for name in (GENAI, "config.json"))
     return next((place.parent for place in places if place.exists()), None)
 
 
 def _models(folder: Path) -> list[Path]:
-    """The files of a folder, and of `onnx` in it, that may be a decoder."""
+    """The `.onnx` files in a folder, and in `onnx` in it, that may be a decoder."""
     files = sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
     for name in DECODERS:
         if named := [f for f in files if f.stem == name or f.stem.startswith(f"{name}_")]:
@@ -224,7 +226,7 @@ def _models(folder: Path) -> list[Path]:
 
 
 def _find_model(path: Path, genai: dict) -> Path:
-    """The file of the decoder."""
+    """The decoder's `.onnx` file. Raises WeightsNotFound if there are several, or none."""
     if name := path.is_dir() and genai.get("decoder", {}).get("filename"):
         return _beside(path, name, path / GENAI)
     files = _models(path) if path.is_dir() else [path]
@@ -235,7 +237,7 @@ def _find_model(path: Path, genai: dict) -> Path:
 
 
 def _embedding_file(model: Path, genai: dict) -> Path:
-    """The file that makes the input of a decoder without an embedding."""
+    """The `.onnx` file that computes embeddings, for a decoder whose input they are."""
     if given := genai.get("embedding", {}).get("filename"):
         return _beside(model.parent, given, model.parent / GENAI)
     stem = next((n for n in DECODERS if model.stem.startswith(n)), model.stem)
@@ -249,7 +251,7 @@ def _embedding_file(model: Path, genai: dict) -> Path:
 
 
 def _beside(folder: Path, name: str, said: Path) -> Path:
-    """A file that a configuration names, which has to be in its folder."""
+    """The path of a file that a configuration names; it has to be in the same folder."""
     if not isinstance(name, str) or Path(name).name != name:
         raise InvalidWeights(f"{said}: names the file {name!r}, outside of its folder")
     if not (folder / name).exists():
@@ -265,7 +267,7 @@ def _is_tied(decoder: OnnxDecoder, embedding: Matrix) -> bool:
 
 
 def _tensors(decoder: OnnxDecoder, embedding: Matrix, prefix: str) -> dict[str, list[MatrixPart]]:
-    """All that the graph stores, by `transformers`' names; no head where it is the embedding."""
+    """All tensors of the graph by their `transformers` names, without a tied head."""
     weight, bias = decoder.head.whole()
     pieces = {
         "model.embed_tokens.weight": _whole(embedding),
@@ -292,7 +294,7 @@ def _shape(pieces: list[MatrixPart]) -> Shape:
 
 
 def _only(decoder: OnnxDecoder, name: str, graph: OnnxGraph):
-    """What attention has in every block alike."""
+    """The attribute `name` of attention. Raises UnsupportedModel if it differs between blocks."""
     values = {getattr(block.attention, name) for block in decoder.blocks}
     if len(values) > 1:
         raise UnsupportedModel(
@@ -302,7 +304,7 @@ def _only(decoder: OnnxDecoder, name: str, graph: OnnxGraph):
 
 
 def _check(decoder: OnnxDecoder, config: DecoderConfig, tables: Tables, graph: OnnxGraph) -> None:
-    """Raise InvalidWeights where the graph computes something else than the configuration says."""
+    """Raise InvalidWeights if the graph contradicts the configuration."""
     sizes = {
         "num_layers": len(decoder.blocks),
         "num_heads": _only(decoder, "heads", graph),

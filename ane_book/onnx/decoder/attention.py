@@ -1,9 +1,10 @@
-"""Attention as ONNX Runtime's operators have it, read strictly.
+"""Recognise attention in a graph of ONNX Runtime's operators.
 
-`GroupQueryAttention` rotates queries and keys, writes the cache and masks by itself;
-`MultiHeadAttention` comes after `RotaryEmbedding` of both, with keys and values joined to the cache
-and repeated for the queries that share them, and may take a mask (`mask`). What they can do beyond
-our architectures, such as a cap on the scores or a sink, is refused by its name.
+`GroupQueryAttention` itself applies rotary embedding, writes the cache and masks. Before
+`MultiHeadAttention` come a `RotaryEmbedding` for queries and for keys, the concatenation of the
+cache with the new keys and values, and their repetition for the queries that share them; it may
+take a mask (mask.py). An option that our architectures lack, such as a cap on the scores or a sink,
+is refused by name.
 
 Reference: onnxruntime, docs/ContribOperators.md.
 """
@@ -23,7 +24,7 @@ __all__ = ["OnnxAttention", "attention_of"]
 
 GROUPED, MULTI = "GroupQueryAttention", "MultiHeadAttention"
 
-#: Attributes of which one value only is ours -> that value, and what another would mean.
+#: Attributes with one supported value -> that value, and what another one would mean.
 FIXED: dict[str, tuple[Any, str]] = {
     "softcap": (0.0, "a cap on the scores of attention"),
     "smooth_softmax": (0, "a softmax with one more in its denominator"),
@@ -33,30 +34,30 @@ FIXED: dict[str, tuple[Any, str]] = {
     "k_quant_type": ("NONE", "a cache of keys in integers"),
     "v_quant_type": ("NONE", "a cache of values in integers"),
 }
-#: Inputs of GroupQueryAttention by their place that have to be absent.
+#: Inputs of GroupQueryAttention, by index, that have to be absent.
 ABSENT = {10: "attention_bias", 11: "head_sink", 12: "k_scale", 13: "v_scale"}
 
-#: How MultiHeadAttention's keys and values are made of those of the key/value heads, backwards.
+#: The nodes that repeat key/value heads for MultiHeadAttention, the last one first.
 REPEAT = ("Reshape", "Transpose", "Reshape", "Expand", "Unsqueeze")
 
 
 @dataclass(frozen=True)
 class OnnxAttention:
-    """What computes queries, keys and values of a block, and how they meet."""
+    """The attention of a block: its projections, norms and options."""
 
-    source: str  # what all three are projected from
+    source: str  # the value that queries, keys and values are projected from
     parts: dict[str, Pieces]  # "q", "k", "v"
-    norms: dict[str, Norm]  # "q", "k" -> the norm of each head; or none
+    norms: dict[str, Norm]  # "q", "k" -> the per-head norm; or empty
     heads: int
     kv_heads: int
-    scale: float  # 0 is the root of 1 / head size
+    scale: float  # of the scores; 0 means 1 / sqrt(D)
     window: int | None
     tables: tuple[str, str]  # the names of cos and sin
-    mask: str  # the name of what is added to the scores; "" where attention is causal by itself
+    mask: str  # the value that is added to the scores; "" if the operator itself is causal
 
 
 def attention_of(walk: DecoderWalk, name: str) -> OnnxAttention:
-    """The attention that a value is the result of; raises UnsupportedModel."""
+    """Recognise the attention that computes the value `name`; raises UnsupportedModel."""
     node = walk.node(name)
     if node is None or node.op_type not in (GROUPED, MULTI):
         walk.refuse(node, f"attention, {GROUPED} or {MULTI}")
@@ -108,7 +109,7 @@ def _grouped(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
 
 
 def _check(walk: DecoderWalk, node: "NodeProto", inputs: list[str]) -> None:
-    """Raise UnsupportedModel for what GroupQueryAttention can do beyond our architectures."""
+    """Raise UnsupportedModel for an option of GroupQueryAttention that is not supported."""
     where = walk.graph.where(node)
     for name, (ours, meaning) in FIXED.items():
         value = attribute(node, name, ours)
@@ -137,7 +138,7 @@ def _multi(walk: DecoderWalk, node: "NodeProto") -> OnnxAttention:
 
 
 def _from_cache(walk: DecoderWalk, node: "NodeProto", name: str) -> str:
-    """The keys or values of this call, of those joined to the cache and repeated."""
+    """Step back from the cached and repeated keys or values to those of this call."""
     maker = walk.node(name)
     for kind in REPEAT:
         if maker is None or maker.op_type != kind:
@@ -155,15 +156,15 @@ def _from_cache(walk: DecoderWalk, node: "NodeProto", name: str) -> str:
 def _separate(
     walk: DecoderWalk, node: "NodeProto", names: list[str]
 ) -> "tuple[str, dict[str, Pieces], dict[str, Norm], list[NodeProto]]":
-    """Of queries, keys and values apart: what they are projected from, their pieces, their norms
-    and what rotates them."""
+    """Queries, keys and values that come as separate inputs: the value that they are projected
+    from, their pieces, their norms, and the nodes that rotate them."""
     parts, norms, rotary, sources = {}, {}, [], set()
     for part, name in zip("qkv", names, strict=True):
         maker = walk.node_of(name, "RotaryEmbedding")
         if maker is not None and part != "v":
             rotary.append(maker)
             name = maker.input[0]
-        # The norm of each head stands between a shape of heads and back.
+        # A per-head norm stands between a reshape to heads and a reshape back.
         back = walk.node_of(name, "Reshape")
         norm = walk.norm(back.input[0]) if back is not None else None
         to = walk.node_of(norm.source, "Reshape") if norm is not None else None
@@ -181,7 +182,7 @@ def _separate(
 
 
 def _tables(walk: DecoderWalk, node: "NodeProto", rotary: "list[NodeProto]") -> tuple[str, str]:
-    """cos and sin of the nodes that rotate queries and keys."""
+    """The names of cos and sin, which the nodes that rotate queries and keys must share."""
     tables = {(maker.input[2], maker.input[3]) for maker in rotary}
     if len(rotary) != 2 or len(tables) != 1:
         walk.refuse(node, "attention of queries and keys that RotaryEmbedding rotates")

@@ -1,8 +1,8 @@
-"""The mask that a graph adds to the scores of attention: the causal one, or one with a window.
+"""Recognise the mask that a graph adds to attention's scores: causal, or causal with a window.
 
-Each exporter computes it in a way of its own, of the sizes of the inputs. So it is told by what it
-is: of a text from its beginning, and of a token after others, up to the longest text that the graph
-has positions for. How many tokens the last one of that text sees is the window.
+Each exporter computes the mask in its own way from the input sizes. So its nodes are not matched
+but evaluated: for a prompt, and for single tokens after a cache, up to the longest text that the
+graph has positions for. The window is the number of tokens that the last token of that text sees.
 """
 
 from collections.abc import Iterator
@@ -18,24 +18,24 @@ if TYPE_CHECKING:  # onnx is an extra
 
 __all__ = ["window_of"]
 
-#: Operators that make a mask; none that loops, draws or learns.
+#: Operators that may occur in the computation of a mask: no loops, no random numbers, no weights.
 OPERATORS = {
     "Add", "And", "Cast", "Concat", "Constant", "ConstantOfShape", "CumSum", "Div", "Equal",
     "Expand", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max",
     "Min", "Mul", "Neg", "Not", "Or", "Range", "ReduceSum", "Reshape", "Shape", "Size", "Slice",
     "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
 }  # fmt: skip
-MOST = 1 << 22  # numbers that are made for a mask on the way
-FEW = 64  # tokens that any mask can be made for
-WHOLE = 512  # tokens of the longest text whose mask is looked at from its beginning on
-HIDDEN = -1e4  # at most so much is added to the score of a token that is not seen
+MOST = 1 << 22  # the most elements of an intermediate result
+FEW = 64  # every mask has to be computable for so many tokens
+WHOLE = 512  # the longest prompt for which the whole mask is checked
+HIDDEN = -1e4  # the score of a token that is not seen gets this added, or less
 
 
 def window_of(graph: OnnxGraph, name: str, longest: int) -> int | None:
-    """How many tokens each token sees by a mask, itself included; None: all before it.
+    """The window of the mask `name`: how many tokens a token sees, itself included; None for all.
 
-    longest: the tokens that the graph has positions for. Raises UnsupportedModel where a token
-    sees others than itself and the last ones before it.
+    longest: the tokens that the graph has positions for. Raises UnsupportedModel if a token sees
+    any tokens but itself and the last ones before it.
     """
     length, last = longest, None
     while last is None:
@@ -45,8 +45,8 @@ def window_of(graph: OnnxGraph, name: str, longest: int) -> int | None:
             if length <= FEW:
                 raise
             length //= 2
-    # Where the mask is cut out of one for all pairs of tokens, and cannot be made for the longest
-    # text, no number in the graph may be a window between the two lengths.
+    # A mask that is cut out of one for all pairs of tokens may be too large to compute for the
+    # longest text. Then no integer in its nodes may be a window between the two lengths.
     for number in _numbers(graph, name) if length < longest else ():
         if length - 4 < abs(number) <= longest:
             raise UnsupportedModel(
@@ -71,7 +71,7 @@ def window_of(graph: OnnxGraph, name: str, longest: int) -> int | None:
 
 
 def _numbers(graph: OnnxGraph, name: str) -> Iterator[int]:
-    """The whole numbers in the nodes that a value rests on."""
+    """The integers among the constants and attributes of the nodes that compute a value."""
     for node in _makers(graph, name):
         tensors = [graph.constants[i] for i in node.input if i in graph.constants]
         for item in node.attribute:
@@ -83,8 +83,10 @@ def _numbers(graph: OnnxGraph, name: str) -> Iterator[int]:
 
 
 def _seen(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
-    """What each token sees (tokens, past + tokens), by all heads; empty where they differ, or
-    where something is half seen."""
+    """Which tokens each token sees, bool (tokens, past + tokens).
+
+    Empty if the heads differ, or if a value of the mask is neither 0 nor at most HIDDEN.
+    """
     mask = _computed(graph, name, tokens, past)
     rows = mask.reshape(-1, *mask.shape[-2:])
     seen = rows == 0
@@ -93,7 +95,7 @@ def _seen(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
 
 
 def _computed(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray:
-    """What the graph computes under a name, for so many tokens after so many."""
+    """Evaluate the value `name` for a call of `tokens` tokens after `past` cached ones."""
     values = {n: _input(n, len(shape), tokens, past) for n, shape in graph.inputs.items()}
     for node in _makers(graph, name):
         for i in node.input:
@@ -120,7 +122,7 @@ def _computed(graph: OnnxGraph, name: str, tokens: int, past: int) -> np.ndarray
 
 
 def _input(name: str, rank: int, tokens: int, past: int) -> np.ndarray:
-    """An input of a decoder: the mask of padding, places, a cache, or the tokens themselves."""
+    """An input of a decoder: padding mask, positions, a cache, or the token ids."""
     if name == "attention_mask":
         return np.ones((1, past + tokens), np.int64)
     if name == "position_ids":
@@ -131,7 +133,7 @@ def _input(name: str, rank: int, tokens: int, past: int) -> np.ndarray:
 
 
 def _makers(graph: OnnxGraph, name: str) -> "list[NodeProto]":
-    """The nodes that a value rests on, in the graph's order."""
+    """The nodes that a value depends on, in the graph's order."""
     numbers: set[int] = set()
     todo = [name]
     while todo:

@@ -1,4 +1,4 @@
-"""Matrices as ONNX stores them: plain, turned on their side, or as integers with scales by blocks.
+"""Decode matrices as ONNX stores them: plain, transposed, or as block-quantised integers.
 
 `MatMulNBits` and `GatherBlockQuantized`, operators of ONNX Runtime, have matrices (N, K) whose
 rows are cut into blocks; each block has integers of 2, 4 or 8 bits, packed with the low bits
@@ -6,8 +6,8 @@ first, a scale, and a zero point z:
 
     w = (q - z) * scale
 
-Zero points are packed like the integers, or numbers of the scale's type; where there are none, z
-is 2^(bits - 1) of integers in bytes, and 0 of those that are declared UINT4 or INT4.
+Zero points are packed like the integers, or stored in the scale's type. If there are none, z is
+2^(bits - 1) for integers packed in bytes, and 0 for a tensor of type UINT4 or INT4.
 
 References: onnxruntime, docs/ContribOperators.md. Letters: N rows (out), K columns (in), B blocks
 in a row.
@@ -23,12 +23,12 @@ import numpy as np
 __all__ = ["Blocks", "Matrix", "MatrixPart", "Plain", "unpack"]
 
 FLOATS, NIBBLES = ("FLOAT", "FLOAT16", "BFLOAT16"), ("UINT4", "INT4")  # ONNX's types
-WEIGHTS_AT_ONCE = 1 << 21  # weights that are decoded at a time: the temporaries stay near 20 MB
+WEIGHTS_AT_ONCE = 1 << 21  # weights decoded at a time, so that temporaries stay near 20 MB
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A matrix of floating point; `turned`: stored (K, N), as the second operand of MatMul."""
+    """A floating-point matrix; `turned`: stored as (K, N), as the second operand of MatMul."""
 
     stored: StoredTensor
     turned: bool = False
@@ -39,7 +39,7 @@ class Plain:
 
     @property
     def key(self) -> tuple:
-        """Equal for two that are stored once."""
+        """A key that is equal for two matrices that share their storage."""
         return (self.stored.name,)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
@@ -51,16 +51,16 @@ class Plain:
 
 @dataclass(frozen=True)
 class Blocks:
-    """A matrix (N, K) of integers with scales by blocks of a row."""
+    """A block-quantised matrix (N, K)."""
 
-    data: StoredTensor  # bytes of N rows, in each B whole blocks
+    data: StoredTensor  # the packed bytes of N rows of B blocks each
     scales: StoredTensor  # N * B
     zeros: StoredTensor | None
     shape: Shape  # (N, K)
     bits: int
     block: int
-    middle: int  # the zero point where none are stored
-    signed: bool = False  # integers of two's complement
+    middle: int  # the zero point if none is stored
+    signed: bool = False  # the integers are in two's complement
 
     @property
     def key(self) -> tuple:
@@ -68,11 +68,11 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """B."""
+        """B: blocks in a row."""
         return -(-self.shape[1] // self.block)
 
     def __post_init__(self):
-        """Raises unless the parts have the sizes that they have to have together."""
+        """Raises InvalidWeights unless the sizes of the parts fit together."""
         if self.block < 16 or self.block & (self.block - 1):
             raise InvalidWeights(
                 f"{self.data.where}: a block size of {self.block}; a power of two from 16 on is"
@@ -102,7 +102,7 @@ class Blocks:
             )
 
     def integers(self, start: int, stop: int) -> np.ndarray:
-        """(stop - start, K) as they are stored: uint8, or int8 where they have a sign."""
+        """The integers of some rows, unpacked: (stop - start, K) uint8, or int8 if signed."""
         rows = self.data.bytes().reshape(self.shape[0], -1)[start:stop]
         return self._signed(unpack(rows, self.bits)[:, : self.shape[1]])
 
@@ -111,18 +111,18 @@ class Blocks:
         return (numbers ^ half).astype(np.int8) - np.int8(half) if self.signed else numbers
 
     def scale(self, start: int, stop: int) -> np.ndarray:
-        """(stop - start, B) float32."""
+        """The scales of some rows: (stop - start, B) float32."""
         scales = self.scales.numbers().reshape(self.shape[0], -1)
         return scales[start:stop].astype(np.float32)
 
     def zero(self, start: int, stop: int) -> np.ndarray:
-        """(stop - start, B) float32: what is taken off the integers."""
+        """The zero points of some rows: (stop - start, B) float32."""
         N, B = stop - start, self.count
         if self.zeros is None:
             return np.full((N, B), self.middle, np.float32)
         if self.zeros.kind in FLOATS:
             return self.zeros.array().reshape(-1, B)[start:stop].astype(np.float32)
-        if self.zeros.kind in NIBBLES:  # rows follow each other, and may begin inside of a byte
+        if self.zeros.kind in NIBBLES:  # rows are not padded, and may begin inside of a byte
             first = start * B // 2
             row = unpack(self.zeros.bytes()[None, first : -(-stop * B // 2)], 4)[0]
             numbers = row[start * B - 2 * first :][: N * B].reshape(N, B)
@@ -133,14 +133,15 @@ class Blocks:
 
     @property
     def is_integers(self) -> bool:
-        """Whether `stored` gives something."""
+        """Whether `stored` returns integers."""
         whole = not self.shape[1] % self.block
         return whole and (self.zeros is None or self.zeros.kind not in FLOATS)
 
     def stored(self, start: int, stop: int) -> Integers | None:
-        """Rows as they are stored; None where blocks do not divide them or zeros are no integers.
+        """Some rows as integers; None if blocks do not divide a row, or zeros are not integers.
 
-        Without stored zero points 0 is their zero. Those of two bits come as ones of four.
+        Without stored zero points, unsigned integers are shifted to int8 so that their zero point
+        is 0. Integers of two bits are returned as integers of four.
         """
         if not self.is_integers:
             return None
@@ -152,7 +153,7 @@ class Blocks:
         return Integers((data.astype(np.int16) - self.middle).astype(np.int8), scale, None, bits)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """(stop - start, K) float32, the caller's own; so many at a time."""
+        """Dequantise some rows, a chunk at a time: a new array (stop - start, K) float32."""
         K = self.shape[1]
         out, block = np.empty((stop - start, K), np.float32), np.arange(K) // self.block
         step = max(1, WEIGHTS_AT_ONCE // max(K, 1))
@@ -169,7 +170,7 @@ Matrix = Plain | Blocks
 
 @dataclass(frozen=True)
 class MatrixPart:
-    """Some rows of a matrix, or entries of a vector of floating point."""
+    """Some rows of a matrix, or some elements of a floating-point vector."""
 
     source: Matrix | StoredTensor
     start: int
@@ -184,12 +185,12 @@ class MatrixPart:
         return isinstance(self.source, Blocks) and self.source.is_integers
 
     def integers(self) -> Integers | None:
-        """As they are stored, where that is by integers."""
+        """The rows as stored integers; None for a floating-point matrix."""
         blocks = self.source if isinstance(self.source, Blocks) else None
         return None if blocks is None else blocks.stored(self.start, self.stop)
 
     def read(self) -> np.ndarray:
-        """Float32, the caller's own."""
+        """The rows as a new float32 array."""
         if isinstance(self.source, StoredTensor):
             return np.array(self.source.numbers()[self.start : self.stop], np.float32)
         return self.source.rows(self.start, self.stop)
@@ -201,6 +202,6 @@ def unpack(data: np.ndarray, bits: int) -> np.ndarray:
         return data
     per = 8 // bits
     numbers = np.empty((*data.shape, per), np.uint8)
-    for place in range(per):  # a pass for each place: broadcasting over so few is slow
+    for place in range(per):  # a pass for each: broadcasting over so short an axis is slow
         numbers[:, :, place] = (data >> np.uint8(place * bits)) & np.uint8((1 << bits) - 1)
     return numbers.reshape(len(data), -1)

@@ -1,4 +1,4 @@
-"""Projections and look-ups: which matrix a node multiplies by or takes rows of."""
+"""Recognise projections and embedding look-ups, and find their stored matrices."""
 
 from dataclasses import dataclass
 import math
@@ -23,14 +23,14 @@ Pieces: TypeAlias = tuple[MatrixPart, MatrixPart | None]  # some rows of a matri
 
 @dataclass(frozen=True)
 class Linear:
-    """A projection of the value `source`: by a matrix (out, in), with a bias or without."""
+    """A projection of the value `source`: a matrix (out, in), and a bias or None."""
 
     source: str
     matrix: Matrix
     bias: StoredTensor | None = None
 
     def __post_init__(self):
-        """Raises InvalidWeights for a bias of other rows than the matrix has."""
+        """Raises InvalidWeights if the bias does not have one element per row of the matrix."""
         rows = self.matrix.shape[0]
         if self.bias is not None and self.bias.shape != (rows,):
             raise InvalidWeights(
@@ -38,7 +38,7 @@ class Linear:
             )
 
     def pieces(self, start: int, stop: int) -> Pieces:
-        """Some rows of the matrix, and what the bias has for them."""
+        """Some rows of the matrix, and their part of the bias."""
         bias = None if self.bias is None else MatrixPart(self.bias, start, stop)
         return MatrixPart(self.matrix, start, stop), bias
 
@@ -47,7 +47,7 @@ class Linear:
 
 
 def linear_of(walk: DecoderWalk, name: str) -> Linear | None:
-    """The projection that a value is, with the bias that is added to it."""
+    """The projection that computes a value, with a bias that is added after it; or None."""
     node = walk.node(name)
     if node is None or node.op_type != "Add":
         return _product_of(walk, node)
@@ -78,7 +78,7 @@ def _product_of(walk: DecoderWalk, node: "NodeProto | None") -> Linear | None:
 
 
 def _plain(walk: DecoderWalk, name: str, turned: bool) -> Plain | None:
-    """A stored matrix, as it is or transposed on the way."""
+    """A stored matrix that is used as it is or behind a transpose; or None."""
     name = walk.value(name)
     stored, node = walk.graph.constants.get(name), walk.graph.producer(name)
     if stored is None and node is not None and node.op_type == "Transpose":
@@ -90,7 +90,7 @@ def _plain(walk: DecoderWalk, name: str, turned: bool) -> Plain | None:
 
 
 def matrix_of_nbits(graph: OnnxGraph, node: "NodeProto") -> tuple[Blocks, StoredTensor | None]:
-    """The matrix of a `MatMulNBits`, checked, and its bias."""
+    """The matrix of a `MatMulNBits`, checked, and its bias or None."""
     where = graph.where(node)
     if attribute(node, "weight_prepacked", 0):
         raise UnsupportedModel(
@@ -129,7 +129,8 @@ def _stored(graph: OnnxGraph, node: "NodeProto", name: str) -> StoredTensor:
 
 
 def rows_of(walk: DecoderWalk, name: str) -> tuple[Linear, int, int] | None:
-    """The projection that a value is, or is a part of, and which rows of its matrix they are."""
+    """The projection that computes a value, maybe through a Split, and the range of its matrix's
+    rows that belong to the value."""
     node = walk.node_of(name, "Split")
     if node is None:
         linear = linear_of(walk, name)
@@ -147,7 +148,7 @@ def rows_of(walk: DecoderWalk, name: str) -> tuple[Linear, int, int] | None:
 
 
 def embedding_of(walk: DecoderWalk, name: str) -> Matrix | None:
-    """The matrix whose rows a value is; None where it is an input of the graph."""
+    """The embedding matrix whose rows make up a value; None if the value is a graph input."""
     if walk.value(name) in walk.graph.inputs:
         return None
     node = walk.node(name)
@@ -163,7 +164,7 @@ def embedding_of(walk: DecoderWalk, name: str) -> Matrix | None:
 
 
 def table_of(graph: OnnxGraph, node: "NodeProto") -> Blocks:
-    """The matrix of a `GatherBlockQuantized` that takes rows, cut into blocks along them."""
+    """The matrix of a `GatherBlockQuantized` that gathers rows and has its blocks along them."""
     names, where = [*node.input, "", ""][:4], graph.where(node)
     (data, shape), (scales, _) = _reshaped(graph, node, names[0]), _reshaped(graph, node, names[2])
     zeros = _reshaped(graph, node, names[3])[0] if names[3] else None
@@ -190,7 +191,7 @@ def table_of(graph: OnnxGraph, node: "NodeProto") -> Blocks:
 
 
 def _reshaped(graph: OnnxGraph, node: "NodeProto", name: str) -> tuple[StoredTensor, Shape]:
-    """A stored tensor, as it is or given another shape on the way; and the shape."""
+    """A stored tensor that may be behind a Reshape, and its shape after that."""
     maker = graph.producer(name)
     if maker is not None and maker.op_type == "Reshape":
         stored, shape = graph.constants.get(maker.input[0]), graph.constants.get(maker.input[1])

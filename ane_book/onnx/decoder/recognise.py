@@ -1,7 +1,7 @@
-"""A graph recognised as a decoder, from the logits back to the embedding.
+"""Recognise a graph as a decoder, walking from the logits back to the embedding.
 
-A block is the sum of a hidden state and of what attention made of its norm, and the sum of that and
-of what the feed-forward made of its norm.
+Each block has to be a pre-norm one: norm, attention, residual sum, norm, feed-forward, residual
+sum.
 
     hidden -> norm -> q, k, v -> attention -> projection -+-> norm -> gate, up -> down -+-> hidden
        `----------------------------------------------- +-'---------------------------- +-'
@@ -22,7 +22,7 @@ __all__ = ["OnnxBlock", "OnnxDecoder", "decoder_of"]
 
 @dataclass(frozen=True)
 class OnnxBlock:
-    """A block: its norms, and the pieces of its matrices and biases by `transformers`' names."""
+    """A block: its norms, and its matrices and biases by their `transformers` names."""
 
     before: Norm
     attention: OnnxAttention
@@ -32,16 +32,16 @@ class OnnxBlock:
 
 @dataclass(frozen=True)
 class OnnxDecoder:
-    """A decoder, as its graph has it."""
+    """A decoder as recognised in its graph."""
 
-    embedding: Matrix | None  # None: in a file of its own
+    embedding: Matrix | None  # None: it is in another file
     blocks: list[OnnxBlock]
     norm: Norm
     head: Linear
 
 
 def decoder_of(walk: DecoderWalk) -> OnnxDecoder:
-    """The whole graph; raises UnsupportedModel."""
+    """Recognise the whole graph; raises UnsupportedModel."""
     graph = walk.graph
     if "logits" not in graph.outputs:
         raise UnsupportedModel(
@@ -51,7 +51,7 @@ def decoder_of(walk: DecoderWalk) -> OnnxDecoder:
     head = linear_of(walk, "logits")
     if head is None:
         walk.refuse(walk.node("logits"), "the projection to the vocabulary")
-    # Where only the last token's hidden state goes on to the head, it is gathered from all.
+    # Some graphs gather the last token's hidden state before the head.
     last = walk.node_of(head.source, "Unsqueeze")
     gather = walk.node_of(last.input[0] if last is not None else head.source, "Gather")
     norm = walk.norm(gather.input[0] if gather is not None else head.source)
@@ -68,7 +68,7 @@ def decoder_of(walk: DecoderWalk) -> OnnxDecoder:
 
 
 def _block(walk: DecoderWalk, hidden: str) -> OnnxBlock:
-    """The block whose result is `hidden`."""
+    """Recognise the block whose output is `hidden`."""
     down, after = _branch(
         walk, hidden, lambda name: _gated(walk, name)[2], "the feed-forward's last projection"
     )
@@ -92,9 +92,10 @@ def _block(walk: DecoderWalk, hidden: str) -> OnnxBlock:
 def _branch(
     walk: DecoderWalk, hidden: str, beginning: Callable[[str], str], part: str
 ) -> tuple[Linear, Norm]:
-    """Of a sum: the projection that it adds, and the norm of the other summand it is of.
+    """Recognise half of a block, the residual sum `hidden` = x + project(f(norm(x))).
 
-    beginning: gives the value that a half of the block begins with, of what is projected.
+    beginning: maps the input of the projection to norm(x), back through f, which is attention or
+    the gated activation. part: what f is, for errors. Returns the projection and the norm.
     """
     pair = walk.sum(hidden)
     if pair is None:
@@ -113,7 +114,7 @@ def _branch(
 
 
 def _gated(walk: DecoderWalk, product: str) -> tuple[Pieces, Pieces, str]:
-    """gate and up, of silu(gate) * up, and the value that both are projections of."""
+    """The pieces of gate and up in silu(gate) * up, and the value that both are projections of."""
     node, parts, sources = walk.node(product), {}, set()
     for name in node.input if node is not None and node.op_type == "Mul" else ():
         gate = _silu(walk, name)
@@ -128,7 +129,7 @@ def _gated(walk: DecoderWalk, product: str) -> tuple[Pieces, Pieces, str]:
 
 
 def _silu(walk: DecoderWalk, name: str) -> str | None:
-    """x, of a value that is x * sigmoid(x)."""
+    """The name of x if the value is x * sigmoid(x), else None."""
     node = walk.node_of(name, "QuickGelu", "Swish", "Mul")
     if node is None:
         return None

@@ -1,9 +1,9 @@
-"""The rotary embedding, of the tables of cosines and sines that a graph stores.
+"""Infer the rotary embedding from the tables of cosines and sines that a graph stores.
 
-Exporters store no base and no scaling, but what came of them: cos and sin (P, R/2) of every
-position. The angle of a pair at one position gives its frequency; those at positions twice as far,
-four times as far and so on give more digits of it. Either the frequencies are theta^(-2i/R) for
-some theta, or they are written as LongRoPE's, whose divisors may be any.
+Exporters do not store the base and the scaling but their result: cos and sin (P, R/2) for every
+position. The angle of a pair at position 1 gives its frequency; the angles at positions 2, 4, 8 and
+so on give more digits. If the frequencies are not theta^(-2i/R) for some theta, they are expressed
+as LongRoPE's, whose divisors are arbitrary.
 
 Letters: P positions, R rotated dimensions of a head.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 __all__ = ["Tables", "check_tables", "rope_fields", "tables_of"]
 
-#: How far a table may be off, by its type: half a unit of its last place, and a little.
+#: Tolerance of a table by its type: a little more than half a unit in the last place.
 ERRORS = {"FLOAT": 1e-6, "FLOAT16": 1e-3, "BFLOAT16": 8e-3}
 TURNS = 4e-7  # and by the position: angles are products of float32
 
@@ -29,14 +29,14 @@ Table: TypeAlias = tuple[StoredTensor, StoredTensor]  # cos and sin, each (P, R/
 
 @dataclass(frozen=True)
 class Tables:
-    """Those of short contexts and, where another is used for them, of long ones."""
+    """The tables for short contexts and, if the graph has others for them, for long ones."""
 
     short: Table
     long: Table | None = None
-    original: int = 0  # tokens of the longest of the short contexts, where there are long ones
+    original: int = 0  # the longest short context in tokens, if there are tables for long ones
 
     def __post_init__(self):
-        """Raise InvalidWeights unless they are tables of one size."""
+        """Raise InvalidWeights unless cos and sin have the same shape."""
         for cos, sin in filter(None, (self.short, self.long)):
             if len(cos.shape) != 2 or cos.shape != sin.shape or min(cos.shape) < 1:
                 raise InvalidWeights(
@@ -48,20 +48,20 @@ class Tables:
 
     @property
     def positions(self) -> int:
-        """P, of the longer ones."""
+        """P of the tables for long contexts, if there are any."""
         return (self.long or self.short)[0].shape[0]
 
     @property
     def rotated(self) -> int:
-        """R."""
+        """R: rotated dimensions of a head."""
         return 2 * self.short[0].shape[1]
 
 
 def tables_of(graph: OnnxGraph, names: tuple[str, str]) -> Tables:
-    """The tables that these values are: stored, or chosen by an `If` on the length of the text.
+    """The tables with these names, which are stored, or chosen by an `If` on the text's length.
 
-    `else_branch` has those of short texts, `then_branch` of long ones, and the condition is
-    `length > original`.
+    Its condition is `length > original`: `else_branch` has the tables for short texts,
+    `then_branch` those for long ones.
     """
     cos, sin = (graph.constants.get(name) for name in names)
     if cos is not None and sin is not None:
@@ -91,7 +91,7 @@ def tables_of(graph: OnnxGraph, names: tuple[str, str]) -> Tables:
 
 
 def rope_fields(tables: Tables, head_dim: int, max_position: int) -> dict:
-    """`rope_theta`, `rope_scaling` and what goes with them, as a `config.json` has them."""
+    """The fields of a `config.json` that describe these tables: `rope_theta`, `rope_scaling`..."""
     R = tables.rotated
     fields = {} if head_dim == R else {"partial_rotary_factor": R / head_dim}
     short, size = _frequencies(*tables.short)
@@ -117,7 +117,7 @@ def rope_fields(tables: Tables, head_dim: int, max_position: int) -> dict:
 
 
 def _bases(frequencies: np.ndarray) -> list[float]:
-    """What theta may be, the plainest number first."""
+    """Candidates for theta, the roundest number first."""
     if len(frequencies) < 2 or not 0 < frequencies[-1] < 1:
         return [10_000.0]
     R = 2 * len(frequencies)
@@ -128,7 +128,7 @@ def _bases(frequencies: np.ndarray) -> list[float]:
 
 
 def _frequencies(cos: StoredTensor, sin: StoredTensor) -> tuple[np.ndarray, float]:
-    """The radians (R/2,) by which each pair turns a position, and the size of cos and sin."""
+    """Each pair's frequency (R/2,), in radians per position, and the amplitude of the tables."""
     P = cos.shape[0]
     size = float(np.hypot(cos.numbers()[0], sin.numbers()[0]).astype(np.float64).mean())
     if P < 2 or not 0 < size < 1e3:
@@ -137,7 +137,7 @@ def _frequencies(cos: StoredTensor, sin: StoredTensor) -> tuple[np.ndarray, floa
     while position < P:
         x, y = (table.numbers()[position].astype(np.float64) for table in (cos, sin))
         angle = np.arctan2(y, x)
-        if position > 1:  # whole turns, by the frequencies so far
+        if position > 1:  # add the whole turns that the frequencies so far predict
             angle += 2 * np.pi * np.round((position * frequencies - angle) / (2 * np.pi))
         frequencies, position = angle / position, 2 * position
     if not (frequencies > 0).all():
@@ -146,7 +146,7 @@ def _frequencies(cos: StoredTensor, sin: StoredTensor) -> tuple[np.ndarray, floa
 
 
 def check_tables(tables: Tables, rotary: Rotary) -> None:
-    """Raise InvalidWeights unless these are the tables of a configuration."""
+    """Raise InvalidWeights unless `rotary` computes these tables."""
     stored = [(tables.short, tables.original or rotary.max_position)]
     if tables.long:
         stored.append((tables.long, rotary.max_position))
@@ -161,8 +161,7 @@ def check_tables(tables: Tables, rotary: Rotary) -> None:
 
 
 def _is(rotary: Rotary, pair: Table, context: int) -> bool:
-    """Whether these are the tables of a rotary embedding, at the first positions, the last, and
-    some between."""
+    """Whether `rotary` computes these tables at the first positions, the last, and some between."""
     P = pair[0].shape[0]
     positions = np.unique(np.geomspace(1, P, 64).astype(np.int64) - 1)
     scale = math.sqrt(rotary.attention_scale or rotary.head_dim**-0.5)

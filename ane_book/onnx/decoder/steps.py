@@ -1,7 +1,8 @@
-"""Steps from a value of a graph back to what computes it.
+"""`DecoderWalk`: steps from a value of a graph back to the node that computes it.
 
-Exporters name nodes as they like, so a part is told by what computes what. Casts and identities are
-looked through, and what does not fit is refused with the node, its inputs and what computes those.
+Nodes' names differ between exporters, so parts are recognised by their operators and connections,
+looking through Cast and Identity. An error names the node that does not fit, its inputs, and the
+nodes that compute those.
 """
 
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ if TYPE_CHECKING:  # onnx is an extra
 __all__ = ["DecoderWalk", "Norm"]
 
 NORM, RMS_NORM = "SimplifiedLayerNormalization", "RMSNormalization"
-NEAR = 8  # nodes that an error names
-SKIP = "SkipSimplifiedLayerNormalization"  # a sum, its output 3, and the norm of it
+NEAR = 8  # the most nodes that an error names
+SKIP = "SkipSimplifiedLayerNormalization"  # adds two values (output 3) and norms the sum (output 0)
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A root mean square norm of what the value `source` is."""
+    """An RMS norm of the value `source`."""
 
     source: str
     weight: StoredTensor
@@ -30,13 +31,13 @@ class Norm:
 
 
 class DecoderWalk:
-    """Recognises the parts of one graph."""
+    """Recognises common parts of one graph: casts, sums, norms."""
 
     def __init__(self, graph: OnnxGraph):
         self.graph = graph
 
     def value(self, name: str) -> str:
-        """The value that a cast or an identity is of; sums under one name, whoever made them."""
+        """Look through Cast and Identity. The sum that a SKIP node outputs is "sum of OUTPUT 0"."""
         for _ in self.graph.nodes:
             node = self.graph.producer(name)
             if node is None or node.op_type not in ("Cast", "Identity") or not node.input:
@@ -48,16 +49,16 @@ class DecoderWalk:
         return name
 
     def node(self, name: str) -> "NodeProto | None":
-        """The node that computes a value, behind casts; None of an input."""
+        """The node that computes a value, looking through casts; None for an input."""
         return self.graph.producer(self.value(name).removeprefix("sum of "))
 
     def node_of(self, name: str, *kinds: str) -> "NodeProto | None":
-        """The same where it is of one of these kinds."""
+        """The node that computes a value if its operator is one of `kinds`, else None."""
         node = self.node(name)
         return node if node is not None and node.op_type in kinds else None
 
     def sum(self, name: str) -> tuple[str, str] | None:
-        """The two values that this one is the sum of."""
+        """The two values whose sum this one is; None if it is no sum."""
         node = self.node_of(name, SKIP, "Add")
         if node is None or (node.op_type == SKIP) != self.value(name).startswith("sum of "):
             return None
@@ -66,7 +67,7 @@ class DecoderWalk:
         return self.value(node.input[0]), self.value(node.input[1])
 
     def norm(self, name: str) -> Norm | None:
-        """The norm that a value is."""
+        """The RMS norm that computes a value, or None."""
         node = self.node_of(name, SKIP, NORM, RMS_NORM)
         if node is None or self.value(name).startswith("sum of "):
             return None
@@ -82,7 +83,7 @@ class DecoderWalk:
         return Norm(source, stored, attribute(node, "epsilon", least))
 
     def refuse(self, node: "NodeProto | None", part: str) -> NoReturn:
-        """Raise UnsupportedModel: what stands where one of our architectures has such a part."""
+        """Raise UnsupportedModel for a node that stands where `part` is expected."""
         if node is None:
             raise UnsupportedModel(f"{self.graph.path}: {part} is missing from the graph")
         near = [maker for name in node.input if name and (maker := self.node(name))]

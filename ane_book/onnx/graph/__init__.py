@@ -1,15 +1,17 @@
-"""Any ONNX graph to a Core ML package, through coremltools' builder of MIL.
+"""Convert any ONNX graph to a Core ML package with coremltools' MIL builder.
 
-`convert_graph` reads the file, folds what is known, says each node in MIL, and has coremltools run
-its passes and write the package. What cannot be said is refused by name. For language models in
-ONNX Runtime's form see `ane_book.onnx.decoder`: they become stateful bundles.
+`convert_graph` reads the file, folds constants, translates each other node to MIL, and has
+coremltools run its passes and write the package. A node without a form in MIL is refused by name.
+Language models in ONNX Runtime's form become stateful bundles instead: see `ane_book.onnx.decoder`.
 
-    source.py      the file made ready: its functions written out, its opset (`older`) and the
-                   order of its nodes (`order`) as they are known here
-    signature.py   inputs and outputs, as Core ML has them
-    translate.py   each node in MIL, or folded; `values.py` has what it gives
-    ops/           ONNX's operators in MIL
-    half.py        what is changed, or left in single precision, before fp16 is made of the rest
+    source.py      reads the file and expands function operators
+    older.py       converts old opsets
+    order.py       sorts the nodes topologically
+    signature.py   maps inputs and outputs to Core ML's types
+    translate.py   translates or folds each node
+    values.py      a value of the graph during translation
+    ops/           one function per ONNX operator, which builds it in MIL
+    half.py        prepares the program for fp16: bounds masks, picks the ops to keep in fp32
 """
 
 from collections.abc import Mapping
@@ -39,10 +41,10 @@ def convert_graph(
 ) -> Path:
     """Convert an ONNX graph to an `.mlpackage`, and return its path.
 
-    precision: what its numbers are computed and its real inputs and outputs given in. Whole numbers
-    are int32, and so is truth where it goes in or out; a single number there has shape (1,).
-    shapes: of inputs whose sizes the graph leaves open. constants: inputs that are to be known from
-    now on. force: replace what is there.
+    precision: of real numbers, in the program and at its inputs and outputs. Integers are int32, as
+    are booleans at inputs and outputs, and a scalar there has shape (1,).
+    shapes: of inputs whose shape the graph leaves open. constants: values of inputs, which are then
+    no longer inputs of the package. force: replace `out` if it exists.
 
     Raises InvalidInput, OutOfSpace, InvalidWeights, UnsupportedModel, UnsupportedOp,
     BackendUnavailable.
@@ -61,7 +63,7 @@ def convert_graph(
 
 
 def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mapping):
-    """The graph as coremltools' Program."""
+    """Translate the graph to a Program of coremltools."""
     from ane_book.onnx.graph.half import bound_masks
     from ane_book.onnx.graph.signature import GraphSignature
     from ane_book.onnx.graph.source import GraphSource
@@ -76,7 +78,7 @@ def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mappi
         signature.enter(function)
         walk.convert(walk.graph.node)
         function.set_outputs(signature.leave())
-    # A name of its own for each value and op: the builder's are not held against the graph's.
+    # Make names unique: those that the builder chooses may clash with the graph's.
     seen = {x.name for x in [*function.outputs, *function.inputs.values()]}
     for operation in function.operations:
         for x in operation.outputs:
@@ -88,7 +90,7 @@ def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mappi
                 x.name = f"{name}_v{count}"
             seen.add(x.name)
         if operation.outputs:
-            operation.name = operation.outputs[0].name  # what its result in fp16 is called after
+            operation.name = operation.outputs[0].name  # the fp16 result is named after the op
     if precision == "fp16":
         bound_masks(function)
     program.add_function("main", function)
@@ -96,7 +98,7 @@ def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mappi
 
 
 def _write(program, out: Path, precision: Precision) -> None:
-    """Run coremltools' passes, and write the package whole or not at all."""
+    """Run coremltools' passes, and write the package atomically."""
     from ane_book.onnx.graph.half import is_half
     import coremltools as ct
 

@@ -1,14 +1,14 @@
-"""What of a program is changed, or left in single precision, before fp16 is made of the rest.
+"""Prepare a MIL program for fp16: bound its masks, and pick the ops that must stay in fp32.
 
-coremltools rounds every real number of a program to fp16, which ends at 65,504 and has each whole
-number up to 2,048 only. Two kinds of numbers do not bear it.
+coremltools' fp16 pass rounds every real number of a program to fp16, whose largest number is 65,504
+and which is exact for integers only up to 2,048. Two kinds of values do not survive that.
 
-Masks: exporters hide a place from a softmax by a number far below any score, float32's least
-(-3.4e38) or -1e9. Beyond fp16 that is -inf; 0 * -inf is NaN, and so is a softmax of nothing but
--inf. `bound_masks` puts numbers in their place that fp16 has.
+Masks: exporters hide a position from a softmax by adding a number far below any score, -1e9 or
+float32's least (-3.4e38). In fp16 that is -inf; 0 * -inf is NaN, and so is a softmax of nothing but
+-inf. `bound_masks` replaces such numbers by ones within fp16's range.
 
-Whole numbers on their way through real ones, as in Cast, Floor, Cast: `is_half` keeps them from
-coremltools' pass.
+Integers that are computed as real numbers, as in Cast, Floor, Cast: `is_half` tells coremltools'
+pass to leave them in fp32.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,23 +20,23 @@ import numpy as np
 
 __all__ = ["bound_masks", "is_half"]
 
-LARGEST = 65504.0  # of fp16
-INFINITE = 1e38  # what coremltools makes infinite in fp16; no model computes with such a number
+LARGEST = 65504.0  # the largest fp16 number
+INFINITE = 1e38  # coremltools turns larger numbers to infinity in fp16; no model computes with them
 
-#: What hides a place from a softmax. Two such masks and a score of up to 5,504 in size can be added
-#: before fp16 ends, and nothing that is multiplied by zero is infinite.
+#: The magnitude of a mask. Two masks and a score of up to 5,504 add up to a number within fp16, so
+#: nothing becomes infinite that may be multiplied by zero.
 MASKED = 30000.0
-#: A softmax's input ends here below where something was added to a mask: in a row that is all
-#: hidden, all places are then equal, as they are in fp32, where the mask swallows the score.
+#: Lower bound of a softmax's input if something was added to a mask. In a row in which everything
+#: is hidden, all positions are then equal, as they are in fp32, where the mask swallows the score.
 FLOOR = -20000.0
-#: Where two masks may lie on a place, or infinity, one must count as less than two, and infinity
-#: stays: what a score of up to this size made of one mask is taken back instead.
+#: If two masks, or infinity, may be added at one position, FLOOR would make one mask equal to two.
+#: Then a score of up to this size is removed from a position with one mask instead.
 SCORE = 5000.0
 
-#: Whole numbers up to this size are exact in fp16.
+#: Integers up to this size are exact in fp16.
 EXACT = 2048
 
-#: What places are hidden from.
+#: Ops from which masks hide positions.
 HIDDEN_FROM = {"softmax", "exp", "reduce_log_sum_exp", "reduce_max"}
 VIEWS = {
     "band_part", "cast", "concat", "expand_dims", "gather", "gather_along_axis", "gather_nd",
@@ -44,7 +44,7 @@ VIEWS = {
     "slice_by_index", "slice_by_size", "split", "squeeze", "stack", "tile", "transpose",
 }  # fmt: skip
 SUMS = {"add", "sub", "mul", "real_div", "select", "maximum", "minimum", "clip"}
-BOUNDS = {"maximum", "minimum", "clip"}  # where a number beyond fp16 is no bound at all
+BOUNDS = {"maximum", "minimum", "clip"}  # here a number beyond fp16 has no effect
 ORDERS = {"greater", "greater_equal", "less", "less_equal"}
 COMPARISONS = {"equal", "not_equal"} | ORDERS
 ELEMENTWISE = SUMS | COMPARISONS | {
@@ -57,7 +57,7 @@ PRODUCTS = {"matmul", "linear", "conv"}
 
 
 def _operands(op) -> Iterator[tuple[str, Var]]:
-    """The inputs of an op by their names in MIL."""
+    """The inputs of an op with their names in MIL."""
     for name, given in op.inputs.items():
         for x in given if isinstance(given, list | tuple) else [given]:
             if x is not None:
@@ -65,7 +65,7 @@ def _operands(op) -> Iterator[tuple[str, Var]]:
 
 
 def _is_number(x: Var) -> bool:
-    """Whether a value is a known real number, or several."""
+    """Whether a value is a real constant, of any shape."""
     return x.val is not None and x.dtype is not None and np.asarray(x.val).dtype.kind == "f"
 
 
@@ -73,10 +73,10 @@ def _is_number(x: Var) -> bool:
 
 
 class Hidden(NamedTuple):
-    """What may hide places in a value.
+    """What is known about the masks in a value.
 
-    masks: how many numbers beyond any score are added up in it; infinite: whether one is infinity.
-    moved: whether anything else was added to them, or multiplied them.
+    masks: how many masks may be added up in it; infinite: whether one of them is infinity. moved:
+    whether anything else was added to them, or multiplied with them.
     """
 
     masks: int = 0
@@ -85,12 +85,12 @@ class Hidden(NamedTuple):
 
 
 def bound_masks(function) -> None:
-    """Give every number of a program beyond fp16 one within it, in place; infinity stays.
+    """Replace constants beyond fp16's range by ones within it, in place; infinity stays.
 
-    Numbers that hide places from a softmax become `MASKED`, and what they are compared with goes
-    along. Of others only those are changed that coremltools would make infinite.
+    Constants that mask a softmax's input become `MASKED` with their sign, and so do those that such
+    values are compared with. Other constants change only if coremltools would make them infinite.
     """
-    read: set[Var] = set()  # what is added to a softmax's input, or chosen for it
+    read: set[Var] = set()  # values that a softmax's input is a sum, multiple or selection of
     for op in reversed(list(function.operations)):
         if op.op_type in HIDDEN_FROM:
             read.add(op.x)
@@ -109,7 +109,7 @@ def bound_masks(function) -> None:
                 limit = LARGEST if op.op_type in BOUNDS else MASKED
                 for x in filter(_is_number, summands):
                     _bound(x, limit, limit)
-        for op in list(function.operations):  # what it is compared with, and would be infinite
+        for op in list(function.operations):  # what masks are compared with, and the infinite
             reads = [x for _, x in _operands(op)] if op.op_type != "const" else []
             beyond, limit = INFINITE, LARGEST
             if op.op_type in COMPARISONS and read.intersection(reads):
@@ -119,7 +119,7 @@ def bound_masks(function) -> None:
 
 
 def _summands(op) -> list[Var]:
-    """What the numbers of an op's result are taken from, or sums or multiples of."""
+    """The real inputs that an op's result is a view, selection, sum or multiple of."""
     if op.op_type in VIEWS:
         names = {"x", "values", "data", "updates", "constant_val"}
     elif op.op_type in SUMS:
@@ -130,7 +130,7 @@ def _summands(op) -> list[Var]:
 
 
 def _of_number(x: Var) -> Hidden | None:
-    """What a known number hides, or any of several."""
+    """What a constant masks; None if the value is not a real constant."""
     if not _is_number(x):
         return None
     sizes = np.abs(x.val)
@@ -138,7 +138,7 @@ def _of_number(x: Var) -> Hidden | None:
 
 
 def _joined(op: str, parts: list[Hidden]) -> Hidden:
-    """What hides places in an op's results, from what does in what it reads."""
+    """What masks an op's result, from what masks its inputs."""
     masks = [part.masks for part in parts]
     count = sum(masks) if op in ("add", "sub") else max(masks, default=0)
     moved = count > 0 and op in ("add", "sub", "mul", "real_div")
@@ -147,7 +147,7 @@ def _joined(op: str, parts: list[Hidden]) -> Hidden:
 
 
 def _keep_even(softmax, hidden: Hidden) -> None:
-    """Have a softmax's input end below where a score may show in what is hidden."""
+    """Bound a softmax's input below, so that scores make no difference between hidden positions."""
     if not (hidden.masks and hidden.moved):
         return
     block, (old,), x = softmax.enclosing_block, softmax.outputs, softmax.x
@@ -164,16 +164,16 @@ def _keep_even(softmax, hidden: Hidden) -> None:
 
 
 def _is_scale(op, y: Var, whole: set[Var]) -> bool:
-    """Whether a known number sharpens scores and hides none: a large factor of real numbers."""
+    """Whether y is a positive constant factor of real numbers: it scales scores, and masks none."""
     if op.op_type not in ("mul", "real_div") or not _is_number(y) or np.max(y.val) >= INFINITE:
         return False
     return np.min(y.val) > 0 and not whole.intersection(x for _, x in _operands(op))
 
 
 def _bound(x: Var, beyond: float, limit: float) -> None:
-    """Put `limit` in the place of finite numbers beyond `beyond`, each with its sign."""
+    """Replace finite numbers of a magnitude above `beyond` by `limit` with their sign."""
     if not np.size(x.val) or max(np.max(x.val), -np.min(x.val)) <= beyond:
-        return  # without a copy of a large matrix
+        return  # before np.abs below copies a large matrix
     large = np.isfinite(x.val) & (np.abs(x.val) > beyond)
     if not large.any():
         return
@@ -186,11 +186,11 @@ def _bound(x: Var, beyond: float, limit: float) -> None:
 
 
 def is_half() -> Callable[[Any], bool]:
-    """A function that says of an op whether coremltools may have it compute in fp16.
+    """Return a predicate that says whether coremltools may let an op compute in fp16.
 
-    It may not where whole numbers are made of whole numbers by way of real ones, nor where an op
-    first reads a whole number as a real one that may be larger than fp16's exact ones. The function
-    is for one program: it looks at it once, when it is first asked.
+    It may not if integers are computed from integers by way of real numbers, nor if an op is the
+    first one to read an integer as a real number and that may be larger than EXACT. Use a new
+    predicate for each program: it caches what it finds about one.
     """
     kept_single = cache(lambda block: set(_kept_single(block)))
     return lambda op: op not in kept_single(op.enclosing_block)
@@ -215,7 +215,7 @@ def _kept_single(block) -> Iterator:
 
 
 def _is_large(x: Var, small: set[Var]) -> bool:
-    """Whether a real number is a whole one, seen through views, that fp16 may not have."""
+    """Whether a real value is an integer, looking through views, that may exceed EXACT."""
     op = x.op
     while op is not None and op.op_type in VIEWS - {"cast"} and "x" in op.inputs:
         op = op.x.op
@@ -224,7 +224,7 @@ def _is_large(x: Var, small: set[Var]) -> bool:
 
 
 def _of_whole_numbers(block) -> set[Var]:
-    """The real numbers that are computed of whole ones and of truth alone."""
+    """The real values that are computed from integers and booleans alone."""
     found: set[Var] = set()
     for op in block.operations:
         reads = [x for _, x in _operands(op) if is_float(x)]
@@ -242,7 +242,7 @@ def _of_whole_numbers(block) -> set[Var]:
 
 
 def _small(block) -> set[Var]:
-    """The whole numbers that are exact in fp16, by what made them: truth, and what is clipped."""
+    """The integers that are exact in fp16: from booleans, from a clip, or modulo a small number."""
     found: set[Var] = set()
     for op in block.operations:
         if op.op_type == "cast":

@@ -1,9 +1,9 @@
-"""Graphs of opsets before 13, carried over to it.
+"""Convert graphs of opsets before 13 to opset 13.
 
-onnx itself does that, node by node. Of three operators it leaves the nodes as they are though their
-meaning has changed, and those are mended here: Hardmax, which took all axes from its own on as one
-until opset 13; Resize, which had no choice of coordinates until opset 11 (Upsample neither); and
-PRelu, whose slopes were those of the channels until opset 7.
+onnx's version converter does most of it, but leaves the nodes of three operators unchanged although
+their meaning has changed. Those are rewritten here: Hardmax, which flattened all axes from its own
+on until opset 13; Resize and Upsample, which had no choice of coordinates until opset 11; and
+PRelu, which had one slope per channel until opset 7.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ __all__ = ["carried_over"]
 
 
 def carried_over(model: "ModelProto", opset: int, path: Path) -> "ModelProto":
-    """The model, of opset 13 at least. Raises UnsupportedModel."""
+    """Convert the model to opset 13 if it is older. Raises UnsupportedModel."""
     if opset >= OLDEST:
         return model
     from onnx.version_converter import convert_version
@@ -30,7 +30,7 @@ def carried_over(model: "ModelProto", opset: int, path: Path) -> "ModelProto":
         if opset < 7:
             _spread_slopes(model)
         model = convert_version(model, OLDEST)
-    except Exception as error:  # RuntimeError and others of its own, from C++
+    except Exception as error:  # onnx raises RuntimeError and errors of its own from C++
         raise UnsupportedModel(
             f"{path} is of opset {opset}, and onnx cannot carry it over to {OLDEST}: "
             f"{_stumbled(model, opset, str(error))}"
@@ -40,7 +40,7 @@ def carried_over(model: "ModelProto", opset: int, path: Path) -> "ModelProto":
 
 
 def _stumbled(model: "ModelProto", opset: int, said: str) -> str:
-    """What onnx's converter of versions stumbled over; it says so in terms of its own code."""
+    """Explain why onnx's version converter failed: `said` speaks in terms of its C++ code."""
     from onnx import defs
 
     names = {node.op_type for node in model.graph.node if node.domain in ONNX_DOMAINS}
@@ -57,7 +57,7 @@ def _stumbled(model: "ModelProto", opset: int, said: str) -> str:
 
 
 def _mend(graph: "GraphProto", opset: int) -> None:
-    """Give the nodes of a graph, and of those in it, the meaning that they had."""
+    """Rewrite the nodes of a graph and its subgraphs, so that they keep their old meaning."""
     nodes: list[NodeProto] = []
     for node in graph.node:
         for inner in subgraphs(node):
@@ -69,8 +69,8 @@ def _mend(graph: "GraphProto", opset: int) -> None:
 
 
 def _spread_slopes(model: "ModelProto") -> None:
-    """Say of which axis the slopes of PRelu are: of the channels before opset 7, since then of the
-    last. Raises ValueError."""
+    """Reshape PRelu's slopes: before opset 7 they belong to the channels, since then they broadcast
+    from the last axis. Raises ValueError."""
     from onnx import helper, shape_inference
 
     graph = shape_inference.infer_shapes(model).graph
@@ -92,7 +92,8 @@ def _spread_slopes(model: "ModelProto") -> None:
 
 
 def _keep_coordinates(node: "NodeProto", graph: "GraphProto") -> None:
-    """Row i comes from i / scale. Which is nearest was not defined; ONNX Runtime's choice it is."""
+    """Have an old Resize take row i from i / scale. The rounding of "nearest", which was not
+    defined, is ONNX Runtime's."""
     from onnx import helper, numpy_helper
 
     scales = constants_of(graph).get(node.input[2])
@@ -103,7 +104,7 @@ def _keep_coordinates(node: "NodeProto", graph: "GraphProto") -> None:
 
 
 def _flattened(node: "NodeProto") -> "list[NodeProto]":
-    """Hardmax of two axes: those before its own, and the rest."""
+    """Replace an old Hardmax by one of a matrix: the axes before its own, and the rest."""
     from onnx import helper
 
     axis = attribute(node, "axis", 1)

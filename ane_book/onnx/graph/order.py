@@ -1,6 +1,6 @@
-"""The nodes of a graph in an order in which each follows those whose results it takes.
+"""Sort the nodes of a graph topologically.
 
-ONNX asks files to have such an order. ONNX Runtime runs those that do not, and so they are written.
+ONNX demands sorted files, but ONNX Runtime also runs unsorted ones, so some exporters write them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,9 +16,9 @@ __all__ = ["put_in_order", "set_nodes"]
 
 
 def put_in_order(graph: "GraphProto | FunctionProto") -> None:
-    """Order a graph's nodes and those of the graphs in them, in place, where they are not.
+    """Sort the nodes of a graph and of its subgraphs in place, if they are not sorted.
 
-    The nodes of a circle stay where they are: what they take is given by nothing before them.
+    The nodes of a cycle stay unsorted; translation then refuses them for an unknown input.
     """
     for node in graph.node:
         for inner in subgraphs(node):
@@ -40,14 +40,14 @@ def put_in_order(graph: "GraphProto | FunctionProto") -> None:
 
 
 def set_nodes(graph: "GraphProto | FunctionProto", nodes: "Iterable[NodeProto]") -> None:
-    """Give a graph these nodes, its own among them."""
+    """Replace a graph's nodes by these, which may include its own."""
     copied = type(graph)(node=nodes)
     graph.ClearField("node")
     graph.node.extend(copied.node)
 
 
 def _taken(node: "NodeProto") -> Iterator[str]:
-    """The names that a node takes, those that the graphs in it take of this one among them."""
+    """The names of the values that a node reads, itself and in its subgraphs."""
     yield from node.input
     for inner in subgraphs(node):
         yield from (feature.name for feature in inner.output)

@@ -1,7 +1,7 @@
-"""The signature of a graph: its inputs and outputs, as Core ML has them.
+"""The signature of a graph: its inputs and outputs in the types of Core ML.
 
-Core ML takes and gives fp16, fp32 and int32 of rank 1 to 5 and of known sizes: truth goes as int32,
-and a single number as shape (1,).
+Core ML's inputs and outputs are fp16, fp32 or int32 of rank 1 to 5 and known shape: a boolean
+becomes int32, and a scalar gets shape (1,).
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ __all__ = ["GraphSignature"]
 
 
 class GraphSignature:
-    """The inputs and outputs of the graph that a walk converts."""
+    """The inputs and outputs of the graph that a `GraphWalk` converts."""
 
     def __init__(self, walk: GraphWalk, shapes: Mapping[str, tuple[int, ...]], precision: str):
         self._walk, self._real = walk, {"fp16": types.fp16, "fp32": types.fp32}[precision]
@@ -47,7 +47,7 @@ class GraphSignature:
         self._outputs = {f.name: walk.name(f.name) for f in walk.graph.output}
 
     def placeholders(self) -> dict:
-        """An input of the program for each of the graph's."""
+        """The program's input for each input of the graph."""
         return {
             self._names[name]: mb.placeholder(
                 shape or (1,), self._real if mil_dtype(dtype).kind == "f" else types.int32
@@ -56,7 +56,7 @@ class GraphSignature:
         }
 
     def enter(self, function) -> None:
-        """Give the walk the inputs in the types that it computes in."""
+        """Cast and reshape the function's inputs to what the walk computes with."""
         for name, (dtype, shape) in self._inputs.items():
             x = function.inputs[self._names[name]]
             if dtype.kind == "b":
@@ -67,7 +67,7 @@ class GraphSignature:
             self._walk.values[name] = Value(x, dtype, frozenset({name}))
 
     def leave(self) -> list[Var]:
-        """The outputs of the program, under the graph's names."""
+        """Cast and reshape the outputs for Core ML, and give them the graph's names."""
         for name in self._outputs:
             if name not in self._walk.values:
                 raise UnsupportedModel(f"{self._walk.path}: nothing gives output {name!r}")
@@ -95,7 +95,7 @@ class GraphSignature:
 def _declared(
     feature: "ValueInfoProto", given: tuple[int, ...] | None, path: Path
 ) -> tuple[np.dtype, tuple[int, ...]]:
-    """The type and sizes of an input, as the graph or the caller has them."""
+    """The dtype and shape of an input, from the graph or from the caller."""
     from onnx import helper
 
     where, tensor = f"{path}: input {feature.name!r}", feature.type.tensor_type

@@ -1,6 +1,6 @@
-"""An ONNX file made ready: of an opset that is known here, without functions, its constants read.
+"""Read an ONNX file for translation: convert its opset, expand functions, sort nodes.
 
-Constants that lie in files beside it are mapped, not read (`ane_book.onnx.file`).
+Constants in files beside it are mapped into memory, not read (`ane_book.onnx.file`).
 """
 
 from collections.abc import Iterator
@@ -20,12 +20,13 @@ if TYPE_CHECKING:  # onnx is an extra
 
 __all__ = ["GraphSource", "is_written_out"]
 
-#: Defined by loops, or by chance; what is known of them is folded.
+#: Operators that are not expanded, since ONNX defines them by loops or random numbers. With
+#: constant inputs they are folded.
 NOT_WRITTEN_OUT = {"Range", "SequenceMap", "Bernoulli"}
 
 
 class GraphSource:
-    """A file's graph, and its constants."""
+    """A file's graph and its constants."""
 
     def __init__(self, path: Path):
         """Raises InvalidInput, InvalidWeights and UnsupportedModel."""
@@ -44,7 +45,7 @@ class GraphSource:
         self.graph, self.opset = self.model.graph, opset_of(self.model)
 
     def constants(self, graph: "GraphProto | None" = None) -> Iterator[tuple[str, np.ndarray]]:
-        """Those of the graph, or of one in it, by name, in ONNX's types."""
+        """The constants of the graph, or of a subgraph, by name, in ONNX's types."""
         graph = graph or self.graph
         if graph.sparse_initializer:
             raise UnsupportedModel(f"{self.path} has sparse constants: store them dense")
@@ -52,7 +53,7 @@ class GraphSource:
             yield tensor.name, self.array(tensor)
 
     def array(self, tensor: "TensorProto") -> np.ndarray:
-        """A constant. Raises InvalidWeights."""
+        """Read a constant. Raises InvalidWeights."""
         from onnx import TensorProto, helper, numpy_helper
 
         where, shape = f"{self.path}: constant {tensor.name!r}", tuple(tensor.dims)
@@ -69,18 +70,18 @@ class GraphSource:
 
 
 def is_written_out(name: str, opset: int) -> bool:
-    """Whether an operator is converted as those that ONNX defines it by."""
+    """Whether an operator is replaced by the operators in ONNX's definition of it."""
     from onnx import defs
 
     if name in OPERATORS or name in NOT_WRITTEN_OUT or not defs.has(name, opset, ""):
         return False
     schema = defs.get_schema(name, opset, "")
-    # onnx's stubs lack the one, which its C++ has beside the other
+    # onnx's stubs lack one of the two attributes, which its C++ has
     return schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]
 
 
 def _expanded(model: "ModelProto", path: Path) -> "ModelProto":
-    """The model, its operators without a function here written as those that define them."""
+    """Expand operators without a function in ops/ to those that define them."""
     from onnx import defs
     from onnx.inliner import inline_selected_functions
 

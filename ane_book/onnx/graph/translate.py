@@ -1,6 +1,6 @@
-"""Each node of an ONNX graph in a MIL program, what is known of it folded.
+"""Translate the nodes of an ONNX graph to MIL, folding those with constant inputs.
 
-A node that cannot be said in MIL ends it, with one error that names node, inputs, and the reason.
+A node without a form in MIL raises an error that names the node, its inputs, and the reason.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ __all__ = ["GraphWalk", "NeedsConstant"]
 
 Inputs = Sequence[Value | None]
 
-#: What coremltools' builder raises for what it does not take.
+#: What coremltools' builder raises for arguments that it refuses.
 REFUSALS = (
     AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
@@ -43,7 +43,7 @@ CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 
 
 class NeedsConstant(UnsupportedOp):
-    """What shapes the program is known only when it runs; `origins`: the inputs it rests on."""
+    """An input that shapes the program is not constant; `origins`: graph inputs it depends on."""
 
     def __init__(self, message: str, origins: list[str]):
         super().__init__(message)
@@ -51,7 +51,7 @@ class NeedsConstant(UnsupportedOp):
 
 
 class GraphWalk:
-    """Converts the nodes of one graph, inside a MIL function that is being built."""
+    """Converts the nodes of one graph inside a MIL function that is being built."""
 
     def __init__(self, source: GraphSource, known: Mapping[str, np.ndarray]):
         self.source, self.path, self.graph = source, source.path, source.graph
@@ -60,7 +60,7 @@ class GraphWalk:
         self._names: set[str] = set()
 
     def convert(self, nodes: "Iterable[NodeProto]") -> None:
-        """Find, or have the program compute, what each node gives."""
+        """Fold each node, or add the MIL ops that compute it."""
         for node in nodes:
             inputs = [self._find(name, node) if name else None for name in node.input]
             try:
@@ -98,14 +98,14 @@ class GraphWalk:
             return self._computed(node, inputs, schema, error)
 
     def _branch(self, node: "NodeProto", condition: np.ndarray) -> list[Value]:
-        """What an `If` gives by the branch that a known condition takes."""
+        """The results of an `If` with a constant condition: those of its branch."""
         if condition.size != 1:
             raise Unsayable(f"a condition of {condition.size} values")
         name = "then_branch" if condition.item() else "else_branch"
         branch = next((a.g for a in node.attribute if a.name == name), None)
         if branch is None:
             raise Unsayable(f"an If without its {name}")
-        outer = self.values  # names that the branch gives are of no use behind it
+        outer = self.values  # names inside of the branch are not visible after it
         self.values = outer | {n: Value.known(a) for n, a in self.source.constants(branch)}
         try:
             self.convert(branch.node)
@@ -116,10 +116,10 @@ class GraphWalk:
     def _computed(
         self, node: "NodeProto", inputs: Inputs, schema: "OpSchema", error: NotComputed
     ) -> list[Value]:
-        """Results of known operands that onnx does not compute, by the operator's own function.
+        """Fold a node that onnx cannot compute with the operator's own function in ops/.
 
-        coremltools works out what it makes of them, in a MIL function that is thrown away. Where it
-        does not, the program computes them when it runs.
+        coremltools evaluates it in a MIL function that is thrown away. If it does not, the program
+        computes the node when it runs.
         """
         from coremltools import target
         from coremltools.converters.mil.mil import Function
@@ -138,7 +138,7 @@ class GraphWalk:
         ]
 
     def _made(self, node: "NodeProto", inputs: Inputs, schema: "OpSchema") -> list[Value]:
-        """The results of a node, computed by the MIL function that is being built."""
+        """Add the MIL ops of a node to the function that is being built; return its results."""
         operator = OPERATORS.get(node.op_type)
         if operator is None:
             raise Unsayable(f"an operator without a form in MIL here{_near(node)}")
@@ -160,7 +160,7 @@ class GraphWalk:
                 reason = str(error).strip() or type(error).__name__
                 raise Unsayable(f"what MIL does not take: {reason}") from error
             made = list(made) if isinstance(made, tuple | list) else [made]
-            for i, x in enumerate(made):  # what is given on under another name is made anew
+            for i, x in enumerate(made):  # an input that is returned unchanged needs a new name
                 if any(x is argument for argument in arguments):
                     made[i] = reshaped(x, shape_of(x)) if is_high(x) else mb.identity(x=x)
             return [
@@ -169,7 +169,7 @@ class GraphWalk:
             ]
 
     def _named(self, node: "NodeProto", made: list[Value]) -> list[Value]:
-        """The results, called in the program what they are called in the graph."""
+        """Give the results the names in the program that they have in the graph."""
         for value, name in zip(made, node.output, strict=False):
             if not isinstance(value.data, np.ndarray):
                 value.data.name = self.name(name)
@@ -194,7 +194,7 @@ class GraphWalk:
             ) from None
 
     def _arguments(self, node: "NodeProto", operator: Operator, inputs: Inputs) -> list:
-        """The inputs as the function takes them."""
+        """Convert the inputs to the arguments of the operator's function."""
         if operator.is_variadic:
             values = [value for value in inputs if value is not None]
             if len(values) < len(inputs):
@@ -226,7 +226,7 @@ class GraphWalk:
         return arguments
 
     def name(self, asked: str) -> str:
-        """A name that Core ML takes and that no other has."""
+        """Make a unique name that Core ML accepts."""
         plain = re.sub(r"[^A-Za-z0-9_]", "_", asked)
         plain = plain if re.match("[A-Za-z_]", plain) else f"_{plain}"
         unique, count = plain, 1
@@ -237,7 +237,7 @@ class GraphWalk:
         return unique
 
     def _say(self, node: "NodeProto", inputs: Inputs, why: str) -> str:
-        """The error about a node: of what it is, and what Core ML is not given."""
+        """The error message about a node: the node, its inputs, and the reason."""
         operands = [
             f"{name} {v.dtype} {v.shape}{' known' * v.is_known}"
             for name, v in zip(node.input, inputs, strict=True)
@@ -254,7 +254,8 @@ def _near(node: "NodeProto") -> str:
 def _keywords(
     node: "NodeProto", operator: Operator, dtype: np.dtype | None, since: int
 ) -> dict[str, Any]:
-    """The attributes, and what else the function asks for by name."""
+    """The keyword arguments: the node's attributes, and those of outputs, dtype and since that the
+    function has."""
     from onnx import helper
 
     attributes: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -268,7 +269,7 @@ def _keywords(
 
 
 def _result(op: str, x: Tensor, dtype: np.dtype | None, origins: frozenset[str]) -> Value:
-    """A result in its type."""
+    """Wrap a result in a `Value` of its ONNX type."""
     if isinstance(x, np.ndarray):  # an empty tensor, which Core ML does not have
         return Value.known(x.astype(dtype or x.dtype))
     if dtype is None:
@@ -277,7 +278,7 @@ def _result(op: str, x: Tensor, dtype: np.dtype | None, origins: frozenset[str])
 
 
 def _declared(schema: "OpSchema", node: "NodeProto", inputs: Inputs) -> list[np.dtype | None]:
-    """The types that ONNX gives a node's results, where its definition says so."""
+    """The ONNX types of a node's results; None where the definition does not determine one."""
     from onnx import helper
 
     types, formal = {"tensor(int64)": np.dtype(np.int64)}, list(schema.inputs)

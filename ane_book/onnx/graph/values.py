@@ -1,11 +1,11 @@
-"""A tensor of the graph in the program: what it is declared as, and as what it is computed.
+"""`Value`, a tensor of the graph during translation: its ONNX type, and its constant or MIL value.
 
-Real numbers are computed in fp32 (coremltools makes fp16 of them when asked to), whole ones of
-every width in int32, and truth as itself. Constants are held to the range of int32; sums and
-products of narrow types wrap as theirs do.
+Real numbers are computed in fp32 (which coremltools may turn to fp16), integers of every width in
+int32, and booleans as such. Integer constants have to fit int32; sums and products of narrow types
+wrap around as in ONNX.
 
-Exported graphs compute shapes as they go (Shape, Gather, Concat, Reshape). With the sizes of the
-inputs known, all of that is, and `ane_book.onnx.evaluate` finds it.
+Exported graphs compute shapes at run time (Shape, Gather, Concat, Reshape). With known input shapes
+all of that is constant, and `ane_book.onnx.evaluate` folds it.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ if TYPE_CHECKING:  # onnx is an extra
 
 __all__ = ["Value", "is_foldable", "wrapped"]
 
-#: Operators whose results may leave the range of a narrow type.
+#: Operators whose results may exceed the range of a narrow type.
 WRAPPING = {
     "Abs", "Add", "Cast", "CastLike", "CumSum", "Div", "MatMul", "Mul", "Neg", "Pow", "ReduceProd",
     "ReduceSum", "Sub", "Sum",
 }  # fmt: skip
-#: Operators that look at no more than the shape or type of these inputs.
+#: Operators that use only the shape or type of these inputs.
 SHAPE_ALONE = {"Shape": {0}, "Size": {0}, "EyeLike": {0}, "CastLike": {1}}
 RANDOM = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
@@ -36,11 +36,11 @@ RANDOM = {
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph: known, or made by the program; and its type in ONNX."""
+    """A tensor of the graph: a constant array or a MIL `Var`, and its type in ONNX."""
 
     data: Tensor
     dtype: np.dtype
-    origins: frozenset[str] = frozenset()  # the graph's inputs that it rests on; none where known
+    origins: frozenset[str] = frozenset()  # the graph inputs it depends on; empty for a constant
 
     @classmethod
     def known(cls, array: np.ndarray) -> "Value":
@@ -57,19 +57,19 @@ class Value:
 
     @property
     def operand(self) -> np.ndarray:
-        """What a node that is folded is given: zeros for what it sees no more than the shape of."""
+        """The operand for folding: the constant, or zeros if the node uses only the shape."""
         return self.data if self.is_known else np.broadcast_to(self.dtype.type(0), self.shape)
 
 
 def is_foldable(node: "NodeProto", inputs: Sequence[Value | None]) -> bool:
-    """Whether a node's results are known."""
+    """Whether a node can be folded: all that it uses of its inputs is constant."""
     looked_past = SHAPE_ALONE.get(node.op_type, set())
     known = all(v is None or v.is_known or i in looked_past for i, v in enumerate(inputs))
     return known and node.op_type not in RANDOM
 
 
 def wrapped(x: Tensor, dtype: np.dtype, op: str) -> Tensor:
-    """A result of a narrow type as that type has it: modulo its range."""
+    """Wrap an int32 result around the range of its narrow integer type."""
     narrow = re.fullmatch(r"(u?int)(\d+)", dtype.name)
     if narrow is None or int(narrow[2]) > 16 or op not in WRAPPING or is_float(x):
         return x

@@ -1,6 +1,5 @@
-"""The rules, one small function each, by what they look at: a claim's name is its rule's name.
+"""The rules, one small function each, grouped by subject; a rule has the name of its claim.
 
-A function takes a `ProgramGraph` and the value of its claim, and yields what it has `Seen`. What a
-rule is called, how grave it is and what to do instead stands in `rules.toml`; threshold, grade and
-evidence in `ane_book.claims`.
+A function takes a `ProgramGraph` and the value of its claim, and yields `Seen`. `rules.toml` has
+each rule's title, severity and advice; `ane_book.claims` its threshold, grade and evidence.
 """

@@ -1,4 +1,4 @@
-"""Rules on RMSNorm, whose plain forms lose half precision's range or its eps."""
+"""Rules on RMSNorm, whose plain forms overflow in half precision or lose eps."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def norm_squares(graph: ProgramGraph, _) -> Iterator[Seen]:
 
 
 def _means_of_squares(graph: ProgramGraph) -> Iterator[tuple[Operation, str | Constant | None]]:
-    """Means and sums of squares, with the value that is squared."""
+    """Yield ops that compute a mean or sum of squares, with the value that is squared."""
     for operation in graph.operations:
         if operation.type == "reduce_sum_square":
             yield operation, graph.item(operation, "x")
@@ -44,7 +44,7 @@ def _squared(graph: ProgramGraph, operation: Operation) -> str | None:
 
 
 def _rooted(graph: ProgramGraph, operation: Operation) -> bool:
-    """Whether a root is taken of it within a few ops; statistics of other kinds are not meant."""
+    """Whether a root is taken of the result within NEAR ops, as in a norm."""
     names = [name for name, _ in operation.outputs]
     for _ in range(NEAR):
         readers = [reader for name in names for reader in graph.readers.get(name, ())]
@@ -55,7 +55,7 @@ def _rooted(graph: ProgramGraph, operation: Operation) -> bool:
 
 
 def _divided_by_largest(graph: ProgramGraph, name: str | Constant | None) -> bool:
-    """x / reduce_max(abs(x))"""
+    """Whether a value is x / reduce_max(abs(x))."""
     maker = graph.maker(name)
     if maker is None or maker.type != "real_div":
         return False
@@ -65,7 +65,7 @@ def _divided_by_largest(graph: ProgramGraph, name: str | Constant | None) -> boo
 
 
 def _scaled(graph: ProgramGraph, name: str | Constant | None) -> bool:
-    """Whether a value was made smaller before: by a constant, or by a number of its own."""
+    """Whether a value was scaled down: by a division, or by a constant factor below 1."""
     maker = graph.maker(name)
     if maker is None or maker.type not in ("mul", "real_div"):
         return False

@@ -1,4 +1,4 @@
-"""Rules on ops and the types they compute in: what the engine does not take, or takes at a cost."""
+"""Rules on ops and dtypes that the engine does not take, or runs slowly."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from mlprogram.package.values import Constant
 
 __all__ = ["INDEXED", "RULES"]
 
-#: Ops that read at positions, and the input that says which.
+#: Ops that read at positions -> the input with the positions.
 INDEXED = {
     "gather": "indices", "gather_along_axis": "indices", "gather_nd": "indices",
     "slice_by_index": "begin", "slice_by_size": "begin", "slice_update": "begin",
@@ -20,10 +20,10 @@ GATHERS = ("gather", "gather_along_axis", "gather_nd")
 ARGS = ("reduce_argmax", "reduce_argmin", "argsort")
 RECURRENT = ("lstm", "gru", "rnn")  # they hold the weights of a model
 
-#: Inputs that are computed with; others say where, how long, or of which shape.
+#: Inputs with data; others are indices, lengths or shapes.
 DATA = frozenset(["x", "y", "a", "b", "cond", "values", "input", "data", "source_val"])
 
-#: Ops whose integers are the business of a rule of their own, or of nobody: states, control flow.
+#: Ops whose integers another rule checks, or none has to: states, control flow.
 APART = frozenset(["topk", "shape", "read_state", "write_state", "cond", "while_loop", *ARGS])
 
 
@@ -49,7 +49,7 @@ def int32_ops(graph: ProgramGraph, _) -> Iterator[Seen]:
 
 
 def _of_shapes(graph: ProgramGraph, names: list[str]) -> bool:
-    """Whether values are made of the shapes of others alone: fixed once those are known."""
+    """Whether values are computed from shapes alone, so that they are fixed once those are."""
     todo, seen = [*names], set()
     while todo:
         name = todo.pop()
@@ -63,7 +63,7 @@ def _of_shapes(graph: ProgramGraph, names: list[str]) -> bool:
 
 
 def _index_arithmetic(graph: ProgramGraph, operation: Operation) -> bool:
-    """Whether all that comes of an op says where another one reads or writes."""
+    """Whether an op's results are used only as indices of other ops."""
     todo, seen = [name for name, _ in operation.outputs], set()
     found = False
     while todo:
@@ -99,7 +99,7 @@ def gather_computed(graph: ProgramGraph, _) -> Iterator[Seen]:
 
 
 def _given(graph: ProgramGraph, name: str | Constant | None) -> bool:
-    """Whether a value is an input, but for its type."""
+    """Whether a value is an input of the function, perhaps cast to another type."""
     maker = graph.maker(name)
     return maker is None or (maker.type == "cast" and _given(graph, maker.inputs["x"][0]))
 

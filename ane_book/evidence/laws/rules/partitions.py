@@ -1,4 +1,4 @@
-"""How often data has to leave the engine and come back, by the ops that other rules have found."""
+"""Count how often data leaves the engine and comes back, given the ops that other rules found."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,14 +7,14 @@ from mlprogram.package.function import Operation
 
 __all__ = ["cuts"]
 
-SEVERAL = 3  # stretches on the engine; an op in the middle makes two, which its own rule has told
+SEVERAL = 3  # segments on the engine; one op in the middle makes two, which its own rule reports
 
 
 def cuts(graph: ProgramGraph, leaving: Mapping[int, Operation]) -> Iterator[Seen]:
-    """Whether some way through the graph has three stretches or more on the engine.
+    """Report a path through the graph with at least SEVERAL segments on the engine.
 
-    leaving: the ops that run elsewhere, by `id`. On every way from an input to an output it is
-    counted how often the engine begins; the op that begins the last stretch is the place.
+    leaving: the ops that run elsewhere, by `id`. Segments are counted on every path from an input
+    to an output; the place is the op that begins the last segment.
     """
     begun: dict[
         str, tuple[int, bool]

@@ -1,4 +1,4 @@
-"""Rules on shapes: layout, alignment, rank, axes, the sizes of kernels."""
+"""Rules on shapes: layout, alignment, rank, size of axes and kernels."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def last_axis_short(graph: ProgramGraph, least: int) -> Iterator[Seen]:
 
 
 def _visible(graph: ProgramGraph) -> Iterator[tuple[Operation | None, str, TensorType]]:
-    """Inputs and outputs of the function, and what its convolutions make: (op, name, type)."""
+    """Yield (op, name, type) of the function's inputs and outputs and of convolutions' results."""
     function = graph.function
     for name, type_ in (function.inputs | graph.outputs).items():
         if type_.kind == "tensor" and type_.dtype in FLOATS:
@@ -53,7 +53,7 @@ def _named(name: str) -> str:
 
 
 def _upright(type_: TensorType) -> bool:
-    """Whether positions stand in the last axis but one, and the last has one element."""
+    """Whether the last axis has size 1, with the positions in the axis before it."""
     shape = type_.shape
     return len(shape) > 2 and shape[-1] == 1 and (shape[-2] or 2) > 1
 
@@ -81,7 +81,7 @@ def axis_habit(graph: ProgramGraph, most: int) -> Iterator[Seen]:
 
 
 def _longest(graph: ProgramGraph, operation: Operation) -> int:
-    """The longest axis of what an op makes, or of its output channels."""
+    """The longest axis of an op's result; for a weighted op, its output channels count too."""
     shapes = [type_.shape for _, type_ in operation.outputs if type_.dtype in FLOATS]
     weight = graph.weight(operation)
     if weight:
@@ -120,7 +120,7 @@ def conv_square(graph: ProgramGraph, most: int) -> Iterator[Seen]:
 
 
 def _kernels(graph: ProgramGraph) -> Iterator[tuple[Operation, int, int]]:
-    """Convolutions with the height and width of their kernels; of one axis, that is the width."""
+    """Yield convolutions with their kernel's height and width; a 1-D kernel has height 1."""
     for operation in graph.operations:
         if operation.type in ("conv", "conv_transpose"):
             weight = graph.type(graph.item(operation, "weight"))

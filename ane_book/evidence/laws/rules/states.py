@@ -1,4 +1,4 @@
-"""Rules on states and flexible shapes, and on how many positions a call has."""
+"""Rules on states, flexible shapes, and the number of positions in a call."""
 
 from collections.abc import Iterator
 
@@ -36,7 +36,7 @@ def state_view(graph: ProgramGraph, _) -> Iterator[Seen]:
 
 
 def _view_between(graph: ProgramGraph, name) -> Operation | None:
-    """The first reshape or transpose from a written value back to where its state is read."""
+    """The first reshape or transpose between a state's read and its write, going backwards."""
     found = None
     while (maker := graph.maker(name)) is not None:
         if maker.type == "read_state":
@@ -50,7 +50,7 @@ def _view_between(graph: ProgramGraph, name) -> Operation | None:
 
 
 def _ranges(type_) -> list[tuple[int, int]]:
-    """(lowest, highest) of each size of a feature; highest is negative where there is none."""
+    """(lowest, highest) for each axis of a feature; highest is negative if there is no limit."""
     if type_.WhichOneof("Type") == "imageType":
         sizes = type_.imageType.imageSizeRange
         found = (
@@ -64,19 +64,19 @@ def _ranges(type_) -> list[tuple[int, int]]:
 
 
 def _ranged(graph: ProgramGraph) -> list[str]:
-    """The inputs with a size of some range."""
+    """The inputs with an axis whose size is a range."""
     features = graph.features.items()
     return [name for name, t in features if any(low != high for low, high in _ranges(t))]
 
 
 def _endless(graph: ProgramGraph) -> list[str]:
-    """Those of them whose range has no end."""
+    """The inputs with an axis whose size has no upper limit."""
     features = graph.features.items()
     return [name for name, t in features if any(high < 0 for _, high in _ranges(t))]
 
 
 def _enumerated(graph: ProgramGraph) -> int:
-    """How many shapes the input with the most of them lists."""
+    """The most shapes that any input enumerates."""
     counts = [
         len(t.multiArrayType.enumeratedShapes.shapes) + len(t.imageType.enumeratedSizes.sizes)
         for t in graph.features.values()

@@ -1,4 +1,4 @@
-"""Rules on weights: forms of compression, constants that are no numbers, bytes of a program."""
+"""Rules on weights: compression, constants with infinity or NaN, the size of a package."""
 
 from collections.abc import Iterator
 
@@ -13,12 +13,13 @@ __all__ = ["PACKAGE_RULES", "RULES", "weight_bytes"]
 
 PALETTES = ("constexpr_lut_to_dense", "constexpr_lut_to_sparse")
 
-#: dtype -> how its bits are looked at, and those that are all set in infinity and NaN.
+#: Floating-point dtype -> the integer dtype of its bits, and the mask of its exponent bits, which
+#: are all set in infinity and NaN.
 EXPONENTS = {
     "fp16": (np.uint16, 0x7C00), "bf16": (np.uint16, 0x7F80),
     "fp32": (np.uint32, 0x7F800000), "fp64": (np.uint64, 0x7FF0000000000000),
 }  # fmt: skip
-PIECE = 1 << 20  # elements looked at together; so many stay in the processor's cache
+PIECE = 1 << 20  # elements checked at a time, so that they stay in the CPU's cache
 
 
 def scale_per_block(graph: ProgramGraph, _) -> Iterator[Seen]:
@@ -64,7 +65,7 @@ def palette_scale(graph: ProgramGraph, _) -> Iterator[Seen]:
 
 
 def _palettes(graph: ProgramGraph) -> Iterator[tuple[Operation, tuple[int, ...]]]:
-    """Palettes of weights, with the shape of their tables: (..., entries, numbers of an entry)."""
+    """Yield palettised weights with their tables' shape: (..., entries, numbers in an entry)."""
     for operation in graph.compressed():
         lut = graph.type(graph.item(operation, "lut"))
         if lut is None:
@@ -88,7 +89,7 @@ def non_finite(graph: ProgramGraph, _) -> Iterator[Seen]:
 
 
 def _wrong(constant: Constant) -> str:
-    """ "infinity or NaN", what half precision makes infinite, or nothing."""
+    """Say what is wrong: infinity or NaN, or numbers that overflow in half precision; or ""."""
     integer, mask = EXPONENTS[constant.type.dtype]
     array = np.ascontiguousarray(constant.array()).reshape(-1)
     for start in range(0, array.size, PIECE):
@@ -106,7 +107,7 @@ def _wrong(constant: Constant) -> str:
 
 
 def weight_bytes(package: Package) -> int:
-    """Bytes of weights in the file of a package; what functions share counts once."""
+    """Bytes of weights in the file of a package; weights that functions share count once."""
     return sum(constant.stored_bytes for _, constant in package.weights)
 
 
@@ -123,7 +124,7 @@ def program_2gb(package: Package, most: int) -> Iterator[Seen]:
 
 
 def _between(package: Package, low: int, other: str | None) -> Iterator[Seen]:
-    """Weights of more than `low` bytes, and no more than the next claim is about."""
+    """Report weights of more than `low` bytes, up to the limit of the claim `other`."""
     size = weight_bytes(package)
     if size > low and (other is None or size <= claims.find(other).number):
         yield Seen(f"{size / 1e6:,.1f} MB of weights")

@@ -1,19 +1,18 @@
-"""A mixture of experts on a machine that wants static graphs: how experts are laid out.
+"""Mixtures of experts in static graphs: how the experts' weights are laid out.
 
-A token's router gives a number for each expert, a gate, and 0 for all but the top k. What of it is
-in the graph is a strategy:
+The router gives each token a gate for each expert: a number for the top k, and 0 for the others. A
+strategy says which part of the mixture is in the graph:
 
-    packed    all experts in few convolutions, side by side, as many as keep a product narrow; all
-              of them run, and gates of 0 silence the rest
-    dispatch  the graph ends at the gates; each expert is a program, which the host calls when a
-              token of the call has chosen it
+    packed    all experts, fused into a few wide convolutions (groups). All of them run; a gate of
+              0 removes the output of those that were not chosen
+    dispatch  the graph ends at the gates; each expert is a package of its own, which the host calls
+              when a token of the call has chosen it
 
-Both give the same sums, since experts share their input: side by side they are one wide
-gate-and-up projection, and one product over all of their channels adds up what they say. Its depth
-is what limits them: a product of 81,920 terms went to the CPU (claim `matmul-depth`).
+Both give the same sums. Experts share their input, so their gate and up projections concatenate to
+one wide projection, and one wide down projection adds up their outputs. The number of terms in that
+product limits a group: one with 81,920 terms went to the CPU (claim `matmul-depth`).
 
-Here are the tensors; the layers are in layers.py. Letters: C hidden size, F feed-forward size of an
-expert, E experts, n experts of a group.
+This file has the tensors, layers.py the layers. Letters: see `ane_book.models.base`.
 
 References: Shazeer et al. 2017 (arXiv 1701.06538); videlalvaro/ane-book@4ab89e2, chapter 7.
 """
@@ -28,17 +27,17 @@ import numpy as np
 
 __all__ = ["DEEPEST", "Experts", "Stacked"]
 
-#: Terms of a down-projection: so many were seen on the engine, twice as many nowhere.
+#: The most terms of a down projection: the largest number that was measured to run on the ANE.
 DEEPEST = 20_480
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stacked(TensorSpec):
-    """Some experts of a stack of matrices or vectors, (E, ...), as one matrix or vector.
+    """A range of experts from a stack of matrices or vectors (E, ...), fused to one.
 
-    side: the experts make "out" or "in" channels of the whole, one after the other. parts: matrices
-    that are fused in each expert's, in a row; in ours, the first ones of all experts come first.
-    flipped: a matrix is stored (in, out).
+    side: the axis along which the experts are concatenated, "out" or "in" channels. parts: how
+    many matrices the stack itself has fused per expert (gate and up: 2); ours has the first one of
+    every expert, then the second one of every expert. flipped: the file stores (in, out).
     """
 
     experts: range
@@ -66,11 +65,12 @@ class Stacked(TensorSpec):
 
 @dataclass(frozen=True)
 class Experts:
-    """The experts of a layer in numbers, and their tensors by the names of `transformers`.
+    """The sizes of a layer's mixture of experts, and its tensors by their `transformers` names.
 
-    The stacks are `gate_up_proj`, each expert's gate and then its up, and `down_proj`; with biases
-    `gate_up_proj_bias` and `down_proj_bias`. flipped: matrices are stored (in, out). taken: experts
-    of a token. silent: what a router may choose that is no expert and adds nothing.
+    The tensors are stacks over the experts: `gate_up_proj` (each expert's gate, then its up) and
+    `down_proj`; with biases also `gate_up_proj_bias` and `down_proj_bias`. flipped: matrices are
+    stored (in, out). taken: experts per token. silent: extra classes of the router that stand for
+    no expert and add nothing.
     """
 
     count: int  # E
@@ -84,12 +84,12 @@ class Experts:
 
     @property
     def choices(self) -> int:
-        """Among how many a router chooses."""
+        """The number of classes that the router chooses from."""
         return self.count + self.silent
 
     @property
     def groups(self) -> list[range]:
-        """The experts that are side by side, of every group; sizes differ by one at most."""
+        """The experts of each group, which are fused; the groups' sizes differ by one at most."""
         most = 1 if self.apart else max(1, DEEPEST // self.width)
         parts = -(-self.count // most)
         cuts = [self.count * i // parts for i in range(parts + 1)]
@@ -97,11 +97,11 @@ class Experts:
 
     @property
     def apart(self) -> bool:
-        """Whether each expert is a program, and then has all of its bias."""
+        """Whether each expert is a package of its own, which then includes its down bias."""
         return self.strategy == "dispatch"
 
     def _stacks(self) -> dict[str, tuple[str, Shape, dict]]:
-        """Of the parameters of a group: the stack that each is of, its shape, and how."""
+        """A group's parameters -> their stack's name and shape, and arguments of `Stacked`."""
         C, F, E = self.channels, self.width, self.count
         gate_up = (E, C, 2 * F) if self.flipped else (E, 2 * F, C)
         down = (E, F, C) if self.flipped else (E, C, F)
@@ -115,7 +115,10 @@ class Experts:
         return {n: how for n, how in stacks.items() if self.biases or not n.endswith("bias")}
 
     def parameters(self, ours: str, theirs: str) -> Parameters:
-        """The parameters of layers.Mixture, whose own name is `ours`, of the stacks in `theirs`."""
+        """The parameters of a `layers.Mixture` that is called `ours`.
+
+        theirs: the prefix of the stacks' names in the checkpoint.
+        """
         C, E = self.channels, self.count
         found: Parameters = {}
         for name, (stack, shape, how) in self._stacks().items():

@@ -1,10 +1,11 @@
-"""Experts and the choice among them, in ANE form: no `topk`, no gather, nothing that moves.
+"""The layers of a mixture of experts in ANE form: gates, experts, and their sum.
 
-Letters: C hidden size, F feed-forward size of an expert, E experts, n experts of a group, T tokens
-of a call.
+Neither `topk` nor gather is used: every op has a static shape and stays on the ANE.
 
-Reference: the top k by comparing and selecting: sbryngelson/ANEForge (arXiv 2606.17090), where
-`topk` cuts a graph in two.
+Letters: see `ane_book.models.base`.
+
+Reference: the top k by comparing and selecting, since `topk` splits the graph:
+sbryngelson/ANEForge (arXiv 2606.17090).
 """
 
 from collections.abc import Callable
@@ -18,17 +19,17 @@ import torch.nn.functional as F
 
 __all__ = ["ExpertGroup", "Mixture", "TopGates", "chosen"]
 
-Activation = Callable[[Tensor, Tensor], Tensor]  # of gate and up
+Activation = Callable[[Tensor, Tensor], Tensor]  # (gate, up) -> input of the down projection
 
 
 def chosen(scores: Tensor, k: int) -> Tensor:
-    """Which experts have the k largest scores, (1, E, 1, T) -> bool of the same shape.
+    """Mark each token's k largest scores: (1, E, 1, T) -> bool of the same shape.
 
-    Of equal scores the first ones are taken, so that they are always k; `torch.topk` leaves open
-    which. Scores lie above -40,000.
+    Of equal scores the first ones are taken, so there are always exactly k (`torch.topk` does not
+    specify which). Scores must lie above -40,000.
     """
     E = scores.shape[1]
-    # From a float on, or a program counts in int32; fp16 has integers to 2,048.
+    # A float start, or the package would count in int32; fp16 is exact for integers up to 2,048.
     order = torch.arange(0.0, E, dtype=scores.dtype).view(1, E, 1, 1)
     beyond, taken = torch.full_like(order, E), torch.full_like(order, MASKED)
     left = scores
@@ -39,22 +40,22 @@ def chosen(scores: Tensor, k: int) -> Tensor:
 
 
 class TopGates(nn.Module):
-    """The gates of a layer's experts: softmax over the k largest scores, and 0 for the others."""
+    """Gates of the experts: softmax over the k largest scores, and 0 for the others."""
 
     def __init__(self, k: int):
         super().__init__()
         self.k = k
 
     def forward(self, scores: Tensor) -> Tensor:
-        """scores (1, E, 1, T) -> gates (1, E, 1, T), which add up to 1."""
+        """scores (1, E, 1, T) -> gates (1, E, 1, T); each token's add up to 1."""
         hidden = torch.full((1, scores.shape[1], 1, 1), MASKED, dtype=scores.dtype)
         return F.softmax(torch.where(chosen(scores, self.k), scores, hidden), dim=1)
 
 
 class ExpertGroup(nn.Module):
-    """n experts as one: their gates and ups in one convolution, their downs in another.
+    """n experts fused: one convolution for all gate and up projections, one for all down.
 
-    apart: one that is a program, with all of its bias.
+    apart: a single expert as a package of its own, which includes its down bias.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class ExpertGroup(nn.Module):
 
 
 class Mixture(nn.Module):
-    """What the experts say, each times its gate."""
+    """The sum of all experts' outputs, each times its gate."""
 
     def __init__(self, experts: Experts, activation: Activation):
         super().__init__()

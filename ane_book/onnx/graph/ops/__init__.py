@@ -1,12 +1,13 @@
-"""ONNX's operators in MIL: one small function each, written with coremltools' builder.
+"""ONNX's operators: one small function each, which builds it with coremltools' MIL builder.
 
-A function is registered under the operator's name. Its parameters are the operator's inputs in
-their order, and its keywords the attributes, with ONNX's names and defaults; where an older
-definition has an attribute for what is an input now, the one parameter takes both. A tensor comes
-as a `Var` of the program or, where it is known, as an array in MIL's types (fp32, int32, bool); an
-input that is annotated as `Constant` has to be known, because it shapes the program, and comes as
-ONNX has it. What is left out is None. Results are of MIL's types; several come as a tuple. Core ML
-has no empty tensors: where a part is one, it is an array, and known.
+A function is registered under the operator's name. Its positional parameters are the operator's
+inputs, in order, and its keyword parameters the attributes, with ONNX's names and defaults. If an
+older definition has an attribute for what is now an input, the one parameter takes both.
+
+A tensor is passed as a `Var` of the program or, if it is constant, as an array in MIL's types
+(fp32, int32, bool). An input that is annotated as `Constant` shapes the program, so it has to be
+constant, and is passed in ONNX's type. An omitted input is None. The results are in MIL's types,
+several of them as a tuple. Core ML has no empty tensors, so an empty one is a constant array.
 
 Files are grouped as ONNX groups its definitions (`onnx/defs`), which are also the reference:
 https://onnx.ai/onnx/operators/
@@ -23,20 +24,20 @@ import numpy as np
 
 __all__ = ["OPERATORS", "Constant", "Operator", "Unsayable", "operator"]
 
-#: An input that has to be known when the graph is converted.
+#: Annotates an input that has to be constant when the graph is converted.
 Constant: TypeAlias = Annotated[np.ndarray, "known"]
 
-#: Definitions that are read: those of this opset and of older ones.
+#: The newest opset whose definitions are supported.
 NEWEST = 28
 
 
 class Unsayable(Exception):
-    """What an operator is asked for has no form in MIL; the message says what."""
+    """A use of an operator has no form in MIL; the message says which."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator: its function, and the definitions (`since_version`) that the function has."""
+    """One operator: its function, and the range of definitions (`since_version`) it implements."""
 
     function: Callable
     since: int
@@ -49,11 +50,11 @@ class Operator:
 
     @property
     def keywords(self) -> Mapping[str, inspect.Parameter]:
-        """What may be given by name: attributes, and `outputs`, how many results are used."""
+        """The keyword parameters: attributes, and `outputs`, how many results are used."""
         return inspect.signature(self.function).parameters
 
     def takes(self, attribute: str) -> bool:
-        """Whether the function has an attribute; one that hands them on says so itself."""
+        """Whether the function takes an attribute; true of one that passes **attributes on."""
         hands_on = any(p.kind is p.VAR_KEYWORD for p in self.keywords.values())
         return hands_on or attribute in self.keywords
 
@@ -64,7 +65,7 @@ OPERATORS: dict[str, Operator] = {}
 def operator(*names: str, since: int = 1, until: int = NEWEST) -> Callable:
     """Register the decorated function under these names.
 
-    since: the oldest definition that means what the function does. until: the newest that was read.
+    since, until: the oldest and the newest definition that the function implements.
     """
 
     def register(function: Callable) -> Callable:

@@ -1,10 +1,9 @@
-"""Tensors of more axes than Core ML has, as long as they can be seen with fewer.
+"""Tensors of more than Core ML's five axes, which exporters write for `nn.Unfold` or patch windows.
 
-Core ML has no tensor of six axes, but an exporter writes them: `nn.Unfold`, a window of patches.
-Here one is a `reshape` of a tensor of at most five, and whoever takes it takes that tensor
-(`reshaped`): coremltools drops the `reshape` that nobody takes. A function that is asked for more
-axes than five so has to see the tensor with fewer, and to give its result as a `reshape`; what
-breaks this is refused (`few_axes`).
+Such a tensor is represented as a `reshape` of one with at most five axes. An operation on it merges
+axes, computes with at most five, and returns another `reshape`. `reshaped` looks through a
+`reshape`, so that none with more axes is used in the end, and coremltools drops those. An operation
+that does not keep to this is refused (`few_axes`).
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ __all__ = [
     "EACH_NUMBER", "few_axes", "is_high", "on_axis", "split_at", "transposed", "with_few_axes",
 ]  # fmt: skip
 
-#: Operators of one number of each input, which broadcast.
+#: Elementwise operators, which broadcast.
 EACH_NUMBER = {
     "Abs", "Add", "And", "Cast", "Ceil", "Clip", "Cos", "Div", "Equal", "Erf", "Exp", "Floor",
     "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "Identity", "LeakyRelu", "Less",
@@ -38,14 +37,14 @@ def transposed(x: Tensor, perm: list[int]) -> Tensor:
     sizes = shape_of(x)
     if len(sizes) <= MOST_AXES:
         return mb.transpose(x=x, perm=perm)
-    runs = _runs(sizes, perm)  # each is one axis from here on
+    runs = _runs(sizes, perm)  # from here on each run is one axis
     blocks = {run[0]: prod(sizes[axis] for axis in run) for run in runs}
     order = sorted(blocks)
     if len(order) <= MOST_AXES:
         x = reshaped(x, [blocks[axis] for axis in order])
         x = mb.transpose(x=x, perm=[order.index(run[0]) for run in runs])
         return reshaped(x, [sizes[axis] for axis in perm])
-    lead = 1  # of those that stand where they belong
+    lead = 1  # the product of the axes that are already in place
     for axis, *_ in runs:
         place = order.index(axis)
         if place:
@@ -58,12 +57,12 @@ def transposed(x: Tensor, perm: list[int]) -> Tensor:
 
 
 def split_at(sizes: list[int], place: int) -> tuple[list[int], list[int]]:
-    """What stands before a place, and what behind it."""
+    """The sizes before axis `place`, and those after it."""
     return sizes[:place], sizes[place + 1 :]
 
 
 def _runs(sizes: list[int], perm: list[int]) -> list[list[int]]:
-    """The axes as `perm` orders them, those in one list that stay side by side; none of size 1."""
+    """Group the axes in the order of `perm` into runs that stay adjacent; skip axes of size 1."""
     long = [axis for axis, size in enumerate(sizes) if size != 1]
     follows = dict(pairwise(long))
     runs: list[list[int]] = []
@@ -78,9 +77,9 @@ def _runs(sizes: list[int], perm: list[int]) -> list[list[int]]:
 def on_axis(
     x: Tensor, axis: int, change: Callable[[Tensor], Tensor], new: list[int] | None = None
 ) -> Tensor:
-    """x with one axis changed by what `change` makes of the middle one of three.
+    """Apply `change` to axis 1 of x seen as three axes: those before `axis`, itself, those after.
 
-    new: the sizes of the axes that stand in its place; one, of the size that it then has, if None.
+    new: the sizes of the axes that replace `axis`; by default the one that `change` returns.
     """
     before, after = split_at(shape_of(x), axis)
     made = change(reshaped(x, [prod(before), int(x.shape[axis]), prod(after)]))
@@ -88,9 +87,9 @@ def on_axis(
 
 
 def with_few_axes(function: Callable, tensors: list[Tensor | None]) -> Tensor:
-    """The result of a function of one number of each, which broadcast.
+    """Apply an elementwise function that broadcasts, after merging axes.
 
-    Axes side by side that each tensor has whole, or has none of, are one.
+    Adjacent axes merge if each tensor has either all of them or none (sizes of 1).
     """
     shapes = [[] if x is None else shape_of(x) for x in tensors]
     whole = np.broadcast_shapes(*map(tuple, shapes))
@@ -113,7 +112,7 @@ def with_few_axes(function: Callable, tensors: list[Tensor | None]) -> Tensor:
 
 @contextmanager
 def few_axes() -> Iterator[None]:
-    """Raise Unsayable where an operation that is built meanwhile has to do with too many axes."""
+    """Raise Unsayable if an op that is built in this context has to do with more than MOST_AXES."""
     from coremltools.converters.mil.mil.block import curr_block
 
     operations = curr_block().operations

@@ -1,4 +1,4 @@
-"""What the operators share: the builder, types and axes."""
+"""Helpers of the operators: registration, types, axes, slices."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -18,22 +18,22 @@ Tensor: TypeAlias = Var | np.ndarray
 
 
 def unary(name: str, mil_name: str) -> None:
-    """An operator of one tensor that is one of MIL's."""
+    """Register an operator of one tensor that MIL has as `mil_name`."""
     operator(name)(lambda x: getattr(mb, mil_name)(x=x))
 
 
 def binary(name: str, mil_name: str, since: int = 7) -> None:
-    """An operator of two tensors, which broadcast, that is one of MIL's."""
+    """Register an operator of two tensors, which broadcast, that MIL has as `mil_name`."""
     operator(name, since=since)(lambda x, y: getattr(mb, mil_name)(x=x, y=y))
 
 
 def joined(tensors: Sequence[Tensor], join: Callable) -> Tensor:
-    """One tensor of several by one of MIL's operators of two."""
+    """Reduce several tensors to one with an operator of two."""
     return reduce(lambda x, y: join(x=x, y=y), tensors)
 
 
 def _kind(x: Tensor) -> str:
-    """What numpy calls the kind of a tensor's type."""
+    """numpy's letter for the kind of a tensor's type."""
     known = not isinstance(x, Var)
     return (np.asarray(x).dtype if known else np.dtype(types.nptype_from_builtin(x.dtype))).kind
 
@@ -57,7 +57,7 @@ def as_float(x: Tensor) -> Tensor:
 
 
 def as_int(x: Tensor) -> Tensor:
-    """Toward zero, as a cast goes."""
+    """Cast to int32, rounding toward zero."""
     return x if is_int(x) else mb.cast(x=x, dtype="int32")
 
 
@@ -67,7 +67,7 @@ def like(x: Tensor, value: float) -> np.generic:
 
 
 def first(constant: np.ndarray | None) -> int:
-    """The one whole number in a constant, whose shape may be () or (1,)."""
+    """The only integer in a constant of shape () or (1,)."""
     return int(np.asarray(constant).reshape(-1)[0])
 
 
@@ -76,7 +76,7 @@ def rank(x: Tensor) -> int:
 
 
 def select(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """a where the condition holds, b elsewhere; all of one shape, as MIL's op declares it."""
+    """a where the condition holds, b elsewhere, broadcast to one shape as MIL's op demands."""
     shape = np.broadcast_shapes(*(tuple(map(int, np.shape(x))) for x in (condition, a, b)))
 
     def spread(x: Tensor) -> Tensor:
@@ -92,15 +92,15 @@ def select(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def moved(move: Callable[..., Var], *tensors: Tensor) -> Var:
-    """What `move` makes of tensors whose values it puts elsewhere; of truth as whole numbers, since
-    MIL's operators move no truth."""
+    """Apply `move`, which only rearranges values. Booleans are moved as integers, since MIL's
+    operators do not move booleans."""
     if not is_bool(tensors[0]):
         return move(*tensors)
     return mb.cast(x=move(*map(as_int, tensors)), dtype="bool")
 
 
 def all_axes(axes, count: int) -> list[int]:
-    """Axes as numbers from 0; all of them for None."""
+    """Axes as non-negative numbers; all `count` of them for None."""
     if axes is None:
         return list(range(count))
     return [int(axis) % count for axis in np.asarray(axes).reshape(-1)]
@@ -111,7 +111,7 @@ def shape_of(x: Tensor) -> list[int]:
 
 
 def reshaped(x: Tensor, shape) -> Tensor:
-    """x in another shape; MIL takes no empty one. Of more axes than Core ML has, see `_axes`."""
+    """Reshape x, also to the shape (), which MIL's op does not take; for many axes see `_axes`."""
     if isinstance(x, np.ndarray | np.generic):
         return x.reshape([int(size) for size in shape])
     if rank(x) > MOST_AXES:
@@ -129,7 +129,7 @@ def sliced(x: Tensor, axis: int, begin: int, end: int, step: int = 1) -> Tensor:
 
 
 def along(x: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
-    """The product of a matrix (out, size) with one axis of x."""
+    """Multiply a matrix (out, size) with one axis of x."""
     if rank(x) == 1:
         return mb.squeeze(x=along(mb.expand_dims(x=x, axes=[0]), 1, matrix), axes=[0])
     if axis == rank(x) - 2:
@@ -142,7 +142,7 @@ def along(x: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
 
 
 def mil_dtype(dtype: np.dtype) -> np.dtype:
-    """fp32, int32 or bool for a type of ONNX. Raises Unsayable."""
+    """The MIL type (fp32, int32 or bool) that represents a type of ONNX. Raises Unsayable."""
     if dtype.kind == "b":
         return np.dtype(bool)
     if dtype.kind in "iu" or dtype.name in ("int4", "uint4", "int2", "uint2"):
@@ -153,7 +153,7 @@ def mil_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def in_mil(array: np.ndarray) -> np.ndarray | np.generic:
-    """A constant in the type it is computed in; whole numbers must be of int32's."""
+    """Convert a constant to its MIL type. Raises Unsayable for integers beyond int32."""
     dtype = mil_dtype(array.dtype)
     if array.dtype.kind in "iu" and array.size:
         low, high = int(array.min()), int(array.max())

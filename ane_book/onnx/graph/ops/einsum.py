@@ -1,4 +1,4 @@
-"""Einstein's sums, as products of matrices."""
+"""Einsum, as matrix products."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from ._common import Tensor, mb, rank, reshaped
 
 @operator("Einsum")
 def einsum(*tensors: Tensor, equation: bytes) -> Tensor:
-    """Two at a time, each pair as one product of matrices."""
+    """Contract two tensors at a time, each pair by one matrix product."""
     left, _, result = equation.decode().replace(" ", "").partition("->")
     terms, spare = left.split(","), "ABCDEFGH"
     for i, (term, x) in enumerate(zip(terms, tensors, strict=True)):
@@ -30,7 +30,7 @@ def einsum(*tensors: Tensor, equation: bytes) -> Tensor:
 
 
 def _summed(x: Tensor, term: str, kept: set[str]) -> tuple[Tensor, str]:
-    """x without the axes that nobody needs."""
+    """Sum over the axes of x that are not in `kept`."""
     axes = [i for i, c in enumerate(term) if c not in kept]
     if axes:
         x = mb.reduce_sum(x=x, axes=axes, keep_dims=False)
@@ -38,7 +38,7 @@ def _summed(x: Tensor, term: str, kept: set[str]) -> tuple[Tensor, str]:
 
 
 def _product(x: Tensor, a: str, y: Tensor, b: str, later: set[str]) -> tuple[Tensor, str]:
-    """The axes of both that are needed later are a batch; those that are not are summed over."""
+    """Multiply two tensors: shared axes that are needed later are a batch, the others summed."""
     x, a = _summed(x, a, later | set(b))
     y, b = _summed(y, b, later | set(a))
     batch, within = ([c for c in a if c in b and (c in later) is kept] for kept in (True, False))

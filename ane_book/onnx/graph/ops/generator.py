@@ -1,7 +1,7 @@
-"""Tensors that are made of sizes alone: known, or none of Core ML's.
+"""Operators whose results depend on shapes alone, such as `Shape` and `Range`.
 
-With their inputs known, and for `Shape` and `Size` with no more than the sizes of one, these are
-folded (`ane_book.onnx.evaluate`), so that the functions are never called.
+With constant inputs, or for `Shape` and `Size` with any input of known shape, they are folded
+(`GraphWalk` in translate.py). These functions are left to refuse the rest.
 """
 
 from . import Constant, Unsayable, operator

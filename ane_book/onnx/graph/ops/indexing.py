@@ -1,4 +1,4 @@
-"""Parts of tensors: slices, what indices name, and what is written there."""
+"""Slices, gathers and scatters."""
 
 from functools import partial
 from math import prod
@@ -30,7 +30,7 @@ def slice_(
     x: Tensor, starts: Constant, ends: Constant, axes: Constant | None = None,
     steps: Constant | None = None,
 ) -> Tensor:  # fmt: skip
-    """As Python's slices; a step backward is a reversal and a step forward."""
+    """Slice as Python does; a negative step is a reversal and a positive step."""
     if is_bool(x):
         return mb.cast(x=slice_(as_int(x), starts, ends, axes, steps), dtype="bool")
     chosen = range(len(starts)) if axes is None else all_axes(axes, rank(x))
@@ -73,7 +73,7 @@ def split(
 
 
 def _empty(x: Tensor, axis: int) -> np.ndarray:
-    """x without anything of an axis."""
+    """x with size 0 on an axis."""
     shape = shape_of(x)
     shape[axis] = 0
     return np.full(shape, like(x, 0))
@@ -90,7 +90,7 @@ def gather(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
 
 @operator("GatherElements")
 def gather_elements(x: Tensor, indices: Tensor, *, axis=0) -> Tensor:
-    """MIL wants the other axes as long in x as in the indices."""
+    """Gather after cutting x's other axes to the indices' sizes, which MIL demands."""
     axis %= rank(x)
 
     def gathered(x: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims=0) -> Tensor:
 
 
 def _from_zero(indices: Tensor, size) -> Tensor:
-    """Indices counted from the front, and none of them negative; Core ML does not count back."""
+    """Make negative indices, which count from the end and which Core ML lacks, non-negative."""
     size = np.asarray(size, np.int32)[()]
     if isinstance(indices, np.ndarray):
         return np.where(indices < 0, indices + size, indices).astype(np.int32)
@@ -160,7 +160,7 @@ def one_hot(indices: Tensor, depth: Constant, values: Constant, *, axis=-1) -> T
 
 @operator("Trilu")
 def trilu(x: Tensor, k: Constant | None = None, *, upper=1) -> Tensor:
-    """By a mask, which is known."""
+    """Select the triangle with a constant mask."""
     cut = np.triu if upper else np.tril
     mask = cut(np.ones(shape_of(x)[-2:], bool), 0 if k is None else int(k))
     return mb.logical_and(x=x, y=mask) if is_bool(x) else select(mask, x, like(x, 0))

@@ -1,4 +1,4 @@
-"""Comparisons and truth."""
+"""Comparisons and boolean operators."""
 
 from . import operator
 from ._common import Tensor, as_int, binary, is_bool, mb, unary

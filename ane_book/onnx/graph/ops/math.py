@@ -1,4 +1,4 @@
-"""Arithmetic and products, of one number at a time or of matrices."""
+"""Elementwise arithmetic, activations, and matrix products."""
 
 import numpy as np
 
@@ -40,7 +40,7 @@ operator("Reciprocal")(  # MIL's `inverse` adds something to x first
 
 @operator("Asinh")
 def asinh(x: Tensor) -> Tensor:
-    """sign(x) log(|x| + sqrt(x^2 + 1)), which loses nothing where x is far below zero."""
+    """sign(x) log(|x| + sqrt(x^2 + 1)), which does not cancel for x far below zero."""
     size = mb.abs(x=x)
     root = mb.sqrt(x=mb.add(x=mb.mul(x=x, y=x), y=1.0))
     return mb.mul(x=mb.sign(x=x), y=mb.log(x=mb.add(x=size, y=root)))
@@ -77,7 +77,7 @@ operator("Softmax", since=13)(lambda x, *, axis=-1: mb.softmax(x=x, axis=axis))
 
 @operator("PRelu")
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    """One slope a channel is MIL's own form, of images alone."""
+    """One slope per channel of an image is MIL's own op; other shapes are composed."""
     known = isinstance(slope, np.ndarray)
     if known and rank(x) == 4 and slope.shape == (int(x.shape[1]), 1, 1):
         return mb.prelu(x=x, alpha=slope.reshape(-1))
@@ -94,7 +94,7 @@ def swish(x: Tensor, *, alpha=1.0) -> Tensor:
 
 @operator("Shrink")
 def shrink(x: Tensor, *, bias=0.0, lambd=0.5) -> Tensor:
-    """Nearer zero by the bias; what is within lambd is zero."""
+    """Move x toward zero by the bias; zero where |x| <= lambd."""
     x = as_float(x)
     far = mb.greater(x=mb.abs(x=x), y=np.float32(lambd))
     nearer = mb.sub(x=x, y=mb.mul(x=mb.sign(x=x), y=np.float32(bias)))
@@ -103,7 +103,7 @@ def shrink(x: Tensor, *, bias=0.0, lambd=0.5) -> Tensor:
 
 @operator("Clip", since=11)
 def clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    """MIL's `clip` where both bounds are known: it is one op on the engine."""
+    """MIL's `clip`, one op on the ANE, if both bounds are constant; else maximum and minimum."""
     limit = np.finfo(np.float32).max
     bounds = [-limit if low is None else low, limit if high is None else high]
     known = all(isinstance(bound, np.ndarray | np.generic) for bound in bounds)
@@ -117,7 +117,7 @@ def clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Te
 
 @operator("Hardmax", since=13)
 def hardmax(x: Tensor, *, axis=-1) -> Tensor:
-    """One at the first largest, zero elsewhere."""
+    """1 at the first largest element, 0 elsewhere."""
     where = mb.reduce_argmax(x=x, axis=axis, keep_dims=False)
     return mb.one_hot(
         indices=where, one_hot_vector_size=int(x.shape[axis]), axis=axis % rank(x), on_value=1.0,
@@ -135,7 +135,7 @@ binary("Mul", "mul")
 
 @operator("Div", since=7)
 def div(x: Tensor, y: Tensor) -> Tensor:
-    """Integers toward zero, as C has it; MIL's `floor_div` goes down."""
+    """Divide; integers round toward zero, as in C, while MIL's `floor_div` rounds down."""
     if is_float(x):
         return mb.real_div(x=x, y=y)
     size = mb.floor_div(x=mb.abs(x=x), y=mb.abs(x=y))
@@ -144,7 +144,7 @@ def div(x: Tensor, y: Tensor) -> Tensor:
 
 @operator("Mod")
 def mod(x: Tensor, y: Tensor, *, fmod=0) -> Tensor:
-    """The divisor's sign, or with fmod the dividend's."""
+    """The remainder with the divisor's sign, or with fmod the dividend's."""
     if not fmod:
         return mb.mod(x=x, y=y)
     return mb.mul(x=sign(x), y=mb.mod(x=mb.abs(x=x), y=mb.abs(x=y)))
@@ -152,7 +152,7 @@ def mod(x: Tensor, y: Tensor, *, fmod=0) -> Tensor:
 
 @operator("Pow", since=7)
 def power(x: Tensor, y: Tensor) -> Tensor:
-    """In x's type; whole numbers by way of real ones, which hold them up to 2^24."""
+    """x to the y in x's type; integers are computed in fp32, which is exact up to 2^24."""
     if is_float(x):
         return mb.pow(x=x, y=as_float(y))
     return as_int(mb.round(x=mb.pow(x=as_float(x), y=as_float(y))))
@@ -173,7 +173,8 @@ def mean(*tensors: Tensor) -> Tensor:
 
 @operator("MatMul")
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    """As numpy's: a vector is a row on the left, a column on the right; whole numbers as real."""
+    """Multiply as numpy does: a vector is a row on the left, a column on the right. Integers are
+    computed as real numbers."""
     if is_int(x):
         return as_int(mb.round(x=matmul(as_float(x), as_float(y))))
     left, right = rank(x) == 1, rank(y) == 1
@@ -188,7 +189,7 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
 def gemm(
     a: Tensor, b: Tensor, c: Tensor | None = None, *, alpha=1.0, beta=1.0, transA=0, transB=0
 ) -> Tensor:
-    """alpha A B + beta C; where B is known, with alpha in it."""
+    """alpha A B + beta C; alpha is folded into a constant B."""
     if is_int(a):
         raise Unsayable("products of whole numbers")
     if isinstance(b, np.ndarray) and not transA:
@@ -215,5 +216,5 @@ def cumsum(x: Tensor, axis: Constant, *, exclusive=0, reverse=0) -> Tensor:
 
 @operator("TopK", since=10)
 def topk(x: Tensor, k: Constant, *, axis=-1, largest=1, sorted=1) -> tuple[Tensor, Tensor]:
-    """Sorted always: what is not asked to be may be."""
+    """Always sorted, which ONNX allows where it does not demand it."""
     return tuple(mb.topk(x=x, k=first(k), axis=axis, ascending=not largest))

@@ -1,4 +1,4 @@
-"""Convolutions, pools and norms."""
+"""Convolutions, pooling and normalisation."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,16 +19,17 @@ from ._common import (
     sliced,
 )
 
-Room = list[tuple[int, int]]  # what is added before and after each spatial axis
+Room = list[tuple[int, int]]  # the padding before and after, for each spatial axis
 
 
 def _window(
     x: Tensor, kernel: Sequence[int], *, auto_pad=b"NOTSET", ceil_mode=0, dilations=None, pads=None,
     strides=None,
 ) -> tuple[list[int], list[int], Room]:  # fmt: skip
-    """Strides, dilations and room of each spatial axis, of the attributes that all windows have.
+    """The strides, dilations and padding of each spatial axis, from a window's attributes.
 
-    ceil_mode: with what rounding up adds at the end; windows that begin beyond it are none.
+    ceil_mode: the padding includes what rounding the output size up adds at the end, without
+    windows that would begin in it.
     """
     count = rank(x) - 2
     strides, dilations = list(strides or [1] * count), list(dilations or [1] * count)
@@ -54,13 +55,13 @@ def _flat(room: Room) -> list[int]:
 
 
 def _surrounded(x: Tensor, room: Room, fill: float = 0) -> Tensor:
-    """x with a number in the room around its spatial axes."""
+    """Pad the spatial axes of x with a constant."""
     pad = [0, 0, 0, 0, *_flat(room)]
     return mb.pad(x=x, pad=pad, mode="constant", constant_val=np.float32(fill))
 
 
 def _per_channel(values: Tensor, count: int) -> Tensor:
-    """(C,) as (1, C, 1, ...)."""
+    """Reshape (C,) to (1, C, 1, ...), of rank `count`."""
     return reshaped(values, [1, -1, *[1] * (count - 2)])
 
 
@@ -82,7 +83,7 @@ def conv_transpose(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, auto_pad=b"NOTSET", dilations=None,
     group=1, kernel_shape=None, output_padding=None, output_shape=None, pads=None, strides=None,
 ) -> Tensor:  # fmt: skip
-    """The whole of it is made, then its sides are cut, or grow where there is room to add."""
+    """Compute the result without padding, then crop its sides, or pad them for output_padding."""
     count = rank(x) - 2
     strides, dilations = list(strides or [1] * count), list(dilations or [1] * count)
     added = list(output_padding or [0] * count)
@@ -91,7 +92,7 @@ def conv_transpose(
     )
     for axis, (old, size) in enumerate(zip(shape_of(x)[2:], shape_of(whole)[2:], strict=True)):
         before, after = (pads[axis], pads[axis + count]) if pads else (0, 0)
-        if output_shape or auto_pad.startswith(b"SAME"):  # as much is cut as is too much
+        if output_shape or auto_pad.startswith(b"SAME"):  # crop what exceeds the wanted size
             want = output_shape[-count:][axis] if output_shape else old * strides[axis]
             cut = size + added[axis] - want
             before = cut // 2 if auto_pad == b"SAME_UPPER" else cut - cut // 2
@@ -113,9 +114,9 @@ def _pooled(
     x: Tensor, kernel: Sequence[int], strides: list[int], dilations: list[int], room: Room,
     fill: float, join: Callable,
 ) -> Tensor:  # fmt: skip
-    """What `join`, one of MIL's operators of two, makes of each window; for dilated windows.
+    """Pool with dilated windows, which MIL's pools lack: `join` reduces slices of x pairwise.
 
-    An axis at a time, so that a window of k x k takes k + k slices.
+    One axis at a time, so a window of k x k takes k + k slices.
     """
     x = _surrounded(x, room, fill)
     for axis, (k, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True), 2):
@@ -143,7 +144,7 @@ def max_pool(x: Tensor, *, kernel_shape, storage_order=0, outputs: int = 1, **wi
 def average_pool(
     x: Tensor, *, kernel_shape, auto_pad=b"NOTSET", count_include_pad=0, pads=None, **window
 ) -> Tensor:
-    """Padding that counts is made first; what rounding up adds never counts."""
+    """Average. Padding that counts is added first; what ceil_mode adds never counts."""
     strides, dilations, room = _window(x, kernel_shape, auto_pad=auto_pad, pads=pads, **window)
     if count_include_pad and pads is not None and auto_pad == b"NOTSET":
         half = len(pads) // 2
@@ -165,7 +166,7 @@ def average_pool(
 
 @operator("LpPool")
 def lp_pool(x: Tensor, *, kernel_shape, p=2, **window) -> Tensor:
-    """The root of the sum of powers: zeros around add nothing to it."""
+    """The p-th root of the sum of |x|^p over each window; zero padding adds nothing."""
     strides, dilations, room = _window(x, kernel_shape, **window)
     powers = mb.pow(x=mb.abs(x=x), y=np.float32(p))
     total = _pooled(powers, kernel_shape, strides, dilations, room, 0, mb.add)
@@ -173,7 +174,7 @@ def lp_pool(x: Tensor, *, kernel_shape, p=2, **window) -> Tensor:
 
 
 def _over_all(x: Tensor, reduce: Callable) -> Tensor:
-    """What one of MIL's reductions makes of all spatial axes."""
+    """Reduce all spatial axes with one of MIL's reductions."""
     return reduce(x=x, axes=list(range(2, rank(x))), keep_dims=True)
 
 
@@ -191,12 +192,12 @@ def global_lp_pool(x: Tensor, *, p=2) -> Tensor:
 
 
 def _scaled(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """x with a factor and a summand of each channel."""
+    """x * scale + bias, per channel."""
     return mb.add(x=mb.mul(x=x, y=_per_channel(scale, rank(x))), y=_per_channel(bias, rank(x)))
 
 
 def _standard(x: Tensor, axes: list[int], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x with mean 0 and variance 1 over axes; its mean, and one over its deviation."""
+    """Normalise x to mean 0 and variance 1 over `axes`; also return its mean and 1 / deviation."""
     mean = mb.reduce_mean(x=x, axes=axes, keep_dims=True)
     low = mb.sub(x=x, y=mean)
     variance = mb.reduce_mean(x=mb.mul(x=low, y=low), axes=axes, keep_dims=True)
@@ -257,7 +258,7 @@ def group_normalization(
 
 @operator("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(x: Tensor, *, axes=None) -> Tensor:
-    """ONNX's own definition takes a difference of squares, which fp16 does not bear."""
+    """Composed here, since ONNX's own definition takes a difference of squares: bad in fp16."""
     return _standard(x, [0, 2, 3] if axes is None else all_axes(axes, rank(x)), 0)[0]
 
 
@@ -270,7 +271,7 @@ operator("LRN")(
 
 @operator("LpNormalization")
 def lp_normalization(x: Tensor, *, axis=-1, p=2) -> Tensor:
-    """x by its length; what has none stays zero."""
+    """x divided by its p-norm; zero stays zero."""
     size = mb.abs(x=x) if p == 1 else mb.mul(x=x, y=x)
     length = mb.reduce_sum(x=size, axes=[axis], keep_dims=True)
     length = length if p == 1 else mb.sqrt(x=length)
@@ -283,7 +284,7 @@ def dropout(
     x: Tensor, ratio: Tensor | None = None, training_mode: Constant | None = None, *, seed=0,
     outputs: int = 1,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Nothing, outside of training."""
+    """The identity; training mode is refused."""
     if training_mode is not None and bool(training_mode):
         raise Unsayable("training")
     kept = (mb.fill(shape=shape_of(x), value=True),) if outputs > 1 else ()

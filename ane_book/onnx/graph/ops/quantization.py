@@ -1,7 +1,7 @@
-"""Quantised numbers: what stands for real ones, computed as real ones.
+"""Quantised operators, computed in real numbers: fp32 is exact for integers up to 2^24.
 
-Whole numbers up to 2^24 are exact so. A known tensor that is dequantised is folded: coremltools'
-compression makes a smaller package of it than its stored form would.
+Dequantising a constant is folded, since coremltools' compression then makes a smaller package than
+the stored form would.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ RANGES |= {"uint4": (0, 15), "int4": (-8, 7), "uint2": (0, 3), "int2": (-2, 1)}
 
 
 def _spread(values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
-    """Scales or zero points against x: one for all, one for each of an axis, or one for a block."""
+    """Broadcast scales or zero points (one, one per element of an axis, or one per block) to x."""
     if (rank(values) == 1 and int(values.shape[0]) > 1) or (rank(values) == 1 and rank(x) > 1):
         if int(values.shape[0]) == 1:
             return reshaped(values, [1] * rank(x))
@@ -57,7 +57,7 @@ def dequantize_linear(
 
 
 def _centred(x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
-    """x less its zero point: one number, or one for each of an axis."""
+    """x minus its zero point, which is one number or one per element of an axis."""
     if zero_point is None:
         return as_float(x)
     real, low = as_float(x), _spread(as_float(zero_point), x, axis, 0)
@@ -98,7 +98,7 @@ def qlinear_conv(
     w_zero_point: Constant, y_scale: Tensor, y_zero_point: Tensor, bias: Constant | None = None, *,
     dtype: np.dtype, **attributes,
 ) -> Tensor:  # fmt: skip
-    """With its weights as real numbers; the bias is in steps of both scales."""
+    """Convolve with dequantised weights; the bias has the scale x_scale * w_scale."""
     by_row = [-1, *[1] * (w.ndim - 1)]
     weight = (w.astype(np.float32) - w_zero_point.astype(np.float32).reshape(by_row)) * np.reshape(
         w_scale, by_row

@@ -1,4 +1,4 @@
-"""Sums and their like along axes."""
+"""Reductions along axes, and the index of the largest or smallest element."""
 
 from collections.abc import Callable
 from math import prod
@@ -24,7 +24,7 @@ from ._common import (
 def _reduced(
     x: Tensor, axes: Constant | None, keepdims: int, noop_with_empty_axes: int, reduce: Callable
 ) -> Tensor:
-    """Over `axes`, or over all of them, or over none of them, where there are none."""
+    """Reduce over `axes`; if there are none, over all axes or, if so asked, over none."""
     named = axes is not None and np.size(axes) > 0
     if not named and noop_with_empty_axes:
         return reduce(x, [])
@@ -40,7 +40,7 @@ def _reduced(
     return reshaped(reduce(rows, [1], False), kept if keepdims else [sizes[axis] for axis in rest])
 
 
-#: Of whole numbers these are found as real ones.
+#: Reductions that are computed in real numbers even for integers.
 REAL = {"ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean"}
 
 
@@ -49,7 +49,7 @@ def _same(x: Tensor) -> Tensor:
 
 
 def _define(name: str, mil_name: str, before: Callable = _same, after: Callable = _same) -> None:
-    """An operator that does something to each number, reduces, and does something to the result."""
+    """Register a reduction with an elementwise function before it and one after it."""
 
     def convert(
         x: Tensor, axes: Constant | None = None, *, keepdims=1, noop_with_empty_axes=0
@@ -87,13 +87,13 @@ _define("ReduceSumSquare", "reduce_sum", before=_square)
 
 
 def _arg(name: str, mil_name: str) -> None:
-    """The place of the largest or the smallest; of equals the first or the last."""
+    """Register an argmax or argmin, which returns the first or the last of equal elements."""
 
     def convert(x: Tensor, *, axis=0, keepdims=1, select_last_index=0) -> Tensor:
         pick = getattr(mb, mil_name)
         if not select_last_index:
             return pick(x=x, axis=axis, keep_dims=bool(keepdims))
-        axis %= rank(x)  # the last is the first of the reversed axis, counted from its end
+        axis %= rank(x)  # the last one is the first of the reversed axis, counted from the end
         from_end = pick(x=mb.reverse(x=x, axes=[axis]), axis=axis, keep_dims=bool(keepdims))
         return mb.sub(x=np.int32(shape_of(x)[axis] - 1), y=from_end)
 

@@ -1,7 +1,7 @@
-"""Resizing: a linear map of each axis, so a product with a matrix that is known.
+"""Resize: a linear map of each axis, and so a product with a constant matrix per axis.
 
-Whole factors of the nearest kind and MIL's own bilinear ones are ops of their own; all others of
-ONNX's many kinds (cubic, antialiased, cut out, with any of its coordinates) are two products.
+Integer factors of the nearest kind and those bilinear ones that MIL has become one op. All other
+kinds (cubic, antialiased, cropped, with any of ONNX's coordinates) become two matrix products.
 
 Reference: https://onnx.ai/onnx/operators/onnx__Resize.html
 """
@@ -82,7 +82,7 @@ def _sizes(
 
 
 def _coordinates(size: int, out: int, scale: float | np.floating, where: bytes, ends) -> np.ndarray:
-    """Where the new numbers of an axis stand among the old ones, in the scale's precision."""
+    """The coordinates (out,) of the new elements of an axis among the old, in scale's precision."""
     x, length = np.arange(out, dtype=np.asarray(scale).dtype), scale * size
     middle = (x + 0.5) / scale - 0.5
     if where == b"asymmetric":
@@ -102,7 +102,7 @@ def _coordinates(size: int, out: int, scale: float | np.floating, where: bytes, 
 
 
 def _nearest(x: Tensor, places: dict[int, np.ndarray]) -> Tensor:
-    """Rows and columns repeated whole times are one op; others are fetched."""
+    """Nearest: one op if rows and columns are repeated an integer number of times, else gathers."""
     indices = {
         axis: np.clip(at, 0, int(x.shape[axis]) - 1).astype(np.int32) for axis, at in places.items()
     }
@@ -121,7 +121,7 @@ def _nearest(x: Tensor, places: dict[int, np.ndarray]) -> Tensor:
 
 
 def _is_plain(x: Tensor, at: dict[int, np.ndarray], where: bytes) -> bool:
-    """Whether MIL's bilinear op does it: rows and columns of images, in whole sizes."""
+    """Whether MIL's bilinear op computes it: rows and columns of an image, scaled by out / size."""
     whole = all(
         np.allclose(places, _coordinates(size, len(places), len(places) / size, where, (0, 1)))
         for axis, places in at.items()
@@ -138,7 +138,7 @@ def _linear(distance: np.ndarray) -> np.ndarray:
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
-    """Keys' kernel."""
+    """Keys' cubic kernel."""
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
@@ -148,9 +148,9 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
 def _weights(
     at: np.ndarray, size: int, kernel: Callable, width: int, scale: float, exclude: bool
 ) -> np.ndarray:
-    """(out, size): how much of each old number is in a new one; past the ends the ends stand.
+    """The matrix (out, size) of one axis; beyond the ends the old elements at the ends count.
 
-    width: how far from a place the kernel is not zero.
+    width: the kernel's radius of support.
     """
     reach = int(np.ceil(width / scale)) + 1
     places = np.floor(at).astype(int)[:, None] + np.arange(-reach, reach + 1)  # (out, near)
@@ -165,7 +165,7 @@ def _weights(
 
 
 def _filled(x: Tensor, old: Tensor, at: dict[int, np.ndarray], value: float) -> Tensor:
-    """x with a number where it was cut from beyond the old one."""
+    """Put `value` into x at coordinates that lie outside of the old tensor."""
     outside = np.zeros([1] * rank(x), bool)
     for axis, places in at.items():
         beyond = (places < 0) | (places > int(old.shape[axis]) - 1)
@@ -186,7 +186,7 @@ PADDING = {b"zeros": "constant", b"border": "border", b"reflection": "reflection
 def grid_sample(
     x: Tensor, grid: Tensor, *, align_corners=0, mode=b"linear", padding_mode=b"zeros"
 ) -> Tensor:
-    """x (B, C, H, W) at the places of grid (B, H', W', 2), which go from -1 to 1."""
+    """Sample x (B, C, H, W) at the coordinates of grid (B, H', W', 2), from -1 to 1."""
     if rank(x) != 4 or mode not in SAMPLING:
         raise Unsayable(f"{mode.decode()} sampling of rank {rank(x)}")
     if padding_mode == b"reflection" and not align_corners:

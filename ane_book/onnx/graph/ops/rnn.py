@@ -1,4 +1,4 @@
-"""Recurrent layers, an op of MIL for each direction.
+"""Recurrent layers: one MIL op for each direction.
 
 x is (S, B, I), or (B, S, I) in layout 1: S steps, B sequences, I inputs, H units, D directions.
 """
@@ -57,7 +57,7 @@ def _layer(
     direction=b"forward", layout=0, activations=None, linear_before_reset=0, clip=None,
     input_forget=0, activation_alpha=None, activation_beta=None, hidden_size=None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Each direction by one of MIL's ops, stacked as ONNX has them: all steps, then last states."""
+    """Build each direction with one MIL op and stack them: all steps, then the last states."""
     refused = {
         "sequences of different lengths": lengths is not None
         and not np.all(lengths == int(x.shape[1 if layout else 0])),
@@ -106,7 +106,7 @@ def _layer(
 
 
 def _state(state: Tensor | None, way: int, batch: int, hidden: int, layout: int) -> Tensor:
-    """(B, H) of one direction; zeros where none is given."""
+    """The initial state (B, H) of one direction; zeros if there is none."""
     if state is None:
         return np.zeros((batch, hidden), np.float32)
     axis = 1 if layout else 0
@@ -116,6 +116,6 @@ def _state(state: Tensor | None, way: int, batch: int, hidden: int, layout: int)
 
 
 def _ordered(matrix: np.ndarray, hidden: int, order: list[int]) -> np.ndarray:
-    """The gates' rows in another order."""
+    """Reorder the rows of the gates."""
     parts = np.asarray(matrix, np.float32).reshape(-1, hidden, *matrix.shape[1:])
     return parts[order].reshape(-1, *matrix.shape[1:])

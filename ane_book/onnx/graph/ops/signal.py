@@ -1,4 +1,4 @@
-"""Fourier transforms as products with matrices that are known, which the engine has."""
+"""Fourier transforms, as products with constant matrices, which the ANE supports."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from ._common import Tensor, along, first, mb, rank, reshaped, sliced
 
 
 def _turns(size: int, count: int, inverse: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines (count, size) of a transform of `count` numbers, of which `size` are."""
+    """Cosines and sines (count, size) of a transform of length `count` whose input has `size`."""
     angle = 2 * np.pi / count * np.outer(np.arange(count), np.arange(size) % count)
     scale = 1 / count if inverse else 1.0
     cos, sin = np.cos(angle) * scale, np.sin(angle) * scale * (1 if inverse else -1)
@@ -19,7 +19,7 @@ def dft(
     x: Tensor, dft_length: Constant | None = None, axis: Constant | None = None, *, inverse=0,
     onesided=0, since: int,
 ) -> Tensor:  # fmt: skip
-    """x (..., 1 or 2), its last axis the parts of complex numbers."""
+    """x (..., 1 or 2), whose last axis holds the real and imaginary parts."""
     named = (1 if since < 20 else -2) if axis is None else int(axis)
     at, parts = named % rank(x), int(x.shape[-1])
     if onesided and inverse:
@@ -45,7 +45,7 @@ def stft(
     signal: Tensor, frame_step: Constant, window: Constant | None = None,
     frame_length: Constant | None = None, *, onesided=1,
 ) -> Tensor:  # fmt: skip
-    """A convolution: each frequency's cosine and sine under the window; signal (B, L, 1)."""
+    """STFT of signal (B, L, 1) as a convolution with each frequency's windowed cosine and sine."""
     if rank(signal) == 3 and int(signal.shape[-1]) != 1:
         raise Unsayable("a complex signal")
     batch, size = int(signal.shape[0]), int(signal.shape[1])

@@ -1,4 +1,4 @@
-"""Shapes, places and types of tensors."""
+"""Operators that reshape, rearrange, pad or cast tensors."""
 
 from functools import partial
 from math import prod
@@ -81,7 +81,7 @@ def unsqueeze(x: Tensor, axes: Constant) -> Tensor:
 
 @operator("Expand")
 def expand(x: Tensor, shape: Constant) -> Tensor:
-    """Sizes of one are repeated; the shape and x broadcast against each other."""
+    """Broadcast x and `shape` against each other."""
     want = np.broadcast_shapes(tuple(int(size) for size in shape), tuple(shape_of(x)))
     if new := len(want) - rank(x):
         x = unsqueeze(x, np.arange(new))
@@ -112,7 +112,7 @@ def pad(
     x: Tensor, pads: Constant, value: Constant | None = None, axes: Constant | None = None, *,
     mode=b"constant",
 ) -> Tensor:  # fmt: skip
-    """Negative room cuts away; what MIL does not have of the modes is made of parts of x."""
+    """Pad; negative padding crops. Modes that MIL lacks are composed from slices of x."""
     chosen = all_axes(axes, rank(x))
     around = np.asarray(pads, np.int64).reshape(2, len(chosen)).T
     for axis, (before, after) in zip(chosen, around.tolist(), strict=True):
@@ -133,13 +133,13 @@ def pad(
 
 
 def _surrounded(x: Tensor, axis: int, sides: list[int], fill: float, mode: bytes) -> Tensor:
-    """x with so much before and after on an axis: a number, or what indices find in x."""
+    """Pad one axis with a constant, or with gathered elements of x."""
     size = shape_of(x)
     if mode == b"constant":
         dtype = bool if is_bool(x) else np.int32
         before, after = (np.full([*size[:axis], n, *size[axis + 1 :]], fill, dtype) for n in sides)
         return concat(before, x, after, axis=axis)
-    how: Any = mode.decode()  # numpy has the modes that ONNX has, and calls them so
+    how: Any = mode.decode()  # numpy has ONNX's modes under the same names
     places = np.pad(np.arange(size[axis]), tuple(sides), mode=how)
     return mb.gather(x=x, indices=places.astype(np.int32), axis=axis)
 
@@ -169,7 +169,7 @@ def cast(
     x: Tensor, target: Tensor | None = None, *, to=None, saturate=1, round_mode=None,
     dtype: np.dtype,
 ) -> Tensor:  # fmt: skip
-    """To fp32, int32 or bool, whichever stands for the type."""
+    """Cast to fp32, int32 or bool, whichever represents the type."""
     if dtype.name.startswith(("float8", "float4")):
         raise Unsayable(f"numbers of type {dtype.name}")
     kind = mil_dtype(dtype).kind
