@@ -10,7 +10,7 @@ Importing it sets one thing in the process that imports it: GOMP_SPINCOUNT, unle
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 # First: it says how OpenMP's threads wait, which works if torch comes after it.
 import mlprogram  # noqa: F401
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ane_book.conversion.plan import Plan
     from ane_book.evidence.laws import check
     from ane_book.evidence.placement import place
+    from ane_book.options import RecipeOptions
     from ane_book.reference import reference_models
     from ane_book.runtime import Embedder, Session, Tagger
     from ane_book.runtime.backends import Backend
@@ -100,7 +101,7 @@ def load(
     return Session(bundle, precision, backend, force)
 
 
-def plan(model: "str | Path", **recipe: Any) -> "Plan":
+def plan(model: "str | Path", **recipe: "Unpack[RecipeOptions]") -> "Plan":
     """What a conversion would write, before a weight is read: programs, bytes, calls a token.
 
     `ane_book.evidence.cost.predict` says what a token then takes on a chip.

@@ -8,7 +8,7 @@ from them: types, bounds, defaults, and the descriptions as help.
 from itertools import pairwise
 import math
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from ane_book.errors import InvalidInput
 from pydantic import (
@@ -24,7 +24,9 @@ from pydantic import (
 __all__ = [
     "Bytes",
     "Recipe",
+    "RecipeOptions",
     "Sampling",
+    "SamplingOptions",
     "Strategy",
     "checked",
     "parse_bytes",
@@ -222,6 +224,38 @@ class Sampling(BaseModel):
     reuse_cache: bool = Field(
         False, description="Keep the cache's tokens that the prompt begins with, as a chat does."
     )
+
+
+class RecipeOptions(TypedDict, total=False):
+    """The fields of `Recipe` as `convert` and `plan` take them, for editors and type checkers."""
+
+    kv: Literal["state", "host"]
+    context: int | None
+    tiers: tuple[int, ...] | str
+    prefill: int | None
+    verify: int | None
+    shard_limit: int | str
+    head_rows: int
+    argmax_output: bool
+    quant: str | None
+    quant_head: str | None
+    partition: Literal["layers", "whole"]
+    experts: Strategy
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `Sampling` as `generate` and `stream` take them."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+    system: str | None
+    stop: str | tuple[str, ...] | list[str]
+    stop_repeat: int | None
+    logprobs: int | None
+    reuse_cache: bool
 
 
 Record = TypeVar("Record", Recipe, Sampling)

@@ -5,6 +5,7 @@ make the key, so chapters share a conversion and never see a stale one (`ane_boo
 """
 
 from pathlib import Path
+from typing import Unpack
 import warnings
 
 from ane_book.bundle import Bundle, cache
@@ -16,7 +17,7 @@ from ane_book.conversion.target import check_ours, check_place, is_empty, recove
 from ane_book.conversion.target.key import bundle_key
 from ane_book.errors import InvalidBundle, InvalidInput, SchemeWarning
 from ane_book.models import find, read_config
-from ane_book.options import Recipe
+from ane_book.options import Recipe, RecipeOptions
 from ane_book.reference import find_reference, reference_models
 from ane_book.weights import WeightSource, open_source
 from ane_book.weights.hub import find_weights
@@ -32,7 +33,7 @@ def convert(
     *,
     force: bool = False,
     progress: Progress = lambda description, done, total: None,
-    **recipe,
+    **recipe: Unpack[RecipeOptions],
 ) -> Bundle:
     """Convert a model to a bundle of Core ML packages, or find it in the cache.
 
@@ -49,7 +50,8 @@ def convert(
     chosen = make_recipe(**recipe)  # refuses options that fit no model, before looking for weights
     if warning := scheme_warning(chosen.quant, chosen.quant_head):
         warnings.warn(warning, SchemeWarning, stacklevel=2)
-    return _convert(model, None if out is None else Path(out), source, recipe, force, progress)
+    folder = None if out is None else Path(out)
+    return _convert(model, folder, source, dict(recipe), force, progress)
 
 
 def _convert(

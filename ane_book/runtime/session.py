@@ -14,11 +14,11 @@ from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
-from ane_book.options import Sampling, checked
+from ane_book.options import Sampling, SamplingOptions, checked
 from ane_book.runtime.answer import Answer, Clock, Result, Stream, alone, common_prefix
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
@@ -252,16 +252,21 @@ class Session:
         check_text(text, "the prompt")
         return self._tokenizer.encode(text, special)
 
-    def generate(self, prompt: str | Messages | TokenIds, **sampling) -> Result:
+    def generate(
+        self,
+        prompt: str | Messages | TokenIds,
+        draft: "Drafter | Session | str | None" = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Result:
         """Answer a prompt or a conversation; arguments and errors are those of `stream`."""
-        with closing(self.stream(prompt, **sampling)) as stream:
+        with closing(self.stream(prompt, draft, **sampling)) as stream:
             return stream.finish()
 
     def stream(
         self,
         prompt: str | Messages | TokenIds,
         draft: "Drafter | Session | str | None" = None,
-        **sampling,
+        **sampling: Unpack[SamplingOptions],
     ) -> Stream:
         """Answer a prompt, a conversation or token ids as they are, piece by piece.
 
@@ -272,7 +277,7 @@ class Session:
 
         Raises PromptTooLong or InvalidInput at once, before any token is run.
         """
-        how = checked(Sampling, sampling)
+        how = checked(Sampling, dict(sampling))
         sampler = Sampler(how.temperature, how.top_k, how.top_p, how.seed, how.logprobs)
         if self._runner.argmax_output and not (sampler.greedy and how.logprobs is None):
             raise InvalidInput(

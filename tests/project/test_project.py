@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 
+from ane_book.options import Recipe, RecipeOptions, Sampling, SamplingOptions
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -450,6 +451,12 @@ def test_versions_are_the_same_everywhere():
     assert {PROJECT["version"], EXECUTOR["version"], citation} == {PROJECT["version"]}
     for name, folder in LIBRARIES.items():
         assert f'__version__ = "{PROJECT["version"]}"' in (folder / "__init__.py").read_text(), name
+
+
+@pytest.mark.parametrize("record, typed", [(Recipe, RecipeOptions), (Sampling, SamplingOptions)])
+def test_options_are_typed_by_their_names(record, typed):
+    """What editors offer of `generate`, `convert` and `plan` is what these take."""
+    assert typed.__annotations__.keys() == record.model_fields.keys()
 
 
 def test_no_class_name_is_taken_twice():
