@@ -186,13 +186,13 @@ class _Told:
     def rates(self) -> dict[str, float]:
         """Tokens a second that the server reports itself."""
         timings, stats = _of(self._facts, "timings"), _of(self._facts, "stats")
-        found = {
+        reported = {
             "prefill": self._facts.get("prefill_tps") or timings.get("prompt_per_second"),
             "decode": self._facts.get("decode_tps")
             or timings.get("predicted_per_second")
             or stats.get("tokens_per_second"),
         }
-        return {name: float(rate) for name, rate in found.items() if _is_rate(rate)}
+        return {name: float(rate) for name, rate in reported.items() if _is_rate(rate)}
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[dict]:
@@ -224,18 +224,18 @@ def _parsed(raw: bytes) -> dict:
 def _piece(choice: dict) -> str:
     """The text that an event adds, reasoning included, since that is tokens, too."""
     delta = _of(choice, "delta")
-    said = [delta.get(name) for name in ("reasoning_content", "reasoning", "content")]
-    return "".join(text for text in said if isinstance(text, str))
+    texts = [delta.get(name) for name in ("reasoning_content", "reasoning", "content")]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _of(value: dict, name: str) -> dict:
-    found = value.get(name)
-    return found if isinstance(found, dict) else {}
+    inner = value.get(name)
+    return inner if isinstance(inner, dict) else {}
 
 
 def _list(value: dict, name: str) -> list:
-    found = value.get(name)
-    return found if isinstance(found, list) else []
+    items = value.get(name)
+    return items if isinstance(items, list) else []
 
 
 def _count(value: object) -> int | None:

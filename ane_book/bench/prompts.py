@@ -9,7 +9,7 @@ __all__ = ["PROMPTS", "Prompt"]
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is asked. max_tokens: of the answer, which may end by itself before."""
+    """A prompt of the benchmark. max_tokens: of its answer, which may end earlier."""
 
     name: str
     text: str

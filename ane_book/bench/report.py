@@ -44,8 +44,8 @@ class BenchSubject:
     def average(self, rate: str) -> float | None:
         """The mean, over the prompts, of a rate's medians."""
         medians = [middle(getattr(a, rate) for a in answers) for answers in self.answers.values()]
-        known = [value for value in medians if value is not None]
-        return sum(known) / len(known) if known else None
+        present = [value for value in medians if value is not None]
+        return sum(present) / len(present) if present else None
 
     def own(self, rate: str) -> float | None:
         """The median of a rate that it reports itself."""
@@ -120,8 +120,8 @@ class BenchReport:
             head = "Ratio", "prefill", "decode", "latency"
             title = f"{first.name}, as a multiple of {other.name}"
             parts.append(f"{title}\n{_aligned([head, *rows])}")
-        told = ", ".join(f"{name} {value:g}" for name, value in self.sampling.items())
-        parts.append(f"medians of {self.repeats}, timed where the text arrives; {told}")
+        settings = ", ".join(f"{name} {value:g}" for name, value in self.sampling.items())
+        parts.append(f"medians of {self.repeats}, timed where the text arrives; {settings}")
         return "\n\n".join(parts)
 
 

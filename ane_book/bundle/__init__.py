@@ -205,19 +205,19 @@ class Bundle:
         decoder = manifest.task == "text-generation"
         T = manifest.functions["prefill"] if decoder else self.recipe.prefill
         stages = len({part.layers[1] for part in self.manifest.shards if part.layers})
-        wanted = {"tokens": ((T,), np.int64), "hidden": ((stages + 1, C, T), np.float32)}
+        types = {"tokens": ((T,), np.int64), "hidden": ((stages + 1, C, T), np.float32)}
         if counts := manifest.experts:
             L, E = len(counts), counts[0]
             shapes = {"x": (L, C, T), "gates": (L, E, T), "y": (L, C, T), "experts": (L, E, C)}
-            wanted |= {name: (shape, np.float32) for name, shape in shapes.items()}
+            types |= {name: (shape, np.float32) for name, shape in shapes.items()}
         if manifest.vectors:
-            wanted |= {"vector": ((C,), np.float32)}
+            types |= {"vector": ((C,), np.float32)}
         elif manifest.tags:
-            wanted |= {"logits": ((len(manifest.tags.labels), T), np.float32)}
+            types |= {"logits": ((len(manifest.tags.labels), T), np.float32)}
         else:
-            wanted |= {"logits": ((V,), np.float32), "argmax": ((T,), np.int64)}
-            wanted |= {n: ((R, T), np.float32) for n, R in manifest.handed.items()}
-        return read_arrays(self.path / self.manifest.golden, wanted)
+            types |= {"logits": ((V,), np.float32), "argmax": ((T,), np.int64)}
+            types |= {n: ((R, T), np.float32) for n, R in manifest.handed.items()}
+        return read_arrays(self.path / self.manifest.golden, types)
 
     @property
     def evidence(self) -> Evidence:
@@ -233,21 +233,21 @@ class Bundle:
         if not os.access(self.path, os.W_OK):
             return
         with evidence_lock(self.path):
-            known = self.evidence
-            if level.status == "unmeasured" != known.levels[name].status:
+            evidence = self.evidence
+            if level.status == "unmeasured" != evidence.levels[name].status:
                 return
-            levels = known.levels | {name: level}
-            write_evidence(self.path, known.model_copy(update={"levels": levels}))
+            levels = evidence.levels | {name: level}
+            write_evidence(self.path, evidence.model_copy(update={"levels": levels}))
 
     def verify(self) -> None:
         """Read every file, and raise InvalidBundle with the names of those that have changed."""
         changed = []
         for name, expected in self.manifest.sha256.items():
             try:
-                found = sha256(self.path / name)
+                actual = sha256(self.path / name)
             except OSError as error:
                 raise InvalidBundle(f"{self.path / name}: {error.strerror}") from None
-            if found != expected:
+            if actual != expected:
                 changed.append(name)
         if self.manifest.seal != seal(json.loads((self.path / "manifest.json").read_bytes())):
             changed.append("manifest.json")
@@ -257,13 +257,13 @@ class Bundle:
             )
 
     def _check_files(self) -> None:
-        found = regular_files(self.path)
+        sizes = regular_files(self.path)
         for name, size in self.manifest.files.items():
-            if found.get(name) != size:
-                here = name in found
+            if sizes.get(name) != size:
+                here = name in sizes
                 if here:
                     refuse_pointer(self.path / name, InvalidBundle)
-                state = f"has {found[name]:,} bytes" if here else "is missing, or no regular file"
+                state = f"has {sizes[name]:,} bytes" if here else "is missing, or no regular file"
                 raise InvalidBundle(
                     f"{self.path / name} {state}; manifest.json says {size:,} bytes; convert the "
                     "model again"

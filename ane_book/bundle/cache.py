@@ -50,8 +50,8 @@ class Entry:
     @property
     def bundle(self) -> Path:
         """The folder of the bundle that it is or belongs to: without .partial or .replaced."""
-        known = KNOWN.fullmatch(self.path.name)
-        return self.path.with_name(known[1]) if known else self.path
+        match = KNOWN.fullmatch(self.path.name)
+        return self.path.with_name(match[1]) if match else self.path
 
 
 def bundles() -> Path:
@@ -66,27 +66,27 @@ def compiled() -> Path:
 
 def entries() -> list[Entry]:
     """Every bundle and compiled package in the cache, finished or not, the last used first."""
-    found = []
+    result = []
     folders = [folder for folder in (bundles(), compiled()) if folder.is_dir()]
     for path in chain.from_iterable(folder.iterdir() for folder in folders):
         if KNOWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             with suppress(FileNotFoundError):  # renamed just now
                 size, used = sum(regular_files(path).values()), path.stat().st_mtime
-                found.append(Entry(path, size, used, _recipe(path)))
-    return sorted(found, key=lambda entry: -entry.used)
+                result.append(Entry(path, size, used, _recipe(path)))
+    return sorted(result, key=lambda entry: -entry.used)
 
 
 def _recipe(bundle: Path) -> dict:
     if bundle.parent == compiled():
         return {"compiled": True}
     try:
-        made = read_manifest(bundle).recipe
+        recipe = read_manifest(bundle).recipe
     except InvalidBundle:  # gone by now, damaged, or of another version
         return {}
-    found = made.model_dump(mode="json", exclude_defaults=True)
-    if made.quant_head == made.quant:  # which nobody has to ask for
-        del found["quant_head"]
-    return found
+    options = recipe.model_dump(mode="json", exclude_defaults=True)
+    if recipe.quant_head == recipe.quant:  # which nobody has to ask for
+        del options["quant_head"]
+    return options
 
 
 def facts(found: list[Entry]) -> list[tuple[str, str, str, str]]:
@@ -102,15 +102,15 @@ def facts(found: list[Entry]) -> list[tuple[str, str, str, str]]:
 
 def delete(names: Iterable[str]) -> list[Entry]:
     """Delete entries by their names; raises InvalidInput for one that is not there or in use."""
-    known = {entry.path.name: entry for entry in entries()}
+    by_name = {entry.path.name: entry for entry in entries()}
     chosen = list(dict.fromkeys(names))
     for name in chosen:
-        if name not in known:
+        if name not in by_name:
             raise InvalidInput(f"{cache_folder()} keeps no {name!r}; `ane-book cache` lists all")
     for name in chosen:
-        if not _remove(known[name]):
-            raise InvalidInput(f"{known[name].path}: a process is writing it just now")
-    return [known[name] for name in chosen]
+        if not _remove(by_name[name]):
+            raise InvalidInput(f"{by_name[name].path}: a process is writing it just now")
+    return [by_name[name] for name in chosen]
 
 
 def evict(limit: int) -> list[Entry]:
@@ -203,8 +203,8 @@ def _make(path: Path, made_of: dict[str, str], make: Callable[[Path], None]) -> 
 
 def _is_whole(path: Path) -> bool:
     """Whether a kept folder is complete, by the names and sizes of its files."""
-    found, files = regular_files(path), _files(path / "manifest.json")
-    return bool(files) and all(found.get(name) == size for name, size in files.items())
+    sizes, files = regular_files(path), _files(path / "manifest.json")
+    return bool(files) and all(sizes.get(name) == size for name, size in files.items())
 
 
 def _files(file: Path) -> dict[str, int]:
@@ -223,8 +223,8 @@ def recall(key: str) -> Path | None:
         name = (cache_folder() / "names" / key).read_text()
     except (OSError, ValueError):
         return None
-    known = KNOWN.fullmatch(name)
-    return bundles() / name if known and not known[2] and (bundles() / name).is_dir() else None
+    match = KNOWN.fullmatch(name)
+    return bundles() / name if match and not match[2] and (bundles() / name).is_dir() else None
 
 
 def remember(key: str, bundle: Path) -> None:

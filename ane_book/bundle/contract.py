@@ -48,9 +48,9 @@ def check_packages(manifest: "Manifest") -> None:
 def _check_functions(manifest: "Manifest", part: Part) -> None:
     """Check that a part has every function once, or once for every tier, and that their caches
     differ in slots alone; raises ValueError."""
-    found = {name: (f.tokens, f.slots) for name, f in part.functions.items()}
+    sizes = {name: (f.tokens, f.slots) for name, f in part.functions.items()}
     plain = {name: (tokens, None) for name, tokens in manifest.functions.items()}
-    if found not in (plain, manifest.tiered or plain):
+    if sizes not in (plain, manifest.tiered or plain):
         raise ValueError(f"{part.package} has other functions than the first package")
     kept = [_kept(function) for function in part.functions.values()]
     if any(own != kept[0] for own in kept):
@@ -72,10 +72,10 @@ def _check_types(manifest: "Manifest", name: str) -> None:
         function = part.functions.get(name) or part.functions[manifest.names[name]]
         wanted = {"head": _head_types, "experts": _expert_types}.get(part.part, layer_types)
         for kind, types in wanted(manifest, function, given).items():
-            found = {key: type_.shape for key, type_ in getattr(function, kind).items()}
-            if found != types:
+            actual = {key: type_.shape for key, type_ in getattr(function, kind).items()}
+            if actual != types:
                 raise ValueError(
-                    f"{part.package}, {name!r}: {kind} {found} do not fit; expected: {types}"
+                    f"{part.package}, {name!r}: {kind} {actual} do not fit; expected: {types}"
                 )
         own = {key: type_.shape for key, type_ in function.outputs.items()}
         given = handed(own) if "hidden_out" in own else given | own

@@ -113,14 +113,14 @@ def read_evidence(folder: Path, seal: str) -> Evidence:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
             raise InvalidBundle(f"{path}: not a regular file of at most {MAX_BYTES:,} bytes")
-        found = Evidence.model_validate_json(path.read_bytes())
+        saved = Evidence.model_validate_json(path.read_bytes())
     except OSError as error:
         raise InvalidBundle(f"{path}: {error.strerror}") from None
     except ValidationError as error:
         raise InvalidBundle(
             f"{path}: {first_fault(error)}; delete it, or update ane-book if a newer one wrote it"
         ) from None
-    return found if found.bundle == seal else unmeasured(seal, "measured of another conversion")
+    return saved if saved.bundle == seal else unmeasured(seal, "measured of another conversion")
 
 
 @contextmanager

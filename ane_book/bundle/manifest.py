@@ -130,14 +130,14 @@ class Manifest(Record):
     @property
     def functions(self) -> dict[str, int]:
         """The functions of every package: name -> T, the tokens that a call takes."""
-        own = self.packages[0].functions.items()
-        return {name: f.tokens for name, f in own if f.slots in (None, self.context)}
+        first = self.packages[0].functions.items()
+        return {name: f.tokens for name, f in first if f.slots in (None, self.context)}
 
     @property
     def tiers(self) -> list[int]:
         """Slots S of every tier, ascending; the last is the context. [] without a cache."""
-        own = self.packages[0].functions.values()
-        return sorted({f.slots for f in own if f.slots is not None})
+        functions = self.packages[0].functions.values()
+        return sorted({f.slots for f in functions if f.slots is not None})
 
     @property
     def tiered(self) -> dict[str, tuple[int, int]]:

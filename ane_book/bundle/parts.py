@@ -91,7 +91,7 @@ class Part(Record):
     def _drop_stretch(cls, fields: Any) -> Any:
         """Drop the field `stretch`, which earlier versions wrote as null for every part."""
         former = isinstance(fields, dict) and fields.get("stretch", 0) is None
-        return {n: own for n, own in fields.items() if n != "stretch"} if former else fields
+        return {n: value for n, value in fields.items() if n != "stretch"} if former else fields
 
     @property
     def span(self) -> range:

@@ -50,12 +50,12 @@ def joined(address: str = "auto", **options) -> Iterator[Any]:
     if match is None:
         raise InvalidInput(f'{address!r} is no cluster: give "auto", HOST:PORT or local:N')
     with ExitStack() as stack:
-        own: dict[str, str] = {}
+        options_of_node: dict[str, str] = {}
         cluster = None
         if match[1]:
             cluster = stack.enter_context(local_cluster(int(match[1]), **options))
-            address, own = cluster.address, {"_node_ip_address": LOOPBACK}
-        _init(address, **own)
+            address, options_of_node = cluster.address, {"_node_ip_address": LOOPBACK}
+        _init(address, **options_of_node)
         try:
             yield cluster
         finally:

@@ -40,7 +40,7 @@ def cut(costs: Sequence[int], machines: int, first: int = 0) -> list[range]:
 def units(manifest: Manifest) -> list[list[Part]]:
     """The packages before the head, those of the same layers together."""
     parts = [part for part in manifest.packages if part.part != "head"]
-    return [list(own) for _, own in groupby(parts, lambda part: part.layers)]
+    return [list(group) for _, group in groupby(parts, lambda part: part.layers)]
 
 
 def sizes(manifest: Manifest) -> tuple[list[int], int]:
@@ -76,8 +76,8 @@ def crossing(manifest: Manifest, unit: int) -> dict[str, int]:
 
 def _outputs(part: Part) -> dict[str, int]:
     """The outputs of a part that other parts take: name -> rows."""
-    found = next(iter(part.functions.values())).outputs.items()
-    named = {"hidden" if name == "hidden_out" else name: type_.shape for name, type_ in found}
+    outputs = next(iter(part.functions.values())).outputs.items()
+    named = {"hidden" if name == "hidden_out" else name: type_.shape for name, type_ in outputs}
     return {name: shape[1] for name, shape in named.items() if not name.startswith("new_")}
 
 

@@ -113,7 +113,7 @@ class ClusterPipeline:
         return Session(self.bundle, backend=self.backend, force=True, runner=FarRunner(self))
 
     def sessions(self) -> list[Session]:
-        """As many as can be at work at once; the pipeline ends with the last of them."""
+        """As many sessions as can be at work at once; the pipeline ends with the last of them."""
         return [self.session() for _ in range(self.slots)]
 
     # --- for runners

@@ -98,12 +98,12 @@ def place(bundle: Bundle, precision: str, backend: str | None, most: int | None)
     costs, head = sizes(bundle.manifest)
     group, nodes = _group(min(len(costs), most or len(costs)))
     ranges = cut(costs, len(nodes), head if nodes[0][1]["is_here"] else 0)
-    made = []
+    started = []
     for (index, facts), own in zip(nodes, ranges, strict=True):
         strategy = PlacementGroupSchedulingStrategy(group, index)
         actor = ray.remote(Stage).options(num_cpus=CPU, scheduling_strategy=strategy).remote()
-        made.append(PlacedStage(actor, units=own, **facts))
-    stages = Stages(tuple(made), group)
+        started.append(PlacedStage(actor, units=own, **facts))
+    stages = Stages(tuple(started), group)
     try:
         _load(bundle, stages.placed, precision, backend)
     except BaseException:

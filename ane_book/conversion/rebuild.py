@@ -28,14 +28,14 @@ def source_of(bundle: Bundle, given: str | Path | None = None) -> WeightSource |
     Returns None where none are given and none are found; nothing is downloaded. Raises InvalidInput
     where the given ones are not those that the bundle was made of.
     """
-    known, manifest = reference_models(), bundle.manifest
+    references, manifest = reference_models(), bundle.manifest
     if given is not None and str(given) != "random":
         source = open_source(given)
-    elif manifest.source.kind == "random" and manifest.name in known:
-        source = RandomSource(known[manifest.name].config)
-    elif manifest.name in known:
+    elif manifest.source.kind == "random" and manifest.name in references:
+        source = RandomSource(references[manifest.name].config)
+    elif manifest.name in references:
         try:
-            source = open_source(find_weights(known[manifest.name], online=False))
+            source = open_source(find_weights(references[manifest.name], online=False))
         except WeightsNotFound:
             return None
     else:

@@ -84,7 +84,7 @@ def _refuse_generation(options: dict) -> None:
         "stored as quant": options.get("quant") == "stored",
         "a budget as quant": str(options.get("quant")).startswith("auto"),
     }
-    for option in (option for option, wanted in is_given.items() if wanted):
+    for option in (option for option, is_set in is_given.items() if is_set):
         raise InvalidInput(f"{option} goes with models that generate text, and this one does not")
 
 

@@ -107,7 +107,7 @@ def alone(lock: Lock) -> Iterator[None]:
 
 
 class Stream:
-    """Pieces of text as they become final; `result` is there once they are used up.
+    """Yields pieces of text as they become final; `result` is set after the last one.
 
     The session is busy from the first piece to the last. If a stream is left before its end, the
     session is free again once the stream is closed or no longer referred to.

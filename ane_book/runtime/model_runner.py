@@ -116,7 +116,7 @@ class ModelRunner:
         return tier_name(function, slots, self.context)
 
     def passes(self, calls: Iterable[tuple[str, np.ndarray, int]]) -> Iterator[np.ndarray]:
-        """What `forward` gives for each call, in order."""
+        """Yield the result of `forward` for each call, in order."""
         return starmap(self.forward, calls)
 
     def head(self, hidden: np.ndarray) -> np.ndarray | list[int]:

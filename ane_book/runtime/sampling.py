@@ -79,15 +79,15 @@ class TokenLogprobs:
         wide = logits.astype(np.float64)
         wide -= wide.max()
         logprobs = wide - np.log(np.exp(wide).sum())
-        found = np.argsort(-logprobs, kind="stable")[:top]
-        return cls(token, float(logprobs[token]), {int(i): float(logprobs[i]) for i in found})
+        likeliest = np.argsort(-logprobs, kind="stable")[:top]
+        return cls(token, float(logprobs[token]), {int(i): float(logprobs[i]) for i in likeliest})
 
 
 @dataclass
 class Sampler:
     """Draws tokens; with temperature 0 it takes the likeliest one and the rest has no effect.
 
-    With logprobs, `drawn` collects those of each token, and of so many of the likeliest ones.
+    With `logprobs`, `drawn` collects them for each token, and for so many of the likeliest ones.
     The same seed and logits give the same tokens; without a seed every sampler differs.
     Raises InvalidInput for a value that makes no sense.
     """

@@ -270,7 +270,7 @@ class Session:
     ) -> Stream:
         """Answer a prompt, a conversation or token ids as they are, piece by piece.
 
-        draft: guesses tokens, of which `verify` checks several in a call: "lookup" in prompt and
+        draft: guesses tokens, which `verify` checks, several in a call: "lookup" in prompt and
         answer, or the session of a smaller model with the same tokenizer. It changes the speed, but
         no token. sampling: fields of `ane_book.options.Sampling`. With reuse_cache results may
         round differently in fp16.

@@ -37,21 +37,21 @@ def load_part(bundle: Bundle, backend: Backend, part: Part) -> dict[str, LoadedF
     """Load the functions of a package; raises InvalidBundle unless the types are the manifest's."""
     functions = {}
     for name, declared in part.functions.items():
-        own = part.called(name)
-        where = f"{bundle.path / part.package}, function {own!r}"
+        full_name = part.called(name)
+        where = f"{bundle.path / part.package}, function {full_name!r}"
         try:
-            functions[name] = backend.load(bundle.path / part.package, own)
+            functions[name] = backend.load(bundle.path / part.package, full_name)
         except (InvalidInput, InvalidPackage, UnsupportedOp) as error:
             mend = f"`ane-book inspect --verify {bundle.path}` says what has changed"
             raise InvalidBundle(f"{where}: {error}; {mend}") from None
         for kind in ("inputs", "states", "outputs"):
-            wanted = {k: (t.dtype, t.shape) for k, t in getattr(declared, kind).items()}
-            found = {k: (t.dtype, t.shape) for k, t in getattr(functions[name], kind).items()}
-            for key in sorted(wanted.keys() | found.keys()):
-                if wanted.get(key) != found.get(key):
+            expected = {k: (t.dtype, t.shape) for k, t in getattr(declared, kind).items()}
+            actual = {k: (t.dtype, t.shape) for k, t in getattr(functions[name], kind).items()}
+            for key in sorted(expected.keys() | actual.keys()):
+                if expected.get(key) != actual.get(key):
                     raise InvalidBundle(
-                        f"{where}: {kind[:-1]} {key!r} has type {_said(found.get(key))}, "
-                        f"manifest.json says {_said(wanted.get(key))}; convert the model again"
+                        f"{where}: {kind[:-1]} {key!r} has type {_said(actual.get(key))}, "
+                        f"manifest.json says {_said(expected.get(key))}; convert the model again"
                     )
     return functions
 
@@ -100,7 +100,7 @@ class ShardRunner:
         self.clear()
 
     def clear(self) -> None:
-        """As before the first token."""
+        """Empty the cache."""
         self._cache = _Cache(None, None, {})
 
     def run(self, function: str, values: dict, tokens: int) -> None:
@@ -172,7 +172,7 @@ class Shard:
         self._steps = steps
 
     def clear(self) -> None:
-        """As before the first token."""
+        """Empty the caches."""
         for step in self._steps:
             step.clear()
 

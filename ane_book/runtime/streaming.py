@@ -42,11 +42,11 @@ class TextStream:
         return self._release(self._decode(final=True), final=True)
 
     def _decode(self, final: bool) -> str:
-        known, text = self._tokenizer.decode_batch([self._window[: self._known], self._window])
-        if len(text) == len(known) or (text.endswith(INCOMPLETE) and not final):
+        shown, text = self._tokenizer.decode_batch([self._window[: self._known], self._window])
+        if len(text) == len(shown) or (text.endswith(INCOMPLETE) and not final):
             return ""
         self._window, self._known = self._window[self._known :], len(self._window) - self._known
-        return text[len(known) :]
+        return text[len(shown) :]
 
     def _release(self, text: str, final: bool) -> str:
         if self.stopped:

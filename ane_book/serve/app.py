@@ -84,14 +84,14 @@ class _Text(_JobAnswer):
     async def _watched(self, events: AsyncIterator) -> AsyncIterator[TextPiece | Finished]:
         """Pass the events on, after adding them to the answer and to the log."""
         facts, shape = self._note.facts, self._shape
-        async for made in events:
-            shape.add(made)
-            if isinstance(made, TextPiece):
+        async for step in events:
+            shape.add(step)
+            if isinstance(step, TextPiece):
                 facts.setdefault("first_s", self._note.since())
             else:
                 facts |= {"completion_tokens": shape.completion_tokens, **shape.rates()}
-                facts |= {"cached_tokens": shape.cached, "finish": made.result.finish_reason}
-            yield made
+                facts |= {"cached_tokens": shape.cached, "finish": step.result.finish_reason}
+            yield step
 
     async def _stream(self, events: AsyncIterator, send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -110,15 +110,15 @@ class _Text(_JobAnswer):
 
     async def _chunks(self, events: AsyncIterator) -> AsyncIterator[dict]:
         shape, begun = self._shape, set()
-        async for made in self._watched(events):
-            if made.index not in begun:
-                begun.add(made.index)
-                if (first := shape.begin(made.index)) is not None:
+        async for step in self._watched(events):
+            if step.index not in begun:
+                begun.add(step.index)
+                if (first := shape.begin(step.index)) is not None:
                     yield first
-            if isinstance(made, TextPiece):
-                yield shape.piece(made)
+            if isinstance(step, TextPiece):
+                yield shape.piece(step)
             else:
-                yield shape.end(made)
+                yield shape.end(step)
         options = self._asked.stream_options
         if options is not None and options.include_usage:
             yield shape.last()
@@ -206,8 +206,8 @@ def _seed(asked) -> int | None:
 
 
 def _facts(model: Model, loaded: list[str]) -> dict:
-    said = {"id": model.name, "object": "model", "created": model.created, "owned_by": "ane-book"}
-    return said | {"task": model.task, "context": model.context, "loaded": model.name in loaded}
+    facts = {"id": model.name, "object": "model", "created": model.created, "owned_by": "ane-book"}
+    return facts | {"task": model.task, "context": model.context, "loaded": model.name in loaded}
 
 
 def create_app(
@@ -283,11 +283,11 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models/{name:path}", responses={404: {"description": "Refused."}})
     async def model(name: str):
         """One of the models."""
-        found = service.pool.models.get(name)
-        if found is None:
+        served = service.pool.models.get(name)
+        if served is None:
             message = f"the model {name[:100]!r} does not exist"
             raise Refusal(404, message, code="model_not_found", param="model")
-        return Json(_facts(found, service.pool.loaded()))
+        return Json(_facts(served, service.pool.loaded()))
 
 
 def _add_looks(app: FastAPI, jobs: Jobs, metrics_text: Callable[[], bytes]) -> None:
@@ -301,8 +301,8 @@ def _add_looks(app: FastAPI, jobs: Jobs, metrics_text: Callable[[], bytes]) -> N
     @app.get("/metrics")
     async def metrics():
         """Counters, as Prometheus reads them."""
-        found = await asyncio.to_thread(metrics_text)
-        return Response(found, media_type="text/plain; version=0.0.4; charset=utf-8")
+        text = await asyncio.to_thread(metrics_text)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_refusals(app: FastAPI) -> None:

@@ -117,20 +117,20 @@ def answers(
     for i, ids in enumerate(prompts):
         for j in range(ask.n):
             index, seed = i * ask.n + j, ask.seed if ask.seed is None else ask.seed + j
-            kept = served.keep(ids)
+            cached = served.keep(ids)
             how = {"seed": seed, "draft": served.draft, **ask.sampling}
             stream = session.stream(ids, reuse_cache=True, **how)
             with closing(stream):
-                told = 0
+                shown = 0
                 for text in stream.steps():
                     if text:
-                        yield TextPiece(index, text, tokens(session, stream.drawn[told:]))
-                        told = len(stream.drawn)
+                        yield TextPiece(index, text, tokens(session, stream.drawn[shown:]))
+                        shown = len(stream.drawn)
                     else:
                         yield None
             result = stream.finish()
-            rest = stream.drawn[told : len(result.token_ids)]
-            yield Finished(index, result, kept, tokens(session, rest))
+            rest = stream.drawn[shown : len(result.token_ids)]
+            yield Finished(index, result, cached, tokens(session, rest))
 
 
 def tokens(session: Session, drawn: Sequence[TokenLogprobs]) -> list[Token]:

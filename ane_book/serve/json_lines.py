@@ -42,8 +42,8 @@ def asked(line: str | bytes) -> Ask:
             line = _from_ids(line if isinstance(line, str) else line.decode())
         request = requests.LineRequest.model_validate_json(line)
     except ValidationError as error:
-        found = [{**e, "loc": ("line", *e["loc"])} for e in error.errors(include_url=False)]
-        raise requests.refuse_invalid(found) from None
+        errors = [{**e, "loc": ("line", *e["loc"])} for e in error.errors(include_url=False)]
+        raise requests.refuse_invalid(errors) from None
     except UnicodeError:
         raise Refusal(400, "a line has to be UTF-8", code="invalid_json") from None
     return request.ask()
@@ -80,8 +80,8 @@ def answer_lines(lines: Iterable[str], served: ServedSession) -> Iterator[str]:
     for line in filter(str.strip, lines):
         start, ids = time.monotonic(), not line.lstrip().startswith("{")
         try:
-            made = answers(served, asked(line))
-            *_, done = (each for each in made if isinstance(each, Finished))
+            events = answers(served, asked(line))
+            *_, done = (each for each in events if isinstance(each, Finished))
         except (Refusal, AneBookError) as error:
             yield as_json(refusal_of(error, "the model").body()).decode()
             continue
@@ -154,16 +154,17 @@ async def _answer(line: bytes, jobs: Jobs, model: Model, seconds: float, writer)
         ask = asked(line)
         job = Job(model, lambda served: answers(served, ask))
         async with jobs.doing(job, _watch(writer), seconds):
-            *_, done = [made async for made in job.events() if isinstance(made, Finished)]
+            *_, done = [event async for event in job.events() if isinstance(event, Finished)]
         return as_json(told(done, start))
     except Refusal as refusal:
         return as_json(refusal.body())
 
 
 def _watch(writer: asyncio.StreamWriter) -> Callable:
-    """A `receive` that tells when both directions are closed: a client may end only its own.
+    """A `receive` that tells when both directions are closed.
 
-    Linux alone tells the two apart; elsewhere every answer is made to its end.
+    A client that has sent all it has may still read. Linux alone tells the two apart; elsewhere
+    every answer is made to its end.
     """
     poll = select.poll()
     poll.register(writer.get_extra_info("socket").fileno(), 0)

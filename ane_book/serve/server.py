@@ -148,11 +148,11 @@ def run(
     with pool.borrowed(next(iter(pool.models.values()))):
         pass  # a model that cannot be opened fails before the first request
     shown, port = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
-    told = f"serving {', '.join(pool.models)} at http://{shown}:{port}/v1"
+    message = f"serving {', '.join(pool.models)} at http://{shown}:{port}/v1"
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
         timeout_graceful_shutdown=int(grace), timeout_keep_alive=IDLE_S, http=Connection,
     )  # fmt: skip
-    server = _Server(config, app, path, grace, told)
+    server = _Server(config, app, path, grace, message)
     server.run(sockets=[listening])
     return not server.force_exit

@@ -80,7 +80,7 @@ class TextProcess:
         return self._call("encode", text=text, special=special, most=most)
 
     def locate(self, text: str) -> list[tuple[int, int, int]]:
-        """Of each token its id, and where it starts and ends in the text, in characters."""
+        """Encode a text; returns the id of each token, and its start and end in characters."""
         return self._call("locate", text=text)
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:

@@ -76,10 +76,10 @@ def answer(text: Text, line: bytes) -> bytes:
     request = json.loads(line)
     call = request.pop("call")
     try:
-        found = json.dumps({"value": getattr(text, call)(**request)}).encode()
-        if len(found) <= LONGEST:
-            return found
-        error = f"the model's tokenizer gives {len(found):,} bytes"
+        reply = json.dumps({"value": getattr(text, call)(**request)}).encode()
+        if len(reply) <= LONGEST:
+            return reply
+        error = f"the model's tokenizer gives {len(reply):,} bytes"
     except InvalidInput as refused:
         error = str(refused)
     except BaseException as broken:  # a panic of Rust's is one that is no Exception

@@ -31,8 +31,8 @@ def facts(plan: "Plan") -> Iterator[Line]:
     yield "quality", quality
     yield from listed("shards", _shown(plan))
     if plan.has_choice:
-        own = [program.bytes for program in plan.programs if program.expert is not None]
-        yield "experts", f"{len(own):,} programs: {_size(own[0])} each"
+        expert_bytes = [program.bytes for program in plan.programs if program.expert is not None]
+        yield "experts", f"{len(expert_bytes):,} programs: {_size(expert_bytes[0])} each"
     yield from listed("head", _heads(plan))
     yield "embedding", f"{_size(plan.embedding_bytes)}, fp16, kept by the host"
     if plan.head:

@@ -111,9 +111,9 @@ class Allotment(Encoding):
         """The same for a `Head` with these parts of the vocabulary."""
         table, rows, stored = self._table(), self._rows, {}
         (moments,) = self._calibration().of(HEAD).values()
-        for own, i in enumerate(splits):
+        for part, i in enumerate(splits):
             if f"head.{i}" in table:
-                scheme, name = find_scheme(table[f"head.{i}"]), f"parts.{own}.weight"
+                scheme, name = find_scheme(table[f"head.{i}"]), f"parts.{part}.weight"
                 stored[name] = encode(weights[name], scheme, moments.of_rows(rows[i]))[0]
         return weights | stored
 
@@ -125,21 +125,21 @@ class Allotment(Encoding):
         self._calibration().remove()
 
 
-def _spend(found: dict[str, list[Choice]], shares: dict[str, float]) -> dict[str, Choice]:
+def _spend(choices: dict[str, list[Choice]], shares: dict[str, float]) -> dict[str, Choice]:
     """Make a choice for each matrix; their shares, in bytes, are one budget together."""
-    budget = sum(shares[name] for name in found)
-    chosen = allot(list(found.values()), int(budget))
+    budget = sum(shares[name] for name in choices)
+    chosen = allot(list(choices.values()), int(budget))
     if chosen is None:
         raise InvalidInput(
             f"{budget:,.0f} bytes are too few for these matrices, which are small: palettes and "
             "scales take their part; raise the bits"
         )
-    return dict(zip(found, chosen, strict=True))
+    return dict(zip(choices, chosen, strict=True))
 
 
 def _choices(weight: Tensor, scheme: Scheme, moments: Moments) -> list[Choice]:
     """Bytes and loss of each scheme that may be taken; the loss is estimated on some rows."""
-    outputs, found = len(weight), []
+    outputs, choices = len(weight), []
     rows = torch.arange(outputs)
     if outputs >= STRETCH * EVERY and outputs % STRETCH == 0:
         rows = rows.view(-1, STRETCH)[::EVERY].flatten()
@@ -148,5 +148,5 @@ def _choices(weight: Tensor, scheme: Scheme, moments: Moments) -> list[Choice]:
         candidate = find_scheme(name)
         _, loss = encode(weight[rows], candidate, moments.of_rows(rows))
         size = sum(blob_bytes(weight.shape, candidate))
-        found.append(Choice(name, size, loss / max(share, 1e-30)))
-    return found
+        choices.append(Choice(name, size, loss / max(share, 1e-30)))
+    return choices

@@ -72,21 +72,21 @@ class Calibration(GoldenPass):
         for layer in layers:
             layer_inputs.append(hidden[:GRADED])
             block, kind = self._block(layer)
-            with torch.no_grad(), _watched(block) as found:
+            with torch.no_grad(), _watched(block) as sums:
                 hidden = [self._after(block, x, kind) for x in hidden]
-            torch.save(found, self._file(layer))
+            torch.save(sums, self._file(layer))
             yield f"calibrating layer {layer + 1} of {len(layers)}"
         gradients = self._head(hidden)
         yield "calibrating head"
         for layer in reversed(layers):
             block, kind = self._block(layer)
             forwards = torch.load(self._file(layer))
-            with _watched(block) as found:
+            with _watched(block) as sums:
                 gradients = [
                     _back(lambda x: self._after(block, x, kind), *pair)  # noqa: B023 - called here
                     for pair in zip(layer_inputs.pop(), gradients, strict=True)
                 ]
-            torch.save(forwards | {"outputs": found["outputs"]}, self._file(layer))
+            torch.save(forwards | {"outputs": sums["outputs"]}, self._file(layer))
             yield f"sensitivity of layer {layer + 1} of {len(layers)}"
 
     def _after(self, block: nn.Module, hidden: Tensor, kind: str) -> Tensor:
@@ -119,11 +119,11 @@ class Calibration(GoldenPass):
         gradients = [_back(loss, x) for x in graded]
         with torch.no_grad():
             normed = torch.cat([head.norm(x)[0, :, 0] for x in hidden], dim=1)  # (C, all tokens)
-        found = {
+        sums = {
             "inputs": {HEAD: normed @ normed.T / normed.shape[1]},
             "outputs": {HEAD: variance / (len(graded) * graded[0].shape[3])},
         }
-        torch.save(found, self._file(HEAD))
+        torch.save(sums, self._file(HEAD))
         return gradients
 
 
@@ -143,11 +143,11 @@ def _watched(block: nn.Module) -> Iterator[dict[str, Sums]]:
     They are means over all tokens: "inputs", of x x' (C, C), and "outputs", of the squared
     gradients of the outputs (O,).
     """
-    found: dict[str, Sums] = {"inputs": {}, "outputs": {}}
+    sums: dict[str, Sums] = {"inputs": {}, "outputs": {}}
     counts: dict[tuple[str, str], int] = {}
 
     def add(kind: str, name: str, new: Tensor, tokens: int) -> None:
-        found[kind][name] = found[kind].get(name, 0) + new
+        sums[kind][name] = sums[kind].get(name, 0) + new
         counts[kind, name] = counts.get((kind, name), 0) + tokens
 
     def hook(name: str) -> Callable:
@@ -168,9 +168,9 @@ def _watched(block: nn.Module) -> Iterator[dict[str, Sums]]:
         if isinstance(module, nn.Conv2d)
     ]
     try:
-        yield found
+        yield sums
     finally:
         for handle in handles:
             handle.remove()
     for (kind, name), tokens in counts.items():
-        found[kind][name] /= tokens
+        sums[kind][name] /= tokens

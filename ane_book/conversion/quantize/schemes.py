@@ -34,7 +34,7 @@ class Scheme:
         return _parts(outputs, self.channels)
 
     def blocks(self, inputs: int) -> int:
-        """The same for input channels."""
+        """The number of blocks of so many input channels, likewise."""
         return _parts(inputs, self.block)
 
 
@@ -136,6 +136,6 @@ def find_scheme(name: str) -> Scheme:
     budget = re.fullmatch(r"(auto|auto-int):(\d+(?:\.\d+)?)", name)
     if budget and BUDGET[0] <= float(budget[2]) <= BUDGET[1]:
         return Scheme("auto", 16, budget=float(budget[2]), family=budget[1])
-    known = ", ".join([*SCHEMES, STORED, *(f"{family}:BITS" for family in AUTO)])
+    names = ", ".join([*SCHEMES, STORED, *(f"{family}:BITS" for family in AUTO)])
     bits = f"{BUDGET[0]:g} to {BUDGET[1]:g}"
-    raise InvalidInput(f"quant must be one of {known} (BITS {bits}), not {name!r}")
+    raise InvalidInput(f"quant must be one of {names} (BITS {bits}), not {name!r}")

@@ -112,8 +112,8 @@ class Journal:
     def hashes(self) -> dict[str, str]:
         """sha256 of every finished file that is still there."""
         self._wait()
-        kept = [name for name in sorted(self._noted) if (self._folder / name).exists()]
-        return {file: digest for name in kept for file, digest in self._noted[name].items()}
+        finished = [name for name in sorted(self._noted) if (self._folder / name).exists()]
+        return {file: digest for name in finished for file, digest in self._noted[name].items()}
 
     def remove(self) -> None:
         """Delete the journal: the bundle is finished."""

@@ -57,7 +57,7 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
     kinds, pieces = architecture.kinds(config), {}
     for name, (T, tier) in recipe.tiered.items():
         pieces[name] = lowered = Pieces()
-        kept = _kept(config, tier)
+        shapes = _kept(config, tier)
         rows = config.group * T if T > 1 else 1  # one row of the mask serves all heads when T = 1
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
         handed = {n: torch.zeros(1, R, 1, T) for n, R in architecture.carried(config).items()}
@@ -69,10 +69,10 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
                 cos: torch.zeros(1, 1, T, D),
                 sin: torch.zeros(1, 1, T, D),
                 mask: torch.zeros(1, 1, rows, tier.context + T),
-                **{n: torch.zeros((1, *shape)) for n, shape in kept.items()},
+                **{n: torch.zeros((1, *shape)) for n, shape in shapes.items()},
                 **(handed if kind != kinds[0] else {}),
             }
-            outputs = ["hidden_out", *(f"new_{n}" for n in kept), *(f"{n}_out" for n in handed)]
+            outputs = ["hidden_out", *(f"new_{n}" for n in shapes), *(f"{n}_out" for n in handed)]
             lowered.add(config, kind, inputs, outputs, config.rms_norm_eps)
     return pieces
 
@@ -143,7 +143,7 @@ def handed(config: DecoderConfig, layer: int, name: str = "{}") -> dict[str, str
     if layer in (0, config.num_layers):
         return {}
     carried = find(config.architecture).carried(config)
-    return {name.format(own): f"{own}_{layer}" for own in carried}
+    return {name.format(value): f"{value}_{layer}" for value in carried}
 
 
 def open_frame(
@@ -166,8 +166,8 @@ def open_frame(
         frame.values[own] = function.input(name, "fp16", (1, carried[own], 1, T))
     if recipe.kv == "state":
         function.input("position", "int32", (1,))
-    kept, states = _kept(config, recipe), CACHE if recipe.kv == "state" else ()
-    for name, shape in kept.items():
+    shapes, states = _kept(config, recipe), CACHE if recipe.kv == "state" else ()
+    for name, shape in shapes.items():
         if name in states:
             function.state(name, (n, *shape))
         else:
@@ -178,7 +178,7 @@ def open_frame(
         for mask in masks:
             tiled = function.op("tile", f"{mask}_rows", "fp16", [rows], x=mask, reps=reps)
             frame.values[mask] = tiled[0]
-    for name, shape in kept.items():
+    for name, shape in shapes.items():
         whole = name
         if name in states:
             (whole,) = function.op("read_state", f"{name}_now", "fp16", [(n, *shape)], input=name)

@@ -77,8 +77,8 @@ def write_encoder(
             (hidden,) = function.stamp(piece.ends["first"], "first", {"hidden": hidden}, before)
         for layer, state in zip(layers, stored, strict=True):
             out = {"hidden_out": "hidden_out"} if layer == layers[-1] and not after else {}
-            own = feeds | {"hidden": hidden}
-            (hidden,) = function.stamp(piece.blocks[FULL], f"layer{layer}", own, state, out)
+            block_feeds = feeds | {"hidden": hidden}
+            (hidden,) = function.stamp(piece.blocks[FULL], f"layer{layer}", block_feeds, state, out)
         if after:
             out = {"logits": "logits"}
             (hidden,) = function.stamp(piece.ends["last"], "last", {"hidden": hidden}, after, out)

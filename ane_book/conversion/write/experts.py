@@ -57,13 +57,13 @@ class Parted:
         Returns the names of all results: block's name -> trunk's name.
         """
         piece = self.before
-        own = feeds | {
+        all_feeds = feeds | {
             value: function.input(value, "fp16", shape)
             for value, shape in piece.inputs.items()
             if value not in feeds
         }
         names = {"x": "x", "gates": "gates"} | self.names(layer) | (names or {})
-        results = function.stamp(piece, "before", own, weights, names)
+        results = function.stamp(piece, "before", all_feeds, weights, names)
         return dict(zip(piece.outputs, results, strict=True))
 
     def stamp_behind(

@@ -111,9 +111,9 @@ def _spared_check() -> Iterator[None]:
 
 def _holds(operation) -> bool:
     """Whether half precision holds all constant inputs of a MIL op."""
-    given = [v if isinstance(v, list | tuple) else [v] for v in operation.inputs.values()]
-    known = [np.asarray(var.val) for each in given for var in each if var.val is not None]
-    numbers = [array for array in known if array.dtype.kind == "f" and array.size]
+    values = [v if isinstance(v, list | tuple) else [v] for v in operation.inputs.values()]
+    constants = [np.asarray(var.val) for each in values for var in each if var.val is not None]
+    numbers = [array for array in constants if array.dtype.kind == "f" and array.size]
     return all(array.min() >= -65504 and array.max() <= 65504 for array in numbers)
 
 

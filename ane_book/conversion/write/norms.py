@@ -30,9 +30,9 @@ def join_norms(operations: list) -> list:
                 del operation.inputs[key]
             for key in ("x", "axes", "epsilon"):
                 operation.inputs[key].CopyFrom(norm.inputs[key])
-    kept = [o for o in operations if not any(o is norm for norm in norms)]
-    used = {name for o in kept for key in o.inputs for name in operands(o, key)}
-    return [o for o in kept if o.type != "const" or o.outputs[0].name in used]
+    remaining = [o for o in operations if not any(o is norm for norm in norms)]
+    used = {name for o in remaining for key in o.inputs for name in operands(o, key)}
+    return [o for o in remaining if o.type != "const" or o.outputs[0].name in used]
 
 
 def sharpen_epsilon(operations: list, epsilons: Collection[float]) -> None:

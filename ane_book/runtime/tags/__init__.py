@@ -64,7 +64,7 @@ class Tagger(Encoder):
 
     @property
     def labels(self) -> list[str]:
-        """What a token may be, in the order of its scores."""
+        """The labels of tokens, in the order of scores."""
         return self._tags.labels
 
     @property
@@ -76,7 +76,7 @@ class Tagger(Encoder):
     def redact(self, text: str) -> Redaction:
         """The text with every span replaced by its kind, "<PRIVATE_EMAIL>"; all else as it is."""
         pieces = list(self.stream([text]))
-        redacted = "".join(span.replacement if span else own for own, span in pieces)
+        redacted = "".join(span.replacement if span else piece for piece, span in pieces)
         return Redaction(redacted, [span for _, span in pieces if span])
 
     def spans(self, text: str) -> list[Span]:
@@ -162,14 +162,14 @@ class Tagger(Encoder):
         """`logits` of ids that come in parts."""
         for window in windows(ids, min(most or self.max_tokens, self.max_tokens), self.reach):
             self._check_ids(window.ids)
-            found = self._run(window)
-            if not np.isfinite(found).all():
+            scores = self._run(window)
+            if not np.isfinite(scores).all():
                 raise InvalidBundle(
                     f"{self.bundle.path}: scores that are no numbers, of tokens {window.start:,} "
                     f"to {window.start + len(window.ids):,}: they leave the range of fp16; take "
                     'precision "fp32"'
                 )
-            yield found
+            yield scores
 
     def _run(self, window: Window) -> np.ndarray:
         """Run one window; returns the scores of the tokens that are kept, (n, N)."""

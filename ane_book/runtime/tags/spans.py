@@ -105,9 +105,9 @@ class Viterbi:
 
     def finish(self) -> np.ndarray:
         """Decide the labels of all tokens that wait; the text ends here."""
-        found = self._back(len(self._steps), -1)
+        labels = self._back(len(self._steps), -1)
         self._begin()
-        return found
+        return labels
 
     def _before(self, i: int, kind: int) -> int:
         """The kind open before the i-th token that waits (-1: none), if `kind` is open after it."""
@@ -118,15 +118,15 @@ class Viterbi:
 
     def _back(self, count: int, kind: int) -> np.ndarray:
         """Trace back the labels of the first `count` waiting tokens; `kind` is open after them."""
-        found = np.empty(count, np.int64)
+        labels = np.empty(count, np.int64)
         for i in range(count - 1, -1, -1):
             before = self._before(i, kind)
             if kind < 0:
-                found[i] = self._steps[i][0]
+                labels[i] = self._steps[i][0]
             else:
-                found[i] = self._parts["B" if before < 0 else "I"][kind]
+                labels[i] = self._parts["B" if before < 0 else "I"][kind]
             kind = before
-        return found
+        return labels
 
     def _settled(self) -> np.ndarray:
         """Decide the labels of the tokens in which all ways that are still possible agree."""
@@ -134,9 +134,9 @@ class Viterbi:
         for i in range(len(self._steps) - 1, 0, -1):
             ways = {self._before(i, kind) for kind in ways}
             if len(ways) == 1:
-                found = self._back(i, ways.pop())
+                labels = self._back(i, ways.pop())
                 self._steps = self._steps[i:]
-                return found
+                return labels
         return np.zeros(0, np.int64)
 
 

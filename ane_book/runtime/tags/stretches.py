@@ -86,7 +86,7 @@ class Waiting:
         return stretch
 
     def finish(self) -> Stretch:
-        """All that is left; the text ends here."""
+        """The stretch of all that is left; the text ends here."""
         places, begins = np.concatenate(self._places), np.concatenate(self._begins)
         return self._stretch("".join(self._text), len(places), places, begins)
 
@@ -96,11 +96,11 @@ class Waiting:
             np.concatenate(column) for column in zip(empty, *self._known, strict=True)
         )
         tokens = (own[:count] for own in (labels, scores, places, begins))
-        found = Stretch(text, self._start, self._byte, *tokens)
+        stretch = Stretch(text, self._start, self._byte, *tokens)
         self._known = [(labels[count:], scores[count:])]
         self._start += len(text)
         self._byte += size(text)
-        return found
+        return stretch
 
 
 def begin_words(text: str, places: np.ndarray) -> np.ndarray:

@@ -62,13 +62,13 @@ def blocks(parts: Iterable[str], most: int = BLOCK) -> Iterator[str]:
     Blocks end where a word does. Text without such a place is cut after `most` characters, and may
     have other tokens at the cut.
     """
-    held = ""
+    pending = ""
     for part in parts:
         for i in range(0, len(part), most):
-            held += part[i : i + most]
-            while (match := PLACE.match(held, 0, most + 1)) or len(held) > most:
+            pending += part[i : i + most]
+            while (match := PLACE.match(pending, 0, most + 1)) or len(pending) > most:
                 end = match.end() if match else most
-                yield held[:end]
-                held = held[end:]
-    if held:
-        yield held
+                yield pending[:end]
+                pending = pending[end:]
+    if pending:
+        yield pending

@@ -56,8 +56,8 @@ class _Shape:
             self.texts.append(made.result.text)
 
     def _head(self, kind: str) -> dict:
-        said = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-        return said | {"system_fingerprint": f"fp_{self.seal[:12]}"}
+        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return head | {"system_fingerprint": f"fp_{self.seal[:12]}"}
 
     @property
     def completion_tokens(self) -> int:
@@ -69,11 +69,11 @@ class _Shape:
         return self.done[0].cached if self.done else 0
 
     def usage(self) -> dict:
-        made = self.completion_tokens
+        generated = self.completion_tokens
         return {
             "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": made,
-            "total_tokens": self.prompt_tokens + made,
+            "completion_tokens": generated,
+            "total_tokens": self.prompt_tokens + generated,
             "prompt_tokens_details": {"cached_tokens": self.cached},
         }
 
@@ -131,8 +131,8 @@ class ChatShape(_Shape):
     def _delta(
         self, index: int, delta: dict, reason: str | None = None, tokens: Sequence[Token] = ()
     ) -> dict:
-        said = {"delta": delta, "logprobs": _of_chat(tokens), "finish_reason": reason}
-        return self._chunk({"index": index} | said)
+        choice = {"delta": delta, "logprobs": _of_chat(tokens), "finish_reason": reason}
+        return self._chunk({"index": index} | choice)
 
 
 @dataclass
@@ -164,8 +164,8 @@ class CompletionShape(_Shape):
         return self._chunk(self._text(done.index, "", done.tokens, done.result.finish_reason))
 
     def _text(self, index: int, text: str, tokens: Sequence[Token], reason: str | None) -> dict:
-        said = {"text": text, "logprobs": _of_completion(tokens), "finish_reason": reason}
-        return {"index": index} | said
+        choice = {"text": text, "logprobs": _of_completion(tokens), "finish_reason": reason}
+        return {"index": index} | choice
 
 
 def _of_chat(tokens: Sequence[Token] | None) -> dict | None:

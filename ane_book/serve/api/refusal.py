@@ -32,8 +32,8 @@ class Refusal(Exception):
         return "rate_limit_error" if self.status == 429 else kind
 
     def body(self) -> dict:
-        said = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return {"error": said}
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": error}
 
 
 def refusal_of(error: Exception, model: str) -> Refusal:
@@ -44,7 +44,7 @@ def refusal_of(error: Exception, model: str) -> Refusal:
         return Refusal(400, str(error), code="context_length_exceeded")
     if isinstance(error, InvalidInput):
         return Refusal(400, str(error), code="invalid_value")
-    known = isinstance(error, AneBookError)
-    log.error("%s: %s", model, error, exc_info=None if known else error)
+    ours = isinstance(error, AneBookError)
+    log.error("%s: %s", model, error, exc_info=None if ours else error)
     why = f"{model} cannot answer now; the server's log says why"
-    return Refusal(503 if known else 500, why, code="model_failed" if known else "internal_error")
+    return Refusal(503 if ours else 500, why, code="model_failed" if ours else "internal_error")

@@ -161,7 +161,7 @@ class ChatMessage(_Closed):
         return {k: v for k, v in given.items() if k in ("role", "content") or v not in (None, [])}
 
     def plain(self) -> dict[str, str]:
-        """As a chat template takes it."""
+        """The message as a chat template takes it."""
         content = self.content
         text = content if isinstance(content, str) else "".join(part.text for part in content)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
@@ -239,7 +239,7 @@ class LineRequest(_Closed):
     stop: list[str] = Field([], fail_fast=True, max_length=16)
 
     def ask(self) -> Ask:
-        """What is asked; raises Refusal."""
+        """The prompt and options of the line; raises Refusal."""
         given = [each for each in (self.tokens, self.prompt) if each is not None]
         if len(given) != 1:
             raise Refusal(400, "give either tokens or a prompt", code="invalid_value")
@@ -268,12 +268,12 @@ def refuse_invalid(errors: Sequence[Any]) -> Refusal:
         return Refusal(400, f"{param} is missing", code="missing_required_parameter", param=param)
     if first["type"] == "too_short":
         least = first["ctx"]["min_length"]
-        wanted = f"has to have at least {least} item" + "s" * (least != 1)
+        rule = f"has to have at least {least} item" + "s" * (least != 1)
     else:
-        wanted = first["msg"].replace("Input should be", "has to be", 1)
-    return Refusal(400, f"{param} {wanted}{_was(first)}", code="invalid_value", param=param)
+        rule = first["msg"].replace("Input should be", "has to be", 1)
+    return Refusal(400, f"{param} {rule}{_was(first)}", code="invalid_value", param=param)
 
 
 def _was(error: dict) -> str:
-    given = error.get("input")
-    return f", not {given!r}"[:100] if isinstance(given, str | int | float) else ""
+    value = error.get("input")
+    return f", not {value!r}"[:100] if isinstance(value, str | int | float) else ""

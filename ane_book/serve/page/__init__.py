@@ -1,7 +1,8 @@
 """The chat at `/`: one file of HTML, which needs nothing but the server that sends it.
 
 Its script and style stand in the file, and its Content-Security-Policy names them by their SHA-256:
-a browser runs no other script on the page, whatever a model writes, and asks no other server.
+a browser runs no other script on the page, whatever a model writes, and loads nothing from another
+server.
 """
 
 import base64
@@ -16,8 +17,8 @@ __all__ = ["add_page"]
 
 def _hashes(html: str, tag: str) -> str:
     """The sources of a Content-Security-Policy that allow the inline elements of a tag alone."""
-    found = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", html, re.DOTALL)
-    digests = (hashlib.sha256(text.encode()).digest() for text in found)
+    contents = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", html, re.DOTALL)
+    digests = (hashlib.sha256(text.encode()).digest() for text in contents)
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
