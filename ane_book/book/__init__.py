@@ -1,1 +1,1 @@
-"""What only the pages of the book import: figures, diagrams, fits, published numbers."""
+"""Modules that only the book's pages import: figures, diagrams, fits, published measurements."""

@@ -1,7 +1,7 @@
-"""Figures that others measured on a Neural Engine: research/measurements/published.json.
+"""Read what others measured on a Neural Engine, from research/measurements/published.json.
 
-Each has its source, its grade, and whether it was checked against the source. Those of decode say
-too what a token asked of the engine, and, where a figure is of no use to the model, why.
+Each figure has its source, its grade, and whether it was checked against the source. Figures of
+decode also have the work of a token and, if the cost model is not compared with them, the reason.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ __all__ = ["Figure", "decode_figures", "read_rows"]
 
 @dataclass(frozen=True)
 class Figure:
-    """A published time of a token of decode.
+    """A published time of a token in decode.
 
-    ms: as published, or from tokens a second. chip: its key in `chips()`, None where no bandwidth
-    of it is published. path: "coreml", "coreai" or "private", the interface. work: None where the
-    bytes are not published. series: of which it is a point. left_out: why the model is not held
-    against it, "" where it is. cannot_be: why it is not what it claims, by its source.
+    ms: as published, or from tokens per second. chip: its key in `chips()`; None if its bandwidth
+    is not published. path: the interface, "coreml", "coreai" or "private". work: None if the bytes
+    are not published. series: the one that it is a point of. left_out: why the model is not
+    compared with it, or "". cannot_be: why, by its own source, it is not what it claims.
     """
 
     id: str
@@ -41,7 +41,7 @@ class Figure:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of the file; InvalidInput where it holds none."""
+    """Read the rows of the file; raises InvalidInput if it is not such a file."""
     try:
         rows = json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -57,7 +57,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _check(row: dict[str, Any]) -> None:
-    """Raise something where a row lacks what every row has."""
+    """Raise an exception, of any kind, if a row lacks a required field."""
     if row["grade"] not in GRADES or not row["value"] > 0:
         raise ValueError(f"grade {row['grade']!r}, value {row['value']!r}")
     if not (row["id"] and row["model"] and row["unit"] and row["source"]["path"]):
@@ -68,14 +68,14 @@ def _check(row: dict[str, Any]) -> None:
 
 
 def decode_figures(rows: list[dict[str, Any]]) -> list[Figure]:
-    """Those of the rows that time a token of decode."""
+    """The rows that are times of a token in decode."""
     keys = {claim.chip: key for key, claim in chips().items()}
     found = (_figure(row, keys) for row in rows)
     return [figure for figure in found if figure]
 
 
 def _figure(row: dict[str, Any], keys: dict[str, str]) -> Figure | None:
-    """A row as a figure of decode; None where it is none. keys: by the chips' names."""
+    """A row as a figure of decode, or None. keys: the keys of chips by their names."""
     if "decode" not in row:
         return None
     decode, value, unit = row["decode"], row["value"], row["unit"]

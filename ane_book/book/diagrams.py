@@ -1,4 +1,4 @@
-"""The book's diagrams, drawn as code: what is a box here is a thing of the library there.
+"""Draw the book's diagrams with matplotlib.
 
 Each function draws one figure in the look of `figures.py`: at most 5.2 inches wide, text of 11
 points or more, a white ground, so that it is legible at a phone's 390 px and in the dark.
@@ -34,7 +34,7 @@ EDGES = {"blue": COLORS["blue"], "orange": COLORS["orange"], "green": COLORS["gr
 
 
 def canvas(height: float, rows: float, columns: float = 10.0) -> tuple[Figure, Axes]:
-    """A sheet 5.2 inches wide with its own units, (0, 0) at the top left."""
+    """A figure 5.2 inches wide with (0, 0) at the top left and its own units."""
     figure, ax = plt.subplots(figsize=(5.2, height))
     ax.set_xlim(0, columns)
     ax.set_ylim(rows, 0)
@@ -45,7 +45,7 @@ def canvas(height: float, rows: float, columns: float = 10.0) -> tuple[Figure, A
 def box(
     ax: Axes, x: float, y: float, w: float, h: float, text: str = "", kind: str = "none", size=11
 ) -> tuple[float, float, float, float]:
-    """A box with its text in the middle; its place, for arrows."""
+    """Draw a box with centred text; return its position and size, for arrows."""
     shape = FancyBboxPatch(
         (x, y), w, h, boxstyle="round,pad=0,rounding_size=0.12",
         facecolor=TINTS[kind], edgecolor=EDGES[kind], linewidth=1.3,
@@ -56,38 +56,38 @@ def box(
 
 
 def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], **look: Any) -> None:
-    """An arrow from point to point."""
+    """Draw an arrow between two points."""
     look = {"color": INK, "linewidth": 1.4, "arrowstyle": "-|>", "mutation_scale": 13, **look}
     ax.add_patch(FancyArrowPatch(start, end, shrinkA=1, shrinkB=1, **look))
 
 
 def down(ax: Axes, above: tuple, below: tuple) -> None:
-    """An arrow from a box to the one under it."""
+    """Draw an arrow from a box to the one below it."""
     x = max(above[0], below[0]) + min(above[2], below[2]) / 2
     arrow(ax, (x, above[1] + above[3]), (x, below[1]))
 
 
 def elbow(ax: Axes, points: list[tuple[float, float]]) -> None:
-    """An arrow along a line with corners."""
+    """Draw an arrow along a line with corners."""
     *path, last = points
     ax.plot(*zip(*path, strict=True), color=INK, linewidth=1.4, linestyle="-", marker="")
     arrow(ax, path[-1], last)
 
 
 def note(ax: Axes, x: float, y: float, text: str, **look: Any) -> None:
-    """Text beside a thing."""
+    """Draw text without a box."""
     look = {"ha": "left", "va": "center", "fontsize": 11, "color": INK, **look}
     ax.text(x, y, text, **look)
 
 
 def frame(ax: Axes, corner: tuple[float, float], w: float, h: float) -> None:
-    """A dashed frame around things."""
+    """Draw a dashed frame."""
     dashed = Rectangle(corner, w, h, fill=False, edgecolor=INK, linestyle="--", linewidth=1.2)
     ax.add_patch(dashed)
 
 
 def cells(ax: Axes, x: float, y: float, w: float, h: float, kinds: Sequence[str]) -> None:
-    """A row of cells."""
+    """Draw a row of cells."""
     for i, kind in enumerate(kinds):
         tint, edge = TINTS[kind], EDGES[kind]
         ax.add_patch(Rectangle((x + i * w, y), w, h, facecolor=tint, edgecolor=edge, linewidth=0.9))
@@ -121,9 +121,9 @@ def way() -> Figure:
 
 
 def padding(elements: int = 32) -> Figure:
-    """What one token's hidden state takes in (1, C, 1, 1), and a call of T tokens in (1, C, 1, T).
+    """The memory of one token's hidden state, (1, C, 1, 1), and of T tokens', (1, C, 1, T).
 
-    elements: of half precision in the 64 bytes to which the last axis is padded.
+    elements: how many fp16 numbers are in the 64 bytes to which the last axis is padded.
     """
     figure, ax = canvas(3.2, 8.4)
     width = 6.4 / elements
@@ -162,7 +162,8 @@ def caches() -> Figure:
 
 
 def blocks(calls: Sequence[str]) -> Figure:
-    """Calls of `verify` in blocks: a letter for each column, a key of `columns` here."""
+    """Calls of `verify` in blocks: each call is a string with a letter, a key of `columns`, for
+    each column."""
     columns = {
         "n": ("blue", "●", "the text's last token"),
         "r": ("green", "✓", "a right guess"),
@@ -185,7 +186,7 @@ def blocks(calls: Sequence[str]) -> Figure:
 
 
 def calls() -> Figure:
-    """A token's way in an app: what the host makes, what the programs make of it."""
+    """A token's way in an app: what the host computes, and what the packages compute."""
     figure, ax = canvas(4.4, 9.9)
     for x, name in ((0.1, "the host, on the CPU"), (5.4, "the programs")):
         note(ax, x + 2.2, 0.35, name, ha="center", weight="bold")
@@ -208,9 +209,10 @@ def calls() -> Figure:
 
 
 def experts(E: int, taken: Sequence[int]) -> Figure:
-    """One token's mixture twice: all experts in a program, and those taken, called by the host.
+    """One token's mixture twice: all experts in a package, and only those taken, as packages that
+    the host calls.
 
-    E: experts of the layer, a multiple of four. taken: the numbers of those that the token chose.
+    E: experts of the layer, a multiple of four. taken: the indices of those that the token chose.
     """
     figure, ax = canvas(4.0, 9.0)
     apart = ["blue" if i in taken else "none" for i in range(E)]
@@ -236,7 +238,7 @@ def experts(E: int, taken: Sequence[int]) -> Figure:
 
 
 def package(files: Sequence[tuple[str, str]]) -> Figure:
-    """What lies in an .mlpackage: (path, what it holds) from the outermost inwards."""
+    """The files of an .mlpackage: (path, description), the outermost first."""
     figure, ax = canvas(0.62 * len(files) + 0.3, len(files) + 0.2)
     for i, (path, text) in enumerate(files):
         depth = path.count("/")
@@ -266,7 +268,7 @@ def stamping(layers: int) -> Figure:
 
 
 def shards(parts: Sequence[tuple[str, int]], limit: int) -> Figure:
-    """A model cut: (name, bytes) of each program in the order of a token's way."""
+    """A model cut into packages: (name, bytes) of each, in the order of the calls."""
     figure, ax = canvas(0.45 * len(parts) + 0.9, len(parts) + 1.8)
     most = max(limit, *(size for _, size in parts))
     for i, (name, size) in enumerate(parts):
@@ -287,7 +289,7 @@ def shards(parts: Sequence[tuple[str, int]], limit: int) -> Figure:
 
 
 def residency() -> Figure:
-    """What has to be so before a model may be called resident on the engine, in the order of
+    """The conditions for calling a model resident on the engine, in the order of
     `ane_book.evidence.mac.verdict`."""
     figure, ax = canvas(4.6, 9.6)
     steps = [
@@ -313,10 +315,11 @@ def residency() -> Figure:
 
 
 def engine(cores: int, products: int, operand: int, weights: int, bits: int) -> Figure:
-    """One convolution's way: from memory, through the engine's own memory and its array, and back.
+    """The data flow of a convolution: from memory, through the engine's own memory and its array of
+    multipliers, and back.
 
-    products: of a core in a cycle. operand: bytes that stay on the engine. weights: bytes that
-    stay in a core. bits: of a sum.
+    products: of a core in a cycle. operand: bytes that fit on the engine. weights: bytes that fit
+    in a core. bits: of a sum.
     """
     figure, ax = canvas(5.3, 10.6)
     frame(ax, (0.1, 2.9), 9.8, 7.6)

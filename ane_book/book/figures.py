@@ -1,6 +1,6 @@
-"""One look for every figure of the book: readable on a phone, in print and by the colour-blind.
+"""The style of the book's figures: readable on a phone, in print and by the colour-blind.
 
-`use_style()` goes into a chapter's setup cell. Figures are 5.2 inches wide with 12 pt text, so that
+A chapter's setup cell calls `use_style()`. Figures are 5.2 inches wide with 12 pt text, so that
 at a phone's 390 px the text is still 11 px high. They keep a white ground: the site shows them
 as cards in its dark theme, and an exported notebook shows them as they are. Colour never stands
 alone: lines differ in marker and dash as well, bars carry their value.
@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 __all__ = ["COLORS", "bars", "use_style"]
 
-#: Okabe and Ito's palette, less its yellow, which is too light for a line on white.
+#: Okabe and Ito's palette without yellow, which is too light for a line on white.
 COLORS = {
     "blue": "#0072B2",
     "orange": "#D55E00",

@@ -1,11 +1,11 @@
-"""The model held against published figures: fitted on half of them, judged on the rest.
+"""Fit the cost model to half of the published figures, and test it on the other half.
 
-Three numbers are fitted: how much longer than their bytes packed weights take, the speed of the
-cache, and the time of a program. The bandwidth for weights is not: that of each chip was measured
-by itself. No prediction is made of the fitted numbers; they say whether one formula holds for
-models that have little in common, and how far it is off.
+Three numbers are fitted: how many times as long as their bytes packed weights take, the bandwidth
+of the cache, and the overhead of a package. The bandwidth for weights is not fitted: each chip's
+was measured separately. The fitted numbers are not used for predictions; they show whether one
+formula holds for very different models, and how large its error is.
 
-Which half a figure belongs to is decided by the hash of its id, once and for all.
+The hash of a figure's id decides which half it belongs to.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,31 +36,32 @@ __all__ = [
 ]
 
 ROUNDS = 80  # of reweighting, after which the sum of absolute errors has settled
-FLOOR = 0.02  # a relative error below which reweighting goes no further
-LEAST = (1.0, 0.0, 0.0)  # of the three: packed weights are not read faster than their bytes
+FLOOR = 0.02  # relative errors below this count as this in the weights
+LEAST = (1.0, 0.0, 0.0)  # lower bounds of the three numbers: packed weights take at least 1
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """packed: times the bytes' time. cache_gb_s: of keys and values. program_ms: beside reading."""
+    """packed: factor on the time of packed weights. cache_gb_s: bandwidth of keys and values.
+    program_ms: overhead of a package."""
 
     packed: float
     cache_gb_s: float
     program_ms: float
 
     def ms(self, figure: Figure) -> float:
-        """The time of a token, with a chip's bandwidth at the middle of its range."""
+        """The predicted time of a token, with the bandwidth at the middle of its range."""
         plain, *others = _parts(figure)
         rates = (self.packed, 1 / (self.cache_gb_s * PER_MS), self.program_ms)
         return plain + sum(part * rate for part, rate in zip(others, rates, strict=True))
 
     def error(self, figure: Figure) -> float:
-        """How far the prediction is off, relative to the published time."""
+        """The error of the prediction, relative to the published time."""
         return self.ms(figure) / figure.ms - 1
 
 
 def _asked(figure: Figure) -> tuple[TokenWork, Claim]:
-    """What a token takes, and the chip; InvalidInput for a figure of which either is not known."""
+    """The work of a token, and the chip; raises InvalidInput if either is unknown."""
     if figure.work is None or figure.chip is None:
         raise InvalidInput(f"{figure.id}: what it asks of which chip is not known")
     return figure.work, find_chip(figure.chip)
@@ -79,22 +80,22 @@ def _parts(figure: Figure) -> tuple[float, float, float, float]:
 
 
 def judged(figures: Iterable[Figure]) -> list[Figure]:
-    """Those that the model is held against: on the engine, and what they ask is known."""
+    """The figures that the model is compared with: on the engine, with known work."""
     return [f for f in figures if f.work and f.chip and not f.left_out and not f.cannot_be]
 
 
 def split(figures: Iterable[Figure]) -> tuple[list[Figure], list[Figure]]:
-    """Half of the figures to fit, at most, and the others to judge by."""
+    """Divide the figures into those to fit, at most half, and those to test on."""
     order = sorted(figures, key=lambda figure: sha256(figure.id.encode()).hexdigest())
     half = len(order) // 2
     return order[:half], order[half:]
 
 
 def fit(figures: Sequence[Figure]) -> Fitted:
-    """The three numbers with the least sum of absolute relative errors.
+    """Fit the three numbers for the least sum of absolute relative errors.
 
-    Least squares, reweighted by what was off; each number at its bound or above, of which all ways
-    are tried: there are eight.
+    By iteratively reweighted least squares. Each number is at its lower bound or free; all eight
+    combinations are tried.
     """
     table = np.array([_parts(figure) for figure in figures]) / [[f.ms] for f in figures]
     table[:, 2] /= PER_MS  # so that the columns are of a size
@@ -130,7 +131,7 @@ def median_error(fitted: Fitted, figures: Iterable[Figure]) -> float:
 
 
 def left_out_errors(figures: Sequence[Figure]) -> dict[str, float]:
-    """The harder question: the median error for each model, fitted on all the other models."""
+    """Leave-one-out test: the median error for each model, fitted on all other models."""
     found = {}
     for model in dict.fromkeys(_family(figure) for figure in figures):
         others = [figure for figure in figures if _family(figure) != model]
@@ -140,7 +141,7 @@ def left_out_errors(figures: Sequence[Figure]) -> dict[str, float]:
 
 
 def _family(figure: Figure) -> str:
-    """The model of a figure, whatever its bits and its graph."""
+    """The name of a figure's model, without bits and graph."""
     return figure.model.split()[0]
 
 
@@ -153,16 +154,16 @@ class FittedLine:
     points: tuple[tuple[float, float], ...]
 
     def errors(self) -> list[float]:
-        """Relative, in the order of the points."""
+        """The relative errors, in the order of the points."""
         return [(self.base + self.slope * x) / ms - 1 for x, ms in self.points]
 
     def without(self) -> dict[float, float]:
-        """The slope without each point, by its x: where one point alone decides, it shows."""
+        """The slope without each point, by its x: it shows whether one point alone decides."""
         return {x: line([p for p in self.points if p != (x, ms)]).slope for x, ms in self.points}
 
 
 def line(points: Iterable[tuple[float, float]]) -> FittedLine:
-    """The line with the least squares of relative errors."""
+    """Fit a line by least squares of relative errors."""
     points = tuple(points)
     x, ms = np.array(points).T
     base, slope = np.linalg.lstsq(np.stack([1 / ms, x / ms], 1), np.ones(len(ms)), rcond=None)[0]
@@ -170,8 +171,8 @@ def line(points: Iterable[tuple[float, float]]) -> FittedLine:
 
 
 def least_ms(figure: Figure) -> float:
-    """Less than this no token can take: its weights' bytes at the most that the chip's engine
-    reads, and the least that any source gives for so many calls.
+    """A lower bound on the time of a token: its weights at the chip's highest bandwidth, and the
+    least overhead of any source for its calls.
     """
     call = find("call-private" if figure.path == "private" else "call-coreml")
     work, chip = _asked(figure)
@@ -180,11 +181,11 @@ def least_ms(figure: Figure) -> float:
 
 
 def impossible(figures: Iterable[Figure]) -> list[Figure]:
-    """Figures that are faster than the weights can be read and the programs called."""
+    """The figures that are below `least_ms`."""
     known = (figure for figure in figures if figure.work and figure.chip)
     return [figure for figure in known if figure.ms < least_ms(figure)]
 
 
 def within(figures: Iterable[Figure]) -> list[bool]:
-    """For each figure, whether the predicted interval holds it."""
+    """For each figure, whether it lies in the predicted interval."""
     return [figure.ms in predict(*_asked(figure)).ms for figure in figures]

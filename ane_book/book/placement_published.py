@@ -1,7 +1,7 @@
-"""Graphs of which Core ML's segmenter published its estimates and its choices.
+"""Read published estimates and choices of Core ML's segmenter, and compare predictions with them.
 
-A file of them is JSON: `ops`, each with its types and its ms by backend, and `graphs`, each with
-the numbers of its ops in order and the backend chosen for each, a letter an op. The one there is:
+The file is JSON: `ops`, each with its types and its ms by backend, and `graphs`, each with the
+indices of its ops in order and the backend chosen for each, a letter per op. There is one,
 `research/measurements/segmenter_estimates.json`, which names its source.
 """
 
@@ -42,9 +42,10 @@ class PublishedGraph:
 
     @property
     def fitted(self) -> bool:
-        """Whether the graph is of the half that the estimator is fitted on, by its name's hash.
+        """Whether the graph is in the half that the estimator is fitted on, by its name's hash.
 
-        A graph of one op and the same op in its context have one name, and lie in one half.
+        A graph of one op and the same op in its context have the same name, so they are in the same
+        half.
         """
         return sha256(self.name.split("/")[-1].encode()).digest()[0] % 2 == 0
 
@@ -65,10 +66,11 @@ def read_graphs(path: Path) -> list[PublishedGraph]:
 
 
 def judge(graphs: Iterable[PublishedGraph], estimator: Estimator) -> dict[str, int]:
-    """How a placement predicted from types and shapes alone meets what was published.
+    """Compare placements that are predicted from types and shapes with the published ones.
 
-    Graphs and ops, each: all, exact (the same device; of a graph, for every op), equal (another,
-    at the same cost by the published estimates), depends (the tool does not say), missed.
+    Returns counts of graphs and of ops: all, exact (the same device; for a graph, for every op),
+    equal (another one, of the same cost by the published estimates), depends (the prediction is
+    open), missed.
     """
     counts = Counter({f"{of} {what}": 0 for of in ("graphs", "ops") for what in WAYS})
     for graph in graphs:
@@ -84,7 +86,7 @@ WAYS = ("all", "exact", "equal", "depends", "missed")  # from good to bad
 
 
 def _ways(graph: PublishedGraph, estimator: Estimator) -> list[str]:
-    """For each op how the prediction meets the published choice."""
+    """For each op, how the prediction compares with the published choice: one of WAYS."""
     choices = shortest(graph.estimates).choices
     found = []
     for device, chosen, equal in zip(

@@ -1,11 +1,11 @@
-"""The two roofs of this machine: how fast it reads memory, and how fast it multiplies.
+"""Measure the roofline of this machine: how fast it reads memory, and how fast it multiplies.
 
-A call cannot take less time than reading its bytes, nor than its arithmetic (Williams, Waterman and
-Patterson, "Roofline", Communications of the ACM 52(4), 2009). Both are measured here with the best
-products that the executor has, on all of its threads, so that no call of a model stands above them
-but by what a cache keeps from one call to the next.
+A call takes at least the time to read its bytes, and at least that of its arithmetic (Williams,
+Waterman and Patterson, "Roofline", Communications of the ACM 52(4), 2009). Both are measured with
+the executor's fastest products on all of its threads, so that a call of a model can exceed them
+only by what the CPU's caches keep from one call to the next.
 
-A busy machine only takes time, so the fastest of several runs in turns counts.
+Other load can only make a run slower, so the fastest of several interleaved runs counts.
 
 Taught in the chapter "Modern inference".
 """
@@ -21,18 +21,19 @@ import torch
 
 __all__ = ["Roofs", "measure"]
 
-COLUMNS = 4096  # of the weight that is read
+COLUMNS = 4096  # columns of the weight that is read
 WIDTH, TOKENS = 1024, (64, 256)  # of the products: in float32 4 MB of weights, and their tokens
 
-#: What is timed, and how much it reads, in bytes, or computes, in operations.
+#: A function to time, and the bytes that it reads or the operations that it computes.
 Work = tuple[Callable, float]
 
 
 @dataclass(frozen=True)
 class Roofs:
-    """The most that this machine reads (bytes a second) and computes (operations a second).
+    """The peak rates of this machine, in bytes and in operations per second.
 
-    Multiplying and adding are two operations. reads, computes: what every product reached, by name.
+    A multiplication and an addition are two operations. reads, computes: the rate of each product
+    by name.
     """
 
     bandwidth_bytes_s: float
@@ -43,23 +44,23 @@ class Roofs:
 
     @property
     def ridge(self) -> float:
-        """Operations a byte at which reading takes as long as computing."""
+        """The operations per byte at which reading takes as long as computing."""
         return self.flops_s / self.bandwidth_bytes_s
 
     def flops_at(self, intensity: float) -> float:
-        """The most operations a second of a call with so many operations a byte."""
+        """The highest rate of a call with `intensity` operations per byte, in operations/s."""
         return min(intensity * self.bandwidth_bytes_s, self.flops_s)
 
     def seconds(self, nbytes: float, operations: float) -> float:
-        """The least time of a call that reads and computes so much."""
+        """The least time of a call that reads `nbytes` and computes `operations`."""
         return max(nbytes / self.bandwidth_bytes_s, operations / self.flops_s)
 
 
 def measure(megabytes: int = 512, rounds: int = 9) -> Roofs:
     """Measure both roofs: about three seconds, and `megabytes` of memory.
 
-    megabytes: read at a time; far more than the caches hold. rounds: runs of each product, of which
-    the fastest counts. Raises InvalidInput for fewer than one of either.
+    megabytes: to read at a time, far more than the caches hold. rounds: runs of each product, of
+    which the fastest counts. Raises InvalidInput if either is below 1.
     """
     if megabytes < 1 or rounds < 1:
         raise InvalidInput(f"megabytes and rounds must be at least 1, not {megabytes}, {rounds}")
@@ -70,7 +71,7 @@ def measure(megabytes: int = 512, rounds: int = 9) -> Roofs:
 
 
 def _readers(nbytes: int) -> dict[str, Work]:
-    """Each reads the same stretch of memory once."""
+    """Products that each read the same memory once."""
     rows = max(1, nbytes // (2 * COLUMNS))
     halves = torch.ones(rows, COLUMNS, dtype=torch.float16)
     singles = halves.view(torch.float32)  # the same bytes, which make small numbers
@@ -82,7 +83,7 @@ def _readers(nbytes: int) -> dict[str, Work]:
 
 
 def _products() -> dict[str, Work]:
-    """Products of one matrix, which the caches keep, with the activations of several tokens."""
+    """Products of one matrix that fits in the caches with the activations of several tokens."""
     found: dict[str, Work] = {}
     data = torch.rand(WIDTH, WIDTH)
     for tokens in TOKENS:
@@ -104,7 +105,7 @@ def _product(data: torch.Tensor, dtype: torch.dtype, tokens: int) -> Callable:
 
 
 def _fastest(works: dict[str, Work], rounds: int) -> dict[str, float]:
-    """The most a second that each reached, after one run to warm up."""
+    """The highest rate of each, after one run to warm up."""
     for call, _ in works.values():
         call()
     best = dict.fromkeys(works, 0.0)

@@ -1,4 +1,4 @@
-"""Who says so: each source of the registry in one phrase, its chips, its way to the engine.
+"""The sources of the claims: a phrase for each, its chips, and how it accessed the engine.
 
     from ane_book.book import sources
 
@@ -50,10 +50,10 @@ THROUGH = ("Core ML", "Core AI", "private")
 
 @dataclass(frozen=True)
 class ClaimSource:
-    """One who says things about the engine.
+    """A source of claims about the engine.
 
-    name: how evidence begins that is theirs, see `sources.toml`. chips: () where none is named.
-    through: () where the engine was not called.
+    name: the beginning of its citations, see `sources.toml`. chips: () if it names none. through:
+    the interfaces by which it called the engine; () if it did not.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ClaimSource:
 
     @property
     def url(self) -> str:
-        """Where to find it."""
+        """The address of the source."""
         repository, thread, number = self.name.partition("#")
         if "." in repository.split("/")[0]:
             return f"https://{self.name}"
@@ -73,7 +73,7 @@ class ClaimSource:
 
 @cache
 def load(path: str | Path = SOURCES) -> Mapping[str, ClaimSource]:
-    """The sources of a file by name, in its order; InvalidInput, with the reason, if it is none."""
+    """Read the sources of a file by name, in its order; raises InvalidInput with the reason."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -84,7 +84,7 @@ def load(path: str | Path = SOURCES) -> Mapping[str, ClaimSource]:
 
 
 def of(evidence: Citation) -> ClaimSource:
-    """Whose words these are: a thread's own entry, or its repository's, or an address's."""
+    """The source of a citation: the entry of its thread, of its repository, or of its address."""
     known, name = load(), evidence.name
     thread = name.partition("#")[0] + "#"
     starts = (key for key in known if "." in key.split("/")[0] and name.startswith(key))
@@ -95,12 +95,12 @@ def of(evidence: Citation) -> ClaimSource:
 
 
 def everything() -> Mapping[str, Claim]:
-    """Every claim by id: what a program meets, and what is said of the engine's inside."""
+    """Every claim by id, of the registry and of `INSIDE`."""
     return {**load_claims(), **load_claims(INSIDE)}
 
 
 def tally(known: Iterable[Claim]) -> dict[ClaimSource, tuple[int, int]]:
-    """How many claims rest on each source and how many it contradicts, the most quoted first."""
+    """How many claims each source supports and contradicts, the most cited source first."""
     counts: dict[ClaimSource, list[int]] = {}
     for claim in known:
         for at, side in enumerate((claim.support, claim.against)):
@@ -111,7 +111,7 @@ def tally(known: Iterable[Claim]) -> dict[ClaimSource, tuple[int, int]]:
 
 
 def parted(claim: Claim) -> str:
-    """In what the two sides of a claim differ, as far as the evidence tells: one of `PARTED`."""
+    """In what the two sides of a conflict differ, as far as the evidence tells: one of `PARTED`."""
     here, there = _chips(claim.support), _chips(claim.against)
     if not here or not there:
         return PARTED[0]
@@ -122,7 +122,7 @@ def parted(claim: Claim) -> str:
 
 
 def _chips(side: Iterable[Citation]) -> set[str]:
-    """The chips that the evidence names, or that its source has, if it is one."""
+    """The chips that the evidence names; if it names none, that of a source with a single chip."""
     found: set[str] = set()
     for one in side:
         own = of(one).chips

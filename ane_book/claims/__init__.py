@@ -1,4 +1,4 @@
-"""What is said about Apple's Neural Engine: every claim once, with its grade and its evidence.
+"""The registry of claims about Apple's Neural Engine: each once, with its grade and evidence.
 
     from ane_book import claims
 
@@ -9,10 +9,10 @@
     claim.note("an axis of 70,000")
     print(claim.text())          # all of it, for a reader
 
-The claims stand in `claims.toml`; planner, rules, tables and pages take them from here, so that no
-figure about the engine is written down twice. None was measured by this project.
+The claims are in `claims.toml`. Planner, lint rules, tables and pages read them from here, so that
+no figure about the engine is written down twice. This project measured none of them.
 
-No torch, no pydantic: a rule that reads a graph starts in milliseconds.
+Neither torch nor pydantic is imported, so that the lint starts in milliseconds.
 """
 
 from collections.abc import Mapping
@@ -39,14 +39,14 @@ ADDRESS = re.compile(r"https://\S+")
 
 @dataclass(frozen=True)
 class Citation:
-    """Where something is said, and what."""
+    """One source of a claim, and what it says."""
 
     source: str
     says: str
 
     @property
     def url(self) -> str:
-        """Where to read it."""
+        """The address of the source."""
         if file := FILE.fullmatch(self.source):
             repository, commit, path = file.groups()
             return f"https://github.com/{repository}/blob/{commit}/{path}"
@@ -63,10 +63,11 @@ class Citation:
 
 @dataclass(frozen=True)
 class Claim:
-    """One thing that is said about the engine.
+    """One claim about the engine.
 
-    value: a number in `unit`, a pair (from, to), or names. chip, os: where it was seen, "" where
-    the source does not say or it holds for all. support, against: never both empty of `support`.
+    value: a number in `unit`, a pair (from, to), names, or None. chip, os: where it was observed;
+    "" if the source does not say, or if it holds for all. support, against: the sources for and
+    against it; `support` is never empty.
     """
 
     id: str
@@ -81,14 +82,14 @@ class Claim:
 
     @property
     def number(self) -> float:
-        """A value that is one number; raises InvalidInput for any other."""
+        """The value, if it is one number; raises InvalidInput otherwise."""
         if isinstance(self.value, int | float):
             return self.value
         raise InvalidInput(f"claim {self.id}: {self.value!r} is no number")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """A value that is a list of names; raises InvalidInput for any other."""
+        """The value, if it is a list of names; raises InvalidInput otherwise."""
         values = self.value if isinstance(self.value, tuple) else ()
         names = tuple(value for value in values if isinstance(value, str))
         if not names or len(names) < len(values):
@@ -97,7 +98,7 @@ class Claim:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """A value that is a pair, (from, to); raises InvalidInput for any other."""
+        """The value, if it is a pair (from, to); raises InvalidInput otherwise."""
         match self.value:
             case (int() | float() as low, int() | float() as high):
                 return low, high
@@ -105,7 +106,7 @@ class Claim:
 
     @property
     def sources(self) -> str:
-        """Who says so, each once."""
+        """The names of the supporting sources, each once."""
         return ", ".join(dict.fromkeys(evidence.name for evidence in self.support))
 
     @property
@@ -115,7 +116,7 @@ class Claim:
         return f"{self.grade}: {self.sources}" + (f"; against: {others}" if others else "")
 
     def note(self, where: str) -> str:
-        """One line: what touches the claim, what it says, and its evidence."""
+        """One line that says where the claim matters, what it says, and its evidence."""
         return f"{where}: {self.statement} ({self.evidence})"
 
     def text(self, width: int = 75) -> str:
@@ -131,7 +132,7 @@ class Claim:
 
     @property
     def amount(self) -> str:
-        """The value with its unit: "65,536 elements", "0.1 to 0.23 ms"; "" where there is none."""
+        """The value with its unit: "65,536 elements", "0.1 to 0.23 ms"; "" if there is none."""
         if self.value is None:
             return ""
         values = self.value if isinstance(self.value, tuple) else (self.value,)
@@ -145,10 +146,10 @@ REGISTRY = Path(__file__).with_name("claims.toml")
 
 @cache
 def load(path: str | Path = REGISTRY) -> Mapping[str, Claim]:
-    """The claims of a file by id, in its order.
+    """Read the claims of a file by id, in its order.
 
-    Raises InvalidInput, with the claim and the reason, for a file that is none: an unknown grade
-    or key, a claim without a source, a source in no known form, conflict without two sides.
+    Raises InvalidInput, with the claim and the reason, for an unknown grade or key, a claim without
+    a source, a source in an unknown form, or a conflict without two sides.
     """
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -158,7 +159,7 @@ def load(path: str | Path = REGISTRY) -> Mapping[str, Claim]:
 
 
 def find(name: str) -> Claim:
-    """The claim of this id; InvalidInput, with those that are nearest, where there is none."""
+    """The claim with this id; raises InvalidInput with similar ids if there is none."""
     known = load()
     if name not in known:
         from difflib import get_close_matches
@@ -221,7 +222,7 @@ def _evidence(items: Any, where: str) -> tuple[Citation, ...]:
 
 
 def _value(value: Any, unit: str, where: str) -> Any:
-    """A number, a pair of numbers that rise, names, or None."""
+    """Check a value: a number, a rising pair of numbers, names, or None."""
     if value is None:
         return None
     items = value if isinstance(value, list) else [value]

@@ -1,7 +1,7 @@
-"""The commands of `ane-book`: the library from a terminal.
+"""The commands of `ane-book`.
 
 Answers and tables go to stdout; progress, statistics and errors to stderr, so that output can be
-piped. Errors and exit codes are the business of `ane_book.__main__`.
+piped. `ane_book.__main__` turns errors into messages and exit codes.
 """
 
 from dataclasses import asdict
@@ -217,7 +217,7 @@ def inspect_command(
 
 
 def _verify(path: Path) -> dict[str, int]:
-    """How many files of a bundle are as they were written; raises where one is not."""
+    """The number of files of a bundle; raises if one is not as it was written."""
     from ane_book.bundle import Bundle
 
     if not (path / "manifest.json").exists():

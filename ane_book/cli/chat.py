@@ -1,4 +1,4 @@
-"""`ane-book chat`: a conversation, line by line, and the commands in it.
+"""`ane-book chat`: a conversation line by line, with commands such as /help.
 
 Answers go to stdout, everything else to stderr, so that answers can be piped.
 """
@@ -50,7 +50,7 @@ def chat_command(
 
 
 class Conversation:
-    """Questions and answers with a session; sampling: fields of `Sampling`; draft: of `stream`."""
+    """A conversation with a session. sampling: fields of `Sampling`. draft: as for `stream`."""
 
     def __init__(self, session: "Session", sampling: dict, draft: "Session | str | None" = None):
         known = session.bundle.manifest
@@ -62,9 +62,9 @@ class Conversation:
         self._filed: list[dict[str, str]] = []  # the messages that a file has
 
     def run(self, history: bool) -> None:
-        """Answer line by line until a command, the end of input or Ctrl-C ends it.
+        """Answer line by line until a command, the end of input or Ctrl-C ends the conversation.
 
-        history: keep what is typed at a terminal, and what Ctrl-C would lose.
+        history: keep the typed lines, and save a conversation that Ctrl-C ends.
         """
         try:
             self._converse(history)
@@ -108,7 +108,7 @@ class Conversation:
             self.messages += [question, {"role": "assistant", "content": said}]
 
     def command(self, line: str) -> bool:
-        """Obey a line that begins with /; False where it ends the conversation."""
+        """Run a line that begins with /; returns False if it ends the conversation."""
         word, _, rest = line.partition(" ")
         if word in ENDS:
             return False
@@ -164,7 +164,7 @@ class Conversation:
         self._filed = [*self.messages]
 
     def _keep(self) -> None:
-        """Write the conversation where the user's state is, in the place of the last one there."""
+        """Save the conversation in the user's state folder, replacing the last one there."""
         folder = state_folder()
         if folder is None:
             return
@@ -202,7 +202,7 @@ class Conversation:
         print(printable(text), file=sys.stderr)
 
 
-#: What a command says of itself in /help, and what it does with the rest of its line.
+#: Command -> its text in /help, and the function that gets the rest of its line.
 COMMANDS: dict[str, tuple[str, Callable[[Conversation, str], None]]] = {
     "/help": ("list the commands", Conversation.help),
     "/system": ("show the system prompt; /system TEXT sets it", Conversation.system),
@@ -234,7 +234,7 @@ def _path(text: str, command: str) -> Path:
 
 
 def typed_lines(history: bool) -> Iterator[str]:
-    """Lines that are not blank from stdin; on a terminal with a prompt and a line to edit."""
+    """Yield non-blank lines from stdin; on a terminal with a prompt and a line editor."""
     interactive = sys.stdin.isatty()
     editor = None
     if interactive and sys.stdout.isatty():
@@ -264,7 +264,7 @@ def typed_lines(history: bool) -> Iterator[str]:
 
 
 def _plain_line(interactive: bool) -> str:
-    """The next line; EOFError where there is none."""
+    """The next line; raises EOFError if there is none."""
     if interactive:
         print("> ", end="", file=sys.stderr, flush=True)
     line = sys.stdin.readline()

@@ -86,7 +86,7 @@ def check(
 
 
 def _inputs(calibrate: str | None):
-    """What `laws.check` takes: arrays by name, "golden", or None."""
+    """The argument `calibrate` of `laws.check`: arrays by name, "golden", or None."""
     if calibrate in (None, "golden"):
         return calibrate
     from mlprogram.package.description import load_inputs
@@ -101,7 +101,7 @@ def _parity(path: Path, source: str | None) -> "Parity":
 
 
 def _record(path: Path, report: "LawReport", held: "Parity | None") -> None:
-    """Keep the levels in the evidence of a bundle; one that cannot be written is as it was."""
+    """Write the levels to a bundle's evidence.json; on failure the file stays unchanged."""
     from ane_book.evidence.inspect import is_bundle
 
     if not is_bundle(path):
@@ -130,7 +130,7 @@ def _facts(report: "LawReport", held: "Parity | None") -> dict:
 
 
 def _annotation(path: Path, held: "Parity | None") -> list[str]:
-    """A bundle that is not its model, as GitHub shows it."""
+    """The annotation for GitHub of a bundle that failed parity, in a list."""
     from ane_book.evidence.laws.report import annotation
 
     if held is None or held.passed:

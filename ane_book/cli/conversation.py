@@ -1,4 +1,4 @@
-"""A conversation in a file: JSON, whole or not at all."""
+"""Read and write a conversation in a JSON file."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class Saved(_ConversationRecord):
 
 
 def read_conversation(path: Path) -> Saved:
-    """A conversation that `write_conversation` wrote; InvalidInput for any other file."""
+    """Read a file of `write_conversation`; raises InvalidInput for any other file."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MOST:
@@ -58,9 +58,9 @@ def read_conversation(path: Path) -> Saved:
 
 
 def write_conversation(path: Path, saved: Saved) -> None:
-    """Write a conversation, which only its owner may read.
+    """Write a conversation to a file that only its owner may read.
 
-    It takes the place of an older conversation, and of no other file. Raises InvalidInput.
+    It replaces an older conversation, but no other file. Raises InvalidInput.
     """
     text = json.dumps(saved.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
     try:
@@ -74,7 +74,7 @@ def write_conversation(path: Path, saved: Saved) -> None:
 
 
 def _check_older(path: Path) -> None:
-    """Raise InvalidInput where anything but a conversation is in the place."""
+    """Raise InvalidInput if the path is anything but a conversation."""
     try:
         read_conversation(path)
     except InvalidInput as error:
@@ -82,7 +82,7 @@ def _check_older(path: Path) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """A file of its owner's, whole or not at all."""
+    """Write a file atomically, readable only by its owner."""
     with written_whole(path) as unfinished:
         number = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(number, "wb") as file:

@@ -1,6 +1,6 @@
-"""`ane-book demo`: a few answers with the evidence beside them, to be watched or recorded.
+"""`ane-book demo`: a few answers with the evidence for them, to watch or to record.
 
-What nobody measured is said to be unmeasured.
+What was not measured is labelled as unmeasured.
 """
 
 from contextlib import closing
@@ -26,8 +26,8 @@ PROMPTS = (
     "What is the capital of Italy?",
     "How many days are in a week?",
 )
-TOKENS = 40  # most of an answer
-HEADING = 24  # columns of what a line is about
+TOKENS = 40  # the most tokens of an answer
+HEADING = 24  # the columns of a line's heading
 COLOURS = {"passed": "green", "failed": "red", "unmeasured": "yellow"}
 
 
@@ -60,7 +60,7 @@ def demo_command(
 def present(
     session: "Session", console: "Console", raw: bool = False, verbose: bool = False
 ) -> None:
-    """Show a session at work; a console that records gets each answer whole, in its width."""
+    """Show a session at work. A console that records gets each answer at once, wrapped."""
     from ane_book.bundle.evidence import LEVELS
 
     bundle = session.bundle
@@ -104,7 +104,7 @@ def _engine(session: "Session") -> str:
 
 
 def _packages(session: "Session", verbose: bool) -> list[tuple[str, str]]:
-    """The bundle's packages, each with the hash of its weights, and what the whole is sealed by."""
+    """The bundle's packages, each with the hash of its weights, and the hash of the whole."""
     manifest = session.bundle.manifest
     parts = [*dict.fromkeys(part.package for part in manifest.packages)]
     rows = [
@@ -149,7 +149,7 @@ def _answer(session: "Session", console: "Console", prompt: str, raw: bool) -> N
 
 
 def golden_agreement(session: "Session") -> tuple[int, int]:
-    """How many next tokens are PyTorch's, of how many, after the bundle's own text."""
+    """How many next tokens after the bundle's golden text equal PyTorch's, and of how many."""
     golden = session.bundle.golden()
     tokens, expected = golden["tokens"][: session.context], golden["argmax"][: session.context]
     session.reset()
@@ -166,7 +166,7 @@ def _title(console: "Console", text: str) -> None:
 
 
 def _facts(console: "Console", rows: list[tuple[str, str]], colour: str | None = None) -> None:
-    """Headings, and what they say beside them; below them where a terminal is narrow."""
+    """Print headings with their text beside them, or below them on a narrow terminal."""
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text

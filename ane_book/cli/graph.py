@@ -1,4 +1,4 @@
-"""`ane-book convert model.onnx`: an ONNX graph that is no language model's bundle, to a package."""
+"""`ane-book convert model.onnx`: convert an ONNX graph (no language model) to a package."""
 
 from pathlib import Path
 import re
@@ -32,10 +32,8 @@ Inputs = Annotated[
 
 
 def is_graph(model: str, out: Path | None) -> bool:
-    """Whether to make one package of a model: a graph that is no language model's, or is not to be.
-
-    A bundle is a folder, and a package is named so.
-    """
+    """Whether to convert a model to a single package: an .onnx graph that is not a language model,
+    or whose output is named .mlpackage (a bundle is a folder)."""
     from ane_book.onnx.decoder import is_bundle
 
     if not model.endswith(".onnx"):
@@ -53,9 +51,9 @@ def convert_onnx(
     inputs: Path | None,
     **no,
 ) -> None:
-    """Convert the graph, print the package's path, and say on stderr whether it is right.
+    """Convert the graph, print the package's path, and report the check's result on stderr.
 
-    `no` are options that are a language model's. Raises InvalidInput.
+    no: options that apply only to language models; raises InvalidInput if one is given.
     """
     from ane_book.onnx.graph import convert_graph
     from mlprogram.package.description import load_inputs
@@ -83,7 +81,7 @@ def _check(model: str, package: Path, arrays: dict | None) -> None:
 
 
 def _parsed(shapes: list[str]) -> dict[str, tuple[int, ...]]:
-    """Sizes by input's name, of texts such as x=1,3,224,224."""
+    """Parse texts such as x=1,3,224,224 to shapes by the input's name."""
     found = {}
     for text in shapes:
         known = re.fullmatch(r"(.+)=(\d+(?:, *\d+)*)", text)

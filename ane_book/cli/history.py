@@ -1,6 +1,6 @@
-"""What was typed in earlier conversations, for the arrow keys: a file of the user's own.
+"""The history of typed lines for the arrow keys, in a file that only the user may read.
 
-Without a home, or where the file cannot be kept, a conversation goes on without it.
+Without a home folder, or if the file cannot be written, a conversation goes on without it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MOST = 1000  # lines that are kept
 
 
 class LineEditor:
-    """Lines typed at a terminal, edited by readline where there is one.
+    """Reads lines from a terminal, with readline if it is available.
 
     words: completed by the tab key at the beginning of a line. kept: whether lines go to a file.
     """
@@ -41,18 +41,18 @@ class LineEditor:
                 self._open()
 
     def read(self, prompt: str) -> str:
-        """The next line; EOFError where there is none."""
+        """The next line; raises EOFError if there is none."""
         line = input(prompt)
         if line.strip() and self._readline:
             self._keep(line)
         return line
 
     def unfinished(self) -> str:
-        """What stood on the line when Ctrl-C ended `read`; "" also where nobody can say."""
+        """The text of the line when Ctrl-C ended `read`; "" if it is empty or unknown."""
         return self._readline.get_line_buffer() if self._readline else ""
 
     def _open(self) -> None:
-        """Read what there is, and make the file, which nobody else may read."""
+        """Load the history, creating its file so that nobody else may read it."""
         folder = state_folder()
         if folder is None:
             return
@@ -68,7 +68,7 @@ class LineEditor:
             self._readline.set_history_length(MOST)
 
     def _keep(self, line: str) -> None:
-        """Add a line at once: another conversation may be adding its own."""
+        """Append a line to the file at once, since another conversation may append its own."""
         self._readline.add_history(line)
         if self._file is None:
             return

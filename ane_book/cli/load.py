@@ -1,4 +1,4 @@
-"""What a command opens: a model that is for the command's task, or the folder of a bundle."""
+"""Open the model that a command names, and check that it is for the command's task."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,7 +15,7 @@ __all__ = ["Opening", "load", "load_draft", "path_of", "task_of"]
 
 
 class Opening(TypedDict):
-    """How a command opens a model: options of its own."""
+    """A command's options about how to open a model."""
 
     precision: str
     backend: str
@@ -39,7 +39,7 @@ def load(
 
 
 def load(model: str, task: str, how: Opening, **recipe: Any) -> "Session | Embedder | Tagger":
-    """The model, on a backend; InvalidInput, before it is converted, if it is for another task."""
+    """Open the model on a backend; raises InvalidInput before converting one for another task."""
     import ane_book
     from ane_book.bundle import check_task
     from ane_book.runtime import choose_backend
@@ -58,16 +58,16 @@ def load(model: str, task: str, how: Opening, **recipe: Any) -> "Session | Embed
 
 
 def load_draft(draft: str | None, how: Opening) -> "Session | str | None":
-    """Who guesses tokens: "lookup" and None as they are, or a smaller model."""
+    """The drafter for speculative decoding: "lookup" and None as they are, or a smaller model."""
     if draft is None or draft == "lookup":
         return draft
     return load(draft, "text-generation", how)
 
 
 def path_of(given: str) -> Path:
-    """A path as it is; of a reference model's name its bundle, converted on first use.
+    """A path as it is, or for a reference model's name its bundle, converted on first use.
 
-    InvalidPackage where there is nothing and a model's name is close, which was meant then.
+    Raises InvalidPackage if the path does not exist and the name of a model is similar.
     """
     from ane_book.reference import is_path
 
@@ -87,7 +87,7 @@ def path_of(given: str) -> Path:
 
 
 def task_of(model: str) -> str:
-    """What a bundle, or what `convert` takes, is for."""
+    """The task of a bundle, or of a model that `convert` takes."""
     if Path(model, "manifest.json").exists():
         from ane_book.bundle import Bundle
 

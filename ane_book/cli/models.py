@@ -1,4 +1,4 @@
-"""`ane-book models` and `ane-book plan`: what there is to convert, and what would come of it."""
+"""`ane-book models` and `ane-book plan`: the reference models, and the plan of a conversion."""
 
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
@@ -70,7 +70,7 @@ def plan_command(
 
 
 def _numbers(planned: "Plan") -> dict:
-    """A plan as plain JSON values; sizes in bytes."""
+    """A plan in plain JSON values; sizes in bytes."""
     return {
         "architecture": planned.config.architecture,
         "layers": planned.config.num_layers,
@@ -91,7 +91,7 @@ def _numbers(planned: "Plan") -> dict:
 
 
 def _predicted(planned: "Plan", chip: str) -> dict:
-    """Both ends of each range, and what it rests on; the rate of every tier, by its slots."""
+    """The prediction: both ends of each range, the claims behind it, each tier's rate by slots."""
     from ane_book.evidence.cost import predict
     from ane_book.evidence.cost.quoted import quoted
 

@@ -1,4 +1,4 @@
-"""The options of the command line: made of the records of `ane_book.options`, and a few more."""
+"""The options of the command line, most of them made from the records of `ane_book.options`."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -77,7 +77,7 @@ BackendName = Annotated[
 ]
 
 
-#: Fields whose flags are not their names alone, or whose text the terminal does not take as it is.
+#: Fields whose flags are not simply their names.
 FLAGS = {
     "shard_limit": ("--shard-limit", "--limit"),
     "context": ("--context", "--max-seq-len"),
@@ -98,14 +98,14 @@ def token_ids(text: str) -> list[int]:
 
 
 def given(**options) -> dict:
-    """The options that were given."""
+    """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def takes(record: type[Recipe] | type[Sampling], *names: str) -> Callable[[Callable], Callable]:
-    """Give a command these fields of a record as options, with their bounds and descriptions.
+    """Decorate a command with these fields of a record as options, with bounds and descriptions.
 
-    The command gets those that were given, as a dict, in the argument `recipe` or `sampling`.
+    The command gets the given ones as a dict, in its argument `recipe` or `sampling`.
     """
     argument = record.__name__.lower()
 
@@ -126,7 +126,7 @@ def takes(record: type[Recipe] | type[Sampling], *names: str) -> Callable[[Calla
 
 
 def _parameter(record: type[Recipe] | type[Sampling], name: str) -> inspect.Parameter:
-    """A field as typer takes it: None, and so not given, by default."""
+    """A field as a parameter for typer, with None (not given) as its default."""
     field = record.model_fields[name]
     unsaid = field.default in (None, (), "") or field.default is False
     default = "" if unsaid else f"  [default: {_said(field.default)}]"
@@ -148,5 +148,5 @@ def _kind(annotation):
 
 
 def _said(default: object) -> str:
-    """A default as one types it."""
+    """A default as it would be typed."""
     return "1GB" if default == 1_000_000_000 else str(default)

@@ -1,4 +1,4 @@
-"""`ane-book place`: where Core ML would run a package, as text of 80 columns or as JSON."""
+"""`ane-book place`: predict where Core ML would run a package, as text or JSON."""
 
 from collections import Counter
 from pathlib import Path
@@ -47,7 +47,7 @@ def place_command(
 
 
 def _facts(placements: "list[Placement]", plans: "list[CoreMLPlan]") -> dict | list[dict]:
-    """An object, or a list of them where there are several programs."""
+    """The facts of a program, or a list of them if there are several."""
     from ane_book.evidence.placement.edits import edits
 
     facts = [
@@ -68,7 +68,7 @@ def _text(placements: "list[Placement]", plans: "list[CoreMLPlan]", ops: bool) -
 
 
 def _placements(path: Path, chip: str, function: str | None) -> "list[Placement]":
-    """The default function of one package, or all of all that lie in a folder or a pipeline."""
+    """The placement of a package's default function, or of every one in a folder or pipeline."""
     from ane_book.evidence.inspect import refuse_weights
     from ane_book.evidence.laws import packages_of
     from ane_book.evidence.placement import place
@@ -94,7 +94,7 @@ def _placements(path: Path, chip: str, function: str | None) -> "list[Placement]
 
 
 def _span(one: float, other: float, form: str = "{:,.0f}") -> str:
-    """From the lower to the higher of two numbers, or both at once."""
+    """The range of two numbers as text, or one number if they look the same."""
     low, high = (form.format(number) for number in sorted((one, other)))
     return low if low == high else f"{low} to {high}"
 
@@ -104,7 +104,7 @@ def _percent(one: float, other: float) -> str:
 
 
 def _overview(placements: "list[Placement]") -> str:
-    """A line for each program, and what those that are too small would do as one."""
+    """A line for each program, and whether merging those that are too small would pay."""
     from ane_book.evidence.placement.edits import merged
     from mlprogram.tables import table
 

@@ -1,4 +1,4 @@
-"""`ane-book quality`: what a bundle loses against the model before it was quantised."""
+"""`ane-book quality`: measure what a bundle loses compared with the unquantised model."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["quality_command"]
 
-UNMEASURED = 3  # the exit code where nobody can say
+UNMEASURED = 3  # the exit code if it cannot be measured
 
 #: The columns of the report, and how they are written.
 FIGURES = {
@@ -65,7 +65,7 @@ def quality_command(
 
 
 def _report(level: "Level") -> str:
-    """The verdict, and what was found on each text."""
+    """The verdict, and the figures of each text."""
     from ane_book.evidence.loss import TEXTS
     from mlprogram.tables import table
 

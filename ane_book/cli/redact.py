@@ -1,4 +1,4 @@
-"""`ane-book redact`: a file without what is private in it."""
+"""`ane-book redact`: replace private data in a file."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["redact"]
 
-CHUNK = 1 << 16  # bytes that are read at once
+CHUNK = 1 << 16  # bytes to read at once
 
-#: ANSI's colours of kinds of spans, in the order in which they are met.
+#: ANSI colours for the kinds of spans, in the order in which they occur.
 COLOURS = (41, 42, 43, 44, 45, 46, 101, 102, 104, 105)
 RETURN = re.compile(r"\r(?=\n|\Z)")  # before a line feed, which may be in the next piece
 
@@ -92,7 +92,7 @@ def redact(
 def _rewrite(
     tagger: "Tagger", source: BufferedReader, name: str, target: BinaryIO, errors: str, show: Show
 ) -> Counter:
-    """Write what is shown of every piece of a text; how many spans of each kind it has."""
+    """Write each piece of a text as `show` renders it; return the number of spans by kind."""
     from ane_book.runtime.tags import decode
 
     def chunks() -> Iterator[bytes]:
@@ -142,7 +142,7 @@ def _row(text: str, span: "Span | None") -> str:
 
 
 def _marks(target: BinaryIO) -> Show:
-    """For a terminal, spans in colours; [kind: text] where colours do not show."""
+    """A renderer that marks spans: in colours on a terminal, else as [kind: text]."""
     from ane_book.runtime.tags import ESCAPED
 
     colours = target.isatty() and not os.environ.get("NO_COLOR")
@@ -166,7 +166,7 @@ def _marks(target: BinaryIO) -> Show:
 
 @contextmanager
 def _source(file: str) -> Iterator[BufferedReader]:
-    """The file to read, open; - is stdin."""
+    """Open the file to read; - is stdin."""
     if file == "-":
         yield cast(BufferedReader, sys.stdin.buffer)  # as typeshed does not say
     else:
@@ -176,7 +176,7 @@ def _source(file: str) -> Iterator[BufferedReader]:
 
 @contextmanager
 def _target(out: Path | None) -> Iterator[BinaryIO]:
-    """Where to write: stdout, or a file that appears when all is done."""
+    """Open the output: stdout, or a file that gets its name when all is written."""
     if out is None:
         sys.stdout.flush()
         yield sys.stdout.buffer
@@ -197,7 +197,7 @@ def _target(out: Path | None) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _told_to_end() -> Iterator[None]:
-    """A signal to end, which would end the process at once, as an exit that tidies up."""
+    """Turn termination signals, which would end the process at once, into SystemExit."""
 
     def end(number: int, _) -> None:
         sys.exit(128 + number)
@@ -214,15 +214,15 @@ def _told_to_end() -> Iterator[None]:
 
 
 def _size(source: BufferedReader) -> int | None:
-    """Bytes that are there to be read; None of a pipe."""
+    """The bytes that can be read; None for a pipe."""
     own = os.fstat(source.fileno())
     return own.st_size - source.tell() if stat.S_ISREG(own.st_mode) else None
 
 
 def _check(source: BufferedReader, name: str, target: BinaryIO, errors: str) -> None:
-    """Refuse a file that would be its own output, or is no text, before anything is written.
+    """Refuse a file that is its own output, or is not text, before anything is written.
 
-    A pipe tells nothing before it is read.
+    A pipe cannot be checked before it is read.
     """
     from ane_book.runtime.tags import decode
 
@@ -238,7 +238,7 @@ def _check(source: BufferedReader, name: str, target: BinaryIO, errors: str) -> 
 
 
 def _chunks(source: BufferedReader, name: str) -> Iterator[bytes]:
-    """The bytes, as soon as some are there."""
+    """Yield bytes as soon as some are available."""
     try:
         while chunk := source.read1(CHUNK):
             yield chunk

@@ -1,4 +1,4 @@
-"""`ane-book report`: everything that this machine can say, as one file to keep or to send."""
+"""`ane-book report`: run all measurements on this machine, and write a report to keep or send."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -72,7 +72,7 @@ def report_command(
 
 
 def _measured(model: str, own: list[Path], settings: "Settings") -> "Report":
-    """What is found of a reference model, converted first, and of the user's own packages."""
+    """Measure a reference model, which is converted first, and the user's own packages."""
     import ane_book
     from ane_book.evidence.report import gather
 

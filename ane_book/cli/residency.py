@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["residency_command"]
 
-UNMEASURED = 3  # the exit code where nobody can say
+UNMEASURED = 3  # the exit code if it cannot be measured
 
 
 def residency_command(

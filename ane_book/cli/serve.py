@@ -108,7 +108,7 @@ def serve(
 
 
 def _check(host: str, key: str | None, socket: Path | None, origins: list[str]) -> None:
-    """Raise InvalidInput for what can be told before a model is looked at."""
+    """Check the options that do not depend on a model; raises InvalidInput."""
     absent = [name for module, name in NEEDED.items() if find_spec(module) is None]
     if absent:
         raise InvalidInput(missing("to serve", "serve", *absent))
@@ -136,7 +136,7 @@ def _check(host: str, key: str | None, socket: Path | None, origins: list[str]) 
 
 
 def _check_tasks(models: list[str], socket: Path | None, stdin: bool) -> None:
-    """Raise InvalidInput where no model can do what is asked, before one is converted."""
+    """Raise InvalidInput, before a conversion, if no model can do what is asked."""
     if stdin and socket:
         raise InvalidInput("--stdin answers on stdout, and nothing else; leave --socket out")
     tasks = [task_of(_place(each)[1]) for each in models] if stdin or socket else []
@@ -147,7 +147,7 @@ def _check_tasks(models: list[str], socket: Path | None, stdin: bool) -> None:
 
 
 def _how(precision: str, backend: str, force: bool) -> dict[str, str | bool | None]:
-    """How models are opened; a backend that cannot be is refused before a conversion."""
+    """The options of opening models; refuses an unavailable backend before a conversion."""
     from ane_book.runtime import choose_backend
 
     chosen = None if backend == "auto" else backend
@@ -156,7 +156,7 @@ def _how(precision: str, backend: str, force: bool) -> dict[str, str | bool | No
 
 
 def _answer_stdin(model: "Model") -> None:
-    """A line for each line, until there are no more."""
+    """Answer each line of stdin with a line on stdout."""
     from ane_book.serve.json_lines import answer_lines
 
     for line in answer_lines(sys.stdin, *model.slots()[:1]):
@@ -164,7 +164,7 @@ def _answer_stdin(model: "Model") -> None:
 
 
 def _join(address: str, stack: ExitStack) -> int:
-    """Be in a cluster until the stack ends; how many machines it has."""
+    """Join a cluster until the stack closes; return its number of machines."""
     from ane_book.cluster.connection import joined, machines
 
     stack.enter_context(joined(address))
@@ -172,7 +172,7 @@ def _join(address: str, stack: ExitStack) -> int:
 
 
 def _place(given: str) -> tuple[str | None, str]:
-    """The name that a word of the command line gives, if any, and what it names."""
+    """Split NAME=MODEL of the command line into the name, or None, and the model."""
     name, _, place = given.rpartition("=")
     if Path(given).exists() or not name:
         return None, given
@@ -182,7 +182,7 @@ def _place(given: str) -> tuple[str | None, str]:
 
 
 def _model(given: str, is_cut: bool, **how: str | bool | None) -> "Model":
-    """What a word of the command line names, converted where it has to be."""
+    """Open the model that an argument of the command line names, converting it if necessary."""
     import ane_book
     from ane_book.bundle import Bundle
     from ane_book.progress import progress_bar

@@ -1,4 +1,4 @@
-"""An answer at the terminal: how it is shown, and how it came about.
+"""Print an answer, and statistics about it, to the terminal.
 
 Answers go to stdout, everything else to stderr, so that answers can be piped.
 """
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RECIPE", "SAMPLING", "answer", "shown", "statistics"]
 
-#: What of `Recipe` and `Sampling` a command that answers takes.
+#: The fields of `Recipe` and `Sampling` that the answering commands take as options.
 RECIPE = ("kv", "context", "tiers", "quant", "verify")
 SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop_repeat")
 
 
 def answer(session: "Session", prompt: str | list[int], options: dict) -> None:
-    """Print the answer to one prompt, then how it came about; options are those of `stream`."""
+    """Print the answer to one prompt, then statistics. options: those of `stream`."""
     stream = session.stream(prompt, **options)
     for piece in stream:
         print(shown(piece), end="", flush=True)
@@ -28,7 +28,7 @@ def answer(session: "Session", prompt: str | list[int], options: dict) -> None:
 
 
 def statistics(result: "Result") -> str:
-    """One line on how an answer came about."""
+    """One line with the statistics of an answer."""
     measured = {"prefill": result.prefill_tps, "decode": result.decode_tps}
     rates = [f"{name} {rate:.1f} tokens/s" for name, rate in measured.items() if rate is not None]
     counts = f"{result.prompt_tokens} + {len(result.token_ids)} tokens"
@@ -39,5 +39,5 @@ def statistics(result: "Result") -> str:
 
 
 def shown(text: str) -> str:
-    """What a model says: exact for a file or a pipe, without control characters on a terminal."""
+    """A model's text: exact for a file or a pipe, without control characters on a terminal."""
     return printable(text) if sys.stdout.isatty() else text

@@ -1,4 +1,4 @@
-"""Texts in, vectors out, at the terminal: what `ane-book embed` reads and prints."""
+"""Read the texts and print the vectors of `ane-book embed`."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["print_vectors"]
 
-AT_A_TIME = 256  # texts: what comes in lines goes out before all of them are there
+AT_A_TIME = 256  # texts in a batch, so that output begins before all input is read
 
 
 def print_vectors(
@@ -21,7 +21,7 @@ def print_vectors(
 ) -> None:
     """Print a line for each text: its cosine to the first one, or an object with its vector.
 
-    A text that is too long for the model is cut, which a warning says; strict: PromptTooLong.
+    A text that is too long for the model is cut with a warning. strict: raises PromptTooLong.
     """
     if not as_json:
         print("cosine of each text to the first:", flush=True)

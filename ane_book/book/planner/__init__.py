@@ -1,11 +1,11 @@
-"""The planner on a page of the book: model, chip, weights and context, and the speed to expect.
+"""The interactive planner on a page of the book: the predicted speed of a model on a chip.
 
     from IPython.display import HTML
     HTML(planner())
 
-One piece of HTML with its data, its script and its looks; nothing is loaded from anywhere. The
-bytes of every cut are the planner's (`ane_book.conversion.plan`), the ranges those of
-`ane_book.evidence.cost`; the script adds and divides, and a test holds it to `predict`.
+It is self-contained HTML with data, script and style. The bytes of every package are those of
+`ane_book.conversion.plan`, the ranges those of `ane_book.evidence.cost`; the script only adds and
+divides, and a test compares it with `predict`.
 """
 
 from html import escape
@@ -32,7 +32,8 @@ CHOICES = (("model", "Model"), ("chip", "Chip"), ("quant", "Weights"), ("limit",
 
 
 def quants() -> list[str]:
-    """The forms of weights that the page offers: the first of each kind and bits, if predicted."""
+    """The quantisation schemes that the page offers: the first of each kind and bits that can be
+    predicted."""
     found: dict[tuple[str, float], str] = {}
     for name, scheme in SCHEMES.items():
         if not scheme.block:
@@ -41,7 +42,7 @@ def quants() -> list[str]:
 
 
 def planner_data() -> dict[str, Any]:
-    """All that the script computes with, as plain JSON values."""
+    """The data of the script, in plain JSON values."""
     models = {
         name: find_config(name)
         for name, model in reference_models().items()
@@ -61,7 +62,7 @@ def _range(claim: Claim) -> dict[str, Any]:
 
 
 def _model(config: DecoderConfig) -> dict[str, Any]:
-    """Bytes of a slot and of tails, the longest context; programs' bytes by weights and limit."""
+    """Bytes of a slot and of tails, the longest context; bytes of packages by scheme and limit."""
     cuts = {quant: {limit: _cut(config, quant, limit) for limit in LIMITS} for quant in quants()}
     known = next(made for limits in cuts.values() for made in limits.values() if made)
     return {
@@ -76,7 +77,7 @@ def _model(config: DecoderConfig) -> dict[str, Any]:
 
 
 def _cut(config: DecoderConfig, quant: str, limit: str) -> Plan | None:
-    """None where a layer is larger than the limit."""
+    """The plan with this size limit of a package; None if a layer is larger than that."""
     try:
         return plan(config, make_recipe(config, quant=quant, shard_limit=limit))
     except InvalidInput:

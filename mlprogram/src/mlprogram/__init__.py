@@ -1,21 +1,28 @@
-"""Run any Core ML ML Program on any machine.
+"""Run any Core ML ML Program on any machine, with PyTorch.
 
     import mlprogram
 
     program = mlprogram.open("model.mlpackage")
     outputs = program.predict({"x": x})
 
-Packages, compiled models and pipelines open; what they compute is held to coremltools' own tests.
-Importing this sets one thing in the process that imports it: GOMP_SPINCOUNT, unless that is set.
+It opens packages, compiled models and pipelines, and its results pass coremltools' own tests.
+Importing it sets the environment variable GOMP_SPINCOUNT, unless that is set.
+
+    package/     reads and checks the files
+    analysis/    constants, memory, and which values share it, before a run
+    ops/         the ops, as functions on torch tensors
+    kernels/     faster replacements of ops and groups of ops
+    run/         plans, compiles and runs a function
+    compare/     compares two programs value by value
 """
 
 from importlib import import_module
 import os
 from typing import TYPE_CHECKING
 
-# OpenMP's threads spin while they wait for each other. On a machine that others use too, a thread
-# then spins for one that has no core, and a decode step takes ten times as long; a short spin costs
-# nothing where the machine is quiet. Works if torch comes after this.
+# OpenMP's threads spin while they wait for each other. On a busy machine a thread then spins for
+# one that has no core, and a decode step takes ten times as long; on a quiet machine a short spin
+# costs nothing. This has an effect only if torch is imported later.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
@@ -32,7 +39,7 @@ __version__ = "0.1.0"
 
 pytest_plugins = ("mlprogram.coreml",)  # what `pytest -p mlprogram` loads
 
-#: Where the public names live; each is imported at first use: what only reads a package needs no
+#: The modules of the public names. Each is imported at first use, since reading a package needs no
 #: torch.
 _HOMES = {
     "MLProgram": ("mlprogram.run.program", "MLProgram"),

@@ -1,10 +1,11 @@
-"""The command `mlprogram`: look into a package, run it, compare two.
+"""The command `mlprogram`: inspect a package, run it, or compare two.
 
-    mlprogram inspect model.mlpackage            what it holds
-    mlprogram run model.mlpackage                what it computes and needs, on random inputs
-    mlprogram diff model.mlpackage other.mlpackage   where two part; or one and its single precision
+    mlprogram inspect model.mlpackage                its functions, inputs, ops and weights
+    mlprogram run model.mlpackage                    results, time and memory on random inputs
+    mlprogram diff model.mlpackage other.mlpackage   the first op where two differ; with one
+                                                     package, half against single precision
 
-Exit codes: 0; 1 where `diff` finds a difference; 2 for what the user can mend.
+Exit codes: 0; 1 if `diff` finds a difference; 2 for an error that the user can fix.
 """
 
 import argparse
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _from_zero(kind: Callable[[str], float]) -> Callable[[str], float]:
-    """What reads a number of this kind that is not negative."""
+    """A parser of non-negative numbers of this kind, for argparse."""
 
     def read(text: str) -> float:
         value = kind(text)

@@ -1,4 +1,4 @@
-"""What a package holds: functions, inputs, states, ops by type, weights by dtype.
+"""List the contents of a package: functions, inputs, states, ops by type, weights by dtype.
 
 Only the program is read; weights are counted, not loaded, and no file changes.
 """
@@ -16,10 +16,10 @@ __all__ = ["inspect_package", "package_report"]
 
 
 def inspect_package(path: str | Path) -> dict:
-    """The functions of one package, and its weights by dtype.
+    """Describe the functions of a package, and its weights by dtype, in plain JSON values.
 
-    Weights are counted once a package, however many functions share them; small constants that lie
-    in the program itself do not count. Of a pipeline these are the facts of each part.
+    Weights count once, however many functions share them; small constants in the program itself do
+    not count. For a pipeline each part is described.
     """
     container = open_container(path)
     if container.spec.WhichOneof("Type") == "pipeline":

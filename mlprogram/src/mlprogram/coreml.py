@@ -1,4 +1,4 @@
-"""The executor in Core ML's place: coremltools predicts off a Mac, with nothing else changed.
+"""Put the executor in Core ML's place, so that coremltools' `predict` works without a Mac.
 
     import mlprogram.coreml
 
@@ -6,12 +6,12 @@
         model = coremltools.convert(traced, inputs=[...], convert_to="mlprogram")
         model.predict({"x": x})
 
-For a test suite that was written for a Mac: `pytest -p mlprogram`. On a Mac the plugin stands
-aside, so that one command serves both.
+For a test suite that was written for a Mac: `pytest -p mlprogram`. On a Mac the plugin does
+nothing, so the same command works on both.
 
 coremltools reaches Core ML through one native class, `_MLModelProxy` (apple/coremltools,
 `coremlpython/CoreMLPython.mm`); `Proxy` has its methods. Compute units and optimization hints are
-taken and change nothing; compute plans and devices do not exist here, and say so.
+accepted but have no effect; compute plans and devices raise an error.
 """
 
 from collections.abc import Callable
@@ -29,13 +29,13 @@ import numpy as np
 
 __all__ = ["Proxy", "enable"]
 
-MACOS = (15, 4)  # what coremltools is told: the newest that its version 9.0 asks for
+MACOS = (15, 4)  # the macOS version that coremltools gets: the newest that version 9.0 checks for
 SPECIFICATION = 9  # the newest specification version that the executor reads, iOS 18's
 NATIVE = "coremltools.libcoremlpython"  # the extension module that only Apple's wheels carry
 
 
 def _like_core_ml(method: Callable) -> Callable:
-    """Core ML's binding raises RuntimeError for what it refuses; so does what stands for it."""
+    """Turn our errors to RuntimeError, which Core ML's binding raises for what it refuses."""
 
     @wraps(method)
     def translated(*arguments, **named):
@@ -55,7 +55,7 @@ FAILED = {
 
 
 class _State:
-    """What a `coremltools.models.model.MLState` asks."""
+    """The methods that `coremltools.models.model.MLState` calls."""
 
     def __init__(self, state):
         self.state = state
@@ -70,7 +70,7 @@ class _State:
 
 
 class Proxy:
-    """What `MLModel` and `CompiledMLModel` ask of Core ML, answered by the executor.
+    """The class that `MLModel` and `CompiledMLModel` call instead of Core ML's `_MLModelProxy`.
 
     path: a package, or a compiled model. function: "" is the default one.
     """
@@ -105,11 +105,11 @@ class Proxy:
         return outputs
 
     def get_load_duration_in_nano_seconds(self) -> int:
-        """What it took to open the model, as a reader of `MLModel` may ask."""
+        """The time that it took to open the model."""
         return self.loading
 
     def get_last_predict_duration_in_nano_seconds(self) -> int | None:
-        """What the last prediction took, or the last batch as a whole; None before the first."""
+        """The time of the last prediction or batch; None before the first."""
         return self.predicting
 
     @_like_core_ml
@@ -118,7 +118,7 @@ class Proxy:
 
     @_like_core_ml
     def get_compiled_model_path(self) -> str:
-        """The model as a folder *.mlmodelc, which lives as long as this object."""
+        """Write the model as a folder *.mlmodelc, which exists as long as this object."""
         if self.compiled is None:
             from mlprogram import save
 
@@ -127,7 +127,8 @@ class Proxy:
         return str(Path(self.compiled.name) / "model.mlmodelc")
 
     def _as_declared(self, name: str, value):
-        """Core ML casts a multi-array to the declared type; its inputs have no rank 0."""
+        """Cast a multi-array to the declared type, as Core ML does. Core ML's inputs have no rank
+        0, so an array of one element gets it here if the program declares that."""
         declared = self.program.inputs.get(name)
         if declared is None or not isinstance(value, np.ndarray):
             return value
@@ -142,7 +143,7 @@ class Proxy:
     @staticmethod
     @_like_core_ml
     def compileModel(path: str) -> str:
-        """A folder *.mlmodelc that `Proxy` opens; the caller's, as Core ML's is."""
+        """Write a folder *.mlmodelc that `Proxy` opens; as with Core ML, the caller deletes it."""
         from mlprogram import save
 
         compiled = Path(tempfile.mkdtemp()) / f"{Path(path).stem}.mlmodelc"
@@ -163,8 +164,8 @@ class Proxy:
 class enable:
     """Put the executor in Core ML's place in coremltools; as a context manager, until its end.
 
-    precision: "fp16" as packages declare, or "fp32" (`mlprogram.MLProgram`). Models that are made
-    meanwhile predict; those that were made before do not.
+    precision: "fp16" as packages declare, or "fp32" (`mlprogram.MLProgram`). It affects models that
+    are created meanwhile, not those that were created before.
     """
 
     def __init__(self, precision: str = "fp16"):
@@ -190,7 +191,7 @@ class enable:
         _exchange(self._old, self._new)
 
     def disable(self) -> None:
-        """Give coremltools its own back."""
+        """Restore coremltools."""
         _exchange(self._new, self._old)
         _set_native(self._native)
 
@@ -202,7 +203,7 @@ class enable:
 
 
 def _set_native(module: ModuleType | None) -> None:
-    """What `import coremltools.libcoremlpython` finds and the package has; None: neither."""
+    """Set what `import coremltools.libcoremlpython` finds; None removes it."""
     package, _, name = NATIVE.partition(".")
     if module is None:
         sys.modules.pop(NATIVE, None)
@@ -213,7 +214,7 @@ def _set_native(module: ModuleType | None) -> None:
 
 
 def _exchange(old: dict[str, object], new: dict[str, object]) -> None:
-    """Set names of coremltools' modules that are bound to the old values; modules copy them."""
+    """Replace the old values by the new in all modules of coremltools, which copy names."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "coremltools":
             for key, value in old.items():

@@ -1,26 +1,26 @@
 """The errors of this library: one sentence each that says what is wrong, where, and what to do.
 
-Every error that an input is to blame for derives from `MLProgramError`; the command prints its
-message without a traceback and exits with code 2. Anything else that escapes is a bug of ours.
+Every error that is caused by an input derives from `MLProgramError`; the command prints its message
+without a traceback and exits with code 2. Any other exception is a bug of this library.
 
-Messages name what stands in files that nobody vouches for. They can be shown as they are.
+Messages quote untrusted files, so they are cleaned: they are safe to print on a terminal.
 """
 
 from pathlib import Path
 import re
 
-LONGEST = 2000  # characters of a message, which may quote a file
+LONGEST = 2000  # the most characters of a message, which may quote a file
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 POINTER = b"version https://git-lfs.github.com/spec/"  # how one of Git LFS begins
 
 
 def printable(text: str) -> str:
-    """The text with control characters spelled out, such as \\x1b: a terminal obeys those."""
+    """Escape control characters, such as \\x1b, which a terminal would obey."""
     return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 class MLProgramError(Exception):
-    """Base of all errors that the input, not the library, is to blame for."""
+    """Base class of all errors that an input causes."""
 
     def __str__(self) -> str:
         text, half = super().__str__(), LONGEST // 2
@@ -30,7 +30,7 @@ class MLProgramError(Exception):
 
 
 class InvalidPackage(MLProgramError):
-    """A folder is not a sound `.mlpackage` that holds an ML Program."""
+    """A file or folder is not a valid package with an ML Program."""
 
 
 class UnsupportedOp(MLProgramError):
@@ -42,13 +42,13 @@ class InvalidInput(MLProgramError):
 
 
 class InvalidType(InvalidInput, TypeError):
-    """What was given is of a type that is not taken; a TypeError as well, as coremltools has it."""
+    """An argument has the wrong type. Also a TypeError, which is what coremltools raises."""
 
 
 def refuse_pointer(path: Path, error: type[MLProgramError]) -> None:
-    """Raise `error` for what Git LFS leaves in the place of a file until that is fetched.
+    """Raise `error` if a file is a pointer of Git LFS, whose content was not fetched.
 
-    OSError where the file cannot be opened.
+    Raises OSError if the file cannot be opened.
     """
     with path.open("rb") as file:
         start = file.read(len(POINTER))

@@ -1,4 +1,4 @@
-"""Run a package once to look at it: what it computes, how fast, in how much memory, how precise."""
+"""The command `run`: run a package and report results, time, memory and loss of precision."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -21,7 +21,7 @@ import numpy as np
 
 __all__ = ["COMPUTED", "arrays_of", "execute", "execution_report"]
 
-#: Findings of a kind that the report shows.
+#: The most findings of a kind that the report shows.
 SHOWN = 3
 
 #: What a precision means, in words: "fp16" leaves every dtype as the package has it.
@@ -36,11 +36,11 @@ def execute(
     seed: int = 0,
     out: Path | None = None,
 ) -> dict:
-    """Run a function of a package twice and say what came of it, as plain JSON values.
+    """Run a function of a package twice and report on it in plain JSON values.
 
-    inputs: a .npz file; random ones when None. States start at zero. out: where the outputs of the
-    first call go, as .npz. seconds: to open and compile, of the first and of the next call. memory:
-    `Memory` in bytes, and by how much the process grew at its peak. Raises InvalidInput.
+    inputs: a .npz file; random ones if None. States start at zero. out: a .npz file for the outputs
+    of the first call. In the result, `seconds` are those to open, of the first call and of the next
+    one; `memory` is `Memory` in bytes, and the growth of the process's peak. Raises InvalidInput.
     """
     before, started = peak_resident(), time.perf_counter()
     program = open_model(path, function, precision)
@@ -68,7 +68,7 @@ def execute(
 
 
 def _examined(program: MLProgram, arrays: Mapping, memory: Memory, grown: int | None) -> dict:
-    """What one program, not a pipeline, also says: its memory, and where its numbers fail."""
+    """The part of the report that only a program has, not a pipeline: memory and precision."""
     if memory.values is None:  # the shapes that the program leaves open are known now
         memory = replace(memory, values=_values(program, arrays))
     return {
@@ -81,7 +81,7 @@ def _examined(program: MLProgram, arrays: Mapping, memory: Memory, grown: int | 
 
 
 def execution_report(facts: dict) -> str:
-    """What `execute` found as text, for reading."""
+    """The result of `execute` as text."""
     rows = [
         (part[:-1], name, *_cells(value))
         for part in ("inputs", "outputs")
@@ -108,7 +108,7 @@ def _examined_rows(facts: dict) -> list[tuple[str, str]]:
 
 
 def _findings(findings: list[dict]) -> Iterator[str]:
-    """A line for each of the first findings of a kind, and one for those left out."""
+    """A line for each of the first findings of each kind, and one for the number of others."""
     for kind in dict.fromkeys(finding["kind"] for finding in findings):
         texts = [finding["text"] for finding in findings if finding["kind"] == kind]
         yield from texts[:SHOWN]
@@ -119,12 +119,12 @@ def _findings(findings: list[dict]) -> Iterator[str]:
 def arrays_of(
     program: MLProgram | Pipeline, inputs: Path | None, seed: int
 ) -> Mapping[str, Any]:
-    """What a program runs on: the arrays of a .npz file by its own names, or random ones."""
+    """A program's inputs: the arrays of a .npz file by name, or random ones."""
     return by_name(load_inputs(inputs), program.inputs) if inputs else program.random_inputs(seed)
 
 
 def _save(path: Path, outputs: Mapping) -> None:
-    """Write a .npz file, whole or not at all; `np.savez` does not take every name of an output."""
+    """Write a .npz file atomically; unlike `np.savez` it takes every name of an output."""
     try:
         if path.exists() and not path.is_file():
             raise FileExistsError(EEXIST, "is no file")
@@ -146,7 +146,7 @@ def _timed(
 
 
 def _values(program: MLProgram, arrays: Mapping[str, np.ndarray]) -> int | None:
-    """Peak of live values with the shapes of these inputs."""
+    """The peak bytes of live values with the shapes of these inputs."""
     state = program.make_state() if program.states else None
     given = {name: array.shape for name, array in arrays.items()}
     shapes = given | {name: array.shape for name, array in program.plain().trace(arrays, state)}
@@ -159,7 +159,7 @@ def _array(value: object) -> np.ndarray:
 
 
 def _facts(value: object) -> dict[str, Any]:
-    """Type and shape of a value, and its range or what a classifier says."""
+    """Type, shape and range of a value; of a classifier its label and probabilities."""
     if isinstance(value, dict):
         likeliest = sorted(value, key=lambda label: value[label], reverse=True)[:3]
         return {"classes": len(value), "likeliest": {str(key): value[key] for key in likeliest}}

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and the hashes of what is in them."""
+"""Write files atomically, and hash them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,11 +11,11 @@ __all__ = ["sha256", "written_whole"]
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """The name to write a file under; it takes the place of `path` when the block has ended.
+    """Yield a temporary path to write to; the file replaces `path` at the end of the block.
 
-    Where that raises, the file that was there stays as it was, and nothing is left beside it. The
-    name is this process' own, so two that write the same file do not meet. What is written reaches
-    the disk before it has its name, so a machine that loses power has the old file or the new one.
+    If the block raises, `path` is unchanged and the temporary file is removed. Its name contains
+    the process id, so that two processes may write the same file. The content is synced to disk
+    before the file is renamed, so that after a power failure there is the old file or the new one.
     """
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -29,6 +29,6 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's bytes, in hexadecimal. Raises OSError where it cannot be read."""
+    """The sha256 of a file in hexadecimal. Raises OSError if it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

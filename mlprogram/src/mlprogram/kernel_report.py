@@ -1,4 +1,4 @@
-"""What runs each op of a package, and why nothing faster does."""
+"""Report which kernel runs each op of a package, and why others do not."""
 
 from collections import Counter
 from pathlib import Path
@@ -14,10 +14,10 @@ __all__ = ["plan_report", "planned"]
 
 
 def planned(path: Path, function: str | None = None, precision: str = "fp16") -> dict:
-    """The steps of a function, or of each program of a pipeline, as plain JSON values.
+    """The steps of a function, or of each program in a pipeline, in plain JSON values.
 
-    A step has the name of its last op, the types of its ops, the entry of the table that computes
-    it ("" for the plain op), and why other entries do not.
+    A step has the name of its last op, the types of its ops, its kernel ("" for the plain op), and
+    why other kernels do not fit.
     """
     program = open_model(path, function, precision)
     parts = [program] if isinstance(program, MLProgram) else program.parts
@@ -49,7 +49,7 @@ def _steps(program: MLProgram) -> list[dict]:
 
 
 def plan_report(facts: dict) -> str:
-    """The plan as text: steps that are alike in one line, those with a kernel first."""
+    """The plan as text: equal steps in one line, those with a kernel first."""
     parts = [f"plan, computed {COMPUTED[facts['precision']]}; kernels: {facts['compiled']}"]
     for name, steps in facts["functions"].items():
         ops = sum(len(step["ops"]) for step in steps)
@@ -76,6 +76,6 @@ KERNELS_IN_ORDER = [*dict.fromkeys(kernel.name for kernel in KERNELS), ""]
 
 
 def _alike(steps: list[dict], order: list[str]) -> list[tuple[tuple[str, str], int]]:
-    """(kernel, ops) and how often it comes, in the order of the table and then by number."""
+    """Count the steps by (kernel, ops), in the order of the table and then by number."""
     counts = Counter((step["kernel"], " ".join(step["ops"])) for step in steps)
     return sorted(counts.items(), key=lambda item: (order.index(item[0][0]), -item[1], item[0][1]))

@@ -1,6 +1,6 @@
-"""This machine: its memory and cores, a folder to keep things in, whether Core ML runs here.
+"""Facts about this machine: memory, cores, cache folder, whether Core ML runs here.
 
-Nothing heavy is imported: whether coremltools can predict is read off the files it installed.
+Nothing heavy is imported: whether coremltools can predict is read from its installed files.
 
 References:
 - Core ML states and several functions in a package need iOS 18 or macOS 15:
@@ -64,22 +64,22 @@ def _can_predict() -> tuple[bool, str]:
     return True, f"macOS {version[0]}.{version[1]} with coremltools' Core ML binding"
 
 
-#: Whether Core ML can run programs here, and the reason for the answer.
+#: Whether Core ML can run programs here, and the reason.
 CAN_PREDICT, CAN_PREDICT_REASON = _can_predict()
 
 
 def cache_folder() -> Path:
     """Where compiled kernels are kept: $MLPROGRAM_CACHE, or mlprogram in the user's cache.
 
-    Raises InvalidInput where neither that nor the user's home is known.
+    Raises InvalidInput if neither that nor the user's home is known.
     """
     return find_cache("MLPROGRAM_CACHE", "mlprogram")
 
 
 def find_cache(variable: str, name: str) -> Path:
-    """The folder that an environment variable gives, or one of this name in the user's cache.
+    """The folder that an environment variable names, or one of this name in the user's cache.
 
-    Raises InvalidInput where neither that nor the user's home is known.
+    Raises InvalidInput if neither that nor the user's home is known.
     """
     if chosen := os.environ.get(variable):
         return Path(chosen)
@@ -101,10 +101,10 @@ def cores() -> int:
 
 
 def memory_bytes() -> int | None:
-    """Memory that this process may use, in bytes; None where nobody can say.
+    """The bytes of memory that this process may use; None if the system does not say.
 
-    The machine's, or less by a limit on the process itself (`ulimit -v`) or on a control group that
-    it is in, as containers and batch systems set it.
+    That is the machine's memory, or less if there is a limit on the process (`ulimit -v`) or on a
+    control group that it is in, as in containers and batch systems.
     """
     limits = [*_group_limits()]
     try:
@@ -117,15 +117,15 @@ def memory_bytes() -> int | None:
     return min(limit for limit in limits if limit > 0)  # less than none is no limit
 
 
-#: Where Linux says what groups this process is in, and where their limits stand.
+#: Where Linux lists the control groups of this process, and where their limits are.
 OWN_GROUPS, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def _group_limits() -> Iterator[int]:
-    """The memory limits of this process' control group and of those that it lies in, in bytes.
+    """Yield the memory limits, in bytes, of this process's control group and of its parents.
 
-    Version 2 has one tree of groups, version 1 one for memory. In a container the path may be that
-    on the host, of which only the end is to be seen, as the top of the tree.
+    Version 2 has one tree of groups, version 1 a tree for memory. In a container the path may be
+    the host's, of which only the last part is visible, as the root of the tree.
     """
     lines = OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else []
     for line in lines:

@@ -1,1 +1,1 @@
-"""What is known of a function before it runs: constants, who shares memory, how much it takes."""
+"""Static analysis of a function: constants, which values share memory, how much memory it takes."""

@@ -1,11 +1,12 @@
-"""Who may share memory with whom: what makes writing a state in place safe.
+"""Alias analysis: which values may share memory, and which writes to a state can be done in place.
 
-Torch's views are free, so `reshape` of a state is the state. That is wanted while reading and
-dangerous while writing: a value read before a write must not change with it, and what outlives the
-call (states, outputs) may share memory neither with an input or a constant nor with each other.
-This module answers both questions, conservatively: sharing is taken to be mutual and to pass on, so
-that the values of a function fall into classes, and one class has nothing of another's memory. A
-class has the name of one of its values.
+Torch's views are free, so `reshape` of a state is the state's own memory. That is fine for reading,
+but a value that was read before a write must not change with it, and what outlives the call
+(states, outputs) may share memory neither with an input or a constant nor with each other.
+
+The analysis is conservative: sharing is treated as an equivalence relation, which divides the
+values of a function into classes that share no memory with each other. A class is named after one
+of its values.
 """
 
 from bisect import bisect
@@ -17,19 +18,19 @@ from mlprogram.package.values import Constant
 
 __all__ = ["INLINE", "in_place_writes", "memory_of", "origins", "uses"]
 
-#: Ops whose results may share memory with one of their inputs, and which; every other op but `cond`
-#: and `while_loop` makes a fresh tensor.
+#: Ops whose results may share memory with one of their inputs -> that input. Every other op, except
+#: for `cond` and `while_loop`, returns a new tensor.
 VIEWS = {
     "reshape": "x", "transpose": "x", "split": "x", "slice_by_index": "x", "slice_by_size": "x",
     "squeeze": "x", "expand_dims": "x", "identity": "x", "cast": "x", "flatten2d": "x",
     "reshape_like": "x", "tile": "x", "reverse": "x", "list_read": "ls", "read_state": "input",
 }  # fmt: skip
 
-INLINE = ""  # the class of constants that stand in an op; no value has this name
+INLINE = ""  # the class of constants inside of an op; no value has this name
 
 
 def uses(operation: Operation) -> Iterator[str]:
-    """Names of the values that an op reads, those inside its nested blocks included."""
+    """Names of the values that an op reads, including those read in its nested blocks."""
     for items in operation.inputs.values():
         yield from (item for item in items if not isinstance(item, Constant))
     for block in operation.blocks:
@@ -39,7 +40,7 @@ def uses(operation: Operation) -> Iterator[str]:
 
 
 def origins(function: Function) -> dict[str, str]:
-    """The class of each value, state and input: what may share memory with it has the same one."""
+    """Map each value, state and input to its class: values of one class may share memory."""
     parents: dict[str, str] = {}  # a forest, whose roots are the classes
 
     def root(name: str) -> str:
@@ -59,7 +60,7 @@ def origins(function: Function) -> dict[str, str]:
 
 
 def _shared(operation: Operation) -> Iterator[tuple[str, str]]:
-    """Pairs of values that may be one memory through this op."""
+    """Pairs of values that may share memory because of this op."""
     outputs = [name for name, _ in operation.outputs]
     blocks = operation.blocks
     if operation.type in VIEWS:
@@ -85,7 +86,7 @@ def memory_of(item: str | Constant, origin: Mapping[str, str]) -> str:
 
 
 def _touches(operation: Operation, *types: str) -> Iterator[Operation]:
-    """The ops of the given types (`read_state`, `write_state`) that an op is or holds in blocks."""
+    """The op itself and those in its nested blocks that are of the given types."""
     if operation.type in types:
         yield operation
     for block in operation.blocks:
@@ -96,8 +97,8 @@ def _touches(operation: Operation, *types: str) -> Iterator[Operation]:
 def in_place_writes(function: Function, origin: Mapping[str, str]) -> dict[str, str]:
     """The `slice_update` ops that may write their state in place: result's name -> state.
 
-    One qualifies when it updates what the state still holds, or will hold by updates before, and
-    nobody can see the difference.
+    An op qualifies if it updates the current content of the state, or the result of an earlier
+    update of it, and no other reader can see a difference.
     """
     found: dict[str, str] = {}
     content: dict[str, tuple[str, int]] = {}  # values of `read_state` -> state, writes before it
@@ -122,9 +123,10 @@ def in_place_writes(function: Function, origin: Mapping[str, str]) -> dict[str, 
 
 
 def _arrivals(block: Block) -> Iterator[tuple[str, tuple[str, int]]]:
-    """Values that go into a state, as they are or by updates: value -> state, where it is written.
+    """Yield values that are written to a state, directly or through updates: value -> (state,
+    position of the write).
 
-    The first of the ops that take a value there counts, which comes last.
+    A value may be yielded more than once: the earliest op that takes it counts, and comes last.
     """
     arrives: dict[str, tuple[str, int]] = {}
     shown = {*block.outputs}
@@ -144,7 +146,7 @@ def _arrivals(block: Block) -> Iterator[tuple[str, tuple[str, int]]]:
 
 
 class _Seen:
-    """Who reads what in a block, gone through op by op, and what shares memory with each state."""
+    """The readers of each value in a block, and, op by op, what shares memory with each state."""
 
     def __init__(self, block: Block, origin: Mapping[str, str], states: Mapping):
         self.operations, self.origin = block.operations, origin
@@ -165,7 +167,7 @@ class _Seen:
         self.last_of = dict.fromkeys(states, 0)  # state -> the same, of all that it may be
 
     def make(self, operation: Operation) -> None:
-        """The results of an op are there."""
+        """Record the results of an op."""
         for name, _ in operation.outputs:
             memory, reader = self.origin[name], max(self.readers.get(name, (0,)))
             self.last[memory] = max(self.last[memory], reader)
@@ -173,16 +175,16 @@ class _Seen:
                 self.last_of[state] = max(self.last_of[state], reader)
 
     def write(self, state: str, memory: str) -> None:
-        """A state may be this memory from here on."""
+        """Record that a state may be this memory from here on."""
         self.holders[memory].add(state)
         self.last_of[state] = max(self.last_of[state], self.last.get(memory, 0))
 
     def unseen(self, position: int, state: str) -> bool:
-        """Whether no one sees the `slice_update` at `position` write into the state's memory.
+        """Whether nothing can see the `slice_update` at `position` write into the state's memory.
 
-        Its result goes into the state, as it is or by further updates, before anything else touches
-        that; no value that shares the memory as it was is an output, the update, or read
-        afterwards.
+        That is so if its result is written to the state, directly or through further updates,
+        before anything else touches the state, and if no value that shares the old memory is an
+        output, is the update itself, or is read afterwards.
         """
         operation, touching = self.operations[position], self.touching[state]
         following = touching[bisect(touching, position) :][:1]

@@ -1,10 +1,10 @@
-"""The values of a function that are known at load time: decoded once, compressed ones when needed.
+"""Constant folding at load time: the constants of a function, decoded once.
 
-A constant is what a `const` op or an immediate value says. A compressed one, the result of a
-`constexpr_*` op, stays compressed until someone asks for its tensor: a product may read it as it is
-(`fast.py`). Expanded it has the declared type: a half precision weight is rounded to half, also for
-a run in single precision, which widens the value that the program declares. What lies in the weight
-file is decoded once a package, for all its functions.
+A constant is a `const` op or an immediate value. A compressed one, the result of a `constexpr_*`
+op, stays compressed until its tensor is asked for, since a product may read it as stored
+(`kernels/products.py`). Expanded, it has the declared type: a half precision weight is rounded to
+half even for a run in single precision, which then widens it. Constants in the weight file are
+decoded once per package, for all its functions.
 """
 
 from collections.abc import Callable, Hashable
@@ -26,12 +26,12 @@ TORCH = {
     "uint3": torch.uint8, "uint4": torch.uint8, "uint6": torch.uint8,
 }  # fmt: skip
 
-#: Arguments that name a dtype: "fp16" in them is lifted together with the tensors.
+#: Arguments that name a dtype: lifting the tensors to single precision changes "fp16" in them too.
 DTYPE_ARGUMENTS = frozenset(["dtype", "output_dtype"])
 
 
 def torch_dtype(dtype: str, lift: bool) -> torch.dtype:
-    """The torch dtype of a MIL dtype; lift: half precision becomes single."""
+    """The torch dtype of a MIL dtype. lift: half precision becomes single."""
     return torch.float32 if lift and dtype == "fp16" else TORCH[dtype]
 
 
@@ -53,9 +53,9 @@ Known = Constant | Expansion
 class Constants:
     """The constants of one function, by name.
 
-    lift: half precision is widened to single, its values as declared. shared: decoded values, kept
-    for all functions of a package; keys say what a value is, so that equal ones are made once.
-    preparing: what explains why a compressed one cannot be expanded (`Failures.preparing`).
+    lift: half precision is widened to single, with the declared values. shared: decoded values of
+    all functions of a package, by keys that are equal for equal constants. preparing: a context
+    that explains why a compressed constant cannot be expanded (`Failures.preparing`).
     """
 
     def __init__(self, function: Function, lift: bool, shared: dict, preparing: Callable):
@@ -69,11 +69,11 @@ class Constants:
                     self.named[name] = Expansion(operation, index)
 
     def find(self, item: str | Constant) -> Known | None:
-        """The constant that an op's input is, or None when it is computed at run time."""
+        """The constant behind an op's input, or None if it is computed at run time."""
         return self.named.get(item) if isinstance(item, str) else item
 
     def known(self, item: str | Constant) -> Known:
-        """The constant that an op's input is; raises LookupError where it is none."""
+        """The constant behind an op's input; raises LookupError if it is computed at run time."""
         constant = self.find(item)
         if constant is None:
             raise LookupError(f"{item!r} is computed at run time")
@@ -83,13 +83,13 @@ class Constants:
         return torch_dtype(type_.dtype, self.lift)
 
     def operand(self, value: Known) -> torch.Tensor | str:
-        """A constant as an op takes it: a dense tensor, or a string as it is."""
+        """A constant as an op's operand: a dense tensor, or a string."""
         if isinstance(value, Constant) and value.type.dtype == "string":
             return value.value
         return self.tensor(value)
 
     def tensor(self, value: Known) -> torch.Tensor:
-        """A constant of numbers as a dense tensor in the precision of the run."""
+        """A numeric constant as a dense tensor in the precision of the run."""
         if isinstance(value, Expansion):
             with self.preparing(value.operation):
                 return self._expanded(value)
@@ -103,7 +103,7 @@ class Constants:
     def stored(self, value: Constant) -> torch.Tensor:
         """A constant as stored: a view of the mapped weight file, or a copy of an immediate value.
 
-        Sub-byte values come one to a byte.
+        Sub-byte values are unpacked to one per byte.
         """
         array = value.array()
         if not array.flags.writeable:  # torch wants memory that it may own
@@ -120,7 +120,7 @@ class Constants:
         return value.value
 
     def identity(self, value: Known | None) -> Hashable:
-        """What makes two constants equal: the op they come from, their place, or their bytes."""
+        """A key that is equal for equal constants: their op, place in the file, or bytes."""
         if value is None:
             return None
         if not isinstance(value, Expansion):
@@ -132,14 +132,14 @@ class Constants:
         return value.operation.type, self.lift, *parts
 
     def _expanded(self, value: Expansion) -> torch.Tensor:
-        """The tensor of a compressed constant, which others take for what its type says."""
+        """Expand a compressed constant, and check that it has its declared type."""
         found = self._expand(value.operation)[value.index]
         if found.shape != value.type.shape or found.dtype != self.dtype(value.type):
             raise ValueError(f"it makes {found.dtype} {[*found.shape]}, not {value.type}")
         return found
 
     def _expand(self, operation: Operation) -> tuple[torch.Tensor, ...]:
-        """The results of a `constexpr_*` op."""
+        """Compute the results of a `constexpr_*` op."""
         key = self.identity(Expansion(operation, 0))
         if key not in self.shared:
             op = OPS[operation.type]

@@ -1,9 +1,9 @@
-"""How much memory a function takes, predicted from the program; it takes no torch to say.
+"""Predict how much memory a function takes, from the program alone and without torch.
 
-Weights lie in a file that is mapped: pages of it come into memory as they are read and may leave it
-again. What a program needs beyond them is known before it runs: whatever was decoded or laid out
-anew (`run/footprint.py` looks at what is there), the states, and at any moment the values that some
-later op still reads.
+Weights are in a mapped file, whose pages come into memory as they are read and may leave it again.
+What a program needs beyond them can be predicted: tensors that are decoded or laid out anew at load
+(`run/footprint.py` measures those), the states, and the intermediate values that are live at the
+same time.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from mlprogram.package.values import TensorType
 
 __all__ = ["Memory", "peak_resident", "predict"]
 
-#: Ops whose result is a view of their first tensor: no bytes of its own.
+#: Ops whose result is a view of their first tensor, without memory of its own.
 FREE = {
     "expand_dims": "x", "identity": "x", "read_state": "input", "reshape": "x",
     "slice_by_index": "x", "slice_by_size": "x", "split": "x", "squeeze": "x",
@@ -29,10 +29,9 @@ FREE = {
 class Memory:
     """Bytes of memory of one function.
 
-    mapped: the weight files that are mapped. laid_out: tensors that were made from them at load and
-    stay. states: those of one `make_state()`. values: the most that inputs and intermediate values
-    take together at any time of a call, without the work space inside an op; None where a shape is
-    known at run time only.
+    mapped: the mapped weight files. laid_out: tensors that were made from them at load. states:
+    those of one `make_state()`. values: the peak of live inputs and intermediate values in a call,
+    without the work space inside of an op; None if a shape is known only at run time.
     """
 
     mapped: int
@@ -42,16 +41,16 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it, every page of the weights included; values as far as they are known."""
+        """The sum, including every page of the weights; values count if they are known."""
         return self.mapped + self.laid_out + self.states + (self.values or 0)
 
 
 def predict(
     function: Function, lift: bool = False, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> tuple[int, int | None]:
-    """`Memory.states` and `Memory.values`, from what the program declares alone.
+    """Predict `Memory.states` and `Memory.values` from the program's declarations.
 
-    shapes: what a run had for values whose shapes the program leaves open.
+    shapes: of values whose shape the program leaves open, from a run.
     """
     sizes = _Sizes(lift, shapes or {})
     states = sum(sizes(name, type_) for name, type_ in function.states.items())
@@ -64,7 +63,7 @@ def predict(
 
 
 def peak_resident() -> int | None:
-    """The most bytes that this process ever had in memory at once; None where nobody can say."""
+    """The peak resident bytes of this process; None if the system does not say."""
     if sys.platform == "win32":
         return None
     if sys.platform == "linux":  # getrusage there counts what the parent held when it forked
@@ -80,12 +79,12 @@ def peak_resident() -> int | None:
 
 
 class _Unknown(Exception):
-    """A size that only a run tells."""
+    """A size that is known only at run time."""
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Bytes of a value by its declared type, or by the shape that it had in a run."""
+    """The bytes of a value, from its declared type or from the shape that it had in a run."""
 
     lift: bool
     shapes: Mapping[str, tuple[int, ...]]
@@ -99,9 +98,9 @@ class _Sizes:
 
 
 def _peak(block: Block, sizes: _Sizes, in_place: dict[str, str]) -> int:
-    """The most bytes of a block's values that live at once, each from its op to its last use.
+    """The peak bytes of a block's live values, each of which lives from its op to its last use.
 
-    in_place: values that are their state, so that they take nothing of their own.
+    in_place: values that are updated in their state's memory, so that they take none of their own.
     """
     owner: dict[str, str] = {}  # value -> the value whose memory it is
     size: dict[str, int] = {}
@@ -130,6 +129,6 @@ def _peak(block: Block, sizes: _Sizes, in_place: dict[str, str]) -> int:
 
 
 def _viewed(operation: Operation) -> str | None:
-    """The value whose memory an op's results share."""
+    """The value that an op's result is a view of, or None."""
     source = operation.inputs.get(FREE.get(operation.type, ""), [None])[0]
     return source if isinstance(source, str) else None

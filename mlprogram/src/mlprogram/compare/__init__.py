@@ -1,12 +1,12 @@
-"""Where two programs part: `diff(a, b, inputs)` names the first op, and says by how much.
+"""Find the first op at which two programs differ, and by how much: `diff(a, b, inputs)`.
 
     print(diff(MLProgram(package), torch_module, inputs))
 
-Two programs are compared value by value as they run, matched by name, and neither's values are
-kept; a torch module, a function or a dict of arrays is compared by what it gives. B is always the
-reference. How far apart two values are is one number, the *error*: the largest difference of two
-elements, relative to the largest magnitude in B's value. It does not explode at zeros, which
-element-wise relative differences do.
+Two programs are compared value by value as they run, matched by name, without keeping the values; a
+torch module, a function or a dict of arrays is compared by its outputs. B is always the reference.
+The difference of two values is one number, the *error*: the largest difference of two elements,
+relative to the largest magnitude in B's value. Unlike element-wise relative differences it is not
+dominated by elements near zero.
 
 Taught in the ANE Book: "Test any ML Program without a Mac".
 """
@@ -35,15 +35,15 @@ HALF_SUFFIX = "_cast_fp16"
 
 @dataclass(frozen=True)
 class Gap:
-    """How far one value of A lies from B's.
+    """The difference of one value of A from B's.
 
-    name, op: the value in A, and the type of the op that made it ("" for what no program made).
-    shape: A's; other_shape: B's. error: the largest difference over the largest magnitude of B's
-    value, infinite where only one side is finite or the shapes differ. max_abs, max_relative: over
-    elements, the latter where B is not zero. cosine: of the two as vectors. snr: B's power over
-    that of the difference, in dB; psnr: B's largest magnitude squared over it. worst: the position
-    of the largest difference, with both elements there. inputs: the error of each value that the op
-    reads, as far as it was compared.
+    name, op: the value in A, and the type of its op ("" if it is not from a program). shape: A's;
+    other_shape: B's. error: the largest difference over the largest magnitude of B's value;
+    infinite if only one side is finite or the shapes differ. max_abs, max_relative: over elements,
+    the latter where B is not zero. cosine: of the two as vectors. snr: B's power over that of the
+    difference, in dB; psnr: B's largest magnitude squared over that. worst: the position of the
+    largest difference, and both elements there. inputs: the error of each of the op's inputs that
+    was compared.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Difference:
-    """The result of `diff`: `equal` says whether every output agrees, `str` tells the story."""
+    """The result of `diff`: `equal` says whether every output agrees, `str` gives a report."""
 
     tolerance: float
     first: Gap | None  # the first value beyond the tolerance, in A's order
@@ -135,15 +135,17 @@ def diff(
     inputs: Mapping[str, object],
     tolerance: float = TOLERANCE,
 ) -> Difference:
-    """Run A and B on the same inputs and compare what they give; B is the reference.
+    """Run A and B on the same inputs and compare their results; B is the reference.
 
-    a, b: an `MLProgram`, traced from zero states as it runs: values inside a group of ops that runs
-    as one are compared of `plain()` programs only; a torch module, called with the inputs as
-    tensors, by name where `forward` has these names and else in their order; a function from the
-    inputs to a dict of arrays; or that dict. Values of two programs match when name, op and shape
-    do (`_cast_fp16` at a name's end left aside); outputs match by name, else by their order.
+    a, b: one of
+    - an `MLProgram`, which is traced from zero states. Values inside of a group of ops that runs as
+      one kernel are compared only with `plain()` programs;
+    - a torch module, called with the inputs as tensors: by name if `forward` has parameters of
+      these names, else in order;
+    - a function from the inputs to a dict of arrays, or such a dict.
 
-    Raises InvalidInput when the outputs cannot be matched.
+    Values of two programs match if name (without `_cast_fp16` at its end), op and shape are equal;
+    outputs match by name, else by their order. Raises InvalidInput if the outputs do not match.
     """
     ours, theirs = _side(a, inputs), _side(b, inputs)
     matched, outputs, notes = _match(ours, theirs)
@@ -166,10 +168,8 @@ def diff(
 
 @dataclass(frozen=True)
 class _Side:
-    """What is compared. names: each value with (op, shape), or None where nothing is known of it.
-
-    operations: the op that made a value, where one is known.
-    """
+    """A or B. names: each value with (op, shape), or None if that is not known. operations: the op
+    that computes a value, if it is known."""
 
     stream: Iterator[tuple[str, np.ndarray]]
     names: Mapping[str, tuple | None]
@@ -210,7 +210,7 @@ def _program(program: MLProgram, inputs: Mapping[str, object]) -> _Side:
 
 
 def _call(module: torch.nn.Module, inputs: Mapping[str, object]) -> object:
-    """A module's own result; floats are given in the dtype of its parameters."""
+    """Call a module; floating-point inputs are cast to the dtype of its parameters."""
     if module.training:
         raise InvalidInput("the torch module is in training mode: call its eval() first")
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
@@ -224,7 +224,7 @@ def _call(module: torch.nn.Module, inputs: Mapping[str, object]) -> object:
 
 
 def _named(result: object) -> dict[str, np.ndarray]:
-    """Tensors and arrays by name; a tensor or a sequence of them gets names by its order."""
+    """Results as arrays by name; a tensor or a sequence of tensors is named by its order."""
     if not isinstance(result, Mapping):
         results = result if isinstance(result, Sequence) else [result]
         result = {f"output_{i}": value for i, value in enumerate(results)}
@@ -239,7 +239,7 @@ def _named(result: object) -> dict[str, np.ndarray]:
 
 
 def _match(ours: _Side, theirs: _Side) -> tuple[dict[str, str], list[str], list[str]]:
-    """A's value -> B's value, the outputs of A among them, and notes on what has no match."""
+    """Match A's values to B's. Returns the map, the outputs of A in it, and notes on the rest."""
     matched = dict(_same_names(ours, theirs))
     notes = []
     if not matched:
@@ -264,7 +264,7 @@ def _match(ours: _Side, theirs: _Side) -> tuple[dict[str, str], list[str], list[
 
 
 def _same_names(ours: _Side, theirs: _Side) -> Iterator[tuple[str, str]]:
-    """Values whose name, op and shape are the same; an exact name goes before a similar one."""
+    """Pairs of values with the same name, op and shape; an exact name wins over a similar one."""
     similar = {name.removesuffix(HALF_SUFFIX): name for name in theirs.names}
     for name, made in ours.names.items():
         other = name
@@ -281,7 +281,8 @@ def _pairs(
     theirs: Iterator[tuple[str, np.ndarray]],
     matched: dict[str, str]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """(A's name, A's array, B's array) in A's order; held is only what B made before A."""
+    """Yield (A's name, A's array, B's array) in A's order; only values that B computes before A
+    are kept."""
     wanted, held = set(matched.values()), dict[str, np.ndarray]()
     for name, value in ours:
         if name not in matched:

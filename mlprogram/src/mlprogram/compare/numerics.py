@@ -1,11 +1,11 @@
-"""Where half precision hurts: the ops that overflow, make NaN or lose small values.
+"""Find the ops that overflow, make NaN or lose small values in half precision.
 
     for finding in report(program, inputs):
         print(finding)  # mul 'x_7': 71,000 at most, beyond fp16's 65,504 (3 of 1,024 elements)
 
-The program runs twice side by side, as it is declared and with half precision lifted to single,
-value by value, so that no more than the values of the two runs that are alive is ever in memory. A
-finding names the op where a trouble starts; ops further down that only pass it on are left out.
+The program runs twice side by side, as declared and with half precision lifted to single, and is
+compared value by value, so that only the live values of the two runs are in memory. A finding names
+the op where a problem starts, not the later ops that only pass it on.
 
 Taught in the ANE Book: "Inside fp16".
 """
@@ -23,19 +23,19 @@ __all__ = ["PrecisionFinding", "report"]
 LARGEST = float(np.finfo(np.float16).max)  # 65,504
 SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)  # 6.1e-5; below it bits are lost
 
-#: The share of a value's elements below fp16's normal numbers from which it is worth a word.
+#: A value is reported if at least this share of its elements is below fp16's normal numbers.
 DENORMAL_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class PrecisionFinding:
-    """A trouble of half precision, and the op where it starts.
+    """A problem of half precision, and the op where it starts.
 
     kind: "overflow" (infinite, where single precision is finite), "nan", or "denormal" (many
     elements so small that fp16 has fewer bits for them, or none). name: the value. op: the type of
-    the op that made it, or "input". elements: how many are concerned, of `size`; for "denormal",
-    size counts those that are not zero. largest: the greatest magnitude that single precision has
-    in their place; NaN where it has none. vanished: how many became zero.
+    the op that made it, or "input". elements: how many are affected, of `size`; for "denormal",
+    size counts those that are not zero. largest: their greatest magnitude in single precision; NaN
+    if it has none. vanished: how many became zero.
     """
 
     kind: str
@@ -60,10 +60,10 @@ class PrecisionFinding:
 def report(
     program: MLProgram, inputs: Mapping[str, object], state: State | None = None
 ) -> list[PrecisionFinding]:
-    """What half precision does to a program on these inputs, in the order of its ops.
+    """Find the problems of half precision in a run on these inputs, in the order of the ops.
 
-    state: where the run starts, all zero when None; it is left as it was. Both runs go op by op,
-    whatever the precision and the shortcuts of `program`.
+    state: where the run starts, zero if None; it is not changed. Both runs go op by op, whatever
+    the precision and the kernels of `program`.
     """
     half, full = program.plain("fp16"), program.plain("fp32")
     inputs = by_name(inputs, half.inputs)
@@ -83,7 +83,7 @@ def report(
 def _side_by_side(
     half: MLProgram, full: MLProgram, inputs: Mapping[str, object], state: State | None
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """(name, half precision, single precision) of every input and value that holds floats."""
+    """Yield (name, half precision, single precision) for every floating-point input and value."""
     for name, feature in half.features.items():
         if feature.type.dtype == "fp16" and name in inputs:
             wide = feature.array(inputs[name]).astype(np.float32)
@@ -96,7 +96,7 @@ def _side_by_side(
 
 
 def _copy(state: State | None, program: MLProgram) -> State:
-    """A state of one's own, in the program's precision."""
+    """A copy of a state in the program's precision; a zero one for None."""
     own = program.make_state()
     if state is not None:
         for name in program.states:
@@ -105,7 +105,7 @@ def _copy(state: State | None, program: MLProgram) -> State:
 
 
 def _look(name: str, op: str, narrow: np.ndarray, wide: np.ndarray) -> Iterator[PrecisionFinding]:
-    """What one value shows; narrow is what half precision made of wide."""
+    """The findings of one value. narrow: in half precision; wide: in single precision."""
     infinite = np.isinf(narrow) & np.isfinite(wide)
     if infinite.any():
         largest = float(np.abs(wide[infinite]).max())

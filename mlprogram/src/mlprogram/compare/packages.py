@@ -1,4 +1,4 @@
-"""Two packages compared from the command line, or one as it is declared and in single precision."""
+"""The command `diff`: compare two packages, or one as declared with itself in single precision."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +14,7 @@ __all__ = ["Comparison", "compare_packages"]
 
 
 class Comparison(NamedTuple):
-    """What `compare_packages` found: as text, in a word, as facts; errors there may be infinite."""
+    """The result of `compare_packages`: as text, as a bool, as facts (errors may be infinite)."""
 
     text: str
     equal: bool

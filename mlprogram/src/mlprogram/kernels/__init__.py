@@ -1,9 +1,11 @@
-"""What makes it fast: which op or group of ops gets which kernel.
+"""Kernels: faster replacements of ops and groups of ops.
 
-table.py      the list: name, patterns, what prepares it
-pattern.py    patterns of ops; graph.py, where a function has them
-groups/       attention, norms, rotary embedding, sizes: groups that run as one
-single.py     single ops, products.py those with a constant weight
-plainly.py    the ops as they stand, where sizes turn out otherwise
-native/       the compiled kernels: their C, how it is made and called
+table.py      the list of kernels: name, patterns, preparing function
+pattern.py    patterns of ops, and the search for them
+graph.py      a function's def-use graph, and the match of a pattern
+groups/       kernels of groups: attention, norms, rotary embedding, sizes
+single.py     kernels of single ops
+products.py   products with a constant weight
+plainly.py    the fallback of a group, for sizes that its kernel does not take
+native/       the compiled kernels: their C sources, compilation and calls
 """

@@ -1,4 +1,4 @@
-"""A function as a graph, and what a pattern of ops found in it."""
+"""The def-use graph of a function, and `Match`, the ops in it that fit a pattern."""
 
 from dataclasses import dataclass, field
 from math import prod
@@ -17,7 +17,7 @@ FLOATS = ("fp16", "fp32")
 
 
 class Unfit(Exception):
-    """Why a kernel cannot take the place of the ops that were found, `matched` up to there."""
+    """A kernel cannot replace the ops of a pattern; the message says why. matched: those ops."""
 
     def __init__(self, reason: str, matched: tuple[Operation, ...] = ()):
         super().__init__(reason)
@@ -25,7 +25,7 @@ class Unfit(Exception):
 
 
 class Graph:
-    """Who makes and who uses each value of a function's block."""
+    """The op that makes each value of a function's block, and the ops that use it."""
 
     def __init__(self, function: Function, constants: Constants):
         block: Block = function.block
@@ -44,14 +44,14 @@ class Graph:
                 self.users.setdefault(name, []).append(id(operation))
 
     def value(self, operation: Operation, key: str, default: object = None) -> Any:
-        """A parameter as Python; None where it is computed at run time."""
+        """A parameter as a Python value; None if it is computed at run time."""
         if key not in operation.inputs:
             return default
         constant = self.constants.find(operation.inputs[key][0])
         return None if constant is None else self.constants.plain(key, constant)
 
     def shape(self, name: object) -> tuple[int, ...] | None:
-        """The shape of a float value that an op makes, where it is declared, without zeros."""
+        """The declared shape of an op's floating-point result; None if open, or if it has zeros."""
         type_ = self.types.get(name) if isinstance(name, str) else None
         if type_ is None or type_.dtype not in FLOATS or None in type_.shape or 0 in type_.shape:
             return None
@@ -60,10 +60,10 @@ class Graph:
 
 @dataclass(frozen=True)
 class Match:
-    """Ops that a pattern was found in.
+    """The ops that fit a pattern.
 
-    values: the values that it names, and the results of ops that it names. notes: what was found on
-    the way to a value. operations: in the order of the program, up to the one that makes `result`.
+    values: the values that it names, and the results of ops that it names. notes: what a `Via` of
+    the pattern noted. operations: in program order, up to the one that makes `result`.
     """
 
     graph: Graph
@@ -74,7 +74,7 @@ class Match:
     result: str = ""
 
     def __getitem__(self, name: str) -> str:
-        """The program's name of a value that is computed at run time."""
+        """The name in the program of a run-time value, by its name in the pattern."""
         value = self.values[name]
         if not isinstance(value, str):
             raise Unfit(f"{name} is a constant")
@@ -88,20 +88,20 @@ class Match:
         return self.operations[-1]
 
     def get(self, operation: str, key: str, default: object = None) -> Any:
-        """A parameter of an op by its name in the pattern; `default` where it has neither."""
+        """A parameter of an op by the op's name in the pattern; `default` if it is missing."""
         if operation not in self.named:
             return default
         return self.graph.value(self.named[operation], key, default)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The declared shape of a value by its name in the pattern; Unfit where it is open."""
+        """The declared shape of a value by its name in the pattern; raises Unfit if it is open."""
         shape = self.graph.shape(self.values[name])
         if shape is None:
             raise Unfit(f"the shape of {name} is open, or it holds no float numbers")
         return shape
 
     def made(self, operation: str) -> tuple[int, ...]:
-        """The declared shape of the first result of a named op; Unfit where it is open."""
+        """The declared shape of the first result of a named op; raises Unfit if it is open."""
         shape = self.graph.shape(self.named[operation].outputs[0][0])
         if shape is None:
             raise Unfit(f"the shape that {operation} makes is open, or not of floats")
@@ -116,7 +116,7 @@ class Match:
         return self.graph.constants.tensor(self.known(name))
 
     def number(self, name: str) -> float:
-        """The one number that a constant holds."""
+        """The only number in a constant."""
         known = self.known(name)
         if known.type.dtype == "string" or prod(known.type.sizes) != 1:
             raise Unfit(f"{name} is more than one number")
@@ -124,7 +124,7 @@ class Match:
 
 
 def split_sizes(match: Match, name: str) -> list[int] | None:
-    """The sizes of two parts, as an op says and as it declares them; None if they differ."""
+    """The sizes of the two parts of a split; None if parameters and declared shapes disagree."""
     operation, graph = match.named[name], match.graph
     axis = graph.value(operation, "axis")
     declared = [type_.shape[axis] for _, type_ in operation.outputs] if axis is not None else []
@@ -135,7 +135,7 @@ def split_sizes(match: Match, name: str) -> list[int] | None:
 
 
 def is_halved(match: Match, name: str, shape: tuple[int, ...], axis: int) -> bool:
-    """Whether an op, `split`, cuts a value of this shape into its halves along `axis`."""
+    """Whether an op is a `split` of a value of this shape into halves along `axis`."""
     axis %= len(shape)
     along = match.get(name, "axis") in (axis, axis - len(shape))
     return along and split_sizes(match, name) == [shape[axis] // 2] * 2
@@ -144,7 +144,7 @@ def is_halved(match: Match, name: str, shape: tuple[int, ...], axis: int) -> boo
 def is_stretch(
     match: Match, name: str, shape: tuple[int, ...], axis: int, begin: int, size: int
 ) -> bool:
-    """Whether an op, `slice_by_index`, takes of a value of this shape what `narrow` would."""
+    """Whether an op is a `slice_by_index` that equals torch's `narrow(axis, begin, size)`."""
     operation, graph = match.named[name], match.graph
     given = {key: graph.value(operation, key) for key in operation.inputs if key != "x"}
     if None in given.values():

@@ -1,12 +1,12 @@
-"""Patterns of ops, as data, and where a program has them.
+"""Patterns of ops, as data, and the search for them in a program.
 
 A pattern is an expression: an op whose inputs are expressions, down to values that get a name.
 
     op("mul", x=op("silu", x="gate"), y="x")        # silu(gate) * x, also written the other way
 
-It is matched from its last op backwards. A name stands for one value, so where it comes twice the
-same value must come twice. What a match finds is a group that may run as one only if nobody outside
-reads what is made inside, and if nothing that it reads is written before its last op.
+It is matched from its last op backwards. A name stands for one value, so if it occurs twice the
+same value has to occur twice. A match may run as one kernel only if no op outside of it reads a
+value that is made inside, and if nothing that it reads is overwritten before its last op.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,9 +28,9 @@ WRITES = frozenset(["write_state", "slice_update"])
 
 @dataclass(frozen=True)
 class OpPattern:
-    """An op of one of these types, whose inputs are as said; those not said may be anything.
+    """An op of one of these types with these inputs; others may be anything.
 
-    name: what a match calls it. output: which of its results is meant.
+    name: its name in a match. output: the index of its result that the pattern is about.
     """
 
     types: tuple[str, ...]
@@ -41,14 +41,14 @@ class OpPattern:
 
 @dataclass(frozen=True)
 class Either:
-    """The first of several patterns that fits."""
+    """Any of several patterns; the first one that fits."""
 
     patterns: tuple
 
 
 @dataclass(frozen=True)
 class Named:
-    """What a pattern makes, with a name."""
+    """A name for the value that a pattern makes."""
 
     name: str
     pattern: object
@@ -56,17 +56,17 @@ class Named:
 
 @dataclass(frozen=True)
 class Const:
-    """A value that is known at load."""
+    """A constant."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Via:
-    """A value, or what it is made from by ops that a function knows to be of no account.
+    """A value, or one that it is computed from by ops that may be skipped.
 
-    paths: of a graph and a value's name, gives (what it is made from, the ops between, a note); the
-    match has that note under the name.
+    paths: from a graph and a value's name, yields (the earlier value, the ops between, a note); the
+    match has the note under the name.
     """
 
     name: str
@@ -83,8 +83,8 @@ class Axis:
 def op(types: str, name: str = "", output: int = 0, /, **inputs: object) -> OpPattern:
     """An op, of one of the types that are separated by spaces.
 
-    An input is a pattern; a name, for any value; a list of these; or a number, bool, word or None
-    that it must be, where None also fits an input that is not given.
+    An input is a pattern; a name, for any value; a list of these; or the number, bool, string or
+    None that it has to be, where None also fits an absent input.
     """
     return OpPattern(tuple(types.split()), inputs, name, output)
 
@@ -97,10 +97,10 @@ def either(*patterns: object) -> Either:
 
 
 def find(graph: Graph, pattern: OpPattern, last: Operation) -> Iterator[Match]:
-    """Every way in which a pattern ends in this op, whose groups can each be one.
+    """Yield every match of a pattern that ends in this op and may run as one kernel.
 
-    At the end `Unfit` is raised for the way that came furthest, with the ops up to where it failed
-    as `matched`; a way whose caller is content ends there.
+    A caller stops at the match that it takes. After the last match, `Unfit` is raised for the
+    attempt that got furthest, with the ops up to where it failed as `matched`.
     """
     search = _Search(graph)
     made = last.outputs[pattern.output][0] if pattern.output < len(last.outputs) else ""
@@ -115,7 +115,7 @@ def find(graph: Graph, pattern: OpPattern, last: Operation) -> Iterator[Match]:
 
 
 def _outside(match: Match) -> str | None:
-    """What keeps a group from being one: values that others read, or writes that come between."""
+    """Why a group may not run as one: another op reads its values, or writes what it reads."""
     graph, inside = match.graph, {id(o) for o in match.operations}
     if len(inside) == 1:
         return None
@@ -145,7 +145,7 @@ def _written(graph: Graph, operation: Operation) -> set[str]:
 
 
 class _Search:
-    """One search, which remembers how far it came."""
+    """One search for a pattern, which remembers how far it got."""
 
     def __init__(self, graph: Graph):
         self.graph, self.reason = graph, ""
@@ -160,7 +160,7 @@ class _Search:
             self.note(match, f"{operation.type} {operation.name!r}, not {pattern.types[0]}")
             return
         known = match.named.get(pattern.name)
-        if known is not None:  # seen before, from another side
+        if known is not None:  # already matched, through another input
             if known is operation:
                 yield match
             return
@@ -230,7 +230,7 @@ class _Search:
             yield from self.value(pattern, item, match)
 
     def made(self, pattern: OpPattern, item: str | Constant, match: Match) -> Iterator[Match]:
-        """A value that an op makes."""
+        """Match an op by the value that it makes."""
         maker, index = self.graph.maker.get(item if isinstance(item, str) else "", (None, 0))
         if maker is None or maker.type == "const":
             self.note(match, f"an input or a constant where {pattern.types[0]} would make it")
@@ -242,7 +242,7 @@ class _Search:
                 yield replace(found, values=found.values | named)
 
     def value(self, pattern: Const | str, item: str | Constant, match: Match) -> Iterator[Match]:
-        """A value by its name, computed at run time unless the pattern wants a constant."""
+        """Match a named value: a constant if the pattern says so, else a run-time value."""
         name = pattern.name if isinstance(pattern, Const) else pattern
         constant = self.graph.constants.find(item)
         if (constant is not None) != isinstance(pattern, Const):
@@ -254,7 +254,7 @@ class _Search:
             yield replace(match, values=match.values | {name: item})
 
     def equals(self, pattern: object, key: str, operation: Operation, items: list | None) -> bool:
-        """Whether a parameter is what the pattern says, or left out where that is its default."""
+        """Whether a parameter has the pattern's value; an absent one equals None and False."""
         if items is None:
             return pattern is None or pattern is False
         value = self.graph.value(operation, key)

@@ -1,4 +1,4 @@
-"""A group of ops one by one, as they stand: what a kernel leaves where sizes turn out otherwise."""
+"""Run a matched group op by op: the fallback for run-time sizes that its kernel does not take."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,7 +24,7 @@ def plainly(match: Match, operands: Sequence[str]) -> Callable[..., Tensor]:
 
 
 def _call(match: Match, operation: Operation) -> Callable[[dict], dict]:
-    """What adds the results of an op to the values that are there."""
+    """A function that adds the results of an op to a dict of values."""
     op, constants = OPS[operation.type], match.graph.constants
     known: dict[str, object] = {}
     for key, items in operation.inputs.items():

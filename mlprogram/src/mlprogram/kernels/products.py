@@ -1,9 +1,9 @@
-"""Products with a constant weight, prepared at load to read it as the package stores it.
+"""Products with a constant weight, prepared at load to read the weight as the package stores it.
 
 A language model's decode step is about a hundred matrix-vector products with constant weights,
-bound by how fast those weights are read. Where there is a C compiler they stay half, int8, int4 or
-4-bit palettes in memory (`native/`); without one, torch's half `mv` serves one token of a 1x1
-convolution and the plain ops everything else.
+bound by how fast those weights are read. With a C compiler the weights stay half, int8, int4 or
+4-bit palettes in memory (`native/`). Without one, torch's half `mv` computes 1x1 convolutions of
+one token, and the plain ops everything else.
 
 Letters: R rows and C columns of a weight; G palettes.
 """
@@ -22,12 +22,12 @@ from torch import Tensor
 
 __all__ = ["product"]
 
-#: The input that is the weight of an op that may be a product.
+#: Ops that may be products -> the input that is their weight.
 FACTORS = {"conv": "weight", "linear": "weight", "matmul": "y"}
 
 
 def product(constants: Constants, operation: Operation) -> Callable[[Tensor], Tensor]:
-    """The op as a function of x alone; Unfit if it is no product with a constant weight."""
+    """The op as a function of x alone; raises Unfit unless it multiplies by a constant weight."""
     bias, has_bias = None, "bias" in operation.inputs
     factor = constants.find(operation.inputs[FACTORS[operation.type]][0])
     if has_bias:
@@ -88,7 +88,7 @@ def _is_product(constants: Constants, operation: Operation, factor: Known) -> bo
 def _weight(
     constants: Constants, factor: Known, bias: Known | None, dtype: torch.dtype
 ) -> native.Weight:
-    """The weight as the compiled products take it, made once for all functions of the package."""
+    """The weight for the compiled products, made once for all functions of the package."""
     key = ("weight", constants.identity(factor), constants.identity(bias), dtype)
     if key not in constants.shared:
         data, table = _compressed(constants, factor) or (_dense(constants, factor), None)
@@ -101,7 +101,7 @@ def _weight(
 
 
 def _check(data: Tensor, table: Tensor | None, bias: Tensor | None) -> None:
-    """Raise ValueError where table and bias are not as long as compiled code takes them to be."""
+    """Raise ValueError unless table and bias have the lengths that the compiled code reads."""
     fits = bias is None or bias.shape == data.shape[:1]
     if data.dtype == torch.int8:
         fits = fits and table is not None and table.shape == data.shape[:1]
@@ -113,7 +113,7 @@ def _check(data: Tensor, table: Tensor | None, bias: Tensor | None) -> None:
 
 
 def _dense(constants: Constants, factor: Known) -> Tensor:
-    """The matrix (R, C) in the precision that the package stores, or expands, it in."""
+    """The matrix (R, C) in its stored precision or, if it is compressed, in its expanded one."""
     if isinstance(factor, Expansion):
         return constants.tensor(factor).flatten(1)
     return constants.stored(factor).flatten(1)
@@ -153,7 +153,7 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | 
 def _nibbles(
     values: Constant, rows: int, columns: int, table: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """Packed nibbles of the weight file beside their table, where a kernel takes such rows."""
+    """The weight file's packed nibbles and their table; None if no kernel takes such rows."""
     packed = values.packed()
     if packed is None or columns % 32:
         return None
@@ -161,7 +161,8 @@ def _nibbles(
 
 
 def _multiples(scales: Tensor) -> Tensor:
-    """What the nibbles of int4 stand for, as `shift_scale` rounds it: (R,) -> palettes (R, 16)."""
+    """The 16 values of int4 times each row's scale, rounded as in `shift_scale`: (R,) -> palettes
+    (R, 16)."""
     integers = torch.arange(16.0)
     integers[8:] -= 16
     return (scales.float()[:, None] * integers).to(scales.dtype)

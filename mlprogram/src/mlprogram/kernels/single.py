@@ -1,8 +1,8 @@
-"""Single ops that have a faster function, where their weights or shapes are known at load.
+"""Faster functions for single ops whose weights or shapes are known at load.
 
-Products with constant weights read them as the package stores them (`products.py`); softmax, layer
-norm and the products of attention, where they are small, run compiled and in one thread, which
-takes less time than waking torch's; a transposed tensor is moved in memory at once.
+Products with constant weights read them as the package stores them (`products.py`). Small softmax,
+layer norm and batched products run compiled in one thread, which takes less time than waking
+torch's threads. A transposed tensor is copied at once, not viewed.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ import torch
 __all__ = ["prepare_product", "prepare_small", "prepare_transpose"]
 
 SMALL = 1 << 16  # elements of x up to which one thread is enough
-FEW_ROWS = 16  # of a batch of products: with more of them, torch's are faster
+FEW_ROWS = 16  # with more rows in a batched product, torch is faster
 
 Shape = tuple[int, ...]
 
 
 def prepare_product(match: Match) -> tuple[list, Callable]:
-    """A product with a constant weight."""
+    """Prepare a product with a constant weight."""
     return match.last.inputs["x"], product(match.graph.constants, match.last)
 
 
 def prepare_transpose(match: Match) -> tuple[list, Callable]:
-    """`transpose`, moved in memory: what comes after it reads it faster than a permuted view."""
+    """Prepare `transpose` as a copy, which later ops read faster than a permuted view."""
     perm = match.graph.value(match.last, "perm")
     if perm is None:
         raise Unfit("its axes are known at run time only")
@@ -38,7 +38,7 @@ def prepare_transpose(match: Match) -> tuple[list, Callable]:
 
 
 def prepare_small(match: Match) -> tuple[list, Callable]:
-    """Softmax, layer norm and products of attention by their compiled forms."""
+    """Prepare the compiled form of a small softmax, layer norm or batched product."""
     operation, graph = match.last, match.graph
     keys = [key for key in ("x", "y") if key in operation.inputs]
     operands = [operation.inputs[key][0] for key in keys]
@@ -55,7 +55,7 @@ def prepare_small(match: Match) -> tuple[list, Callable]:
 
 
 def _parameters(match: Match, operands: Sequence[str]) -> dict:
-    """What the op takes beside its operands."""
+    """The op's parameters besides its operands."""
     constants, op = match.graph.constants, OPS[match.last.type]
     found: dict[str, Any] = {}
     for key, items in match.last.inputs.items():

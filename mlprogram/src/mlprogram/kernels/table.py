@@ -1,10 +1,10 @@
-"""Which kernel takes the place of which ops: the one table of what makes a program fast.
+"""The table of kernels, and the selection of a kernel for each op of a function.
 
-Each entry has a name, the patterns of ops that it may replace, and what prepares it: a function of
-a match that says which values the kernel reads and gives what computes the result from them, or
-raises `Unfit` with the reason why not. Groups come before single ops, longer ones before shorter.
+Each entry has a name, the patterns of ops that it may replace, and a function that prepares it:
+from a match it returns the values that the kernel reads and the function that computes the result,
+or raises `Unfit` with the reason. Groups come before single ops, longer ones before shorter ones.
 `mlprogram inspect PACKAGE --plan` shows what every op got; `MLProgram(without=[name])` leaves an
-entry out. Everything else is the plain op, and a test holds each entry to it.
+entry out. All other ops run as plain ops, with which a test compares each entry.
 
 research/executor-speed.md has what was tried and measured.
 """
@@ -26,7 +26,7 @@ __all__ = ["KERNELS", "Chosen", "Kernel", "Selection", "check_names", "select"]
 
 @dataclass(frozen=True)
 class Kernel:
-    """An entry: what may replace which ops. telling: types of the op that is told why not."""
+    """An entry. telling: types of the op whose report says why the kernel was not used."""
 
     name: str
     patterns: tuple[Pattern, ...]
@@ -60,9 +60,9 @@ KERNELS = (
 
 @dataclass(frozen=True)
 class Chosen:
-    """Ops that a kernel computes at once, in the place of the last of them.
+    """A group of ops that a kernel computes, at the position of the last one.
 
-    operands: what `run` takes, in order: names of values.
+    operands: the names of the values that `run` takes, in order.
     """
 
     kernel: str
@@ -74,9 +74,9 @@ class Chosen:
 
 @dataclass
 class Selection:
-    """What `select` chose, by the id of each group's last op, and why it did not choose others.
+    """The result of `select`: the chosen kernels by the id of each group's last op.
 
-    refused: by the id of an op, the entries that might have taken it, each with its reason.
+    refused: by the id of an op, the other entries that might have fit, each with the reason.
     """
 
     chosen: dict[int, Chosen] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """An entry that did not fit: how far it came, and whether all of its ops were there."""
+    """An entry that did not fit. operations: those that matched. whole: the whole pattern did."""
 
     kernel: Kernel
     operations: tuple[Operation, ...]
@@ -98,7 +98,7 @@ class _Attempt:
 
 
 def check_names(names: Collection[str]) -> frozenset[str]:
-    """Names of entries that are to be left out; raises InvalidInput for one that is none."""
+    """Check the names of entries to leave out; raises InvalidInput for an unknown one."""
     known = list(dict.fromkeys(kernel.name for kernel in KERNELS))
     names = [names] if isinstance(names, str) else names
     for name in names:
@@ -108,7 +108,7 @@ def check_names(names: Collection[str]) -> frozenset[str]:
 
 
 def select(function: Function, constants: Constants, without: Collection[str]) -> Selection:
-    """The kernels of a function's ops: from the last op to the first, by the table's order."""
+    """Choose kernels for a function's ops, from the last op to the first, in the table's order."""
     graph = Graph(function, constants)
     chosen: dict[int, Chosen] = {}
     taken: set[int] = set()
@@ -132,7 +132,7 @@ def _choose(
     without: Collection[str],
     attempts: list[_Attempt],
 ) -> Chosen | None:
-    """What takes an op, alone or as the last of a group."""
+    """The kernel for an op, alone or as the last one of a group; None for the plain op."""
     for kernel in KERNELS:
         fitting = [p for p in kernel.patterns if operation.type in p.types]
         for pattern in fitting:
@@ -154,9 +154,9 @@ def _fit(
     taken: set[int],
     off: str | None,
 ) -> Chosen | _Attempt:
-    """A kernel in the place of the ops that end in this one; or how far it came, and why not.
+    """Try a kernel on the ops that end in this one; if it does not fit, return the best attempt.
 
-    off: why it is not to be had at all.
+    off: the reason if the kernel is not available at all.
     """
     attempt = None
     try:
@@ -176,7 +176,7 @@ def _fit(
 
 
 def _refused(attempts: list[_Attempt], chosen: dict[int, Chosen]) -> dict[int, dict[str, str]]:
-    """Of each op the best attempt of each entry, told where the entry says, unless it was taken."""
+    """For each op without a kernel, the best attempt of each entry; see `Kernel.telling`."""
     taken = {id(o): c.kernel for c in chosen.values() for o in c.operations}
     best: dict[tuple[int, str], _Attempt] = {}
     for attempt in attempts:

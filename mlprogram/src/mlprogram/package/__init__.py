@@ -1,1 +1,1 @@
-"""What a package says: its program, weight file and description, read and checked. No torch."""
+"""Read and check packages: program, weight file, description. No torch is needed."""

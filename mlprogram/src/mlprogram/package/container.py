@@ -1,8 +1,7 @@
-"""The folders that hold a model: `.mlpackage`, `.mlmodelc`, and what lies in them.
+"""Open and save the containers of a model: `.mlpackage`, `.mlmodelc`, `.mlmodel`.
 
-Each is opened as what its protobuf says and the folder that its weights lie in. All files are
-untrusted, and none is changed: opening a package through coremltools' `MLModel` rewrites its
-`Manifest.json`.
+Each is opened as a `Model` protobuf and the folder of its weights. All files are untrusted, and
+none is changed, while opening a package with coremltools' `MLModel` rewrites its `Manifest.json`.
 """
 
 from dataclasses import dataclass
@@ -26,10 +25,10 @@ MODEL = Path("com.apple.CoreML/model.mlmodel")  # below Data, as coremltools nam
 
 @dataclass(frozen=True)
 class Container:
-    """A `Model` message of `Model.proto`, and where the files lie that it names.
+    """A `Model` message of `Model.proto`, and the place of the files that it names.
 
-    path: as given, for messages. folder: nothing outside of it is read. base: what `@model_path`
-    in the name of a weight file stands for.
+    path: as given, for messages. folder: nothing outside of it is read. base: the folder that
+    `@model_path` stands for in the name of a weight file.
     """
 
     path: Path
@@ -56,7 +55,7 @@ def open_container(path: str | Path) -> Container:
 
 
 def refuse(kind: str | None, path: Path) -> InvalidPackage:
-    """The error for a model of another type than is asked for, which says what to do."""
+    """The error for a model that is not an ML Program, which says what to do."""
     if not kind:
         return InvalidPackage(f"{path}: holds no model, not an ML Program")
     if kind == "pipeline":
@@ -71,9 +70,9 @@ def refuse(kind: str | None, path: Path) -> InvalidPackage:
 def save(source: str | Path | Container, target: str | Path) -> None:
     """Write a model as the folder that the name of `target` asks for, .mlpackage or .mlmodelc.
 
-    The program is the same, op for op, and weight files are copied as they are. The target appears
-    whole or not at all. Raises InvalidInput where it exists or has another name, and
-    InvalidPackage for what cannot be read.
+    The program stays the same, op for op, and weight files are copied. The target is written
+    atomically. Raises InvalidInput if it exists or has another suffix, and InvalidPackage if the
+    source cannot be read.
     """
     model = source if isinstance(source, Container) else open_container(source)
     target = Path(target)
@@ -125,7 +124,7 @@ def _locate_model(folder: Path, path: Path) -> Path:
 
 
 def _write_package(spec, folder: Path) -> Path:
-    """The files of a package but its weights; returns the folder that these go to."""
+    """Write a package without its weights; returns the folder for them."""
     file = folder / "Data" / MODEL
     (file.parent / "weights").mkdir(parents=True)
     file.write_bytes(spec.SerializeToString())
@@ -146,7 +145,7 @@ def _write_package(spec, folder: Path) -> Path:
 
 
 def _copy(model: Container, name: str, base: Path) -> None:
-    """Copy a weight file to where the same name finds it below `base`."""
+    """Copy a weight file to the place that has the same name relative to `base`."""
     place = name.removeprefix("@model_path/")
     file = inside(model.folder, model.base / place, f"{model.path}: its weight file")
     target = (base / place).resolve()

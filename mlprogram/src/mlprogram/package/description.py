@@ -1,9 +1,8 @@
-"""What a model's description says of its inputs and outputs, beyond their types in the program.
+"""`Feature`: an input or output as the model's description has it, beyond its type in the program.
 
-Beside the program, which knows tensors only, a package describes its features: which shapes a
-flexible input may have, which input may be left out, which tensor is an image, and that the
-outputs of a classifier are a label and a dictionary. `MLModel.predict` of coremltools goes by that
-description, and so does `MLProgram.predict`.
+The program knows only tensors. The description says which shapes a flexible input may have, which
+input may be left out, which tensor is an image, and that the outputs of a classifier are a label
+and a dictionary. `MLProgram.predict` follows it, as coremltools' `MLModel.predict` does.
 
 Sources: `mlmodel/format/FeatureTypes.proto` of apple/coremltools for shapes, defaults and colour
 spaces; `coremlpython/CoreMLPythonUtils.mm` and coremltools' tests of image outputs for what
@@ -29,10 +28,10 @@ __all__ = ["Feature", "by_name", "features", "load_inputs", "random_inputs", "to
 COLOR_SPACES = {10: ("GRAYSCALE", "L"), 20: ("RGB", "RGB"), 30: ("BGR", "RGB"),
                 40: ("GRAYSCALE_FLOAT16", "F")}  # fmt: skip
 
-#: dtypes whose numbers numpy has under another name or not at all
+#: dtypes that numpy has under another name or not at all
 NUMPY = {"fp16": "float16", "fp32": "float32", "fp64": "float64", "bf16": "float32"}
 
-UNBOUNDED = -1  # upper bound of a size that may be any
+UNBOUNDED = -1  # the upper bound of a size without a limit
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Feature:
 
     @property
     def allowed(self) -> str:
-        """The declared dtype and the shapes that may be given, for reading."""
+        """The declared dtype and the allowed shapes, as text."""
         if self.shapes:
             return f"{self.type.dtype} of shape " + " or ".join(map(str, self.shapes))
         if not self.bounds:
@@ -83,12 +82,12 @@ class Feature:
         return f"{self.type.dtype}({sizes})"
 
     def array(self, value) -> np.ndarray:
-        """What the caller gave, as an array that the program takes but for the width of its dtype.
+        """Convert the caller's value to an array for the program, except for its dtype's width.
 
-        Anything that numpy makes an array of, a torch tensor, or for an image also a PIL image or
-        its pixels, uint8 (height, width, 3) in RGB or (height, width). Floats become integers where
-        they are whole, as Core ML does it. Raises InvalidInput, of which InvalidType for what is no
-        array of numbers.
+        value: anything that numpy makes an array of, a torch tensor, or for an image also a PIL
+        image or its pixels, uint8 (height, width, 3) in RGB or (height, width). Whole floats become
+        integers, as in Core ML. Raises InvalidInput, and InvalidType (a subclass) for anything but
+        an array of numbers.
         """
         array = value
         if type(value) is not np.ndarray or value.dtype.kind not in "fiub":
@@ -100,7 +99,7 @@ class Feature:
         return self._typed(array if array.shape == self.shape else self._shaped(array))
 
     def _warn_of_range(self, array: np.ndarray) -> None:
-        """Warn of an image as other libraries have it, which here is all but black."""
+        """Warn of an image with values in [0, 1], which would be nearly black here."""
         if array.dtype.kind == "f" and array.size and 0 < array.max() <= 1:
             warnings.warn(
                 f"input {self.name!r} is an image, with values of 0 to 255; given are floats of at "
@@ -109,7 +108,7 @@ class Feature:
             )
 
     def _from_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        """(H, W) or (H, W, 3) -> (1, C, H, W), in the order of channels that the program wants."""
+        """Pixels (H, W) or (H, W, 3) -> (1, C, H, W), in the program's order of channels."""
         if pixels.ndim != (3 if self.mode == "RGB" else 2) or pixels.shape[2:] not in ((), (3,)):
             wanted = "(height, width, 3)" if self.mode == "RGB" else "(height, width)"
             raise InvalidInput(
@@ -133,7 +132,7 @@ class Feature:
         )
 
     def _in_core_mls_words(self, shape: tuple[int, ...]) -> str:
-        """What Core ML says of a shape that the description rules out; people search for it."""
+        """Core ML's own error message for a shape that is not allowed; people search for it."""
         if self.shapes and not self.color:
             sizes = " x ".join(map(str, shape))
             return f": MultiArray Shape ({sizes}) was not in enumerated set of allowed shapes"
@@ -161,13 +160,13 @@ class Feature:
         return whole
 
     def default(self) -> np.ndarray:
-        """The array of an input that was left out, which has a `fill`."""
+        """The default array of an optional input, filled with `fill`."""
         return np.full(self.shape, self.fill)
 
     def random(self, generator: np.random.Generator) -> np.ndarray:
-        """An array of the default shape: normal floats, pixels, or integers that are 0 or 1.
+        """A random array of the default shape: normal floats, pixels, or integers that are 0 or 1.
 
-        Integers are often indices, and 0 and 1 are indices into almost anything.
+        Integers are often indices, and 0 and 1 are valid indices into almost anything.
         """
         dtype = np.dtype(NUMPY.get(self.type.dtype, self.type.dtype))
         if self.color:
@@ -177,7 +176,7 @@ class Feature:
         return generator.integers(0, 2, self.shape).astype(dtype)
 
     def image(self, array: np.ndarray):
-        """An output (1, C, H, W) as the PIL image that coremltools gives: RGBA, L or F.
+        """Convert an output (1, C, H, W) to the PIL image that coremltools returns: RGBA, L or F.
 
         8-bit channels are rounded and clipped to 0..255; Apple does not say how Core ML rounds.
         """
@@ -194,9 +193,10 @@ class Feature:
 
 
 def to_array(value: Any, must: str, mode: str | None = None) -> np.ndarray:
-    """Anything that numpy makes an array of numbers of, a torch tensor, or an image in `mode`.
+    """Convert a value to an array of numbers: whatever numpy takes, a torch tensor, an image.
 
-    must: the start of the message of the InvalidType that is raised for everything else.
+    mode: of an image. must: the beginning of the message of the InvalidType that is raised for
+    anything else.
     """
     try:
         if hasattr(value, "detach"):  # torch's: numpy wants it let go of, in a dtype that it has
@@ -214,10 +214,10 @@ def to_array(value: Any, must: str, mode: str | None = None) -> np.ndarray:
 
 
 def by_name(inputs: Mapping[str, object], names: Collection[str]) -> Mapping[str, object]:
-    """The inputs by the names that the program has for them.
+    """Rename the inputs to the program's names.
 
-    coremltools cleans the names of a source model: `x/0` becomes `x_0`. Both are known here. Raises
-    InvalidType for what is no mapping of names.
+    coremltools cleans the names of a source model (`x/0` becomes `x_0`); both are accepted here.
+    Raises InvalidType unless `inputs` is a mapping of names.
     """
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise InvalidType(
@@ -229,7 +229,7 @@ def by_name(inputs: Mapping[str, object], names: Collection[str]) -> Mapping[str
 
 
 def _cleaned(name: str, inputs: Mapping[str, object], names: Collection[str]) -> str:
-    """A name as coremltools' `NameSanitizer` gives it, if that is an input not given otherwise.
+    """A name as cleaned by coremltools' `NameSanitizer`, if that is an input not yet given.
 
     Source: coremltools `converters/mil/mil/passes/defs/preprocess.py`.
     """
@@ -241,9 +241,9 @@ def _cleaned(name: str, inputs: Mapping[str, object], names: Collection[str]) ->
 def features(
     package: Package, function: str, part: str, types: dict[str, TensorType]
 ) -> dict[str, Feature]:
-    """The features of a function; part: "input" or "output", types: as the program declares them.
+    """The features of a function. part: "input" or "output". types: as the program declares them.
 
-    What is not described goes by its type alone.
+    An input or output without a description has the feature that follows from its type.
     """
     described = package.described(function, part)
     return {name: _feature(name, type_, described.get(name)) for name, type_ in types.items()}
@@ -276,7 +276,7 @@ def _multi_array(plain: Feature, described) -> Feature:
 
 
 def _image(plain: Feature, declared) -> Feature:
-    """Sizes of an image are given as width and height; its tensor is (1, C, H, W)."""
+    """The feature of an image: the description has width and height, its tensor (1, C, H, W)."""
     leading = plain.shape[:2]
     color, mode = COLOR_SPACES.get(declared.colorSpace, (None, None))
     shapes = tuple((*leading, s.height, s.width) for s in declared.enumeratedSizes.sizes)
@@ -299,7 +299,7 @@ def random_inputs(inputs: dict[str, Feature], seed: int = 0) -> dict[str, np.nda
 
 
 def load_inputs(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of an `.npz` file by name. Raises InvalidInput when it is none."""
+    """Read the arrays of an `.npz` file by name. Raises InvalidInput for anything else."""
     try:
         if not Path(path).is_file():  # a pipe would be waited for
             raise FileNotFoundError("no such file")

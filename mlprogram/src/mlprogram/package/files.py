@@ -1,4 +1,4 @@
-"""What the readers of packages share: files that are not trusted, and Apple's protobuf modules."""
+"""Helpers of the readers: safe access to untrusted files, and Apple's protobuf modules."""
 
 import importlib
 import importlib.util
@@ -30,7 +30,7 @@ def proto(name: str) -> ModuleType:
 
 
 def inside(folder: Path, path: Path, what: str) -> Path:
-    """`path` without links, if it is a regular file below `folder`, which has none itself."""
+    """Resolve links in `path`, and check that it is a regular file below the resolved `folder`."""
     try:
         found = path.resolve()
         if found.is_relative_to(folder) and found.is_file():
@@ -41,7 +41,7 @@ def inside(folder: Path, path: Path, what: str) -> Path:
 
 
 def read_file(file: Path, limit: int) -> bytes:
-    """All bytes of a file of at most `limit` bytes."""
+    """Read a file of at most `limit` bytes."""
     try:
         size = file.stat().st_size
         if size > limit:

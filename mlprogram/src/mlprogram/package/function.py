@@ -1,4 +1,4 @@
-"""A function of an ML Program, as small records: what is compiled, counted and checked."""
+"""The records of a function of an ML Program: `Function`, `Block`, `Operation`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Operation:
 
     @property
     def is_constant(self) -> bool:
-        """Whether its results are known at load time: a `const` or a `constexpr_*` op."""
+        """Whether its results are known at load time: it is a `const` or `constexpr_*` op."""
         return self.type == "const" or self.type.startswith("constexpr_")
 
 
@@ -48,7 +48,7 @@ class Function:
         return {name: types[name] for name in self.block.outputs}
 
     def operations(self) -> Iterator[Operation]:
-        """Every op, those of nested blocks included."""
+        """Every op, including those in nested blocks."""
         stack = [self.block]
         while stack:
             block = stack.pop()

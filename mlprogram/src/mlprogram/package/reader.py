@@ -1,7 +1,6 @@
-"""Read an ML Program: from a `.mlpackage` or a `.mlmodelc`, straight from the files.
+"""Read an ML Program from a `.mlpackage` or a `.mlmodelc` into the records of function.py.
 
-This reader leaves every file as it is, needs no Mac, and treats what it reads as untrusted. What
-comes out are small records that the executor compiles and that `mlprogram inspect` counts.
+The reader needs no Mac, changes no file, and treats what it reads as untrusted.
 
 Format: `mlmodel/format/Model.proto` and `MIL.proto` of apple/coremltools.
 """
@@ -132,9 +131,10 @@ class Package:
         return self._blobs[name]
 
     def described(self, function: str, part: str) -> dict[str, Any]:
-        """What the description says of a function, by name; part: "input" or "output".
+        """The description of a function's features by name. part: "input" or "output".
 
-        Values are FeatureTypes.proto's. A package of several functions has a description of each.
+        The values are messages of FeatureTypes.proto. A package with several functions has a
+        description of each.
         """
         of_all = [self.description] if function == self.default_function else []
         own = [each for each in self.description.functions if each.name == function]

@@ -1,7 +1,7 @@
-"""The types and the constant values of an ML Program, read from its protobuf.
+"""Read the types and the constant values of an ML Program from its protobuf.
 
-A type is read with all checks that need no context; a value is decoded when someone asks for it.
-Nothing here trusts the file: whatever disagrees with the declared type raises InvalidPackage.
+A type is checked when it is read, a value is decoded when it is asked for. The file is not trusted:
+a value that disagrees with its declared type raises InvalidPackage.
 
 Format: `mlmodel/format/MIL.proto` of apple/coremltools.
 """
@@ -17,9 +17,9 @@ import numpy as np
 
 __all__ = ["ITEMSIZE", "MAX_RANK", "Constant", "TensorType", "decode", "read_type"]
 
-MAX_BYTES = 1 << 43  # 8 TiB: a tensor beyond this is damage or an attack, never a model
-MAX_RANK = 64  # axes of an array of numpy's; of a tensor in MIL, 5 for most ops
-MAX_TEXT = 1 << 26  # characters that numpy would hold, which makes all strings equally long
+MAX_BYTES = 1 << 43  # 8 TiB: a larger tensor is damage or an attack, never a model
+MAX_RANK = 64  # the most axes of a numpy array; most MIL ops take up to 5
+MAX_TEXT = 1 << 26  # the most characters in an array; numpy pads all strings to the longest
 
 #: codes of MIL.proto's DataType -> MIL's spelling; those left out (two of 8 bits) no op takes
 DTYPES = {
@@ -47,22 +47,22 @@ class TensorType:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The shape of a value that has no flexible size; raises ValueError where it has one."""
+        """The shape of a value without flexible sizes; raises ValueError if it has one."""
         if None in self.shape:
             raise ValueError(f"{self} has a flexible size")
         return cast("tuple[int, ...]", self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that such a value takes in memory; a flexible size counts as 1."""
+        """The bytes of such a value in memory; a flexible size counts as 1."""
         return prod(size for size in self.shape if size is not None) * ITEMSIZE[self.dtype]
 
 
 @dataclass(eq=False)
 class Constant:
-    """A value known at load time; `array()` reads it, from the weight file where it lies there.
+    """A value known at load time; `array()` reads it from the program or from the weight file.
 
-    Equal to itself alone, so that it can be looked up where a value's name can.
+    It equals only itself, so that it can be a key in the same dict as names of values.
     """
 
     type: TensorType
@@ -80,13 +80,13 @@ class Constant:
 
     @property
     def value(self) -> Any:
-        """The value as plain Python: a scalar, a string, or a list."""
+        """The value as a Python value: a scalar, a string, or a list."""
         array = self.array()
         return array.item() if array.ndim == 0 else array.tolist()
 
 
 def read_type(message, where: str) -> TensorType:
-    """A MIL ValueType as a TensorType."""
+    """Convert a MIL ValueType to a TensorType."""
     kind = message.WhichOneof("type")
     if kind == "stateType":
         return _wrapped(message.stateType.wrappedType, "state", where)
@@ -122,9 +122,9 @@ def _wrapped(message, kind: str, where: str) -> TensorType:
 
 
 def decode(value, type_: TensorType, where: str) -> np.ndarray:
-    """The array of an immediate value.
+    """Decode an immediate value to an array.
 
-    Raises InvalidPackage when it is not of the declared type.
+    Raises InvalidPackage if it is not of the declared type.
     """
     try:
         return _immediate(value, type_, where)

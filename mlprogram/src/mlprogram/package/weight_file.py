@@ -1,4 +1,4 @@
-"""The weight file of a package: `weights/weight.bin`.
+"""Read the weight file of a package, `weights/weight.bin`.
 
 Layout (apple/coremltools, `mlmodel/src/MILBlob/Blob/StorageFormat.hpp`), little-endian: a header of
 64 bytes (u32 count, u32 version = 2), then for every blob a record of 64 bytes, aligned to 64 (u32
@@ -41,15 +41,15 @@ NUMPY = {
 
 
 def stored_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes that a tensor takes in a weight file."""
+    """The bytes of a tensor in a weight file."""
     bits = SUB_BYTE.get(dtype) or 8 * np.dtype(NUMPY[dtype]).itemsize
     return (prod(shape) * bits + 7) // 8
 
 
 def unpack_bits(packed: np.ndarray, bits: int, count: int, signed: bool) -> np.ndarray:
-    """`count` values of `bits` bits each, least significant bit first, as uint8 or int8.
+    """Unpack `count` values of `bits` bits each, least significant bit first, to uint8 or int8.
 
-    packed: uint8, of which the first bytes are read. Raises ValueError where it has too few.
+    packed: uint8, of which the first bytes are read. Raises ValueError if it has too few.
     """
     needed = (count * bits + 7) // 8
     if len(packed) < needed:
@@ -71,10 +71,10 @@ def unpack_bits(packed: np.ndarray, bits: int, count: int, signed: bool) -> np.n
 
 
 class BlobFile:
-    """Reads blobs from a memory-mapped weight file; nothing is copied but sub-byte values.
+    """Reads blobs from a memory-mapped weight file; only sub-byte values are copied.
 
-    The mapping is private (copy on write), so that torch may own a view of it: the file never
-    changes.
+    The mapping is private (copy on write), so that torch may hold a writable view of it without
+    changing the file.
     """
 
     def __init__(self, path: Path):
@@ -94,9 +94,9 @@ class BlobFile:
             raise InvalidPackage(f"{path}: weight file version {version} is not 2")
 
     def read(self, offset: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The blob whose record is at `offset`, as an array of `shape`; mapped, if not sub-byte.
+        """Read the blob whose record is at `offset`, as an array of `shape`; mapped if possible.
 
-        Raises InvalidPackage when record, dtype or size disagree with what the program declares.
+        Raises InvalidPackage if record, dtype or size disagree with what the program declares.
         """
         stored = self.packed(offset, dtype, shape)
         if dtype in SUB_BYTE:

@@ -1,1 +1,1 @@
-"""From a function to something that runs: compiled to Python, called; failures told; pipelines."""
+"""Plan, compile and run functions and pipelines, and explain failures."""

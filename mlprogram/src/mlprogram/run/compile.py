@@ -1,8 +1,8 @@
-"""From a plan to straight-line Python: one way to run it.
+"""Compile a plan to straight-line Python source, and load it.
 
 Every step becomes one line that calls its function on local variables; a value is deleted after its
-last use. What is left for each call is the steps themselves. `Compiled.source` shows the result.
-The trace is the same lines, and gives every value as it is made.
+last use. So a call does no work besides the steps themselves. `Compiled.source` shows the result.
+The trace consists of the same lines, and yields every value when it is made.
 """
 
 from collections.abc import Callable, Iterator
@@ -139,7 +139,7 @@ class _Source:
     # --- values -------------------------------------------------------------------------------
 
     def value(self, value: object) -> str:
-        """A value as it is, be it known or made by a step."""
+        """The source of a value: a literal, a bound object, or a local variable."""
         return self.variable(value.name) if isinstance(value, Name) else self.bind(value)
 
     def result(self, result: StepResult) -> str:
@@ -150,7 +150,7 @@ class _Source:
         return f"{argument.key}={text}" if argument.key else text
 
     def values(self, argument: Argument) -> str:
-        """What a function takes: one value, or a list where MIL takes several."""
+        """The source of an argument: one value, or a list if MIL takes several."""
         if argument.static:
             texts = [self.static(value) for value in argument.values]
             return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
@@ -165,7 +165,7 @@ class _Source:
 
 
 def _literal(value: object) -> bool:
-    """Whether `repr` is short and gives the value back (inf and nan do not)."""
+    """Whether the value's `repr` is short and evaluates to it (not so for inf and nan)."""
     text = repr(value)
     return len(text) < 80 and "inf" not in text and "nan" not in text
 

@@ -1,8 +1,8 @@
-"""The little that is published about how the Neural Engine computes, as a way to run a program.
+"""precision="ane": run a program with what is published about the Neural Engine's arithmetic.
 
-Experimental, and exact in nothing: sources disagree, and nobody outside Apple knows the rest. It is
-there to find programs whose answer depends on it, on a machine without an engine. Three things
-differ from half precision as everywhere else here:
+This is experimental and not exact: sources disagree, and nobody outside of Apple knows the rest. It
+serves to find programs whose results depend on it, on a machine without an engine. Three things
+differ from half precision elsewhere in this library:
 
 - a sum that reaches 32,768 becomes infinite (or stays there, by others);
 - sums have 16 bits after the point, so that what is smaller than 2^-17 is lost;
@@ -20,7 +20,7 @@ from torch import Tensor
 
 __all__ = ["SUMS", "as_engine"]
 
-#: The ops that sum, by name; what normalisations and softmax sum in is published nowhere.
+#: The ops that sum. How normalisations and softmax sum is not published.
 SUMS = frozenset(["conv", "conv_transpose", "linear", "matmul", "einsum"]) | frozenset(
     ["reduce_mean", "reduce_sum", "reduce_sum_square"]
 )
@@ -30,7 +30,7 @@ LARGEST = torch.finfo(torch.float16).max
 
 
 def as_engine(operation: Operation, function: Callable) -> Callable:
-    """An op's function with the engine's arithmetic about it."""
+    """Wrap an op's function with the engine's arithmetic."""
     if operation.type not in SUMS or operation.outputs[0][1].dtype != "fp16":
         return lambda **given: function(**{key: _finite(v) for key, v in given.items()})
 
@@ -44,8 +44,8 @@ def as_engine(operation: Operation, function: Callable) -> Callable:
 
 
 def _summed(y: Tensor, terms: float) -> Tensor:
-    """A sum, or the mean of terms, in float32 -> as an accumulator of 16 bits before and after the
-    point gives it, in half precision."""
+    """Round a float32 sum, or a mean of `terms`, as an accumulator with 16 bits before and after
+    the point would, to half precision."""
     fixed = (y / STEP).round() * STEP
     lost = y.abs() * terms >= LOST
     return torch.where(lost, y.sign() * torch.inf, fixed).half()

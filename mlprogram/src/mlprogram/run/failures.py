@@ -1,9 +1,8 @@
-"""What fails in an op, told in terms of the program: which op, where, and what it was given.
+"""Turn an exception in an op into an InvalidPackage that names the op, its place and its inputs.
 
-An op is a small function on tensors. It does not check its inputs; torch does, and says so in words
-that fit the function. `Failures` turns whatever escapes from an op, while it is compiled or run,
-into one InvalidPackage that names the op. It costs nothing until something fails: the generated
-source has one line an op, and the traceback knows the line.
+Ops do not check their inputs; torch does, but its messages know nothing of the program. `Failures`
+catches whatever an op raises while it is compiled or run. It costs nothing until something fails:
+the generated source has one line per op, and the traceback has the line.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,22 +19,22 @@ import torch
 
 __all__ = ["MAX_TURNS", "Failures", "turns"]
 
-#: Turns that all loops of one call may take together. A loop of a model goes over the steps of a
-#: sequence, thousands at most; one that still runs here waits for something that never comes.
+#: The most iterations of all loops of a call together. A model's loop goes over the steps of a
+#: sequence, thousands at most; one that exceeds this never ends.
 MAX_TURNS = 1 << 15
 
-#: The environment variable that says how many seconds they may take, inf for any number: 32,768
-#: turns of a heavy body are days.
+#: The environment variable with the most seconds that they may take, or inf: 32,768 iterations of a
+#: heavy body would take days.
 LIMIT = "MLPROGRAM_LOOP_SECONDS"
 
-#: What no package can cause: errors that say their reason, and mistakes in this library.
+#: Exceptions that are passed on: they already say their reason, or are bugs of this library.
 OURS = (MLProgramError, Warning, NameError, ImportError)
 
 SHOWN = 300  # characters of a foreign error's message, or of the list of inputs
 
 
 def turns() -> Iterator[int]:
-    """What the loops of one call draw from; raises LookupError when it is used up."""
+    """Count the iterations of all loops of a call; raises LookupError beyond the limits."""
     seconds = _seconds()
     end = time.monotonic() + seconds
     for turn in range(MAX_TURNS):
@@ -46,7 +45,7 @@ def turns() -> Iterator[int]:
 
 
 def _seconds() -> float:
-    """How long the loops of one call may run: 600 s, or what the environment says."""
+    """The time limit of the loops of a call: 600 s, or what the environment variable says."""
     said = os.environ.get(LIMIT, "600")
     try:
         return float(said)
@@ -67,7 +66,7 @@ class Failures:
         self.sources: dict[str, str] = {}  # by the file name that a traceback gives
 
     def lines(self, operation: Operation, made: Iterable[str]) -> list[str]:
-        """The lines of an op, as they are made. Raises InvalidPackage when they cannot be."""
+        """Generate and record the lines of an op. Raises InvalidPackage if that fails."""
         with self.preparing(operation):
             lines = list(made)
         for line in lines:  # an op in a nested block has its lines here before the outer one
@@ -76,7 +75,7 @@ class Failures:
 
     @contextmanager
     def preparing(self, operation: Operation) -> Iterator[None]:
-        """Raises InvalidPackage for what fails while an op is prepared inside."""
+        """A context that raises InvalidPackage if the preparation of an op in it fails."""
         try:
             yield
         except OURS:
@@ -92,7 +91,7 @@ class Failures:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Raises InvalidPackage for what fails in an op that runs inside."""
+        """A context that raises InvalidPackage if an op that runs in it fails."""
         try:
             yield
         except OURS:
@@ -104,7 +103,7 @@ class Failures:
             raise self._explained(error, *place) from error
 
     def check_result(self, name: str, value: object, declared: TensorType, lift: bool) -> None:
-        """Raises InvalidPackage for an output that is not what the program declares."""
+        """Raise InvalidPackage for an output that is not what the program declares."""
         if not _fits(value, declared, lift):
             raise InvalidPackage(
                 f"function {self.function.name!r}: output {name!r} is declared as {declared}, and "
@@ -114,9 +113,9 @@ class Failures:
     def name_the_first(
         self, error: InvalidPackage, values: Iterator[tuple[str, object]], lift: bool
     ) -> None:
-        """Put the first op before a failure that makes something else than it declares.
+        """Prefix an error's message with the first op whose result is not what it declares.
 
-        values: (name, value) of every op in order, from another run, up to where that fails too.
+        values: (name, value) of every op in order, from a second run up to where it fails again.
         """
         if type(error.__cause__) in (MemoryError, LookupError):  # no room, or no time for that
             return
@@ -135,7 +134,7 @@ class Failures:
                     return
 
     def _innermost(self, trace: TracebackType | None) -> tuple[Operation | None, FrameType] | None:
-        """The op at the last line of generated source that was entered, and that line's frame."""
+        """The op of the innermost frame of generated source in a traceback, and that frame."""
         found = None
         while trace is not None:
             frame = trace.tb_frame
@@ -163,7 +162,7 @@ class Failures:
         )
 
     def _inputs(self, operation: Operation, frame: FrameType | None) -> Iterator[str]:
-        """The inputs of an op: what it got where that is known, else what was declared."""
+        """Describe the inputs of an op: the actual values if known, else the declared types."""
         declared = {name: t for o in self.function.operations() for name, t in o.outputs}
         known = frame.f_locals if frame else {}
         for key, items in operation.inputs.items():

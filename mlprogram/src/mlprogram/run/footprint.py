@@ -1,6 +1,6 @@
-"""What a planned function really lays out in memory, beside the weights that are mapped.
+"""Measure the memory of a planned function besides its mapped weights.
 
-Found by looking at what the plan refers to, so it is what is there, not what a formula says.
+It adds up the tensors that the plan refers to, rather than predicting them with a formula.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def measure(plan: ExecutionPlan, package: Package, lift: bool) -> Memory:
 
 
 def _storages(plan: ExecutionPlan) -> Iterator[torch.UntypedStorage]:
-    """The memory of every tensor that the steps refer to, by whatever object."""
+    """The storage of every tensor that the steps refer to, directly or through other objects."""
     steps = [*plan.main.all()]
     todo: list[object] = [plan.untouched, plan.main.results]
     todo += [(step.function, step.arguments, step.stored) for step in steps]

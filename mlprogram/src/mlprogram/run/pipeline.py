@@ -1,4 +1,4 @@
-"""Pipelines: models in a row, each of which takes what was given and what those before it made.
+"""Pipelines: a sequence of models, each of which reads the inputs and the results of those before.
 
     model = open_model("detector.mlpackage")    # an MLProgram or a Pipeline
     model.predict({"image": photo, "iouThreshold": 0.5})
@@ -33,9 +33,9 @@ DTYPES = {65600: np.float64, 65568: np.float32, 65552: np.float16}
 def open_model(
     path: str | Path, function_name: str | None = None, precision: str = "fp16"
 ) -> "MLProgram | Pipeline":
-    """Open what a package or compiled model holds: an ML Program, or a pipeline of them.
+    """Open a package or compiled model with an ML Program, or with a pipeline of them.
 
-    Raises what `MLProgram` raises; InvalidPackage names a part of another type.
+    Raises as `MLProgram` does, and InvalidPackage for a pipeline with a part of another type.
     """
     container = open_container(path)
     if container.spec.WhichOneof("Type") != "pipeline":
@@ -113,7 +113,7 @@ class Pipeline:
         return {name: type_ for part in parts for name, type_ in part.states.items()}
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
-        """An array for every input that is needed; the same seed gives the same arrays."""
+        """An array for every required input; the same seed gives the same arrays."""
         features: dict[str, Feature] = {}
         for part in self.parts:
             if isinstance(part, MLProgram):
@@ -121,7 +121,7 @@ class Pipeline:
         return random_inputs(features, seed)
 
     def _check(self, outputs: list[str]) -> None:
-        """Every value is there before a part wants it."""
+        """Check that every value is computed before a part reads it."""
         if not self.parts:
             raise InvalidPackage(f"{self.path}: a pipeline without parts")
         known = {*self._given}
@@ -136,12 +136,13 @@ class Pipeline:
 
 
 class Suppression:
-    """Non-maximum suppression: of boxes (N, 4) and confidences (N, C) those that stay, best first.
+    """Non-maximum suppression: keeps some of the boxes (N, 4) and confidences (N, C), best first.
 
-    A box is (x, y, width, height) around its centre. It counts by its best class, goes where that
-    is below the confidence threshold, and goes where its overlap with a better box, of the same
-    class if `perClass` says so, is above the other threshold. The source says neither what becomes
-    of a box just at a threshold (here it stays) nor whether the classes' sum or best is meant.
+    A box is (x, y, width, height) around its centre, with the confidence of its best class. It is
+    removed if that is below the confidence threshold, or if its overlap with a better box (of the
+    same class, if `perClass` is set) is above the other threshold. Apple's source says neither what
+    happens to a box exactly at a threshold (here it stays), nor whether the classes' sum or best is
+    meant.
     """
 
     def __init__(self, spec, path: Path):
@@ -165,7 +166,7 @@ class Suppression:
         self._declared = [described.get(name) for name in self.outputs]
 
     def predict(self, inputs: Mapping[str, object], state: State | None = None) -> dict:
-        """The boxes and the confidences that stay, (M, 4) and (M, C). Raises InvalidInput."""
+        """Return the boxes (M, 4) and confidences (M, C) that stay. Raises InvalidInput."""
         boxes, scores = (to_array(inputs[name], f"{name!r} is a matrix") for name in _needed(self))
         if boxes.ndim != 2 or scores.ndim != 2 or boxes.shape != (len(scores), 4):
             raise InvalidInput(
@@ -192,7 +193,7 @@ class Suppression:
         return dict(zip(self.outputs, results, strict=True))
 
     def facts(self) -> dict:
-        """What it does, as plain JSON values."""
+        """Its parameters in plain JSON values."""
         settings = self.settings
         rows = [(name, str(getattr(settings, name))) for name in THRESHOLDS]
         rows.append(("perClass", str(settings.pickTop.perClass)))
@@ -208,7 +209,7 @@ class Suppression:
         return float(value.item())
 
     def _bounds(self) -> tuple[int, int | None]:
-        """The least and the largest number of boxes that the description has; rows of 0 fill up."""
+        """The least and the most boxes in the description; rows of 0 are added up to the least."""
         for declared in filter(None, self._declared):
             ranges = declared.shapeRange.sizeRanges
             if ranges:
@@ -236,7 +237,7 @@ def _open_part(container: Container, index: int, spec, precision: str) -> MLProg
 
 
 def _needed(part: MLProgram | Suppression) -> list[str]:
-    """The inputs that a part cannot do without."""
+    """The required inputs of a part."""
     if isinstance(part, Suppression):
         return [part.boxes, part.scores]
     return [name for name, feature in part.features.items() if feature.fill is None]

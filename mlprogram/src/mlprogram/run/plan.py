@@ -1,9 +1,8 @@
-"""From a function of an ML Program to a plan of what is done for it: the work done once, at load.
+"""Plan a function of an ML Program: the work that is done once, at load.
 
-A plan is data: steps in order, each an op or a group of ops, with the function that computes it,
-what that takes, what it makes and where that lives. Constants are decoded and, where they are
-compressed, expanded here. Running it (`compile.py`), tracing it, counting its memory and saying
-what an op got all read the plan.
+A plan is a list of steps, each an op or a group of ops, with the function that computes it, its
+arguments, its results, and the values that are freed after it. Constants are decoded here and, if
+they are compressed, expanded. compile.py, footprint.py and kernel_report.py read the plan.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -23,7 +22,7 @@ from mlprogram.run.failures import Failures
 
 __all__ = ["Argument", "ExecutionPlan", "Name", "Planner", "Step", "StepResult", "Steps"]
 
-#: Ops that are worth torch's threads where no compiled form takes their place.
+#: Ops that are heavy enough for several threads of torch, if no compiled kernel replaces them.
 HEAVY = frozenset(
     ["conv", "conv_transpose", "linear", "matmul", "scaled_dot_product_attention", "einsum"]
 ) | frozenset(["lstm", "gru", "rnn"])
@@ -31,17 +30,17 @@ HEAVY = frozenset(
 
 @dataclass(frozen=True)
 class Name:
-    """A value that is an input or that a step makes; anything else in a plan is known already."""
+    """A value that is an input or that a step makes; any other value in a plan is a constant."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Argument:
-    """What a function takes under a name, or by its place.
+    """An argument of a step's function.
 
-    values: each a `Name`, or a tensor or Python value. static: as Python values, also those that
-    are tensors at run time.
+    values: each a `Name`, a tensor or a Python value. static: it is passed as a Python value, even
+    if it is a tensor at run time.
     """
 
     key: str
@@ -51,7 +50,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class StepResult:
-    """A value that outlives the call; copied where it might share memory with another such."""
+    """A value that outlives the call; copied if it might share memory with another such value."""
 
     value: object
     copied: bool
@@ -62,8 +61,9 @@ class Step:
     """An op, or a group of ops that run as one.
 
     kernel: the entry of `kernels/table.py` that computes it; "" for the plain op. function: None
-    for states and control flow. state: which it reads or writes. stored: what `write_state` puts
-    there; None where an update in place did that. last_read: values that no later step reads.
+    for states and control flow. state: the one that it reads or writes. stored: the value that
+    `write_state` stores; None if an update in place has done that. last_read: values that no later
+    step reads.
     """
 
     operation: Operation
@@ -83,14 +83,14 @@ class Step:
 
 @dataclass
 class Steps:
-    """The steps of a block: the names that they start from, and what the block gives."""
+    """The steps of a block, with its inputs and outputs."""
 
     inputs: list[str]
     steps: list[Step]
     results: list[StepResult]
 
     def all(self) -> Iterator[Step]:
-        """Every step, those of nested blocks included."""
+        """Every step, including those in nested blocks."""
         for step in self.steps:
             yield step
             for block in step.blocks:
@@ -99,9 +99,9 @@ class Steps:
 
 @dataclass
 class ExecutionPlan:
-    """What is done for a function.
+    """The plan of a function.
 
-    light: whether what is left to torch is too small for more than one thread. untouched: results
+    light: the work that is left to torch is too small for more than one thread. untouched: results
     that no step makes, such as inputs, in the order of their names.
     """
 
@@ -125,8 +125,8 @@ class ExecutionPlan:
 class Planner:
     """Plans one function. `shared` keeps decoded weights for all functions of a package.
 
-    without: entries of the table that are left out; None for all of them, and every shortcut off.
-    engine: with the arithmetic of `engine.py`.
+    without: entries of the table of kernels to leave out; None turns all of them and every other
+    optimisation off. engine: use the arithmetic of engine.py.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class Planner:
         return step
 
     def chosen(self, chosen: Chosen, operation: Operation, position: int) -> Step:
-        """A step that a kernel computes."""
+        """The step that a kernel computes."""
         for member in chosen.operations:
             self.op(member, position)  # which knows all its inputs
         arguments = [self.argument("", [item]) for item in chosen.operands]
@@ -233,7 +233,7 @@ class Planner:
     # --- values -------------------------------------------------------------------------------
 
     def value(self, item: str | Constant) -> object:
-        """A value: what is known of it, or its name."""
+        """A constant, or the name of a value."""
         constant = self.constants.find(item)
         if constant is not None:
             return self.constants.operand(constant)
@@ -251,7 +251,7 @@ class Planner:
         return StepResult(self.value(item), shared)
 
     def op(self, operation: Operation, position: int = -1) -> Op:
-        """The op's function; raises UnsupportedOp with the op's place and what stands around it."""
+        """The op's function; raises UnsupportedOp with the op's place and its neighbours."""
         found = OPS.get(operation.type)
         unknown = sorted(set(operation.inputs) - (found.parameters - {"_out"})) if found else []
         if found and not unknown:
@@ -269,7 +269,7 @@ class Planner:
         )
 
     def check_words(self, operation: Operation, choices: dict[str, tuple[str, ...]]) -> None:
-        """Raises ValueError where an input says none of the words that it may say."""
+        """Raise ValueError if a string input is not one of its allowed words."""
         for key in choices.keys() & operation.inputs.keys():
             constant = self.constants.find(operation.inputs[key][0])
             said = None if constant is None else self.constants.plain(key, constant)
@@ -288,7 +288,7 @@ class Planner:
         return found
 
     def argument(self, key: str, items: list) -> Argument:
-        """A tensor argument: a constant or a value; several where MIL takes several."""
+        """A tensor argument: a constant or a value, or several if MIL takes several."""
         return Argument(key, [self.value(item) for item in items])
 
     def static(self, key: str, items: list) -> Argument:
@@ -302,7 +302,7 @@ class Planner:
 
 
 def _free(steps: list[Step], outputs: set[str], constants: Collection[str]) -> None:
-    """Say of each step which values nobody reads after it."""
+    """Set `last_read` of each step: the values that no later step reads."""
     last_use = {name: i for i, step in enumerate(steps) for name in uses(step.operation)}
     local = {name for step in steps for name in step.results} - outputs
     for position, step in enumerate(steps):

@@ -1,1 +1,1 @@
-"""Groups of ops that one kernel does at once: the forms they are written in, and what runs them."""
+"""Kernels of groups of ops: the patterns in which converters write them, and what runs them."""

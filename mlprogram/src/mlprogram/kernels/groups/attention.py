@@ -1,12 +1,12 @@
-"""Attention, in the forms that converters write it in: which of them one kernel does at once.
+"""Attention as one kernel, in the forms in which converters write it.
 
-Scores are q K^T; or K q^T, with softmax over the last axis but one. A number may scale them, a mask
-may be added, softmax may be one op or five, or all of it one op. Keys and values come in one part,
-or in two: the cache and the new rows. Query heads that share a key head have it broadcast, or
-repeated by ops that move values only; then it is read where it was before.
+Scores are q K^T; or K q^T, with softmax over the last axis but one. They may be scaled, a mask may
+be added, softmax may be one op or five, or all of attention one op. Keys and values come in one
+part or in two (the cache and the new rows). A key head that several query heads share is broadcast,
+or repeated by ops that only move data; then the kernel reads it before the repetition.
 
-A slot of the cache that holds nothing but zeros, and to whose score -30,000 or less is added, takes
-no part; what it would add is e^-30,000.
+A slot of the cache that holds only zeros, and to whose score -30,000 or less is added, is skipped:
+its weight is e^-30,000.
 
 Letters: B key heads, R query heads that share one, T queries, N slots, D head size.
 """
@@ -29,7 +29,7 @@ from torch import Tensor
 
 __all__ = ["ATTENTION", "prepare"]
 
-#: Ops that move values and compute none; what they say is known at load, or they end a path.
+#: Ops that only move data. If their parameters are not constant, the search for a head stops there.
 MOVES = frozenset(["expand_dims", "reshape", "squeeze", "tile", "transpose"])
 
 Shape = tuple[int, ...]
@@ -39,7 +39,7 @@ Shape = tuple[int, ...]
 
 
 def repeated(graph: Graph, item: object) -> Iterator[tuple[str, list[Operation], int]]:
-    """Where the rows of each key head lie once, the ops that repeat them, and how many times."""
+    """Yield a value that has each key head once, the ops that repeat it, and how many times."""
     shape, base, found = graph.shape(item), item, None
     path: list[Operation] = []
     steps: tuple[tuple, ...] = ()
@@ -54,7 +54,7 @@ def repeated(graph: Graph, item: object) -> Iterator[tuple[str, list[Operation],
 
 
 def _step(graph: Graph, item: object) -> tuple[Operation, str, tuple] | None:
-    """The op that moved a value to where it is, the value before, and type and parameters."""
+    """The op that only moves data to make a value, its input, and a key of type and parameters."""
     operation, _ = graph.maker.get(item, (None, 0)) if isinstance(item, str) else (None, 0)
     if operation is None or operation.type not in MOVES or "x" not in operation.inputs:
         return None
@@ -66,9 +66,9 @@ def _step(graph: Graph, item: object) -> tuple[Operation, str, tuple] | None:
     return operation, before, (operation.type, hashable)
 
 
-@lru_cache(maxsize=256)  # layers are alike
+@lru_cache(maxsize=256)  # a model's layers repeat the same steps
 def _times(shape: Shape | None, steps: tuple, result: Shape) -> int | None:
-    """How many times each head (.., N, D) comes after the other; None where more is done to it."""
+    """How often each head (.., N, D) is repeated in a row; None if the steps do anything else."""
     if shape is None or len(shape) < 2 or shape[-2:] != result[-2:]:
         return None
     heads, times = prod(shape[:-2]), prod(result[:-2]) // prod(shape[:-2])
@@ -95,7 +95,7 @@ def _moved(x: Tensor, steps: tuple) -> Tensor:
 
 
 def _weights(scores: Pattern, axis: int) -> object:
-    """Softmax of scores that may be scaled and masked."""
+    """The pattern of a softmax of scores that may be scaled and masked."""
     scaled = either(
         op("mul", "scaled", x=scores, y=Const("scale")),
         op("real_div", "scaled", x=scores, y=Const("divisor")),
@@ -156,7 +156,7 @@ SIZES = 64  # that are remembered where a program leaves them open
 
 
 def prepare(match: Match) -> tuple[list, Callable]:
-    """The operands of a group, and what computes it from them; Unfit where no kernel does."""
+    """The operands of a matched group, and the kernel; raises Unfit if none fits."""
     if match.named["weights"].type == "scaled_dot_product_attention":
         match = _mask_of_one(match)
     names = [name for name in OPERANDS if name in match]
@@ -176,7 +176,7 @@ def prepare(match: Match) -> tuple[list, Callable]:
 
 
 def _for_open_sizes(match: Match, names: list[str], dtype: torch.dtype) -> Callable[..., Tensor]:
-    """What looks at the sizes of each call."""
+    """A function that chooses the kernel in each call by the sizes of its operands."""
     plain = plainly(match, [match[name] for name in names])
     prepared: dict[tuple[torch.Size, ...], Callable[..., Tensor]] = {}
 
@@ -196,7 +196,7 @@ def _for_open_sizes(match: Match, names: list[str], dtype: torch.dtype) -> Calla
 
 
 def _mask_of_one(match: Match) -> Match:
-    """The match with the mask that the op may have."""
+    """The match of a `scaled_dot_product_attention`, with the mask if it has one."""
     items = match.last.inputs.get("attn_mask")
     if not items:
         return match
@@ -206,10 +206,10 @@ def _mask_of_one(match: Match) -> Match:
 
 
 class _Layout:
-    """How operands of these shapes become what the kernel reads; Unfit where they do not.
+    """How to reshape operands of these shapes for the kernel; raises Unfit if that is impossible.
 
-    rows: the shape of the queries as rows, (.., T, D), and of the result. weights: that of what
-    softmax makes, if there is one.
+    rows: the shape of the queries as rows, (.., T, D), and of the result. weights: the shape of the
+    softmax's result, if there is one.
     """
 
     def __init__(self, match: Match, shapes: dict[str, Shape]):
@@ -229,7 +229,7 @@ class _Layout:
         self.weights = self.rows if self.as_one else turned
 
     def _is_turned(self) -> bool:
-        """Whether queries are columns; Unfit where keys are."""
+        """Whether queries are columns; raises Unfit if keys are."""
         if self.as_one:
             return False
         if self.by_columns:
@@ -255,7 +255,7 @@ class _Layout:
         return slots
 
     def _times(self, keys: Shape) -> int:
-        """R: how many query heads read one key head."""
+        """R: how many query heads share one key head."""
         heads, own = self.rows[:-2], keys[:-2]
         times, noted = prod(heads) // prod(own), self.match.notes.get("keys")
         if noted is not None:
@@ -289,7 +289,7 @@ class _Layout:
         return self.match.number("scale") if "scale" in self.match else 1.0
 
     def run(self, dtype: torch.dtype) -> Callable[..., Tensor]:
-        """What computes the result from the operands, in the order of `OPERANDS`."""
+        """The function that computes the result from the operands, in the order of `OPERANDS`."""
         tokens, depth = self.rows[-2:]
         heads = prod(self.rows[:-2]) // self.times
         weights = self.match.named["weights"].type

@@ -1,8 +1,8 @@
-"""RMS norm, in the forms that converters write it in, and the gate of SwiGLU.
+"""RMS norm as one kernel, in the forms in which converters write it, and the gate of SwiGLU.
 
-RMS norm is the layer norm of [x, -x], whose mean is zero, and its first half; or it is spelled out
-as square, mean, root and product, in half precision or in single between casts. A weight may
-follow. Rounding stays where the ops round.
+RMS norm is written as the first half of the layer norm of [x, -x], whose mean is zero; or as
+square, mean, root and product, in half precision, or in single between casts. A weight may follow.
+The kernel rounds where the ops round.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ GATED = (op("mul", x=op("silu", "silu", x="gate"), y="x"),)
 
 
 def prepare_pair(match: Match) -> tuple[list, Callable]:
-    """The layer norm of [x, -x]; Unfit where that is not what it is."""
+    """Prepare the first half of the layer norm of [x, -x]; raises Unfit for anything else."""
     x, made = match.shape("x"), match.made("norm")
     axes, epsilon = match.get("norm", "axes"), match.get("norm", "epsilon", 1e-5)
     if epsilon is None or not isinstance(axes, list) or len(axes) != 1:
@@ -69,7 +69,7 @@ def prepare_pair(match: Match) -> tuple[list, Callable]:
 
 
 def _is_first_half(match: Match, x: tuple[int, ...], axis: int) -> bool:
-    """Whether the first half along `axis` is taken of what has the shape of [x, -x]."""
+    """Whether the result is the first half, along `axis`, of a value of [x, -x]'s shape."""
     half = match.named["half"]
     doubled = tuple(n * 2 if i == axis else n for i, n in enumerate(x))
     if match.graph.shape(half.inputs["x"][0]) != doubled:
@@ -80,7 +80,7 @@ def _is_first_half(match: Match, x: tuple[int, ...], axis: int) -> bool:
 
 
 def prepare_root(match: Match) -> tuple[list, Callable]:
-    """x / root of mean of squares; Unfit where that is not what it is."""
+    """Prepare x / sqrt(mean of squares); raises Unfit for anything else."""
     types, constants = match.graph.types, match.graph.constants
     given, made = types[match["x"]], types[match.result]
     x, inner = given.shape, types[match["wide"]].dtype
@@ -106,7 +106,7 @@ def prepare_root(match: Match) -> tuple[list, Callable]:
 
 
 def _weight(match: Match, shape: Shape, axis: int) -> torch.Tensor | None:
-    """The constant that scales x along `axis`, as a vector; None where there is none."""
+    """The constant that scales x along `axis`, as a vector; None if there is none."""
     if "weight" not in match:
         return None
     size = match.known("weight").type.shape
@@ -117,7 +117,7 @@ def _weight(match: Match, shape: Shape, axis: int) -> torch.Tensor | None:
 
 
 def prepare_gate(match: Match) -> tuple[list, Callable]:
-    """silu(gate) times a value of its shape."""
+    """Prepare silu(gate) * x, both of one shape."""
     types = [match.graph.types[match[name]] for name in ("gate", "x")]
     if types[0] != types[1] or types[0].dtype not in ("fp16", "fp32"):
         raise Unfit(f"a gate of {types[0]} and a value of {types[1]}")

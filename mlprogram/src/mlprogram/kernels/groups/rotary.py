@@ -1,7 +1,7 @@
-"""Rotary embedding: x cos + [-b, a] sin, of x = [a, b] along its last axis, or the last but one.
+"""Rotary embedding as one kernel: x cos + [-b, a] sin for x = [a, b] along axis -1 or -2.
 
-The halves are split or sliced off; b is negated by an op of its own, or the table of sines is. Half
-precision rounds where the ops round.
+The halves are split or sliced; b is negated by an op, or by the table of sines. The kernel rounds
+where the ops round.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ OPEN = 6  # stands for a size that is open while halves are looked for
 
 
 def prepare(match: Match) -> tuple[list, Callable]:
-    """The operands and what computes it; Unfit where what trades places are not the halves of x."""
+    """The operands and the kernel; raises Unfit if the swapped parts are not the halves of x."""
     names = ["x", "cos", "sin"]
     types = [match.graph.types[match[name]] for name in names]
     made = match.graph.types[match.result]
@@ -61,7 +61,8 @@ def _are_halves(match: Match, shape: tuple[int, ...], axis: int) -> bool:
 def _looking(
     match: Match, operands: list[str], axis: int, size: int, dtype: torch.dtype
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """What looks at the sizes of a call: tables are those of x's last axes, or the ops run."""
+    """A function that runs the kernel if a call's tables have the shape of x's last axes, and the
+    plain ops otherwise."""
     plain = plainly(match, operands)
     run = native_ops.rotary(axis, "minus" in match.named, dtype)
     rank = len(match.graph.types[operands[0]].shape)

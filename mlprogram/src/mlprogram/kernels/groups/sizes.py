@@ -1,4 +1,4 @@
-"""Sizes that a program leaves open: what converters write many small ops of integers for."""
+"""Open sizes, which converters compute with many small integer ops, each group as one function."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ LARGEST = 32767  # that every integer type on the way has
 
 
 def prepare(match: Match) -> tuple[list, Callable]:
-    """`shape`, a cast, `gather` of one size, and a cast."""
+    """Prepare one size of a shape: `shape`, a cast, `gather`, and a cast."""
     index, made = match.known("index"), match.graph.types[match.result]
     axis, batch = match.get("gather", "axis", 0), match.get("gather", "batch_dims", 0)
     if index.type.shape != () or made.shape != () or (axis, batch) != (0, 0):
@@ -41,7 +41,7 @@ def prepare(match: Match) -> tuple[list, Callable]:
 
 
 def prepare_expanded(match: Match) -> tuple[list, Callable]:
-    """`expand` of torch: x repeated up to some sizes, of which -1 is x's own."""
+    """Prepare torch's `expand`: broadcast x to some sizes, of which -1 keeps x's own."""
     operands = [match["x"], match["sizes"]]
     plain = plainly(match, operands)
 

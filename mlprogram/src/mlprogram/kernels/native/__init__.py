@@ -1,8 +1,8 @@
 """The compiled kernels of `c/*.c`: products that read weights as stored, and small ops.
 
-The machine's C compiler makes them once, for this very processor; the result is kept in the cache
-folder. Where there is no compiler everything still runs, through torch and more slowly, and
-`status()` says so. They use as many threads as torch.
+The machine's C compiler compiles them once, for this processor, into the cache folder. Without a
+compiler everything still runs with torch, more slowly, and `status()` says so. They use as many
+threads as torch.
 
 Taught in the chapter "A compiler for ML Programs"; measured in research/executor-speed.md.
 """
@@ -62,8 +62,8 @@ def available() -> bool:
 
 
 def status() -> tuple[bool, str]:
-    """Whether there are compiled kernels, for which instructions and how they were made, and what
-    torch does all the same; or why there are none.
+    """Whether there are compiled kernels, and a text: for which instructions, how they were
+    compiled, and what torch still does; or why there are none.
     """
     library, reason = _library()
     if library is None:
@@ -73,14 +73,14 @@ def status() -> tuple[bool, str]:
 
 
 def instruction_set() -> str | None:
-    """The instructions that the kernels were made for: "AVX-512", "AVX2", "NEON" or "plain"."""
+    """The instructions that the kernels use: "AVX-512", "AVX2", "NEON" or "plain"."""
     library = _library()[0]
     return None if library is None else library.instruction_set().decode()
 
 
 @cache
 def torch_is_wider() -> bool:
-    """Whether torch computes with wider vectors than the kernels were made for."""
+    """Whether torch uses wider vectors than the kernels."""
     wider = {"plain": ("AVX2", "AVX512"), "AVX2": ("AVX512",)}
     return torch.backends.cpu.get_cpu_capability() in wider.get(instruction_set() or "", ())
 
@@ -89,23 +89,23 @@ def torch_is_wider() -> bool:
 def several_by_torch() -> bool:
     """Whether torch multiplies several tokens faster than the kernels (executor-speed.md).
 
-    That it does on a Mac, where it has Apple's matrix unit, is not measured.
+    Whether it does on a Mac, where it uses Apple's matrix unit, is not measured.
     """
     return torch_is_wider() or (instruction_set() == "NEON" and sys.platform == "darwin")
 
 
 def pays(stored: torch.dtype, dtype: torch.dtype) -> bool:
-    """Whether products of weights stored in this dtype with such activations belong here at all.
+    """Whether the kernels are faster than torch for weights and activations of these dtypes.
 
-    Widening half precision without an instruction for it takes longer than torch takes to read
-    weights that were widened at load.
+    They are not for half precision if the processor has no instruction to widen it: torch then
+    reads weights that were widened at load in less time.
     """
     plain = instruction_set() == "plain" and torch_is_wider()
     return not (plain and (stored, dtype) == (torch.float16, torch.float32))
 
 
 def kernel(name: str) -> Callable:
-    """A compiled function by its name in C; it raises MemoryError where there is none for it."""
+    """A compiled function by its name in C, which raises MemoryError if it runs out of memory."""
     return getattr(_library()[0], name)
 
 
@@ -188,7 +188,7 @@ class Weight:
         return y.t().reshape(*x.shape[:-1], self.rows)
 
     def _checked(self, x: Tensor, channels: int) -> Tensor:
-        """x as the compiled code may read it."""
+        """Check x, and make it contiguous for the compiled code."""
         if channels != self.columns or x.dtype != self.dtype:
             raise ValueError(f"a weight of {self.columns} columns times {x.dtype} {[*x.shape]}")
         return x.contiguous()
@@ -203,7 +203,8 @@ class Weight:
             self._matmat(self._address, x.data_ptr(), y.data_ptr(), tokens, threads())
 
     def _multiply_by_torch(self, x: Tensor, y: Tensor) -> None:
-        """The product of several tokens with some rows at a time in float32, which torch sums."""
+        """Multiply several tokens with torch, expanding some rows of the weight to float32 at a
+        time."""
         tokens, (data, _, bias) = x.numel() // self.columns, self._keep
         x, y = self._wide(x, tokens), y.view(self.rows, tokens)
         step = min(self.rows, max(1, EXPANDED // self.columns))
@@ -221,7 +222,7 @@ class Weight:
             y[first:end] = out
 
     def _wide(self, x: Tensor, tokens: int) -> Tensor:
-        """Activations in float32, (C, tokens), in the order of columns that `expand` has."""
+        """Activations in float32 (C, tokens), in the column order of the C function `expand`."""
         if x.dtype == torch.float32 and self._keep[0].dtype != torch.uint8:
             return x.reshape(self.columns, tokens)
         wide = torch.empty(self.columns, tokens)

@@ -1,10 +1,10 @@
-"""The shared library of the compiled kernels: made by the machine's C compiler, kept, and loaded.
+"""Compile, cache and load the shared library of the compiled kernels.
 
-What is loaded runs, so the library is kept where nobody but the user may write, in a file that is
-named after what it was made of and after its own content. The file is opened once; what was opened
-is checked, and that is loaded. One that is cut short, damaged, of somebody else or without a
-function is made again. Where the cache folder cannot be had like that, the library is made in a
-folder of this process, which goes as soon as it is loaded.
+Loading a library runs its code, so it is kept where only the user may write, in a file that is
+named after a hash of its sources and one of its own content. The file is opened once, checked, and
+loaded through the same descriptor. One that is truncated, damaged, owned by somebody else or that
+lacks a function is compiled again. If the cache folder is not private, the library is compiled in a
+temporary folder, which is removed as soon as it is loaded.
 """
 
 from collections.abc import Callable, Collection
@@ -28,15 +28,15 @@ __all__ = ["load"]
 SOURCES = sorted(Path(__file__).with_name("c").glob("*.[ch]"))
 FLAGS = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-pthread")
 
-#: How compilers call "for this very processor", tried in order; the last one is for any. A command
-#: that names a processor itself is taken at its word: CC="gcc -march=x86-64-v3".
+#: Compiler flags for the machine's own processor, tried in order; the last one is for any
+#: processor. A command that names a processor itself is not changed: CC="gcc -march=x86-64-v3".
 TARGETS = (("-march=native",), ("-mcpu=native",), ())
 
 WITHOUT = "products go through torch, more slowly"
 
 
 def load(functions: Collection[str]) -> tuple[ctypes.CDLL | None, str]:
-    """The library with these functions, and how it was made; or None, and why there is none."""
+    """The library with these functions and how it was compiled; or None and the reason."""
     try:
         command = _compiler()
     except InvalidInput as error:
@@ -57,7 +57,7 @@ def load(functions: Collection[str]) -> tuple[ctypes.CDLL | None, str]:
 
 
 def _compiler() -> list[str]:
-    """The words of the command that compiles: $CC with its arguments, else what is found here."""
+    """The compiler's command: $CC with its arguments, or a compiler that is installed."""
     chosen = os.environ.get("CC", "").strip()
     try:
         commands = [shlex.split(chosen)] if chosen else [["cc"], ["gcc"], ["clang"]]
@@ -75,23 +75,23 @@ def _compiler() -> list[str]:
 
 @dataclass(frozen=True)
 class _Build:
-    """One way to make the library: the compiler's command, and how it calls this processor."""
+    """One way to compile the library: the compiler's command, and the flags for the processor."""
 
     command: list[str]
     target: tuple[str, ...]
 
     @cached_property
     def key(self) -> str:
-        """What the library is made of: sources, compiler and the instructions that it may use."""
+        """A hash of everything that determines the library: sources, compiler, instructions."""
         source = b"".join(file.read_bytes() for file in SOURCES)
-        # The macros name the instructions that may be used: another processor, another library.
+        # The macros name the instructions that may be used, so another processor gets another key.
         macros = [*self.command, *self.target[:1], "-dM", "-E", "-x", "c", os.devnull]
         known = subprocess.run(macros, check=True, capture_output=True, timeout=60).stdout
         made_of = [source, known, repr((self.command, FLAGS, self.target)).encode()]
         return hashlib.sha256(b"\0".join(made_of)).hexdigest()[:16]
 
     def make(self, folder: Path) -> Path:
-        """A new library, whole on the disk before it has its name."""
+        """Compile a new library, which is synced to disk before it gets its name."""
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / "kernels.so"
             files = [str(file) for file in SOURCES if file.suffix == ".c"]
@@ -110,9 +110,9 @@ class _Build:
 
 
 def _obtain(build: _Build, functions: Collection[str]) -> tuple[ctypes.CDLL, str]:
-    """The library, and a word on where it is if not in the cache.
+    """The library, and a note on where it is if not in the cache.
 
-    Raises OSError or SubprocessError where there is none to be had.
+    Raises OSError or SubprocessError if it cannot be compiled.
     """
     try:
         return _kept(_private_folder(), build, functions), ""
@@ -124,7 +124,7 @@ def _obtain(build: _Build, functions: Collection[str]) -> tuple[ctypes.CDLL, str
 
 
 def _private_folder() -> Path:
-    """The cache's folder of libraries; raises OSError where it is not the user's alone."""
+    """The cache's folder of libraries; raises OSError if others may write to it."""
     folder = cache_folder() / "kernels"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _is_users_alone(folder.lstat(), stat.S_ISDIR):
@@ -133,12 +133,12 @@ def _private_folder() -> Path:
 
 
 def _is_users_alone(info: os.stat_result, kind: Callable[[int], bool]) -> bool:
-    """Whether something is of this kind, belongs to the user, and nobody else may write it."""
+    """Whether a file is of this kind, belongs to the user, and is writable by nobody else."""
     return kind(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
 
 
 def _kept(folder: Path, build: _Build, functions: Collection[str]) -> ctypes.CDLL:
-    """The library as it is in a folder, made unless a sound one is there."""
+    """Load the library from a folder, compiling it unless a valid one is there."""
     for path in sorted(folder.glob(f"{build.key}-*.so")):
         library = _loaded(path, functions)
         if library is not None:
@@ -152,7 +152,7 @@ def _kept(folder: Path, build: _Build, functions: Collection[str]) -> ctypes.CDL
 
 
 def _loaded(path: Path, functions: Collection[str]) -> ctypes.CDLL | None:
-    """The library at a path if it is sound, the user's alone and has the functions; else None."""
+    """Load the library at a path if it is valid, private and has the functions; else None."""
     try:  # no link is followed, and no pipe waited for
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,8 +1,8 @@
 """Compiled ops beside the products of `native.Weight`, for shapes that are known at load.
 
-Each function prepares an op for operands of given shapes, all float16 or all float32, and returns
-what runs it on contiguous tensors; `fixed` sees to it that they are such. Half precision is summed
-in float32 and rounded where the ops that a kernel stands for round. The C is in `c/`.
+Each function prepares an op for operands of given shapes, all float16 or all float32, and returns a
+function that runs it on contiguous tensors; `fixed` makes sure that they are. Half precision is
+summed in float32, and rounded where the ops that a kernel replaces round. The C is in `c/`.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,13 @@
-"""How many threads the executor uses: as many as torch has in the thread that calls.
+"""The number of threads that the executor uses: as many as torch has in the calling thread.
 
-Where a function's heavy work is compiled, the ops that are left to torch are small, and waking a
-thread takes longer than doing them alone: some 15 ms of a chunk of 64 tokens
-(research/executor-speed.md). Torch then keeps to one thread, by the limits of OpenMP and of MKL
-that hold for the thread that sets them and for no other. `torch.set_num_threads` would not do: it
-also sets what every thread begins with that uses torch for the first time meanwhile.
+If a function's heavy work is done by compiled kernels, the ops that are left to torch are small,
+and waking threads takes longer than computing in one: some 15 ms in a chunk of 64 tokens
+(research/executor-speed.md). Torch is then limited to one thread by the limits of OpenMP and MKL,
+which hold only for the thread that sets them. `torch.set_num_threads` would also change the limit
+of every other thread that uses torch for the first time meanwhile.
 
-After a fork the child has one thread, but GNU's OpenMP waits in it for the helpers that the parent
-had, for ever. There torch keeps to one thread in all that the executor does.
+After a fork GNU's OpenMP waits in the child, for ever, for the parent's threads. There the executor
+limits torch to one thread throughout.
 """
 
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ __all__ = ["threads", "torch_threads"]
 
 
 class _Own(threading.local):
-    """What is so in this very thread alone."""
+    """State of the current thread."""
 
-    lent: int | None = None  # threads that torch does without at the moment
-    forked = False  # whether a child process began with this thread
+    lent: int | None = None  # torch's number of threads while it is limited to one
+    forked = False  # whether this thread is the first one of a forked process
 
 
 _own = _Own()
@@ -35,7 +35,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _function(name: str):
-    """A function of a library that torch is linked with; None where it is not (Windows, a Mac)."""
+    """A function of a library that torch is linked with, or None (on Windows and macOS)."""
     try:  # a symbol is looked for in a library's dependencies too
         return getattr(ctypes.CDLL(torch._C.__file__), name, None)
     except OSError:
@@ -47,13 +47,13 @@ _swap_mkl = _function("MKL_Set_Num_Threads_Local")  # returns what was set befor
 
 
 def threads() -> int:
-    """How many threads a compiled kernel may use: torch's own number, lent out or not."""
+    """The number of threads that a compiled kernel may use: torch's, even while it is limited."""
     return _own.lent or torch.get_num_threads()
 
 
 @contextmanager
 def torch_threads(light: bool) -> Iterator[None]:
-    """Work of torch: with one thread where it is light, or where its others are gone."""
+    """Limit torch to one thread in this context if its work is light, or after a fork."""
     if _set_limit is None or _own.lent or not (light or _own.forked):
         yield
         return

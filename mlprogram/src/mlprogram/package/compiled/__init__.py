@@ -1,4 +1,4 @@
-"""Compiled models: the folder `.mlmodelc` that Core ML makes of a package and Xcode ships.
+"""Read and write compiled models: the folder `.mlmodelc` into which Core ML compiles a package.
 
     model.mil           the program as text (`reader.py`)
     coremldata.bin      the type of model and its description
@@ -7,8 +7,8 @@
 
 `coremldata.bin` has a header that begins with the number that `Model.proto` gives to the type of
 model (502 is an ML Program), and then the package's `ModelDescription`, byte for byte. The layout
-is read off files that Apple's compiler (versions 3404 to 3600) left in public repositories. Without
-that file inputs go by what the text says of them, which leaves out images and defaults.
+is inferred from files of Apple's compiler (versions 3404 to 3600) in public repositories. Without
+that file the inputs are described by model.mil, which knows neither images nor defaults.
 """
 
 from pathlib import Path
@@ -37,10 +37,10 @@ def is_compiled(folder: Path) -> bool:
 
 
 def read_compiled(folder: Path, path: Path, part: str = "", depth: int = 0):
-    """The `Model` message that was compiled. part: the folder of a pipeline's part in `folder`.
+    """Read a compiled model as a `Model` message.
 
-    Names of weight files are those below `folder`. Raises InvalidPackage; for a type of model whose
-    compiled form is unknown, with that type.
+    part: the folder of a pipeline's part in `folder`. Names of weight files are relative to
+    `folder`. Raises InvalidPackage, also for a type of model whose compiled form is unknown.
     """
     model = proto("Model_pb2").Model()
     place, what = folder / part, f"{path}: {part}" if part else f"{path}:"
@@ -89,7 +89,7 @@ def _read_data(file: Path, model, what: str) -> int:
 
 
 def _complete(model) -> None:
-    """What a program without `coremldata.bin` says of its version and of its flexible inputs."""
+    """Complete version and flexible inputs from the program, if there is no `coremldata.bin`."""
     opsets = [function.opset for function in model.mlProgram.functions.values()]
     known = [int(o.removeprefix("CoreML")) + 1 for o in opsets if o in OPSETS.values()]
     model.specificationVersion = model.specificationVersion or max(known, default=0)
@@ -117,7 +117,7 @@ def _describe_shapes(function, description) -> None:
 
 
 def _describe(array, what: str, value) -> None:
-    """One entry of that attribute: `DefaultShapes` are lists of sizes, `RangeDims` of pairs."""
+    """Set one entry of that attribute: `DefaultShapes` has lists of sizes, `RangeDims` of pairs."""
     if what == "DefaultShapes":
         array.shape.extend(value.immediateValue.tensor.ints.values)
     elif what == "RangeDims":
@@ -131,10 +131,10 @@ def _describe(array, what: str, value) -> None:
 
 
 def write_compiled(spec, folder: Path, depth: int = 0) -> list[tuple[object, Path]]:
-    """The files of a compiled model but its weights; returns each program with the folder for them.
+    """Write a compiled model without its weights; returns each program and the folder for them.
 
-    It is what this library reads, and what tools look into. Whether Core ML itself loads it is
-    unmeasured: its compiler writes more.
+    This library and other tools read it. Whether Core ML itself loads it is not measured: its
+    compiler writes more files.
     """
     folder.mkdir()
     places, kind = [(spec, folder)], spec.WhichOneof("Type")

@@ -1,13 +1,13 @@
-"""MIL in its text form, as a compiled model has it in `model.mil`, read into MIL's protobuf.
+"""Parse MIL's text form, the `model.mil` of a compiled model, into MIL's protobuf.
 
-The text says what the protobuf says, so that everything behind the protobuf (validation, executor,
-`inspect`) takes compiled models as well, and one can be saved as a package. Two dialects are in
-use: `program(1.0)` writes scalars as tensors, `tensor<int32, []>(1)`; `program(1.3)`, of models for
-iOS 18 and newer, writes `int32(1)`. Both are taken wherever either may stand.
+The text has the same content as the protobuf, so everything that reads the protobuf (validation,
+executor, `inspect`) reads compiled models too, and they can be saved as packages. There are two
+dialects: `program(1.0)` writes scalars as tensors, `tensor<int32, []>(1)`; `program(1.3)`, for iOS
+18 and newer, writes `int32(1)`. Both forms are accepted everywhere.
 
-Apple documents no grammar. This one is read off `model.mil` files in public repositories; for the
-blocks of `cond` and `while_loop`, of which none was found, it takes `name(inputs) {ops} ->
-(outputs)` after the call, name and inputs optional.
+Apple documents no grammar. This one is inferred from `model.mil` files in public repositories. For
+the blocks of `cond` and `while_loop`, of which none was found, it accepts `name(inputs) {ops} ->
+(outputs)` after the call, with name and inputs optional.
 """
 
 import re
@@ -25,15 +25,15 @@ VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 
 def read_text(text: str, where: str, below: str = ""):
-    """The `Program` message of a MIL text. Raises InvalidPackage with line and column.
+    """Parse a MIL text to a `Program` message. Raises InvalidPackage with line and column.
 
-    below: the folder, with its slash, that the names of its weight files are given from.
+    below: the folder, with its slash, that the names of weight files are relative to.
     """
     return _Parser(text, where, below).program()
 
 
 class _Parser(ValueReader):
-    """The statements."""
+    """Parses statements: functions, blocks, ops."""
 
     def program(self):
         program = self.mil.Program(version=1)

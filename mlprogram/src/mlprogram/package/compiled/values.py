@@ -1,4 +1,4 @@
-"""Tokens, types and values of MIL's text form: what `reader.py` is made of."""
+"""Parse the tokens, types and values of MIL's text form; reader.py parses its statements."""
 
 from collections.abc import Iterator
 import re
@@ -12,8 +12,8 @@ import numpy as np
 __all__ = ["MAX_DEPTH", "WORD", "ValueReader"]
 
 CODES = {name: code for code, name in DTYPES.items()}
-PLACE = "@model_path/"  # the folder of the model, in names of weight files
-MAX_DEPTH = 32  # of types in types, and of blocks in blocks
+PLACE = "@model_path/"  # stands for the model's folder in names of weight files
+MAX_DEPTH = 32  # the deepest nesting of types, and of blocks
 
 SPACE = re.compile(r"\s*")
 WORD = re.compile(r"[A-Za-z_][\w@]*")
@@ -28,9 +28,9 @@ ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 
 
 class ValueReader:
-    """Reads a text from its start on, by recursive descent; `at` is how far.
+    """A recursive-descent parser; `at` is its position in the text.
 
-    below: the folder, with its slash, that names of weight files are given from.
+    below: the folder, with its slash, that names of weight files are relative to.
     """
 
     def __init__(self, text: str, where: str, below: str):
@@ -61,7 +61,7 @@ class ValueReader:
             raise self.error(f"{token!r} expected, not {self.next()}")
 
     def next(self) -> str:
-        """What comes next, for a message."""
+        """The next token, for a message."""
         token = TOKEN.match(self.text, self.at)
         return repr(token[0][:40]) if token and token[0] else "the end of the text"
 
@@ -81,7 +81,7 @@ class ValueReader:
         return ESCAPE.sub(lambda one: ESCAPED.get(one[1], one[1]), found)
 
     def separated(self, end: str) -> Iterator[None]:
-        """Once before each of the items up to `end`, which stand between commas."""
+        """Yield before each item of a list that is separated by commas and ends with `end`."""
         if self.take(end):
             return
         yield
@@ -92,7 +92,7 @@ class ValueReader:
     # --- types --------------------------------------------------------------------------------
 
     def type(self, depth: int = 0):
-        """A ValueType message; one that was read before is the same object, never changed."""
+        """Parse a ValueType message; equal types share one object, which must not be changed."""
         if depth > MAX_DEPTH:
             raise self.error(f"types in types, {depth} deep")
         self.skip()
@@ -114,7 +114,7 @@ class ValueReader:
         return type_
 
     def wrapped(self, name: str, type_, depth: int) -> None:
-        """What stands in the angle brackets of a type of types."""
+        """Parse the inside of the angle brackets of a type that contains types."""
         if name == "state":
             type_.stateType.wrappedType.CopyFrom(self.type(depth))
         elif name == "list":
@@ -187,7 +187,7 @@ class ValueReader:
         self.expect(")")
 
     def literal(self, value, type_) -> None:
-        """A value without its type, which is known: in lists, pairs and tuples types stand once."""
+        """Parse a value without its type: lists, pairs and tuples name the type of items once."""
         kind = type_.WhichOneof("type")
         if kind == "tensorType":
             self.tensor(value.tensor, type_.tensorType)
@@ -261,9 +261,9 @@ class ValueReader:
 
 
 def _store(tensor, dtype: str, items: list[str]) -> None:
-    """Put literals into the field of a TensorValue where coremltools puts values of this dtype.
+    """Store literals in the field of a TensorValue that coremltools uses for this dtype.
 
-    Raises ValueError or OverflowError for what is none.
+    Raises ValueError or OverflowError for an invalid literal.
     """
     if dtype == "string":
         tensor.strings.values.extend(items)
@@ -302,7 +302,7 @@ def _float(text: str) -> float:
 
 
 def _packed(array: np.ndarray, bits: int) -> bytes:
-    """Values of `bits` bits each, least significant bit first; raises OverflowError."""
+    """Pack values of `bits` bits each, least significant bit first; raises OverflowError."""
     low = -(1 << bits - 1) if array.dtype == np.int8 else 0
     if array.size and (array.min() < low or array.max() >= low + (1 << bits)):
         raise OverflowError(f"integers beyond {bits} bits")

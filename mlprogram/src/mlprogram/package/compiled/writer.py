@@ -1,4 +1,4 @@
-"""MIL's protobuf in its text form, as `model.mil` of a compiled model has it."""
+"""Write MIL's protobuf in its text form, as in `model.mil` of a compiled model."""
 
 from collections.abc import Callable, Iterator
 import re
@@ -10,7 +10,7 @@ import numpy as np
 
 __all__ = ["write_text"]
 
-IOS18 = 9  # specification version; the first whose text has scalars of their own
+IOS18 = 9  # the first specification version whose text has a form for scalars
 ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0", '"': '\\"', "\\": "\\\\"}
 TEXT_OPSETS = {code: name for name, code in OPSETS.items()}
 

@@ -1,1 +1,1 @@
-"""What must hold for a program before anything of it is compiled or run."""
+"""Validate a program before anything of it is compiled or run."""

@@ -1,8 +1,8 @@
-"""What the types that an op declares must say of each other, where constants are among them.
+"""Check the declared types of ops with constant parameters against each other.
 
-Most ops leave that to torch, when they run. A constant is another matter: compressed, it is taken
-for what its op declares before anyone has expanded it, and the compiled products and norms read a
-weight by its address, as far as its type says.
+For most ops torch does that when they run. Constants have to be checked before: a compressed one is
+trusted to have its declared type until it is expanded, and the compiled products and norms read a
+weight by its address, as far as its declared type says.
 
 Reference: coremltools `defs/iOS16/constexpr_ops.py`, `defs/iOS18/compression.py`, and the types of
 parameters in `defs/iOS17/conv.py`, `linear.py` and `defs/iOS15/normalization.py`.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # the reader imports this module
 
 __all__ = ["check_compressed", "check_parameters"]
 
-#: For each result of a compressed constant: the inputs that have its shape and its dtype.
+#: For each result of a `constexpr_*` op: the input with its shape, and the one with its dtype.
 COMPRESSED: dict[str, list[tuple[str | None, str | None]]] = {
     "constexpr_affine_dequantize": [("quantized_data", "scale")],
     "constexpr_blockwise_shift_scale": [("data", "scale")],
@@ -31,7 +31,7 @@ COMPRESSED: dict[str, list[tuple[str | None, str | None]]] = {
     "constexpr_sparse_to_dense": [("mask", "nonzero_data")],
 }
 
-#: The input that is a weight (R, ...), of which the bias has a value a row.
+#: Ops with a bias -> the input that is the weight (R, ...); the bias has a value per row.
 WEIGHTS = {"conv": "weight", "linear": "weight", "matmul": "y"}
 WEIGHT_DTYPES = ("fp16", "fp32", "int32")
 
@@ -39,9 +39,9 @@ WEIGHT_DTYPES = ("fp16", "fp32", "int32")
 def check_compressed(
     operation: "Operation", constants: Mapping[str, Constant | TensorType], where: str
 ) -> None:
-    """Raise InvalidPackage where a `constexpr_*` op makes something else than it declares.
+    """Raise InvalidPackage if a `constexpr_*` op's result is not what it declares.
 
-    constants: those made before, each with its value or, of compressed ones, with its type.
+    constants: those made before, with their value or, if they are compressed, their type.
     """
 
     def found(key: str) -> Constant | TensorType:
@@ -75,7 +75,7 @@ def check_parameters(
     types: Mapping[str, TensorType],
     where: str,
 ) -> None:
-    """Raise InvalidPackage where a constant parameter does not fit the op's other operands."""
+    """Raise InvalidPackage if a constant parameter does not fit the op's other operands."""
     given = {
         key: item if isinstance(item, Constant) else constants.get(item)
         for key, (item, *_) in operation.inputs.items()
@@ -95,7 +95,7 @@ def check_parameters(
 def _check_norm(
     operation: "Operation", given: dict, types: Mapping[str, TensorType], where: str
 ) -> None:
-    """gamma and beta of layer norm have the sizes of the axes of x that it goes over."""
+    """Check that gamma and beta of a layer norm have the sizes of x's normalised axes."""
     x = types.get(operation.inputs["x"][0]) if "x" in operation.inputs else None
     if x is None or None in x.shape:
         return
@@ -113,7 +113,7 @@ def _type(value: Constant | TensorType) -> TensorType:
 
 
 def _value(value: Constant | TensorType) -> Any:
-    """The value of a constant as plain Python, a scalar number as a list of one."""
+    """The value of a constant as a Python value; a scalar number as a list of one."""
     if not isinstance(value, Constant):
         return []
     plain = value.value

@@ -1,13 +1,13 @@
-"""What each op of MIL needs: the inputs that have no default, a table that takes no torch to read.
+"""The required inputs of each MIL op, in a table that needs no torch.
 
-`ops` has the ops themselves and holds each to its row here. Inputs with defaults stand there.
+`ops` has the ops themselves, with their optional inputs, and checks each against its row here.
 
 Reference: the `input_spec` of each op in coremltools' `mil/ops/defs`.
 """
 
 __all__ = ["NEEDED"]
 
-#: Names of inputs, and the ops that need just these.
+#: Names of inputs -> the ops that require exactly these.
 ROWS = {
     "val": "const",
     "pred": "cond",
@@ -93,5 +93,5 @@ ROWS = {
     "query key value": "scaled_dot_product_attention",
 }
 
-#: The inputs that each op needs: those that compute, and those of a program's structure.
+#: The required inputs of each op, including control flow, states and constants.
 NEEDED = {op: frozenset(inputs.split()) for inputs, ops in ROWS.items() for op in ops.split()}

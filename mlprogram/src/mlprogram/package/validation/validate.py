@@ -1,8 +1,8 @@
-"""What must hold for a function of an ML Program before anything of it is compiled or run.
+"""Validate a function of an ML Program before anything of it is compiled or run.
 
-One pass over the ops checks what the executor takes for granted: each value is made once and
-before it is used, control flow and states have their parts, constants are made of constants. What
-an op's own function can judge (ranks, dtypes, ranges) is left to that, see `run/failures.py`.
+One pass over the ops checks what the executor relies on: each value is made once and before it is
+used, control flow and states are complete, constants depend only on constants. Ranks, dtypes and
+ranges are left to the op's own function: see `run/failures.py`.
 
 Reference: the rules on names and scopes in `mlmodel/format/MIL.proto` of apple/coremltools.
 """
@@ -22,20 +22,20 @@ if TYPE_CHECKING:  # the reader imports this module
 
 __all__ = ["check_memory", "validate"]
 
-#: Inputs that take several values; every other one takes one.
+#: Inputs that take several values; every other input takes one.
 SEVERAL = frozenset(
     ["values", "loop_vars", "elem_shape", "ref_tensors", "begins", "ends", "end_masks"]
 )
 
 STRUCTURE = frozenset(["const", "cond", "while_loop", "read_state", "write_state"])
 
-#: Ops with nested blocks, and how many.
+#: Ops with nested blocks -> how many.
 BLOCKS = {"cond": 2, "while_loop": 2}
 
-#: Ops whose compiled forms rely on what is declared of their constant parameters.
+#: Ops whose compiled kernels rely on the declared types of their constant parameters.
 PARAMETERS = frozenset([*WEIGHTS, "layer_norm"])
 
-MAX_DEPTH = 4  # of compressed constants; iOS 18 has three: palettes of integers, scaled, sparse
+MAX_DEPTH = 4  # of nested compression; iOS 18 has three levels: palette, scale, sparsity
 
 GIB = 1 << 30
 
@@ -51,7 +51,7 @@ def validate(function: "Function", where: str) -> None:
 
 
 class _Scope:
-    """The names of one function."""
+    """Checks the names of one function."""
 
     def __init__(self, function: "Function", where: str):
         self.states, self.where = function.states, where
@@ -62,7 +62,7 @@ class _Scope:
         self.depth: dict[str, int] = {}  # of constants: 0, or how many `constexpr_*` ops deep
 
     def check_block(self, block: "Block", visible: frozenset[str]) -> None:
-        """Check a block and those nested in it; visible: the values made outside and before it."""
+        """Check a block and those nested in it. visible: the values made outside and before it."""
         seen = {*visible, *(name for name, _ in block.inputs)}
         for operation in block.operations:
             where = f"{self.where}, op {operation.type!r} ({operation.name!r})"
@@ -100,7 +100,7 @@ class _Scope:
                     raise InvalidPackage(f"{where}: value {item!r} {reason}")
 
     def check_parts(self, operation: "Operation", where: str) -> None:
-        """The inputs and blocks of the ops that the executor carries out itself."""
+        """Check the inputs and blocks of states and control flow, which are not ops in `ops`."""
         inputs, blocks = operation.inputs, operation.blocks
         if len(blocks) != BLOCKS.get(operation.type, 0):
             raise InvalidPackage(f"{where}: {len(blocks)} nested blocks")
@@ -139,7 +139,7 @@ class _Scope:
         self.types.update(operation.outputs)
 
     def add_constant(self, operation: "Operation", where: str) -> None:
-        """Remember what a `const` or `constexpr_*` op makes."""
+        """Record the results of a `const` or `constexpr_*` op."""
         if operation.type == "const":
             name = operation.outputs[0][0]
             self.constants[name], self.depth[name] = operation.inputs["val"][0], 0
@@ -154,12 +154,12 @@ class _Scope:
 
 
 def check_memory(function: "Function", lift: bool) -> None:
-    """Refuse a function that this process has not the memory for, before anything is allocated.
+    """Refuse a function that needs more memory than this process has, before allocating anything.
 
-    What must be in memory at once (inputs, states, constants), and each value that an op declares,
-    have to fit; lift: half precision takes four bytes. A flexible size counts as 1, and the sum of
-    intermediate values is not bounded, since most are views or freed soon. An op that makes more
-    than it declares is stopped by the allocator, see `run/failures.py`.
+    Inputs, states and constants together, and each declared value, have to fit. lift: half
+    precision takes four bytes. A flexible size counts as 1, and the sum of intermediate values is
+    not bounded, since most are views or freed soon. An op that makes more than it declares fails in
+    the allocator: see `run/failures.py`.
     """
     limit = memory_bytes() or inf
 
