@@ -1,11 +1,11 @@
 """ONNX files: read a language model's weights, or convert any graph to a Core ML package.
 
-    decoder/       recognises a graph as one of our architectures and reads its tensors as a
-                   `WeightSource`: `ane_book.weights.open_source`, `ane-book convert FOLDER`
-    graph/         converts any graph, operator by operator: `convert_graph`,
-                   `ane-book convert model.onnx`
-    check/         compares such a package with ONNX Runtime: `check_graph`
+decoder/       recognises a graph as one of our architectures and reads its tensors as a
+               `WeightSource`: `ane_book.weights.open_source`, `ane-book convert FOLDER`
+graph/         converts any graph, operator by operator: `convert_graph`,
+               `ane-book convert model.onnx`
+check/         compares such a package with ONNX Runtime: `check_graph`
 
-    file.py        reads the file, its graph and the tensors beside it
-    evaluate.py    computes a node whose operands are constants
+file.py        reads the file, its graph and the tensors beside it
+evaluate.py    computes a node whose operands are constants
 """
