@@ -42,10 +42,10 @@ class PublishedGraph:
 
     @property
     def fitted(self) -> bool:
-        """Whether the graph is in the half that the estimator is fitted on, by its name's hash.
+        """Whether the graph is in the half that the estimator is fitted on.
 
-        A graph of one op and the same op in its context have the same name, so they are in the same
-        half.
+        It goes by a hash of the last part of its name. A graph of one op and the same op in its
+        context have that part in common, so they are in the same half.
         """
         return sha256(self.name.split("/")[-1].encode()).digest()[0] % 2 == 0
 

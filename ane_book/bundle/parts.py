@@ -102,7 +102,7 @@ class Part(Record):
 
     @property
     def first_layer(self) -> int:
-        """The number of its first layer, or of the one that a last trunk comes after."""
+        """The number of its first layer; L, the number of layers, for the last trunk."""
         return self.span.start
 
     def called(self, function: str) -> str:

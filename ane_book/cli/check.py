@@ -130,7 +130,7 @@ def _facts(report: "LawReport", held: "Parity | None") -> dict:
 
 
 def _annotation(path: Path, held: "Parity | None") -> list[str]:
-    """The annotation for GitHub of a bundle that failed parity, in a list."""
+    """The annotation for GitHub of a bundle that failed parity, in a list; else []."""
     from ane_book.evidence.laws.report import annotation
 
     if held is None or held.passed:

@@ -47,7 +47,10 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
 
 
 def _prefill(recipe: Recipe) -> int:
-    """Tokens of a prefill call: what was asked for, or the smallest cache where that is less."""
+    """Tokens of a prefill call: the recipe's, or the smallest cache where that is less.
+
+    Raises InvalidInput where `prefill` or `verify` was asked for and is more than that.
+    """
     least = recipe.caches[0]
     which = f"the {'smallest tier' if recipe.tiers else 'context'} of {least} tokens"
     if least < 2:

@@ -186,7 +186,7 @@ class PrivacyFilter(Architecture):
 
 
 def _labels(names: dict | None) -> tuple[str, ...]:
-    """The labels in the order of their ids, from `id2label` in config.json."""
+    """The labels in the order of their ids, from `id2label` in config.json, else `LABELS`."""
     if names is None:
         return LABELS
     if not isinstance(names, dict):

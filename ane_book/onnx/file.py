@@ -223,7 +223,7 @@ class OnnxGraph(ModelFile):
         self.files = [path, *(path.parent / location for location in sorted(self._maps))]
 
     def producer(self, name: str) -> "NodeProto | None":
-        """The node that computes a value; None for an input or a stored tensor."""
+        """The node that computes a value; None for an input or an initializer."""
         return self.nodes[self.producers[name]] if name in self.producers else None
 
     def where(self, node: "NodeProto") -> str:

@@ -128,7 +128,7 @@ class Stream:
         return next(filter(None, self.steps()))
 
     def steps(self) -> Iterator[str]:
-        """Yield the rest, with "" for each call without text, so that a server can stop there."""
+        """Yield the rest, with "" after each call, so that a server can stop there."""
         with suppress(StopIteration):
             while True:
                 yield self._step()

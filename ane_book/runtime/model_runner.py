@@ -91,7 +91,7 @@ class ModelRunner:
         `verify` takes the block of K slots that the token is in, and runs the block's earlier
         tokens again. So the token of a slot always has the same column of the same graph, after the
         same cache, and the same result to the bit, guessed or not. `decode` takes the slots at the
-        context's end that are not a whole block.
+        context's end that are not a whole block, and all slots if there is no `verify`.
         """
         first = position - position % self.block
         if self.block == 1 or first + self.block > self.context:

@@ -85,7 +85,7 @@ class TokenLogprobs:
 
 @dataclass
 class Sampler:
-    """Draws tokens; with temperature 0 it takes the likeliest one and the rest has no effect.
+    """Draws tokens; with temperature 0 it takes the likeliest, whatever top_k, top_p and seed are.
 
     With `logprobs`, `drawn` collects them for each token, and for so many of the likeliest ones.
     The same seed and logits give the same tokens; without a seed every sampler differs.

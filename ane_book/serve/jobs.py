@@ -55,7 +55,7 @@ class Job:
             yield event
 
     def leave(self, why: Exception) -> None:
-        """End the job, for which nobody waits; the model is free after its present step."""
+        """End the job: `events` raises `why`, and the model is free after its present step."""
         self.left = True
         self._made.put_nowait(why)
 

@@ -81,7 +81,7 @@ class SafetensorsSource(WeightSource):
         return read_tokenizer(self._folder, self._config)
 
     def _locate(self, repeats: frozenset[str]) -> dict[str, Path]:
-        """Tensor name -> the shard that holds it, without the names in `repeats`."""
+        """Tensor name -> the shard that holds it, without `repeats` and `BUFFERS`."""
         where: dict[str, Path] = {}
         for shard, file in self._open.items():
             for name in file.keys():  # noqa: SIM118 - a handle, not a dict

@@ -78,7 +78,7 @@ def refuse(folder: Path, name: str) -> InvalidInput:
 
 
 def _listed(folder: Path) -> set[str] | None:
-    """The files that the manifest in a folder lists, in any version; None without a bundle."""
+    """The files of the bundle in a folder, by a manifest of any version; None without one."""
     file = folder / "manifest.json"
     try:
         fields = json.loads(file.read_bytes() if stat.S_ISREG(file.lstat().st_mode) else "")

@@ -185,7 +185,7 @@ class MatrixPart:
         return isinstance(self.source, Blocks) and self.source.is_integers
 
     def integers(self) -> Integers | None:
-        """The rows as stored integers; None for a floating-point matrix."""
+        """The rows as stored integers; None for floating point, or where `Blocks.stored` is."""
         blocks = self.source if isinstance(self.source, Blocks) else None
         return None if blocks is None else blocks.stored(self.start, self.stop)
 

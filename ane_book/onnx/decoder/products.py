@@ -130,7 +130,7 @@ def _stored(graph: OnnxGraph, node: "NodeProto", name: str) -> StoredTensor:
 
 def rows_of(walk: DecoderWalk, name: str) -> tuple[Linear, int, int] | None:
     """The projection that computes a value, maybe through a Split, and the range of its matrix's
-    rows that belong to the value."""
+    rows that belong to the value; None if none does."""
     node = walk.node_of(name, "Split")
     if node is None:
         linear = linear_of(walk, name)

@@ -36,7 +36,7 @@ class Tables:
     original: int = 0  # the longest short context in tokens, if there are tables for long ones
 
     def __post_init__(self):
-        """Raise InvalidWeights unless cos and sin have the same shape."""
+        """Raise InvalidWeights unless each cos and sin share a shape, and all tables a width."""
         for cos, sin in filter(None, (self.short, self.long)):
             if len(cos.shape) != 2 or cos.shape != sin.shape or min(cos.shape) < 1:
                 raise InvalidWeights(

@@ -49,7 +49,7 @@ class DecoderWalk:
         return name
 
     def node(self, name: str) -> "NodeProto | None":
-        """The node that computes a value, looking through casts; None for an input."""
+        """The node that computes a value, looking through casts; None as in `producer`."""
         return self.graph.producer(self.value(name).removeprefix("sum of "))
 
     def node_of(self, name: str, *kinds: str) -> "NodeProto | None":

@@ -87,8 +87,9 @@ class Hidden(NamedTuple):
 def bound_masks(function) -> None:
     """Replace constants beyond fp16's range by ones within it, in place; infinity stays.
 
-    Constants that mask a softmax's input become `MASKED` with their sign, and so do those that such
-    values are compared with. Other constants change only if coremltools would make them infinite.
+    Constants that mask a softmax's input become `MASKED` with their sign, or `LARGEST` in a minimum
+    or maximum. Those that such values are compared with become `MASKED`, or -`FLOOR` if the
+    comparison is of order. Others change only if coremltools would make them infinite.
     """
     read: set[Var] = set()  # values that a softmax's input is a sum, multiple or selection of
     for op in reversed(list(function.operations)):

@@ -45,7 +45,7 @@ class GraphSource:
         self.graph, self.opset = self.model.graph, opset_of(self.model)
 
     def constants(self, graph: "GraphProto | None" = None) -> Iterator[tuple[str, np.ndarray]]:
-        """The constants of the graph, or of a subgraph, by name, in ONNX's types."""
+        """The initializers of the graph, or of a subgraph, by name, in ONNX's types."""
         graph = graph or self.graph
         if graph.sparse_initializer:
             raise UnsupportedModel(f"{self.path} has sparse constants: store them dense")

@@ -62,7 +62,7 @@ class Value:
 
 
 def is_foldable(node: "NodeProto", inputs: Sequence[Value | None]) -> bool:
-    """Whether a node can be folded: all that it uses of its inputs is constant."""
+    """Whether a node can be folded: it uses only constants of its inputs, and no random numbers."""
     looked_past = SHAPE_ALONE.get(node.op_type, set())
     known = all(v is None or v.is_known or i in looked_past for i, v in enumerate(inputs))
     return known and node.op_type not in RANDOM

@@ -26,7 +26,7 @@ def chosen(scores: Tensor, k: int) -> Tensor:
     """Mark each token's k largest scores: (1, E, 1, T) -> bool of the same shape.
 
     Of equal scores the first ones are taken, so there are always exactly k (`torch.topk` does not
-    specify which). Scores must lie above -40,000.
+    specify which). Scores must lie above -20,000.
     """
     E = scores.shape[1]
     # A float start, or the package would count in int32; fp16 is exact for integers up to 2,048.

@@ -50,7 +50,7 @@ class Operator:
 
     @property
     def keywords(self) -> Mapping[str, inspect.Parameter]:
-        """The keyword parameters: attributes, and `outputs`, how many results are used."""
+        """All parameters by name: inputs, attributes, and `outputs`, how many results are used."""
         return inspect.signature(self.function).parameters
 
     def takes(self, attribute: str) -> bool:

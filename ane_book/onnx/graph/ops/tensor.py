@@ -112,7 +112,7 @@ def pad(
     x: Tensor, pads: Constant, value: Constant | None = None, axes: Constant | None = None, *,
     mode=b"constant",
 ) -> Tensor:  # fmt: skip
-    """Pad; negative padding crops. Modes that MIL lacks are composed from slices of x."""
+    """Pad; negative padding crops. What MIL's op does not take is composed axis by axis."""
     chosen = all_axes(axes, rank(x))
     around = np.asarray(pads, np.int64).reshape(2, len(chosen)).T
     for axis, (before, after) in zip(chosen, around.tolist(), strict=True):
