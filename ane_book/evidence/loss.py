@@ -127,7 +127,7 @@ def _windows(token_ids: Sequence[int], size: int) -> Iterable[list[int]]:
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-softmax of (n, V) as float32; in place if the logits are float32."""
+    """Log-softmax of (n, V) as a new float32 array."""
     logits = np.asarray(logits, np.float32)
     logits = logits - logits.max(axis=1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True, dtype=np.float64)).astype(

@@ -155,7 +155,7 @@ def _place(graph: ProgramGraph, seen: Seen, package: str, lines: Mapping[str, st
 
 
 def _check_sums(path: Path, packages: list[Path], inputs, rule: Rule, report: LawReport) -> None:
-    """Run the packages on `inputs`, and report sums that exceed the rule's limit."""
+    """Run the packages on `inputs`, and report sums that reach the rule's limit."""
     from ane_book.bundle import Bundle
     from ane_book.evidence.laws import calibrate
 

@@ -25,7 +25,7 @@ HALF = float(np.finfo(np.float16).max)
 
 
 def sums(program: MLProgram, inputs: Mapping[str, np.ndarray], most: float) -> Iterator[Seen]:
-    """The largest sum of a function, if it exceeds `most`. program: in single precision."""
+    """The largest sum of a function, if it reaches `most`. program: in single precision."""
     beyond: list[tuple[float, Operation]] = []
     makers = {name: o for o in program.operations if o.type in SUMS for name, _ in o.outputs}
     shapes: dict[str, int] = {name: array.size for name, array in inputs.items()}

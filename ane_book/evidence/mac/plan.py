@@ -69,7 +69,7 @@ class CoreMLPlan:
         return [op for op in self.ops if op.type.split(".")[-1] != "const" and op.preferred]
 
     def by_device(self) -> dict[str, dict[str, float]]:
-        """For each device the ops that run there, and their share of the estimated time.
+        """For each device how many ops run there, and their share of the estimated time.
 
         If no op has a cost, all count the same.
         """

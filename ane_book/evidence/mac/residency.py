@@ -60,9 +60,10 @@ def measure(
     """Measure where this Mac runs one function of a package.
 
     units: the compute units to judge, "CPU_AND_NE" or "ALL"; they are compared with the CPU alone
-    and with CPU and GPU. inputs: by name, or a function that returns them for the program; missing
-    ones are random. memory: bytes that the child may take, by default as in `child.run`. command:
-    what the child runs instead of the probe, on any machine, with the request as its last argument.
+    and with CPU and GPU. inputs: all of them by name, or a function that returns some for the
+    program; the others are random. memory: bytes that the child may take, by default as in
+    `child.run`. command: what the child runs instead of the probe, on any machine, with the request
+    as its last argument.
 
     Raises InvalidPackage, InvalidInput or UnsupportedOp: the executor runs the package first.
     """

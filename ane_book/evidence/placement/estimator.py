@@ -116,7 +116,7 @@ class Estimator:
 
     @classmethod
     def made_of(cls, chip: str, facts: dict) -> "Estimator":
-        """The estimator of a chip from its entry in `costs.json`."""
+        """The estimator of a chip from the content of a `costs.json`."""
         roofs = {backend: Roof(**roof) for backend, roof in facts["chips"][chip]["roofs"].items()}
         trees = {
             type_: Tree(_node(tree["root"]), tree["bytes"])
@@ -205,7 +205,7 @@ def _elementwise(op: GraphOp) -> float:
 
 
 def _conv(op: GraphOp) -> float:
-    """Two operations per product; a dilated kernel counts with its dilated size."""
+    """Two operations per product; for a dilated kernel divided by the product of its dilations."""
     weight = op.operand("weight")
     if weight is None or len(weight.shape) < 3:
         return _elementwise(op)
@@ -223,8 +223,8 @@ def _conv_transpose(op: GraphOp) -> float:
 
 
 def _linear(op: GraphOp) -> float:
-    """Operations of a linear layer as the segmenter counts them: rows beyond the number of columns
-    do not count."""
+    """Operations of a linear layer as the segmenter counts them: its weight as if it were square,
+    with as many rows as columns."""
     x = op.operand("x")
     return 2.0 * elements(x) * (x.shape[-1] or 1) if x is not None and x.shape else 0.0
 

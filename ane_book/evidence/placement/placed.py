@@ -124,7 +124,7 @@ class Placement:
 
     @property
     def open(self) -> dict[str, int]:
-        """The reasons why the readings differ, each with the number of its ops."""
+        """The reasons why the readings may differ, each with the number of its ops."""
         counts = Counter(p.support.reason for p in self.placed if p.support.ane is None)
         ranged = sum(any(low < high for low, high in p.times.values()) for p in self.placed)
         if ranged:

@@ -54,7 +54,7 @@ class Settings:
 
     @property
     def timed(self) -> list[str]:
-        """The compute units to time on this machine."""
+        """What to time here: the executor and, if Core ML can predict, its compute units."""
         if not device.CAN_PREDICT:
             return [EXECUTOR]
         engine = ["CPU_AND_NE"] if device.neural_engine()[0] else []

@@ -127,8 +127,8 @@ class Proxy:
         return str(Path(self.compiled.name) / "model.mlmodelc")
 
     def _as_declared(self, name: str, value):
-        """Cast a multi-array to the declared type, as Core ML does. Core ML's inputs have no rank
-        0, so an array of one element gets it here if the program declares that."""
+        """Cast a multi-array to int32 unless floats are declared, as Core ML does. Core ML's inputs
+        have no rank 0, so an array of one element gets it here if the program declares that."""
         declared = self.program.inputs.get(name)
         if declared is None or not isinstance(value, np.ndarray):
             return value

@@ -55,7 +55,7 @@ def _rooted(graph: ProgramGraph, operation: Operation) -> bool:
 
 
 def _divided_by_largest(graph: ProgramGraph, name: str | Constant | None) -> bool:
-    """Whether a value is x / reduce_max(abs(x))."""
+    """Whether a value is divided by reduce_max(abs(..)), as in x / max|x|."""
     maker = graph.maker(name)
     if maker is None or maker.type != "real_div":
         return False

@@ -36,7 +36,7 @@ def state_view(graph: ProgramGraph, _) -> Iterator[Seen]:
 
 
 def _view_between(graph: ProgramGraph, name) -> Operation | None:
-    """The first reshape or transpose between a state's read and its write, going backwards."""
+    """The first op of VIEWS between a state's read and its write; None if other ops are there."""
     found = None
     while (maker := graph.maker(name)) is not None:
         if maker.type == "read_state":

@@ -7,8 +7,6 @@ torch module, a function or a dict of arrays is compared by its outputs. B is al
 The difference of two values is one number, the *error*: the largest difference of two elements,
 relative to the largest magnitude in B's value. Unlike element-wise relative differences it is not
 dominated by elements near zero.
-
-Taught in the ANE Book: "Test any ML Program without a Mac".
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@
 The program runs twice side by side, as declared and with half precision lifted to single, and is
 compared value by value, so that only the live values of the two runs are in memory. A finding names
 the op where a problem starts, not the later ops that only pass it on.
-
-Taught in the ANE Book: "Inside fp16".
 """
 
 from collections.abc import Iterator, Mapping
@@ -83,7 +81,7 @@ def report(
 def _side_by_side(
     half: MLProgram, full: MLProgram, inputs: Mapping[str, object], state: State | None
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (name, half precision, single precision) for every floating-point input and value."""
+    """Yield (name, as declared, lifted) for each half precision input and each value of floats."""
     for name, feature in half.features.items():
         if feature.type.dtype == "fp16" and name in inputs:
             wide = feature.array(inputs[name]).astype(np.float32)
@@ -105,7 +103,7 @@ def _copy(state: State | None, program: MLProgram) -> State:
 
 
 def _look(name: str, op: str, narrow: np.ndarray, wide: np.ndarray) -> Iterator[PrecisionFinding]:
-    """The findings of one value. narrow: in half precision; wide: in single precision."""
+    """The findings of one value. narrow: as declared; wide: with half precision lifted."""
     infinite = np.isinf(narrow) & np.isfinite(wide)
     if infinite.any():
         largest = float(np.abs(wide[infinite]).max())

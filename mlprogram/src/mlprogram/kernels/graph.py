@@ -17,7 +17,7 @@ FLOATS = ("fp16", "fp32")
 
 
 class Unfit(Exception):
-    """A kernel cannot replace the ops of a pattern; the message says why. matched: those ops."""
+    """A kernel cannot replace a group of ops; the message says why. matched: those that fit."""
 
     def __init__(self, reason: str, matched: tuple[Operation, ...] = ()):
         super().__init__(reason)
@@ -44,14 +44,14 @@ class Graph:
                 self.users.setdefault(name, []).append(id(operation))
 
     def value(self, operation: Operation, key: str, default: object = None) -> Any:
-        """A parameter as a Python value; None if it is computed at run time."""
+        """A parameter as a Python value; `default` if it is absent, None if it is computed."""
         if key not in operation.inputs:
             return default
         constant = self.constants.find(operation.inputs[key][0])
         return None if constant is None else self.constants.plain(key, constant)
 
     def shape(self, name: object) -> tuple[int, ...] | None:
-        """The declared shape of an op's floating-point result; None if open, or if it has zeros."""
+        """The declared shape of a value; None if it is open, has zeros, or is not of floats."""
         type_ = self.types.get(name) if isinstance(name, str) else None
         if type_ is None or type_.dtype not in FLOATS or None in type_.shape or 0 in type_.shape:
             return None
@@ -88,20 +88,20 @@ class Match:
         return self.operations[-1]
 
     def get(self, operation: str, key: str, default: object = None) -> Any:
-        """A parameter of an op by the op's name in the pattern; `default` if it is missing."""
+        """A parameter of an op by the op's name in the pattern; as `Graph.value`."""
         if operation not in self.named:
             return default
         return self.graph.value(self.named[operation], key, default)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The declared shape of a value by its name in the pattern; raises Unfit if it is open."""
+        """The declared shape of a value by its name; raises Unfit where `Graph.shape` is None."""
         shape = self.graph.shape(self.values[name])
         if shape is None:
             raise Unfit(f"the shape of {name} is open, or it holds no float numbers")
         return shape
 
     def made(self, operation: str) -> tuple[int, ...]:
-        """The declared shape of the first result of a named op; raises Unfit if it is open."""
+        """The declared shape of a named op's first result; raises Unfit as `shape` does."""
         shape = self.graph.shape(self.named[operation].outputs[0][0])
         if shape is None:
             raise Unfit(f"the shape that {operation} makes is open, or not of floats")

@@ -41,7 +41,7 @@ class OpPattern:
 
 @dataclass(frozen=True)
 class Either:
-    """Any of several patterns; the first one that fits."""
+    """Any of several patterns, which are tried in order."""
 
     patterns: tuple
 
@@ -83,8 +83,8 @@ class Axis:
 def op(types: str, name: str = "", output: int = 0, /, **inputs: object) -> OpPattern:
     """An op, of one of the types that are separated by spaces.
 
-    An input is a pattern; a name, for any value; a list of these; or the number, bool, string or
-    None that it has to be, where None also fits an absent input.
+    An input is a pattern; a name, for any value; a list of these; or the number, bool, None
+    or `Axis` that it has to be, where None and False also fit an absent input.
     """
     return OpPattern(tuple(types.split()), inputs, name, output)
 

@@ -24,7 +24,7 @@ def plainly(match: Match, operands: Sequence[str]) -> Callable[..., Tensor]:
 
 
 def _call(match: Match, operation: Operation) -> Callable[[dict], dict]:
-    """A function that adds the results of an op to a dict of values."""
+    """A function that computes the results of an op, by name, from a dict of values."""
     op, constants = OPS[operation.type], match.graph.constants
     known: dict[str, object] = {}
     for key, items in operation.inputs.items():

@@ -153,7 +153,7 @@ def _compressed(constants: Constants, factor: Known) -> tuple[Tensor, Tensor] | 
 def _nibbles(
     values: Constant, rows: int, columns: int, table: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """The weight file's packed nibbles and their table; None if no kernel takes such rows."""
+    """Packed nibbles and their table; None if not in a file, or if no kernel takes such rows."""
     packed = values.packed()
     if packed is None or columns % 32:
         return None

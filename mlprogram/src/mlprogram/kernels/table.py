@@ -176,7 +176,7 @@ def _fit(
 
 
 def _refused(attempts: list[_Attempt], chosen: dict[int, Chosen]) -> dict[int, dict[str, str]]:
-    """For each op without a kernel, the best attempt of each entry; see `Kernel.telling`."""
+    """By the id of an op, why its best attempt failed, for each entry that might report there."""
     taken = {id(o): c.kernel for c in chosen.values() for o in c.operations}
     best: dict[tuple[int, str], _Attempt] = {}
     for attempt in attempts:

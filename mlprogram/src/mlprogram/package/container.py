@@ -124,7 +124,7 @@ def _locate_model(folder: Path, path: Path) -> Path:
 
 
 def _write_package(spec, folder: Path) -> Path:
-    """Write a package without its weights; returns the folder for them."""
+    """Write a package without its weights; returns the folder that their names are relative to."""
     file = folder / "Data" / MODEL
     (file.parent / "weights").mkdir(parents=True)
     file.write_bytes(spec.SerializeToString())

@@ -40,8 +40,9 @@ class Feature:
 
     type: its declared type in the program. shape: its default shape. shapes: the shapes that are
     enumerated, else (). bounds: (lowest, highest) of each size, where sizes have a range; highest
-    is -1 where there is none. fill: the value of an input that may be left out. color: the colour
-    space of an image, whose tensor is (1, channels, height, width) with values of 0 to 255.
+    is negative where there is none. fill: the value of an input that may be left out. color: the
+    colour space of an image, whose tensor is (1, channels, height, width), with values of 0 to 255
+    unless it is GRAYSCALE_FLOAT16.
     """
 
     name: str
@@ -82,7 +83,9 @@ class Feature:
         return f"{self.type.dtype}({sizes})"
 
     def array(self, value) -> np.ndarray:
-        """Convert the caller's value to an array for the program, except for its dtype's width.
+        """Convert the caller's value to an array for the program.
+
+        For an input of floats it may have any dtype of numbers, which torch then converts.
 
         value: anything that numpy makes an array of, a torch tensor, or for an image also a PIL
         image or its pixels, uint8 (height, width, 3) in RGB or (height, width). Whole floats become

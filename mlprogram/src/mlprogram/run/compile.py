@@ -139,7 +139,7 @@ class _Source:
     # --- values -------------------------------------------------------------------------------
 
     def value(self, value: object) -> str:
-        """The source of a value: a literal, a bound object, or a local variable."""
+        """The source of a value: a local variable, or the name of a bound object."""
         return self.variable(value.name) if isinstance(value, Name) else self.bind(value)
 
     def result(self, result: StepResult) -> str:

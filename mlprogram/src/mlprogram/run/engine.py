@@ -7,8 +7,6 @@ differ from half precision elsewhere in this library:
 - a sum that reaches 32,768 becomes infinite (or stays there, by others);
 - sums have 16 bits after the point, so that what is smaller than 2^-17 is lost;
 - no op reads infinity or NaN: it gets the largest number of half precision, and 0.
-
-The claims, for and against, are `sum-most` and `non-finite` of the ANE Book.
 """
 
 from collections.abc import Callable

@@ -162,7 +162,7 @@ class Failures:
         )
 
     def _inputs(self, operation: Operation, frame: FrameType | None) -> Iterator[str]:
-        """Describe the inputs of an op: the actual values if known, else the declared types."""
+        """Describe the inputs of an op: the values' types if known, else the declared ones."""
         declared = {name: t for o in self.function.operations() for name, t in o.outputs}
         known = frame.f_locals if frame else {}
         for key, items in operation.inputs.items():

@@ -1,6 +1,7 @@
-"""Measure the memory of a planned function besides its mapped weights.
+"""Measure the memory of a planned function: mapped weights, and what is laid out besides.
 
-It adds up the tensors that the plan refers to, rather than predicting them with a formula.
+For the latter it adds up the tensors that the plan refers to, rather than predicting them with a
+formula; states and values are predicted.
 """
 
 from collections.abc import Iterator

@@ -113,7 +113,7 @@ class Pipeline:
         return {name: type_ for part in parts for name, type_ in part.states.items()}
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
-        """An array for every required input; the same seed gives the same arrays."""
+        """An array for every input that an ML Program takes; equal seeds give equal arrays."""
         features: dict[str, Feature] = {}
         for part in self.parts:
             if isinstance(part, MLProgram):

@@ -251,7 +251,7 @@ class Planner:
         return StepResult(self.value(item), shared)
 
     def op(self, operation: Operation, position: int = -1) -> Op:
-        """The op's function; raises UnsupportedOp with the op's place and its neighbours."""
+        """The op's entry in `OPS`; raises UnsupportedOp with the op's place and its neighbours."""
         found = OPS.get(operation.type)
         unknown = sorted(set(operation.inputs) - (found.parameters - {"_out"})) if found else []
         if found and not unknown:

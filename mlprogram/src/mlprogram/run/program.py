@@ -5,8 +5,6 @@ tensor has the dtype that the program declares and each op rounds once, after su
 with precision="fp32" half precision is lifted to single, which gives the numbers to compare with
 PyTorch; constants keep the values that the program declares, compressed weights included, which
 expand to half precision as declared.
-
-Taught in the ANE Book: "Porting recipe" and "Inside fp16".
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -209,7 +209,7 @@ class _Layout:
     """How to reshape operands of these shapes for the kernel; raises Unfit if that is impossible.
 
     rows: the shape of the queries as rows, (.., T, D), and of the result. weights: the shape of the
-    softmax's result, if there is one.
+    softmax's result; that of the whole result if all of attention is one op.
     """
 
     def __init__(self, match: Match, shapes: dict[str, Shape]):

@@ -22,7 +22,7 @@ LARGEST = 32767  # that every integer type on the way has
 
 
 def prepare(match: Match) -> tuple[list, Callable]:
-    """Prepare one size of a shape: `shape`, a cast, `gather`, and a cast."""
+    """Prepare one size of a shape: `shape` and `gather`, either of which a cast may follow."""
     index, made = match.known("index"), match.graph.types[match.result]
     axis, batch = match.get("gather", "axis", 0), match.get("gather", "batch_dims", 0)
     if index.type.shape != () or made.shape != () or (axis, batch) != (0, 0):

@@ -4,7 +4,7 @@ The machine's C compiler compiles them once, for this processor, into the cache 
 compiler everything still runs with torch, more slowly, and `status()` says so. They use as many
 threads as torch.
 
-Taught in the chapter "A compiler for ML Programs"; measured in research/executor-speed.md.
+Measured in research/executor-speed.md.
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def status() -> tuple[bool, str]:
 
 
 def instruction_set() -> str | None:
-    """The instructions that the kernels use: "AVX-512", "AVX2", "NEON" or "plain"."""
+    """The instructions that the kernels use, "AVX-512", "AVX2", "NEON" or "plain"; or None."""
     library = _library()[0]
     return None if library is None else library.instruction_set().decode()
 
@@ -97,8 +97,8 @@ def several_by_torch() -> bool:
 def pays(stored: torch.dtype, dtype: torch.dtype) -> bool:
     """Whether the kernels are faster than torch for weights and activations of these dtypes.
 
-    They are not for half precision if the processor has no instruction to widen it: torch then
-    reads weights that were widened at load in less time.
+    They are not for half precision that is widened without an instruction for it, in kernels that
+    were compiled as "plain": torch then reads weights that were widened at load in less time.
     """
     plain = instruction_set() == "plain" and torch_is_wider()
     return not (plain and (stored, dtype) == (torch.float16, torch.float32))

@@ -117,7 +117,10 @@ def _describe_shapes(function, description) -> None:
 
 
 def _describe(array, what: str, value) -> None:
-    """Set one entry of that attribute: `DefaultShapes` has lists of sizes, `RangeDims` of pairs."""
+    """Set the default shape or the ranges of an input from one entry of that attribute.
+
+    what: `DefaultShapes`, with a list of sizes, or `RangeDims`, with a list of pairs.
+    """
     if what == "DefaultShapes":
         array.shape.extend(value.immediateValue.tensor.ints.values)
     elif what == "RangeDims":
@@ -131,10 +134,10 @@ def _describe(array, what: str, value) -> None:
 
 
 def write_compiled(spec, folder: Path, depth: int = 0) -> list[tuple[object, Path]]:
-    """Write a compiled model without its weights; returns each program and the folder for them.
+    """Write a compiled model without its weights; returns each program and its folder.
 
-    This library and other tools read it. Whether Core ML itself loads it is not measured: its
-    compiler writes more files.
+    Names of weight files are relative to that folder. This library and other tools read it. Whether
+    Core ML itself loads it is not measured: its compiler writes more files.
     """
     folder.mkdir()
     places, kind = [(spec, folder)], spec.WhichOneof("Type")

@@ -92,7 +92,7 @@ class ValueReader:
     # --- types --------------------------------------------------------------------------------
 
     def type(self, depth: int = 0):
-        """Parse a ValueType message; equal types share one object, which must not be changed."""
+        """Parse a type to a ValueType; equal tensor types share one, which must not be changed."""
         if depth > MAX_DEPTH:
             raise self.error(f"types in types, {depth} deep")
         self.skip()

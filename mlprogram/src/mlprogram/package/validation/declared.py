@@ -95,7 +95,7 @@ def check_parameters(
 def _check_norm(
     operation: "Operation", given: dict, types: Mapping[str, TensorType], where: str
 ) -> None:
-    """Check that gamma and beta of a layer norm have the sizes of x's normalised axes."""
+    """Check that gamma and beta of a layer norm have as many values as x's normalised axes."""
     x = types.get(operation.inputs["x"][0]) if "x" in operation.inputs else None
     if x is None or None in x.shape:
         return
@@ -113,7 +113,7 @@ def _type(value: Constant | TensorType) -> TensorType:
 
 
 def _value(value: Constant | TensorType) -> Any:
-    """The value of a constant as a Python value; a scalar number as a list of one."""
+    """A constant as a Python value: a number as a list of one, a compressed constant as []."""
     if not isinstance(value, Constant):
         return []
     plain = value.value

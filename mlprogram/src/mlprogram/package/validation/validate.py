@@ -100,7 +100,7 @@ class _Scope:
                     raise InvalidPackage(f"{where}: value {item!r} {reason}")
 
     def check_parts(self, operation: "Operation", where: str) -> None:
-        """Check the inputs and blocks of states and control flow, which are not ops in `ops`."""
+        """Check the blocks of an op; and `const`, states and control flow, which `ops` lacks."""
         inputs, blocks = operation.inputs, operation.blocks
         if len(blocks) != BLOCKS.get(operation.type, 0):
             raise InvalidPackage(f"{where}: {len(blocks)} nested blocks")
