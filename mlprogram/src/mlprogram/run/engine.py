@@ -23,7 +23,7 @@ SUMS = frozenset(["conv", "conv_transpose", "linear", "matmul", "einsum"]) | fro
     ["reduce_mean", "reduce_sum", "reduce_sum_square"]
 )
 STEP = 2.0**-16
-LOST = 32_768  # a sum of this size is infinite; the value of the claim `sum-most`
+LOST = 32_768  # a sum of this size is infinite, as is published of the engine
 LARGEST = torch.finfo(torch.float16).max
 
 
