@@ -129,8 +129,7 @@ def answers(
                     else:
                         yield None
             result = stream.finish()
-            rest = stream.drawn[shown : len(result.token_ids)]
-            yield Finished(index, result, cached, tokens(session, rest))
+            yield Finished(index, result, cached, tokens(session, stream.drawn[shown:]))
 
 
 def tokens(session: Session, drawn: Sequence[TokenLogprobs]) -> list[Token]:

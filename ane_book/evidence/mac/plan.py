@@ -44,6 +44,11 @@ class PlannedOp:
     supported: tuple[str, ...] = ()
     cost: float | None = None
 
+    @property
+    def device(self) -> str:
+        """The preferred device as predictions and reports spell it: "ANE"; "" if there is none."""
+        return (self.preferred or "").upper()
+
     def fields(self) -> dict:
         return asdict(self)
 
@@ -77,7 +82,7 @@ class CoreMLPlan:
         total = sum(op.cost or 0.0 for op in ops)
         devices: dict[str, dict[str, float]] = {}
         for op in ops:
-            entry = devices.setdefault(str(op.preferred), {"ops": 0, "cost": 0.0})
+            entry = devices.setdefault(op.preferred or "", {"ops": 0, "cost": 0.0})
             entry["ops"] += 1
             entry["cost"] += (op.cost or 0.0) / total if total else 1 / len(ops)
         return devices
@@ -93,7 +98,7 @@ class CoreMLPlan:
         elsewhere = [op for op in self.running if op.preferred != ANE]
         elsewhere.sort(key=lambda op: -(op.cost or 0.0))
         return [
-            f"{op.type.split('.')[-1]} {op.name!r} on the {str(op.preferred).upper()}"
+            f"{op.type.split('.')[-1]} {op.name!r} on the {op.device}"
             + ("" if ANE in op.supported else ", which the ANE does not take")
             for op in elsewhere[:most]
         ]
@@ -102,7 +107,7 @@ class CoreMLPlan:
 
     def devices(self, placement: "Placement") -> list[str]:
         """The planned device of each predicted op, or "" if Core ML names none."""
-        planned = {op.name: str(op.preferred).upper() for op in self.running}
+        planned = {op.name: op.device for op in self.running}
         return [planned.get(placed.op.name, "") for placed in placement.placed]
 
     def agreement(self, placement: "Placement") -> tuple[int, int]:
@@ -135,7 +140,7 @@ class CoreMLPlan:
             "measured": True,
             "as_predicted": same,
             "compared": of,
-            "devices": {op.name: str(op.preferred).upper() for op in self.running},
+            "devices": {op.name: op.device for op in self.running},
             "costs": {op.name: op.cost for op in self.running if op.cost is not None},
         }
 
