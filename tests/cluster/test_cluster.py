@@ -23,9 +23,8 @@ import numpy as np
 import pytest
 
 ray = pytest.importorskip("ray", reason="needs the extra [cluster]")
-connection = pytest.importorskip("ane_book.cluster.connection")
-placement = pytest.importorskip("ane_book.cluster.placement")
-pipeline = pytest.importorskip("ane_book.cluster.pipeline")
+# Not by importorskip: of modules that it gives the types are unknown, and names are not checked.
+from ane_book.cluster import connection, pipeline, placement  # noqa: E402
 
 pytestmark = pytest.mark.long
 QUICK = {"health_check_period_ms": 1000, "health_check_failure_threshold": 8}  # a node is missed
@@ -57,7 +56,7 @@ def bundle(tiny_bundle) -> Bundle:
 @pytest.fixture(scope="module")
 def line(cluster, bundle):
     """A pipeline of three stages."""
-    with pipeline.Pipeline(bundle, precision="fp32") as line:
+    with pipeline.ClusterPipeline(bundle, precision="fp32") as line:
         yield line
 
 
@@ -161,7 +160,7 @@ class TestBadInput:
         assert group.wait(HANGING)
         try:
             with pytest.raises(MachineLost, match=r"3 nodes with a CPU, and none .* `ray status`"):
-                pipeline.Pipeline(bundle)
+                pipeline.ClusterPipeline(bundle)
         finally:
             ray.util.remove_placement_group(group)
 
@@ -169,14 +168,14 @@ class TestBadInput:
         monkeypatch.setattr(stage, "__version__", "0.0.7")
         says = rf"^node \w+ \(127.*runs ane-book {ane_book.__version__}, and this machine 0\.0\.7"
         with pytest.raises(InvalidInput, match=says):
-            pipeline.Pipeline(bundle)
+            pipeline.ClusterPipeline(bundle)
 
     def test_a_damaged_bundle_on_a_node(self, line, bundle, tmp_path):
         own = Path(shutil.copytree(bundle.path, tmp_path / "b"))
         weights = next((own / "layers_01-02.mlpackage").rglob("weight.bin"))
         weights.write_bytes(weights.read_bytes()[:-1] + b"x")
         with pytest.raises(InvalidBundle, match=r"^node \w+ \(127.*layers_01-02.*copy the bundle"):
-            pipeline.Pipeline(own)
+            pipeline.ClusterPipeline(own)
 
     def test_fewer_programs_than_machines_and_packages_that_are_sent(
         self, line, tiny_bundle, tmp_path, monkeypatch
@@ -186,7 +185,7 @@ class TestBadInput:
         shutil.copytree(bundle.path, tmp_path / "b")
         monkeypatch.chdir(tmp_path)
         here = Path("/proc/self/cwd/b" if sys.platform == "linux" else "b")
-        with pipeline.Pipeline(here) as line:
+        with pipeline.ClusterPipeline(here) as line:
             assert line.slots == 1
             far, near = line.session(), Session(bundle)
             np.testing.assert_array_equal(logits(far, prompt(12), 3), logits(near, prompt(12), 3))
