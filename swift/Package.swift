@@ -1,0 +1,17 @@
+// swift-tools-version: 6.0
+import PackageDescription
+
+let package = Package(
+    name: "AneBook",
+    platforms: [.macOS(.v15), .iOS(.v18)],
+    products: [
+        .library(name: "AneBook", targets: ["AneBook"]),
+        .executable(name: "anebook", targets: ["anebook"]),
+    ],
+    targets: [
+        .target(name: "AneBook"),
+        .executableTarget(name: "anebook", dependencies: ["AneBook"]),
+        .testTarget(name: "AneBookTests", dependencies: ["AneBook"]),
+    ],
+    swiftLanguageModes: [.v6]
+)
