@@ -1,1 +1,31 @@
 import AneBook
+import Foundation
+
+let usage = """
+    usage: anebook run BUNDLE PROMPT [options]     answer a prompt
+           anebook chat BUNDLE [options]           answer what is typed, line by line
+           anebook tokens BUNDLE TEXT              the token ids of a text, as they are
+           anebook serve BUNDLE [--port N]         an HTTP API on this machine
+
+    options: --max-tokens N  --temperature T  --top-k K  --top-p P  --seed N  --system TEXT
+             --stop TEXT  --stop-repeat N  --lookup
+             --ids            PROMPT is token ids, separated by commas; so is the answer
+             --executor CMD   run the programs by this command instead of Core ML,
+                              such as "python3 -m mlprogram.pipe"
+             --units U        of Core ML: ane (the default), gpu or cpu
+
+    """
+
+do {
+    var arguments = Arguments(CommandLine.arguments.dropFirst())
+    switch arguments.next() {
+    case "run": try await run(&arguments)
+    case "chat": try await chat(&arguments)
+    case "--help", "-h": print(usage)
+    case let other:
+        throw AneBookError.invalidInput("\(other.map { "no command \($0)" } ?? "no command is given")\n\(usage)")
+    }
+} catch {
+    FileHandle.standardError.write(Data("Error: \(error)\n".utf8))
+    exit(error is AneBookError ? 2 : 1)
+}

@@ -1,0 +1,107 @@
+import Foundation
+
+/// A folder that `ane-book convert` wrote: programs, tables and tokenizer of one model.
+///
+/// Opening reads the manifest, checks it against its contract and the size of every file, and maps
+/// the tables. Nothing large is read. A file whose bytes changed at the same size is not noticed
+/// here; `ane-book inspect --verify` compares hashes.
+public struct Bundle: Sendable {
+    public let url: URL
+    public let manifest: Manifest
+    let embedding: Table
+    let positions: Table?
+
+    private static let largestManifest = 1 << 24
+
+    /// Throws `AneBookError.invalidBundle`, one sentence for the first thing that is wrong.
+    public init(_ url: URL) throws {
+        self.url = url
+        let file = url.appendingPathComponent("manifest.json")
+        guard Self.size(of: file) ?? 0 <= Self.largestManifest, let data = try? Data(contentsOf: file) else {
+            throw AneBookError.invalidBundle(
+                "\(url.path): no manifest.json, so not a bundle; give a folder that `ane-book convert` wrote")
+        }
+        do {
+            manifest = try JSONDecoder().decode(Manifest.self, from: data)
+        } catch {
+            throw AneBookError.invalidBundle("\(file.path): \(Self.told(error)); convert the model again")
+        }
+        try manifest.check()
+        try Self.checkFiles(manifest, in: url)
+        func table(_ entry: TableEntry) throws -> Table {
+            try Table(url.appendingPathComponent(entry.file), rows: entry.shape[0], columns: entry.shape[1])
+        }
+        embedding = try table(manifest.embedding)
+        positions = try manifest.vectors.map { try table($0.positions) }
+    }
+
+    /// Where a package lies: compiled (`.mlmodelc`) beside it if it is, else as it was written.
+    ///
+    /// Core ML compiles a package at its first load, which an app spares its users by shipping
+    /// what `xcrun coremlcompiler` makes of it.
+    public func program(_ part: Part) -> URL {
+        let package = url.appendingPathComponent(part.package)
+        let compiled = package.deletingPathExtension().appendingPathExtension("mlmodelc")
+        return FileManager.default.fileExists(atPath: compiled.path) ? compiled : package
+    }
+
+    /// The tokenizer. Throws `invalidBundle` where it is damaged, or of no kind that is known here.
+    public func tokenizer() throws -> Tokenizer {
+        guard let packed = manifest.tokenizer.packed else {
+            let why = manifest.tokenizer.refused?["packed"] ?? "it was converted by an earlier version"
+            throw AneBookError.invalidBundle("\(url.path) has no tokenizer.bin: \(why)")
+        }
+        return try Tokenizer(contentsOf: url.appendingPathComponent(packed))
+    }
+
+    /// Every file is a regular one below the folder, with the bytes that the manifest says.
+    ///
+    /// Of a package whose compiled form is there, the package itself may be absent.
+    private static func checkFiles(_ manifest: Manifest, in url: URL) throws {
+        let packages = Set(manifest.packages.map(\.package))
+        var used = [manifest.embedding.file] + manifest.packages.map { "\($0.package)/Manifest.json" }
+        used += [manifest.tokenizer.packed, manifest.vectors?.positions.file].compactMap { $0 }
+        if let name = used.first(where: { manifest.files[$0] == nil }) {
+            throw AneBookError.invalidBundle("manifest.json: \(name) is used, but not among the files")
+        }
+        for (name, bytes) in manifest.files {
+            let parts = name.split(separator: "/", omittingEmptySubsequences: false)
+            guard name.utf8.count <= 255, !name.contains(where: { $0 == "\\" || $0 == ":" || $0 == "\0" }),
+                !parts.contains(where: { ["", ".", ".."].contains($0) })
+            else {
+                throw AneBookError.invalidBundle("manifest.json: \(name.prefix(80)) is no path below the folder")
+            }
+            if let first = parts.first.map(String.init), packages.contains(first) {
+                let compiled = url.appendingPathComponent(first).deletingPathExtension()
+                    .appendingPathExtension("mlmodelc")
+                if FileManager.default.fileExists(atPath: compiled.path) { continue }
+            }
+            let size = size(of: url.appendingPathComponent(name))
+            guard size == bytes else {
+                let state = size.map { "has \($0) bytes" } ?? "is missing, or no regular file"
+                throw AneBookError.invalidBundle("\(url.path)/\(name) \(state); manifest.json says \(bytes) bytes; "
+                    + "convert the model again")
+            }
+        }
+    }
+
+    private static func size(of file: URL) -> Int? {
+        let attributes = try? FileManager.default.attributesOfItem(atPath: file.path)
+        guard attributes?[.type] as? FileAttributeType == .typeRegular else { return nil }
+        return (attributes?[.size] as? NSNumber)?.intValue
+    }
+
+    /// The place in a JSON file that could not be decoded, and why.
+    private static func told(_ error: any Error) -> String {
+        let context: DecodingError.Context
+        switch error as? DecodingError {
+        case .typeMismatch(_, let own), .valueNotFound(_, let own), .dataCorrupted(let own): context = own
+        case .keyNotFound(let key, let own):
+            let path = (own.codingPath + [key]).map(\.stringValue).joined(separator: ".")
+            return "\(path) is missing"
+        default: return error.reason
+        }
+        let path = context.codingPath.map(\.stringValue).joined(separator: ".")
+        return "\(path.isEmpty ? "the file" : path): \(context.debugDescription)"
+    }
+}

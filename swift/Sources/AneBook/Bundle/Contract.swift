@@ -1,0 +1,191 @@
+/// Checks of a manifest against the contract that it states, before any memory is taken for it.
+///
+/// What passes here can be run without a further look at shapes: every input of a program is the
+/// host's, a value that a part before it gives, or kept from call to call.
+extension Manifest {
+    private typealias Shapes = [String: [Int]]
+
+    /// Throws `invalidBundle`, with the first thing that does not fit.
+    func check() throws {
+        guard format == Manifest.format else {
+            throw bad("format \(format.prefix(40)) is not \(Manifest.format): made by another version")
+        }
+        try checkNumbers()
+        let widths = functions, generates = task == .textGeneration
+        let fits = generates
+            ? widths["decode"] == 1 && widths["prefill", default: 0] >= 2
+                && widths["verify", default: 2] >= 2 && tiers.last == context
+                && widths.values.max() ?? 0 <= tiers[0]
+            : widths.values.max() == context && tiers.isEmpty
+        guard fits else {
+            throw bad("a context of \(context), caches of \(tiers) slots and functions of \(widths) "
+                + "tokens do not fit")
+        }
+        let tiered = Dictionary(uniqueKeysWithValues: names.map { name, plain in
+            (name, widths[plain] ?? 0)
+        })
+        for part in packages {
+            let own = part.functions.mapValues(\.tokens)
+            let cached = part.functions.values.contains { $0.slots != nil }
+            guard own == (cached ? tiered : widths) else {
+                throw bad("\(part.package) has other functions than the first package")
+            }
+        }
+        guard !head.isEmpty == generates, (task == .embedding) == (vectors != nil),
+            (task == .tokenClassification) == (tags != nil)
+        else { throw bad("its parts are not those of the task \(task.rawValue)") }
+        try checkOrder()
+        for name in names.keys { try checkTypes(name) }
+    }
+
+    private func checkNumbers() throws {
+        let shapes = packages.flatMap { $0.functions.values.flatMap {
+            [$0.inputs, $0.states, $0.outputs].flatMap { $0.values.map(\.shape) }
+        } }
+        let tables = [embedding] + (vectors.map { [$0.positions] } ?? [])
+        let sizes = packages.flatMap { $0.functions.values.flatMap { [$0.tokens, $0.slots ?? 1] } }
+        let extents = shapes.joined() + tables.flatMap(\.shape) + sizes + [context]
+        let largest = 1 << 40
+        guard extents.allSatisfy({ 1...largest ~= $0 }), !packages.isEmpty, context <= 1 << 31,
+            files.values.allSatisfy({ $0 >= 0 }), tables.allSatisfy({ $0.shape.count == 2 }),
+            host.embeddingScale.isFinite,
+            (shapes + tables.map(\.shape)).allSatisfy({ product($0, atMost: largest) != nil })
+        else { throw bad("a shape, a size or a number is none") }
+        for (name, rotary) in host.rotary {
+            let fits = 1...1 << 20 ~= rotary.headDim && 2...rotary.headDim ~= rotary.rotaryDim
+            guard fits, rotary.rotaryDim % 2 == 0, rotary.theta > 0, rotary.theta.isFinite,
+                product([context, rotary.headDim], atMost: largest) != nil
+            else { throw bad("\(name): \(rotary.rotaryDim) of \(rotary.headDim) dimensions are rotated") }
+        }
+        guard host.masks.values.allSatisfy({ $0.map { $0 > 0 } ?? true }),
+            tags.map({ $0.window > 0 && !$0.labels.isEmpty }) ?? true,
+            tables.allSatisfy({ files[$0.file].map { Int.init($0) } ?? -1 >= 2 * $0.shape[0] * $0.shape[1] })
+        else { throw bad("a mask, the labels or a table does not fit") }
+    }
+
+    /// Layer after layer, each one's experts after its gates, the head last.
+    private func checkOrder() throws {
+        var layer = 0, experts = 0, count = 0, headSeen = false
+        var range: [Int]?
+        for part in packages {
+            let where_ = "\(part.package), layers \(part.layers ?? [])"
+            if part.part == .experts {
+                guard part.expert == experts, part.layers == range, experts < count else {
+                    throw bad("\(where_), expert \(part.expert ?? -1), is out of order")
+                }
+                experts += 1
+                continue
+            }
+            guard experts == count, part.expert == nil else { throw bad("\(where_): experts before it are missing") }
+            (experts, count, range) = (0, 0, part.layers)
+            for function in part.functions.values {
+                guard let gates = function.outputs["gates"] else { continue }
+                count = gates.shape.count > 1 ? gates.shape[1] : 0
+            }
+            if part.part == .head {
+                headSeen = true
+            } else {
+                guard !headSeen, let own = part.layers, own.count == 2, own[0] == layer, own[1] >= own[0]
+                else { throw bad("\(where_), is out of order") }
+                let ends = part.functions.values.allSatisfy {
+                    ["hidden_out", "gates", "logits"].contains(where: $0.outputs.keys.contains)
+                }
+                if ends { layer = own[1] }
+            }
+        }
+        guard experts == count else { throw bad("experts of the last layer are missing") }
+        let last = layers.last { $0.part == .layers }?.functions.values.first
+        guard let last, last.outputs["hidden_out"] != nil || last.outputs["logits"] != nil else {
+            throw bad("no part ends the layers by giving hidden_out")
+        }
+    }
+
+    /// The types of one function in every part, against the host's and those of the parts before.
+    private func checkTypes(_ name: String) throws {
+        var given: Shapes = [:]
+        for part in packages {
+            guard let function = part.functions[name] ?? part.functions[names[name] ?? name] else {
+                throw bad("\(part.package) has no function \(name)")
+            }
+            let tokens = function.tokens, hidden = [1, embedding.shape[1], 1, tokens]
+            var host = self.hostShapes(function)
+            if part.part == .experts { host = ["x": hidden, "gate": [1, 1, 1, tokens]] }
+            let values = part.part == .experts ? host : host.merging(given) { own, _ in own }
+            for (key, spec) in function.inputs {
+                let fits = function.kept[key] != nil
+                    ? keeps(key, function) : values[key] == spec.shape
+                let type: ElementType = key == "position" ? .integer : .half
+                guard fits, spec.dtype == type else { throw misfit(part, name, "input", key, spec) }
+            }
+            for (key, spec) in function.states {
+                guard spec.shape.count == 4, spec.shape[2] == function.slots, spec.dtype == .half else {
+                    throw misfit(part, name, "state", key, spec)
+                }
+            }
+            for (key, spec) in function.outputs where !key.hasPrefix("new_") {
+                let last = [1, spec.shape.count == 4 ? spec.shape[1] : 0, 1, tokens]
+                let fits = switch (part.part, key) {
+                case (_, "hidden_out"), (_, "x"), (_, "y"): spec.shape == hidden
+                case (.head, "token"): spec.shape == [1, tokens]
+                default: spec.shape == last
+                }
+                guard fits, (spec.dtype == .half) != (key == "token") else {
+                    throw misfit(part, name, "output", key, spec)
+                }
+            }
+            let own = function.outputs.filter { !$0.key.hasPrefix("new_") }.mapValues(\.shape)
+            given = own["hidden_out"] != nil ? own : given.merging(own) { _, new in new }
+            if own["gates"] != nil { given["y"] = hidden }
+        }
+    }
+
+    /// Whether a cache (n, K, S, D) or a tail (n, R, 1, W) has the rows that go into it beside it.
+    private func keeps(_ name: String, _ function: FunctionSpec) -> Bool {
+        guard let cache = function.inputs[name]?.shape, let new = function.outputs["new_\(name)"],
+            cache.count == 4, new.shape.count == 4, new.dtype == .half
+        else { return false }
+        let tail = cache[2] == 1
+        let rows = tail ? [cache[0], cache[1], 1, function.tokens]
+            : [cache[0], cache[1], function.tokens, cache[3]]
+        return new.shape == rows && (tail || cache[2] == function.slots)
+    }
+
+    /// Shapes of what the host makes for a call of this function.
+    private func hostShapes(_ function: FunctionSpec) -> Shapes {
+        let tokens = function.tokens
+        var shapes: Shapes = ["hidden": [1, embedding.shape[1], 1, tokens]]
+        for (name, rotary) in host.rotary {
+            shapes["\(name)_cos"] = [1, 1, tokens, rotary.headDim]
+            shapes["\(name)_sin"] = shapes["\(name)_cos"]
+        }
+        guard task == .textGeneration else {
+            shapes["mask"] = [1, 1, tokens, tokens]
+            return shapes
+        }
+        shapes["position"] = [1]
+        for name in host.masks.keys {
+            shapes[name] = function.slots.map { [1, 1, tokens, $0 + tokens] }
+        }
+        return shapes
+    }
+
+    private func misfit(_ part: Part, _ function: String, _ kind: String, _ name: String,
+        _ spec: TensorSpec) -> AneBookError {
+        bad("\(part.package), \(function): \(kind) \(name), \(spec.dtype.rawValue) \(spec.shape), does not fit")
+    }
+
+    private func bad(_ what: String) -> AneBookError {
+        .invalidBundle("manifest.json: \(what); convert the model again")
+    }
+}
+
+/// The product of extents, or nil where it exceeds `largest`.
+func product(_ extents: [Int], atMost largest: Int) -> Int? {
+    var result = 1
+    for extent in extents {
+        let (value, overflow) = result.multipliedReportingOverflow(by: extent)
+        guard !overflow, value <= largest else { return nil }
+        result = value
+    }
+    return result
+}

@@ -1,0 +1,138 @@
+import Foundation
+
+/// What a model does to the first R of a head's D dimensions: rotary position embedding.
+///
+/// The same tables as the Python library's (`ane_book/rope.py`, which has the references): cos and
+/// sin ride the root of attention's scale, and the first half of sin is negated.
+public struct Rotary: Codable, Sendable {
+    public let headDim: Int
+    public let rotaryDim: Int
+    public let theta: Double
+    public let scaling: Scaling
+    public let maxPosition: Int
+    public let attentionScale: Double?
+
+    enum CodingKeys: String, CodingKey {
+        case headDim = "head_dim", rotaryDim = "rotary_dim", theta, scaling
+        case maxPosition = "max_position", attentionScale = "attention_scale"
+    }
+
+    /// The fields of every type of `rope_scaling`; each type uses some.
+    public struct Scaling: Codable, Sendable {
+        var type: String?
+        var factor, alpha, lowFrequency, highFrequency, attentionFactor: Double?
+        var original, betaFast, betaSlow, mscale, mscaleAllDim: Double?
+        var truncate: Bool?
+        var short, long: [Double]?
+
+        enum CodingKeys: String, CodingKey {
+            case type = "rope_type", factor, alpha, truncate, mscale
+            case lowFrequency = "low_freq_factor", highFrequency = "high_freq_factor"
+            case attentionFactor = "attention_factor", original = "original_max_position_embeddings"
+            case betaFast = "beta_fast", betaSlow = "beta_slow", mscaleAllDim = "mscale_all_dim"
+            case short = "short_factor", long = "long_factor"
+        }
+    }
+
+    /// Fills cos and sin (positions, D) for positions 0, 1, ... in a cache of `context` slots.
+    ///
+    /// Throws `invalidBundle` where a field of the scaling is missing or gives no numbers.
+    func fill(cos: UnsafeMutableBufferPointer<Float16>, sin: UnsafeMutableBufferPointer<Float16>,
+        positions: Int, context: Int) throws {
+        let frequencies = try self.frequencies(context), half = rotaryDim / 2
+        let scale = attentionScale?.squareRoot() ?? pow(Double(headDim), -0.25)
+        let turn = try scale * attentionFactor()
+        guard turn.isFinite, frequencies.allSatisfy(\.isFinite) else { throw damaged("no number") }
+        for position in 0..<positions {
+            let row = position * headDim
+            for d in rotaryDim..<max(headDim, rotaryDim) {
+                (cos[row + d], sin[row + d]) = (Float16(Float(scale)), 0)
+            }
+            for pair in 0..<half {
+                let angle = Double(position) * frequencies[pair]
+                let c = Float16(Float(Foundation.cos(angle) * turn))
+                let s = Float16(Float(Foundation.sin(angle) * turn))
+                (cos[row + pair], cos[row + half + pair]) = (c, c)
+                (sin[row + pair], sin[row + half + pair]) = (-s, s)
+            }
+        }
+    }
+
+    /// Radians a position of each of the R / 2 pairs.
+    private func frequencies(_ context: Int) throws -> [Double] {
+        let R = Double(rotaryDim), count = rotaryDim / 2
+        var base = theta
+        if scaling.type == "dynamic" { base *= pow(try need(scaling.alpha, "alpha"), R / (R - 2)) }
+        let plain = (0..<count).map { 1 / pow(base, 2 * Double($0) / R) }
+        switch scaling.type {
+        case "linear":
+            let factor = try need(scaling.factor, "factor")
+            return plain.map { $0 / factor }
+        case "longrope":
+            let short = Double(context) <= (try need(scaling.original, "original context"))
+            let divisors = try need(short ? scaling.short : scaling.long, "factors")
+            guard divisors.count == count else { throw damaged("\(divisors.count) factors") }
+            return zip(plain, divisors).map { $0 / $1 }
+        case "yarn":
+            let kept = try yarnKept(), factor = try stretch()
+            return zip(plain, kept).map { $0 * ($1 + (1 - $1) / factor) }
+        case "llama3":
+            let original = try need(scaling.original, "original context")
+            let low = try need(scaling.lowFrequency, "low_freq_factor")
+            let high = try need(scaling.highFrequency, "high_freq_factor")
+            let factor = try need(scaling.factor, "factor")
+            return plain.map {
+                let turns = original * $0 / (2 * .pi)
+                let kept = min(max((turns - low) / (high - low), 0), 1)
+                return $0 * (kept + (1 - kept) / factor)
+            }
+        default:
+            return plain
+        }
+    }
+
+    /// How much each pair keeps its frequency under YaRN: 1 for the fast, 0 for the slow.
+    private func yarnKept() throws -> [Double] {
+        let R = Double(rotaryDim), original = try need(scaling.original, "original context")
+        func pair(_ turns: Double) -> Double {
+            R * log(original / (turns * 2 * .pi)) / (2 * log(theta))
+        }
+        func given(_ value: Double?, or usual: Double) -> Double { value == 0 ? usual : value ?? usual }
+        var low = pair(given(scaling.betaFast, or: 32)), high = pair(given(scaling.betaSlow, or: 1))
+        if scaling.truncate ?? true { (low, high) = (low.rounded(.down), high.rounded(.up)) }
+        (low, high) = (max(low, 0), min(high, R - 1))
+        let width = high == low ? 0.001 : high - low
+        return (0..<rotaryDim / 2).map { 1 - min(max((Double($0) - low) / width, 0), 1) }
+    }
+
+    /// By what YaRN or LongRoPE stretched the context.
+    private func stretch() throws -> Double {
+        if let factor = scaling.factor, factor != 0 { return factor }
+        return Double(maxPosition) / (try need(scaling.original, "original context"))
+    }
+
+    /// By what YaRN and LongRoPE scale cos and sin.
+    private func attentionFactor() throws -> Double {
+        guard scaling.type == "yarn" || scaling.type == "longrope" else { return 1 }
+        if let given = scaling.attentionFactor { return given }
+        let factor = try stretch()
+        if scaling.type == "longrope" {
+            let original = try need(scaling.original, "original context")
+            return factor > 1 ? (1 + log(factor) / log(original)).squareRoot() : 1
+        }
+        func larger(_ by: Double) -> Double { factor > 1 ? 0.1 * by * log(factor) + 1 : 1 }
+        if let one = scaling.mscale, let all = scaling.mscaleAllDim, one != 0, all != 0 {
+            return larger(one) / larger(all)
+        }
+        return larger(1)
+    }
+
+    private func need<Value>(_ value: Value?, _ name: String) throws -> Value {
+        guard let value else { throw damaged("no \(name)") }
+        return value
+    }
+
+    private func damaged(_ what: String) -> AneBookError {
+        .invalidBundle("rope_scaling of type \(scaling.type ?? "none") cannot be used: \(what)")
+    }
+}

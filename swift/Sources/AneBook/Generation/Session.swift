@@ -1,0 +1,159 @@
+import Dispatch
+
+/// Answers prompts with a bundle, and keeps the cache of one conversation.
+///
+///     let session = try Session(Bundle(url), predictor: CoreMLPredictor())
+///     for try await event in session.stream("What is the capital of France?") { ... }
+///
+/// It works on a thread of its own, so a call of the programs blocks no other task. One answer at a
+/// time: a second one throws `sessionBusy`. A task that is cancelled, and a stream that nobody
+/// reads any more, end between two programs.
+public actor Session {
+    public nonisolated let bundle: Bundle
+    private nonisolated let thread = SerialThread()
+    public nonisolated var unownedExecutor: UnownedSerialExecutor { thread.asUnownedSerialExecutor() }
+
+    private let predictor: any Predictor, tokenizer: Tokenizer
+    private var runner: ModelRunner?
+    private let cache = TokenCache()
+    private var busy = false
+
+    /// Throws `invalidBundle`, or `invalidInput` for a bundle of another task. Loads no program yet.
+    public init(_ bundle: Bundle, predictor: any Predictor) throws {
+        guard bundle.manifest.task == .textGeneration else {
+            throw AneBookError.invalidInput(
+                "\(bundle.url.path) is for \(bundle.manifest.task.rawValue): it generates no text")
+        }
+        (self.bundle, self.predictor, tokenizer) = (bundle, predictor, try bundle.tokenizer())
+    }
+
+    /// S: how many tokens prompt and answer may have together.
+    public nonisolated var context: Int { bundle.manifest.context }
+
+    /// How many tokens the cache holds.
+    public var position: Int { cache.tokens.count }
+
+    /// Loads the programs, which on a device's first time may take minutes.
+    ///
+    /// `progress` is told after each program how many of how many are loaded.
+    public func load(progress: @Sendable (Int, Int) -> Void = { _, _ in }) throws {
+        if runner == nil { runner = try ModelRunner(bundle, predictor.open(), progress: progress) }
+    }
+
+    /// Frees the programs and their caches; the next answer loads them again.
+    public func unload() throws {
+        try free()
+        runner = nil
+        cache.keep([])
+    }
+
+    /// Loads the programs, and runs each once on a token that is then forgotten.
+    public func prewarm() throws {
+        try free()
+        let runner = try loaded()
+        for token in [[Int32(0)], [0, 0]] {
+            cache.clear(runner)
+            _ = try cache.append(token, guesses: [], runner)
+        }
+        cache.clear(runner)
+    }
+
+    /// Forgets everything but the tokens that this conversation begins with.
+    public func reset(to messages: [Message] = []) throws {
+        try free()
+        let ids = messages.isEmpty ? [] : try encode(.messages(messages), system: nil)
+        cache.keep(ids)
+    }
+
+    /// The token ids of a prompt: through the chat template where there is one.
+    public func encode(_ prompt: Prompt, system: String? = nil) throws -> [Int32] {
+        let template = bundle.manifest.tokenizer.segments
+        switch prompt {
+        case .tokens(let ids):
+            guard system == nil else {
+                throw AneBookError.invalidInput("token ids go as they are; a system prompt has no place in them")
+            }
+            return ids
+        case .text(let text) where template == nil:
+            guard system == nil, bundle.manifest.tokenizer.refused?["segments"] == nil else {
+                throw noTemplate()
+            }
+            return tokenizer.encode(text, addSpecialTokens: true)
+        case .text(let text):
+            return try encode(.messages([Message(role: "user", content: text)]), system: system)
+        case .messages(let messages):
+            guard let template else { throw noTemplate() }
+            let first = system.map { [Message(role: "system", content: $0)] } ?? []
+            return tokenizer.encode(try template.render(first + messages), addSpecialTokens: false)
+        }
+    }
+
+    /// The text of tokens; special tokens have none.
+    public func decode(_ tokens: [Int32]) -> String { tokenizer.decode(tokens) }
+
+    /// Answers a prompt.
+    public func respond(to prompt: Prompt, _ options: Options = Options()) async throws -> Answer {
+        try await answer(prompt, options) { _ in }
+    }
+
+    /// Answers a prompt piece by piece. Errors come out of the stream.
+    public nonisolated func stream(_ prompt: Prompt, _ options: Options = Options())
+        -> AsyncThrowingStream<Event, any Error> {
+        AsyncThrowingStream { continuation in
+            let task = Task {
+                do {
+                    let answer = try await answer(prompt, options) { continuation.yield(.text($0)) }
+                    continuation.yield(.end(answer))
+                    continuation.finish()
+                } catch {
+                    continuation.finish(throwing: error)
+                }
+            }
+            continuation.onTermination = { _ in task.cancel() }
+        }
+    }
+
+    private func answer(_ prompt: Prompt, _ options: Options, _ piece: @Sendable (String) -> Void)
+        async throws -> Answer {
+        try free()
+        busy = true
+        defer { busy = false }
+        let ids = try encode(prompt, system: options.system)
+        let generator = try Generator(loaded(), cache, bundle, tokenizer, ids, options)
+        while let text = try generator.step() {
+            if !text.isEmpty { piece(text) }
+            await Task.yield()  // so that questions to this session are answered meanwhile
+            try Task.checkCancellation()
+        }
+        return generator.result
+    }
+
+    private func loaded() throws -> ModelRunner {
+        try load()
+        guard let runner else { throw AneBookError.backendUnavailable("no program is loaded") }
+        return runner
+    }
+
+    private func free() throws {
+        if busy {
+            throw AneBookError.sessionBusy(
+                "this session is in the middle of an answer: let it end, cancel its task, or open a second session")
+        }
+    }
+
+    private func noTemplate() -> AneBookError {
+        let why = bundle.manifest.tokenizer.refused?["segments"].map { ": \($0)" } ?? ""
+        return .invalidInput("\(bundle.manifest.name) has no chat template here\(why); give token ids, or "
+            + "one plain text without a system prompt where the model has none at all")
+    }
+}
+
+/// Runs the jobs of one actor on a queue of its own, since they block.
+final class SerialThread: SerialExecutor {
+    private let queue = DispatchQueue(label: "AneBook")
+
+    func enqueue(_ job: consuming ExecutorJob) {
+        let job = UnownedJob(job)
+        queue.async { job.runSynchronously(on: self.asUnownedSerialExecutor()) }
+    }
+}

@@ -1,0 +1,157 @@
+#if os(macOS) || os(Linux)
+import Foundation
+
+/// Runs programs without Core ML: by the Python package `mlprogram`, in a process of its own.
+///
+/// For machines without Core ML, and to compare with it. What goes to the process and back is said
+/// in `mlprogram/pipe.py`. Inputs and outputs are copied at every call.
+public final class ExecutorPredictor: Predictor {
+    private let command: [String]
+
+    /// command: what starts the process, such as ["python3", "-m", "mlprogram.pipe"].
+    public init(command: [String] = ["python3", "-m", "mlprogram.pipe"]) {
+        self.command = command
+    }
+
+    public func open() throws -> any Programs { try Child(command) }
+
+    /// The process, and one request at a time.
+    private final class Child: Programs {
+        private let process = Process(), requests = Pipe(), answers = Pipe()
+        private var buffer = [UInt8](), read = 0
+
+        init(_ command: [String]) throws {
+            process.executableURL = URL(fileURLWithPath: "/usr/bin/env")
+            process.arguments = command
+            (process.standardInput, process.standardOutput) = (requests, answers)
+            do { try process.run() } catch {
+                throw AneBookError.backendUnavailable("\(command.joined(separator: " ")): \(error.reason)")
+            }
+            signal(SIGPIPE, SIG_IGN)  // a process that has ended is an error, not this one's end
+        }
+
+        deinit {
+            try? requests.fileHandleForWriting.close()
+            process.terminate()
+        }
+
+        func load(_ function: FunctionReference, inputs: [String: Tensor], outputs: [String: Tensor]) throws
+            -> any LoadedFunction {
+            let reply = try ask(Request(load: function.package.path, function: function.name))
+            return Function(self, reply.function ?? -1, inputs: inputs, outputs: outputs)
+        }
+
+        /// Sends a request with tensors behind it; the answer's arrays go into others.
+        func ask(_ request: Request, sending: [Tensor] = [], into: [Tensor] = []) throws -> Reply {
+            var request = request
+            let bytes = sending.reduce(0) { $0 + $1.bytes.count }
+            request.bytes = bytes == 0 ? nil : bytes
+            let line = try JSONEncoder().encode(request) + [0x0A]
+            try line.withUnsafeBytes(write)
+            for tensor in sending { try write(UnsafeRawBufferPointer(tensor.bytes)) }
+            let reply = try JSONDecoder().decode(Reply.self, from: Data(try readLine()))
+            if let error = reply.error { throw AneBookError.backendUnavailable(error) }
+            guard reply.bytes ?? 0 == into.reduce(0, { $0 + $1.bytes.count }) else { throw ended() }
+            for tensor in into { try fill(tensor.bytes) }
+            return reply
+        }
+
+        private func write(_ bytes: UnsafeRawBufferPointer) throws {
+            var left = bytes[...]
+            while !left.isEmpty {
+                let part = UnsafeRawBufferPointer(rebasing: left)
+                let sent = Foundation.write(requests.fileHandleForWriting.fileDescriptor, part.baseAddress, part.count)
+                if sent < 0 && errno == EINTR { continue }
+                guard sent > 0 else { throw ended() }
+                left = left.dropFirst(sent)
+            }
+        }
+
+        private func readLine() throws -> ArraySlice<UInt8> {
+            var searched = read
+            while true {
+                if let end = buffer[searched...].firstIndex(of: 0x0A) {
+                    defer { read = end + 1 }
+                    return buffer[read..<end]
+                }
+                searched = buffer.count
+                var part = [UInt8](repeating: 0, count: 65_536)
+                let count = try part.withUnsafeMutableBytes(readSome)
+                buffer += part.prefix(count)
+            }
+        }
+
+        private func fill(_ bytes: UnsafeMutableRawBufferPointer) throws {
+            let known = min(buffer.count - read, bytes.count)
+            bytes.copyBytes(from: buffer[read..<(read + known)])
+            read += known
+            if read == buffer.count { (buffer, read) = ([], 0) }
+            var done = known
+            while done < bytes.count {
+                done += try readSome(UnsafeMutableRawBufferPointer(rebasing: bytes[done...]))
+            }
+        }
+
+        private func readSome(_ bytes: UnsafeMutableRawBufferPointer) throws -> Int {
+            while true {
+                let count = Foundation.read(answers.fileHandleForReading.fileDescriptor, bytes.baseAddress, bytes.count)
+                if count > 0 { return count }
+                guard count < 0 && errno == EINTR else { throw ended() }
+            }
+        }
+
+        private func ended() -> AneBookError {
+            .backendUnavailable("the executor's process has ended, or says what it should not: "
+                + "run `python3 -m mlprogram.pipe` to see why")
+        }
+    }
+
+    private struct Request: Encodable {
+        var load: String?, function: String?
+        var call: Int?, inputs: [String]?, outputs: [String]?
+        var state: Int?
+        var read: Int?, write: Int?, name: String?, of: Int?
+        var bytes: Int?
+    }
+
+    private struct Reply: Decodable {
+        let error: String?, function: Int?, state: Int?, bytes: Int?
+    }
+
+    private final class Function: LoadedFunction {
+        private let child: Child, number: Int
+        private let inputs: [(String, Tensor)], outputs: [(String, Tensor)]
+
+        init(_ child: Child, _ number: Int, inputs: [String: Tensor], outputs: [String: Tensor]) {
+            (self.child, self.number) = (child, number)
+            (self.inputs, self.outputs) = (inputs.map { ($0, $1) }, outputs.map { ($0, $1) })
+        }
+
+        func makeState() throws -> any ProgramState {
+            State(child, try child.ask(Request(state: number)).state ?? -1, of: number)
+        }
+
+        func predict(_ state: (any ProgramState)?) throws {
+            let request = Request(call: number, inputs: inputs.map(\.0), outputs: outputs.map(\.0),
+                state: (state as? State)?.number)
+            _ = try child.ask(request, sending: inputs.map(\.1), into: outputs.map(\.1))
+        }
+    }
+
+    private final class State: ProgramState {
+        let child: Child, number: Int, function: Int
+
+        init(_ child: Child, _ number: Int, of function: Int) {
+            (self.child, self.number, self.function) = (child, number, function)
+        }
+
+        func read(_ name: String, into tensor: Tensor) throws {
+            _ = try child.ask(Request(read: number, name: name), into: [tensor])
+        }
+
+        func write(_ name: String, from tensor: Tensor) throws {
+            _ = try child.ask(Request(write: number, name: name, of: function), sending: [tensor])
+        }
+    }
+}
+#endif

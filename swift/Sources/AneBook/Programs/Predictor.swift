@@ -1,0 +1,43 @@
+import Foundation
+
+/// A way to run the programs of bundles: on Core ML, in the executor's process, from a recording.
+public protocol Predictor: Sendable {
+    /// Opens it for one session, on whose thread everything stays that it gives.
+    func open() throws -> any Programs
+}
+
+/// A predictor at work for one session.
+public protocol Programs: AnyObject {
+    /// Loads a function, and ties it to the memory of its inputs and outputs for as long as it lives.
+    ///
+    /// The tensors have the types that `function` declares. Throws `AneBookError.invalidBundle`
+    /// where the package has no such function.
+    func load(_ function: FunctionReference, inputs: [String: Tensor], outputs: [String: Tensor]) throws
+        -> any LoadedFunction
+}
+
+/// A function of a package, ready to be called.
+public protocol LoadedFunction: AnyObject {
+    /// Zeroed states, good for every function of the package with states of these shapes.
+    func makeState() throws -> any ProgramState
+
+    /// Runs the function on what its inputs hold; then its outputs, and the state, are up to date.
+    func predict(_ state: (any ProgramState)?) throws
+}
+
+/// The states of a program between calls.
+public protocol ProgramState: AnyObject {
+    /// Copies the bytes of a state into a tensor of its type.
+    func read(_ name: String, into tensor: Tensor) throws
+    /// Replaces a state by the bytes of a tensor of its type.
+    func write(_ name: String, from tensor: Tensor) throws
+}
+
+/// Which function of which package.
+public struct FunctionReference: Sendable {
+    /// The package, or its compiled form.
+    public let package: URL
+    /// The name of the function in the package.
+    public let name: String
+    public let spec: FunctionSpec
+}

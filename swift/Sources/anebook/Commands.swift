@@ -1,0 +1,126 @@
+import AneBook
+import Foundation
+
+/// The words of a command line, taken one after the other.
+struct Arguments {
+    private var words: ArraySlice<String>
+
+    init(_ words: some Sequence<String>) { self.words = ArraySlice(Array(words)) }
+
+    mutating func next() -> String? { words.popFirst() }
+
+    mutating func next(_ what: String) throws -> String {
+        guard let word = words.popFirst() else { throw AneBookError.invalidInput("\(what) is missing") }
+        return word
+    }
+
+    /// The number after an option.
+    mutating func number<Number: LosslessStringConvertible>(_ option: String) throws -> Number {
+        let word = try next("the value of \(option)")
+        guard let number = Number(word) else {
+            throw AneBookError.invalidInput("\(option) takes a number, not \(word)")
+        }
+        return number
+    }
+}
+
+/// What the options of `run`, `chat` and `serve` say.
+struct Settings {
+    var options = Options()
+    var executor: [String]?
+    var units = "ane"
+    var ids = false
+    var port: UInt16 = 8000
+    var socket: String?
+    var words: [String] = []
+
+    init(_ arguments: inout Arguments) throws {
+        while let word = arguments.next() {
+            switch word {
+            case "--max-tokens": options.maxTokens = try arguments.number(word)
+            case "--temperature": options.temperature = try arguments.number(word)
+            case "--top-k": options.topK = try arguments.number(word)
+            case "--top-p": options.topP = try arguments.number(word)
+            case "--seed": options.seed = try arguments.number(word)
+            case "--system": options.system = try arguments.next("the value of --system")
+            case "--stop": options.stop.append(try arguments.next("the value of --stop"))
+            case "--stop-repeat": options.stopRepeat = try arguments.number(word)
+            case "--lookup": options.lookup = true
+            case "--ids": ids = true
+            case "--executor":
+                executor = try arguments.next("the value of --executor").split(separator: " ").map(String.init)
+            case "--units": units = try arguments.next("the value of --units")
+            case "--port": port = try arguments.number(word)
+            case "--socket": socket = try arguments.next("the value of --socket")
+            case _ where word.hasPrefix("--"):
+                throw AneBookError.invalidInput("no option \(word)\n\(usage)")
+            default: words.append(word)
+            }
+        }
+    }
+
+    /// The session of the bundle that the first word names.
+    func session() throws -> Session {
+        guard let folder = words.first else { throw AneBookError.invalidInput("BUNDLE is missing\n\(usage)") }
+        return try Session(Bundle(URL(fileURLWithPath: folder)), predictor: predictor())
+    }
+
+    func predictor() throws -> any Predictor {
+        if let executor { return ExecutorPredictor(command: executor) }
+        throw AneBookError.backendUnavailable(
+            "Core ML is not on this machine; --executor \"python3 -m mlprogram.pipe\" runs the same programs")
+    }
+}
+
+/// `anebook run BUNDLE PROMPT`: prints the answer as it comes, and its figures on standard error.
+func run(_ arguments: inout Arguments) async throws {
+    let settings = try Settings(&arguments)
+    guard settings.words.count == 2 else { throw AneBookError.invalidInput("give BUNDLE and PROMPT\n\(usage)") }
+    let session = try settings.session()
+    if settings.ids {
+        let ids = try settings.words[1].split(separator: ",").map { word in
+            guard let id = Int32(word) else { throw AneBookError.invalidInput("\(word) is no token id") }
+            return id
+        }
+        let answer = try await session.respond(to: .tokens(ids), settings.options)
+        print(answer.tokens.map(String.init).joined(separator: ","))
+        return report(answer)
+    }
+    try await write(session.stream(.text(settings.words[1]), settings.options))
+}
+
+/// `anebook chat BUNDLE`: a conversation on standard input, whose beginning stays in the cache.
+func chat(_ arguments: inout Arguments) async throws {
+    var settings = try Settings(&arguments)
+    let session = try settings.session()
+    var messages = settings.options.system.map { [Message(role: "system", content: $0)] } ?? []
+    (settings.options.system, settings.options.reuseCache) = (nil, true)
+    while let line = readLine() {
+        messages.append(Message(role: "user", content: line))
+        let answer = try await write(session.stream(.messages(messages), settings.options))
+        messages.append(Message(role: "assistant", content: answer?.text ?? ""))
+    }
+}
+
+/// Prints a stream as it comes; returns the whole answer.
+@discardableResult
+private func write(_ stream: AsyncThrowingStream<Event, any Error>) async throws -> Answer? {
+    var whole: Answer?
+    for try await event in stream {
+        switch event {
+        case .text(let text): FileHandle.standardOutput.write(Data(text.utf8))
+        case .end(let answer): whole = answer
+        }
+    }
+    print()
+    if let whole { report(whole) }
+    return whole
+}
+
+private func report(_ answer: Answer) {
+    let decoded = Double(answer.tokens.count - 1) / max(answer.decodeSeconds, 1e-9)
+    let prefilled = Double(answer.prefilled) / max(answer.prefillSeconds, 1e-9)
+    let figures = "\(answer.tokens.count) tokens (\(answer.reason.rawValue)), "
+        + "prefill \(Int(prefilled)) tokens/s, decode \(Int(decoded)) tokens/s\n"
+    FileHandle.standardError.write(Data(figures.utf8))
+}
