@@ -24,8 +24,8 @@ final class HostInputs {
         }
     }
 
-    /// The tensors of a function's inputs, by name.
-    func tensors(_ function: String) -> [String: Tensor] { calls[function]?.tensors ?? [:] }
+    /// The tensors of each function's inputs, by name.
+    var tensors: [String: [String: Tensor]] { calls.mapValues(\.tensors) }
 
     /// Sets all inputs of a function for tokens that go to slots `position` and after.
     ///
