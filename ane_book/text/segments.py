@@ -8,7 +8,7 @@ lose, what becomes of an empty one, and whether a text that the template itself 
 layout. The result counts only if it equals the rendering for 200 random conversations.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import cycle, islice
 import json
@@ -114,7 +114,7 @@ def find_segments(
     """
     if "strftime_now" in template:
         raise UnsupportedModel("the chat template writes the date (strftime_now)")
-    search = _Search(template, text, {"bos_token": bos_token, "eos_token": eos_token})
+    search = _SegmentSearch(template, text, {"bos_token": bos_token, "eos_token": eos_token})
     search.read_texts()
     search.try_whitespace()
     named = _named(template)
@@ -126,21 +126,21 @@ def find_segments(
         raise UnsupportedModel(f"the chat template: {first_fault(error)}") from None
 
 
-class _Search:
+class _SegmentSearch:
     """The search for the segments of one template; `segments` is what it knows so far."""
 
     segments: ChatSegments
 
     def __init__(self, template: str, text: TextProcess, tokens: dict[str, str | None]):
         self.template, self.text, self.tokens = template, text, tokens
-        self.end = time.monotonic() + SECONDS
+        self.deadline = time.monotonic() + SECONDS
 
     def render(self, *contents: str, system: str | None = None) -> str:
         """Render contents of user and assistant in turn; raises InvalidInput."""
         return self.render_messages(_conversation(*contents, system=system))
 
     def render_messages(self, messages: Messages) -> str:
-        if time.monotonic() > self.end:
+        if time.monotonic() > self.deadline:
             raise UnsupportedModel(f"the chat template takes more than {SECONDS:g} s to try")
         return self.text.render(self.template, messages, **self.tokens)
 
