@@ -133,14 +133,14 @@ class _SegmentSearch:
 
     def __init__(self, template: str, text: TextProcess, tokens: dict[str, str | None]):
         self.template, self.text, self.tokens = template, text, tokens
-        self.deadline = time.monotonic() + SECONDS
+        self._deadline = time.monotonic() + SECONDS
 
     def render(self, *contents: str, system: str | None = None) -> str:
         """Render contents of user and assistant in turn; raises InvalidInput."""
         return self.render_messages(_conversation(*contents, system=system))
 
     def render_messages(self, messages: Messages) -> str:
-        if time.monotonic() > self.deadline:
+        if time.monotonic() > self._deadline:
             raise UnsupportedModel(f"the chat template takes more than {SECONDS:g} s to try")
         return self.text.render(self.template, messages, **self.tokens)
 
