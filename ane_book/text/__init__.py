@@ -3,6 +3,7 @@
     chat.py       a conversation laid out by the model's own template
     process.py    runs both in a process with limits, since they are code of the model's maker
     worker.py     what runs in that process
+    segments.py   a template as the texts around contents, for hosts without Jinja
 
 Nothing is imported here: the process starts in a tenth of a second because it loads no more than
 Jinja and `tokenizers`.

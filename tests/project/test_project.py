@@ -51,6 +51,7 @@ FLOORS = {
     "ane_book": [
         "errors rope progress extras",
         "claims host options",
+        "bundle.parts",
         "device models text bundle.npy cli.options",
         "bundle",
         "bundle.cache weights.source",

@@ -7,6 +7,8 @@ struct Arguments {
 
     init(_ words: some Sequence<String>) { self.words = ArraySlice(Array(words)) }
 
+    var rest: [String] { Array(words) }
+
     mutating func next() -> String? { words.popFirst() }
 
     mutating func next(_ what: String) throws -> String {

@@ -1,0 +1,25 @@
+import AneBook
+import Foundation
+
+/// `anebook template`: lays out conversations, for tests that compare with Python.
+///
+/// Reads lines `{"segments": {...}, "messages": [...]}` and writes for each a line `{"text": ...}`
+/// or `{"error": ...}`.
+func template(arguments: [String]) {
+    struct Question: Codable {
+        var segments: ChatSegments
+        var messages: [Message]
+    }
+    let encoder = JSONEncoder()
+    while let line = readLine() {
+        var answer: [String: String]
+        do {
+            let question = try JSONDecoder().decode(Question.self, from: Data(line.utf8))
+            answer = ["text": try question.segments.render(question.messages)]
+        } catch {
+            answer = ["error": "\(error)"]
+        }
+        // A dictionary of texts always encodes.
+        print(String(decoding: try! encoder.encode(answer), as: UTF8.self))
+    }
+}

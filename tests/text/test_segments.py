@@ -1,0 +1,176 @@
+"""Chat templates as texts around contents: equal to Jinja's rendering, or refused with a reason."""
+
+from itertools import islice
+import re
+import sys
+
+from _templates import EXPRESSED, FOLDER, TEMPLATES, template
+from ane_book.bundle.parts import ChatSegments, ChatSystem
+from ane_book.errors import InvalidInput, UnsupportedModel
+from ane_book.text import process, segments
+from ane_book.text.chat import render
+from ane_book.text.process import TextProcess
+from ane_book.text.segments import find_segments, join_segments, random_conversations
+import pytest
+
+BOS, EOS = "<s>", "</s>"
+EACH = "{% for m in messages %}"
+CHATML = EACH + "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+@pytest.fixture(scope="module")
+def text() -> TextProcess:
+    return TextProcess()
+
+
+def rendered(jinja: str, messages: list[dict]) -> str | None:
+    try:
+        return render(jinja, messages, bos_token=BOS, eos_token=EOS)
+    except InvalidInput:
+        return None
+
+
+def joined(found: ChatSegments, messages: list[dict]) -> str | None:
+    try:
+        return join_segments(found, messages)
+    except InvalidInput:
+        return None
+
+
+def turns(*contents: str, system: str | None = None) -> list[dict]:
+    first = [] if system is None else [{"role": "system", "content": system}]
+    roles = ("user", "assistant")
+    return [*first, *({"role": roles[i % 2], "content": c} for i, c in enumerate(contents))]
+
+
+def test_the_table_names_every_template():
+    assert {path.stem for path in FOLDER.glob("*.jinja")} == TEMPLATES.keys()
+
+
+@pytest.mark.parametrize("name", EXPRESSED)
+def test_segments_are_the_template(name, text):
+    """On other conversations than those of the proof, and where the template refuses they do."""
+    jinja = template(name)
+    found = find_segments(jinja, text, BOS, EOS)
+    compared = 0
+    for messages in islice(random_conversations(["x", "</think>", "<b>"], seed="other"), 400):
+        laid_out = joined(found, messages)
+        compared += laid_out is not None
+        assert laid_out in (None, rendered(jinja, messages))
+    assert compared >= 150
+    assert find_segments(jinja, text, BOS, EOS) == found
+    assert ChatSegments.model_validate_json(found.model_dump_json()) == found
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES.keys() - set(EXPRESSED)))
+def test_a_template_that_does_more_is_refused(name, text):
+    with pytest.raises(UnsupportedModel, match=TEMPLATES[name]["refused"]) as error:
+        find_segments(template(name), text, BOS, EOS)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("chatml", {}),
+        ("llama-3", {"user": "both", "assistant": "both"}),
+        ("qwen3", {"cut": "</think>", "cut_strip": "left newlines",
+                   "outside": ["<tool_response>"]}),
+        ("deepseek-r1", {"cut": "</think>"}),
+        ("glm-4", {"nonempty": True}),
+        ("gemma-2", {"system": None, "user": "both", "assistant": "both"}),
+    ],
+)  # fmt: skip
+def test_what_a_template_does_to_contents(name, fields, text):
+    found = find_segments(template(name), text, BOS, EOS)
+    texts = {"start", "reply", "next", "end", "system"}
+    assert found.model_dump(exclude_defaults=True, exclude=texts) == {
+        field: value for field, value in fields.items() if field != "system"
+    }
+    assert (found.system is None) == ("system" in fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "system"),
+    [
+        ("smollm2", {"before": "<|im_start|>system\n", "after": "<|im_end|>\n<|im_start|>user\n"}),
+        ("gemma-3", {"before": "<s><start_of_turn>user\n", "after": "\n\n"}),
+        ("llama-2", {"before": "<s>[INST] <<SYS>>\n", "after": "\n<</SYS>>\n\n", "joined": True}),
+        ("mistral-nemo", {"before": "", "after": "\n\n", "last": True}),
+        ("lfm2", {"before": "<s><|im_start|>system\n", "after": "<|im_end|>\n<|im_start|>user\n",
+                  "empty": "<s><|im_start|>user\n"}),
+    ],
+)  # fmt: skip
+def test_where_a_system_prompt_stands(name, system, text):
+    found = find_segments(template(name), text, BOS, EOS).system
+    assert found == ChatSystem(**system)
+
+
+@pytest.mark.parametrize(
+    ("jinja", "reason"),
+    [
+        ("{% for %}", "not valid Jinja"),
+        ("{{ raise_exception('not for chats') }}", "not for chats"),
+        (EACH + "{{ m.content | upper }}{% endfor %}", "does not lay out every message once"),
+        (EACH + "{{ m.content }}{{ m.content }}{% endfor %}", "every message once"),
+        ("{{ messages[-1].content }}", "every message once"),
+        (EACH + "{{ loop.index }}{{ m.content }}{% endfor %}", "does more .* conversation"),
+        (EACH + "{{ m.content }}{{ range(9) | random }}{% endfor %}", "does more"),
+        (EACH + "{{ m.content | replace('W', 'w') }}{% endfor %}", "contents hold, such as 'W'"),
+        (EACH + "{{ m.content }}{% endfor %}{{ 1 / (messages | length - 5) }}", "does more"),
+        (CHATML + "{{ 'x' * 70000 }}", "end: .* at most 65536"),
+        (CHATML + "{{ '\\ud800' }}", "end: .* valid string"),
+        (CHATML + "{% if 'a' in messages[0].content or 'e' in messages[0].content or ' ' in "
+         "messages[0].content or 'x' in messages[0].content %}!{% endif %}", "contents hold"),
+    ],
+)  # fmt: skip
+def test_other_templates_are_refused(jinja, reason, text):
+    with pytest.raises(UnsupportedModel, match=reason) as error:
+        find_segments(jinja, text)
+    assert len(str(error.value)) < 400
+
+
+def test_a_text_that_the_template_looks_for_is_refused_in_contents(text):
+    jinja = EACH + "{% if 'SECRET' in m.content %}!{% endif %}{{ m.content }}{% endfor %}"
+    found = find_segments(jinja, text)
+    assert found.outside == ["SECRET"]
+    with pytest.raises(InvalidInput, match="a message holds SECRET, which"):
+        join_segments(found, turns("a SECRET"))
+
+
+def test_a_template_runs_within_limits(monkeypatch):
+    monkeypatch.setattr(process, "SECONDS", 0.5)
+    text = TextProcess()
+    if sys.platform != "win32":
+        with pytest.raises(UnsupportedModel, match="0.5 s of processor time"):
+            find_segments("{{ 9 ** (9 ** 9) }}", text)
+    monkeypatch.setattr(segments, "SECONDS", 0.0)
+    with pytest.raises(UnsupportedModel, match="takes more than 0 s"):
+        find_segments(CHATML, text)
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "a conversation is at most one system message"),
+        (turns(system="Be brief"), "a conversation is"),
+        (turns("a", "b"), "a conversation is"),
+        ([*turns("a"), *turns("b")], "a conversation is"),
+        (turns("a", system="b")[::-1], "a conversation is"),
+        ([{"role": "tool", "content": "a"}], "a conversation is"),
+        (turns("a", system="b"), "takes no system prompt"),
+        (turns(" "), "takes no empty message"),
+    ],
+)
+def test_join_refuses_what_segments_do_not_say(messages, reason):
+    some = ChatSegments(start="", reply="", next="", end="", user="both", nonempty=True)
+    with pytest.raises(InvalidInput, match=reason):
+        join_segments(some, messages)
+
+
+def test_whitespace_is_what_the_swift_package_has_a_list_of():
+    swift = FOLDER.parents[2] / "swift" / "Sources" / "AneBook" / "ChatTemplate.swift"
+    [listed] = re.findall(r"let whitespace[^\n]*\[(.*?)\]", swift.read_text(), re.S)
+    bounds = re.findall(r"0x([0-9A-F]+)(?:\.\.\.0x([0-9A-F]+))?", listed)
+    points = {i for a, b in bounds for i in range(int(a, 16), int(b or a, 16) + 1)}
+    assert points == {i for i in range(0x110000) if chr(i).isspace()}
