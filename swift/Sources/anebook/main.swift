@@ -21,9 +21,9 @@ do {
     switch arguments.next() {
     case "run": try await run(&arguments)
     case "chat": try await chat(&arguments)
-    // Not in the usage: for tests, which hold these to Python.
+    case "tokens": try tokens(arguments: arguments.rest)
+    // Not in the usage: for a test, which holds it to Python.
     case "template": template(arguments: arguments.rest)
-    case "tokenizer": try tokens(arguments: arguments.rest)
     case "--help", "-h": print(usage)
     case let other:
         throw AneBookError.invalidInput("\(other.map { "no command \($0)" } ?? "no command is given")\n\(usage)")

@@ -1,0 +1,77 @@
+import AneBook
+import Foundation
+
+/// `anebook tokens BUNDLE TEXT`: prints the token ids of a text, as it is.
+///
+/// For tests, `anebook tokens TOKENIZER.bin` answers each line of JSON on standard input with one:
+/// `{"text": t, "special": bool}` or `{"bytes": base64, "special": bool}` gives `{"ids": [...]}`;
+/// `{"locate": t}` gives `{"ids": [[id, start, end], ...]}`; `{"ids": [...]}` gives `{"text": t}`;
+/// `{"stream": [...], "stop": [...]}` gives `{"parts": [...], "stopped": bool}`, its last part what
+/// came at the end; `{"id": token}` gives `{"id": number or null}`; `{"file": path, "rounds": n}`
+/// gives the seconds that it takes to open the tokenizer and to encode that file, each of n times.
+func tokens(arguments: [String]) throws {
+    if arguments.count == 2 {
+        let tokenizer = try Bundle(URL(fileURLWithPath: arguments[0])).tokenizer()
+        return print(tokenizer.encode(arguments[1], addSpecialTokens: false).map(String.init).joined(separator: ","))
+    }
+    guard arguments.count == 1 else {
+        throw AneBookError.invalidInput("anebook tokens takes BUNDLE and TEXT")
+    }
+    let url = URL(fileURLWithPath: arguments[0])
+    let tokenizer = try Tokenizer(contentsOf: url)
+    while let line = readLine() {
+        guard let request = try JSONSerialization.jsonObject(with: Data(line.utf8))
+            as? [String: Any]
+        else { throw AneBookError.invalidInput("a request is a JSON object") }
+        let reply: [String: Any]
+        if let path = request["file"] as? String {
+            reply = try times(url, path, rounds: request["rounds"] as? Int ?? 1)
+        } else {
+            reply = try answer(request, tokenizer)
+        }
+        FileHandle.standardOutput.write(
+            try JSONSerialization.data(withJSONObject: reply) + Data("\n".utf8))
+    }
+}
+
+private func answer(_ request: [String: Any], _ tokenizer: Tokenizer) throws -> [String: Any] {
+    let special = request["special"] as? Bool ?? false
+    if let text = request["text"] as? String {
+        return ["ids": tokenizer.encode(text, addSpecialTokens: special).map { Int($0) }]
+    }
+    if let text = request["bytes"] as? String, let data = Data(base64Encoded: text) {
+        return ["ids": tokenizer.encode([UInt8](data), addSpecialTokens: special).map { Int($0) }]
+    }
+    if let text = request["locate"] as? String {
+        let tokens = try tokenizer.locate(text)
+        return ["ids": tokens.map { [Int($0.id), $0.scalars.lowerBound, $0.scalars.upperBound] }]
+    }
+    if let ids = request["ids"] as? [Int] {
+        return ["text": tokenizer.decode(ids.map { Int32(truncatingIfNeeded: $0) })]
+    }
+    if let token = request["id"] as? String {
+        return ["id": tokenizer.id(of: token).map { Int($0) } as Any? ?? NSNull()]
+    }
+    guard let ids = request["stream"] as? [Int] else {
+        throw AneBookError.invalidInput("a request that is none: \(request.keys.sorted())")
+    }
+    var stream = TextStream(tokenizer, stops: request["stop"] as? [String] ?? [])
+    var parts = ids.map { stream.add(Int32(truncatingIfNeeded: $0)) }
+    parts.append(stream.finish())
+    return ["parts": parts, "stopped": stream.stopped]
+}
+
+private func times(_ url: URL, _ path: String, rounds: Int) throws -> [String: Any] {
+    let text = try String(contentsOfFile: path, encoding: .utf8)
+    var open: [Double] = [], encode: [Double] = [], tokens = 0
+    for _ in 0..<rounds {
+        let start = DispatchTime.now().uptimeNanoseconds
+        let tokenizer = try Tokenizer(contentsOf: url)
+        let opened = DispatchTime.now().uptimeNanoseconds
+        tokens = tokenizer.encode(text, addSpecialTokens: false).count
+        let encoded = DispatchTime.now().uptimeNanoseconds
+        open.append(Double(opened - start) / 1e9)
+        encode.append(Double(encoded - opened) / 1e9)
+    }
+    return ["open": open, "encode": encode, "tokens": tokens]
+}
