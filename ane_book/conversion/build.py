@@ -120,6 +120,9 @@ class BundleBuilder:
     def _build(self) -> None:
         self._check_space()
         self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json, "utf-8"))
+        packed, _ = packed_or_refused(self.tokenizer.json)
+        if packed is not None:
+            self._whole("tokenizer.bin", lambda path: path.write_bytes(packed))
         self._whole("embedding.npy", self.write_embedding)
         self._advance("embedding")
         self._prepare()
@@ -309,7 +312,7 @@ class BundleBuilder:
 
     def _write_manifest(self, path: Path) -> None:
         hashes, sizes = self.journal.hashes(), regular_files(self.partial)
-        tokenizer, config = self.tokenizer, self.config
+        config = self.config
         manifest = Manifest(
             name=self.name,
             task=find(config.architecture).task,
@@ -319,13 +322,7 @@ class BundleBuilder:
             host=find(config.architecture).host(config),
             vectors=self.vectors,
             tags=self.tags,
-            tokenizer=Tokenizer(
-                chat_template=tokenizer.chat_template,
-                eos_token_ids=list(tokenizer.eos_token_ids),
-                bos_token_id=tokenizer.bos_token_id,
-                bos_token=tokenizer.bos_token,
-                eos_token=tokenizer.eos_token,
-            ),
+            tokenizer=tokenizer_entry(self.tokenizer),
             model=config.model_dump(),
             recipe=self.recipe,
             source=Source(

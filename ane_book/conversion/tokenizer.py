@@ -1,0 +1,55 @@
+"""What a bundle has of its tokenizer and chat template for hosts that are not Python."""
+
+from functools import lru_cache
+from typing import Literal
+
+from ane_book.bundle.parts import ChatSegments, Tokenizer
+from ane_book.errors import AneBookError
+from ane_book.text.packed import packed_tokenizer
+from ane_book.text.process import TextProcess
+from ane_book.text.segments import find_segments
+from ane_book.weights.source import TokenizerFiles
+
+__all__ = ["packed_or_refused", "tokenizer_entry"]
+
+
+@lru_cache(maxsize=8)  # several bundles of one model
+def packed_or_refused(json_text: str) -> tuple[bytes | None, str | None]:
+    """The bytes of tokenizer.bin for a tokenizer.json; or None, and why there are none."""
+    try:
+        return packed_tokenizer(json_text), None
+    except AneBookError as error:
+        return None, str(error)
+
+
+@lru_cache(maxsize=8)
+def _segments_or_refused(
+    template: str, bos_token: str | None, eos_token: str | None
+) -> tuple[ChatSegments | None, str | None]:
+    try:
+        return find_segments(template, TextProcess(), bos_token, eos_token), None
+    except AneBookError as error:
+        return None, str(error)
+
+
+def tokenizer_entry(files: TokenizerFiles) -> Tokenizer:
+    """The manifest's entry of a tokenizer, with what was refused of it and why."""
+    segments, unsegmented, template = None, None, files.chat_template
+    if template is not None:
+        segments, unsegmented = _segments_or_refused(template, files.bos_token, files.eos_token)
+    packed, unpacked = packed_or_refused(files.json)
+    refused: dict[Literal["packed", "segments"], str] = {}
+    if unpacked is not None:
+        refused["packed"] = unpacked
+    if unsegmented is not None:
+        refused["segments"] = unsegmented
+    return Tokenizer(
+        chat_template=template,
+        eos_token_ids=list(files.eos_token_ids),
+        bos_token_id=files.bos_token_id,
+        bos_token=files.bos_token,
+        eos_token=files.eos_token,
+        packed=None if packed is None else "tokenizer.bin",
+        segments=segments,
+        refused=refused,
+    )
