@@ -189,7 +189,7 @@ class ChatSegments(Record):
     system: ChatSystem | None = Field(None, description="null: a system prompt is refused")
     user: Strip = Field("none", description="What user's contents lose")
     assistant: Strip = Field("none", description="What assistant's contents lose")
-    cut: str | None = Field(
+    cut: Annotated[str, Field(min_length=1)] | None = Field(
         None,
         description="Where an assistant's content has this, only what follows its last place is "
         "laid out, such as after the end of a thought",
@@ -198,7 +198,7 @@ class ChatSegments(Record):
     nonempty: bool = Field(
         False, description="An empty content of user or assistant, once stripped, is refused"
     )
-    outside: list[str] = Field(
+    outside: list[Annotated[str, Field(min_length=1)]] = Field(
         [],
         description="A conversation with any of these in a content is refused: the template lays "
         "it out in another way",
