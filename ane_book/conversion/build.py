@@ -17,7 +17,7 @@ from typing import Any
 from ane_book.bundle import Bundle, regular_files, seal
 from ane_book.bundle.evidence import unmeasured, write_evidence
 from ane_book.bundle.manifest import Manifest
-from ane_book.bundle.parts import Embedding, Part, Source, Tags, Tokenizer, Vectors
+from ane_book.bundle.parts import Embedding, Part, Source, Tags, Vectors
 from ane_book.conversion.encoding import Encoding, StoredEncoding
 from ane_book.conversion.golden import GoldenPass
 from ane_book.conversion.packages import part_of
@@ -26,6 +26,7 @@ from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.quantize.allotment import Allotment
 from ane_book.conversion.target import beside, exchange, is_full
 from ane_book.conversion.target.journal import Journal
+from ane_book.conversion.tokenizer import packed_or_refused, tokenizer_entry
 from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
 from ane_book.conversion.write.experts import Parted, expert_weights, write_expert
 from ane_book.conversion.write.trunk import write_trunk

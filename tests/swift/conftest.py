@@ -13,7 +13,7 @@ SWIFT = Path(__file__).parents[2] / "swift"
 
 @pytest.fixture(scope="session")
 def anebook() -> list[str]:
-    """The command line of `anebook`: from ANE_BOOK_SWIFT_BINARY, or built here where a `swift` is."""
+    """The command line of `anebook`: ANE_BOOK_SWIFT_BINARY, or built here where a `swift` is."""
     if command := os.environ.get("ANE_BOOK_SWIFT_BINARY"):
         return shlex.split(command)
     if shutil.which("swift") is None:
