@@ -61,11 +61,13 @@ struct Settings {
         }
     }
 
-    /// The session of the bundle that the first word names.
-    func session() throws -> Session {
+    /// The bundle that the first word names.
+    func bundle() throws -> AneBook.Bundle {
         guard let folder = words.first else { throw AneBookError.invalidInput("BUNDLE is missing\n\(usage)") }
-        return try Session(Bundle(URL(fileURLWithPath: folder)), predictor: predictor())
+        return try AneBook.Bundle(URL(fileURLWithPath: folder))
     }
+
+    func session() throws -> Session { try Session(bundle(), predictor: predictor()) }
 
     func predictor() throws -> any Predictor {
         if let executor { return ExecutorPredictor(command: executor) }

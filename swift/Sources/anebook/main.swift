@@ -22,7 +22,8 @@ do {
     case "run": try await run(&arguments)
     case "chat": try await chat(&arguments)
     case "tokens": try tokens(arguments: arguments.rest)
-    // Not in the usage: for a test, which holds it to Python.
+    // Not in the usage: for tests, which hold these to Python.
+    case "answers": try await answers(&arguments)
     case "template": template(arguments: arguments.rest)
     case "--help", "-h": print(usage)
     case let other:

@@ -1,0 +1,64 @@
+import AneBook
+import Foundation
+
+/// `anebook answers BUNDLE`: answers each line of JSON on standard input with one.
+///
+/// Not in the usage: for tests, which hold a session to Python's. A request is `{"prompt": text}`,
+/// `{"messages": [...]}` or `{"tokens": [...]}` with fields of `Options`, or `{"texts": [...]}` for
+/// vectors. An answer has what `Answer` has, or `error`.
+func answers(_ arguments: inout Arguments) async throws {
+    let settings = try Settings(&arguments)
+    let bundle = try settings.bundle()
+    if bundle.manifest.task == .embedding {
+        let embedder = try Embedder(bundle, predictor: settings.predictor())
+        while let line = readLine() {
+            let request = try JSONDecoder().decode(Request.self, from: Data(line.utf8))
+            try reply(["vectors": await embedder.embed(request.texts ?? [])])
+        }
+        return
+    }
+    let session = try settings.session()
+    while let line = readLine() {
+        do {
+            let request = try JSONDecoder().decode(Request.self, from: Data(line.utf8))
+            try reply(Reply(await session.respond(to: request.given, request.options)))
+        } catch let error as AneBookError {
+            try reply(["error": error.message])
+        }
+    }
+}
+
+private func reply(_ value: some Encodable) throws {
+    FileHandle.standardOutput.write(try JSONEncoder().encode(value) + [0x0A])
+}
+
+private struct Request: Decodable {
+    var prompt: String?, messages: [Message]?, tokens: [Int32]?, texts: [String]?
+    var max_tokens: Int?, temperature: Double?, top_k: Int?, top_p: Double?, seed: UInt64?
+    var system: String?, stop: [String]?, stop_repeat: Int?, reuse_cache: Bool?, lookup: Bool?
+
+    var given: Prompt {
+        messages.map(Prompt.messages) ?? tokens.map(Prompt.tokens) ?? .text(prompt ?? "")
+    }
+
+    var options: Options {
+        var options = Options()
+        options.maxTokens = max_tokens ?? options.maxTokens
+        options.temperature = temperature ?? 0
+        (options.topK, options.topP, options.seed, options.system) = (top_k, top_p, seed, system)
+        (options.stop, options.stopRepeat) = (stop ?? [], stop_repeat)
+        (options.reuseCache, options.lookup) = (reuse_cache ?? false, lookup ?? false)
+        return options
+    }
+}
+
+private struct Reply: Encodable {
+    let text: String, token_ids: [Int32], prompt_tokens: Int, finish_reason: String
+    let calls: Int, drafted: Int, accepted: Int, prefilled: Int
+
+    init(_ answer: Answer) {
+        (text, token_ids, prompt_tokens) = (answer.text, answer.tokens, answer.promptTokens)
+        (finish_reason, calls) = (answer.reason.rawValue, answer.calls)
+        (drafted, accepted, prefilled) = (answer.drafted, answer.accepted, answer.prefilled)
+    }
+}

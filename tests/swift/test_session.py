@@ -1,0 +1,140 @@
+"""Sessions and embedders in Swift, held to Python's: the same programs through the executor, the
+same tokens, texts and vectors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+import json
+import subprocess
+import sys
+from typing import Any
+
+from _long import long_but
+from _tiny import TINY, prompt
+import ane_book
+from ane_book.bundle import Bundle
+from ane_book.runtime import Embedder, Session
+import numpy as np
+import pytest
+
+EXECUTOR = f"{sys.executable} -m mlprogram.pipe"
+PROMPTS = ["Hello", "A B C A B C A B", "näïve 日本", "", "x" * 11]
+
+
+@contextmanager
+def swift(anebook: list[str], bundle: Bundle) -> Iterator[Any]:
+    """`ask(**request)` -> the Swift command's answer about a bundle, in one process."""
+    command = [*anebook, "answers", str(bundle.path), "--executor", EXECUTOR]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdin and process.stdout
+
+        def ask(**request: Any) -> dict:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield ask
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+def same(ask: Any, session: Session, given: dict, **options: Any) -> dict:
+    """Hold an answer in Swift to Python's; returns the former."""
+    (what, value), drafted = next(iter(given.items())), "lookup" in options
+    options_there = options | ({"lookup": True} if drafted else {})
+    answer = ask(**given, **options_there)
+    options.pop("lookup", None)
+    expected = session.generate(value, draft="lookup" if drafted else None, **options)
+    assert answer["token_ids"] == expected.token_ids, (what, value, options)
+    assert answer["text"] == expected.text
+    assert answer["finish_reason"] == expected.finish_reason
+    assert answer["prompt_tokens"] == expected.prompt_tokens
+    for field in ("calls", "drafted", "accepted"):
+        assert answer[field] == getattr(expected, field), field
+    return answer
+
+
+FORMS = {
+    "state": {"kv": "state"},
+    "host": {"kv": "host"},
+    "tiers of a state": {"kv": "state", "tiers": (8, 16)},
+    "tiers of the host's cache": {"kv": "host", "tiers": (8, 16)},
+    "verify": {"kv": "state", "verify": 4},
+    "two shards and a split head": {"kv": "host", "shard_limit": 100_000, "head_rows": 100},
+    "tokens": {"kv": "host", "argmax_output": True},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tokens_are_those_of_python(form, anebook, tiny_bundle):
+    bundle = tiny_bundle("llama", **FORMS[form])[1]
+    session = Session(bundle, backend="mil")
+    with swift(anebook, bundle) as ask:
+        for n in (1, 3, 8, 9, 20, 30, 31):
+            ids = list(prompt(n))
+            same(ask, session, {"tokens": ids}, max_tokens=12)
+        if form == "verify":
+            answers = [same(ask, session, {"tokens": list(prompt(n)) * 3}, lookup=True) for n in (2, 5)]
+            assert any(answer["drafted"] for answer in answers)
+        if form != "tokens":
+            for seed in range(4):
+                how = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "seed": seed, "max_tokens": 9}
+                same(ask, session, {"tokens": list(prompt(6))}, **how)
+                how = {"temperature": 1.3, "seed": 2**40 + seed, "max_tokens": 9}
+                same(ask, session, {"tokens": list(prompt(6))}, **how)
+            same(ask, session, {"tokens": list(prompt(4))}, stop_repeat=2)
+
+
+@pytest.mark.parametrize("family", long_but(sorted(TINY), "llama", "gemma3"))
+def test_every_architecture(family, anebook, tiny_bundle):
+    bundle = tiny_bundle(family)[1]
+    session = Session(bundle, backend="mil")
+    with swift(anebook, bundle) as ask:
+        for n in (1, 7, 17):
+            same(ask, session, {"tokens": list(prompt(n))}, max_tokens=8)
+
+
+def test_a_cache_that_is_kept(anebook, tiny_bundle):
+    """A conversation's beginning is run once."""
+    bundle = tiny_bundle("llama", kv="state")[1]
+    session = Session(bundle, backend="mil")
+    with swift(anebook, bundle) as ask:
+        first = list(prompt(10))
+        answer = same(ask, session, {"tokens": first}, max_tokens=4, reuse_cache=True)
+        longer = first + answer["token_ids"][:-1] + [5, 6]
+        again = same(ask, session, {"tokens": longer}, max_tokens=4, reuse_cache=True)
+        assert again["prefilled"] == 2
+
+
+def test_bad_prompts(anebook, tiny_bundle):
+    bundle = tiny_bundle("llama", kv="state")[1]
+    with swift(anebook, bundle) as ask:
+        assert "is empty" in ask(tokens=[])["error"]
+        assert "300 is outside the vocabulary" in ask(tokens=[1, 300])["error"]
+        assert "fit the context of 32 tokens" in ask(tokens=[1] * 32)["error"]
+        assert "temperature must be" in ask(tokens=[1], temperature=-1)["error"]
+        assert "converted without verify" in ask(tokens=[1], lookup=True)["error"]
+        assert ask(tokens=[1], max_tokens=2)["token_ids"]
+
+
+@pytest.mark.long
+def test_the_default_model(anebook):
+    """Twenty prompts through the chat template, and one that is continued in a conversation."""
+    session = ane_book.load("smollm2-135m-instruct", backend="mil")
+    questions = [f"What is {i} plus {i + 1}?" for i in range(10)]
+    questions += [f"Name {i} animals." for i in range(1, 6)]
+    questions += ["Écris un haïku.", "写一首诗", "What is in\n\n two  lines?", "👩‍👩‍👧 who?", " "]
+    with swift(anebook, session.bundle) as ask:
+        for question in questions:
+            same(ask, session, {"prompt": question}, max_tokens=24)
+        same(ask, session, {"prompt": "Hi"}, system="Answer in French.", max_tokens=24)
+        same(ask, session, {"prompt": "Count to ten."}, stop=["5"], max_tokens=60)
+
+
+@pytest.mark.long
+def test_vectors(anebook):
+    texts = ["A cat sat.", "", "Ein Satz, der länger ist als die anderen.", "cat " * 400]
+    embedder = ane_book.load("all-minilm-l6-v2", backend="mil")
+    assert isinstance(embedder, Embedder)
+    with swift(anebook, embedder.bundle) as ask, pytest.warns(UserWarning, match="is cut"):
+        expected = embedder.embed(texts)
+        np.testing.assert_allclose(ask(texts=texts)["vectors"], expected, atol=2e-3)
