@@ -12,7 +12,10 @@ from _long import long_but
 from _tiny import TINY, prompt
 import ane_book
 from ane_book.bundle import Bundle
+from ane_book.errors import InvalidInput
 from ane_book.runtime import Embedder, Session
+from ane_book.runtime.backends import MILBackend
+from ane_book.runtime.recording import RecordingBackend
 import numpy as np
 import pytest
 
@@ -21,9 +24,9 @@ PROMPTS = ["Hello", "A B C A B C A B", "näïve 日本", "", "x" * 11]
 
 
 @contextmanager
-def swift(anebook: list[str], bundle: Bundle) -> Iterator[Any]:
+def swift(anebook: list[str], bundle: Bundle, *options: str) -> Iterator[Any]:
     """`ask(**request)` -> the Swift command's answer about a bundle, in one process."""
-    command = [*anebook, "answers", str(bundle.path), "--executor", EXECUTOR]
+    command = [*anebook, "answers", str(bundle.path), *(options or ("--executor", EXECUTOR))]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
         assert process.stdin and process.stdout
 
@@ -84,7 +87,7 @@ def test_tokens_are_those_of_python(form, anebook, tiny_bundle):
             same(ask, session, {"tokens": list(prompt(4))}, stop_repeat=2)
 
 
-@pytest.mark.parametrize("family", long_but(sorted(TINY), "llama", "gemma3"))
+@pytest.mark.parametrize("family", long_but(sorted(TINY), "llama", "gemma3_text"))
 def test_every_architecture(family, anebook, tiny_bundle):
     bundle = tiny_bundle(family)[1]
     session = Session(bundle, backend="mil")
@@ -103,6 +106,23 @@ def test_a_cache_that_is_kept(anebook, tiny_bundle):
         longer = first + answer["token_ids"][:-1] + [5, 6]
         again = same(ask, session, {"tokens": longer}, max_tokens=4, reuse_cache=True)
         assert again["prefilled"] == 2
+
+
+def test_a_recording_needs_no_program(anebook, tiny_bundle, tmp_path):
+    """The Swift host passes what Python's host passed, to the bit, call by call."""
+    for kv in ("state", "host"):
+        bundle = tiny_bundle("gemma3_text", kv=kv, tiers=(16,))[1]
+        session = Session(bundle, backend=RecordingBackend(MILBackend(), tmp_path / kv))
+        prompts = [list(prompt(n)) for n in (9, 17, 1)]
+        expected = [session.generate(ids, max_tokens=8).token_ids for ids in prompts]
+        with swift(anebook, bundle, "--recording", str(tmp_path / kv)) as ask:
+            assert [ask(tokens=ids, max_tokens=8)["token_ids"] for ids in prompts] == expected
+            assert "the recording ends" in ask(tokens=[1])["error"]
+        with swift(anebook, bundle, "--recording", str(tmp_path / kv)) as ask:
+            wrong = ask(tokens=[*prompts[0][:-1], 77], max_tokens=8)
+            assert "the input hidden is not the recorded one" in wrong["error"]
+    with pytest.raises(InvalidInput, match="holds something already"):
+        RecordingBackend(MILBackend(), tmp_path / "state")
 
 
 def test_bad_prompts(anebook, tiny_bundle):

@@ -5,7 +5,8 @@ import Foundation
 ///
 /// Not in the usage: for tests, which hold a session to Python's. A request is `{"prompt": text}`,
 /// `{"messages": [...]}` or `{"tokens": [...]}` with fields of `Options`, or `{"texts": [...]}` for
-/// vectors. An answer has what `Answer` has, or `error`.
+/// vectors. An answer has what `Answer` has, or `error`. Of a request `{"open": FOLDER}` the answer
+/// is whether that bundle, and its tokenizer, can be opened.
 func answers(_ arguments: inout Arguments) async throws {
     let settings = try Settings(&arguments)
     let bundle = try settings.bundle()
@@ -21,6 +22,11 @@ func answers(_ arguments: inout Arguments) async throws {
     while let line = readLine() {
         do {
             let request = try JSONDecoder().decode(Request.self, from: Data(line.utf8))
+            if let folder = request.open {
+                _ = try AneBook.Bundle(URL(fileURLWithPath: folder)).tokenizer()
+                try reply(["name": folder])
+                continue
+            }
             try reply(Reply(await session.respond(to: request.given, request.options)))
         } catch let error as AneBookError {
             try reply(["error": error.message])
@@ -33,7 +39,7 @@ private func reply(_ value: some Encodable) throws {
 }
 
 private struct Request: Decodable {
-    var prompt: String?, messages: [Message]?, tokens: [Int32]?, texts: [String]?
+    var open: String?, prompt: String?, messages: [Message]?, tokens: [Int32]?, texts: [String]?
     var max_tokens: Int?, temperature: Double?, top_k: Int?, top_p: Double?, seed: UInt64?
     var system: String?, stop: [String]?, stop_repeat: Int?, reuse_cache: Bool?, lookup: Bool?
 

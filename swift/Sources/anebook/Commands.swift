@@ -30,6 +30,7 @@ struct Arguments {
 struct Settings {
     var options = Options()
     var executor: [String]?
+    var recording: String?
     var units = "ane"
     var ids = false
     var port: UInt16 = 8000
@@ -51,6 +52,7 @@ struct Settings {
             case "--ids": ids = true
             case "--executor":
                 executor = try arguments.next("the value of --executor").split(separator: " ").map(String.init)
+            case "--recording": recording = try arguments.next("the value of --recording")
             case "--units": units = try arguments.next("the value of --units")
             case "--port": port = try arguments.number(word)
             case "--socket": socket = try arguments.next("the value of --socket")
@@ -71,6 +73,7 @@ struct Settings {
 
     func predictor() throws -> any Predictor {
         if let executor { return ExecutorPredictor(command: executor) }
+        if let recording { return try RecordedPredictor(URL(fileURLWithPath: recording)) }
         throw AneBookError.backendUnavailable(
             "Core ML is not on this machine; --executor \"python3 -m mlprogram.pipe\" runs the same programs")
     }
