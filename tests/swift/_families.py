@@ -34,7 +34,7 @@ ODDITIES = [
     "ก็", "น้ำ", "ကို", "क्षि", "\ufffd", "\ufffe", "\U0010ffff", "DŽdž", "ʰʱ", "İi̇ıI", "ß", "▁", "▁▁ ▁", "/path/to",
     "foo_bar(baz)[0] = {'a': 1};", "http://x.y/?q=%20", "中文字符", "日本語ひらがなカタカナ", "\u302e\U0001d165",
     "豈", "𝒜𝕏", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "((((((((((", "ABCdefGHI", "#####", "<|end|>",
-    "<|im_start|>", "<|im", " <|end|>  ", "<mask>", "  <mask>  x", "[MASK]", "<norm>", "<0x41>", "##ing",
+    "<|im_start|>", "<|im", " <|end|>  ", "<mask>", "<([> x<([>", "  <mask>  x", "[MASK]", "<norm>", "<0x41>", "##ing",
 ]  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def _added(tokenizer: Tokenizer) -> Tokenizer:
             AddedToken("<norm>", normalized=True),
             AddedToken("<|im", normalized=False),
             AddedToken("\n\n\n", normalized=False),
-            AddedToken("((((", normalized=True, rstrip=True),
+            AddedToken("<([>", normalized=True, rstrip=True),
             AddedToken("é", normalized=True, lstrip=True),
         ]
     )
@@ -135,7 +135,8 @@ def _sentencepiece(kind: str) -> Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     elif kind == "llama2":
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replace])
-        del tokenizer.pre_tokenizer
+        file = json.loads(tokenizer.to_str())
+        tokenizer = Tokenizer.from_str(json.dumps(file | {"pre_tokenizer": None}))
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     if kind != "gemma":
