@@ -41,7 +41,7 @@ def ask(anebook, tmp_path):
         packed.write_bytes(packed_family(name))
         lines = "".join(json.dumps(request) + "\n" for request in requests)
         done = subprocess.run(
-            [*anebook, "tokens", str(packed)], input=lines, capture_output=True, encoding="utf-8", timeout=60
+            [*anebook, "tokens", str(packed)], input=lines, capture_output=True, encoding="utf-8", timeout=300
         )
         assert done.returncode == 0, done.stderr
         replies = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
