@@ -59,16 +59,15 @@ import re
 import struct
 
 from ane_book.errors import UnsupportedModel
-from ane_book.text.shapes import MARK, Shape, read_shape, refuse
+from ane_book.text.shapes import MARK, Shape, read_shape, refuse, token_id
 import numpy as np
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 __all__ = ["packed_tokenizer"]
 
 MAGIC = b"ANETOK01"
 NONE = 0xFFFFFFFF
 BLOCK = 128  # code points that share an entry of a table's first level
-MOST_TOKENS = 1 << 24
 PLANES = 0x110000
 
 #: A part of a regular expression in `splits`: a class or a character, and how often it comes.
@@ -135,8 +134,7 @@ def _tokens(shape: Shape, file: dict) -> dict[str, bytes]:
     vocabulary: dict[str, int] = model["vocab"]
     merges = [tuple(m.split(" ") if type(m) is str else m) for m in model.get("merges", [])]
     for token, number in vocabulary.items():
-        if type(number) is not int or not 0 <= number < MOST_TOKENS:
-            raise refuse(f"model.vocab, the id of {token!r}", number)
+        token_id(number, f"model.vocab, {token!r}")
     if len(set(vocabulary.values())) != len(vocabulary):
         raise refuse("model.vocab, tokens with one id", "")
     unknown = model.get("unk_token", "[UNK]" if shape.model == "words" else None)
@@ -147,20 +145,10 @@ def _tokens(shape: Shape, file: dict) -> dict[str, bytes]:
         raise refuse("model.byte_fallback without a token for each byte", True)
     if any(unknown in merge for merge in merges):
         raise refuse("model.merges of the unknown token", unknown)
-    if shape.model == "words":
-        model_object = models.WordPiece(vocabulary, unk_token=unknown)
-    else:
-        model_object = models.BPE(
-            vocabulary,
-            merges,
-            unk_token=unknown,
-            fuse_unk=bool(model.get("fuse_unk")),
-            byte_fallback=fallback,
-            ignore_merges=bool(model.get("ignore_merges")),
-        )
-    strings = _all_tokens(vocabulary, added, model_object)
+    tokenizer = _tokenizer(file)
+    strings = _all_tokens(vocabulary, added, tokenizer)
     inner = any(re.search(f"[^{MARK}]{MARK}", left + right) for left, right in merges)
-    whole = _whole(shape, vocabulary, model_object)
+    whole = _whole(shape, vocabulary, tokenizer.model)
     decoders = {"bytes": 0, "fallback": 1, "words": 2, "join": 2}
     head = [
         ("bytes", "characters", "words").index(shape.model),
@@ -177,14 +165,14 @@ def _tokens(shape: Shape, file: dict) -> dict[str, bytes]:
         shape.compose or shape.bert is not None,
         shape.compose,
     ]
-    special = {one["content"] for one in added if one["special"]}
+    hidden = {one["id"] for one in added if not tokenizer.decode([one["id"]])}
     flags, shown = bytearray(len(strings)), []
     for number, token in enumerate(strings):
         text = "" if token is None else token
         flags[number] |= 16 * (token is not None)
         if token in vocabulary:
             flags[number] |= 1 | 2 * (number in whole)
-        flags[number] |= 4 * (text in special) + 8 * bool(
+        flags[number] |= 4 * (number in hidden) + 8 * bool(
             shape.decoder == "fallback" and re.fullmatch("<0x[0-9A-Fa-f]{2}>", text)
         )
         shown.append(_shown(shape, text))
@@ -209,24 +197,34 @@ def _count(value) -> int:
     return value
 
 
-def _all_tokens(vocabulary: dict[str, int], added: list[dict], model) -> list[str | None]:
-    """Every id's token; None for an id between that has none."""
-    tokenizer = Tokenizer(model)
-    for one in added:
-        names = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
-        if set(one) != {"id", *names} or one["single_word"] or not one["content"]:
-            raise refuse("added_tokens", one)
-        tokenizer.add_tokens([AddedToken(**{name: one[name] for name in names})])
-    ids = dict(vocabulary)
-    for one in added:
-        if tokenizer.token_to_id(one["content"]) != one["id"] or one["id"] >= MOST_TOKENS:
-            raise refuse("added_tokens, an id out of order,", one)
-        ids[one["content"]] = one["id"]
-    if len({one["content"] for one in added}) != len(added) or len(set(ids.values())) != len(ids):
-        raise refuse("added_tokens, two of one content or id", "")
-    strings: list[str | None] = [None] * (max(ids.values(), default=-1) + 1)
-    for token, number in ids.items():
+def _tokenizer(file: dict) -> Tokenizer:
+    """The file's tokens and normaliser alone, in `tokenizers`, to be asked."""
+    others = dict.fromkeys(("pre_tokenizer", "post_processor", "decoder", "truncation", "padding"))
+    try:
+        return Tokenizer.from_str(json.dumps(file | others))
+    except Exception as error:  # `tokenizers` raises this class itself
+        raise UnsupportedModel(f"tokenizer.json is damaged: {error}"[:300]) from None
+
+
+def _all_tokens(vocabulary: dict[str, int], added: list[dict], tokenizer) -> list[str | None]:
+    """Every id's token as it is decoded; None for an id between that has none."""
+    names = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
+    strings: list[str | None] = [None] * (max(vocabulary.values(), default=-1) + 1)
+    for token, number in vocabulary.items():
         strings[number] = token
+    for one in added:
+        if set(one) != names or one["single_word"] or not one["content"]:
+            raise refuse("added_tokens", one)
+        number = token_id(one["id"], "added_tokens")
+        if tokenizer.token_to_id(one["content"]) != number:
+            raise refuse("added_tokens, an id out of order,", one)
+        text = tokenizer.id_to_token(number)  # in its normalised form, if it is sought in that
+        if vocabulary.get(one["content"], -1) == number and text != one["content"]:
+            raise refuse("added_tokens, a token of the vocabulary that is normalised,", one)
+        strings += [None] * (number + 1 - len(strings))
+        strings[number] = text
+    if len({one["content"] for one in added}) != len(added):
+        raise refuse("added_tokens, two of one content", "")
     return strings
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ane_book.errors import UnsupportedModel, printable
 
-__all__ = ["CONTRACTIONS", "SPLITS", "Shape", "read_shape"]
+__all__ = ["CONTRACTIONS", "SPLITS", "Shape", "read_shape", "refuse", "token_id"]
 
 MARK = "\u2581"  # what stands for a space in SentencePiece's tokens
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -231,7 +231,7 @@ def _post_processor(shape: Shape, part) -> None:
         fields = {"trim_offsets": BOTH, "add_prefix_space": BOTH} if name[0] == "R" else {}
         only(part, where, sep=ANY, cls=ANY, **fields)
         shape.trim = shape.trim or bool(fields and part.get("trim_offsets", True))
-        before, after = ([_id(part[end][1], where)] for end in ("cls", "sep"))
+        before, after = ([token_id(part[end][1], where)] for end in ("cls", "sep"))
     elif name == "TemplateProcessing":
         only(part, where, single=ANY, pair=ANY, special_tokens=ANY)
         before, after = _template(part, where)
@@ -240,7 +240,8 @@ def _post_processor(shape: Shape, part) -> None:
     shape.before, shape.after = before + shape.before, shape.after + after
 
 
-def _id(value, where: str) -> int:
+def token_id(value, where: str) -> int:
+    """An id that is one: a damaged file's may be anything, or fill the memory."""
     if type(value) is not int or not 0 <= value < 1 << 24:
         raise refuse(f"{where}, an id", value)
     return value
@@ -256,7 +257,7 @@ def _template(part: dict, where: str) -> tuple[list[int], list[int]]:
             sides.append([])
         elif list(piece) == ["SpecialToken"]:
             ids = part["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
-            sides[-1] += [_id(one, where) for one in ids]
+            sides[-1] += [token_id(one, where) for one in ids]
         else:
             raise refuse(f"{where}.single", part["single"])
     if len(sides) != 2:

@@ -34,7 +34,7 @@ ODDITIES = [
     "ก็", "น้ำ", "ကို", "क्षि", "\ufffd", "\ufffe", "\U0010ffff", "DŽdž", "ʰʱ", "İi̇ıI", "ß", "▁", "▁▁ ▁", "/path/to",
     "foo_bar(baz)[0] = {'a': 1};", "http://x.y/?q=%20", "中文字符", "日本語ひらがなカタカナ", "\u302e\U0001d165",
     "豈", "𝒜𝕏", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "((((((((((", "ABCdefGHI", "#####", "<|end|>",
-    "<|im_start|>", "<|im", " <|end|>  ", "<mask>", "  <mask>  x", "[MASK]", "<norm>", "<0x41>", "##ing",
+    "<|im_start|>", "<|im", " <|end|>  ", "<mask>", "<([> x<([>", "  é☃", "E\u0301☃", "  <mask>  x", "[MASK]", "<norm>", "<0x41>", "##ing",
 ]  # fmt: skip
 
 
@@ -65,7 +65,11 @@ def texts(count: int, seed: int = 1) -> list[str]:
 @cache
 def corpus() -> tuple[str, ...]:
     pages = [path.read_text() for path in sorted((ROOT / "book").glob("0*.md"))[:4]]
-    return (*pages, *texts(1500, seed=7))
+    added = ("<norm>", "<([>", "☃")  # normalised, so no token of the vocabulary may be the same
+    everything = "\0\0".join([*pages, *texts(1500, seed=7)])
+    for text in added:
+        everything = everything.replace(text, "")
+    return tuple(everything.split("\0\0"))
 
 
 def _trained(tokenizer: Tokenizer, kind: str, **settings) -> None:
@@ -87,8 +91,8 @@ def _added(tokenizer: Tokenizer) -> Tokenizer:
             AddedToken("<norm>", normalized=True),
             AddedToken("<|im", normalized=False),
             AddedToken("\n\n\n", normalized=False),
-            AddedToken("((((", normalized=True, rstrip=True),
-            AddedToken("é", normalized=True, lstrip=True),
+            AddedToken("<([>", normalized=True, rstrip=True),
+            AddedToken("é☃", normalized=True, lstrip=True),
         ]
     )
     return tokenizer
@@ -135,7 +139,8 @@ def _sentencepiece(kind: str) -> Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     elif kind == "llama2":
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replace])
-        del tokenizer.pre_tokenizer
+        file = json.loads(tokenizer.to_str())
+        tokenizer = Tokenizer.from_str(json.dumps(file | {"pre_tokenizer": None}))
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     if kind != "gemma":

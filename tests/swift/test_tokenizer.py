@@ -27,19 +27,24 @@ def reference(name: str) -> Tokenizer:
     return tokenizer
 
 
+@cache
+def packed_family(name: str) -> bytes:
+    return packed_tokenizer(family(name))
+
+
 @pytest.fixture
 def ask(anebook, tmp_path):
     """Answers of `anebook tokens` for a family's tokenizer to a list of requests."""
 
     def answers(name: str, requests: list[dict]) -> list[dict]:
         packed = tmp_path / "tokenizer.bin"
-        packed.write_bytes(packed_tokenizer(family(name)))
+        packed.write_bytes(packed_family(name))
         lines = "".join(json.dumps(request) + "\n" for request in requests)
         done = subprocess.run(
-            [*anebook, "tokens", str(packed)], input=lines, capture_output=True, encoding="utf-8"
+            [*anebook, "tokens", str(packed)], input=lines, capture_output=True, encoding="utf-8", timeout=300
         )
         assert done.returncode == 0, done.stderr
-        replies = [json.loads(line) for line in done.stdout.splitlines()]
+        replies = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
         assert len(replies) == len(requests)
         return replies
 
@@ -199,7 +204,7 @@ def test_what_is_no_json_is_refused():
 
 def test_a_damaged_file_ends_with_a_sentence(anebook, tmp_path):
     packed = tmp_path / "tokenizer.bin"
-    packed.write_bytes(packed_tokenizer(family("zaya-small"))[:-100])
+    packed.write_bytes(packed_family("zaya-small")[:-100])
     done = subprocess.run(
         [*anebook, "tokens", str(packed)], input="", capture_output=True, text=True
     )

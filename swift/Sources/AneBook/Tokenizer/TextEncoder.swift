@@ -139,7 +139,7 @@ struct TextEncoder {
         var start = 0, key = [UInt8](word)
         while start < word.count {
             guard characters <= tables.longestWord,
-                let (id, length) = longestPiece(key)
+                let (id, length) = longestPiece(key, behind: start == 0 ? 0 : tables.prefix.count)
             else {
                 ids.removeLast(ids.count - first)
                 if let unknown = tables.unknown { ids.append(unknown) }
@@ -151,10 +151,11 @@ struct TextEncoder {
         }
     }
 
-    private func longestPiece(_ key: [UInt8]) -> (Int, Int)? {
+    /// The longest token that a key begins with, which is longer than the prefix, and its length.
+    private func longestPiece(_ key: [UInt8], behind prefix: Int) -> (Int, Int)? {
         var end = key.count
         return key.withUnsafeBytes { key in
-            while end > 0 {
+            while end > prefix {
                 let isWhole = end == key.count || key[end] & 0xC0 != 0x80
                 if isWhole,
                     let id = table.id(

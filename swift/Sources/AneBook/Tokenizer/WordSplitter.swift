@@ -83,18 +83,22 @@ struct Characters {
     fileprivate mutating func read(
         _ text: UnsafeBufferPointer<UInt8>, _ table: CharacterTable<UInt8>
     ) {
-        kinds.removeAll(keepingCapacity: true)
-        starts.removeAll(keepingCapacity: true)
-        kinds.reserveCapacity(text.count)
-        starts.reserveCapacity(text.count + 1)
-        var place = 0
-        while place < text.count {
-            let (value, length) = scalar(text, place)
-            kinds.append(table[value])
-            starts.append(UInt32(truncatingIfNeeded: place))
-            place += length
+        var count = 0
+        starts = Array(unsafeUninitializedCapacity: text.count + 1) { starts, startCount in
+            kinds = Array(unsafeUninitializedCapacity: text.count) { kinds, kindCount in
+                var place = 0
+                while place < text.count {
+                    let (value, length) = scalar(text, place)
+                    kinds[count] = table[value]
+                    starts[count] = UInt32(truncatingIfNeeded: place)
+                    count += 1
+                    place += length
+                }
+                starts[count] = UInt32(truncatingIfNeeded: place)
+                kindCount = count
+            }
+            startCount = count + 1
         }
-        starts.append(UInt32(truncatingIfNeeded: place))
     }
 }
 
