@@ -24,6 +24,7 @@ do {
     case "tokens": try tokens(arguments: arguments.rest)
     // Not in the usage: for tests, which hold these to Python.
     case "answers": try await answers(&arguments)
+    case "host-cost": try await hostCost(&arguments)
     case "template": template(arguments: arguments.rest)
     case "--help", "-h": print(usage)
     case let other:

@@ -1,0 +1,35 @@
+import AneBook
+import Foundation
+
+/// `anebook host-cost BUNDLE [--max-tokens N]`: microseconds a token that are spent in this host.
+///
+/// Its programs answer at once, with zeros. Not in the usage: for
+/// `research/measurements/swift_host.py`, which also counts allocations.
+func hostCost(_ arguments: inout Arguments) async throws {
+    let settings = try Settings(&arguments), bundle = try settings.bundle()
+    let session = try Session(bundle, predictor: InstantPredictor())
+    try await session.load()
+    var options = Options(), left = settings.options.maxTokens, seconds = 0.0, tokens = 0
+    while left > 0 {
+        options.maxTokens = min(left, bundle.manifest.context - 1)
+        let answer = try await session.respond(to: .tokens([1]), options)
+        left -= answer.tokens.count
+        seconds += answer.decodeSeconds
+        tokens += answer.tokens.count - 1
+    }
+    print(#"{"tokens": \#(tokens), "microseconds": \#(1e6 * seconds / Double(tokens))}"#)
+}
+
+/// Programs that do nothing.
+private struct InstantPredictor: Predictor {
+    func open() -> any Programs { Nothing() }
+
+    private final class Nothing: Programs, LoadedFunction, ProgramState {
+        func load(_ function: FunctionReference, inputs: [String: Tensor], outputs: [String: Tensor])
+            -> any LoadedFunction { self }
+        func makeState() -> any ProgramState { self }
+        func predict(_ state: (any ProgramState)?) {}
+        func read(_ name: String, into tensor: Tensor) {}
+        func write(_ name: String, from tensor: Tensor) {}
+    }
+}

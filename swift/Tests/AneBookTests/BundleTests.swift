@@ -1,0 +1,65 @@
+import Foundation
+import Testing
+
+@testable import AneBook
+
+@Suite struct BundleTests {
+    @Test(arguments: ["context", "packages", "tokenizer", "embedding", "files", "host", "format"])
+    func aMissingFieldIsNamed(_ field: String) throws {
+        let bundle = try SmallBundle { $0[field] = nil }
+        let error = refusal { _ = try Bundle(bundle.folder) }
+        #expect(error.contains(field))
+    }
+
+    @Test func aFileOfAnotherSizeIsNamed() throws {
+        let bundle = try SmallBundle()
+        try Data("{ }".utf8).write(to: bundle.folder.appendingPathComponent("head.mlpackage/Manifest.json"))
+        let error = refusal { _ = try Bundle(bundle.folder) }
+        #expect(error.contains("head.mlpackage/Manifest.json has 3 bytes; manifest.json says 2 bytes"))
+    }
+
+    /// Numbers, names and shapes anywhere in the manifest are exchanged for others, 500 times.
+    @Test func aDamagedManifestIsAnError() async throws {
+        let good = try SmallBundle()
+        let file = good.folder.appendingPathComponent("manifest.json")
+        var random = PCG64(seed: 1), refused = 0
+        func below(_ n: Int) -> Int { Int(random.uniform() * Double(n)) }
+        func damaged(_ value: Any) -> Any {
+            if var list = value as? [Any], !list.isEmpty, below(4) > 0 {
+                let i = below(list.count)
+                list[i] = damaged(list[i])
+                return list
+            }
+            if var fields = value as? [String: Any], !fields.isEmpty, below(8) > 0 {
+                let key = fields.keys.sorted()[below(fields.count)]
+                fields[key] = below(10) == 0 ? nil : damaged(fields[key] ?? NSNull())
+                return fields
+            }
+            let others: [Any] = [0, -1, 1, 2, 3, 4, 16, 17, 1 << 40, Int.max, 0.5, 1e300, "", "..", "/etc/passwd",
+                "keys", "hidden", "fp32", "int32", "fp16", NSNull(), [Int](), [1, 4, 1, 1], [1, 1], ["a": 1], true]
+            return others[below(others.count)]
+        }
+        for _ in 0..<500 {
+            try JSONSerialization.data(withJSONObject: damaged(good.manifest)).write(to: file)
+            do {
+                let session = try Session(Bundle(good.folder), predictor: CountingPredictor())
+                _ = try await session.respond(to: .tokens([1, 2, 3]))
+            } catch is AneBookError { refused += 1 }
+        }
+        #expect(refused > 350)
+        var bytes = Array(try JSONSerialization.data(withJSONObject: good.manifest))
+        for _ in 0..<200 {
+            let i = below(bytes.count), old = bytes[i]
+            bytes[i] = UInt8(below(256))
+            try Data(bytes).write(to: file)
+            do { _ = try Bundle(good.folder) } catch is AneBookError {}
+            bytes[i] = old
+        }
+    }
+}
+
+/// The sentence of the error that a call throws; empty where it throws none.
+func refusal(_ call: () throws -> Void) -> String {
+    do { try call() } catch { return "\(error)" }
+    return ""
+}

@@ -1,0 +1,118 @@
+import Foundation
+import Testing
+
+@testable import AneBook
+
+@Suite struct SessionTests {
+    @Test func aPromptIsAnswered() async throws {
+        let bundle = try SmallBundle()
+        let session = try bundle.session()
+        var options = Options()
+        options.maxTokens = 5
+        let answer = try await session.respond(to: .tokens([60, 61, 62, 63, 64, 65, 66]), options)
+        #expect(answer.tokens == [67, 68, 69, 70, 71])
+        #expect(answer.text == "CDEFG")
+        #expect(answer.reason == .length)
+        var pieces: [String] = []
+        for try await event in session.stream("ABC", options) {
+            if case .text(let text) = event { pieces.append(text) }
+        }
+        #expect(pieces.joined() == "DEFGH")
+        options.stop = ["F"]
+        #expect(try await session.respond(to: "ABC", options).text == "DE")
+    }
+
+    @Test func theContextIsTheEnd() async throws {
+        let bundle = try SmallBundle()
+        let session = try bundle.session()
+        let answer = try await session.respond(to: .tokens(Array(1...10)))
+        #expect(answer.tokens == Array(11...16))
+        await #expect(throws: AneBookError.self) { try await session.respond(to: .tokens(Array(1...16))) }
+        await #expect(throws: AneBookError.self) { try await session.respond(to: .tokens([])) }
+        await #expect(throws: AneBookError.self) { try await session.respond(to: .tokens([1, 260])) }
+    }
+
+    @Test func aCacheIsKeptAndForgotten() async throws {
+        let bundle = try SmallBundle()
+        let session = try bundle.session()
+        var options = Options()
+        (options.maxTokens, options.reuseCache) = (3, true)
+        #expect(try await session.respond(to: .tokens([1, 2, 3]), options).prefilled == 3)
+        #expect(try await session.respond(to: .tokens([1, 2, 3, 4, 5, 9]), options).prefilled == 1)
+        try await session.unload()
+        #expect(await session.position == 0)
+        try await session.prewarm()
+        #expect(try await session.respond(to: .tokens([1, 2, 3]), options).tokens == [4, 5, 6])
+        try await session.reset()
+        #expect(await session.position == 0)
+    }
+
+    @Test func aSecondAnswerIsRefusedWhileOneIsUnderWay() async throws {
+        let bundle = try SmallBundle()
+        let session = try bundle.session()
+        var others = 0
+        for try await event in session.stream(.tokens([1])) {
+            if case .text = event, others == 0 {
+                others += 1
+                // The answer may have ended before this is asked: then it is simply answered.
+                do { _ = try await session.respond(to: .tokens([5])) } catch {
+                    guard case .sessionBusy = error as? AneBookError else { throw error }
+                }
+            }
+        }
+        #expect(others == 1)
+        let gate = Gate()
+        let slow = try bundle.session(CountingPredictor { if $0 == 1 { gate.pass() } })
+        async let first = slow.respond(to: .tokens([1]))
+        gate.wait()
+        let second = Task { try await slow.respond(to: .tokens([9])) }
+        gate.open()
+        #expect(try await first.tokens.first == 2)
+        if case .failure(let error) = await second.result {
+            guard case .sessionBusy = error as? AneBookError else { throw error }
+        }
+    }
+
+    /// Each program call in turn finds its task cancelled; the session is as good as before.
+    @Test(arguments: 0..<12) func aTaskIsCancelledAtAnyCall(_ call: Int) async throws {
+        let bundle = try SmallBundle()
+        let session = try bundle.session(CountingPredictor { number in
+            if number == call { withUnsafeCurrentTask { $0?.cancel() } }
+        })
+        var options = Options()
+        options.maxTokens = 6
+        let task = Task { [options] in try await session.respond(to: .tokens([1, 2, 3, 4, 5, 6]), options) }
+        await #expect(throws: CancellationError.self) { try await task.value }
+        #expect(try await session.respond(to: .tokens([1, 2, 3, 4, 5, 6]), options).tokens == Array(7...12))
+    }
+
+    @Test func aStreamThatNobodyReadsEnds() async throws {
+        let bundle = try SmallBundle()
+        let session = try bundle.session()
+        for _ in 0..<50 {
+            for try await _ in session.stream(.tokens([1])) { break }
+        }
+        while true {
+            do {
+                #expect(try await session.respond(to: .tokens([1])).tokens.first == 2)
+                break
+            } catch AneBookError.sessionBusy { await Task.yield() }
+        }
+    }
+
+    @Test func aSeedDrawsAsNumpyDoes() {
+        // numpy 2.2.6: np.random.default_rng(seed).random(3)
+        var random = PCG64(seed: 0)
+        #expect((0..<3).map { _ in random.uniform() } == [0.6369616873214543, 0.2697867137638703, 0.04097352393619469])
+        random = PCG64(seed: 1 << 40 | 7)
+        #expect(random.uniform() == 0.829812891829413)
+    }
+}
+
+/// Opens once; `pass` waits for it, after saying that it has come.
+private final class Gate: Sendable {
+    private let came = DispatchSemaphore(value: 0), opened = DispatchSemaphore(value: 0)
+    func pass() { came.signal(); opened.wait() }
+    func wait() { came.wait() }
+    func open() { opened.signal() }
+}
