@@ -13,7 +13,9 @@ public struct CoreMLPredictor: Predictor {
     /// Not all of them: with `.all`, Core ML may abort the process on macOS (ultralytics, pull
     /// request 24885) or be slower (ml-stable-diffusion, issue 122).
     public enum Units: String, Sendable {
-        /// Of the processors but the CPU, the one that an app may use in the background on iOS.
+        /// Of the processors but the CPU, the one that an app may use in the background on iOS. On
+        /// a Mac without it, such as a virtual one, Core ML may look for it for half an hour
+        /// (soniqo/speech-swift, pull request 286).
         case cpuAndNeuralEngine = "ane"
         case cpuAndGPU = "gpu"
         case cpuOnly = "cpu"
@@ -108,7 +110,8 @@ private final class CoreMLFunction: LoadedFunction {
         throws {
         (self.model, self.function, kept) = (model, function, Array(inputs.values))
         do {
-            // Core ML reads the memory of an array at each call: what it holds then is the input.
+            // An array over memory that is given copies nothing, so a call should read what the
+            // memory holds then (unmeasured: nothing documented says that a call keeps no copy).
             self.inputs = try MLDictionaryFeatureProvider(
                 dictionary: inputs.mapValues { MLFeatureValue(multiArray: try $0.multiArray()) })
             self.outputs = try outputs.map { ($0, $1, try $1.multiArray()) }
@@ -146,7 +149,7 @@ private final class CoreMLFunction: LoadedFunction {
     }
 }
 
-/// The states of a package. `MLState` belongs to no function: all of the package's take it.
+/// The states of a package, made by one of its functions and taken by all (unmeasured).
 private final class CoreMLState: ProgramState {
     let state: MLState
     private let function: FunctionReference
