@@ -6,11 +6,12 @@ let package = Package(
     platforms: [.macOS(.v15), .iOS(.v18)],
     products: [
         .library(name: "AneBook", targets: ["AneBook"]),
-        .executable(name: "anebook", targets: ["anebook"]),
+        .executable(name: "anebook", targets: ["AneBookCommand"]),
     ],
     targets: [
         .target(name: "AneBook"),
-        .executableTarget(name: "anebook", dependencies: ["AneBook"]),
+        // Not called as its product: a Mac tells AneBook and anebook apart neither as folders nor as files.
+        .executableTarget(name: "AneBookCommand", dependencies: ["AneBook"]),
         .testTarget(name: "AneBookTests", dependencies: ["AneBook"]),
     ],
     swiftLanguageModes: [.v6]

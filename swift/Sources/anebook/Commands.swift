@@ -74,8 +74,15 @@ struct Settings {
     func predictor() throws -> any Predictor {
         if let executor { return ExecutorPredictor(command: executor) }
         if let recording { return try RecordedPredictor(URL(fileURLWithPath: recording)) }
+        #if canImport(CoreML)
+        guard let units = CoreMLPredictor.Units(rawValue: units) else {
+            throw AneBookError.invalidInput("--units takes ane, gpu or cpu, not \(units)")
+        }
+        return CoreMLPredictor(units)
+        #else
         throw AneBookError.backendUnavailable(
             "Core ML is not on this machine; --executor \"python3 -m mlprogram.pipe\" runs the same programs")
+        #endif
     }
 }
 
