@@ -13,7 +13,7 @@ func answers(_ arguments: inout Arguments) async throws {
     if bundle.manifest.task == .embedding {
         let embedder = try Embedder(bundle, predictor: settings.predictor())
         while let line = readLine() {
-            let request = try JSONDecoder().decode(Request.self, from: Data(line.utf8))
+            let request = try decode(Request.self, from: Data(line.utf8))
             try reply(["vectors": await embedder.embed(request.texts ?? [])])
         }
         return
@@ -21,7 +21,7 @@ func answers(_ arguments: inout Arguments) async throws {
     let session = try settings.session()
     while let line = readLine() {
         do {
-            let request = try JSONDecoder().decode(Request.self, from: Data(line.utf8))
+            let request = try decode(Request.self, from: Data(line.utf8))
             if let folder = request.open {
                 _ = try AneBook.Bundle(URL(fileURLWithPath: folder)).tokenizer()
                 try reply(["name": folder])

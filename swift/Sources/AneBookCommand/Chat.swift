@@ -14,7 +14,7 @@ func template(arguments: [String]) {
     while let line = readLine() {
         var answer: [String: String]
         do {
-            let question = try JSONDecoder().decode(Question.self, from: Data(line.utf8))
+            let question = try decode(Question.self, from: Data(line.utf8))
             answer = ["text": try question.segments.render(question.messages)]
         } catch {
             answer = ["error": "\(error)"]

@@ -40,7 +40,7 @@ import Testing
             return others[below(others.count)]
         }
         for _ in 0..<500 {
-            try JSONSerialization.data(withJSONObject: damaged(good.manifest)).write(to: file)
+            try JSONSerialization.data(withJSONObject: damaged(good.manifest), options: .fragmentsAllowed).write(to: file)
             do {
                 let session = try Session(Bundle(good.folder), predictor: CountingPredictor())
                 _ = try await session.respond(to: .tokens([1, 2, 3]))

@@ -3,10 +3,10 @@ import Foundation
 @testable import AneBook
 
 /// A bundle of two packages that are not there, for programs that count: the token after i is i + 1.
-struct SmallBundle: ~Copyable {
+final class SmallBundle {
     static let channels = 4, vocabulary = 260, context = 16
     let folder: URL
-    var manifest: [String: Any]
+    let manifest: [String: Any]
 
     init(change: (inout [String: Any]) -> Void = { _ in }) throws {
         folder = FileManager.default.temporaryDirectory.appendingPathComponent("small-\(UUID())")
@@ -31,7 +31,7 @@ struct SmallBundle: ~Copyable {
             try FileManager.default.createDirectory(at: file.deletingLastPathComponent(), withIntermediateDirectories: true)
             try data.write(to: file)
         }
-        manifest = [
+        var manifest: [String: Any] = [
             "format": Manifest.format, "name": "small", "task": "text-generation", "context": Self.context,
             "packages": [
                 ["package": "layers.mlpackage", "part": "layers", "layers": [0, 1], "functions": layers],
@@ -43,6 +43,7 @@ struct SmallBundle: ~Copyable {
             "files": files.mapValues(\.count),
         ]
         change(&manifest)
+        self.manifest = manifest
         try JSONSerialization.data(withJSONObject: manifest).write(to: folder.appendingPathComponent("manifest.json"))
     }
 

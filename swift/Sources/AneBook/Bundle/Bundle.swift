@@ -22,7 +22,7 @@ public struct Bundle: Sendable {
                 "\(url.path): no manifest.json, so not a bundle; give a folder that `ane-book convert` wrote")
         }
         do {
-            manifest = try JSONDecoder().decode(Manifest.self, from: data)
+            manifest = try decode(Manifest.self, from: data)
         } catch {
             throw AneBookError.invalidBundle("\(file.path): \(Self.told(error)); convert the model again")
         }

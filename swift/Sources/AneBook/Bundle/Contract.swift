@@ -30,11 +30,21 @@ extension Manifest {
             guard own == (cached ? tiered : widths) else {
                 throw bad("\(part.package) has other functions than the first package")
             }
+            let kept = part.functions.values.map { function in
+                // Without their slots, which differ by tier.
+                function.kept.merging(function.states.map { ("\($0), a state", $1) }) { $1 }.mapValues {
+                    [$0.shape.first ?? 0, $0.shape.dropFirst().first ?? 0, $0.shape.last ?? 0, $0.shape.count]
+                }
+            }
+            guard kept.allSatisfy({ $0 == kept[0] }) else {
+                throw bad("\(part.package): its functions keep different caches")
+            }
         }
         guard !head.isEmpty == generates, (task == .embedding) == (vectors != nil),
             (task == .tokenClassification) == (tags != nil)
         else { throw bad("its parts are not those of the task \(task.rawValue)") }
         try checkOrder()
+        try checkHead()
         for name in names.keys { try checkTypes(name) }
     }
 
@@ -48,7 +58,7 @@ extension Manifest {
         let largest = 1 << 40
         guard extents.allSatisfy({ 1...largest ~= $0 }), !packages.isEmpty, context <= 1 << 31,
             files.values.allSatisfy({ $0 >= 0 }), tables.allSatisfy({ $0.shape.count == 2 }),
-            host.embeddingScale.isFinite,
+            0x1p-14...0x1p14 ~= host.embeddingScale,
             (shapes + tables.map(\.shape)).allSatisfy({ product($0, atMost: largest) != nil })
         else { throw bad("a shape, a size or a number is none") }
         for (name, rotary) in host.rotary {
@@ -97,6 +107,20 @@ extension Manifest {
         let last = layers.last { $0.part == .layers }?.functions.values.first
         guard let last, last.outputs["hidden_out"] != nil || last.outputs["logits"] != nil else {
             throw bad("no part ends the layers by giving hidden_out")
+        }
+    }
+
+    /// The head gives logits of the whole vocabulary, in parts `logits_0`, `logits_1`, ..., or a token.
+    private func checkHead() throws {
+        guard task == .textGeneration else { return }
+        for name in functions.keys {
+            let outputs = head.flatMap { Array($0.functions[name]?.outputs ?? [:]) }
+            let rows = outputs.reduce(0) { $0 + ($1.value.shape.count == 4 ? $1.value.shape[1] : 0) }
+            let names = outputs.map(\.key).sorted()
+            let parts = outputs.indices.map { "logits_\($0)" }.sorted()
+            guard names == ["token"] || (names == parts && rows == embedding.shape[0]) else {
+                throw bad("the head gives \(names) of \(rows) rows, for a vocabulary of \(embedding.shape[0])")
+            }
         }
     }
 

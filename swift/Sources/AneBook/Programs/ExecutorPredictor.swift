@@ -49,7 +49,7 @@ public final class ExecutorPredictor: Predictor {
             let line = try JSONEncoder().encode(request) + [0x0A]
             try line.withUnsafeBytes(write)
             for tensor in sending { try write(UnsafeRawBufferPointer(tensor.bytes)) }
-            let reply = try JSONDecoder().decode(Reply.self, from: Data(try readLine()))
+            let reply = try decode(Reply.self, from: Data(try readLine()))
             if let error = reply.error { throw AneBookError.backendUnavailable(error) }
             guard reply.bytes ?? 0 == into.reduce(0, { $0 + $1.bytes.count }) else { throw ended() }
             for tensor in into { try fill(tensor.bytes) }

@@ -13,7 +13,7 @@ public final class RecordedPredictor: Predictor {
         let lines = try MappedFile(folder.appendingPathComponent("calls.jsonl")).withBytes {
             $0.split(separator: 0x0A).map { Data($0) }
         }
-        do { calls = try lines.map { try JSONDecoder().decode(Call.self, from: $0) } } catch {
+        do { calls = try lines.map { try decode(Call.self, from: $0) } } catch {
             throw AneBookError.invalidInput("\(folder.path)/calls.jsonl: \(error.reason)")
         }
         let places = calls.flatMap { [$0.inputs, $0.outputs].flatMap(\.values) }
