@@ -23,8 +23,8 @@ all end, and the same name with `b` the bytes.
            characters; 1 if it composes.
     toko/b the tokens by id. A byte-level one: its real bytes.
     tokf   a byte for each token: 1 it is in the model's vocabulary, 2 a word of just these bytes
-           is this token, 4 special (decoding leaves it out), 8 it stands for one byte, 16 there is such
-           a token.
+           is this token, 4 special (decoding leaves it out), 8 it stands for one byte, 16 there
+           is such a token.
     shoo/b the text of each token behind the first; empty lists where that is the token itself.
     pref   the prefix of the tokens within a word (WordPiece), as UTF-8.
     merg   three u32 for each merge in the order of rank: left id, right id, id of the result.
