@@ -28,13 +28,16 @@ SCRIPTS = [
     (0xAC00, 0xAD00), (0x1100, 0x1200), (0x1F300, 0x1F700), (0x20000, 0x20100),
 ]  # fmt: skip
 ODDITIES = [
-    "'s", "'S", "'LL", "'ſ", "n't", "I'M", " don't", "1234567", "٣٤٥", "½²", "Ⅷ", "\r\n", "\n\n\n",
-    "\t \t", "   ", "\u00a0", "\u2003 ", "\u2028", "\x85", "\u200b", "\0", "\x1c", "\ufeff", "e\u0301",
-    "a\u0323\u0307", "a\u0307\u0323", "ﬁ", "ﬀ", "\u1e9b\u0323", "각", "각", "👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽", "🇩🇪",
-    "ก็", "น้ำ", "ကို", "क्षि", "\ufffd", "\ufffe", "\U0010ffff", "DŽdž", "ʰʱ", "İi̇ıI", "ß", "▁", "▁▁ ▁", "/path/to",
-    "foo_bar(baz)[0] = {'a': 1};", "http://x.y/?q=%20", "中文字符", "日本語ひらがなカタカナ", "\u302e\U0001d165",
-    "豈", "𝒜𝕏", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "((((((((((", "ABCdefGHI", "#####", "<|end|>",
-    "<|im_start|>", "<|im", " <|end|>  ", "<mask>", "<([> x<([>", "  é☃", "E\u0301☃", "  <mask>  x", "[MASK]", "<norm>", "<0x41>", "##ing",
+    "'s", "'S", "'LL", "'ſ", "n't", "I'M", " don't", "1234567", "٣٤٥", "½²", "Ⅷ", "\r\n",
+    "\n\n\n", "\t \t", "   ", "\u00a0", "\u2003 ", "\u2028", "\x85", "\u200b", "\0", "\x1c",
+    "\ufeff", "e\u0301", "a\u0323\u0307", "a\u0307\u0323", "ﬁ", "ﬀ", "\u1e9b\u0323", "각",
+    "각", "👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽", "🇩🇪", "ก็", "น้ำ", "ကို", "क्षि", "\ufffd",
+    "\ufffe", "\U0010ffff", "DŽdž", "ʰʱ", "İi̇ıI", "ß", "▁", "▁▁ ▁", "/path/to",
+    "foo_bar(baz)[0] = {'a': 1};", "http://x.y/?q=%20", "中文字符", "日本語ひらがなカタカナ",
+    "\u302e\U0001d165", "豈", "𝒜𝕏", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "((((((((((", "ABCdefGHI", "#####", "<|end|>", "<|im_start|>", "<|im", " <|end|>  ",
+    "<mask>", "<([> x<([>", "  é☃", "E\u0301☃", "  <mask>  x", "[MASK]", "<norm>", "<0x41>",
+    "##ing",
 ]  # fmt: skip
 
 
@@ -113,7 +116,9 @@ def _bytes(patterns: list[str], nfc: bool = False, **flags) -> Tokenizer:
         if flags.get("ignore_merges"):  # some tokens that only so are reached
             file["model"]["merges"] = file["model"]["merges"][::2][:900]
             made = {a + b for a, b in file["model"]["merges"]}
-            merges = [m for m in file["model"]["merges"] if all(len(p) == 1 or p in made for p in m)]
+            merges = [
+                m for m in file["model"]["merges"] if all(len(p) == 1 or p in made for p in m)
+            ]
             file["model"]["merges"] = merges
         tokenizer = Tokenizer.from_str(json.dumps(file))
     return _added(tokenizer)
@@ -122,7 +127,9 @@ def _bytes(patterns: list[str], nfc: bool = False, **flags) -> Tokenizer:
 def _llama3() -> Tokenizer:
     tokenizer = _bytes([SPLITS["llama3"]], ignore_merges=True)
     start = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
-    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), start])
+    tokenizer.post_processor = processors.Sequence(
+        [processors.ByteLevel(trim_offsets=False), start]
+    )
     return tokenizer
 
 
