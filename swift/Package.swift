@@ -10,8 +10,9 @@ let package = Package(
     ],
     targets: [
         .target(name: "AneBook"),
-        .executableTarget(name: "anebook", dependencies: ["AneBook"]),
-        .testTarget(name: "AneBookTests", dependencies: ["AneBook"]),
+        .target(name: "AneBookServe", dependencies: ["AneBook"]),
+        .executableTarget(name: "anebook", dependencies: ["AneBook", "AneBookServe"]),
+        .testTarget(name: "AneBookTests", dependencies: ["AneBook", "AneBookServe"]),
     ],
     swiftLanguageModes: [.v6]
 )
