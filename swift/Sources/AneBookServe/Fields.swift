@@ -104,7 +104,7 @@ struct Fields {
         if list.isEmpty { throw invalid("messages", "has to have at least 1 item") }
         return try list.enumerated().map { i, message in
             guard case .object(let own) = message else {
-                throw wrong("messages.\(i)", "a valid dictionary or instance of ChatMessage", message)
+                throw wrong("messages.\(i)", "a valid dictionary or object to extract fields from", message)
             }
             let filled = own.filter { ["role", "content"].contains($0.name) || ![.null, []].contains($0.value) }
             var fields = try Fields(.object(filled), place: "messages.\(i).")

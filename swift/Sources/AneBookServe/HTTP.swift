@@ -23,7 +23,7 @@ struct Gone: Error {}
 /// One client's connection, on a thread of its own: requests in, answers out, bytes in between.
 final class Connection {
     private let socket: Int32, limits: Limits
-    private var buffer: [UInt8] = []
+    private var buffer: ArraySlice<UInt8> = []
     private var chunked = false
 
     /// Takes a connected socket, and closes it at its own end.
@@ -75,7 +75,7 @@ final class Connection {
             try write("HTTP/1.1 100 Continue\r\n\r\n")
         }
         if coding == nil { return try take(number, deadline, late) }
-        var body: [UInt8] = [], left = limits.body
+        var body: [UInt8] = [], left = limits.body + limits.head
         while true {
             let size = try line(&left, deadline, late).prefix { $0 != ";" }.trimmingCharacters(in: .whitespaces)
             guard size.allSatisfy(\.isHexDigit), let count = Int(size, radix: 16) else { throw broken("a chunk") }
@@ -144,31 +144,36 @@ final class Connection {
             guard ready(POLLIN, max(0, deadline.timeIntervalSinceNow)) else { throw late }
             var part = [UInt8](repeating: 0, count: 65_536)
             let count = part.withUnsafeMutableBytes { recv(socket, $0.baseAddress, $0.count, 0) }
-            if count > 0 { buffer += part[..<count] }
+            if count > 0 { buffer = buffer.isEmpty ? part[..<count] : buffer + part[..<count] }
             if count < 0 && [EAGAIN, EWOULDBLOCK, EINTR].contains(errno) { continue }
             return count > 0
         }
     }
 
     private func take(_ count: Int, _ deadline: Date, _ late: Refusal) throws -> [UInt8] {
-        while buffer.count < count { guard try fill(by: deadline, late) else { throw Gone() } }
-        defer { buffer.removeFirst(count) }
-        return Array(buffer[..<count])
+        var bytes: [UInt8] = []
+        while bytes.count < count {
+            guard try !buffer.isEmpty || fill(by: deadline, late) else { throw Gone() }
+            let part = buffer.prefix(count - bytes.count)
+            bytes += part
+            buffer = buffer.dropFirst(part.count)
+        }
+        return bytes
     }
 
     /// A line without its end, in Latin-1; `left` is how many bytes lines may still have.
     private func line(_ left: inout Int, _ deadline: Date, _ late: Refusal) throws -> String {
         var searched = 0
         while true {
-            let end = buffer[searched...].firstIndex(of: 0x0A)
+            let end = buffer.dropFirst(searched).firstIndex(of: 0x0A).map { $0 - buffer.startIndex }
             if end ?? buffer.count >= left {
                 throw Refusal(431, "the head of a request has at most \(limits.head) bytes")
             }
             if let end {
+                let line = buffer.prefix(end)
+                buffer = buffer.dropFirst(end + 1)
                 left -= end + 1
-                let line = buffer[..<end].last == 0x0D ? buffer[..<(end - 1)] : buffer[..<end]
-                let scalars = line.map { Unicode.Scalar($0) }
-                buffer.removeFirst(end + 1)
+                let scalars = (line.last == 0x0D ? line.dropLast() : line).map { Unicode.Scalar($0) }
                 guard !scalars.contains("\0"), !scalars.contains("\r") else { throw broken("a line") }
                 return String(String.UnicodeScalarView(scalars))
             }

@@ -8,11 +8,7 @@ public struct Server: Sendable {
     private let open = Count(), busy = Count()
     private static let connections = 128
 
-    /// Loads the programs, so that what cannot be opened fails before the first request.
-    public init(_ session: Session) async throws {
-        try await session.load()
-        service = try Service(session)
-    }
+    public init(_ session: Session) throws { service = try Service(session) }
 
     /// Answers each line of standard input that is not blank with one on standard output.
     public func answerLines() async {
@@ -41,16 +37,19 @@ public struct Server: Sendable {
             listening.append(try listen(path: path))
             places.append(path)
         }
+        try await service.load()  // what cannot be opened fails before the first request
         log("serving \(service.name) at \(places.joined(separator: " and "))")
         let sockets = listening
         return await withCheckedContinuation { end in
             Thread.detachNewThread {
                 accept(on: sockets)
+                var signal: UInt8 = 0
+                read(stops.read, &signal, 1)
                 sockets.forEach { close($0) }
                 if let path { unlink(path) }
                 service.jobs.close()
                 var finished = true
-                while finished && busy.value > 0 { finished = !arrives(in: [stops.read], within: 20).contains(stops.read) }
+                while finished && busy.value > 0 { finished = arrives(in: [stops.read], within: 20).isEmpty }
                 end.resume(returning: finished)
             }
         }

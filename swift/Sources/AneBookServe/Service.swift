@@ -21,6 +21,8 @@ final class Service: Sendable {
             "owned_by": "ane-book", "task": "text-generation", "context": .int(session.context), "loaded": .bool(true)]
     }
 
+    func load() async throws { try await engine.session.load() }
+
     /// Refuses a request for its head. A web page in a browser can ask, too: so a body has to be
     /// JSON, for which a browser asks permission first, and the host this machine's own name, which
     /// a foreign name that resolves to this machine is not.
@@ -106,12 +108,11 @@ final class Service: Sendable {
             most = try fields.whole("max_tokens", from: 1)
             most = try fields.whole("max_completion_tokens", from: 1) ?? most ?? .max
         } else {
+            let isText = fields.value("prompt")?.asText != nil
             ask.prompts = try fields.prompts()
             most = try fields.whole("max_tokens", from: 1)
             ask.options.system = try fields.text("system")
-            if case .text? = ask.prompts.first, ask.prompts.count == 1, model == nil || ask.options.system != nil {
-                form = .source
-            } else { form = .completion }
+            form = isText && (model == nil || ask.options.system != nil) ? .source : .completion
         }
         try fields.refuseUnknown()
         if let model, model != name {
@@ -177,11 +178,12 @@ final class Service: Sendable {
         }
         while true {
             var step = job.next(within: 0.05)
+            if connection.hasLeft() { throw Gone() }
             if step == nil && deadline < Date() {
                 step = .failed(Refusal(504, "no answer within \(Int(seconds)) s, the server's limit", code: "timeout"))
             }
             switch step {
-            case nil: if connection.hasLeft() { throw Gone() }
+            case nil: continue
             case .started(let tokens): answers.promptTokens = tokens
             case .text(let index, let text):
                 guard ask.stream else { continue }

@@ -108,7 +108,7 @@ func chat(_ arguments: inout Arguments) async throws {
 /// `anebook serve BUNDLE`: answers over HTTP until a signal, or lines of standard input.
 func serve(_ arguments: inout Arguments) async throws {
     let settings = try Settings(&arguments)
-    let server = try await Server(settings.session())
+    let server = try Server(settings.session())
     if settings.stdin { return await server.answerLines() }
     let port = settings.port ?? (settings.socket == nil ? 8000 : nil)
     if try await !server.run(port: port, socket: settings.socket) { exit(130) }
