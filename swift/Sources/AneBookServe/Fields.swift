@@ -51,14 +51,14 @@ struct Fields {
     mutating func whole(_ name: String, from least: Int, to most: Int = .max) throws -> Int? {
         guard let value = value(name) else { return nil }
         guard case .int(let number) = value else { throw wrong(name, "a valid integer", value) }
-        try bound(name, value, from: Double(least), "\(least)", to: Double(most), "\(most)")
+        try bound(name, value, Double(number), from: Double(least), to: Double(most))
         return number
     }
 
     mutating func real(_ name: String, from least: Double, to most: Double) throws -> Double? {
         guard let value = value(name) else { return nil }
         guard let number = value.number else { throw wrong(name, "a valid number", value) }
-        try bound(name, value, from: least, "\(Int(least))", to: most, "\(most < 1e9 ? Int(most) : 0)")
+        try bound(name, value, number, from: least, to: most)
         return number
     }
 
@@ -79,7 +79,7 @@ struct Fields {
         switch value("stop") {
         case nil: return []
         case .text(let text) where !listOnly: return [text]
-        case .list(let list) where list.count <= 16 && list.allSatisfy(\.isText): return list.compactMap(\.asText)
+        case .list(let list) where list.count <= 16 && list.allSatisfy { $0.asText != nil }: return list.compactMap(\.asText)
         default: throw form("stop", "a string or a list of at most 16 strings")
         }
     }
@@ -121,11 +121,9 @@ struct Fields {
         }
     }
 
-    private func bound(_ name: String, _ value: JSON, from least: Double, _ low: String, to most: Double,
-        _ high: String) throws {
-        guard let number = value.number else { return }
-        if number < least { throw wrong(name, "greater than or equal to \(low)", value) }
-        if number > most { throw wrong(name, "less than or equal to \(high)", value) }
+    private func bound(_ name: String, _ value: JSON, _ number: Double, from least: Double, to most: Double) throws {
+        if number < least { throw wrong(name, "greater than or equal to \(Int(least))", value) }
+        if number > most { throw wrong(name, "less than or equal to \(Int(most))", value) }
     }
 
     private func wrong(_ name: String, _ must: String, _ value: JSON) -> Refusal {
@@ -149,7 +147,6 @@ struct Fields {
 
 extension JSON {
     var asText: String? { if case .text(let text) = self { text } else { nil } }
-    fileprivate var isText: Bool { asText != nil }
 
     /// Token ids; one that is too large for the type is too large for every vocabulary.
     var ids: [Int32]? {

@@ -172,6 +172,7 @@ private func listen<Address>(_ family: Int32, _ address: inout Address, _ place:
         close(listening)
         throw AneBookError.invalidInput("\(place) cannot be listened on: \(why); \(hint)")
     }
+    _ = fcntl(listening, F_SETFL, O_NONBLOCK)  // a client may be gone before it is accepted
     return listening
 }
 
