@@ -10,9 +10,10 @@ let package = Package(
     ],
     targets: [
         .target(name: "AneBook"),
+        .target(name: "AneBookServe", dependencies: ["AneBook"]),
         // Not called as its product: a Mac tells AneBook and anebook apart neither as folders nor as files.
-        .executableTarget(name: "AneBookCommand", dependencies: ["AneBook"]),
-        .testTarget(name: "AneBookTests", dependencies: ["AneBook"]),
+        .executableTarget(name: "AneBookCommand", dependencies: ["AneBook", "AneBookServe"]),
+        .testTarget(name: "AneBookTests", dependencies: ["AneBook", "AneBookServe"]),
     ],
     swiftLanguageModes: [.v6]
 )

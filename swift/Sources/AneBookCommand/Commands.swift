@@ -1,4 +1,5 @@
 import AneBook
+import AneBookServe
 import Foundation
 
 /// The words of a command line, taken one after the other.
@@ -33,8 +34,9 @@ struct Settings {
     var recording: String?
     var units = "ane"
     var ids = false
-    var port: UInt16 = 8000
+    var port: UInt16?
     var socket: String?
+    var stdin = false
     var words: [String] = []
 
     init(_ arguments: inout Arguments) throws {
@@ -55,6 +57,7 @@ struct Settings {
             case "--recording": recording = try arguments.next("the value of --recording")
             case "--units": units = try arguments.next("the value of --units")
             case "--port": port = try arguments.number(word)
+            case "--stdin": stdin = true
             case "--socket": socket = try arguments.next("the value of --socket")
             case _ where word.hasPrefix("--"):
                 throw AneBookError.invalidInput("no option \(word)\n\(usage)")
@@ -114,6 +117,15 @@ func chat(_ arguments: inout Arguments) async throws {
         let answer = try await write(session.stream(.messages(messages), settings.options))
         messages.append(Message(role: "assistant", content: answer?.text ?? ""))
     }
+}
+
+/// `anebook serve BUNDLE`: answers over HTTP until a signal, or lines of standard input.
+func serve(_ arguments: inout Arguments) async throws {
+    let settings = try Settings(&arguments)
+    let server = try Server(settings.session())
+    if settings.stdin { return await server.answerLines() }
+    let port = settings.port ?? (settings.socket == nil ? 8000 : nil)
+    if try await !server.run(port: port, socket: settings.socket) { exit(130) }
 }
 
 /// Prints a stream as it comes; returns the whole answer.

@@ -5,13 +5,16 @@ let usage = """
     usage: anebook run BUNDLE PROMPT [options]     answer a prompt
            anebook chat BUNDLE [options]           answer what is typed, line by line
            anebook tokens BUNDLE TEXT              the token ids of a text, as they are
-           anebook serve BUNDLE [--port N]         an HTTP API on this machine
+           anebook serve BUNDLE [options]          an HTTP API on this machine
 
     options: --max-tokens N  --temperature T  --top-k K  --top-p P  --seed N  --system TEXT
              --stop TEXT  --stop-repeat N  --lookup
              --ids            PROMPT is token ids, separated by commas; so is the answer
              --executor CMD   run the programs by this command instead of Core ML,
                               such as "python3 -m mlprogram.pipe"
+             --port N         of `serve`: 8000, or none where --socket PATH is given
+             --socket PATH    of `serve`: a UNIX socket, for the same HTTP
+             --stdin          of `serve`: lines of JSON in and out, and no HTTP
              --units U        of Core ML: ane (the default), gpu or cpu
 
     """
@@ -21,6 +24,7 @@ do {
     switch arguments.next() {
     case "run": try await run(&arguments)
     case "chat": try await chat(&arguments)
+    case "serve": try await serve(&arguments)
     case "tokens": try tokens(arguments: arguments.rest)
     // Not in the usage: for tests, which hold these to Python.
     case "answers": try await answers(&arguments)

@@ -66,9 +66,13 @@ public actor Session {
     }
 
     /// The token ids of a prompt: through the chat template where there is one.
-    public func encode(_ prompt: Prompt, system: String? = nil) throws -> [Int32] {
+    ///
+    /// plain: leave the template out, to continue a text.
+    public func encode(_ prompt: Prompt, system: String? = nil, plain: Bool = false) throws -> [Int32] {
         let template = bundle.manifest.tokenizer.segments
         switch prompt {
+        case .text(let text) where plain:
+            return tokenizer.encode(text, addSpecialTokens: true)
         case .tokens(let ids):
             guard system == nil else {
                 throw AneBookError.invalidInput("token ids go as they are; a system prompt has no place in them")
@@ -91,30 +95,21 @@ public actor Session {
     /// The text of tokens; special tokens have none.
     public func decode(_ tokens: [Int32]) -> String { tokenizer.decode(tokens) }
 
-    /// Answers a prompt.
-    public func respond(to prompt: Prompt, _ options: Options = Options()) async throws -> Answer {
-        try await answer(prompt, options) { _ in }
+    /// Forgets all but the first tokens of the cache: later slots stay masked until overwritten.
+    public func rewind(to position: Int) throws {
+        try free()
+        cache.keep(cache.tokens.prefix(position))
     }
 
-    /// Answers a prompt piece by piece. Errors come out of the stream.
-    public nonisolated func stream(_ prompt: Prompt, _ options: Options = Options())
-        -> AsyncThrowingStream<Event, any Error> {
-        AsyncThrowingStream { continuation in
-            let task = Task {
-                do {
-                    let answer = try await answer(prompt, options) { continuation.yield(.text($0)) }
-                    continuation.yield(.end(answer))
-                    continuation.finish()
-                } catch {
-                    continuation.finish(throwing: error)
-                }
-            }
-            continuation.onTermination = { _ in task.cancel() }
-        }
+    /// Throws what an answer to these tokens would throw before any program runs.
+    public func check(_ tokens: [Int32], _ options: Options = Options()) throws {
+        try free()
+        _ = try Generator(loaded(), cache, bundle, tokenizer, tokens, options)
     }
 
-    private func answer(_ prompt: Prompt, _ options: Options, _ piece: @Sendable (String) -> Void)
-        async throws -> Answer {
+    /// Answers a prompt; `piece` is told the text as it becomes final.
+    public func respond(to prompt: Prompt, _ options: Options = Options(),
+        piece: @Sendable (String) -> Void = { _ in }) async throws -> Answer {
         try free()
         busy = true
         defer { busy = false }
@@ -126,6 +121,23 @@ public actor Session {
             try Task.checkCancellation()
         }
         return generator.result
+    }
+
+    /// Answers a prompt piece by piece. Errors come out of the stream.
+    public nonisolated func stream(_ prompt: Prompt, _ options: Options = Options())
+        -> AsyncThrowingStream<Event, any Error> {
+        AsyncThrowingStream { continuation in
+            let task = Task {
+                do {
+                    let answer = try await respond(to: prompt, options) { continuation.yield(.text($0)) }
+                    continuation.yield(.end(answer))
+                    continuation.finish()
+                } catch {
+                    continuation.finish(throwing: error)
+                }
+            }
+            continuation.onTermination = { _ in task.cancel() }
+        }
     }
 
     private func loaded() throws -> ModelRunner {
