@@ -1,9 +1,14 @@
 """What a bundle has of its tokenizer and chat template for hosts that are not Python."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
 from typing import Literal
 
+from ane_book.bundle.cache import keep
 from ane_book.bundle.parts import ChatSegments, Tokenizer
+from ane_book.conversion.target.key import CONVERTER
 from ane_book.errors import AneBookError
 from ane_book.text.packed import packed_tokenizer
 from ane_book.text.process import TextProcess
@@ -15,11 +20,27 @@ __all__ = ["packed_or_refused", "tokenizer_entry"]
 
 @lru_cache(maxsize=8)  # several bundles of one model
 def packed_or_refused(json_text: str) -> tuple[bytes | None, str | None]:
-    """The bytes of tokenizer.bin for a tokenizer.json; or None, and why there are none."""
+    """The bytes of tokenizer.bin for a tokenizer.json; or None, and why there are none.
+
+    They stay in the cache: making them takes seconds, in which a library is asked about characters.
+    """
+    digest = sha256(json_text.encode()).hexdigest()
+    made_of = {
+        "tokenizer.json": digest,
+        "tokenizers": version("tokenizers"),
+        "converter": str(CONVERTER),
+    }
     try:
+        folder = keep("tokenizer", made_of, partial(_pack_into, json_text))
+        return (folder / "tokenizer.bin").read_bytes(), None
+    except OSError:  # a cache that may only be read, or is full
         return packed_tokenizer(json_text), None
     except AneBookError as error:
         return None, str(error)
+
+
+def _pack_into(json_text: str, folder: Path) -> None:
+    (folder / "tokenizer.bin").write_bytes(packed_tokenizer(json_text))
 
 
 @lru_cache(maxsize=8)

@@ -38,15 +38,32 @@ def text_list(name: str, texts: list[bytes]) -> dict[str, bytes]:
 # --- patterns
 
 
+#: Planes of which the first code point stands for all but the last two, which are no characters in
+#: any plane: 4 to 13 hold nothing, and 15 and 16 are for private use.
+ALIKE = [plane << 16 for plane in (*range(4, 14), 15, 16)]
+#: The code points that `tokenizers` is asked about, first and end, and until where the last of them
+#: stands for those after it.
+ASKED = sorted(
+    [(0, 0xD800, 0xD800), (0xE000, 0x40000, 0x40000), (0xE0000, 0xF0000, 0xF0000)]
+    + [(plane, plane + 1, plane + 0xFFFE) for plane in ALIKE]
+    + [(plane + 0xFFFE, plane + 0x10000, plane + 0x10000) for plane in ALIKE]
+)
+
+
 @cache
 def _all() -> str:
-    """Every character there is, in order; surrogates are none."""
-    return "".join(chr(c) for c in range(PLANES) if not 0xD800 <= c < 0xE000)
+    """Every character that is asked about, in order; surrogates are none."""
+    return "".join(chr(c) for first, end, _ in ASKED for c in range(first, end))
 
 
-def _at(mask: np.ndarray) -> np.ndarray:
+def _at(values: np.ndarray) -> np.ndarray:
     """Values for the characters of `_all` as values for all code points."""
-    return np.insert(mask, 0xD800, np.zeros(0x800, mask.dtype))
+    result, place = np.zeros(PLANES, values.dtype), 0
+    for first, end, until in ASKED:
+        result[first:end] = values[place : place + end - first]
+        place += end - first
+        result[end:until] = values[place - 1]
+    return result
 
 
 @cache
@@ -84,7 +101,7 @@ def _splitting(name: str) -> np.ndarray:
 
 #: Patterns that are pre-tokenizers of their own: alternatives of (class, least, most), and whether
 #: what matches is dropped.
-OWN = {
+OWN: dict[str, list[tuple[list, list, bool]]] = {
     "DIGIT": [([("DIGIT", 1, 1, 0)], [], False)],
     "DIGIT+": [([("DIGIT", 1, NONE, 0)], [], False)],
     "BERT": [([("SPACE", 1, NONE, 0)], [], True), ([("PUNCTUATION", 1, 1, 0)], [], False)],
@@ -192,7 +209,7 @@ def character_tables(shape: Shape) -> dict[str, bytes]:
         first = [normalizers.BertNormalizer(**clean)]
         folded = {"clean_text": False, "handle_chinese_chars": False}
         second = _mapped(normalizers.BertNormalizer(**flags | folded))
-    ordered = shape.compose or shape.bert["strip_accents"]
+    ordered = shape.compose or (shape.bert is not None and shape.bert["strip_accents"])
     if ordered:
         first.append(normalizers.NFD())
     forms = _mapped(normalizers.Sequence(first))

@@ -76,7 +76,8 @@ def test_tokens_are_those_of_python(form, anebook, tiny_bundle):
             ids = list(prompt(n))
             same(ask, session, {"tokens": ids}, max_tokens=12)
         if form == "verify":
-            answers = [same(ask, session, {"tokens": list(prompt(n)) * 3}, lookup=True) for n in (2, 5)]
+            texts = [list(prompt(n)) * 3 for n in (2, 5)]
+            answers = [same(ask, session, {"tokens": ids}, lookup=True) for ids in texts]
             assert any(answer["drafted"] for answer in answers)
         if form != "tokens":
             for seed in range(4):

@@ -5,13 +5,13 @@
 A request is a line of JSON, and after it the bytes that it announces; so is an answer. Arrays go
 in C order, as the function declares them; `bytes` says how many there are of all arrays together.
 
-    {"load": PATH, "function": NAME}                      {"function": N}
-    {"state": N}                                          {"state": M}
+    {"load": PATH, "function": NAME}              {"function": N}
+    {"state": N}                                  {"state": M}
     {"call": N, "state": M, "inputs": [NAME, ...], "outputs": [NAME, ...], "bytes": B}
-                                                          {"bytes": B}, of the outputs in that order;
-                                                          a program without states has no `state`
-    {"read": M, "name": NAME}                             {"bytes": B}
-    {"write": M, "name": NAME, "of": N, "bytes": B}       {}
+                                                  {"bytes": B}, of the outputs in that order; a
+                                                  program without states has no `state`
+    {"read": M, "name": NAME}                     {"bytes": B}
+    {"write": M, "name": NAME, "of": N, "bytes": B}    {}
 
 What cannot be done is answered by {"error": SENTENCE}. The process lives as long as its standard
 input. It runs packages in half precision, as they declare, and opens whatever path it is given:
@@ -106,7 +106,7 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
             reply["bytes"] = sum(array.nbytes for array in arrays)
         answers.write(json.dumps(reply).encode() + b"\n")
         for array in arrays:
-            answers.write(memoryview(array).cast("B"))
+            answers.write(array.tobytes())
         answers.flush()
 
 

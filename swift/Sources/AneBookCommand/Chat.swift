@@ -19,7 +19,7 @@ func template(arguments: [String]) {
         } catch {
             answer = ["error": "\(error)"]
         }
-        // A dictionary of texts always encodes.
-        print(String(decoding: try! encoder.encode(answer), as: UTF8.self))
+        guard let line = try? encoder.encode(answer) else { continue }
+        print(String(decoding: line, as: UTF8.self))
     }
 }
