@@ -186,25 +186,26 @@ def blocks(calls: Sequence[str]) -> Figure:
 
 
 def calls() -> Figure:
-    """A token's way in an app: what the host computes, and what the packages compute."""
-    figure, ax = canvas(4.4, 9.9)
+    """A token's way: what the host computes, and what the packages compute."""
+    figure, ax = canvas(5.6, 12.9)
     for x, name in ((0.1, "the host, on the CPU"), (5.4, "the programs")):
         note(ax, x + 2.2, 0.35, name, ha="center", weight="bold")
-    given = box(ax, 0.1, 0.9, 4.4, 1.0, "token id, position", "none")
-    made = box(ax, 0.1, 2.7, 4.4, 2.2, "row of the embedding\nrotary tables\nmask", "orange")
-    layers = box(ax, 5.4, 2.7, 4.4, 1.3, "layers: decode", "blue")
-    head = box(ax, 5.4, 6.3, 4.4, 1.3, "head: decode", "blue")
-    box(ax, 5.4, 0.9, 4.4, 1.0, "state: keys, values", "blue")
-    joined = box(ax, 0.1, 6.3, 4.4, 1.3, "logits joined\nthe likeliest taken", "orange")
-    token = box(ax, 0.1, 8.7, 4.4, 1.0, "next token id", "none")
-    down(ax, given, made)
-    down(ax, joined, token)
-    down(ax, layers, head)
-    arrow(ax, (7.6, 1.9), (7.6, 2.7), arrowstyle="<|-|>")
-    arrow(ax, (made[0] + made[2], 3.35), (layers[0], 3.35))
-    arrow(ax, (head[0], 6.95), (joined[0] + joined[2], 6.95))
-    note(ax, 7.8, 5.15, "hidden_out")
-    note(ax, 7.6, 8.2, "logits_0, logits_1, ...", ha="center")
+    written = box(ax, 0.1, 0.9, 4.4, 1.3, "prompt: chat template,\ntokenizer", "orange")
+    ids = box(ax, 0.1, 3.0, 4.4, 1.0, "token ids, position", "none")
+    made = box(ax, 0.1, 4.8, 4.4, 2.2, "rows of the embedding\nrotary tables\nmask", "orange")
+    layers = box(ax, 5.4, 4.8, 4.4, 1.3, "layers, one package\nafter the other", "blue")
+    head = box(ax, 5.4, 8.4, 4.4, 1.3, "head", "blue")
+    box(ax, 5.4, 3.0, 4.4, 1.0, "state: keys, values", "blue")
+    sampled = box(ax, 0.1, 8.4, 4.4, 1.3, "sampler: the likeliest,\nor one drawn", "orange")
+    text = box(ax, 0.1, 11.4, 4.4, 1.3, "tokens to text,\nwhole characters only", "orange")
+    for upper, lower in ((written, ids), (ids, made), (layers, head), (sampled, text)):
+        down(ax, upper, lower)
+    arrow(ax, (7.6, 4.0), (7.6, 4.8), arrowstyle="<|-|>")
+    arrow(ax, (made[0] + made[2], 5.45), (layers[0], 5.45))
+    arrow(ax, (head[0], 9.05), (sampled[0] + sampled[2], 9.05))
+    note(ax, 7.8, 7.25, "hidden_out")
+    note(ax, 7.6, 10.3, "logits_0, logits_1, ...", ha="center")
+    note(ax, 2.5, 10.55, "next token id")
     return figure
 
 

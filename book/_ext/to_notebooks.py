@@ -4,13 +4,14 @@
 
 What MyST gives a page is put into plain Markdown: boxes become quotations, terms and references
 their words, links to pages links to notebooks. A figure that the build would fill in (`glue`) is
-named as the cell has it that computes it.
+named as the cell has it that computes it; what it would include of a file is put in.
 """
 
 from hashlib import sha256
 from pathlib import Path
 import re
 import sys
+from textwrap import dedent
 
 import jupytext
 import nbformat
@@ -25,6 +26,8 @@ SOLUTION = re.compile(r"^```\{solution-(start|end)\}.*\n(?::[\w-]+:.*\n)*```$", 
 LABEL = re.compile(r"^\(([\w-]+)\)=\n(#+ (.*))?", re.M)
 EXERCISE = re.compile(r"^(?::{3,}|```)\{exercise\} *(.*)\n:label: ([\w-]+)", re.M)
 FENCED = re.compile(r"^```\{exercise\} *(.*)\n:label: [\w-]+\n((?s:.*?))^```$", re.M)
+LISTING = re.compile(r"^```\{literalinclude\} (\S+)\n((?::[\w-]+:.*\n)*)```$", re.M)
+OPTION = re.compile(r"^:([\w-]+): *(.*)$", re.M)
 DIRECTIVE = re.compile(r"^```\{[\w-]+\}(?s:.*?)^```$", re.M)
 GLUE = re.compile(r"\{glue:[\w]+\}`([^`:]*)(?::[^`]*)?`")
 ROLE = re.compile(r"\{(term|ref|doc|numref|cite:[pt])\}`(?:([^`<]*?) *<([^`>]*)>|([^`]*))`")
@@ -41,6 +44,19 @@ def named(text: str) -> dict[str, str]:
     found = {label: heading for label, _, heading in LABEL.findall(text) if heading}
     exercises = EXERCISE.findall(text)
     return found | {label: f"exercise “{title or label}”" for title, label in exercises}
+
+
+def listing(path: str, options: dict[str, str]) -> str:
+    """The lines of a file that `literalinclude` shows, as a block of code.
+
+    Raises StopIteration where the file has no line with the text that an option names.
+    """
+    lines = (BOOK / path).read_text("utf-8").splitlines()
+    first = next(i for i, line in enumerate(lines) if options["start-at"] in line)
+    behind, last = int("end-at" in options), options.get("end-at") or options["end-before"]
+    end = next(i for i, line in enumerate(lines) if i > first and last in line) + behind
+    shown = dedent("\n".join(lines[first:end])).strip()
+    return f"```{options['language']}\n{shown}\n```"
 
 
 def plain(text: str, labels: dict[str, str], pages: set[str]) -> str:
@@ -70,6 +86,7 @@ def plain(text: str, labels: dict[str, str], pages: set[str]) -> str:
     text = FENCED.sub(lambda match: exercise(*match.groups()), BOX.sub(box, text))
     text = SOLUTION.sub(lambda m: "**Solution**" if m[1] == "start" else "", text)
     text = LABEL.sub(lambda m: m[2] or "", text)
+    text = LISTING.sub(lambda m: listing(m[1], dict(OPTION.findall(m[2]))), text)
     text = DIRECTIVE.sub("", text)
     text = GLUE.sub(r"`\1`", text)
     text = ROLE.sub(role, text)
