@@ -158,6 +158,20 @@ Three, as exercise “Count (easy)” says.
     assert to_notebooks.plain(text, to_notebooks.named(text), {"one"}) == plain
 
 
+def test_a_listing_is_put_in_and_one_whose_line_is_gone_is_told():
+    page = """```{literalinclude} ../swift/Sources/AneBook/Programs/Tensor.swift
+:language: swift
+:start-at: func clear()
+:end-before: /// What the elements
+:dedent:
+```"""
+    lines = ["func clear() {", "    bytes.initializeMemory(as: UInt8.self, repeating: 0)", "}"]
+    shown = to_notebooks.plain(page, {}, set()).splitlines()
+    assert shown[0] == "```swift" and shown[1:4] == lines
+    with pytest.raises(StopIteration):
+        to_notebooks.plain(page.replace("clear", "clean"), {}, set())
+
+
 @each_page
 def test_terms_are_in_the_glossary(page):
     """Sphinx warns of one that is not, after the minutes in which all pages run."""
