@@ -161,15 +161,14 @@ Three, as exercise “Count (easy)” says.
 def test_a_listing_is_put_in_and_one_whose_line_is_gone_is_told():
     page = """```{literalinclude} ../swift/Sources/AneBook/Programs/Tensor.swift
 :language: swift
-:start-at: func clear()
-:end-before: /// What the elements
-:dedent:
+:start-at: public enum ElementType
+:end-before: /// Bytes of an element.
 ```"""
-    lines = ["func clear() {", "    bytes.initializeMemory(as: UInt8.self, repeating: 0)", "}"]
     shown = to_notebooks.plain(page, {}, set()).splitlines()
-    assert shown[0] == "```swift" and shown[1:4] == lines
+    assert shown[0] == "```swift" and shown[1].startswith("public enum ElementType")
+    assert shown[-2:] == ['    case integer = "int32"', "```"]
     with pytest.raises(StopIteration):
-        to_notebooks.plain(page.replace("clear", "clean"), {}, set())
+        to_notebooks.plain(page.replace("enum", "enumeration"), {}, set())
 
 
 @each_page
