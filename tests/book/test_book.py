@@ -158,6 +158,19 @@ Three, as exercise “Count (easy)” says.
     assert to_notebooks.plain(text, to_notebooks.named(text), {"one"}) == plain
 
 
+def test_a_listing_is_put_in_and_one_whose_line_is_gone_is_told():
+    page = """```{literalinclude} ../swift/Sources/AneBook/Programs/Tensor.swift
+:language: swift
+:start-at: public enum ElementType
+:end-before: /// Bytes of an element.
+```"""
+    shown = to_notebooks.plain(page, {}, set()).splitlines()
+    assert shown[0] == "```swift" and shown[1].startswith("public enum ElementType")
+    assert shown[-2:] == ['    case integer = "int32"', "```"]
+    with pytest.raises(StopIteration):
+        to_notebooks.plain(page.replace("enum", "enumeration"), {}, set())
+
+
 @each_page
 def test_terms_are_in_the_glossary(page):
     """Sphinx warns of one that is not, after the minutes in which all pages run."""
