@@ -144,10 +144,10 @@ def _tokens(shape: Shape, file: dict) -> dict[str, bytes]:
     ]
     hidden = {one["id"] for one in added if not tokenizer.decode([one["id"]])}
     flags, shown = bytearray(len(strings)), []
-    for number, token in enumerate(strings):
-        text = "" if token is None else token
-        flags[number] |= 16 * (token is not None)
-        if token in vocabulary:
+    for number, string in enumerate(strings):
+        text = "" if string is None else string
+        flags[number] |= 16 * (string is not None)
+        if string in vocabulary:
             flags[number] |= 1 | 2 * (number in whole)
         flags[number] |= 4 * (number in hidden) + 8 * bool(
             shape.decoder == "fallback" and re.fullmatch("<0x[0-9A-Fa-f]{2}>", text)

@@ -5,6 +5,7 @@ A field that is not in the tables below, or has another value, is refused by its
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from ane_book.errors import UnsupportedModel, printable
 
@@ -75,7 +76,7 @@ def only(part, where: str, **values) -> dict:
     if not isinstance(part, dict):
         raise refuse(where, part)
     for name, value in part.items():
-        allowed = ANY if name == "type" else values.get(name, ())
+        allowed: Any = ANY if name == "type" else values.get(name, ())
         if allowed is not ANY and not any(type(value) is type(v) and value == v for v in allowed):
             raise refuse(f"{where}.{name}", value)
     return part

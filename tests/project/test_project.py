@@ -43,7 +43,7 @@ FLOORS = {
         "analysis",
         "kernels",
         "run",
-        "contents coreml compare",
+        "contents coreml compare pipe",
         "execute",
         "kernel_report compare.packages",
         "__main__",
