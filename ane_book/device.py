@@ -41,7 +41,6 @@ __all__ = [
 Check = tuple[str, bool | None, str]
 
 
-@cache
 def macos_build() -> str:
     """macOS' build, such as "24A335", to which compiled models belong; "" on another system."""
     return _sysctl("kern.osversion") if sys.platform == "darwin" else ""
@@ -92,7 +91,6 @@ def _installed(package: str, purpose: str) -> Check:
     return package, version is not None, version or f"not installed; needed to {purpose}"
 
 
-@cache
 def neural_engine() -> tuple[bool, str]:
     """Whether Core ML has an engine to plan on here, and why not.
 
@@ -108,6 +106,7 @@ def neural_engine() -> tuple[bool, str]:
     return True, "present on Apple silicon; where an op ran is Core ML's choice"
 
 
+@cache
 def _sysctl(name: str) -> str:
     """A value of macOS' kernel, "" where it has none of that name."""
     command = ["sysctl", "-n", name]

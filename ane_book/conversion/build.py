@@ -295,9 +295,7 @@ class BundleBuilder:
 
     def head(self, path: Path, splits: dict[int, int], weights: dict) -> None:
         """Write a package of the head; `weights` is the state dict of a `Head` with these parts."""
-        write_head(
-            path, self.config, self.recipe, splits, self.encoding.head(splits, weights)
-        )
+        write_head(path, self.config, self.recipe, splits, self.encoding.head(splits, weights))
 
     # --- manifest -----------------------------------------------------------------------------
 

@@ -13,9 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "swift"
 @pytest.mark.skipif(shutil.which("swift") is None, reason="no swift on PATH")
 def test_its_own_tests_pass_without_a_warning():
     command = ["swift", "test", "--build-path", ".build-tests"]
-    run = subprocess.run(
-        command, cwd=PACKAGE, capture_output=True, text=True, timeout=10 * HANGING
-    )
+    run = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, timeout=10 * HANGING)
     assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
     assert "warning:" not in run.stdout + run.stderr
 

@@ -101,6 +101,7 @@ def test_the_package_and_the_example_pass(package):
 
 
 @needs_swift
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "call", "misspelt"),
     [

@@ -7,7 +7,6 @@ import random
 import subprocess
 
 from _families import MAKERS, family, texts
-from _long import long_but
 from ane_book.errors import UnsupportedModel
 from ane_book.runtime.streaming import TextStream
 from ane_book.text.packed import packed_tokenizer
@@ -115,7 +114,8 @@ def test_streams_of_many(ask, name):
     hold_streams(ask, name, texts(MANY, seed=5))
 
 
-@pytest.mark.parametrize("name", long_but(MAKERS, "qwen2", "minilm"))
+@pytest.mark.long
+@pytest.mark.parametrize("name", MAKERS)
 def test_every_character_there_is(ask, name):
     """Each between letters and alone between spaces, so that all tables and classes have a say."""
     characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
