@@ -23,7 +23,7 @@ public struct AneBookModel: LanguageModel {
     /// Throws `AneBookError` where the bundle is damaged, for another task or without chat template.
     public init(_ bundle: Bundle, predictor: any Predictor = CoreMLPredictor()) async throws {
         session = try Session(bundle, predictor: predictor)
-        _ = try await session.encode(.messages([Message(role: "user", content: "")]))
+        _ = try await session.encode(.messages([Message(role: "user", content: "a")]))
         try await session.prewarm()
     }
 

@@ -79,7 +79,7 @@ final class Connection {
         while true {
             let size = try line(&left, deadline, late).prefix { $0 != ";" }.trimmingCharacters(in: .whitespaces)
             guard size.allSatisfy(\.isHexDigit), let count = Int(size, radix: 16) else { throw broken("a chunk") }
-            if body.count + count > limits.body { throw tooLong }
+            if count > limits.body - body.count { throw tooLong }
             if count == 0 { break }
             body += try take(count, deadline, late)
             guard try line(&left, deadline, late).isEmpty else { throw broken("a chunk") }

@@ -25,7 +25,6 @@ public struct Server: Sendable {
     /// port: on 127.0.0.1; 0: one that is free. socket: the path of a UNIX socket that only its owner
     /// may open. Throws `invalidInput` where one cannot be used.
     public func run(port: UInt16?, socket path: String?) async throws -> Bool {
-        for number in [SIGTERM, SIGINT] { signal(number) { _ in _ = Foundation.write(stops.write, "!", 1) } }
         signal(SIGPIPE, SIG_IGN)
         var listening: [Int32] = [], places: [String] = []
         if let port {
@@ -37,7 +36,12 @@ public struct Server: Sendable {
             listening.append(try listen(path: path))
             places.append(path)
         }
-        try await service.load()  // what cannot be opened fails before the first request
+        do { try await service.load() } catch {  // what cannot be opened fails before the first request
+            if let path { unlink(path) }
+            throw error
+        }
+        // Not before: a signal ends a load, which may take minutes, at once.
+        for number in [SIGTERM, SIGINT] { signal(number) { _ in _ = Foundation.write(stops.write, "!", 1) } }
         log("serving \(service.name) at \(places.joined(separator: " and "))")
         let sockets = listening
         return await withCheckedContinuation { end in

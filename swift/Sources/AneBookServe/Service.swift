@@ -179,7 +179,7 @@ final class Service: Sendable {
         while true {
             var step = job.next(within: 0.05)
             if connection.hasLeft() { throw Gone() }
-            if step == nil && deadline < Date() {
+            if deadline < Date() {
                 step = .failed(Refusal(504, "no answer within \(Int(seconds)) s, the server's limit", code: "timeout"))
             }
             switch step {

@@ -18,6 +18,51 @@ import Testing
         #expect(error.contains("head.mlpackage/Manifest.json has 3 bytes; manifest.json says 2 bytes"))
     }
 
+    /// What no exchange of one number makes, and would write beyond a cache, or end the process.
+    @Test func aManifestMadeToHarmIsAnError() throws {
+        func function(_ bundle: [String: Any], _ part: Int, _ change: (String, inout [String: Any]) -> Void) -> [Any] {
+            var packages = bundle["packages"] as? [[String: Any]] ?? []
+            var functions = packages[part]["functions"] as? [String: [String: Any]] ?? [:]
+            for name in functions.keys { change(name, &functions[name, default: [:]]) }
+            packages[part]["functions"] = functions
+            return packages
+        }
+        func type(_ shape: [Int]) -> [String: Any] { ["dtype": "fp16", "shape": shape] }
+        let small = try SmallBundle { manifest in  // a cache of fewer slots than its call has tokens
+            var packages = function(manifest, 0) { name, own in
+                let tokens = name == "decode" ? 1 : 4
+                own["slots"] = 2
+                own["inputs"] = ["hidden": type([1, 4, 1, tokens]), "keys": type([1, 1, 2, 2])]
+            }
+            packages.insert((manifest["packages"] as? [Any])?[0] ?? [:], at: 0)
+            if var second = packages[1] as? [String: Any] {
+                second["layers"] = [1, 2]
+                packages[1] = second
+            }
+            manifest["packages"] = packages
+        }
+        #expect(refusal { _ = try Bundle(small.folder) }.contains("other functions"))
+        let without = try SmallBundle { manifest in  // no cache in one function, and one in the other
+            manifest["packages"] = function(manifest, 0) { name, own in if name == "decode" { own["slots"] = NSNull() } }
+        }
+        #expect(!refusal { _ = try Bundle(without.folder) }.isEmpty)
+        let narrow = try SmallBundle { $0["host"] = ["embedding_scale": 1, "masks": ["mask": NSNull()], "rotary":
+            ["rope": ["head_dim": 1, "rotary_dim": 2, "theta": 1e4, "scaling": [String: Any](), "max_position": 9]]] }
+        #expect(refusal { _ = try Bundle(narrow.folder) }.contains("2 of 1 dimensions are rotated"))
+        let good = try SmallBundle(), file = good.folder.appendingPathComponent("manifest.json")
+        try FileManager.default.removeItem(at: file)
+        #expect(mkfifo(file.path, 0o600) == 0)
+        #expect(refusal { _ = try Bundle(good.folder) }.contains("no manifest.json"))
+    }
+
+    @Test func aBundleThatFailedParityIsRefusedUnlessForced() throws {
+        let bundle = try SmallBundle()
+        let evidence = #"{"levels": {"L1": {"status": "failed", "reason": "cosine 0.5"}}}"#
+        try Data(evidence.utf8).write(to: bundle.folder.appendingPathComponent("evidence.json"))
+        #expect(refusal { _ = try Bundle(bundle.folder) }.contains("failed L1 parity: cosine 0.5"))
+        _ = try Bundle(bundle.folder, force: true)
+    }
+
     /// Numbers, names and shapes anywhere in the manifest are exchanged for others, 500 times.
     @Test func aDamagedManifestIsAnError() async throws {
         let good = try SmallBundle()

@@ -38,7 +38,7 @@ struct ConnectionTests {
     @Test(arguments: [
         ("Content-Length: 5", "abc", 408), ("Content-Length: 11", "", 413), ("Content-Length: +1", "a", 400),
         ("Transfer-Encoding: chunked", "3\r\nabc\r\n", 408), ("Transfer-Encoding: chunked", "3\r\nabcd\r\n", 400),
-        ("Transfer-Encoding: chunked", "b\r\n", 413), ("Transfer-Encoding: br", "", 501),
+        ("Transfer-Encoding: chunked", "b\r\n", 413), ("Transfer-Encoding: chunked", "1\r\n{\r\n7fffffffffffffff\r\n", 413), ("Transfer-Encoding: br", "", 501),
     ]) func aBodyThatIsNone(_ header: String, _ sent: String, _ expected: Int) throws {
         let (connection, client) = pair("POST / HTTP/1.1\r\nHost: a\r\n\(header)\r\n\r\n\(sent)")
         defer { close(client) }

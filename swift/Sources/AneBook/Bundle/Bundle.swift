@@ -14,10 +14,12 @@ public struct Bundle: Sendable {
     private static let largestManifest = 1 << 24
 
     /// Throws `AneBookError.invalidBundle`, one sentence for the first thing that is wrong.
-    public init(_ url: URL) throws {
+    ///
+    /// force: opens a bundle, too, that failed parity with its model by its evidence.json.
+    public init(_ url: URL, force: Bool = false) throws {
         self.url = url
         let file = url.appendingPathComponent("manifest.json")
-        guard Self.size(of: file) ?? 0 <= Self.largestManifest, let data = try? Data(contentsOf: file) else {
+        guard let size = Self.size(of: file), size <= Self.largestManifest, let data = try? Data(contentsOf: file) else {
             throw AneBookError.invalidBundle(
                 "\(url.path): no manifest.json, so not a bundle; give a folder that `ane-book convert` wrote")
         }
@@ -28,6 +30,7 @@ public struct Bundle: Sendable {
         }
         try manifest.check()
         try Self.checkFiles(manifest, in: url)
+        if !force { try Self.checkEvidence(url) }
         func table(_ entry: TableEntry) throws -> Table {
             try Table(url.appendingPathComponent(entry.file), rows: entry.shape[0], columns: entry.shape[1])
         }
@@ -52,6 +55,20 @@ public struct Bundle: Sendable {
             throw AneBookError.invalidBundle("\(url.path) has no tokenizer.bin: \(why)")
         }
         return try Tokenizer(contentsOf: url.appendingPathComponent(packed))
+    }
+
+    /// Refuses a bundle that does not give what the model gives; evidence.json may be absent.
+    private static func checkEvidence(_ url: URL) throws {
+        struct Evidence: Decodable {
+            struct Level: Decodable { let status: String, reason: String? }
+            let levels: [String: Level]
+        }
+        let file = url.appendingPathComponent("evidence.json")
+        guard size(of: file) ?? .max <= largestManifest, let data = try? Data(contentsOf: file) else { return }
+        guard let parity = (try? decode(Evidence.self, from: data))?.levels["L1"], parity.status == "failed"
+        else { return }
+        throw AneBookError.invalidBundle("\(url.path): failed L1 parity: \(parity.reason ?? "no reason"); "
+            + "convert the model again")
     }
 
     /// Every file is a regular one below the folder, with the bytes that the manifest says.

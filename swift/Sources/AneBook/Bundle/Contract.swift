@@ -1,3 +1,5 @@
+import Foundation
+
 /// Checks of a manifest against the contract that it states, before any memory is taken for it.
 ///
 /// What passes here can be run without a further look at shapes: every input of a program is the
@@ -21,19 +23,25 @@ extension Manifest {
             throw bad("a context of \(context), caches of \(tiers) slots and functions of \(widths) "
                 + "tokens do not fit")
         }
-        let tiered = Dictionary(uniqueKeysWithValues: names.map { name, plain in
-            (name, widths[plain] ?? 0)
-        })
+        // By name, T and S; 0 slots: the function attends to no cache.
+        let plain = widths.mapValues { [$0, 0] }
+        var tiered: [String: [Int]] = [:]
+        for slots in tiers {
+            for (name, tokens) in widths { tiered[tierName(name, slots)] = [tokens, slots] }
+        }
         for part in packages {
-            let own = part.functions.mapValues(\.tokens)
-            let cached = part.functions.values.contains { $0.slots != nil }
-            guard own == (cached ? tiered : widths) else {
+            let own = part.functions.mapValues { [$0.tokens, $0.slots ?? 0] }
+            let keeps = part.functions.values.contains { !$0.kept.isEmpty || !$0.states.isEmpty }
+            let cached = keeps || (generates && part.package == packages[0].package)
+            guard own == tiered || (own == plain && !cached), part.part == .layers || !keeps else {
                 throw bad("\(part.package) has other functions than the first package")
             }
             let kept = part.functions.values.map { function in
                 // Without their slots, which differ by tier.
                 function.kept.merging(function.states.map { ("\($0), a state", $1) }) { $1 }.mapValues {
-                    [$0.shape.first ?? 0, $0.shape.dropFirst().first ?? 0, $0.shape.last ?? 0, $0.shape.count]
+                    let tail = $0.shape.count == 4 && $0.shape[2] == 1
+                    return [$0.shape.first ?? 0, $0.shape.dropFirst().first ?? 0, $0.shape.last ?? 0,
+                        $0.shape.count, tail ? 1 : 0]
                 }
             }
             guard kept.allSatisfy({ $0 == kept[0] }) else {
@@ -62,8 +70,8 @@ extension Manifest {
             (shapes + tables.map(\.shape)).allSatisfy({ product($0, atMost: largest) != nil })
         else { throw bad("a shape, a size or a number is none") }
         for (name, rotary) in host.rotary {
-            let fits = 1...1 << 20 ~= rotary.headDim && 2...rotary.headDim ~= rotary.rotaryDim
-            guard fits, rotary.rotaryDim % 2 == 0, rotary.theta > 0, rotary.theta.isFinite,
+            let fits = 1...1 << 20 ~= rotary.headDim && rotary.rotaryDim >= 2
+            guard fits, rotary.rotaryDim <= rotary.headDim, rotary.rotaryDim % 2 == 0, rotary.theta > 0, rotary.theta.isFinite,
                 product([context, rotary.headDim], atMost: largest) != nil
             else { throw bad("\(name): \(rotary.rotaryDim) of \(rotary.headDim) dimensions are rotated") }
         }
@@ -71,6 +79,33 @@ extension Manifest {
             tags.map({ $0.window > 0 && !$0.labels.isEmpty }) ?? true,
             tables.allSatisfy({ files[$0.file].map { Int.init($0) } ?? -1 >= 2 * $0.shape[0] * $0.shape[1] })
         else { throw bad("a mask, the labels or a table does not fit") }
+        if let places = vectors?.positions.shape, places != [context, embedding.shape[1]] {
+            throw bad("positions of \(places), for texts of \(context) tokens")
+        }
+        let needed = hostBytes, here = Double(ProcessInfo.processInfo.physicalMemory)
+        guard needed <= here else {
+            throw bad("a context of \(context) takes \(Int(needed / 1e9)) GB, and \(Int(here / 1e9)) GB of memory "
+                + "are here; convert it with a shorter one")
+        }
+    }
+
+    /// Bytes of the masks, tables and caches that the host keeps; not exact, and never an overflow.
+    private var hostBytes: Double {
+        func count(_ shape: [Int]) -> Double { shape.reduce(2) { $0 * Double($1) } }
+        var bytes = host.rotary.values.reduce(0) { $0 + 2 * count([context, $1.headDim]) }
+        for function in packages.first?.functions.values ?? [:].values {
+            let width = function.tokens
+            let masks = task == .textGeneration ? host.masks.count : 1
+            bytes += Double(masks) * count([width, width]) + Double(masks) * count([width, function.slots ?? 0])
+        }
+        for part in packages {
+            for function in part.functions.values {
+                for shape in function.kept.values.map(\.shape) where shape.count == 4 {
+                    bytes += count(shape) + (shape[2] == 1 ? count([shape[0], shape[1], context]) : 0)
+                }
+            }
+        }
+        return bytes
     }
 
     /// Layer after layer, each one's experts after its gates, the head last.
@@ -151,9 +186,10 @@ extension Manifest {
                 let fits = switch (part.part, key) {
                 case (_, "hidden_out"), (_, "x"), (_, "y"): spec.shape == hidden
                 case (.head, "token"): spec.shape == [1, tokens]
-                default: spec.shape == last
+                case (.head, _): spec.shape == last
+                default: spec.shape == last && key != "token" && !key.hasPrefix("logits_")
                 }
-                guard fits, (spec.dtype == .half) != (key == "token") else {
+                guard fits, spec.dtype == (key == "token" ? .integer : .half) else {
                     throw misfit(part, name, "output", key, spec)
                 }
             }

@@ -26,18 +26,26 @@ public actor Embedder {
     public func embed(_ texts: [String], cut: Bool = true) throws -> [[Float]] {
         let most = bundle.manifest.context
         let ids = try texts.enumerated().map { i, text in
-            let ids = tokenizer.encode(text, addSpecialTokens: true)
-            guard ids.count > most else { return ids }
-            guard cut else { throw AneBookError.promptTooLong("text \(i) has \(ids.count) tokens; \(most) at most") }
-            let plain = tokenizer.encode(text, addSpecialTokens: false)
-            let special = ids.count - plain.count, before = ids.prefix { $0 != plain.first }.count
-            return ids.prefix(most - (special - before)) + ids.suffix(special - before)
+            // What the tokenizer puts around a text is cut too, should it alone be too long.
+            let ids = try tokens(text, i, most: most, cut: cut).prefix(most)
+            guard !ids.isEmpty else { throw AneBookError.invalidInput("text \(i) has no tokens") }
+            return Array(ids)
         }
         var vectors = [[Float]](repeating: [], count: texts.count)
         for call in pack(ids.map(\.count), most) {
             for (i, vector) in zip(call, try run(call.map { ids[$0] })) { vectors[i] = vector }
         }
         return vectors
+    }
+
+    /// A text's token ids, cut to `most` if it may be.
+    private func tokens(_ text: String, _ i: Int, most: Int, cut: Bool) throws -> [Int32] {
+        let ids = tokenizer.encode(text, addSpecialTokens: true)
+        guard ids.count > most else { return ids }
+        guard cut else { throw AneBookError.promptTooLong("text \(i) has \(ids.count) tokens; \(most) at most") }
+        let plain = tokenizer.encode(text, addSpecialTokens: false)
+        let special = ids.count - plain.count, before = ids.prefix { $0 != plain.first }.count
+        return ids.prefix(max(0, most - (special - before))) + ids.suffix(special - before)
     }
 
     /// Runs texts in one call; returns the vector of each.

@@ -56,7 +56,7 @@ final class Generator {
             options.reuseCache ? cache.keep(ids.dropLast()) : cache.clear(runner)
             let fresh = Array(ids[cache.tokens.count...])
             let outputs = try cache.append(fresh, guesses: [], runner)
-            let first = try sampler.token(outputs[0])
+            let first = try draw(outputs[0])
             (answer.prefilled, answer.prefillSeconds) = (fresh.count, (clock.now - start).seconds)
             return add(first)
         }
@@ -66,7 +66,7 @@ final class Generator {
         answer.calls += 1
         answer.drafted += guesses.count
         for (i, output) in outputs.enumerated() {
-            let token = try sampler.token(output)
+            let token = try draw(output)
             piece += add(token)
             guard i < guesses.count, guesses[i] == token else { break }
             answer.accepted += 1
@@ -79,6 +79,14 @@ final class Generator {
 
     /// The whole answer, once `step` has returned nil.
     var result: Answer { answer }
+
+    private func draw(_ output: Output) throws -> Int32 {
+        let token = try sampler.token(output)
+        guard 0..<Int32(runner.vocabulary) ~= token else {
+            throw AneBookError.notFinite("the model gives token \(token), of a vocabulary of \(runner.vocabulary)")
+        }
+        return token
+    }
 
     private func guess() -> [Int32] {
         guard var lookup else { return [] }
@@ -104,7 +112,7 @@ final class Generator {
     }
 
     private func repeats() -> Bool {
-        guard let n = options.stopRepeat, answer.tokens.count >= 2 * n else { return false }
+        guard let n = options.stopRepeat, answer.tokens.count / 2 >= n else { return false }
         let tokens = answer.tokens, tail = tokens.suffix(n)
         return (0..<(tokens.count - n)).contains { tokens[$0..<($0 + n)].elementsEqual(tail) }
     }

@@ -19,8 +19,11 @@ final class HostInputs {
             try own.fill(cos: cos.halfs, sin: sin.halfs, positions: slots, context: slots)
             (rotary["\(name)_cos"], rotary["\(name)_sin"]) = (cos, sin)
         }
+        var rows: [Int: [String: Tensor]] = [:]  // of the tables, by T: the same in every tier
         for (name, function) in manifest.packages[0].functions {
-            calls[name] = Call(function, manifest, rotary: rotary, position: position)
+            let tokens = function.tokens
+            rows[tokens] = rows[tokens] ?? rotary.mapValues { Tensor(.half, [1, 1, tokens, $0.shape[1]]) }
+            calls[name] = Call(function, manifest, rows: rows[tokens] ?? [:], position: position)
         }
     }
 
@@ -61,7 +64,7 @@ final class HostInputs {
         private let tables: [(tensor: Tensor, name: String)]
         private var visible = 0  // slots that masks without a window let through
 
-        init(_ function: FunctionSpec, _ manifest: Manifest, rotary: [String: Tensor], position: Tensor) {
+        init(_ function: FunctionSpec, _ manifest: Manifest, rows: [String: Tensor], position: Tensor) {
             (tokens, slots) = (function.tokens, function.slots ?? 0)
             let tokens = tokens, slots = slots
             var tensors = ["position": position]
@@ -72,12 +75,8 @@ final class HostInputs {
                 Call.fill(mask, position: 0, slots: slots, window: window)
                 return (mask, window)
             }
-            tables = rotary.map { name, table in
-                let tensor = Tensor(.half, [1, 1, tokens, table.shape[1]])
-                tensors[name] = tensor
-                return (tensor, name)
-            }
-            self.tensors = tensors
+            tables = rows.map { ($1, $0) }
+            self.tensors = tensors.merging(rows) { own, _ in own }
         }
 
         func move(_ position: Int, _ rotary: [String: Tensor]) {

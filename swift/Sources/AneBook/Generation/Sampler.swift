@@ -84,7 +84,7 @@ private func likeliestToken(_ output: Output) throws -> Int32 {
         }
         offset += Int32(rows)
     }
-    guard best.value < ordered(0x7c00) else {
+    guard best.value < ordered(0x7c00), best.value > ordered(0xfc00) else {
         throw AneBookError.notFinite(
             "the model's logits hold NaN or infinities: something overflowed half precision "
                 + "(largest number 65,504)")

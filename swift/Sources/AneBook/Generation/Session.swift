@@ -1,4 +1,5 @@
 import Dispatch
+import Synchronization
 
 /// Answers prompts with a bundle, and keeps the cache of one conversation.
 ///
@@ -17,6 +18,7 @@ public actor Session {
     private var runner: ModelRunner?
     private let cache = TokenCache()
     private var busy = false
+    private var underWay: Reader?
 
     /// Throws `invalidBundle`, or `invalidInput` for a bundle of another task. Loads no program yet.
     public init(_ bundle: Bundle, predictor: any Predictor) throws {
@@ -63,6 +65,7 @@ public actor Session {
         try free()
         let ids = messages.isEmpty ? [] : try encode(.messages(messages), system: nil)
         cache.keep(ids)
+        if let runner, ids.isEmpty { cache.clear(runner) }
     }
 
     /// The token ids of a prompt: through the chat template where there is one.
@@ -72,6 +75,9 @@ public actor Session {
         let template = bundle.manifest.tokenizer.segments
         switch prompt {
         case .text(let text) where plain:
+            guard system == nil else {
+                throw AneBookError.invalidInput("a text goes as it is; a system prompt has no place in it")
+            }
             return tokenizer.encode(text, addSpecialTokens: true)
         case .tokens(let ids):
             guard system == nil else {
@@ -98,6 +104,9 @@ public actor Session {
     /// Forgets all but the first tokens of the cache: later slots stay masked until overwritten.
     public func rewind(to position: Int) throws {
         try free()
+        guard 0...cache.tokens.count ~= position else {
+            throw AneBookError.invalidInput("cannot rewind to \(position): \(cache.tokens.count) tokens are held")
+        }
         cache.keep(cache.tokens.prefix(position))
     }
 
@@ -110,15 +119,28 @@ public actor Session {
     /// Answers a prompt; `piece` is told the text as it becomes final.
     public func respond(to prompt: Prompt, _ options: Options = Options(),
         piece: @Sendable (String) -> Void = { _ in }) async throws -> Answer {
+        try await answer(prompt, options, for: nil, piece)
+    }
+
+    private func answer(_ prompt: Prompt, _ options: Options, for reader: Reader?,
+        _ piece: @Sendable (String) -> Void) async throws -> Answer {
+        while busy, underWay?.isLeft == true { await Task.yield() }  // its last call ends first
         try free()
-        busy = true
-        defer { busy = false }
+        (busy, underWay) = (true, reader)
+        defer { (busy, underWay) = (false, nil) }
         let ids = try encode(prompt, system: options.system)
         let generator = try Generator(loaded(), cache, bundle, tokenizer, ids, options)
-        while let text = try generator.step() {
-            if !text.isEmpty { piece(text) }
-            await Task.yield()  // so that questions to this session are answered meanwhile
-            try Task.checkCancellation()
+        do {
+            while let text = try generator.step() {
+                if !text.isEmpty { piece(text) }
+                await Task.yield()  // so that questions to this session are answered meanwhile
+                try Task.checkCancellation()
+            }
+        } catch let error as AneBookError {
+            // What is no number stays one behind every mask; and after a program failed, nobody knows
+            // what its cache holds.
+            if let runner { cache.clear(runner) }
+            throw error
         }
         return generator.result
     }
@@ -127,16 +149,20 @@ public actor Session {
     public nonisolated func stream(_ prompt: Prompt, _ options: Options = Options())
         -> AsyncThrowingStream<Event, any Error> {
         AsyncThrowingStream { continuation in
+            let reader = Reader()
             let task = Task {
                 do {
-                    let answer = try await respond(to: prompt, options) { continuation.yield(.text($0)) }
+                    let answer = try await answer(prompt, options, for: reader) { continuation.yield(.text($0)) }
                     continuation.yield(.end(answer))
                     continuation.finish()
                 } catch {
                     continuation.finish(throwing: error)
                 }
             }
-            continuation.onTermination = { _ in task.cancel() }
+            continuation.onTermination = { _ in
+                reader.leave()
+                task.cancel()
+            }
         }
     }
 
@@ -158,6 +184,13 @@ public actor Session {
         return .invalidInput("\(bundle.manifest.name) has no chat template here\(why); give token ids, or "
             + "one plain text without a system prompt where the model has none at all")
     }
+}
+
+/// Whoever reads a stream, who may leave before its end.
+private final class Reader: Sendable {
+    private let left = Mutex(false)
+    var isLeft: Bool { left.withLock { $0 } }
+    func leave() { left.withLock { $0 = true } }
 }
 
 /// Runs the jobs of one actor on a queue of its own, since they block.

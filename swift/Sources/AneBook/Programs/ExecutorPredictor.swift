@@ -32,7 +32,7 @@ public final class ExecutorPredictor: Predictor {
 
         deinit {
             try? requests.fileHandleForWriting.close()
-            process.terminate()
+            if process.isRunning { process.terminate() }
         }
 
         func load(_ function: FunctionReference, inputs: [String: Tensor], outputs: [String: Tensor]) throws

@@ -98,23 +98,22 @@ final class Shard {
 
     /// Makes the cache one of another tier, with a copy of its first rows.
     private func move(to function: Function, slots: Int, rows: Int) throws {
-        let former = state
-        state = function.spec.states.isEmpty ? nil : try function.loaded.makeState()
+        let made = function.spec.states.isEmpty ? nil : try function.loaded.makeState()
         for (key, spec) in function.spec.states {
-            guard let former, let old = self.slots, rows > 0 else { continue }
+            guard let former = state, let old = self.slots, rows > 0 else { continue }
             var shape = spec.shape
             shape[2] = old
             let memory = Memory(bytes: max(shape.reduce(2, *), spec.shape.reduce(2, *)))
             try former.read(key, into: Tensor(.half, shape, in: memory))
             restride(memory, spec.shape, from: old, rows: rows)
-            try state?.write(key, from: Tensor(.half, spec.shape, in: memory))
+            try made?.write(key, from: Tensor(.half, spec.shape, in: memory))
         }
         if let old = self.slots {
             for (key, input, _) in function.kept where caches[key]?.tail == nil {
                 if let memory = caches[key]?.memory { restride(memory, input.shape, from: old, rows: rows) }
             }
         }
-        self.slots = slots
+        (state, self.slots) = (made, slots)
     }
 }
 
