@@ -308,7 +308,7 @@ class TestChoice:
         assert plain.path != int8.path
         assert (plain.recipe.quant, int8.recipe.quant) == ("none", "int8")
         weights = [
-            sum(size for name, size in bundle.manifest.files.items() if name.endswith(".bin"))
+            sum(size for name, size in bundle.manifest.files.items() if name.endswith("weight.bin"))
             for bundle in (plain, int8)
         ]
         assert weights[1] < 0.6 * weights[0]
