@@ -26,7 +26,7 @@ from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.quantize.allotment import Allotment
 from ane_book.conversion.target import beside, exchange, is_full
 from ane_book.conversion.target.journal import Journal
-from ane_book.conversion.tokenizer import packed_or_refused, tokenizer_entry
+from ane_book.conversion.tokenizer import FILE, packed_or_refused, tokenizer_entry
 from ane_book.conversion.write.decoder import lower_blocks, write_head, write_shard
 from ane_book.conversion.write.experts import Parted, expert_weights, write_expert
 from ane_book.conversion.write.trunk import write_trunk
@@ -123,7 +123,7 @@ class BundleBuilder:
         self._whole("tokenizer.json", lambda path: path.write_text(self.tokenizer.json, "utf-8"))
         packed, _ = packed_or_refused(self.tokenizer.json)
         if packed is not None:
-            self._whole("tokenizer.bin", lambda path: path.write_bytes(packed))
+            self._whole(FILE, lambda path: path.write_bytes(packed))
         self._whole("embedding.npy", self.write_embedding)
         self._advance("embedding")
         self._prepare()

@@ -15,32 +15,36 @@ from ane_book.text.process import TextProcess
 from ane_book.text.segments import find_segments
 from ane_book.weights.source import TokenizerFiles
 
-__all__ = ["packed_or_refused", "tokenizer_entry"]
+__all__ = ["FILE", "packed_or_refused", "tokenizer_entry"]
+
+FILE = "tokenizer.bin"
 
 
 @lru_cache(maxsize=8)  # several bundles of one model
 def packed_or_refused(json_text: str) -> tuple[bytes | None, str | None]:
-    """The bytes of tokenizer.bin for a tokenizer.json; or None, and why there are none.
-
-    They stay in the cache: making them takes seconds, in which a library is asked about characters.
-    """
-    digest = sha256(json_text.encode()).hexdigest()
-    made_of = {
-        "tokenizer.json": digest,
-        "tokenizers": version("tokenizers"),
-        "converter": str(CONVERTER),
-    }
+    """The bytes of tokenizer.bin for a tokenizer.json; or None, and why there are none."""
     try:
-        folder = keep("tokenizer", made_of, partial(_pack_into, json_text))
-        return (folder / "tokenizer.bin").read_bytes(), None
-    except OSError:  # a cache that may only be read, or is full
-        return packed_tokenizer(json_text), None
+        return _packed(json_text), None
     except AneBookError as error:
         return None, str(error)
 
 
+def _packed(json_text: str) -> bytes:
+    """The bytes, from the cache: making them takes seconds, in which a library is asked about
+    characters. Raises UnsupportedModel."""
+    made_of = {
+        "tokenizer.json": sha256(json_text.encode()).hexdigest(),
+        "tokenizers": version("tokenizers"),
+        "converter": str(CONVERTER),
+    }
+    try:
+        return (keep("tokenizer", made_of, partial(_pack_into, json_text)) / FILE).read_bytes()
+    except OSError:  # a cache that may only be read, or is full
+        return packed_tokenizer(json_text)
+
+
 def _pack_into(json_text: str, folder: Path) -> None:
-    (folder / "tokenizer.bin").write_bytes(packed_tokenizer(json_text))
+    (folder / FILE).write_bytes(packed_tokenizer(json_text))
 
 
 @lru_cache(maxsize=8)
@@ -70,7 +74,7 @@ def tokenizer_entry(files: TokenizerFiles) -> Tokenizer:
         bos_token_id=files.bos_token_id,
         bos_token=files.bos_token,
         eos_token=files.eos_token,
-        packed=None if packed is None else "tokenizer.bin",
+        packed=None if packed is None else FILE,
         segments=segments,
         refused=refused,
     )

@@ -12,6 +12,7 @@ the regular expressions are those in the tokenizer.json of Qwen2, Llama 3, GPT-4
 from collections.abc import Sequence
 
 from ane_book.errors import InvalidWeights, UnsupportedModel
+from ane_book.text.shapes import SPLITS
 from ane_book.weights.folder import with_stops
 from ane_book.weights.source import TokenizerFiles
 from tokenizers import (
@@ -26,28 +27,6 @@ from tokenizers import (
 )
 
 __all__ = ["byte_level", "from_gguf"]
-
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBER| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN2 = _WORDS.replace("NUMBER", r"\p{N}")  # digit by digit
-LLAMA3 = _WORDS.replace("NUMBER", r"\p{N}{1,3}")
-
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_AROUND = r"[^\r\n\p{L}\p{N}]?WORD(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-GPT4O = "|".join(  # a capital inside a word begins another
-    [
-        *(_AROUND.replace("WORD", w) for w in (f"{_UPPER}*{_LOWER}+", f"{_UPPER}+{_LOWER}*")),
-        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    ]
-)
-HUNYUAN = (  # one after another: digits, Chinese and Japanese, then the rest
-    r"\p{N}{1,3}",
-    "[一-龥぀-ゟ゠-ヿ]+",
-    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
-)
 
 CONTROL, USER_DEFINED = 3, 4  # llama.cpp's token types that are matched in the text as a whole
 
@@ -68,10 +47,10 @@ CUTS = {
     "default": _bytes(),
     "gpt-2": _bytes(),
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _bytes()]),
-    "qwen2": _split([QWEN2]),
-    "llama-bpe": _split([LLAMA3]),
-    "gpt-4o": _split([GPT4O]),  # Phi-4-mini
-    "hunyuan-dense": _split(HUNYUAN),
+    "qwen2": _split([SPLITS["qwen2"]]),
+    "llama-bpe": _split([SPLITS["llama3"]]),
+    "gpt-4o": _split([SPLITS["o200k"]]),  # Phi-4-mini
+    "hunyuan-dense": _split([SPLITS[name] for name in ("digits1-3", "cjk", "deepseek")]),
 }
 
 

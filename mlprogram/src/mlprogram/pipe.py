@@ -10,6 +10,7 @@ in C order, as the function declares them; `bytes` says how many there are of al
     {"call": N, "state": M, "inputs": [NAME, ...], "outputs": [NAME, ...], "bytes": B}
                                                   {"bytes": B}, of the outputs in that order; a
                                                   program without states has no `state`
+    {"free": M}                                   {}, and the state is gone
     {"read": M, "name": NAME}                     {"bytes": B}
     {"write": M, "name": NAME, "of": N, "bytes": B}    {}
 
@@ -41,7 +42,8 @@ class Programs:
     def __init__(self) -> None:
         self._packages: dict[str, MLProgram] = {}
         self._functions: list[MLProgram] = []
-        self._states: list[State] = []
+        self._states: dict[int, State] = {}
+        self._made = 0  # states so far, whose numbers are never used again
 
     def answer(self, request: Mapping[str, Any], payload: bytes) -> tuple[dict, list[np.ndarray]]:
         """Do what is asked for; returns the answer and the arrays behind it."""
@@ -56,8 +58,12 @@ class Programs:
                 declared = function.outputs
                 return {}, [_as_declared(outputs[name], declared[name]) for name in wanted]
             case {"state": number}:
-                self._states.append(self._functions[number].make_state())
-                return {"state": len(self._states) - 1}, []
+                self._states[self._made] = self._functions[number].make_state()
+                self._made += 1
+                return {"state": self._made - 1}, []
+            case {"free": state}:
+                del self._states[state]
+                return {}, []
             case {"read": state, "name": name}:
                 return {}, [self._states[state].read_state(name)]
             case {"write": state, "name": name, "of": number}:

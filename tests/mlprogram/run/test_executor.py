@@ -3,6 +3,8 @@
 import gc
 import json
 import shutil
+import subprocess
+import sys
 
 from _package import X, const, op, typed
 from ane_book.errors import InvalidInput, InvalidPackage, UnsupportedOp
@@ -325,3 +327,59 @@ class TestBadPackages:
             Package(tmp_path / "nothing.mlpackage")
         with pytest.raises(InvalidPackage, match=r"not a \.mlpackage"):
             Package(tmp_path)
+
+
+class TestPipe:
+    """`python -m mlprogram.pipe`, as a host in another language talks to it."""
+
+    @pytest.fixture
+    def ask(self):
+        """`ask(request, *arrays)` -> the answer, and the bytes behind it."""
+        process = subprocess.Popen([sys.executable, "-m", "mlprogram.pipe"], stdin=-1, stdout=-1)
+        assert process.stdin and process.stdout
+        requests, answers = process.stdin, process.stdout
+
+        def ask(request, *arrays):
+            payload = b"".join(array.tobytes() for array in arrays)
+            line = json.dumps(request | ({"bytes": len(payload)} if payload else {}))
+            requests.write(line.encode() + b"\n" + payload)
+            requests.flush()
+            answer = json.loads(answers.readline())
+            return answer, answers.read(answer.pop("bytes", 0))
+
+        yield ask
+        requests.close()
+        assert process.wait() == 0
+        answers.close()
+
+    def test_calls_and_states(self, counter, ask):
+        program = MLProgram(counter)
+        expected, (name,) = program.make_state(), program.functions
+        state, number = 0, ask({"load": str(counter), "function": name})[0]["function"]
+        assert ask({"state": number}) == ({"state": state}, b"")
+        ones = np.ones((1, 8, 4), np.float16)
+        assert ask({"write": state, "name": "memory", "of": number}, ones) == ({}, b"")
+        expected.write_state("memory", ones)
+        rows, position = np.arange(8, dtype=np.float16).reshape(1, 2, 4), np.array([3], np.int32)
+        call = {"call": number, "inputs": ["position", "rows"], "outputs": ["twice"]}
+        for _ in range(2):
+            _, output = ask(call | {"state": state}, position, rows)
+            right = program.predict({"rows": rows, "position": position}, expected)["twice"]
+            dtype = {"fp16": np.float16, "fp32": np.float32}[program.outputs["twice"].dtype]
+            np.testing.assert_array_equal(np.frombuffer(output, dtype), right.ravel())
+        memory = np.frombuffer(ask({"read": state, "name": "memory"})[1], np.float16)
+        np.testing.assert_array_equal(memory, expected.read_state("memory").ravel())
+        assert ask({"state": number})[0] == {"state": 1}
+        assert ask({"free": state}) == ({}, b"") and ask({"state": number})[0] == {"state": 2}
+        assert "error" in ask({"read": state, "name": "memory"})[0]
+
+    def test_what_cannot_be_done_is_a_sentence(self, counter, ask, tmp_path):
+        missing = {"load": str(tmp_path / "none.mlpackage"), "function": ""}
+        assert "none.mlpackage" in ask(missing)[0]["error"]
+        assert "no function 'other'" in ask({"load": str(counter), "function": "other"})[0]["error"]
+        assert "no request that is known" in ask({"what": 1})[0]["error"]
+        (name,) = MLProgram(counter).functions
+        number = ask({"load": str(counter), "function": name})[0]["function"]
+        call = {"call": number, "inputs": ["position"], "outputs": ["twice"]}
+        assert "announces 4" in ask(call, np.zeros(3, np.int32))[0]["error"]
+        assert ask({"state": number})[0] == {"state": 0}

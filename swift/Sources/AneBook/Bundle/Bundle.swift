@@ -43,9 +43,13 @@ public struct Bundle: Sendable {
     /// Core ML compiles a package at its first load, which an app spares its users by shipping
     /// what `xcrun coremlcompiler` makes of it.
     public func program(_ part: Part) -> URL {
-        let package = url.appendingPathComponent(part.package)
-        let compiled = package.deletingPathExtension().appendingPathExtension("mlmodelc")
-        return FileManager.default.fileExists(atPath: compiled.path) ? compiled : package
+        Self.compiled(part, in: url) ?? url.appendingPathComponent(part.package)
+    }
+
+    private static func compiled(_ part: Part, in url: URL) -> URL? {
+        let compiled = url.appendingPathComponent(part.package).deletingPathExtension()
+            .appendingPathExtension("mlmodelc")
+        return FileManager.default.fileExists(atPath: compiled.path) ? compiled : nil
     }
 
     /// The tokenizer. Throws `invalidBundle` where it is damaged, or of no kind that is known here.
@@ -77,6 +81,7 @@ public struct Bundle: Sendable {
     /// only checks elsewhere read, such as golden.npz.
     private static func checkFiles(_ manifest: Manifest, in url: URL) throws {
         let packages = Set(manifest.packages.map(\.package))
+        let replaced = Set(manifest.packages.filter { compiled($0, in: url) != nil }.map(\.package))
         var used = [manifest.embedding.file] + manifest.packages.map { "\($0.package)/Manifest.json" }
         used += [manifest.tokenizer.packed, manifest.vectors?.positions.file].compactMap { $0 }
         if let name = used.first(where: { manifest.files[$0] == nil }) {
@@ -89,14 +94,11 @@ public struct Bundle: Sendable {
             else {
                 throw AneBookError.invalidBundle("manifest.json: \(name.prefix(80)) is no path below the folder")
             }
-            if let first = parts.first.map(String.init), packages.contains(first) {
-                let compiled = url.appendingPathComponent(first).deletingPathExtension()
-                    .appendingPathExtension("mlmodelc")
-                if FileManager.default.fileExists(atPath: compiled.path) { continue }
-            }
+            let first = String(parts[0])
+            if replaced.contains(first) { continue }
             let size = size(of: url.appendingPathComponent(name))
             // What only checks elsewhere read, such as golden.npz, an app need not ship.
-            if size == nil, !used.contains(name), !packages.contains(String(parts[0])) { continue }
+            if size == nil, !used.contains(name), !packages.contains(first) { continue }
             guard size == bytes else {
                 let state = size.map { "has \($0) bytes" } ?? "is missing, or no regular file"
                 throw AneBookError.invalidBundle("\(url.path)/\(name) \(state); manifest.json says \(bytes) bytes; "

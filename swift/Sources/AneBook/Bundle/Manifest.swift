@@ -138,11 +138,9 @@ public struct TokenizerEntry: Codable, Sendable {
     public let segments: ChatSegments?
     public let refused: [String: String]?
     public let endTokens: [Int32]
-    public let beginToken: Int32?
 
     enum CodingKeys: String, CodingKey {
         case packed, segments, refused
         case endTokens = "eos_token_ids"
-        case beginToken = "bos_token_id"
     }
 }

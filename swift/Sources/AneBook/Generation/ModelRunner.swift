@@ -14,7 +14,7 @@ final class ModelRunner {
     private let inputs: HostInputs
     private let layers: [any Step], head: [any Step]
     private let values: Values
-    private let functions: [Int: String]  // by T
+    private let givesTokens: Bool
 
     /// A call: its function, its first slot, and the one after its last.
     struct Call: Equatable {
@@ -27,7 +27,7 @@ final class ModelRunner {
         (context, vocabulary) = (manifest.context, manifest.embedding.shape[0])
         (widths, sorted) = (manifest.functions, manifest.tiers)
         block = widths["verify"] ?? 1
-        functions = Dictionary(widths.map { ($1, $0) }) { first, _ in first }
+        givesTokens = manifest.givesTokens
         inputs = try HostInputs(bundle)
         let values = Values(inputs.tensors), all = manifest.packages.count { $0.part != .experts }
         var loaded = 0
@@ -106,7 +106,7 @@ final class ModelRunner {
     /// The model's output after a column of the call that `head` ran on: parts of (V,), or a token.
     func output(_ function: String, column: Int) -> Output {
         let tokens = widths[function] ?? 1
-        if manifest.givesTokens {
+        if givesTokens {
             return Output(parts: [], token: values["token", tokens]?.integers[column], column: column)
         }
         let parts = values.logits(tokens)

@@ -109,7 +109,7 @@ public final class ExecutorPredictor: Predictor {
     private struct Request: Encodable {
         var load: String?, function: String?
         var call: Int?, inputs: [String]?, outputs: [String]?
-        var state: Int?
+        var state: Int?, free: Int?
         var read: Int?, write: Int?, name: String?, of: Int?
         var bytes: Int?
     }
@@ -144,6 +144,8 @@ public final class ExecutorPredictor: Predictor {
         init(_ child: Child, _ number: Int, of function: Int) {
             (self.child, self.number, self.function) = (child, number, function)
         }
+
+        deinit { _ = try? child.ask(Request(free: number)) }
 
         func read(_ name: String, into tensor: Tensor) throws {
             _ = try child.ask(Request(read: number, name: name), into: [tensor])

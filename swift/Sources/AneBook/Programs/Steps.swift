@@ -85,17 +85,19 @@ final class Values {
 /// There may be thousands, of which a text uses a few, so one is loaded when it is first called.
 final class Experts: Step {
     private let bundle: Bundle, parts: [Part], programs: any Programs, values: Values
+    private let names: [String: String]  // of the functions of all tiers, which experts share
     private var loaded: [String: any LoadedFunction] = [:]
 
     init(_ bundle: Bundle, _ parts: [Part], _ programs: any Programs, _ values: Values) {
         (self.bundle, self.parts, self.programs, self.values) = (bundle, parts, programs, values)
+        names = bundle.manifest.names
     }
 
     func clear() {}
 
     /// Sums up in single precision what the chosen experts make of `x`, as `y`.
     func run(_ name: String, position: Int, tokens: Int) throws {
-        let plain = bundle.manifest.names[name] ?? name
+        let plain = names[name] ?? name
         guard let spec = parts[0].functions[plain], let xType = spec.inputs["x"], let gateType = spec.inputs["gate"] else {
             throw AneBookError.invalidBundle("\(parts[0].package) has no function \(plain)")
         }

@@ -26,17 +26,7 @@ public final class Tensor {
 
     public var count: Int { bytes.count / type.size }
     public var halfs: UnsafeMutableBufferPointer<Float16> { bytes.bindMemory(to: Float16.self) }
-    public var floats: UnsafeMutableBufferPointer<Float> { bytes.bindMemory(to: Float.self) }
     public var integers: UnsafeMutableBufferPointer<Int32> { bytes.bindMemory(to: Int32.self) }
-
-    /// The elements as single precision.
-    public func asFloats() -> [Float] {
-        switch type {
-        case .half: halfs.map(Float.init)
-        case .single: Array(floats)
-        case .integer: integers.map(Float.init)
-        }
-    }
 
     func clear() {
         bytes.initializeMemory(as: UInt8.self, repeating: 0)
