@@ -66,7 +66,8 @@ class Claim:
     """One claim about the engine.
 
     value: a number in `unit`, a pair (from, to), names, or None. chip, os: where it was observed;
-    "" if the source does not say, or if it holds for all. support, against: the sources for and
+    "" if the source does not say, or if it holds for all. condition: what it holds for otherwise,
+    as "only private interfaces"; "" if nothing limits it. support, against: the sources for and
     against it; `support` is never empty.
     """
 
@@ -79,6 +80,12 @@ class Claim:
     unit: str = ""
     chip: str = ""
     os: str = ""
+    condition: str = ""
+
+    @property
+    def where(self) -> str:
+        """Chip, system and condition, as "M4, macOS 15, one prompt"; "" if none is given."""
+        return ", ".join(filter(None, (self.chip, self.os, self.condition)))
 
     @property
     def number(self) -> float:
@@ -111,9 +118,11 @@ class Claim:
 
     @property
     def evidence(self) -> str:
-        """Grade and sources, for and against, on one line."""
+        """Grade, condition and sources, for and against, on one line."""
         others = ", ".join(dict.fromkeys(evidence.name for evidence in self.against))
-        return f"{self.grade}: {self.sources}" + (f"; against: {others}" if others else "")
+        condition = f", {self.condition}" if self.condition else ""
+        against = f"; against: {others}" if others else ""
+        return f"{self.grade}{condition}: {self.sources}{against}"
 
     def note(self, where: str) -> str:
         """One line that says where the claim matters, what it says, and its evidence."""
@@ -121,8 +130,11 @@ class Claim:
 
     def text(self, width: int = 75) -> str:
         """The claim with both of its sides, in lines of at most `width` characters."""
-        seen = ", ".join(filter(None, (self.chip, self.os))) or "not said"
-        facts = (f"value {self.amount}", f"grade {self.grade}", f"seen on {seen}")
+        facts = (
+            f"value {self.amount}",
+            f"grade {self.grade}",
+            f"seen on {self.where or 'not said'}",
+        )
         lines = fill(f"{self.id}: {self.statement}", width).splitlines()
         lines += _hanging("   ".join(facts[self.value is None :]), "", width)
         for side, evidence in (("for", self.support), ("against", self.against)):
@@ -185,7 +197,7 @@ def _claim(name: str, table: Any, where: str) -> Claim:
     unknown = given.keys() - {field.name for field in fields(Claim)} | given.keys() & {"id"}
     if unknown:
         raise InvalidInput(f"{where}: unknown key {min(unknown)!r}")
-    for key in ("statement", "grade", "unit", "chip", "os"):
+    for key in ("statement", "grade", "unit", "chip", "os", "condition"):
         if not isinstance(given.setdefault(key, ""), str):
             raise InvalidInput(f"{where}: {key} is text, not {given[key]!r}")
     if not given["statement"]:

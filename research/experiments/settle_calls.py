@@ -1,4 +1,4 @@
-"""Claim call-private: 0.07 to 0.16 ms a call, or 0.75 ms for the whole way.
+"""Claim call-private: 0.07 to 0.23 ms a call, or 0.75 ms for the whole way.
 
 Private interfaces are not asked; what a call of Core ML costs is: the same work as one program of
 32 layers and as programs of 16, 8 and 4. Time over layers is a line; where it starts is the call.

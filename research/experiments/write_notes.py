@@ -33,9 +33,8 @@ def side(title: str, evidence) -> list[str]:
 
 
 def section(claim: claims.Claim, scripts: list[tuple[str, str]]) -> list[str]:
-    seen = ", ".join(filter(None, (claim.chip, claim.os)))
     lines = [f"## {claim.id}", "", f"**Claim.** {claim.statement[0].upper()}{claim.statement[1:]}."]
-    lines[-1] += f" Seen on {seen}." if seen else ""
+    lines[-1] += f" Seen on {claim.where}." if claim.where else ""
     lines += ["", *side("Evidence for", claim.support), *side("Evidence against", claim.against)]
     lines += ["**The experiment**", ""]
     lines += [f"- [{name}](experiments/{name}): {said}" for name, said in scripts]

@@ -95,7 +95,8 @@ class LawReport:
             file, line = self._source(found.places[0])
             claim = found.rule.claim
             text = f"{found.where}: {found.seen}. {claim.statement}. Instead: {found.rule.instead}."
-            title = f"{found.rule.id} ({claim.grade})"
+            limits = f"{claim.grade}, {claim.condition}" if claim.condition else claim.grade
+            title = f"{found.rule.id} ({limits})"
             yield annotation(found.severity, file, line, title, text)
 
     def sarif(self) -> dict:
@@ -184,5 +185,10 @@ def _sarif_rule(rule: Rule) -> dict:
         "help": {"text": f"Looks at: {rule.looks_at}. Instead: {rule.instead}."},
         "helpUri": claim.support[0].url,
         "defaultConfiguration": {"level": rule.severity},
-        "properties": {"grade": claim.grade, "chip": claim.chip, "os": claim.os},
+        "properties": {
+            "grade": claim.grade,
+            "chip": claim.chip,
+            "os": claim.os,
+            "condition": claim.condition,
+        },
     }

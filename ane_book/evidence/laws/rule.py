@@ -93,6 +93,7 @@ class Finding:
             "seen": self.seen,
             "law": claim.statement,
             "grade": claim.grade,
+            "condition": claim.condition,
             "instead": self.rule.instead,
             "for": [evidence.source for evidence in claim.support],
             "against": [evidence.source for evidence in claim.against],
