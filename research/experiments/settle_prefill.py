@@ -1,6 +1,6 @@
 """Claims prefill-gpu and decode-gpu: the GPU reads a prompt 2.9 to 15.9 times as fast as the engine
-and decodes 2.0 to 3.9 times as fast (cadamcat), or the engine reads 2 to 3 times as fast (torch-ane)
-and decodes as fast (anemll-forge).
+and decodes 2.0 to 3.9 times as fast (cadamcat), or the engine reads 2 to 3 times as fast
+(torch-ane) and decodes as fast (anemll-forge).
 
 The matrices of a layer, 1x1 convolutions of 1,024 and 2,816 channels, over 1 to 512 tokens: one is
 a step of decode without its cache, eight a check of guessed tokens.

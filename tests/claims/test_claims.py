@@ -88,6 +88,7 @@ class TestFile:
             ('unit = "elements"', "", "no unit"),
             ('statement = "an axis over 8 is refused"', "", "states nothing"),
             ('unit = "elements"', "unit = 3", "unit is text"),
+            ("value = 8", "value = 8\ncondition = 3", "condition is text"),
             ("value = 8", "valeu = 8", "unknown key 'valeu'"),
             ("value = 8", "value = 8\nid = 'b'", "unknown key 'id'"),
             ("[axis]", "[axis]\n[axis]", "no file of claims"),
@@ -115,6 +116,16 @@ def test_a_claim_for_a_reader_has_both_sides(tmp_path):
         "  for     owner/name: refused",
         "  against owner/name#12: taken",
     ]
+
+
+def test_a_condition_is_told_wherever_a_claim_is(tmp_path):
+    path = tmp_path / "claims.toml"
+    path.write_text(SOUND + 'chip = "M4"\ncondition = "one prompt"\n')
+    claim = claims.load(path)["axis"]
+    assert claim.where == "M4, one prompt"
+    assert claim.text().splitlines()[1].endswith("seen on M4, one prompt")
+    assert claim.evidence.startswith("conflicting, one prompt: owner/name; against")
+    assert "(conflicting, one prompt: owner/name" in claim.note("here")
 
 
 @pytest.mark.parametrize("width", [50, 75])
