@@ -78,7 +78,7 @@ public actor Session {
             guard system == nil else {
                 throw AneBookError.invalidInput("a text goes as it is; a system prompt has no place in it")
             }
-            return tokenizer.encode(text, addSpecialTokens: true)
+            return try tokenizer.encode(text, addSpecialTokens: true)
         case .tokens(let ids):
             guard system == nil else {
                 throw AneBookError.invalidInput("token ids go as they are; a system prompt has no place in them")
@@ -88,13 +88,13 @@ public actor Session {
             guard system == nil, bundle.manifest.tokenizer.refused?["segments"] == nil else {
                 throw noTemplate()
             }
-            return tokenizer.encode(text, addSpecialTokens: true)
+            return try tokenizer.encode(text, addSpecialTokens: true)
         case .text(let text):
             return try encode(.messages([Message(role: "user", content: text)]), system: system)
         case .messages(let messages):
             guard let template else { throw noTemplate() }
             let first = system.map { [Message(role: "system", content: $0)] } ?? []
-            return tokenizer.encode(try template.render(first + messages), addSpecialTokens: false)
+            return try tokenizer.encode(try template.render(first + messages), addSpecialTokens: false)
         }
     }
 
