@@ -61,11 +61,16 @@ public actor Session {
     }
 
     /// Forgets everything but the tokens that this conversation begins with.
+    ///
+    /// Of one that does not end with the user, these are the tokens before the user's next message.
     public func reset(to messages: [Message] = []) throws {
         try free()
-        let ids = messages.isEmpty ? [] : try encode(.messages(messages), system: nil)
-        cache.keep(ids)
-        if let runner, ids.isEmpty { cache.clear(runner) }
+        var prompts = [messages]
+        if messages.isEmpty { prompts = [] } else if messages.last?.role != "user" {
+            prompts = ["a", "b"].map { messages + [Message(role: "user", content: $0)] }
+        }
+        for prompt in prompts { cache.keep(try encode(.messages(prompt))) }
+        if prompts.isEmpty, let runner { cache.clear(runner) }
     }
 
     /// The token ids of a prompt: through the chat template where there is one.
