@@ -142,7 +142,6 @@ private struct Matcher {
     /// Where the items from `index` on end if they match at a place, otherwise -1.
     private mutating func end(_ index: Int, _ last: Int, _ place: Int, _ limit: Int) -> Int {
         guard index < last else { return place }
-        left -= 1
         let item = items[index]
         if item.isAhead {
             if place < limit, isOf(item.mask, place) { return -1 }
@@ -151,7 +150,7 @@ private struct Matcher {
         let most = min(limit, place + item.most)
         var reached = place
         while reached < most, isOf(item.mask, reached) { reached += 1 }
-        left -= reached - place
+        left &-= 1 &+ reached &- place
         let least = item.isPossessive ? max(reached, place + item.least) : place + item.least
         while reached >= least, left >= 0 {
             let end = end(index + 1, last, reached, limit)
