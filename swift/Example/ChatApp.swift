@@ -78,19 +78,20 @@ final class Chat {
         let messages = lines.map { Message(role: $0.role, content: $0.text) }
         lines.append(Line(role: "assistant", text: ""))
         answering = true
+        let former = task, place = lines.count - 1
         let background = BackgroundTime { [weak self] in self?.stop() }
         task = Task {
             var options = Options()
             (options.reuseCache, options.maxTokens) = (true, 1024)
+            await former?.value
             do {
                 for try await event in session.stream(.messages(messages), options) {
                     switch event {
-                    case .text(let piece): lines[lines.count - 1].text += piece
+                    case .text(let piece): lines[place].text += piece
                     case .end(let answer): status = "\(answer.tokens.count) tokens"
                     }
                 }
-            } catch is CancellationError {
-                status = "Stopped."
+                if Task.isCancelled { status = "Stopped." }  // for its task, a stream only ends
             } catch {
                 status = "\(error)"
             }

@@ -20,6 +20,42 @@ open class MLModel: NSObject {
     open func prediction(from inputFeatures: any MLFeatureProvider, using state: MLState, options: MLPredictionOptions) throws -> any MLFeatureProvider { fatalError() }
     // documentation/coreml/mlmodel/makestate()
     public func makeState() -> MLState { fatalError() }
+    // documentation/coreml/mlmodel/modeldescription
+    open var modelDescription: MLModelDescription { fatalError() }
+}
+
+// documentation/coreml/mlmodeldescription
+open class MLModelDescription: NSObject {
+    // documentation/coreml/mlmodeldescription/inputdescriptionsbyname
+    open var inputDescriptionsByName: [String: MLFeatureDescription] { fatalError() }
+    // documentation/coreml/mlmodeldescription/outputdescriptionsbyname (not read)
+    open var outputDescriptionsByName: [String: MLFeatureDescription] { fatalError() }
+    // documentation/coreml/mlmodeldescription/statedescriptionsbyname
+    open var stateDescriptionsByName: [String: MLFeatureDescription] { fatalError() }
+}
+
+// documentation/coreml/mlfeaturedescription
+open class MLFeatureDescription: NSObject {
+    // documentation/coreml/mlfeaturedescription/multiarrayconstraint (not read)
+    open var multiArrayConstraint: MLMultiArrayConstraint? { fatalError() }
+    // documentation/coreml/mlfeaturedescription/stateconstraint
+    open var stateConstraint: MLStateConstraint? { fatalError() }
+}
+
+// documentation/coreml/mlmultiarrayconstraint
+open class MLMultiArrayConstraint: NSObject {
+    // documentation/coreml/mlmultiarrayconstraint/shape (not read)
+    open var shape: [NSNumber] { fatalError() }
+    // documentation/coreml/mlmultiarrayconstraint/datatype (not read)
+    open var dataType: MLMultiArrayDataType { fatalError() }
+}
+
+// documentation/coreml/mlstateconstraint
+open class MLStateConstraint: NSObject {
+    // documentation/coreml/mlstateconstraint/buffershape-4zb3w
+    public var bufferShape: [Int] { fatalError() }
+    // documentation/coreml/mlstateconstraint/datatype
+    open var dataType: MLMultiArrayDataType { fatalError() }
 }
 
 // documentation/coreml/mlmodelconfiguration

@@ -1,12 +1,17 @@
 """What a socket of `anebook serve` may say, who waits, who leaves, and how the server ends."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 import json
+import os
+from pathlib import Path
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
 
 from _anebook import CHAT, PIPE, TEXT, begun, chat
 from _patience import HANGING, until
@@ -263,6 +268,28 @@ class TestHeld:
             until(lambda: refuses(client.base_url))
             process.send_signal(signal.SIGINT)
             assert process.wait(HANGING) == 130
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_without_descriptors_it_waits_for_one(anebook, folder):
+    """It neither works nor ends while there is none, and answers once there is one again."""
+    with begun(anebook, folder) as (process, address), ExitStack() as others:
+        process_files = Path(f"/proc/{process.pid}")
+
+        def seconds() -> float:
+            fields = (process_files / "stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        most = len(list((process_files / "fd").iterdir())) + 3
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, most))
+        for _ in range(8):
+            others.enter_context(connected(address))
+        until(lambda: len(list((process_files / "fd").iterdir())) == most)
+        start = seconds()
+        time.sleep(1)
+        assert seconds() - start < 0.3
+        others.close()
+        assert httpx.get(f"{address}/health", timeout=HANGING).status_code == 200
 
 
 def refuses(address) -> bool:

@@ -100,7 +100,9 @@ class TestTheSameAsPython:
                 {"max_tokens": 0}, {"max_tokens": 1.5}, {"max_tokens": "5"}, {"n": 1000},
                 {"tools": [{"type": "function"}]}, {"response_format": {"type": "json_object"}},
                 {"colour": "red"}, {"stop": 7}, {"stop": ["a"] * 17}, {"stop": [1]},
-                {"top_k": 0}, {"top_p": 1.5}, {"seed": "x"},
+                {"top_k": 0}, {"top_p": 1.5}, {"seed": "x"}, {"seed": 2**63},
+                {"seed": -(2**63) - 1}, {"seed": 10**30}, {"n": 2**64},
+                {"max_tokens": -(2**64)}, {"temperature": 2**64},
                 {"messages": [{"role": "user", "content": "Hi", "colour": "red"}]},
             )),
             *((TEXT, fields) for fields in (

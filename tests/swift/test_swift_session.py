@@ -4,6 +4,10 @@ same tokens, texts and vectors."""
 from collections.abc import Iterator
 from contextlib import contextmanager
 import json
+import os
+from pathlib import Path
+import re
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -35,6 +39,7 @@ def swift(anebook: list[str], bundle: Bundle, *options: str) -> Iterator[Any]:
             process.stdin.flush()
             return json.loads(process.stdout.readline())
 
+        ask.pid = process.pid
         yield ask
         process.stdin.close()
         assert process.wait() == 0
@@ -135,6 +140,23 @@ def test_bad_prompts(anebook, tiny_bundle):
         assert "temperature must be" in ask(tokens=[1], temperature=-1)["error"]
         assert "converted without verify" in ask(tokens=[1], lookup=True)["error"]
         assert ask(tokens=[1], max_tokens=2)["token_ids"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_an_executor_that_has_ended(anebook, tiny_bundle, tmp_path):
+    """It is an error at every call, and what this process does about signals stays as it was."""
+    bundle = tiny_bundle("llama", kv="state")[1]
+    pid = tmp_path / "pid"
+    script = f"echo $$ > {pid}; exec {EXECUTOR}"
+    (tmp_path / "executor").write_text(script)
+    with swift(anebook, bundle, "--executor", f"sh {tmp_path / 'executor'}") as ask:
+        assert ask(tokens=[1], max_tokens=2)["token_ids"]
+        status = Path(f"/proc/{ask.pid}/status").read_text()
+        ignored = int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16)
+        assert not ignored >> (signal.SIGPIPE - 1) & 1
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+        for _ in range(2):
+            assert "has ended, or says what it should not" in ask(tokens=[1])["error"]
 
 
 @pytest.mark.long

@@ -63,8 +63,10 @@ public struct AneBookModel: LanguageModel {
                         await channel.send(.response(action: .updateUsage(
                             input: .init(totalTokenCount: answer.promptTokens, cachedTokenCount: known),
                             output: .init(totalTokenCount: answer.tokens.count, reasoningTokenCount: 0))))
+                        return
                     }
                 }
+                throw CancellationError()  // for whom a stream only ends
             } catch AneBookError.promptTooLong(let text) {
                 // As the framework's own, by which apps know to shorten a conversation.
                 throw LanguageModelError.contextSizeExceeded(.init(

@@ -12,7 +12,7 @@ import Foundation
 func tokens(arguments: [String]) throws {
     if arguments.count == 2 {
         let tokenizer = try Bundle(URL(fileURLWithPath: arguments[0])).tokenizer()
-        return print(tokenizer.encode(arguments[1], addSpecialTokens: false).map(String.init).joined(separator: ","))
+        return try print(tokenizer.encode(arguments[1], addSpecialTokens: false).map(String.init).joined(separator: ","))
     }
     guard arguments.count == 1 else {
         throw AneBookError.invalidInput("anebook tokens takes BUNDLE and TEXT")
@@ -37,10 +37,10 @@ func tokens(arguments: [String]) throws {
 private func answer(_ request: [String: Any], _ tokenizer: Tokenizer) throws -> [String: Any] {
     let special = request["special"] as? Bool ?? false
     if let text = request["text"] as? String {
-        return ["ids": tokenizer.encode(text, addSpecialTokens: special).map { Int($0) }]
+        return ["ids": try tokenizer.encode(text, addSpecialTokens: special).map { Int($0) }]
     }
     if let text = request["bytes"] as? String, let data = Data(base64Encoded: text) {
-        return ["ids": tokenizer.encode([UInt8](data), addSpecialTokens: special).map { Int($0) }]
+        return ["ids": try tokenizer.encode([UInt8](data), addSpecialTokens: special).map { Int($0) }]
     }
     if let text = request["locate"] as? String {
         let tokens = try tokenizer.locate(text)
@@ -68,7 +68,7 @@ private func times(_ url: URL, _ path: String, rounds: Int) throws -> [String: A
         let start = DispatchTime.now().uptimeNanoseconds
         let tokenizer = try Tokenizer(contentsOf: url)
         let opened = DispatchTime.now().uptimeNanoseconds
-        tokens = tokenizer.encode(text, addSpecialTokens: false).count
+        tokens = try tokenizer.encode(text, addSpecialTokens: false).count
         let encoded = DispatchTime.now().uptimeNanoseconds
         open.append(Double(opened - start) / 1e9)
         encode.append(Double(encoded - opened) / 1e9)

@@ -48,10 +48,17 @@ struct Fields {
         throw Refusal(400, "\(param) is missing", code: "missing_required_parameter", param: param)
     }
 
-    mutating func whole(_ name: String, from least: Int, to most: Int = .max) throws -> Int? {
+    /// most: nil: any number will do, and one that no Int is counts as the largest.
+    mutating func whole(_ name: String, from least: Int, to most: Int?) throws -> Int? {
         guard let value = value(name) else { return nil }
+        if case .large(let digits) = value {
+            if digits.hasPrefix("-") { throw wrong(name, "greater than or equal to \(least)", value) }
+            guard let most else { return .max }
+            let must = most == .max ? "less than 9223372036854776000" : "less than or equal to \(most)"
+            throw wrong(name, must, value)  // 2^63, as the Python server writes it
+        }
         guard case .int(let number) = value else { throw wrong(name, "a valid integer", value) }
-        try bound(name, value, Double(number), from: Double(least), to: Double(most))
+        try bound(name, value, Double(number), from: Double(least), to: Double(most ?? .max))
         return number
     }
 
@@ -128,7 +135,7 @@ struct Fields {
 
     private func wrong(_ name: String, _ must: String, _ value: JSON) -> Refusal {
         let was = switch value {
-        case .int, .double: ", not \(value.written)"
+        case .int, .double, .large: ", not \(value.written)"
         case .bool(let truth): ", not \(truth ? "True" : "False")"
         case .text(let text): ", not '\(text)'"
         default: ""
@@ -153,8 +160,11 @@ extension JSON {
         guard case .list(let list) = self, !list.isEmpty else { return nil }
         var ids: [Int32] = []
         for each in list {
-            guard case .int(let id) = each else { return nil }
-            ids.append(Int32(clamping: id))
+            switch each {
+            case .int(let id): ids.append(Int32(clamping: id))
+            case .large(let digits): ids.append(digits.hasPrefix("-") ? .min : .max)
+            default: return nil
+            }
         }
         return ids
     }

@@ -3,6 +3,8 @@ import Foundation
 /// A JSON value; the fields of an object are written in their order here.
 enum JSON: Equatable, Sendable {
     case null, bool(Bool), int(Int), double(Double), text(String), list([JSON]), object([Field])
+    /// A whole number that no Int is, as it was written.
+    case large(String)
 
     struct Field: Equatable, Sendable {
         let name: String, value: JSON
@@ -28,8 +30,11 @@ enum JSON: Equatable, Sendable {
             self = .object(object.sorted { $0.key < $1.key }.map { Field(name: $0, value: JSON($1)) })
         case let number as NSNumber:
             let type = String(cString: number.objCType)  // a number may be true; a truth value may be 1
+            // One that is too large for an Int64 is of type Q, or a decimal number of type d.
+            let digits = type == "d" && !(number is NSDecimalNumber) ? "." : number.stringValue
             self = type == "c" || type == "B" ? .bool(number.boolValue)
-                : type == "d" ? .double(number.doubleValue) : .int(number.intValue)
+                : Int(digits).map(JSON.int)
+                ?? (digits.allSatisfy("-0123456789".contains) ? .large(digits) : .double(number.doubleValue))
         default: self = .null
         }
     }
@@ -38,6 +43,7 @@ enum JSON: Equatable, Sendable {
         switch self {
         case .int(let number): Double(number)
         case .double(let number): number
+        case .large(let digits): Double(digits)
         default: nil
         }
     }
@@ -55,6 +61,7 @@ enum JSON: Equatable, Sendable {
         case .bool(let bool): bool ? "true" : "false"
         case .int(let number): String(number)
         case .double(let number): String(number)
+        case .large(let digits): digits
         case .text(let text): JSON.quoted(text)
         case .list(let list): "[\(list.map(\.written).joined(separator: ","))]"
         case .object(let fields):

@@ -64,7 +64,12 @@ public struct Server: Sendable {
         while case let ready = arrives(in: sockets + [stops.read], within: -1), !ready.contains(stops.read) {
             for socket in ready {
                 let client = Foundation.accept(socket, nil, nil)
-                guard client >= 0 else { continue }
+                guard client >= 0 else {
+                    // Without a descriptor for it, a connection stays ready to be accepted: wait for
+                    // one that closes, or a signal.
+                    if [EMFILE, ENFILE].contains(errno) { _ = arrives(in: [stops.read], within: 50) }
+                    continue
+                }
                 var on: Int32 = 1
                 setsockopt(client, Int32(IPPROTO_TCP), TCP_NODELAY, &on, socklen_t(MemoryLayout<Int32>.size))
                 guard open.value < Self.connections else {
@@ -162,16 +167,18 @@ private func listen(path: String) throws -> Int32 {
         }
         unlink(path)
     }
-    let mask = umask(0o177)
-    defer { umask(mask) }
-    return try listen(AF_UNIX, &address, path, "--socket takes another")
+    return try listen(AF_UNIX, &address, path, "--socket takes another", ownersAlone: path)
 }
 
-private func listen<Address>(_ family: Int32, _ address: inout Address, _ place: String, _ hint: String) throws -> Int32 {
+/// ownersAlone: the path of a socket that only its owner may open.
+private func listen<Address>(_ family: Int32, _ address: inout Address, _ place: String, _ hint: String,
+    ownersAlone path: String? = nil) throws -> Int32 {
     let listening = socket(family, streams, 0)
     var on: Int32 = 1
     setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &on, socklen_t(MemoryLayout<Int32>.size))
-    guard named(&address, { bind(listening, $0, $1) }) == 0, Foundation.listen(listening, 1024) == 0 else {
+    // Before it listens, nobody can connect, whatever the mask of this process let others do.
+    guard named(&address, { bind(listening, $0, $1) }) == 0, path.map({ chmod($0, 0o600) }) ?? 0 == 0,
+        Foundation.listen(listening, 1024) == 0 else {
         let why = String(cString: strerror(errno))
         close(listening)
         throw AneBookError.invalidInput("\(place) cannot be listened on: \(why); \(hint)")

@@ -94,9 +94,9 @@ final class Service: Sendable {
         let model = try fields.text("model")
         let temperature = try fields.real("temperature", from: 0, to: 2)
         ask.options.topP = try fields.real("top_p", from: 0, to: 1).map { max($0, 1e-9) }  // 0: the likeliest alone
-        ask.options.topK = try fields.whole("top_k", from: 1)
+        ask.options.topK = try fields.whole("top_k", from: 1, to: nil)
         ask.n = try fields.whole("n", from: 1, to: 16) ?? 1
-        ask.options.seed = try fields.whole("seed", from: .min).map { UInt64(bitPattern: Int64($0)) & (1 << 63 - 1) }
+        ask.options.seed = try fields.whole("seed", from: .min, to: .max).map { UInt64(bitPattern: Int64($0)) & (1 << 63 - 1) }
         ask.options.stop = try fields.stop()
         ask.stream = try fields.truth("stream")
         if var options = try fields.value("stream_options").map({ try Fields($0) }) {
@@ -105,12 +105,12 @@ final class Service: Sendable {
         var form = Answers.Form.chat, most: Int?
         if chat {
             ask.prompts = [.messages(try fields.messages())]
-            most = try fields.whole("max_tokens", from: 1)
-            most = try fields.whole("max_completion_tokens", from: 1) ?? most ?? .max
+            most = try fields.whole("max_tokens", from: 1, to: nil)
+            most = try fields.whole("max_completion_tokens", from: 1, to: nil) ?? most ?? .max
         } else {
             let isText = fields.value("prompt")?.asText != nil
             ask.prompts = try fields.prompts()
-            most = try fields.whole("max_tokens", from: 1)
+            most = try fields.whole("max_tokens", from: 1, to: nil)
             ask.options.system = try fields.text("system")
             form = isText && (model == nil || ask.options.system != nil) ? .source : .completion
         }
@@ -129,11 +129,11 @@ final class Service: Sendable {
         var fields = try Fields(line), ask = Ask()
         let tokens = fields.value("tokens"), prompt = try fields.text("prompt")
         ask.options.system = try fields.text("system")
-        ask.options.maxTokens = try fields.whole("max_tokens", from: 1) ?? Self.asked
+        ask.options.maxTokens = try fields.whole("max_tokens", from: 1, to: nil) ?? Self.asked
         ask.options.temperature = try fields.real("temperature", from: 0, to: .infinity) ?? 0
         ask.options.topP = try fields.real("top_p", from: 0, to: 1)
-        ask.options.topK = try fields.whole("top_k", from: 1)
-        ask.options.seed = try fields.whole("seed", from: 0).map(UInt64.init)
+        ask.options.topK = try fields.whole("top_k", from: 1, to: nil)
+        ask.options.seed = try fields.whole("seed", from: 0, to: .max).map(UInt64.init)
         ask.options.stop = try fields.stop(listOnly: true)
         try fields.refuseUnknown()
         guard (tokens == nil) != (prompt == nil) else {

@@ -40,6 +40,12 @@ private func runs(_ shape: [Int], _ strides: [Int]) -> [[Int]] {
         try Data(text.utf8).write(to: package.appendingPathComponent("weights"))
     }
 
+    private func function(seal: String = "one", folder: String = "Model") -> FunctionReference {
+        var function = reference(package)
+        (function.seal, function.folder) = (seal, folder)
+        return function
+    }
+
     /// What would compile: a new folder with the package's bytes.
     private func make() throws -> URL {
         let made = base.appendingPathComponent(UUID().uuidString)
@@ -47,25 +53,126 @@ private func runs(_ shape: [Int], _ strides: [Int]) -> [[Int]] {
         return made
     }
 
-    @Test func anUnchangedPackageIsCompiledOnce() throws {
-        let first = try folder.compiled(package, make: make)
-        var again = false
-        let second = try folder.compiled(package) { again = true; return try make() }
-        #expect(first == second && !again && first.pathExtension == "mlmodelc")
-        #expect(try files.contentsOfDirectory(atPath: folder.url.path) == [first.lastPathComponent])
+    private func kept(_ function: FunctionReference) throws -> URL {
+        try folder.load(function, make: make) { $0 }
     }
 
-    @Test func aChangedPackageIsCompiledAgain() throws {
-        let first = try folder.compiled(package, make: make)
+    private var names: Set<String> {
+        get throws { Set(try files.contentsOfDirectory(atPath: folder.url.path)) }
+    }
+
+    @Test func anUnchangedPackageIsCompiledOnce() throws {
+        let first = try kept(function())
+        var again = false
+        let second = try folder.load(function()) { again = true; return try make() } load: { $0 }
+        #expect(first == second && !again && first.pathExtension == "mlmodelc")
+        #expect(try names == [first.lastPathComponent])
+    }
+
+    @Test func aChangedPackageIsCompiledAgainAndTheFormerOneRemoved() throws {
+        let first = try kept(function())
         try write("another")
-        let second = try folder.compiled(package, make: make)
+        let second = try kept(function())
         #expect(first != second)
         #expect(try String(contentsOf: second.appendingPathComponent("weights"), encoding: .utf8) == "another")
+        #expect(try names == [second.lastPathComponent])
+    }
+
+    @Test func bundlesOfEqualSizesAndDatesDoNotShare() throws {
+        let first = try kept(function())
+        let other = try kept(function(seal: "two", folder: "Other"))
+        #expect(first != other)
+        #expect(try names == [first.lastPathComponent, other.lastPathComponent])
+        let renewed = try kept(function(seal: "three"))  // in the first one's folder
+        #expect(try names == [renewed.lastPathComponent, other.lastPathComponent])
+    }
+
+    @Test func whatCannotBeLoadedIsCompiledAgainOnce() throws {
+        _ = try kept(function())
+        var made = 0, loads = 0
+        func load(refusing refused: Int) throws -> URL {
+            (made, loads) = (0, 0)
+            return try folder.load(function()) { made += 1; return try make() } load: { url in
+                loads += 1
+                if loads <= refused { throw AneBookError.invalidBundle("cannot be loaded") }
+                return url
+            }
+        }
+        _ = try load(refusing: 1)
+        #expect((made, loads) == (1, 2))
+        #expect(throws: AneBookError.self) { try load(refusing: 2) }
+        #expect((made, loads) == (1, 2))
+        try files.removeItem(at: folder.url)
+        #expect(throws: AneBookError.self) { try load(refusing: 1) }  // what is new needs no second time
+        #expect((made, loads) == (1, 1))
     }
 
     @Test func whereNothingCanBeKeptTheNewFolderIsTheAnswer() throws {
         try Data().write(to: folder.url)  // a file, where the folder should be
         let made = try make()
-        #expect(try folder.compiled(package) { made } == made)
+        #expect(try folder.load(function(), make: { made }, load: { $0 }) == made)
     }
 }
+
+private func reference(_ package: URL) -> FunctionReference {
+    let type = { TensorSpec(dtype: $0, shape: [1, 4]) }
+    let spec = FunctionSpec(
+        tokens: 1, slots: nil, inputs: ["x": type(.half), "position": type(.integer)],
+        states: ["keys": type(.half)], outputs: ["y": type(.half)])
+    return FunctionReference(package: package, name: "decode", spec: spec)
+}
+
+@Test func whatAPackageHasIsHeldToItsManifest() throws {
+    let function = reference(URL(fileURLWithPath: "/a.mlpackage")), spec = function.spec
+    func told(_ change: (inout [String: [String: TensorSpec?]]) -> Void) -> String {
+        var all: [String: [String: TensorSpec?]] = [
+            "inputs": spec.inputs, "states": spec.states, "outputs": spec.outputs]
+        change(&all)
+        return refusal {
+            try function.check(
+                inputs: all["inputs"] ?? [:], states: all["states"] ?? [:], outputs: all["outputs"] ?? [:])
+        }
+    }
+    func sentence(_ what: String) -> String {
+        "/a.mlpackage: the function decode has \(what); convert the model again"
+    }
+    #expect(told { _ in } == "")
+    #expect(told { $0["outputs"]?["y"] = TensorSpec(dtype: .half, shape: []) } == "")
+    #expect(told { $0["inputs"]?["x"] = nil } == sentence("no input x"))
+    #expect(told { $0["states"]?["more"] = spec.states["keys"] }
+        == sentence("the state more, of which its manifest says nothing"))
+    #expect(told { $0["outputs"]?["y"] = TensorSpec(dtype: .single, shape: [1, 4]) }
+        == sentence("the output y, fp32 [1, 4], where its manifest says fp16 [1, 4]"))
+    #expect(told { $0["states"]?["keys"] = TensorSpec(dtype: .half, shape: [4]) }
+        == sentence("the state keys, fp16 [4], where its manifest says fp16 [1, 4]"))
+    #expect(told { $0["inputs"]?["position"] = .some(nil) }
+        == sentence("the input position, of another type, where its manifest says int32 [1, 4]"))
+}
+
+#if os(macOS) || os(Linux)
+@Suite struct ExecutorTests {
+    /// The sentences of three calls of a function by a process that answers with these lines.
+    private func told(_ answers: String) throws -> [String] {
+        let script = #"read x; echo '{"function": 0}'; "# + answers + "; cat >/dev/null"
+        let programs = try ExecutorPredictor(command: ["sh", "-c", script]).open()
+        let function = reference(URL(fileURLWithPath: "/a.mlpackage")), output = Tensor(.half, [1, 4])
+        let loaded = try programs.load(function, inputs: [:], outputs: ["y": output])
+        return (0..<3).map { _ in refusal { try loaded.predict(nil) } }
+    }
+
+    @Test(arguments: [
+        #"echo '{"bytes": 9}'; echo 123456789"#, "echo nonsense; echo '{}'", #"echo '{"error": "no", "bytes": 3}'"#,
+        #"echo '{"bytes": "8"}'"#, "exec true",
+    ])
+    func afterAnAnswerThatIsNoneEachCallSaysSo(_ answers: String) throws {
+        let told = try told(answers)
+        #expect(told[0].contains("the executor's process has ended, or says what it should not"))
+        #expect(told[1...] == [told[0], told[0]])
+    }
+
+    @Test func afterAnErrorThatIsOneTheNextCallIsMade() throws {
+        let told = try told(#"echo '{"error": "no"}'; read x; printf '{"bytes": 8}\n12345678{"error": "again"}\n'"#)
+        #expect(told == ["no", "", "again"])
+    }
+}
+#endif

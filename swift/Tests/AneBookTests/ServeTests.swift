@@ -91,6 +91,21 @@ struct JSONTests {
             == [.bool(true), .int(1), .double(1), .int(0), .bool(false)])
     }
 
+    @Test(arguments: [
+        "9223372036854775808", "18446744073709551615", "-9223372036854775809", "1" + String(repeating: "0", count: 60),
+    ])
+    func aNumberThatNoIntIsStaysWhatItIs(_ text: String) throws {
+        let body = #"{"seed": \#(text), "n": \#(text), "max_tokens": \#(text), "prompt": [\#(text)]}"#
+        #expect(try JSON.parse("[\(text)]".utf8) == .list([.large(text)]))
+        var fields = try Fields(JSON.parse(body.utf8))
+        let isBelow = text.hasPrefix("-")
+        #expect(status { _ = try fields.whole("seed", from: .min, to: .max) } == 400)
+        #expect(status { _ = try fields.whole("n", from: 1, to: 16) } == 400)
+        #expect((try? fields.whole("max_tokens", from: 1, to: nil)) == (isBelow ? nil : .max))
+        #expect(fields.value("prompt")?.ids == [isBelow ? .min : .max])
+        #expect(try JSON.parse("-9223372036854775808".utf8) == .int(.min))
+    }
+
     @Test(arguments: ["{'a': 1}", "{", "[1", String(repeating: "[", count: 100_000), "nul", "\"\\ud83d\""])
     func whatIsNoneIsRefused(_ text: String) {
         #expect(status { _ = try JSON.parse(text.utf8) } == 400)

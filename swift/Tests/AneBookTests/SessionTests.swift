@@ -47,6 +47,49 @@ import Testing
         #expect(await session.position == 0)
     }
 
+    @Test func aConversationIsGoneBackTo() async throws {
+        let bundle = try SmallBundle { manifest in
+            manifest["tokenizer"] = ["packed": "tokenizer.bin", "eos_token_ids": [258], "segments": [
+                "start": "", "reply": "", "next": "", "end": "", "user": "none", "assistant": "none",
+                "cut_strip": "none", "nonempty": true, "outside": [String](),
+                "system": ["before": "", "after": "", "strip": "none", "last": false, "joined": false],
+            ]]
+        }
+        let session = try bundle.session()
+        var options = Options()
+        (options.maxTokens, options.reuseCache) = (3, true)
+        func message(_ role: String, _ content: String) -> Message { Message(role: role, content: content) }
+        let begin = [message("system", "W"), message("user", "AB")]
+        #expect(try await session.respond(to: .messages(begin), options).text == "CDE")
+        let whole = begin + [message("assistant", "CD")]
+        _ = try await session.respond(to: .messages(whole + [message("user", "aQ")]), options)
+        #expect(await session.position == 9)
+        try await session.reset(to: whole)
+        #expect(await session.position == 5)  // WABCD, and not the next one's a
+        let next = try await session.respond(to: .messages(whole + [message("user", "xy")]), options)
+        #expect(next.prefilled == 2 && next.text == "z{|")
+        try await session.reset(to: begin)
+        #expect(await session.position == 3)
+        try await session.reset(to: [begin[0]])
+        #expect(await session.position == 1)
+        await #expect(throws: AneBookError.self) { try await session.reset(to: [message("tool", "x")]) }
+    }
+
+    /// Whoever reads a stream in a task that is cancelled is told by nothing but its last event.
+    @Test func aStreamOfACancelledTaskEndsWithoutItsLastEvent() async throws {
+        let bundle = try SmallBundle(), gate = Gate()
+        let session = try bundle.session(CountingPredictor { if $0 == 3 { gate.pass() } })
+        let reader = Task {
+            var ends = 0
+            for try await event in session.stream(.tokens([1])) { if case .end = event { ends += 1 } }
+            return ends
+        }
+        gate.wait()
+        reader.cancel()
+        gate.open()
+        #expect(try await reader.value == 0)
+    }
+
     @Test func aSecondAnswerIsRefusedWhileOneIsUnderWay() async throws {
         let bundle = try SmallBundle()
         let session = try bundle.session()

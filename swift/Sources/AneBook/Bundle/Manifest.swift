@@ -24,6 +24,8 @@ public struct Manifest: Codable, Sendable {
     public let tags: Tags?
     public let tokenizer: TokenizerEntry
     public let files: [String: Int]
+    /// sha256 of all fields, and so of every file of the bundle, whose sha256 are among them.
+    public let seal: String?
 
     /// Of every package: name -> T, the tokens that a call takes.
     public var functions: [String: Int] {

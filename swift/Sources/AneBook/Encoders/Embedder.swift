@@ -40,10 +40,10 @@ public actor Embedder {
 
     /// A text's token ids, cut to `most` if it may be.
     private func tokens(_ text: String, _ i: Int, most: Int, cut: Bool) throws -> [Int32] {
-        let ids = tokenizer.encode(text, addSpecialTokens: true)
+        let ids = try tokenizer.encode(text, addSpecialTokens: true)
         guard ids.count > most else { return ids }
         guard cut else { throw AneBookError.promptTooLong("text \(i) has \(ids.count) tokens; \(most) at most") }
-        let plain = tokenizer.encode(text, addSpecialTokens: false)
+        let plain = try tokenizer.encode(text, addSpecialTokens: false)
         let special = ids.count - plain.count, before = ids.prefix { $0 != plain.first }.count
         return ids.prefix(max(0, most - (special - before))) + ids.suffix(special - before)
     }

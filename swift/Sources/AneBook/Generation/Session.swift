@@ -61,11 +61,16 @@ public actor Session {
     }
 
     /// Forgets everything but the tokens that this conversation begins with.
+    ///
+    /// Of one that does not end with the user, these are the tokens before the user's next message.
     public func reset(to messages: [Message] = []) throws {
         try free()
-        let ids = messages.isEmpty ? [] : try encode(.messages(messages), system: nil)
-        cache.keep(ids)
-        if let runner, ids.isEmpty { cache.clear(runner) }
+        var prompts = [messages]
+        if messages.isEmpty { prompts = [] } else if messages.last?.role != "user" {
+            prompts = ["a", "b"].map { messages + [Message(role: "user", content: $0)] }
+        }
+        for prompt in prompts { cache.keep(try encode(.messages(prompt))) }
+        if prompts.isEmpty, let runner { cache.clear(runner) }
     }
 
     /// The token ids of a prompt: through the chat template where there is one.
@@ -78,7 +83,7 @@ public actor Session {
             guard system == nil else {
                 throw AneBookError.invalidInput("a text goes as it is; a system prompt has no place in it")
             }
-            return tokenizer.encode(text, addSpecialTokens: true)
+            return try tokenizer.encode(text, addSpecialTokens: true)
         case .tokens(let ids):
             guard system == nil else {
                 throw AneBookError.invalidInput("token ids go as they are; a system prompt has no place in them")
@@ -88,13 +93,13 @@ public actor Session {
             guard system == nil, bundle.manifest.tokenizer.refused?["segments"] == nil else {
                 throw noTemplate()
             }
-            return tokenizer.encode(text, addSpecialTokens: true)
+            return try tokenizer.encode(text, addSpecialTokens: true)
         case .text(let text):
             return try encode(.messages([Message(role: "user", content: text)]), system: system)
         case .messages(let messages):
             guard let template else { throw noTemplate() }
             let first = system.map { [Message(role: "system", content: $0)] } ?? []
-            return tokenizer.encode(try template.render(first + messages), addSpecialTokens: false)
+            return try tokenizer.encode(try template.render(first + messages), addSpecialTokens: false)
         }
     }
 

@@ -4,13 +4,34 @@ import Foundation
 struct CompiledFolder {
     let url: URL
 
+    /// What `load` makes of a package's kept folder; one that cannot be loaded is made again, once.
+    func load<Loaded>(
+        _ function: FunctionReference, make: () throws -> URL, load: (URL) throws -> Loaded
+    ) throws -> Loaded {
+        var isNew = false
+        let kept = try compiled(function) {
+            isNew = true
+            return try make()
+        }
+        do { return try load(kept) } catch where !isNew {
+            try? FileManager.default.removeItem(at: kept)
+            return try load(compiled(function, make: make))
+        }
+    }
+
     /// The kept folder of a package, or what `make` makes, moved to its place.
     ///
     /// `make` gives a folder that may be taken. Where nothing can be kept, that folder is the answer.
-    func compiled(_ package: URL, make: () throws -> URL) throws -> URL {
-        let files = FileManager.default, place = url.appendingPathComponent(name(package), isDirectory: true)
+    private func compiled(_ function: FunctionReference, make: () throws -> URL) throws -> URL {
+        let files = FileManager.default, (stem, key) = names(function)
+        let place = url.appendingPathComponent("\(stem)-\(key).mlmodelc", isDirectory: true)
         if files.fileExists(atPath: place.path) { return place }
         let new = try make()
+        // Those of the same package before the system, the app or the conversion was renewed.
+        for old in (try? files.contentsOfDirectory(atPath: url.path)) ?? []
+        where old.hasPrefix("\(stem)-") && old != place.lastPathComponent {
+            try? files.removeItem(at: url.appendingPathComponent(old))
+        }
         // A temporary folder may be on another volume, and a move from there a copy in parts. So it
         // goes beside its place first, and then into it by a rename, which is whole or not at all.
         let beside = url.appendingPathComponent("\(UUID().uuidString).mlmodelc", isDirectory: true)
@@ -30,23 +51,28 @@ struct CompiledFolder {
         }
     }
 
-    /// A name that changes with the system, and any path, size or date of the package's files.
+    /// A stem that stays what it is when a bundle's folder is renewed, and a key that changes with
+    /// the system, the bundle's seal, and any path, size or date of the package's files.
     ///
-    /// The path of the package itself is left out: that of an app changes with each of its updates.
-    private func name(_ package: URL) -> String {
-        let files = FileManager.default
-        var lines = [ProcessInfo.processInfo.operatingSystemVersionString]
+    /// The folder's path is in neither: that of an app changes with each of its updates.
+    private func names(_ function: FunctionReference) -> (stem: String, key: String) {
+        let files = FileManager.default, package = function.package
+        var lines = [ProcessInfo.processInfo.operatingSystemVersionString, function.seal]
         for path in (files.enumerator(atPath: package.path)?.compactMap { $0 as? String } ?? []).sorted() {
             let facts = try? files.attributesOfItem(atPath: package.appendingPathComponent(path).path)
             guard facts?[.type] as? FileAttributeType == .typeRegular else { continue }
             let date = (facts?[.modificationDate] as? Date)?.timeIntervalSince1970 ?? 0
             lines.append("\(path) \((facts?[.size] as? NSNumber)?.intValue ?? 0) \(date)")
         }
-        // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/
-        let hash = lines.joined(separator: "\n").utf8.reduce(0xcbf2_9ce4_8422_2325 as UInt64) {
+        let stem = package.deletingPathExtension().lastPathComponent
+        return ("\(stem)-\(hash(function.folder))", hash(lines.joined(separator: "\n")))
+    }
+
+    /// FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/
+    private func hash(_ text: String) -> String {
+        let hash = text.utf8.reduce(0xcbf2_9ce4_8422_2325 as UInt64) {
             ($0 ^ UInt64($1)) &* 0x100_0000_01b3
         }
-        let stem = package.deletingPathExtension().lastPathComponent
-        return "\(stem)-\(String(hash, radix: 16)).mlmodelc"
+        return String(hash, radix: 16)
     }
 }

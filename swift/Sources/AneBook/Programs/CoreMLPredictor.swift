@@ -58,19 +58,39 @@ private final class CoreMLPrograms: Programs {
 
     func load(_ function: FunctionReference, inputs: [String: Tensor], outputs: [String: Tensor]) throws
         -> any LoadedFunction {
-        let url = try compile(function)
-        let model: MLModel
+        let model = try open(function)
+        try function.check(model.modelDescription)
+        return try CoreMLFunction(model, function, inputs: inputs, outputs: outputs)
+    }
+
+    /// Loads from a compiled package as it lies, or from what was compiled of it before, or is now.
+    private func open(_ function: FunctionReference) throws -> MLModel {
+        let package = function.package
+        if package.pathExtension == "mlmodelc" { return try model(package, function) }
+        if let url = compiled[package] { return try model(url, function) }
+        return try predictor.folder.load(function) {
+            // The form that waits, deprecated by macOS 27: the asynchronous one would need a thread
+            // that waits for it, and a session has one of its own.
+            do { return try MLModel.compileModel(at: package) } catch { throw function.refused("compile", error) }
+        } load: { url in
+            let model = try model(url, function)
+            compiled[package] = url
+            return model
+        }
+    }
+
+    private func model(_ url: URL, _ function: FunctionReference) throws -> MLModel {
         do {
-            model = try Self.model(url, function, predictor.units)
-        } catch where predictor.units != .cpuOnly {
+            return try Self.model(url, function, predictor.units)
+        } catch {
             // Some systems refuse a model on one processor and take it on another (whisper.cpp,
             // issue 3914, on iOS 27 beta).
+            guard predictor.units != .cpuOnly, let model = try? Self.model(url, function, .cpuOnly) else {
+                throw function.refused("load", error)
+            }
             predictor.onWarning("\(function.refused("load", error).message); it goes on on the CPU, slowly")
-            do { model = try Self.model(url, function, .cpuOnly) } catch { throw function.refused("load", error) }
-        } catch {
-            throw function.refused("load", error)
+            return model
         }
-        return try CoreMLFunction(model, function, inputs: inputs, outputs: outputs)
     }
 
     private static func model(_ url: URL, _ function: FunctionReference, _ units: CoreMLPredictor.Units) throws
@@ -81,22 +101,6 @@ private final class CoreMLPrograms: Programs {
         // Those of a bundle are all described by name, also one that is alone.
         configuration.functionName = function.name
         return try MLModel(contentsOf: url, configuration: configuration)
-    }
-
-    /// What Core ML loads: a compiled package as it lies, another one compiled once.
-    private func compile(_ function: FunctionReference) throws -> URL {
-        let package = function.package
-        if package.pathExtension == "mlmodelc" { return package }
-        if let url = compiled[package] { return url }
-        do {
-            // The form that waits, deprecated by macOS 27: the asynchronous one would need a thread
-            // that waits for it, and a session has one of its own.
-            let url = try predictor.folder.compiled(package) { try MLModel.compileModel(at: package) }
-            compiled[package] = url
-            return url
-        } catch {
-            throw function.refused("compile", error)
-        }
     }
 }
 
@@ -165,15 +169,17 @@ private final class CoreMLState: ProgramState {
     }
 }
 
-extension Tensor {
+extension ElementType {
     fileprivate var coreML: MLMultiArrayDataType {
-        switch type {
+        switch self {
         case .half: .float16
         case .single: .float32
         case .integer: .int32
         }
     }
+}
 
+extension Tensor {
     /// An array of Core ML over this tensor's memory, which the tensor must outlive.
     fileprivate func multiArray() throws -> MLMultiArray {
         guard let base = bytes.baseAddress else { throw AneBookError.invalidInput("a tensor without memory") }
@@ -182,13 +188,13 @@ extension Tensor {
             strides[axis] = strides[axis + 1] * shape[axis + 1]
         }
         return try MLMultiArray(
-            dataPointer: base, shape: shape.map { NSNumber(value: $0) }, dataType: coreML,
+            dataPointer: base, shape: shape.map { NSNumber(value: $0) }, dataType: type.coreML,
             strides: strides.map { NSNumber(value: $0) }, deallocator: nil)
     }
 
     /// Copies from an array of Core ML, or to it; its rows may be padded.
     fileprivate func exchange(_ array: MLMultiArray, _ function: FunctionReference, reading: Bool) throws {
-        guard array.dataType == coreML, array.shape.map(\.intValue) == shape else {
+        guard array.dataType == type.coreML, array.shape.map(\.intValue) == shape else {
             throw function.misfit("has \(array.shape) where its manifest says \(type.rawValue) \(shape)")
         }
         // These strides, and not those of the array: they "may be different" until its memory is
@@ -206,13 +212,28 @@ extension Tensor {
 }
 
 extension FunctionReference {
+    /// Throws where Core ML describes other features than the manifest (unmeasured: that this is the
+    /// description of the function which the configuration names).
+    fileprivate func check(_ model: MLModelDescription) throws {
+        func type(_ type: MLMultiArrayDataType?, _ shape: [Int]?) -> TensorSpec? {
+            let element = [ElementType.half, .single, .integer].first { $0.coreML == type }
+            return element.map { TensorSpec(dtype: $0, shape: shape ?? []) }
+        }
+        func array(_ feature: MLFeatureDescription) -> TensorSpec? {
+            let form = feature.multiArrayConstraint
+            return type(form?.dataType, form?.shape.map(\.intValue))
+        }
+        try check(
+            inputs: model.inputDescriptionsByName.mapValues(array),
+            states: model.stateDescriptionsByName.mapValues {
+                type($0.stateConstraint?.dataType, $0.stateConstraint?.bufferShape)
+            },
+            outputs: model.outputDescriptionsByName.mapValues(array))
+    }
+
     fileprivate func refused(_ verb: String, _ error: any Error) -> AneBookError {
         let text = "\(package.path): Core ML cannot \(verb) its function \(name): \(error.reason)"
         return verb == "run" ? .backendUnavailable(text) : .invalidBundle(text)
-    }
-
-    fileprivate func misfit(_ what: String) -> AneBookError {
-        .invalidBundle("\(package.path): the function \(name) \(what); convert the model again")
     }
 }
 #endif

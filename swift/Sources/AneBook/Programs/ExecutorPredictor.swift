@@ -17,21 +17,36 @@ public final class ExecutorPredictor: Predictor {
 
     /// The process, and one request at a time.
     private final class Child: Programs {
-        private let process = Process(), requests = Pipe(), answers = Pipe()
+        private let process = Process(), requests: FileHandle, answers = Pipe()
         private var buffer = [UInt8](), read = 0
+        private var isLost = false  // an answer did not come whole, so where the next begins is unknown
 
         init(_ command: [String]) throws {
             process.executableURL = URL(fileURLWithPath: "/usr/bin/env")
             process.arguments = command
-            (process.standardInput, process.standardOutput) = (requests, answers)
+            // No pipe: only a write to a socket can be told to give an error where the other process
+            // has ended, instead of a signal that ends this one.
+            var ends: [Int32] = [-1, -1]
+            guard socketpair(AF_UNIX, streams, 0, &ends) == 0 else {
+                throw AneBookError.backendUnavailable("no socket for it: \(String(cString: strerror(errno)))")
+            }
+            requests = FileHandle(fileDescriptor: ends[0], closeOnDealloc: true)
+            let theirs = FileHandle(fileDescriptor: ends[1], closeOnDealloc: true)
+            #if canImport(Darwin)
+            var on: Int32 = 1
+            setsockopt(ends[0], SOL_SOCKET, SO_NOSIGPIPE, &on, socklen_t(MemoryLayout<Int32>.size))
+            #endif
+            // A process that inherits this end would keep the others' requests from ending.
+            for end in ends { _ = fcntl(end, F_SETFD, FD_CLOEXEC) }
+            (process.standardInput, process.standardOutput) = (theirs, answers)
             do { try process.run() } catch {
                 throw AneBookError.backendUnavailable("\(command.joined(separator: " ")): \(error.reason)")
             }
-            signal(SIGPIPE, SIG_IGN)  // a process that has ended is an error, not this one's end
+            try? theirs.close()
         }
 
         deinit {
-            try? requests.fileHandleForWriting.close()
+            try? requests.close()
             if process.isRunning { process.terminate() }
         }
 
@@ -43,16 +58,20 @@ public final class ExecutorPredictor: Predictor {
 
         /// Sends a request with tensors behind it; the answer's arrays go into others.
         func ask(_ request: Request, sending: [Tensor] = [], into: [Tensor] = []) throws -> Reply {
+            if isLost { throw ended() }
+            isLost = true
             var request = request
             let bytes = sending.reduce(0) { $0 + $1.bytes.count }
             request.bytes = bytes == 0 ? nil : bytes
             let line = try JSONEncoder().encode(request) + [0x0A]
             try line.withUnsafeBytes(write)
             for tensor in sending { try write(UnsafeRawBufferPointer(tensor.bytes)) }
-            let reply = try decode(Reply.self, from: Data(try readLine()))
+            guard let reply = try? decode(Reply.self, from: Data(try readLine())) else { throw ended() }
+            let tensors = reply.error == nil ? into : []
+            guard reply.bytes ?? 0 == tensors.reduce(0, { $0 + $1.bytes.count }) else { throw ended() }
+            for tensor in tensors { try fill(tensor.bytes) }
+            isLost = false
             if let error = reply.error { throw AneBookError.backendUnavailable(error) }
-            guard reply.bytes ?? 0 == into.reduce(0, { $0 + $1.bytes.count }) else { throw ended() }
-            for tensor in into { try fill(tensor.bytes) }
             return reply
         }
 
@@ -60,7 +79,7 @@ public final class ExecutorPredictor: Predictor {
             var left = bytes[...]
             while !left.isEmpty {
                 let part = UnsafeRawBufferPointer(rebasing: left)
-                let sent = Foundation.write(requests.fileHandleForWriting.fileDescriptor, part.baseAddress, part.count)
+                let sent = send(requests.fileDescriptor, part.baseAddress, part.count, withoutSignal)
                 if sent < 0 && errno == EINTR { continue }
                 guard sent > 0 else { throw ended() }
                 left = left.dropFirst(sent)
@@ -102,7 +121,7 @@ public final class ExecutorPredictor: Predictor {
 
         private func ended() -> AneBookError {
             .backendUnavailable("the executor's process has ended, or says what it should not: "
-                + "run `python3 -m mlprogram.pipe` to see why")
+                + "run `python3 -m mlprogram.pipe` to see why, and unload the session to start another")
         }
     }
 
@@ -156,4 +175,10 @@ public final class ExecutorPredictor: Predictor {
         }
     }
 }
+
+#if canImport(Darwin)
+private let streams = SOCK_STREAM, withoutSignal: Int32 = 0  // there the socket says it, SO_NOSIGPIPE
+#else
+private let streams = Int32(SOCK_STREAM.rawValue), withoutSignal = Int32(MSG_NOSIGNAL)
+#endif
 #endif

@@ -40,4 +40,42 @@ public struct FunctionReference: Sendable {
     /// The name of the function in the package.
     public let name: String
     public let spec: FunctionSpec
+    /// The bundle's seal and the name of its folder: which conversion the package is of, and where
+    /// another one takes its place.
+    var seal = "", folder = ""
+
+    init(_ bundle: Bundle, _ part: Part, _ spec: FunctionSpec, name: String) {
+        (package, self.name, self.spec) = (bundle.program(part), name, spec)
+        (seal, folder) = (bundle.manifest.seal ?? "", bundle.url.lastPathComponent)
+    }
+
+    init(package: URL, name: String, spec: FunctionSpec) {
+        (self.package, self.name, self.spec) = (package, name, spec)
+    }
+
+    /// Throws `invalidBundle` for the first feature that the manifest and the package, as whoever
+    /// runs it describes it, do not have alike.
+    ///
+    /// described: nil for a feature that is no array of a type here; a shape [] says nothing.
+    func check(inputs: [String: TensorSpec?], states: [String: TensorSpec?], outputs: [String: TensorSpec?]) throws {
+        for (kind, own, described) in [
+            ("input", spec.inputs, inputs), ("state", spec.states, states), ("output", spec.outputs, outputs),
+        ] {
+            for feature in Set(own.keys).union(described.keys).sorted() {
+                guard let type = own[feature] else {
+                    throw misfit("has the \(kind) \(feature), of which its manifest says nothing")
+                }
+                guard let found = described[feature] else { throw misfit("has no \(kind) \(feature)") }
+                guard let found, found.dtype == type.dtype, [[], type.shape].contains(found.shape) else {
+                    let form = found.map { "\($0.dtype.rawValue) \($0.shape)" } ?? "of another type"
+                    throw misfit("has the \(kind) \(feature), \(form), where its manifest says "
+                        + "\(type.dtype.rawValue) \(type.shape)")
+                }
+            }
+        }
+    }
+
+    func misfit(_ what: String) -> AneBookError {
+        .invalidBundle("\(package.path): the function \(name) \(what); convert the model again")
+    }
 }

@@ -54,8 +54,7 @@ final class Shard {
                 return (key, input, Tensor(new.dtype, new.shape))
             }
             for (key, input, new) in kept { (inputs[key], outputs["new_\(key)"]) = (input, new) }
-            let reference = FunctionReference(
-                package: bundle.program(part), name: part.called(name), spec: spec)
+            let reference = FunctionReference(bundle, part, spec, name: part.called(name))
             let loaded = try programs.load(reference, inputs: inputs, outputs: outputs)
             functions[name] = Function(loaded: loaded, spec: spec, kept: kept)
         }

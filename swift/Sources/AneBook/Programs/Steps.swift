@@ -113,7 +113,7 @@ final class Experts: Step {
             let key = "\(plain)_\(expert)"
             if loaded[key] == nil, let own = parts[expert].functions[plain] {
                 let reference = FunctionReference(
-                    package: bundle.program(parts[expert]), name: parts[expert].called(plain), spec: own)
+                    bundle, parts[expert], own, name: parts[expert].called(plain))
                 loaded[key] = try programs.load(reference, inputs: ["x": x, "gate": gate], outputs: ["y": part])
             }
             try loaded[key]?.predict(nil)

@@ -8,6 +8,8 @@ struct TextEncoder {
     var ids: [Int32] = []
     /// For each id the bytes of the text that it covers, if somebody wants to know.
     var places: [Range<Int>]?
+    /// Why the text could not be encoded, if it could not.
+    private(set) var refusal: AneBookError?
 
     init(_ tables: TokenizerTables, _ raw: UnsafeRawBufferPointer) {
         (self.tables, self.raw) = (tables, raw)
@@ -71,10 +73,12 @@ struct TextEncoder {
         }
         var characters = Characters()
         swap(&characters, &self.characters)  // lent, for the closure changes `self`
-        tables.splitter.forEachWord(in: text, &characters) { word in
-            encodeWord(
-                UnsafeBufferPointer(rebasing: text[word]), at: start + word.lowerBound)
-        }
+        do throws(AneBookError) {
+            try tables.splitter.forEachWord(in: text, &characters) { word in
+                encodeWord(
+                    UnsafeBufferPointer(rebasing: text[word]), at: start + word.lowerBound)
+            }
+        } catch { refusal = error }
         swap(&characters, &self.characters)
     }
 

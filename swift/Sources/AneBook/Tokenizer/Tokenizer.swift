@@ -29,31 +29,33 @@ public struct Tokenizer: Sendable {
     public var vocabularySize: Int { tables.table.texts.count }
 
     /// The ids of a text's tokens; with those the model expects around it if `addSpecialTokens`.
-    public func encode(_ text: String, addSpecialTokens: Bool) -> [Int32] {
-        var text = text
-        return text.withUTF8 { encode(whole: $0, addSpecialTokens) }
-    }
-
-    /// The same for UTF-8. Bytes that are none count as U+FFFD, as in `String(decoding:as:)`.
-    public func encode(_ bytes: [UInt8], addSpecialTokens: Bool) -> [Int32] {
-        bytes.withUnsafeBufferPointer { encode($0, addSpecialTokens: addSpecialTokens) }
+    ///
+    /// Throws `AneBookError.invalidBundle` where the file's patterns take too long to split it.
+    public func encode(_ text: String, addSpecialTokens: Bool) throws(AneBookError) -> [Int32] {
+        let encoder = try encoder(text, places: nil)
+        return addSpecialTokens ? tables.before + encoder.ids + tables.after : encoder.ids
     }
 
     /// The same for UTF-8. Bytes that are none count as U+FFFD, as in `String(decoding:as:)`.
     public func encode(
-        _ bytes: UnsafeBufferPointer<UInt8>, addSpecialTokens: Bool
-    ) -> [Int32] {
-        encode(String(decoding: bytes, as: UTF8.self), addSpecialTokens: addSpecialTokens)
+        _ bytes: some Collection<UInt8>, addSpecialTokens: Bool
+    ) throws(AneBookError) -> [Int32] {
+        try encode(String(decoding: bytes, as: UTF8.self), addSpecialTokens: addSpecialTokens)
     }
 
-    private func encode(whole text: UnsafeBufferPointer<UInt8>, _ addSpecial: Bool) -> [Int32] {
-        tables.file.data.withUnsafeBytes { raw in
-            var encoder = TextEncoder(tables, raw)
-            if addSpecial { encoder.ids = tables.before }
-            encoder.encode(text)
-            if addSpecial { encoder.ids += tables.after }
-            return encoder.ids
+    /// What has encoded a text, for its results; places: [] to have those of its tokens, too.
+    private func encoder(_ text: String, places: [Range<Int>]?) throws(AneBookError) -> TextEncoder {
+        var text = text
+        let encoder = text.withUTF8 { bytes in
+            tables.file.data.withUnsafeBytes { raw in
+                var encoder = TextEncoder(tables, raw)
+                encoder.places = places
+                encoder.encode(bytes)
+                return encoder
+            }
         }
+        if let refusal = encoder.refusal { throw refusal }
+        return encoder
     }
 
     /// The text of tokens. Special tokens and ids that are none give no text.
@@ -81,26 +83,16 @@ public struct Tokenizer: Sendable {
     /// A text's tokens with their places, counted in Unicode scalars.
     ///
     /// Throws `AneBookError.invalidInput` where the tokenizer changes the text before it splits it,
-    /// for then no token has a place in the text as it was; a byte-level one does not.
+    /// for then no token has a place in the text as it was; a byte-level one does not. Else as
+    /// `encode` does.
     public func locate(_ text: String) throws(AneBookError) -> [Located] {
         guard tables.hasPlaces else {
             throw .invalidInput("this tokenizer changes a text before it splits it")
         }
-        var text = text
-        return text.withUTF8 { bytes in
-            tables.file.data.withUnsafeBytes { raw in
-                var encoder = TextEncoder(tables, raw)
-                encoder.places = []
-                encoder.encode(bytes)
-                return located(encoder, bytes)
-            }
-        }
-    }
-
-    private func located(_ encoder: TextEncoder, _ text: UnsafeBufferPointer<UInt8>) -> [Located] {
+        let encoder = try encoder(text, places: [])
         // For each byte the scalar that it belongs to: of a token's last byte and of its first.
         var scalars: [Int] = [], count = -1
-        for byte in text {
+        for byte in text.utf8 {
             count += byte & 0xC0 == 0x80 ? 0 : 1
             scalars.append(count)
         }

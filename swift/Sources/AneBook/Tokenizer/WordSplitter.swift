@@ -37,27 +37,37 @@ struct WordSplitter: Sendable {
         self.items = items
     }
 
+    /// Steps of the matcher that a character of a text may take. The patterns of the families here
+    /// take at most 21 on whatever was tried (runs and mixtures of 27 characters); those of a file
+    /// made to harm take as many as they like.
+    static let stepsPerCharacter = 500
+
     /// Call `body` with the bytes of each word, in order.
+    ///
+    /// Throws `AneBookError.invalidBundle` where the patterns take too many steps.
     func forEachWord(
         in text: UnsafeBufferPointer<UInt8>, _ scratch: inout Characters,
         _ body: (Range<Int>) -> Void
-    ) {
+    ) throws(AneBookError) {
         guard !patterns.isEmpty else { return body(0..<text.count) }
         scratch.read(text, kinds)
-        scratch.kinds.withUnsafeBufferPointer { kinds in
+        let ends = scratch.kinds.withUnsafeBufferPointer { kinds in
             items.withUnsafeBufferPointer { items in
                 scratch.starts.withUnsafeBufferPointer { starts in
-                    let matcher = Matcher(kinds: kinds, items: items)
-                    split(0, 0..<kinds.count, matcher) {
+                    var matcher = Matcher(
+                        kinds: kinds, items: items, left: Self.stepsPerCharacter * kinds.count)
+                    split(0, 0..<kinds.count, &matcher) {
                         body(Int(starts[$0.lowerBound])..<Int(starts[$0.upperBound]))
                     }
+                    return matcher.left >= 0
                 }
             }
         }
+        guard ends else { throw damaged("its patterns take too long to split a text") }
     }
 
     private func split(
-        _ stage: Int, _ piece: Range<Int>, _ matcher: Matcher, _ body: (Range<Int>) -> Void
+        _ stage: Int, _ piece: Range<Int>, _ matcher: inout Matcher, _ body: (Range<Int>) -> Void
     ) {
         guard stage < patterns.count else { return body(piece) }
         let pattern = patterns[stage]
@@ -67,11 +77,11 @@ struct WordSplitter: Sendable {
                 place += 1
                 continue
             }
-            if gap < place, !pattern.dropsGaps { split(stage + 1, gap..<place, matcher, body) }
-            if !isDropped { split(stage + 1, place..<end, matcher, body) }
+            if gap < place, !pattern.dropsGaps { split(stage + 1, gap..<place, &matcher, body) }
+            if !isDropped { split(stage + 1, place..<end, &matcher, body) }
             (gap, place) = (end, end)
         }
-        if gap < place, !pattern.dropsGaps { split(stage + 1, gap..<place, matcher, body) }
+        if gap < place, !pattern.dropsGaps { split(stage + 1, gap..<place, &matcher, body) }
     }
 }
 
@@ -106,10 +116,14 @@ struct Characters {
 private struct Matcher {
     let kinds: UnsafeBufferPointer<UInt8>
     let items: UnsafeBufferPointer<WordSplitter.Item>
+    /// How many steps it may still take; below zero, nothing matches any more.
+    var left: Int
 
     /// Where the first alternative that matches at a place ends, and whether it is dropped.
     @inline(__always)
-    func match(_ pattern: WordSplitter.Pattern, _ place: Int, _ limit: Int) -> (Int, Bool)? {
+    mutating func match(
+        _ pattern: WordSplitter.Pattern, _ place: Int, _ limit: Int
+    ) -> (Int, Bool)? {
         var candidates = pattern.candidates[Int(kinds[place])]
         while candidates != 0 {
             let alternative = pattern.alternatives[candidates.trailingZeroBitCount]
@@ -126,7 +140,7 @@ private struct Matcher {
     }
 
     /// Where the items from `index` on end if they match at a place, otherwise -1.
-    private func end(_ index: Int, _ last: Int, _ place: Int, _ limit: Int) -> Int {
+    private mutating func end(_ index: Int, _ last: Int, _ place: Int, _ limit: Int) -> Int {
         guard index < last else { return place }
         let item = items[index]
         if item.isAhead {
@@ -136,8 +150,9 @@ private struct Matcher {
         let most = min(limit, place + item.most)
         var reached = place
         while reached < most, isOf(item.mask, reached) { reached += 1 }
+        left &-= 1 &+ reached &- place
         let least = item.isPossessive ? max(reached, place + item.least) : place + item.least
-        while reached >= least {
+        while reached >= least, left >= 0 {
             let end = end(index + 1, last, reached, limit)
             if end >= 0 { return end }
             reached -= 1
