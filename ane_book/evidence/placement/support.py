@@ -153,7 +153,7 @@ def _by_generation(op: GraphOp, limits: dict) -> Support | None:
     depth = weight.sizes[1] if weight is not None and len(weight.shape) > 1 else op.depth
     if op.type in ("conv", "linear", "matmul") and depth > limits["depth"]:
         deep = f"sums of {depth:,} terms, before the M4 at most {limits['depth']:,}"
-        return Support(None if op.type == "conv" else refused, deep, "axis-habit")
+        return Support(refused, deep, "axis-habit")
     return None
 
 
