@@ -10,7 +10,7 @@ An op like those in the data gets the rate of its leaf. One between two leaves g
 both, and one far larger, such as a product with a weight of 30 MB, the range of its leaf and the
 roofline. An op with a flexible size gets the range from one element to the longest possible axis. A
 chip whose estimates are not published borrows another's, each time widened by how far those of
-other chips lie from it (`spread` in `support.toml`): 0.33 to 2.06 on the ANE, 0.63 to 2.11 on the
+other chips lie from it (`widening` in `support.toml`): 0.33 to 2.06 on the ANE, 0.63 to 2.11 on the
 CPU, in the ten that are published of other chips and differ.
 
 Sources: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6@b5625d5 notes/coreml_dispatch.md, 2.4,
@@ -104,13 +104,13 @@ class Tree:
 class Estimator:
     """The estimates of one chip; roofs: by backend, trees: by type of op.
 
-    spread: by "ane" and "cpu", what the least and the most of a time are multiplied by.
+    widening: by "ane" and "cpu", what the least and the most of a time are multiplied by.
     """
 
     chip: str
     roofs: dict[str, Roof]
     trees: dict[str, Tree]
-    spread: dict[str, Range] = field(default_factory=dict)
+    widening: dict[str, Range] = field(default_factory=dict)
 
     @classmethod
     def of(cls, chip: str) -> "Estimator":
@@ -121,7 +121,7 @@ class Estimator:
         borrowed = table()["chips"][chip].get("figures")
         if borrowed is None:
             return cls.made_of(chip, _facts())
-        return replace(cls.made_of(borrowed, _facts()), chip=chip, spread=table()["spread"])
+        return replace(cls.made_of(borrowed, _facts()), chip=chip, widening=table()["widening"])
 
     @classmethod
     def made_of(cls, chip: str, facts: dict) -> "Estimator":
@@ -148,7 +148,7 @@ class Estimator:
                 ranges.append(self._range(backend, count, leaves, outside))
         times = {}
         for backend, ranges in found.items():
-            least, largest = self.spread.get("ane" if backend == "ane" else "cpu", (1.0, 1.0))
+            least, largest = self.widening.get("ane" if backend == "ane" else "cpu", (1.0, 1.0))
             low, high = (*zip(*ranges, strict=True),)
             times[backend] = (least * min(low), largest * most * max(high))
         return times

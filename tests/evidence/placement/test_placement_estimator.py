@@ -114,7 +114,7 @@ def test_a_packed_weight_outside_of_what_was_seen_may_count_as_it_lies_in_the_fi
 
 
 def test_a_borrowed_estimate_is_as_wide_as_chips_differ():
-    """The spread is the least and the most of what is published of other chips, over the M4's."""
+    """The widening is the least and the most of what is published of other chips, over the M4's."""
     m4 = {graph.name: graph.estimates[0] for graph in GRAPHS}
     facts = json.loads((ROOT / "research/measurements/chip_estimates.json").read_text())
     for device in ("ane", "cpu"):
@@ -122,7 +122,7 @@ def test_a_borrowed_estimate_is_as_wide_as_chips_differ():
             each[device] / m4[each["graph"]][device if device == "ane" else "bnns"]
             for each in facts["estimates"]
         ]
-        low, high = table()["spread"][device]
+        low, high = table()["widening"][device]
         assert low == pytest.approx(min(ratios), abs=0.01) and low <= min(ratios)
         assert high == pytest.approx(max(ratios), abs=0.01) and high >= max(ratios)
     op = conv(64, 64)
