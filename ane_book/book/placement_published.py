@@ -6,24 +6,25 @@ indices of its ops in order and the backend chosen for each, a letter per op. Th
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import sha256
 import json
 from pathlib import Path
 import re
 
-from ane_book.evidence.placement.estimator import Estimator
+from ane_book.evidence.placement.estimator import Estimator, work
 from ane_book.evidence.placement.graph import GraphOp
 from ane_book.evidence.placement.path import ANE, shortest
 from ane_book.evidence.placement.placed import place_ops
 from mlprogram.package.values import TensorType
 
-__all__ = ["PublishedGraph", "judge", "read_graphs"]
+__all__ = ["PublishedGraph", "judge", "read_graphs", "sums"]
 
 LETTERS = {"a": ANE, "b": "bnns", "c": "classic_cpu"}
 Types = dict[str, tuple[TensorType, ...]]
 
+SERIES = re.compile(r"(_[a-z]*)?\d.*$")
 TYPE = re.compile(r"(\w+)\[([\d,?]*)\]")
 
 
@@ -44,10 +45,15 @@ class PublishedGraph:
     def fitted(self) -> bool:
         """Whether the graph is in the half that the estimator is fitted on.
 
-        It goes by a hash of the last part of its name. A graph of one op and the same op in its
-        context have that part in common, so they are in the same half.
+        It goes by a hash of its series. A graph of one op, the same op in its context, and the op
+        with other sizes are one series, so they are in the same half.
         """
-        return sha256(self.name.split("/")[-1].encode()).digest()[0] % 2 == 0
+        return sha256(self.series.encode()).digest()[0] % 2 == 0
+
+    @property
+    def series(self) -> str:
+        """The last part of the name up to its first number: "sw_conv" of "iso/sw_conv_k1x9"."""
+        return SERIES.sub("", self.name.split("/")[-1])
 
 
 def read_graphs(path: Path) -> list[PublishedGraph]:
@@ -65,16 +71,26 @@ def read_graphs(path: Path) -> list[PublishedGraph]:
     ]
 
 
-def judge(graphs: Iterable[PublishedGraph], estimator: Estimator) -> dict[str, int]:
+def sums(graphs: Iterable[PublishedGraph]) -> set[tuple]:
+    """What an estimate is fitted to: type and work of each op of these graphs."""
+    return {(op.type, work(op)) for graph in graphs for op in graph.ops}
+
+
+def judge(
+    graphs: Iterable[PublishedGraph], estimator: Estimator, learned: Set[tuple] = frozenset()
+) -> dict[str, int]:
     """Compare placements that are predicted from types and shapes with the published ones.
 
-    Returns counts of graphs and of ops: all, exact (the same device; for a graph, for every op),
-    equal (another one, of the same cost by the published estimates), depends (the prediction is
-    open), missed.
+    learned: the `sums` of the graphs that were fitted. An op with one of these is not counted, nor
+    a graph that has no other. Returns counts of graphs and of ops: all, exact (the same device; for
+    a graph, for every op), equal (another one, of the same cost by the published estimates),
+    depends (the prediction is open), missed.
     """
     counts = Counter({f"{of} {what}": 0 for of in ("graphs", "ops") for what in WAYS})
     for graph in graphs:
-        found = _ways(graph, estimator)
+        found = _ways(graph, estimator, learned)
+        if not found:
+            continue
         counts.update(f"ops {way}" for way in found)
         counts[f"graphs {max(found, key=WAYS.index)}"] += 1
         counts["ops all"] += len(found)
@@ -85,13 +101,15 @@ def judge(graphs: Iterable[PublishedGraph], estimator: Estimator) -> dict[str, i
 WAYS = ("all", "exact", "equal", "depends", "missed")  # from good to bad
 
 
-def _ways(graph: PublishedGraph, estimator: Estimator) -> list[str]:
-    """For each op, how the prediction compares with the published choice: one of WAYS."""
+def _ways(graph: PublishedGraph, estimator: Estimator, learned: Set[tuple]) -> list[str]:
+    """For each op that was not learned, one of WAYS: how the prediction meets the choice."""
     choices = shortest(graph.estimates).choices
     found = []
-    for device, chosen, equal in zip(
-        place_ops(graph.ops, estimator).devices, graph.on_ane, choices, strict=True
+    for op, device, chosen, equal in zip(
+        graph.ops, place_ops(graph.ops, estimator).devices, graph.on_ane, choices, strict=True
     ):
+        if (op.type, work(op)) in learned:
+            continue
         if device == "depends":
             found.append("depends")
         elif (device == "ANE") == chosen:

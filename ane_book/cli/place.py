@@ -24,7 +24,12 @@ WIDTH = 80
 
 def place_command(
     path: options.Packages,
-    chip: Annotated[str, typer.Option(help="m2, m4 or m6: those with published estimates.")] = "m4",
+    chip: Annotated[
+        str,
+        typer.Option(
+            help="m2, m4, m6: their estimates are published. m1, m3, m5, any: the M4's, widened."
+        ),
+    ] = "m4",
     function: options.FunctionName = None,
     ops: Annotated[bool, typer.Option("--ops", help="Show every op.")] = False,
     as_json: AsJson = False,
@@ -34,8 +39,8 @@ def place_command(
 ) -> None:
     """Predict which ops Core ML runs on the Neural Engine.
 
-    Of a package, or of every program in a bundle's folder. By the rule of its planner and what that
-    is known to believe; on a Mac also what it plans.
+    Of a package, or of every program in a bundle's folder, with the CPU and the Neural Engine. By
+    the rule of its planner and what that is known to believe; on a Mac also what it plans.
     """
     from ane_book.evidence.mac.plan import read_plan
 
@@ -106,6 +111,7 @@ def _percent(one: float, other: float) -> str:
 def _overview(placements: "list[Placement]") -> str:
     """A line for each program, and whether merging those that are too small would pay."""
     from ane_book.evidence.placement.edits import merged
+    from ane_book.evidence.placement.placed import UNITS
     from mlprogram.tables import table
 
     rows = [
@@ -113,13 +119,15 @@ def _overview(placements: "list[Placement]") -> str:
          _percent(*sorted((p.worst.work, p.best.work))), f"{len(p.placed):,} ops")
         for p in placements
     ]  # fmt: skip
-    title = f"arithmetic on the ANE of an {placements[0].chip.upper()}, predicted"
+    first = placements[0]
+    title = f"arithmetic on the ANE (chip {first.chip}), predicted for {UNITS}"
     lines = [line for text in merged(placements) for line in _wrapped(text)]
-    return "\n".join([title, table(rows, indent=2), *lines])
+    return "\n".join([title, f"stands on {first.stands_on}", table(rows, indent=2), *lines])
 
 
 def _summary(placement: "Placement", plan: "CoreMLPlan") -> str:
     from ane_book.evidence.placement.edits import edits
+    from ane_book.evidence.placement.placed import UNITS
 
     best, worst, devices = placement.best, placement.worst, placement.devices
     counts = ", ".join(
@@ -135,6 +143,8 @@ def _summary(placement: "Placement", plan: "CoreMLPlan") -> str:
                      f"{_span(worst.partitions, best.partitions)}"),
         ("planner's ms", f"{_span(best.route.cost, worst.route.cost, '{:.3g}')}, "
                          "what it believes, not a measurement"),
+        ("holds for", f"{UNITS}; by default the GPU is a choice too"),
+        ("stands on", placement.stands_on),
     ]  # fmt: skip
     name = f"{Path(placement.package).name}, {placement.function}"
     parts = [f"{name}: {placement.verdict} (chip {placement.chip})"]

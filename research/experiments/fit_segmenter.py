@@ -6,7 +6,8 @@
 The estimate of an op is its operations over a rate, and the rate one of a few for its type: the
 leaves of a decision tree that is not published. Here such a tree is grown from what was seen. A
 node keeps the gap between its sides, so that an op in the gap is known to be either. For `--check`
-the halves are parted by the hash of the graphs' names (`PublishedGraph.fitted`).
+the halves are parted by the hash of the graphs' series (`PublishedGraph.fitted`), and an op whose
+type and work the other half has too is not counted.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import json
 from math import log, log2
 from pathlib import Path
 
-from ane_book.book.placement_published import PublishedGraph, judge, read_graphs
+from ane_book.book.placement_published import PublishedGraph, judge, read_graphs, sums
 from ane_book.evidence.placement import estimator
 from ane_book.evidence.placement.estimator import Estimator, OpWork, Roof, features, work
 from ane_book.evidence.placement.graph import GraphOp
@@ -146,7 +147,9 @@ def held_out(graphs: list[PublishedGraph]) -> dict[str, dict[str, int]]:
     halves = {fitted: [g for g in graphs if g.fitted == fitted] for fitted in (True, False)}
     return {
         f"fitted on {len(halves[fitted])}, judged on {len(halves[not fitted])}": judge(
-            halves[not fitted], Estimator.made_of("m4", fit(halves[fitted]))
+            halves[not fitted],
+            Estimator.made_of("m4", fit(halves[fitted])),
+            sums(halves[fitted]),
         )
         for fitted in (True, False)
     }

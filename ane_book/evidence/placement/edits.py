@@ -20,17 +20,20 @@ NOTHING = 0.02  # moving less than this share of all arithmetic is no change
 #: The claim for which an op is refused -> what to do.
 ADVICE = {
     "argmax-integer": "return the scores, and take the largest on the host",
+    "axis-habit": "split it into parts of at most 16,384",
     "axis-most": "split the axis, and join the parts on the host",
     "conv-height": "split the kernel into shorter ones whose results are added",
     "conv-square": "split the kernel into smaller ones whose results are added",
     "conv-width": "split the kernel into narrower ones whose results are added",
     "flexible-cpu": "give the input a fixed shape, one function for each size",
     "fp32-ops": "convert in half precision",
+    "fused-attention": "write attention as two products and a softmax",
     "gather-computed": "look the rows up on the host, and give them as an input",
     "int32-ops": "compute indices on the host, and give the result in half precision",
     "matmul-depth": "split the sum into parts that are added",
     "max-pool": "pool twice with smaller windows",
     "ops-refused": "replace the op, or do it on the host",
+    "program-2gb": "cut the program, or spread its weights over several files",
     "rank-most": "join axes before the op",
     "scale-per-block": "quantise with one scale for each output channel",
     "slice-dynamic": "slice at constant positions, or give the slice as an input",
@@ -67,7 +70,8 @@ def edits(placement: Placement) -> list[Edit]:
         after = reading(placement.placed, best=False, also=frozenset(indices)).work
         if after > worst + NOTHING:
             names = tuple(placement.placed[i].op.name for i in indices)
-            advice = ADVICE.get(claim, "look at these ops on a Mac")
+            advice = "; ".join(ADVICE[name] for name in claim.split() if name in ADVICE)
+            advice = advice or "look at these ops on a Mac"
             found.append(Edit(f"{reason}: {advice}", names, worst, after))
     found.sort(key=lambda edit: len(edit.ops))
     return found or _larger(placement, worst)

@@ -3,7 +3,8 @@
 Two things may be unknown: whether the ANE takes an op, where sources are silent or conflict; and
 the time of an op of a size that nobody measured. So the path is searched for two readings of the
 unknowns, the best and the worst for the ANE. If they agree, that is the prediction; if not, the
-answer is "depends", and the report says on what.
+answer is "depends", and the report says on what. What is said of a whole program (the size of its
+weight file, its states) is said of each of its ops.
 """
 
 from collections import Counter
@@ -17,12 +18,13 @@ from ane_book.evidence.placement.estimator import Estimator, Range, work
 from ane_book.evidence.placement.graph import GraphOp, read_ops
 from ane_book.evidence.placement.path import ANE, segments, shortest
 from ane_book.evidence.placement.path import Path as Route
-from ane_book.evidence.placement.support import Support, support
+from ane_book.evidence.placement.support import Support, support, table, whole_program
 from mlprogram.package.function import Function
 from mlprogram.package.reader import Package
 
-__all__ = ["Placed", "Placement", "Reading", "find_functions", "place", "place_ops"]
+__all__ = ["UNITS", "Placed", "Placement", "Reading", "find_functions", "place", "place_ops"]
 
+UNITS = "cpuAndNeuralEngine"  # what predictions hold for: of the GPU no estimate is published
 #: Ops that only move data: they do not count in the share of arithmetic.
 MOVES = frozenset([
     "batch_to_space", "cast", "concat", "depth_to_space", "expand_dims", "fill_like", "gather",
@@ -127,9 +129,17 @@ class Placement:
         """The reasons why the readings may differ, each with the number of its ops."""
         counts = Counter(p.support.reason for p in self.placed if p.support.ane is None)
         ranged = sum(any(low < high for low, high in p.times.values()) for p in self.placed)
-        if ranged:
+        borrowed = "figures" in table()["chips"].get(self.chip, {})
+        if ranged and borrowed:
+            counts["the estimates are another chip's"] = ranged
+        elif ranged:
             counts["the estimate of an op of this size or shape was never seen"] = ranged
         return dict(counts.most_common())
+
+    @property
+    def stands_on(self) -> str:
+        """The chip whose figures the prediction stands on, in words."""
+        return table()["chips"].get(self.chip, {}).get("stands_on", f"figures of {self.chip}")
 
     @property
     def facts(self) -> dict:
@@ -138,6 +148,8 @@ class Placement:
             "package": self.package,
             "function": self.function,
             "chip": self.chip,
+            "stands_on": self.stands_on,
+            "compute_units": UNITS,
             "verdict": self.verdict,
             "best": self.best.facts,
             "worst": self.worst.facts,
@@ -169,7 +181,9 @@ def place(
     opened = package if isinstance(package, Package) else Package(package)
     (chosen,) = find_functions(opened, function or opened.default_function)
     estimator = Estimator.of(chip)
-    return place_ops(read_ops(opened, chosen), estimator, str(opened.path), chosen.name)
+    largest = max((path.stat().st_size for path in opened.weight_files), default=0)
+    ops = read_ops(opened, chosen)
+    return place_ops(ops, estimator, str(opened.path), chosen.name, weight_file=largest)
 
 
 def find_functions(package: Package, name: str | None = None) -> list[Function]:
@@ -183,11 +197,21 @@ def find_functions(package: Package, name: str | None = None) -> list[Function]:
 
 
 def place_ops(
-    ops: Sequence[GraphOp], estimator: Estimator, package: str = "", function: str = "main"
+    ops: Sequence[GraphOp],
+    estimator: Estimator,
+    package: str = "",
+    function: str = "main",
+    weight_file: int = 0,
 ) -> Placement:
-    """Predict where the ops run, given in the order of the file."""
-    chip = estimator.chip
-    placed = tuple(Placed(op, support(op, chip), estimator.times(op), arithmetic(op)) for op in ops)
+    """Predict where the ops run, given in the order of the file.
+
+    weight_file: the bytes of the package's largest one.
+    """
+    chip, whole = estimator.chip, whole_program(ops, weight_file)
+    placed = tuple(
+        Placed(op, support(op, chip).within(whole), estimator.times(op), arithmetic(op))
+        for op in ops
+    )
     best, worst = (reading(placed, best) for best in (True, False))
     return Placement(package, function, chip, placed, best, worst)
 

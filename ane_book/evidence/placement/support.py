@@ -7,7 +7,7 @@ Source of what the ANE takes: 751K/Apple-Neural-Engine-Microarchitecture-Study-M
 data/03_compile/opdispatch/ana, M4, macOS 27.0.1. Limits and refusals: the registry of claims.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,16 +15,21 @@ import tomllib
 
 from ane_book import claims
 from ane_book.evidence.placement.graph import BLOCKS, GraphOp
+from mlprogram.package.values import TensorType
 
-__all__ = ["Support", "support", "table"]
+__all__ = ["Support", "support", "table", "whole_program"]
 
+CONFLICT = "reports on states conflict"
 #: Dtypes that no op of the ANE reads or writes, except that a cast may read or write fp32.
 REFUSED, WIDE = frozenset(["int32", "uint32", "int64", "uint64", "fp64"]), "fp32"
 
 
 @dataclass(frozen=True)
 class Support:
-    """Whether the ANE takes an op: True, False, or None for unknown. claim: its id, or ""."""
+    """Whether the ANE takes an op: True, False, or None for unknown.
+
+    claim: the id of the claim behind it, "" if there is none; several have a space between.
+    """
 
     ane: bool | None
     reason: str = ""
@@ -33,6 +38,12 @@ class Support:
     @property
     def word(self) -> str:
         return {True: "yes", False: "no", None: "unknown"}[self.ane]
+
+    def within(self, whole: "Support") -> "Support":
+        """The support of an op of a program of which `whole` is known."""
+        if whole.ane is True or self.ane is False or (whole.ane is None and self.ane is None):
+            return self
+        return whole
 
 
 @cache
@@ -43,15 +54,42 @@ def table() -> dict:
 
 def support(op: GraphOp, chip: str = "m4") -> Support:
     """Whether the ANE of a chip takes an op, by the first rule that applies to it."""
+    facts = table()["chips"].get(chip, {})
+    limits = table()["limits"].get(facts.get("limits"))
     for rule in (_by_name, _by_dtype, _by_shape, _by_form):
         found = rule(op)
         if found:
             return found
-    if op.type in table()["chips"].get(chip, {}).get("refused", ()):
+    if op.type in facts.get("refused", ()):
         return Support(False, f"the {chip.upper()} does not take {op.type}", "topk")
+    found = (_by_generation(op, limits) if limits else None) or _by_tried(op)
+    if found:
+        return found
     if op.type in table()["taken"]:
         return Support(True)
     return Support(None, f"no source speaks of {op.type}")
+
+
+def whole_program(ops: Sequence[GraphOp], weight_file: int = 0) -> Support:
+    """Whether the ANE takes anything of a program. weight_file: the bytes of its largest one."""
+    most, types = table()["whole"], [op.type for op in ops]
+    if weight_file > most["weight_file"]:
+        size = f"a weight file of {weight_file / 2**30:.2f} GiB, at most 2"
+        return Support(False, size, "program-2gb")
+    reports = []
+    if weight_file > _most("program-1gb"):
+        size = f"reports on one weight file of {weight_file / 1e9:.2f} GB conflict"
+        reports.append((size, "program-2gb"))
+    count = types.count("scaled_dot_product_attention")
+    if count > most["attentions"]:
+        fused = f"{count} fused attentions: two fail on macOS 26.5, on 27.0 one was tried"
+        reports.append((fused, "fused-attention"))
+    if not {"read_state", "write_state", "coreml_update_state"}.isdisjoint(types):
+        reports.append((CONFLICT, "state-writes"))
+    if not reports:
+        return Support(True)
+    reasons, names = zip(*reports, strict=True)
+    return Support(None, "; ".join(reasons), " ".join(names))
 
 
 def _most(claim: str) -> float:
@@ -66,7 +104,7 @@ def _by_name(op: GraphOp) -> Support | None:
     if BLOCKS in op.compressed:
         return Support(None, "a weight with scales along its input", "scale-per-block")
     if op.type in table()["states"]:
-        return Support(None, "reports on states conflict", "state-writes")
+        return Support(None, CONFLICT, "state-writes")
     return None
 
 
@@ -102,6 +140,48 @@ def _by_form(op: GraphOp) -> Support | None:
     return rule(op) if rule else None
 
 
+def _by_generation(op: GraphOp, limits: dict) -> Support | None:
+    """The limits of a generation, where they are below those of an M4."""
+    refused = False if limits["refused"] else None
+    spatial = [size for type_ in op.values for size in type_.sizes[_spatial(type_) :]]
+    if max(spatial, default=0) > limits["spatial"]:
+        long = f"an axis of {max(spatial):,}, before the M4 at most {limits['spatial']:,}"
+        return Support(refused, long, "axis-habit")
+    weight = op.operand("weight") if op.type == "conv" else None
+    if weight is not None and len(weight.shape) == 4 and weight.sizes[3] > limits["kernel"]:
+        return Support(None, f"a kernel {weight.sizes[3]} wide, before the M4", "conv-width")
+    depth = weight.sizes[1] if weight is not None and len(weight.shape) > 1 else op.depth
+    if op.type in ("conv", "linear", "matmul") and depth > limits["depth"]:
+        deep = f"sums of {depth:,} terms, before the M4 at most {limits['depth']:,}"
+        return Support(refused, deep, "axis-habit")
+    return None
+
+
+def _spatial(type_: TensorType) -> int:
+    """The first axis of a value that is one of its width, height and depth."""
+    return 2 if len(type_.shape) > 3 else 0 if len(type_.shape) == 1 else -1
+
+
+def _by_tried(op: GraphOp) -> Support | None:
+    """Parameters beyond what was tried."""
+    tried, weight = dict(table()["tried"].get(op.type, {})), op.operand("weight")
+    kernel = tried.pop("kernel", {})
+    values = {name: (_largest(op.attributes.get(name)), most) for name, most in tried.items()}
+    if weight is not None and str(len(weight.shape)) in kernel:
+        values["kernel"] = max(weight.sizes[2:]), kernel[str(len(weight.shape))]
+    for name, (value, most) in values.items():
+        if value > most:
+            return Support(None, f"{name} of {value:,}, tried up to {most:,}")
+    return None
+
+
+def _largest(value: object) -> float:
+    """The largest number in a value of an attribute; 0 if there is none."""
+    if isinstance(value, list):
+        return max(map(_largest, value), default=0)
+    return value if isinstance(value, int | float) else 0
+
+
 # --- forms of single ops --------------------------------------------------------------------------
 
 
@@ -119,6 +199,8 @@ def _conv(op: GraphOp) -> Support | None:
         return Support(False, high, "conv-height")
     if height > _most("conv-square") and width > 1:
         return Support(None, f"no source speaks of a kernel of {height} x {width}")
+    if weight.sizes[1] > _most("matmul-depth"):
+        return Support(None, f"sums of {weight.sizes[1]:,} terms in a convolution", "matmul-depth")
     return None
 
 
@@ -126,16 +208,13 @@ def _max_pool(op: GraphOp) -> Support | None:
     kernel, most = op.numbers("kernel_sizes"), _most("max-pool")
     if kernel and kernel[-1] > most:
         return Support(False, f"a max pool {kernel[-1]} wide, at most {most}", "max-pool")
-    if max(kernel, default=0) > most + 1:  # 9 x 1 is taken
-        return Support(None, f"no source speaks of a max pool {max(kernel)} high")
     return None
 
 
-def _avg_pool(op: GraphOp) -> Support | None:
-    longest = max(op.numbers("kernel_sizes"), default=0)
-    if longest > 14:  # the largest that was tried
-        return Support(None, f"no source speaks of an average pool over {longest}")
-    return None
+def _einsum(op: GraphOp) -> Support | None:
+    equation = op.attributes.get("equation")
+    known = equation in table()["einsum"]
+    return None if known else Support(None, f"no source speaks of the einsum {equation}")
 
 
 def _matmul(op: GraphOp) -> Support | None:
@@ -165,8 +244,8 @@ def _slice(op: GraphOp) -> Support | None:
 
 
 FORMS: dict[str, Callable[[GraphOp], Support | None]] = {
-    "avg_pool": _avg_pool,
     "conv": _conv,
+    "einsum": _einsum,
     "gather": _gather,
     "linear": _linear,
     "matmul": _matmul,

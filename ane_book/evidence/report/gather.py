@@ -25,6 +25,7 @@ from ane_book.evidence.mac.speed import EXECUTOR, measure_speed
 from ane_book.evidence.parity import check_parity
 from ane_book.evidence.placement import place
 from ane_book.evidence.placement.estimator import chips
+from ane_book.evidence.placement.placed import UNITS
 from ane_book.evidence.quality import check_quality
 from ane_book.evidence.report import experiments
 from ane_book.evidence.report.private import scrub
@@ -227,13 +228,14 @@ def _predicted(placement) -> dict:
     best, worst = placement.best.facts, placement.worst.facts
     names = ("share_of_operations", "share_of_weight_bytes", "partitions_on_ane")
     numbers = {name: [round(worst[name], 4), round(best[name], 4)] for name in names}
-    return {"verdict": placement.verdict, "chip": placement.chip} | numbers
+    about = {"chip": placement.chip, "compute_units": UNITS, "stands_on": placement.stands_on}
+    return {"verdict": placement.verdict} | about | numbers
 
 
 def _chip() -> str:
-    """This machine's chip for the placement's estimates, or the M4 if there are none for it."""
+    """This machine's chip for the placement's estimates, or "any" if there are none for it."""
     words = device.chip().lower().split()
-    return next((chip for chip in chips() if chip in words), "m4")
+    return next((chip for chip in chips() if chip in words), "any")
 
 
 def _speeds(path: Path, settings: Settings) -> list[Speed]:

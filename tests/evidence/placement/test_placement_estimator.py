@@ -3,9 +3,11 @@
 from dataclasses import replace
 import json
 
-from _segmenter import GRAPHS, script
+from _segmenter import GRAPHS, ROOT, script
+from ane_book.book.placement_published import sums
 from ane_book.evidence.placement.estimator import Estimator, work
 from ane_book.evidence.placement.graph import GraphOp
+from ane_book.evidence.placement.support import table
 from mlprogram.package.values import TensorType
 import pytest
 
@@ -26,11 +28,23 @@ def test_what_is_shipped_is_what_the_script_fits():
 def test_one_half_of_the_graphs_predicts_the_other(judged):
     """The aim: 85 % of graphs and 95 % of ops, on those that were not used in fitting."""
     _, counts = judged
-    for of, least in (("graphs", 0.95), ("ops", 0.965)):
+    for of, least in (("graphs", 0.97), ("ops", 0.97)):
         met = counts[f"{of} exact"] + counts[f"{of} equal"]
         assert met >= least * counts[f"{of} all"], counts
     assert counts["graphs missed"] <= 2
-    assert counts["graphs all"] > 190
+    assert counts["graphs all"] > 160
+
+
+def test_no_half_is_judged_on_what_it_was_fitted_on():
+    """No series is in both halves, and an op with a fitted op's type and work is not counted."""
+    halves = [[g for g in GRAPHS if g.fitted == fitted] for fitted in (True, False)]
+    series = [{g.series for g in half} for half in halves]
+    assert series[0].isdisjoint(series[1])
+    fitted, judged = map(sums, halves)
+    assert fitted & judged, "some are in both"
+    estimator = Estimator.made_of("m4", fit.fit(halves[0]))
+    counts = fit.judge(halves[1], estimator, fitted | judged)
+    assert counts["ops all"] == counts["graphs all"] == 0
 
 
 def test_work_is_counted_as_in_the_planners_log():
@@ -97,3 +111,31 @@ def test_a_packed_weight_outside_of_what_was_seen_may_count_as_it_lies_in_the_fi
     assert half == whole, "the rate of the nearest leaf is lower still"
     cpu = m4.times(int8)["bnns"]
     assert cpu[0] == pytest.approx(m4.times(dense)["bnns"][0] / 2, rel=1e-3)
+
+
+def test_a_borrowed_estimate_is_as_wide_as_chips_differ():
+    """The widening is the least and the most of what is published of other chips, over the M4's."""
+    m4 = {graph.name: graph.estimates[0] for graph in GRAPHS}
+    facts = json.loads((ROOT / "research/measurements/chip_estimates.json").read_text())
+    for device in ("ane", "cpu"):
+        ratios = [
+            each[device] / m4[each["graph"]][device if device == "ane" else "bnns"]
+            for each in facts["estimates"]
+        ]
+        low, high = table()["widening"][device]
+        assert low == pytest.approx(min(ratios), abs=0.01) and low <= min(ratios)
+        assert high == pytest.approx(max(ratios), abs=0.01) and high >= max(ratios)
+    op = conv(64, 64)
+    exact, wide = (Estimator.of(chip).times(op)["bnns"] for chip in ("m4", "m5"))
+    assert wide == pytest.approx((0.63 * exact[0], 2.11 * exact[1]))
+    assert Estimator.of("m6").times(op)["bnns"] == exact
+
+
+def test_an_einsum_is_a_product_whose_time_nobody_published():
+    heads = (TensorType("fp16", (1, 64, 1, 128)), TensorType("fp16", (1, 256, 1, 64)))
+    out = TensorType("fp16", (1, 256, 1, 128))
+    named = {"equation": "bchq,bkhc->bkhq"}
+    found = GraphOp("einsum", "einsum", {"values": heads}, (out,), attributes=named)
+    assert work(found).flops == 2 * 64 * 128 * 256
+    low, high = Estimator.of("m4").times(found)["ane"]
+    assert low < high

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 import json
+import os
 from pathlib import Path
+import shutil
 
 from _command import ane_book as command
 from _command import refused
@@ -182,7 +184,7 @@ def test_a_folder_is_placed_whole(folder):
 
 
 def test_a_chip_or_function_that_is_not_known(folder):
-    with pytest.raises(InvalidInput, match="no estimates .* 'm9'; there are some for m2, m4, m6"):
+    with pytest.raises(InvalidInput, match="no estimates .* 'm9', but for any, m1"):
         place(folder / "two.mlpackage", "m9")
     with pytest.raises(InvalidInput, match="no function 'decode'; it has main"):
         place(folder / "two.mlpackage", function="decode")
@@ -192,6 +194,8 @@ def test_the_command(folder):
     result = command("place", folder / "two.mlpackage")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("two.mlpackage, main: CPU (chip m4)\n")
+    assert "holds for     cpuAndNeuralEngine" in result.stdout
+    assert "stands on     an M4's estimates and support, macOS 27.0.1" in result.stdout
     assert "actual: unmeasured (needs a Mac)" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
     result = command("place", folder / "four.mlpackage", "--ops")
@@ -205,6 +209,55 @@ def test_the_command_in_json(folder):
     assert facts["worst"]["share_of_operations"] == 1.0
     assert facts["actual"] == {"measured": False, "reason": "needs a Mac"}
     assert facts["edits"] == []
+    assert facts["compute_units"] == "cpuAndNeuralEngine"
+    assert facts["stands_on"] == "an M4's estimates and support, macOS 27.0.1"
+
+
+@pytest.mark.parametrize("chip", ["any", "m1", "m2", "m3", "m4", "m5", "m6"])
+def test_a_verdict_says_on_whose_figures_it_stands(folder, chip):
+    for path in (folder / "four.mlpackage", folder):
+        text = command("place", path, "--chip", chip).stdout
+        assert "cpuAndNeuralEngine" in text and f"chip {chip}" in text
+        assert max(map(len, text.splitlines())) <= 80
+        assert "an M4's estimates" in text, "those of the M6 and the M2 are the M4's too"
+
+
+def test_a_gain_within_what_chips_differ_by_is_open(tmp_path):
+    """One convolution of 128 channels: by the M5's own estimates on the CPU, by the M4's not."""
+    weight = half(128, 128, 3, 3)
+    path = save(
+        tmp_path / "one.mlpackage", lambda x: mb.conv(x=x, weight=weight, pad_type="same"),
+        (1, 128, 32, 32),
+    )  # fmt: skip
+    verdicts = {chip: place(path, chip).verdict for chip in ("m4", "m2", "m5", "any")}
+    assert verdicts == {"m4": "ANE", "m2": "ANE", "m5": "depends", "any": "depends"}
+    assert [*place(path, "m5").open] == ["the estimates are another chip's"]
+
+
+def test_a_weight_file_of_more_than_two_gibibytes_takes_all_off_the_engine(folder, tmp_path):
+    """A hole in the file counts: it is the file's length that Core ML looks at."""
+    for size, verdict in ((2**31, "depends"), (2**31 + 1, "CPU")):
+        package = Path(shutil.copytree(folder / "four.mlpackage", tmp_path / str(size)))
+        os.truncate(package / "Data/com.apple.CoreML/weights/weight.bin", size)
+        placement = place(package)
+        assert placement.verdict == verdict
+        assert {each.support.claim for each in placement.placed} == {"program-2gb"}
+    (edit,) = edits(placement)
+    assert "several files" in edit.what and edit.after == 1.0
+
+
+def test_a_program_with_states_is_open_as_a_whole(tmp_path):
+    """Not one op on the CPU: what is reported is of whole programs."""
+    network = convolutions(4)
+
+    def cached(x, cache):
+        old = mb.read_state(input=cache)
+        return network(mb.coreml_update_state(state=cache, value=mb.add(x=old, y=x)))
+
+    placement = place(save(tmp_path / "cached.mlpackage", cached, X, states=[X]))
+    assert placement.verdict == "depends" and {*placement.devices} == {"depends"}
+    (edit,) = edits(placement)
+    assert "keep the cache on the host" in edit.what and edit.after == 1.0
 
 
 @pytest.mark.parametrize(
@@ -225,7 +278,7 @@ def test_a_pull_request_can_be_gated(folder, name, fail_on, code):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("two.mlpackage", "--chip", "m3"), "there are some for m2, m4, m6"),
+        (("two.mlpackage", "--chip", "a15"), "but for any, m1, m2, m3, m4, m5, m6"),
         (("two.mlpackage", "--function", "decode"), "it has main"),
         (("none.mlpackage",), "no such package"),
     ],

@@ -14,6 +14,8 @@ SMALL = (
     "coreml-fp16-2", "MicroGPT, 16 channels", "encoder, tiny", "encoder, realistic",
     "product of 4 x 4", "a step of Adam", "verifier, 64 channels", "ZAYA, query to output",
     "slice between convolutions", "topk between convolutions", "relu between convolutions",
+    "convolution, 128 channels", "Bonsai, 1.94 GB", "128 products, 2.15 GB",
+    "two fused attentions", "width of 32,000", "state, 270 wide",
 )  # fmt: skip
 
 
@@ -32,9 +34,11 @@ def test_every_report_has_a_graph_and_the_other_way_round():
 
 
 def test_nothing_that_is_predicted_for_sure_is_wrong():
-    """Two were, until what a convolution writes beyond an axis's limit was made unknown."""
+    """Two were, until what a convolution writes beyond an axis's limit was made unknown, and the
+    twelve that have a `before`: what was said of them with certainty, and wrongly."""
     counts = Counter(report["outcome"] for report in KNOWN.values())
-    assert counts["hit"] >= 14 and "miss" not in counts
+    assert counts["hit"] >= 19 and "miss" not in counts
+    assert sum("before" in report for report in KNOWN.values()) >= 10
     wide = [name for name, r in KNOWN.items() if any("an axis of" in why for why in r["open"])]
     assert len(wide) == 3
 

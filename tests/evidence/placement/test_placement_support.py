@@ -1,9 +1,11 @@
 """Whether the ANE takes an op: what was published, the limits, and what nobody said."""
 
+from collections.abc import Iterator
+
 from _segmenter import GRAPHS
 from ane_book import claims
 from ane_book.evidence.placement.graph import GraphOp
-from ane_book.evidence.placement.support import support, table
+from ane_book.evidence.placement.support import Support, support, table, whole_program
 from mlprogram.package.values import TensorType
 import pytest
 
@@ -62,6 +64,94 @@ def test_limits(found, taken):
 def test_the_m2_has_no_topk():
     assert support(op("topk", X), "m4").ane is True
     assert support(op("topk", X), "m2").ane is False
+
+
+def edges() -> Iterator[tuple[str, GraphOp, GraphOp]]:
+    """Each tried range of the table: an op at its end, and one a step beyond."""
+    for type_, ranges in table()["tried"].items():
+        for name, most in ranges.items():
+            if name != "kernel":
+                both = (op(type_, X, attributes={name: [n, 1]}) for n in (most, most + 1))
+                yield f"{type_} {name}", *both
+                continue
+            for axes, longest in most.items():
+                shapes = [(64, 64) + (1,) * (int(axes) - 3) + (n,) for n in (longest, longest + 1)]
+                weights = [{"weight": (TensorType("fp16", shape),)} for shape in shapes]
+                both = (op(type_, X, constants=weight) for weight in weights)
+                yield f"{type_} {axes}", *both
+
+
+@pytest.mark.parametrize("name, within, beyond", [*edges()])
+def test_nothing_is_certain_one_step_beyond_what_was_tried(name, within, beyond):
+    assert support(within).ane is True, name
+    answer = support(beyond)
+    assert answer.ane is not True and answer.reason, name
+
+
+def product(depth: int, type_: str = "linear") -> GraphOp:
+    """A product with sums of so many terms; of a convolution they are its channels."""
+    rows = (1, depth, 1, 1) if type_ == "conv" else (1, depth)
+    weight = (64, depth, 1, 1) if type_ == "conv" else (64, depth)
+    x, constant = TensorType("fp16", rows), TensorType("fp16", weight)
+    out = TensorType("fp16", (1, 64, 1, 1) if type_ == "conv" else (1, 64))
+    return op(type_, x, out=out, constants={"weight": (constant,)})
+
+
+@pytest.mark.parametrize(
+    "found, before, after",
+    [
+        (op("relu", TensorType("fp16", (1, 64, 1, 16_384))), True, True),
+        (op("relu", TensorType("fp16", (1, 64, 1, 16_385))), False, True),
+        (op("relu", TensorType("fp16", (1, 64, 16_385, 1))), False, True),
+        (op("relu", TensorType("fp16", (1, 65_536, 1, 1))), True, True),
+        (op("linear", TensorType("fp16", (1, 1, 768)), out=TensorType("fp16", (1, 1, 50_257))),
+         False, True),
+        (product(16_384), True, True),
+        (product(16_385), False, True),
+        (product(16_384, "conv"), True, True),
+        (product(16_385, "conv"), False, True),
+        (product(32_769, "conv"), None, None),
+        (product(32_769), None, None),
+        (conv(1, 13), True, True),
+        (conv(1, 14), None, True),
+    ],
+)  # fmt: skip
+def test_limits_are_those_of_the_generation(found, before, after):
+    """H, W and D end at 16,384 before the M4; for `any` chip nothing beyond is certain."""
+    for chip in ("m1", "m2", "m3"):
+        assert support(found, chip).ane is before
+    for chip in ("m4", "m5", "m6"):
+        assert support(found, chip).ane is after
+    assert support(found, "any").ane is (True if before is True else None)
+
+
+def test_apples_einsum_is_taken_and_no_other():
+    for equation, taken in (("bchq,bkhc->bkhq", True), ("ij,jk->ik", None)):
+        assert support(op("einsum", X, X, attributes={"equation": equation})).ane is taken
+
+
+@pytest.mark.parametrize(
+    "types, file, taken, claim",
+    [
+        (["relu"], 0, True, ""),
+        (["relu"], 1_000_000_000, True, ""),
+        (["relu"], 1_000_000_001, None, "program-2gb"),
+        (["relu"], 2**31, None, "program-2gb"),
+        (["relu"], 2**31 + 1, False, "program-2gb"),
+        (["scaled_dot_product_attention"], 0, True, ""),
+        (["scaled_dot_product_attention"] * 2, 0, None, "fused-attention"),
+        (["read_state", "relu"], 0, None, "state-writes"),
+        (["slice_update"], 0, True, ""),
+        (["read_state", "relu"], 2 * 10**9, None, "program-2gb state-writes"),
+    ],
+)
+def test_what_is_said_of_a_whole_program_is_said_of_its_ops(types, file, taken, claim):
+    whole = whole_program([op(type_, X) for type_ in types], file)
+    assert (whole.ane, whole.claim) == (taken, claim)
+    for one in (Support(True), Support(None, "", "x"), Support(False, "", "x")):
+        found = one.within(whole).ane
+        assert found is (False if False in (one.ane, taken) else None if None in (one.ane, taken)
+                         else True)  # fmt: skip
 
 
 def test_every_refusal_rests_on_a_claim():

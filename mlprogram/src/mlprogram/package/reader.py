@@ -130,6 +130,11 @@ class Package:
             self._blobs[name] = BlobFile(inside(self._folder, path, f"{where}: its weight file"))
         return self._blobs[name]
 
+    @property
+    def weight_files(self) -> list[Path]:
+        """The files of weights that the program reads from."""
+        return [blob.path for blob in self._blobs.values()]
+
     def described(self, function: str, part: str) -> dict[str, Any]:
         """The description of a function's features by name. part: "input" or "output".
 
