@@ -114,16 +114,17 @@ private func has(_ text: String, _ other: String) -> Bool {
     !text.utf8.ranges(of: other.utf8).isEmpty
 }
 
-/// What Python's `str.strip` and Jinja's `trim` take away. Unicode's White_Space, which
+/// What Python's `str.strip` and Jinja's `trim` take away, `str.isspace`. Unicode's White_Space, which
 /// `Unicode.Scalar.Properties.isWhitespace` tells, lacks the four separators 0x1C to 0x1F.
-let whitespace: [ClosedRange<UInt32>] = [
+func isSpace(_ scalar: Unicode.Scalar) -> Bool { whitespace.contains { $0 ~= scalar.value } }
+
+private let whitespace: [ClosedRange<UInt32>] = [
     0x9...0xD, 0x1C...0x20, 0x85...0x85, 0xA0...0xA0, 0x1680...0x1680, 0x2000...0x200A,
     0x2028...0x2029, 0x202F...0x202F, 0x205F...0x205F, 0x3000...0x3000,
 ]
 
 /// A text without the whitespace that `form` names, scalar by scalar: "\r\n" is one Character.
 func strip(_ text: String, _ form: ChatSegments.Strip) -> String {
-    let isSpace = { (scalar: Unicode.Scalar) in whitespace.contains { $0 ~= scalar.value } }
     var rest = text.unicodeScalars[...]
     switch form {
     case .leftNewlines: rest = rest.drop { $0 == "\n" }

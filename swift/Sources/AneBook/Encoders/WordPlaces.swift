@@ -72,11 +72,6 @@ struct WordPlaces {
     }
 }
 
-/// Whether Python's `str.isspace` holds for a character.
-func isSpace(_ scalar: Unicode.Scalar) -> Bool {
-    scalar.properties.isWhitespace || 0x1C...0x1F ~= scalar.value
-}
-
 /// Whether a character is a letter or a digit: Python's `str.isalnum`.
 private func isWord(_ scalar: Unicode.Scalar) -> Bool {
     switch scalar.properties.generalCategory {
