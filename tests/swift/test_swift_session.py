@@ -108,7 +108,7 @@ EXPERTS = {
 
 @pytest.mark.parametrize("size", long_but(EXPERTS, "usual"))
 def test_experts(size, anebook, tmp_path_factory):
-    """The host calls those that some token chose, adds up what they give, and tokens are the same."""
+    """The host calls those that some token chose and adds up what they give: the same tokens."""
     bundle = maker(tmp_path_factory, EXPERTS)(size)[2]
     session = Session(bundle, backend="mil")
     assert (size == "sliding") == all(p.expert is None for p in bundle.manifest.packages)
@@ -118,7 +118,9 @@ def test_experts(size, anebook, tmp_path_factory):
             same(ask, session, {"tokens": ids}, max_tokens=9, temperature=1.3, seed=n)
         answer = same(ask, session, {"tokens": ids}, max_tokens=4, reuse_cache=True)
         longer = ids + answer["token_ids"][:-1] + [5, 6]
-        assert same(ask, session, {"tokens": longer}, max_tokens=4, reuse_cache=True)["prefilled"] == 2
+        assert (
+            same(ask, session, {"tokens": longer}, max_tokens=4, reuse_cache=True)["prefilled"] == 2
+        )
 
 
 def test_a_cache_that_is_kept(anebook, tiny_bundle):
