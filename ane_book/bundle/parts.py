@@ -9,6 +9,7 @@ from ane_book.host import check_labels
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 __all__ = [
+    "DATE",
     "SHA256",
     "ChatSegments",
     "ChatSystem",
@@ -149,6 +150,10 @@ class Tags(Record):
         return self
 
 
+#: A form of dates: days, months and years, but nothing that changes within a day.
+DATE = r"^[^%]*(%[aAbBdmYy][^%]*)+$"
+
+
 class ChatSystem(Record):
     """How a chat template lays out a system prompt."""
 
@@ -202,6 +207,11 @@ class ChatSegments(Record):
         [],
         description="A conversation with any of these in a content is refused: the template lays "
         "it out in another way",
+    )
+    date: Annotated[str, Field(pattern=DATE)] | None = Field(
+        None,
+        description="Where the texts hold this, such as %d %b %Y, the date stands there, as C's "
+        "strftime writes it in English",
     )
 
 

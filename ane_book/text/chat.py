@@ -57,7 +57,6 @@ def _compile(template: str):
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
     try:
         return environment.from_string(template)
     except Exception as error:  # the compiler folds constants, so it meets all that code can raise
@@ -117,9 +116,11 @@ def render(
     add_generation_prompt: bool = True,
     bos_token: str | None = None,
     eos_token: str | None = None,
+    now: datetime | None = None,
 ) -> str:
     """Render messages as the text that the model reads; it holds all special tokens already.
 
+    now: for a template that writes the date; by default what the clock says.
     Raises InvalidInput with the template's own words when it refuses the messages.
     """
     tokens = {"bos_token": bos_token, "eos_token": eos_token}
@@ -129,6 +130,7 @@ def render(
             tools=None,
             documents=None,
             add_generation_prompt=add_generation_prompt,
+            strftime_now=lambda layout: (now or datetime.now()).strftime(layout),
             **{name: token for name, token in tokens.items() if token is not None},
         )
     except Exception as error:  # a template is a program, and may fail as any

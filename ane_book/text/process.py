@@ -9,6 +9,7 @@ there it only keeps a crash apart.
 """
 
 from collections.abc import Sequence
+from datetime import date
 import json
 import os
 from pathlib import Path
@@ -67,10 +68,12 @@ class TextProcess:
         messages: list[dict],
         bos_token: str | None = None,
         eos_token: str | None = None,
+        today: date | None = None,
     ) -> str:
-        """Render messages as `ane_book.text.chat.render` does."""
+        """Render messages as `ane_book.text.chat.render` does, at the beginning of a day or now."""
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        return self._call("render", template=template, messages=messages, **tokens)
+        day = today and today.isoformat()
+        return self._call("render", template=template, messages=messages, day=day, **tokens)
 
     def encode(self, text: str, special: bool, most: int | None = None) -> list[int]:
         """Token ids; `special`: with those that the tokenizer puts around a text.

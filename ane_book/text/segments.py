@@ -10,6 +10,7 @@ layout. The result counts only if it equals the rendering for 200 random convers
 
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import date
 from itertools import cycle, islice
 import json
 import random
@@ -17,7 +18,7 @@ import re
 import time
 from typing import get_args
 
-from ane_book.bundle.parts import ChatSegments, ChatSystem, Strip
+from ane_book.bundle.parts import DATE, ChatSegments, ChatSystem, Strip
 from ane_book.errors import InvalidInput, UnsupportedModel, first_fault
 from ane_book.text.chat import Messages
 from ane_book.text.process import TextProcess
@@ -33,6 +34,9 @@ SHORTEST_OUTSIDE = 4  # characters; a shorter text stands in many a message
 STRIPS: tuple[Strip, ...] = get_args(Strip)
 # Contents that are found again in a rendering, since no template holds them.
 SYSTEM, FIRST, ANSWER, LAST = "Qsystemq", "Qfirstq", "Qanswerq", "Qlastq"
+STRFTIME = re.compile(r"""strftime_now\(\s*(?:'([^']*)'|"([^"]*)")\s*\)""")
+#: Of the proof of a template that writes the date; the first is that of its search.
+DAYS = date(2031, 9, 5), date(2024, 2, 29), date(1999, 12, 31), date(2026, 5, 10)
 SPACED = " \n\t\x1c\u00a0x y\u2003\u0085\n "
 
 #: Contents of random conversations, besides the texts that the template names.
@@ -46,12 +50,14 @@ CONTENTS = [
 ]  # fmt: skip
 
 
-def join_segments(segments: ChatSegments, messages: Messages) -> str:
+def join_segments(segments: ChatSegments, messages: Messages, today: date | None = None) -> str:
     """Lay out a conversation as the template does that the segments stand for.
 
-    The Swift package has the same function, with the same sentences. Raises InvalidInput for a
-    conversation that the segments say nothing about.
+    The Swift package has the same function, with the same sentences. today: what a template that
+    writes the date writes; by default what the clock says. Raises InvalidInput for a conversation
+    that the segments say nothing about.
     """
+    segments = _dated(segments, today or date.today())
     system, prompt, turns = segments.system, None, messages
     if messages and messages[0]["role"] == "system":
         prompt, turns = messages[0]["content"], messages[1:]
@@ -85,6 +91,23 @@ def join_segments(segments: ChatSegments, messages: Messages) -> str:
     return "".join(lead + content for lead, content in pairs) + segments.end
 
 
+def _dated(segments: ChatSegments, today: date) -> ChatSegments:
+    """The segments with a date in their texts, where these have a form of one."""
+    if not (form := segments.date):
+        return segments
+
+    def filled(record: ChatSegments | ChatSystem, *names: str) -> dict:
+        texts = {name: getattr(record, name) for name in names}
+        day = today.strftime(form)
+        return {name: text and text.replace(form, day) for name, text in texts.items()}
+
+    update = filled(segments, "start", "reply", "next", "end")
+    if system := segments.system:
+        texts = filled(system, "before", "after", "empty")
+        update["system"] = system.model_copy(update=texts)
+    return segments.model_copy(update=update)
+
+
 def strip(text: str, form: Strip) -> str:
     """A text without the whitespace that `form` names."""
     if form == "left newlines":
@@ -110,10 +133,8 @@ def find_segments(
     """The segments of a chat template, proved on random conversations; it is rendered by `text`.
 
     Raises UnsupportedModel, with one sentence that says why, for a template that has none: it
-    writes the date, or lays out contents in a way that `ChatSegments` has no field for.
+    writes the time, or lays out contents in a way that `ChatSegments` has no field for.
     """
-    if "strftime_now" in template:
-        raise UnsupportedModel("the chat template writes the date (strftime_now)")
     search = _SegmentSearch(template, text, {"bos_token": bos_token, "eos_token": eos_token})
     search.read_texts()
     search.try_whitespace()
@@ -133,7 +154,8 @@ class _SegmentSearch:
 
     def __init__(self, template: str, text: TextProcess, tokens: dict[str, str | None]):
         self.template, self.text, self.tokens = template, text, tokens
-        self._deadline = time.monotonic() + SECONDS
+        self._deadline, self.today = time.monotonic() + SECONDS, DAYS[0]
+        self.date = _date_form(template)
 
     def render(self, *contents: str, system: str | None = None) -> str:
         """Render contents of user and assistant in turn; raises InvalidInput."""
@@ -142,29 +164,40 @@ class _SegmentSearch:
     def render_messages(self, messages: Messages) -> str:
         if time.monotonic() > self._deadline:
             raise UnsupportedModel(f"the chat template takes more than {SECONDS:g} s to try")
-        return self.text.render(self.template, messages, **self.tokens)
+        return self.text.render(self.template, messages, **self.tokens, today=self.today)
+
+    def between(self, rendered: str, contents: list[str]) -> list[str] | None:
+        """The texts around contents, the date in its form; None unless each is there once."""
+        parts = re.split("|".join(contents), rendered)
+        if re.findall("|".join(contents), rendered) != contents:
+            return None
+        return [self.undated(part) for part in parts]
+
+    def undated(self, text: str) -> str:
+        """A text with the form of the date in place of the date of the search."""
+        return text.replace(DAYS[0].strftime(self.date), self.date) if self.date else text
 
     def read_texts(self) -> None:
         """Read the texts between contents off a rendering, without and with a system prompt."""
         contents = [FIRST, ANSWER, LAST]
         try:
-            parts = _between(self.render(*contents), contents)
+            parts = self.between(self.render(*contents), contents)
         except InvalidInput as error:
             raise UnsupportedModel(str(error)) from None
         if parts is None:
             raise UnsupportedModel("the chat template does not lay out every message once")
         start, reply, after_answer, end = parts
         self.segments = ChatSegments.model_construct(
-            start=start, reply=reply, next=after_answer, end=end
+            start=start, reply=reply, next=after_answer, end=end, date=self.date
         )
         try:
             rendered = self.render(*contents, system=SYSTEM)
         except InvalidInput:
             return
         system = None
-        if parts := _between(rendered, [SYSTEM, *contents]):
+        if parts := self.between(rendered, [SYSTEM, *contents]):
             system = ChatSystem.model_construct(before=parts[0], after=parts[1])
-        elif parts := _between(rendered, [FIRST, ANSWER, SYSTEM, LAST]):
+        elif parts := self.between(rendered, [FIRST, ANSWER, SYSTEM, LAST]):
             before = parts[2].removeprefix(after_answer)
             system = ChatSystem.model_construct(before=before, after=parts[3], last=True)
         self.segments = self.segments.model_copy(update={"system": system})
@@ -181,7 +214,7 @@ class _SegmentSearch:
         spaced = _conversation(FIRST, system=SPACED)
         self.choose([self.with_system(strip=form) for form in STRIPS], [spaced])
         with suppress(InvalidInput):
-            front = self.render(FIRST, system="").partition(FIRST)[0]
+            front = self.undated(self.render(FIRST, system="").partition(FIRST)[0])
             if self.segments.system.last:
                 front = front.removeprefix(self.segments.start)
             blank = [_conversation(FIRST, system=prompt) for prompt in ("", " \n")]
@@ -231,7 +264,7 @@ class _SegmentSearch:
     def differs(self, messages: Messages) -> bool | None:
         """Whether segments and template lay out messages in different ways; None: refused."""
         try:
-            joined = join_segments(self.segments, messages)
+            joined = join_segments(self.segments, messages, self.today)
         except InvalidInput:
             return None
         try:
@@ -245,7 +278,9 @@ class _SegmentSearch:
         Those that the segments refuse do not count, and may be 9 of 10.
         """
         equal = 0
-        for messages in islice(conversations, 10 * PROOF):
+        for self.today, messages in zip(
+            cycle(DAYS), islice(conversations, 10 * PROOF), strict=False
+        ):
             if different := self.differs(messages):
                 shown = json.dumps([{m["role"]: m["content"]} for m in messages])
                 raise UnsupportedModel(
@@ -270,10 +305,18 @@ def _conversation(*contents: str, system: str | None = None) -> Messages:
     return [{"role": role, "content": content} for role, content in [*first, *turns]]
 
 
-def _between(rendered: str, contents: list[str]) -> list[str] | None:
-    """The texts around contents in a rendering; None unless each is there once, in this order."""
-    parts = re.split("|".join(contents), rendered)
-    return parts if re.findall("|".join(contents), rendered) == contents else None
+def _date_form(template: str) -> str | None:
+    """The form in which a template writes the date; None: it does not."""
+    forms = {first or second for first, second in STRFTIME.findall(template)}
+    calls = len(re.findall(r"strftime_now\s*\(", template))
+    if not calls:
+        return None
+    if len(forms) > 1 or calls != len(STRFTIME.findall(template)):
+        raise UnsupportedModel("the chat template writes the date (strftime_now) in several forms")
+    (form,) = forms
+    if not re.search(DATE, form):
+        raise UnsupportedModel(f"the chat template writes the date as {form!r}")
+    return form
 
 
 def _named(template: str) -> list[str]:

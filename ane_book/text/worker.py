@@ -10,6 +10,7 @@ Windows has neither.
 """
 
 from contextlib import suppress
+from datetime import datetime
 import json
 import os
 import signal
@@ -36,9 +37,15 @@ class Text:
         self._tokenizer = tokenizer
 
     def render(
-        self, template: str, messages: list[dict], bos_token: str | None, eos_token: str | None
+        self,
+        template: str,
+        messages: list[dict],
+        bos_token: str | None,
+        eos_token: str | None,
+        day: str | None,
     ) -> str:
-        text = render(template, messages, bos_token=bos_token, eos_token=eos_token)
+        now = datetime.fromisoformat(day) if day else None
+        text = render(template, messages, bos_token=bos_token, eos_token=eos_token, now=now)
         if len(text) > LONGEST:
             raise InvalidInput(f"the model's chat template gives {len(text):,} characters")
         return text

@@ -1,5 +1,6 @@
 """The Swift package lays out conversations as Python does, and refuses them with its words."""
 
+from datetime import date, timedelta
 from itertools import islice
 import json
 from pathlib import Path
@@ -25,9 +26,12 @@ OTHERS = [
 ]  # fmt: skip
 
 
-def answers(anebook: list[str], questions: list[tuple[ChatSegments, list[dict]]]) -> list[dict]:
+def answers(
+    anebook: list[str], questions: list[tuple[ChatSegments, list[dict]]], today: date | None = None
+) -> list[dict]:
+    day = {"today": [today.year, today.month, today.day]} if today else {}
     lines = [
-        json.dumps({"segments": segments.model_dump(), "messages": messages})
+        json.dumps({"segments": segments.model_dump(), "messages": messages, **day})
         for segments, messages in questions
     ]
     command = [*anebook, "template"]
@@ -35,9 +39,9 @@ def answers(anebook: list[str], questions: list[tuple[ChatSegments, list[dict]]]
     return [json.loads(line) for line in done.stdout.split(b"\n") if line]
 
 
-def joined(segments: ChatSegments, messages: list[dict]) -> dict:
+def joined(segments: ChatSegments, messages: list[dict], today: date | None = None) -> dict:
     try:
-        return {"text": join_segments(segments, messages)}
+        return {"text": join_segments(segments, messages, today)}
     except InvalidInput as error:
         return {"error": str(error)}
 
@@ -59,6 +63,24 @@ def test_swift_renders_as_the_template(anebook):
             rendered.append(expected)
     assert sum("text" in expected for expected in rendered) > 1500
     assert answers(anebook, questions) == rendered
+
+
+def test_the_date_is_written_as_pythons(anebook):
+    """Each month and each day of a week, in every form that segments may have."""
+    form = "%a %A, %d.%m. %b %B %Y %y \u0301"
+    texts = {"start": f"x{form}", "reply": f"{form}{form}", "next": "%d", "end": form}
+    system = {"before": form, "after": "", "empty": f"e{form}"}
+    segments = ChatSegments(**texts, system=system, date=form)
+    conversations = list(islice(random_conversations([form], seed="dates"), 20))
+    days = [date(2023, 1, 1) + timedelta(days=32 * i) for i in range(24)]
+    for today in [*days, date(1999, 12, 31), date(2000, 2, 29)]:
+        expected = [joined(segments, messages, today) for messages in conversations]
+        questions = [(segments, messages) for messages in conversations]
+        assert answers(anebook, questions, today) == expected
+    template = (FOLDER / "llama-3.2.jinja").read_text(encoding="utf-8")
+    llama = find_segments(template, TextProcess(), "<s>", "</s>")
+    assert llama.date == "%d %b %Y"
+    assert answers(anebook, [(llama, conversations[0])]) == [joined(llama, conversations[0])]
 
 
 @pytest.mark.parametrize("fields", OTHERS)

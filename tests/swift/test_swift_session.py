@@ -14,6 +14,7 @@ from typing import Any
 
 from _long import long_but
 from _tiny import TINY, prompt
+from _zaya import maker
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
@@ -100,6 +101,31 @@ def test_every_architecture(family, anebook, tiny_bundle):
     with swift(anebook, bundle) as ask:
         for n in (1, 7, 17):
             same(ask, session, {"tokens": list(prompt(n))}, max_tokens=8)
+
+
+#: ZAYAs, whose experts are in one program or are programs, with a cache and tails.
+EXPERTS = {
+    "usual": {"experts": "dispatch", "kv": "state", "tiers": (32,)},
+    "odd": {"experts": "dispatch", "kv": "host"},
+    "sliding": {"experts": "packed", "kv": "host"},
+}
+
+
+@pytest.mark.parametrize("size", long_but(EXPERTS, "usual"))
+def test_experts(size, anebook, tmp_path_factory):
+    """The host calls those that some token chose and adds up what they give: the same tokens."""
+    bundle = maker(tmp_path_factory, EXPERTS)(size)[2]
+    session = Session(bundle, backend="mil")
+    assert (size == "sliding") == all(p.expert is None for p in bundle.manifest.packages)
+    with swift(anebook, bundle) as ask:
+        for n in (1, 8, 9, 40):
+            ids = list(prompt(n))
+            same(ask, session, {"tokens": ids}, max_tokens=9, temperature=1.3, seed=n)
+        answer = same(ask, session, {"tokens": ids}, max_tokens=4, reuse_cache=True)
+        longer = ids + answer["token_ids"][:-1] + [5, 6]
+        assert (
+            same(ask, session, {"tokens": longer}, max_tokens=4, reuse_cache=True)["prefilled"] == 2
+        )
 
 
 def test_a_cache_that_is_kept(anebook, tiny_bundle):

@@ -1,5 +1,6 @@
 """Chat templates as texts around contents: equal to Jinja's rendering, or refused with a reason."""
 
+from datetime import date, datetime, time, timedelta
 from itertools import islice
 import re
 import sys
@@ -23,16 +24,17 @@ def text() -> TextProcess:
     return TextProcess()
 
 
-def rendered(jinja: str, messages: list[dict]) -> str | None:
+def rendered(jinja: str, messages: list[dict], today: date | None = None) -> str | None:
+    now = today and datetime.combine(today, time(23, 59))
     try:
-        return render(jinja, messages, bos_token=BOS, eos_token=EOS)
+        return render(jinja, messages, bos_token=BOS, eos_token=EOS, now=now)
     except InvalidInput:
         return None
 
 
-def joined(found: ChatSegments, messages: list[dict]) -> str | None:
+def joined(found: ChatSegments, messages: list[dict], today: date | None = None) -> str | None:
     try:
-        return join_segments(found, messages)
+        return join_segments(found, messages, today)
     except InvalidInput:
         return None
 
@@ -60,6 +62,25 @@ def test_segments_are_the_template(name, text):
     assert compared >= 150
     assert find_segments(jinja, text, BOS, EOS) == found
     assert ChatSegments.model_validate_json(found.model_dump_json()) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("llama-3.2", "%d %b %Y"), ("granite-3.3", "%B %d, %Y"), ("smollm3", "%d %B %Y")],
+)
+def test_the_date_is_that_of_the_day(name, form, text):
+    """On 200 conversations, each on a day of its own; and on the one on which it is run."""
+    jinja = template(name)
+    found, compared = find_segments(jinja, text, BOS, EOS), 0
+    assert found.date == form
+    conversations = random_conversations(["x", form, date.today().strftime(form)], seed="dates")
+    for days, messages in enumerate(islice(conversations, 200)):
+        today = date(2026, 1, 1) + timedelta(days=13 * days)
+        laid_out = joined(found, messages, today)
+        compared += laid_out is not None
+        assert laid_out in (None, rendered(jinja, messages, today))
+    assert compared == 200
+    assert joined(found, turns("Hi")) in {rendered(jinja, turns("Hi")) for _ in range(2)}
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES.keys() - set(EXPRESSED)))
@@ -114,6 +135,10 @@ def test_where_a_system_prompt_stands(name, system, text):
         (EACH + "{{ m.content | upper }}{% endfor %}", "does not lay out every message once"),
         (EACH + "{{ m.content }}{{ m.content }}{% endfor %}", "every message once"),
         ("{{ messages[-1].content }}", "every message once"),
+        (CHATML + "{{ strftime_now('%H:%M') }}", "writes the date as '%H:%M'"),
+        (CHATML + "{{ strftime_now('%d') }}{{ strftime_now('%m') }}", "in several forms"),
+        (CHATML + "{% set f = '%d' %}{{ strftime_now(f) }}", "in several forms"),
+        (CHATML + "{{ strftime_now('%d %m %Y') | upper }} 05 09 2031", "does more"),
         (EACH + "{{ loop.index }}{{ m.content }}{% endfor %}", "does more .* conversation"),
         (EACH + "{{ m.content }}{{ range(9) | random }}{% endfor %}", "does more"),
         (EACH + "{{ m.content | replace('W', 'w') }}{% endfor %}", "contents hold, such as 'W'"),

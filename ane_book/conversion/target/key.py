@@ -7,7 +7,7 @@ __all__ = ["CONVERTER", "bundle_key", "code_key"]
 
 #: Goes up by one with every change of what a conversion writes, so that no bundle of an earlier
 #: converter is taken for one of this; tests/conversion/test_converted.py notices such a change.
-CONVERTER = 2
+CONVERTER = 3
 
 #: Packages whose versions change the bytes: they trace, lower, round or decode.
 PACKAGES = ("coremltools", "gguf", "numpy", "torch")

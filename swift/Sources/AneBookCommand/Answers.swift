@@ -5,7 +5,7 @@ import Foundation
 ///
 /// Not in the usage: for tests, which hold a session to Python's. A request is `{"prompt": text}`,
 /// `{"messages": [...]}` or `{"tokens": [...]}` with fields of `Options`, or `{"texts": [...]}` for
-/// vectors. An answer has what `Answer` has, or `error`. Of a request `{"open": FOLDER}` the answer
+/// vectors, or for spans. An answer has what `Answer` has, or `error`. Of a request `{"open": FOLDER}` the answer
 /// is whether that bundle, and its tokenizer, can be opened.
 func answers(_ arguments: inout Arguments) async throws {
     let settings = try Settings(&arguments)
@@ -15,6 +15,19 @@ func answers(_ arguments: inout Arguments) async throws {
         while let line = readLine() {
             let request = try decode(Request.self, from: Data(line.utf8))
             try reply(["vectors": await embedder.embed(request.texts ?? [])])
+        }
+        return
+    }
+    if bundle.manifest.task == .tokenClassification {
+        let tagger = try Tagger(bundle, predictor: settings.predictor())
+        while let line = readLine() {
+            do {
+                for text in try decode(Request.self, from: Data(line.utf8)).texts ?? [] {
+                    try reply(Labelled(text: await tagger.redact(text), spans: await tagger.tag(text).map(SpanRow.init)))
+                }
+            } catch let error as AneBookError {
+                try reply(["error": error.message])
+            }
         }
         return
     }
@@ -66,5 +79,20 @@ private struct Reply: Encodable {
         (text, token_ids, prompt_tokens) = (answer.text, answer.tokens, answer.promptTokens)
         (finish_reason, calls) = (answer.reason.rawValue, answer.calls)
         (drafted, accepted, prefilled) = (answer.drafted, answer.accepted, answer.prefilled)
+    }
+}
+
+private struct Labelled: Encodable {
+    let text: String, spans: [SpanRow]
+}
+
+/// A span as `ane-book redact --json` writes it.
+struct SpanRow: Encodable {
+    let label: String, start: Int, end: Int, byte_start: Int, byte_end: Int, score: Float, text: String
+
+    init(_ span: Tagger.Span) {
+        (label, text, score) = (span.label, span.text, span.score)
+        (start, end) = (span.scalars.lowerBound, span.scalars.upperBound)
+        (byte_start, byte_end) = (span.bytes.lowerBound, span.bytes.upperBound)
     }
 }

@@ -3,19 +3,23 @@ import Foundation
 
 /// `anebook template`: lays out conversations, for tests that compare with Python.
 ///
-/// Reads lines `{"segments": {...}, "messages": [...]}` and writes for each a line `{"text": ...}`
-/// or `{"error": ...}`.
+/// Reads lines `{"segments": {...}, "messages": [...]}`, of which some have `"today": [year, month, day]`,
+/// and writes for each a line `{"text": ...}` or `{"error": ...}`.
 func template(arguments: [String]) {
     struct Question: Codable {
         var segments: ChatSegments
         var messages: [Message]
+        var today: [Int]?
     }
     let encoder = JSONEncoder()
     while let line = readLine() {
         var answer: [String: String]
         do {
             let question = try decode(Question.self, from: Data(line.utf8))
-            answer = ["text": try question.segments.render(question.messages)]
+            let day = (question.today ?? []).count == 3 ? question.today ?? [] : []
+            let parts = day.isEmpty ? nil : DateComponents(year: day[0], month: day[1], day: day[2])
+            let today = parts.flatMap { Calendar(identifier: .gregorian).date(from: $0) } ?? Date()
+            answer = ["text": try question.segments.render(question.messages, today: today)]
         } catch {
             answer = ["error": "\(error)"]
         }

@@ -5,6 +5,7 @@ let usage = """
     usage: anebook run BUNDLE PROMPT [options]     answer a prompt
            anebook chat BUNDLE [options]           answer what is typed, line by line
            anebook tokens BUNDLE TEXT              the token ids of a text, as they are
+           anebook redact BUNDLE TEXT [options]    a text with what is private replaced
            anebook serve BUNDLE [options]          an HTTP API on this machine
 
     options: --max-tokens N  --temperature T  --top-k K  --top-p P  --seed N  --system TEXT
@@ -25,6 +26,7 @@ do {
     case "run": try await run(&arguments)
     case "chat": try await chat(&arguments)
     case "serve": try await serve(&arguments)
+    case "redact": try await redact(&arguments)
     case "tokens": try tokens(arguments: arguments.rest)
     // Not in the usage: for tests, which hold these to Python.
     case "answers": try await answers(&arguments)

@@ -1,4 +1,4 @@
-/// Runs an encoder's bundle; what `Embedder` does with its programs.
+/// Runs an encoder's bundle; what `Embedder` and `Tagger` do with its programs.
 ///
 /// A call takes a fixed number of tokens, T; of the bundle's functions, the one with the smallest T
 /// that holds all tokens is called.

@@ -34,11 +34,12 @@ public struct Rotary: Codable, Sendable {
         }
     }
 
-    /// Fills cos and sin (positions, D) for positions 0, 1, ... in a cache of `context` slots.
+    /// Fills cos and sin (positions, D) for positions `first`, `first` + 1, ... in a cache of
+    /// `context` slots.
     ///
     /// Throws `invalidBundle` where a field of the scaling is missing or gives no numbers.
     func fill(cos: UnsafeMutableBufferPointer<Float16>, sin: UnsafeMutableBufferPointer<Float16>,
-        positions: Int, context: Int) throws {
+        first: Int = 0, positions: Int, context: Int) throws {
         let frequencies = try self.frequencies(context), half = rotaryDim / 2
         let scale = attentionScale?.squareRoot() ?? pow(Double(headDim), -0.25)
         let turn = try scale * attentionFactor()
@@ -49,7 +50,7 @@ public struct Rotary: Codable, Sendable {
                 (cos[row + d], sin[row + d]) = (Float16(Float(scale)), 0)
             }
             for pair in 0..<half {
-                let angle = Double(position) * frequencies[pair]
+                let angle = Double(first + position) * frequencies[pair]
                 let c = Float16(Float(Foundation.cos(angle) * turn))
                 let s = Float16(Float(Foundation.sin(angle) * turn))
                 (cos[row + pair], cos[row + half + pair]) = (c, c)
