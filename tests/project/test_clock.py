@@ -60,6 +60,7 @@ MIXED = {
         "execution_report middle prompts ratio reason statistics subjects text verdict"
     ),
     "the time of a file": "used",
+    "the day that a template writes": "render",
     "returned together with seconds": (
         "date ended execute failed peak pieces plan rate rates resident_bytes tokens units"
     ),
