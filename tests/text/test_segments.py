@@ -73,7 +73,8 @@ def test_the_date_is_that_of_the_day(name, form, text):
     jinja = template(name)
     found, compared = find_segments(jinja, text, BOS, EOS), 0
     assert found.date == form
-    conversations = random_conversations(["x", form, date(2026, 1, 14).strftime(form)], seed="dates")
+    texts = ["x", form, date(2026, 1, 14).strftime(form)]
+    conversations = random_conversations(texts, seed="dates")
     for days, messages in enumerate(islice(conversations, 200)):
         today = date(2026, 1, 1) + timedelta(days=13 * days)
         laid_out = joined(found, messages, today)
