@@ -15,6 +15,7 @@ from ane_book.cli.bench import bench_command
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
 from ane_book.cli.demo import demo_command
+from ane_book.cli.explain import explain_command
 from ane_book.cli.graph import Check, Inputs, Precision, Shapes, convert_onnx, is_graph
 from ane_book.cli.load import Opening, load, load_draft, path_of
 from ane_book.cli.machine import cache_command, doctor_command
@@ -261,6 +262,7 @@ def diff(
 
 app.command("place")(place_command)
 app.command("residency")(residency_command)
+app.command("explain")(explain_command)
 app.command()(check)
 app.command("quality")(quality_command)
 app.command("bench")(bench_command)

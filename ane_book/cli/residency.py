@@ -58,6 +58,10 @@ def residency_command(
 
 
 def _lines(found: "dict[str, Residency]") -> Iterator[str]:
+    from ane_book.claims.known_errors import explain
+
     for key, one in found.items():
         yield f"{key}: {one.verdict}: {one.reason}"
-        yield from (f"  compiler: {line}" for line in one.said)
+        for line in one.said:
+            yield f"  compiler: {line}"
+            yield from (f"    {entry.id}: {entry.do}" for entry in explain(line)[:1])

@@ -1,0 +1,92 @@
+"""The index of errors: what Core ML, its compilers and coremltools print, and what to do then.
+
+    from ane_book.claims import known_errors
+
+    found = known_errors.explain("... ANECCompile() FAILED ...")
+    found[0].means, found[0].do  # of the entry whose string is the longest in the text
+
+The entries are in `known_errors.toml`, each with the threads in which people reported its string.
+"""
+
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from textwrap import fill
+import tomllib
+
+from ane_book.errors import InvalidInput
+
+__all__ = ["KnownError", "explain", "load"]
+
+#: How sure one may be of an entry: cause and remedy were reproduced; somebody reports them; they
+#: follow from the words and the source code.
+SURE = ("measured", "reported", "inferred")
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """A failure that people met.
+
+    messages: parts of what is printed, as it is printed. means, do: what happened, and what to do.
+    sure: one of SURE. sources: addresses of threads that have one of the messages.
+    """
+
+    id: str
+    messages: tuple[str, ...]
+    printed_by: str
+    means: str
+    do: str
+    sure: str
+    sources: tuple[str, ...]
+
+    def text(self) -> str:
+        """All of it, for a reader of a terminal."""
+        parts = [
+            f"{self.id} ({self.printed_by}; {self.sure})",
+            fill(self.means, 88, initial_indent="  ", subsequent_indent="  "),
+            fill(f"Do: {self.do}", 88, initial_indent="  ", subsequent_indent="  "),
+            *(f"  {source}" for source in self.sources),
+        ]
+        return "\n".join(parts)
+
+
+@cache
+def load(path: Path = Path(__file__).with_name("known_errors.toml")) -> dict[str, KnownError]:
+    """All entries by id. Raises InvalidInput for a file in which one is not whole."""
+    entries: dict[str, KnownError] = {}
+    for table in tomllib.loads(path.read_text("utf-8"))["error"]:
+        entry = _entry(table, path)
+        if entry.id in entries:
+            raise InvalidInput(f"{path.name}: the entry {entry.id!r} is there twice")
+        entries[entry.id] = entry
+    return entries
+
+
+def explain(text: str) -> list[KnownError]:
+    """The entries of which a message occurs in `text`, the longest message first.
+
+    Case and white space do not count, so that a log may be pasted as it is, wrapped and quoted.
+    """
+    heard = _plain(text)
+    longest = {
+        entry: max((len(part) for part in map(_plain, entry.messages) if part in heard), default=0)
+        for entry in load().values()
+    }
+    return sorted((entry for entry in longest if longest[entry]), key=lambda entry: -longest[entry])
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _entry(table: dict, path: Path) -> KnownError:
+    names = {field.name for field in fields(KnownError)}
+    name = table.get("id", "an entry without an id")
+    if set(table) != names:
+        odd = ", ".join(sorted(set(table) ^ names))
+        raise InvalidInput(f"{path.name}: {name}: missing or unknown: {odd}")
+    if not table["messages"] or not table["sources"] or table["sure"] not in SURE:
+        raise InvalidInput(f"{path.name}: {name}: it needs messages, sources and one of {SURE}")
+    return KnownError(
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    )

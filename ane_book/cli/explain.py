@@ -1,0 +1,35 @@
+"""`ane-book explain`: what an error of Core ML, its compilers or coremltools means."""
+
+from dataclasses import asdict
+import sys
+from typing import Annotated
+
+from ane_book.cli.output import AsJson, show
+from ane_book.errors import InvalidInput
+import typer
+
+__all__ = ["explain_command"]
+
+
+def explain_command(
+    text: Annotated[str, typer.Argument(help="What was printed, as pasted; - reads stdin.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what an error of Core ML, its compilers or coremltools means.
+
+    And what to do then, with the threads that report it. Exit code 1: the index does not have it.
+    """
+    from ane_book.claims import known_errors
+
+    said = sys.stdin.read() if text == "-" else text
+    if not said.strip():
+        raise InvalidInput("nothing to explain: give the text that was printed, or - for stdin")
+    found = known_errors.explain(said)
+    show(lambda: [asdict(entry) for entry in found], lambda: _text(found), as_json)
+    raise typer.Exit(int(not found))
+
+
+def _text(found: list) -> str:
+    if not found:
+        return "The index of errors has nothing like this."
+    return "\n\n".join(entry.text() for entry in found)
