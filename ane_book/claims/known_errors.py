@@ -11,6 +11,7 @@ The entries are in `known_errors.toml`, each with the threads in which people re
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+import re
 from textwrap import fill
 import tomllib
 
@@ -21,6 +22,11 @@ __all__ = ["KnownError", "explain", "load"]
 #: How sure one may be of an entry: cause and remedy were reproduced; somebody reports them; they
 #: follow from the words and the source code.
 SURE = ("measured", "reported", "inferred")
+
+#: Fewer characters than this are a part of too many messages to be looked for in them.
+PART = 8
+
+INDEX = Path(__file__).with_name("known_errors.toml")
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class KnownError:
 
 
 @cache
-def load(path: Path = Path(__file__).with_name("known_errors.toml")) -> dict[str, KnownError]:
+def load(path: Path = INDEX) -> dict[str, KnownError]:
     """All entries by id. Raises InvalidInput for a file in which one is not whole."""
     entries: dict[str, KnownError] = {}
     for table in tomllib.loads(path.read_text("utf-8"))["error"]:
@@ -63,20 +69,31 @@ def load(path: Path = Path(__file__).with_name("known_errors.toml")) -> dict[str
 
 
 def explain(text: str) -> list[KnownError]:
-    """The entries of which a message occurs in `text`, the longest message first.
+    """The entries that fit `text` best first: one of their messages occurs in it, or it in one.
 
     Case and white space do not count, so that a log may be pasted as it is, wrapped and quoted.
+    The longer the part in common, the better an entry fits.
     """
     heard = _plain(text)
-    longest = {
-        entry: max((len(part) for part in map(_plain, entry.messages) if part in heard), default=0)
+    shared = {
+        entry: max(_in_common(_plain(message), heard) for message in entry.messages)
         for entry in load().values()
     }
-    return sorted((entry for entry in longest if longest[entry]), key=lambda entry: -longest[entry])
+    return sorted((entry for entry in shared if shared[entry]), key=lambda entry: -shared[entry])
 
 
 def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
+
+
+def _in_common(message: str, heard: str) -> int:
+    """How many characters of the one are all in the other: 0, unless one has the other whole.
+
+    A number at the end of the one has to end in the other too: error -14 is not error -146.
+    """
+    part, whole = sorted((message, heard), key=len)
+    found = len(part) >= PART and re.search(re.escape(part) + r"((?<!\d)|(?!\d))", whole)
+    return len(part) if found else 0
 
 
 def _entry(table: dict, path: Path) -> KnownError:

@@ -23,9 +23,9 @@ that is said beside the verdict, and the figure `speed_to_cpu` has it.
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-import re
 import signal
 
+from ane_book.claims.known_errors import explain
 from ane_book.evidence.mac.child import Outcome
 from ane_book.evidence.mac.plan import CoreMLPlan
 import numpy as np
@@ -37,16 +37,15 @@ COSINE = 0.97  # the least cosine of every output to the executor's
 ALIKE = 0.15  # times that differ by less than this share count as equal
 LEAK = 32 << 20  # bytes that the process may grow by in the soak, after its first fifth
 
-#: Patterns of what is printed when the engine's compiler fails, and where each was seen.
-MESSAGES = {
-    r"ANECCompile\(\) FAILED": "coremltools #2247, #2325",
-    r"ANECCompil\w* (failed|error)": "coreai-models #138",
-    r"MILCompilerForANE error": "coremltools #2325",
-    r"Failed to build the model execution plan": "videlalvaro/ane-book, journal",
-    r"Program Inference error": "stable-diffusion-webui #13933",
-    r"You will not be able to run predict\(\)": "coremltools, models/model.py",
-    r"status\s*=\s*0x1d": "CoreML-LLM docs",
-}
+#: Entries of the index of errors that mean: the engine did not take the program, or gave it up.
+REFUSALS = frozenset(
+    (
+        "ane-status-1d", "anecf-error", "compiler-failed", "compiler-internal-error", "no-predict",
+        "offline-compile-failed", "plan-failed", "program-inference-error",
+        "program-inference-overflow", "program-load-failure", "program-load-no-memory",
+        "recompile-bundle",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def judge(
 def messages(text: str) -> list[str]:
     """The lines in which a compiler reports that it failed."""
     lines = [line.strip()[:300] for line in text.splitlines()]
-    return [line for line in lines if any(re.search(known, line) for known in MESSAGES)][:20]
+    return [line for line in lines if REFUSALS.intersection(one.id for one in explain(line))][:20]
 
 
 def figures(outcome: Outcome, plan: CoreMLPlan, units: str) -> dict:

@@ -293,6 +293,9 @@ class TestPlan:
         "Error: ANECCompile() FAILED",
         "RuntimeWarning: You will not be able to run predict() on this Core ML model.",
         "MILCompilerForANE error: failed to compile ANE model",
+        "E5RT: ANECCompile(/private/var/model.mlmodelc) FAILED: err=(",
+        "ANECCompileOffline() failed",
+        "ANE inference: Failed with status=0x1d",
     ],
 )
 def test_messages_of_compilers_are_known(line):
