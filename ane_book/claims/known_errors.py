@@ -14,6 +14,7 @@ from pathlib import Path
 import re
 from textwrap import fill
 import tomllib
+from typing import Any
 
 from ane_book.errors import InvalidInput
 
@@ -104,6 +105,7 @@ def _entry(table: dict, path: Path) -> KnownError:
         raise InvalidInput(f"{path.name}: {name}: missing or unknown: {odd}")
     if not table["messages"] or not table["sources"] or table["sure"] not in SURE:
         raise InvalidInput(f"{path.name}: {name}: it needs messages, sources and one of {SURE}")
-    return KnownError(
-        **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-    )
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+    }
+    return KnownError(**values)
