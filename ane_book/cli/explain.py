@@ -15,9 +15,9 @@ def explain_command(
     text: Annotated[str, typer.Argument(help="What was printed, as pasted; - reads stdin.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say what an error of Core ML, its compilers or coremltools means.
+    """Say what an error of Core ML means, and what to do.
 
-    And what to do then, with the threads that report it. Exit code 1: the index does not have it.
+    With the threads that report it. Exit code 1: the index does not have it.
     """
     from ane_book.claims import known_errors
 
