@@ -86,6 +86,7 @@ def reference(source):
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 @example("/\U000f0000/")  # a byte that is in no token, between two that are one
+@example(" \x85\x1f")  # white space for Python, and not for the library, after white space
 @settings(max_examples=300, deadline=None)
 def test_any_text_has_the_tokens_of_the_tokenizers_library(page, reference, text):
     ids = page.tokenizer.encode(text)
