@@ -5,18 +5,21 @@ import os
 from pathlib import Path
 from shutil import get_terminal_size
 import sys
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ane_book.cli import options
 from ane_book.cli.load import path_of
 from ane_book.cli.output import AsJson, show
 from ane_book.errors import InvalidBundle, printable
+from ane_book.evidence.laws.rule import SEVERITIES, Severity
 from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
     from ane_book.evidence.laws import LawReport
     from ane_book.evidence.parity import Parity
+    from ane_book.evidence.text_side import TextFinding
 
 __all__ = ["check"]
 
@@ -59,7 +62,7 @@ def check(
     source: Source = None,
     github: Annotations = None,
 ) -> None:
-    """Hold packages against the laws of the engine.
+    """Hold packages against the laws of the engine, and a bundle's text side against itself.
 
     A bundle keeps what was found in its evidence.json: the laws as L0, parity as L1.
 
@@ -73,15 +76,16 @@ def check(
     with progress_bar() as progress:
         report = laws.check(path, chosen, progress, _inputs(calibrate))
     held = _parity(path, source) if parity or source else None
+    texts = _texts(path, source) if chosen is None else []
     if chosen is None:
         _record(path, report, held)
-    show(lambda: _facts(report, held), lambda: _text(report, held), as_json)
+    show(lambda: _facts(report, texts, held), lambda: _text(report, texts, held), as_json)
     if (os.environ.get("GITHUB_ACTIONS") == "true") if github is None else github:
-        lines = [*report.annotations(), *_annotation(path, held)]
+        lines = [*report.annotations(), *_text_annotations(path, texts), *_annotation(path, held)]
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along
-        sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
-    failed = fail_on != "never" and report.fails(fail_on)
+        sarif.write_text(json.dumps(_sarif(report, texts), indent=2) + "\n", encoding="utf-8")
+    failed = fail_on != "never" and (report.fails(fail_on) or _fails(texts, fail_on))
     raise typer.Exit(1 if failed or (held and not held.passed) else 0)
 
 
@@ -98,6 +102,27 @@ def _parity(path: Path, source: str | None) -> "Parity":
     from ane_book.evidence.parity import check_parity
 
     return check_parity(path, source)
+
+
+def _texts(path: Path, source: str | None) -> "list[TextFinding]":
+    """What is wrong with a bundle's text side; of one that cannot be opened `_record` tells."""
+    from ane_book.evidence.inspect import is_bundle
+
+    if not is_bundle(path):
+        return []
+    from ane_book.bundle import Bundle
+    from ane_book.evidence.text_side import check_text_side
+
+    try:
+        bundle = Bundle.open(path)
+    except InvalidBundle:
+        return []
+    return check_text_side(bundle, source)
+
+
+def _fails(texts: "list[TextFinding]", level: Severity) -> bool:
+    grave = SEVERITIES[: SEVERITIES.index(level) + 1]
+    return any(finding.severity in grave for finding in texts)
 
 
 def _record(path: Path, report: "LawReport", held: "Parity | None") -> None:
@@ -117,13 +142,41 @@ def _record(path: Path, report: "LawReport", held: "Parity | None") -> None:
         print(f"not kept in evidence.json: {error}", file=sys.stderr)
 
 
-def _text(report: "LawReport", held: "Parity | None") -> str:
-    text = report.text(min(100, get_terminal_size((100, 24)).columns))
-    return text if held is None else f"{text}\n\n{printable(str(held))}"
+def _text(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> str:
+    width = min(100, get_terminal_size((100, 24)).columns)
+    wrapped = [
+        fill(printable(str(finding)), width, subsequent_indent="    ", break_long_words=False)
+        for finding in texts
+    ]
+    parity = [] if held is None else [printable(str(held))]
+    return "\n\n".join([*wrapped, report.text(width), *parity])
 
 
-def _facts(report: "LawReport", held: "Parity | None") -> dict:
-    facts = report.facts()
+def _sarif(report: "LawReport", texts: "list[TextFinding]") -> dict:
+    """The laws' log, with the findings of the text side at the bundle's manifest."""
+    log = report.sarif()
+    place = {"physicalLocation": {"artifactLocation": {"uri": f"{report.path}/manifest.json"}}}
+    log["runs"][0]["results"] += [
+        {
+            "ruleId": finding.name,
+            "level": finding.severity,
+            "message": {"text": finding.text},
+            "locations": [place],
+        }
+        for finding in texts
+    ]
+    return log
+
+
+def _text_annotations(path: Path, texts: "list[TextFinding]") -> list[str]:
+    from ane_book.evidence.laws.report import annotation
+
+    file = str(path / "manifest.json")
+    return [annotation(one.severity, file, 0, one.name, one.text) for one in texts]
+
+
+def _facts(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> dict:
+    facts = report.facts() | {"text": [vars(finding) for finding in texts]}
     if held is not None:
         facts["parity"] = {"passed": held.passed, "reason": held.reason, **held.figures()}
     return facts
