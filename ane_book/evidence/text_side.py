@@ -61,10 +61,14 @@ class TextFinding:
 def check_text_side(bundle: Bundle, source: str | Path | None = None) -> list[TextFinding]:
     """Look at a bundle's template, stop tokens, vocabulary and special tokens.
 
-    source: the folder or file of weights that it was made of. Raises InvalidInput for a
-    tokenizer that does not load, and what `open_source` raises.
+    source: the folder or file of weights that it was made of. Raises what `open_source` raises.
     """
-    text = _Side(bundle)
+    try:
+        text = _TextSide(bundle)
+    except (InvalidInput, ValueError) as error:
+        file = bundle.manifest.tokenizer.file
+        what = f"{file} does not load ({error}); convert the model again"
+        return [TextFinding("tokenizer-fails", "error", what)]
     findings = list(text.vocabulary())
     if bundle.manifest.task == "text-generation":
         findings += [*text.template(), *text.stops(), *text.typed()]
@@ -73,7 +77,7 @@ def check_text_side(bundle: Bundle, source: str | Path | None = None) -> list[Te
     return findings
 
 
-class _Side:
+class _TextSide:
     """A bundle's tokenizer, loaded, and what its template makes of two conversations."""
 
     def __init__(self, bundle: Bundle):

@@ -108,6 +108,13 @@ def test_a_fault_in_the_manifest_is_named(folder, name, severity, words, change)
     assert not finding.text.endswith(".") and ("; " in finding.text or ", and " in finding.text)
 
 
+def test_a_tokenizer_that_does_not_load(folder):
+    (folder / "tokenizer.json").write_text("{}")
+    size(folder, "tokenizer.json")
+    (finding,) = check_text_side(Bundle.open(folder))
+    assert (finding.name, finding.severity) == ("tokenizer-fails", "error")
+
+
 def test_bos_by_the_template_and_by_the_tokenizer(folder):
     write_tokenizer(folder, [], bos=True)
     says(folder, bos_token=BEGIN)
