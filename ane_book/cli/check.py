@@ -12,12 +12,12 @@ from ane_book.cli import options
 from ane_book.cli.load import path_of
 from ane_book.cli.output import AsJson, show
 from ane_book.errors import InvalidBundle, printable
-from ane_book.evidence.laws.rule import SEVERITIES, Severity
 from ane_book.progress import progress_bar
 import typer
 
 if TYPE_CHECKING:
     from ane_book.evidence.laws import LawReport
+    from ane_book.evidence.laws.rule import Severity
     from ane_book.evidence.parity import Parity
     from ane_book.evidence.text_side import TextFinding
 
@@ -62,7 +62,9 @@ def check(
     source: Source = None,
     github: Annotations = None,
 ) -> None:
-    """Hold packages against the laws of the engine, and a bundle's text side against itself.
+    """Hold packages against the laws of the engine.
+
+    Of a bundle the text side is looked at too: template, stop tokens, vocabulary.
 
     A bundle keeps what was found in its evidence.json: the laws as L0, parity as L1.
 
@@ -121,7 +123,9 @@ def _texts(path: Path, source: str | None) -> "list[TextFinding]":
     return check_text_side(bundle, known)
 
 
-def _fails(texts: "list[TextFinding]", level: Severity) -> bool:
+def _fails(texts: "list[TextFinding]", level: "Severity") -> bool:
+    from ane_book.evidence.laws.rule import SEVERITIES
+
     grave = SEVERITIES[: SEVERITIES.index(level) + 1]
     return any(finding.severity in grave for finding in texts)
 
