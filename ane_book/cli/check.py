@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from shutil import get_terminal_size
 import sys
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ane_book.cli import options
@@ -16,7 +17,9 @@ import typer
 
 if TYPE_CHECKING:
     from ane_book.evidence.laws import LawReport
+    from ane_book.evidence.laws.rule import Severity
     from ane_book.evidence.parity import Parity
+    from ane_book.evidence.text_side import TextFinding
 
 __all__ = ["check"]
 
@@ -61,6 +64,8 @@ def check(
 ) -> None:
     """Hold packages against the laws of the engine.
 
+    Of a bundle the text side is looked at too: template, stop tokens, vocabulary.
+
     A bundle keeps what was found in its evidence.json: the laws as L0, parity as L1.
 
     Exit code 0: nothing as grave as --fail-on was found, and parity where it was asked for; 1: not
@@ -73,15 +78,16 @@ def check(
     with progress_bar() as progress:
         report = laws.check(path, chosen, progress, _inputs(calibrate))
     held = _parity(path, source) if parity or source else None
+    texts = _texts(path, source) if chosen is None else []
     if chosen is None:
         _record(path, report, held)
-    show(lambda: _facts(report, held), lambda: _text(report, held), as_json)
+    show(lambda: _facts(report, texts, held), lambda: _text(report, texts, held), as_json)
     if (os.environ.get("GITHUB_ACTIONS") == "true") if github is None else github:
-        lines = [*report.annotations(), *_annotation(path, held)]
+        lines = [*report.annotations(), *_text_annotations(path, texts), *_annotation(path, held)]
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along
-        sarif.write_text(json.dumps(report.sarif(), indent=2) + "\n", encoding="utf-8")
-    failed = fail_on != "never" and report.fails(fail_on)
+        sarif.write_text(json.dumps(_sarif(report, texts), indent=2) + "\n", encoding="utf-8")
+    failed = fail_on != "never" and (report.fails(fail_on) or _fails(texts, fail_on))
     raise typer.Exit(1 if failed or (held and not held.passed) else 0)
 
 
@@ -98,6 +104,30 @@ def _parity(path: Path, source: str | None) -> "Parity":
     from ane_book.evidence.parity import check_parity
 
     return check_parity(path, source)
+
+
+def _texts(path: Path, source: str | None) -> "list[TextFinding]":
+    """What is wrong with a bundle's text side; of one that cannot be opened `_record` tells."""
+    from ane_book.evidence.inspect import is_bundle
+
+    if not is_bundle(path):
+        return []
+    from ane_book.bundle import Bundle
+    from ane_book.evidence.text_side import check_text_side
+
+    try:
+        bundle = Bundle.open(path)
+    except InvalidBundle:
+        return []
+    known = source if source and Path(source).exists() else None  # "random" has no files
+    return check_text_side(bundle, known)
+
+
+def _fails(texts: "list[TextFinding]", level: "Severity") -> bool:
+    from ane_book.evidence.laws.rule import SEVERITIES
+
+    grave = SEVERITIES[: SEVERITIES.index(level) + 1]
+    return any(finding.severity in grave for finding in texts)
 
 
 def _record(path: Path, report: "LawReport", held: "Parity | None") -> None:
@@ -117,13 +147,41 @@ def _record(path: Path, report: "LawReport", held: "Parity | None") -> None:
         print(f"not kept in evidence.json: {error}", file=sys.stderr)
 
 
-def _text(report: "LawReport", held: "Parity | None") -> str:
-    text = report.text(min(100, get_terminal_size((100, 24)).columns))
-    return text if held is None else f"{text}\n\n{printable(str(held))}"
+def _text(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> str:
+    width = min(100, get_terminal_size((100, 24)).columns)
+    wrapped = [
+        fill(printable(str(finding)), width, subsequent_indent="    ", break_long_words=False)
+        for finding in texts
+    ]
+    parity = [] if held is None else [printable(str(held))]
+    return "\n\n".join([*wrapped, report.text(width), *parity])
 
 
-def _facts(report: "LawReport", held: "Parity | None") -> dict:
-    facts = report.facts()
+def _sarif(report: "LawReport", texts: "list[TextFinding]") -> dict:
+    """The laws' log, with the findings of the text side at the bundle's manifest."""
+    log = report.sarif()
+    place = {"physicalLocation": {"artifactLocation": {"uri": f"{report.path}/manifest.json"}}}
+    log["runs"][0]["results"] += [
+        {
+            "ruleId": finding.name,
+            "level": finding.severity,
+            "message": {"text": finding.text},
+            "locations": [place],
+        }
+        for finding in texts
+    ]
+    return log
+
+
+def _text_annotations(path: Path, texts: "list[TextFinding]") -> list[str]:
+    from ane_book.evidence.laws.report import annotation
+
+    file = str(path / "manifest.json")
+    return [annotation(one.severity, file, 0, one.name, one.text) for one in texts]
+
+
+def _facts(report: "LawReport", texts: "list[TextFinding]", held: "Parity | None") -> dict:
+    facts = report.facts() | {"text": [vars(finding) for finding in texts]}
     if held is not None:
         facts["parity"] = {"passed": held.passed, "reason": held.reason, **held.figures()}
     return facts

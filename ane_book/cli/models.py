@@ -46,16 +46,28 @@ def plan_command(
     machines: Annotated[
         int | None, typer.Option(min=1, help="Cut it over so many, for `serve --cluster`.")
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Warn if it wires more than this has: iphone-15-pro, ..., or 16GB."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how a model would be cut, without its weights."""
     import ane_book
     from ane_book.cluster.plan import split
     from ane_book.evidence import cost
+    from ane_book.evidence.cost.devices import find_device
     from mlprogram.tables import headed
 
     planned = ane_book.plan(model, **recipe)
     lines = planned.facts() + ([] if chip is None else cost.facts(planned, chip))
+    memory = None if device is None else find_device(device)
+    if memory is not None:
+        lines += memory.facts(planned.wired)
+    elif chip is not None:
+        lines += [
+            ("device", "memory unknown, a chip is sold with several sizes of memory: --device 16GB")
+        ]
     cut = None if machines is None else split(planned, machines)
     lines += [] if cut is None else cut.facts(chip)
 
@@ -63,6 +75,8 @@ def plan_command(
         found = _numbers(planned)
         if chip is not None and planned.head:
             found |= _predicted(planned, chip)
+        if memory is not None:
+            found["device"] = memory.numbers(planned.wired)
         return found if cut is None else found | {"machines": cut.numbers()}
 
     width = get_terminal_size((10_000, 24)).columns
@@ -85,6 +99,7 @@ def _numbers(planned: "Plan") -> dict:
             "dispatches": planned.calls(),
             "weight_bytes": planned.read_bytes(),
         },
+        "wired_bytes": planned.wired.numbers(),
         "conversion_memory_bytes": planned.memory_bytes,
         "limits": planned.notes(),
     }

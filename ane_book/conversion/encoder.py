@@ -14,6 +14,7 @@ from ane_book.conversion.build import BundleBuilder
 from ane_book.conversion.encoding import rounded
 from ane_book.conversion.golden import GoldenPass, end_module
 from ane_book.conversion.plan import Program
+from ane_book.conversion.plan.wired import encode_functions
 from ane_book.conversion.write.encoder import lower_encoder, write_encoder, write_encoder_trunk
 from ane_book.host import text_mask
 from ane_book.models.base.decoder import end_weights
@@ -72,12 +73,8 @@ class EncoderBuilder(BundleBuilder):
 
     @cached_property
     def functions(self) -> dict[str, int]:
-        """A function for each length of a call: 32, 128, 512, ... tokens, and the whole context."""
-        most = self.recipe.context
-        lengths: list[int] = []
-        while (length := 32 * 4 ** len(lengths)) < most:
-            lengths.append(length)
-        return {f"encode_{length}": length for length in [*lengths, most]}
+        """A function for each length of a call."""
+        return encode_functions(self.recipe.context)
 
     def called(self, program: Program) -> dict[str, tuple[int, int | None]]:
         return {name: (T, None) for name, T in self.functions.items()}

@@ -26,6 +26,7 @@ from ane_book.conversion.plan import report
 from ane_book.conversion.plan.expert_choices import woken
 from ane_book.conversion.plan.programs import Program, cut_experts, cut_head, cut_shards
 from ane_book.conversion.plan.shards import layer_blobs
+from ane_book.conversion.plan.wired import WiredBytes, wired_bytes
 from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
@@ -98,6 +99,11 @@ class Plan:
         those of `tokens` more, which the host keeps."""
         tails = find(self.config.architecture).tails(self.config).values()
         return 2 * self.config.num_layers * sum(rows * (W + tokens) for rows, W in tails)
+
+    @cached_property
+    def wired(self) -> WiredBytes:
+        """What the loaded programs hold on a device, with both counts of the weights."""
+        return wired_bytes(self)
 
     @property
     def tiers(self) -> dict[int, "Plan"]:

@@ -6,13 +6,15 @@ here is enforced: a plan beyond one says so, with its grade and evidence (`ane_b
 
 from ane_book.claims import find
 
-__all__ = ["AXIS", "CALLS", "LOADED", "MANY", "SMALL", "WEIGHTS"]
+__all__ = ["AXIS", "CALLS", "LOADED", "MANY", "SMALL", "WEIGHTS", "WIRED"]
 
 #: Bytes of weights in one program, from below.
 WEIGHTS = (find("program-250mb"), find("program-1gb"), find("program-2gb"))
 SMALL = find("program-small")
 #: Bytes of all programs of a model.
 LOADED = find("loaded-3gb")
+#: How memory grows with the functions that are loaded.
+WIRED = find("functions-memory")
 #: The longest axis of a tensor, from below.
 AXIS = (find("axis-habit"), find("axis-most"))
 #: The cost of a call, noted of a plan with more than MANY of them for a token.

@@ -43,6 +43,7 @@ def facts(plan: "Plan") -> Iterator[Line]:
     yield from listed("tiers", _tiers(plan))
     yield "programs", f"{len(plan.programs):,}, {_size(plan.weight_bytes)} of weights in all"
     yield _calls(plan)
+    yield from listed("wired", _wired(plan))
     yield from listed("strategies", _strategies(plan))
     yield "to convert", f"about {plan.memory_bytes / 1e9:.1f} GB of memory{more}"
     yield from listed("limits", notes(plan))
@@ -57,6 +58,18 @@ def _calls(plan: "Plan") -> Line:
     if plan.head:
         return f"per {times}", f"{len(plan.programs)} dispatches in decode"
     return "per call", f"{len(plan.programs)} dispatches, up to {plan.recipe.context} tokens"
+
+
+def _wired(plan: "Plan") -> Iterator[str]:
+    """What the loaded programs hold on a device: both sides of a claim, and the claim."""
+    wired = plan.wired
+    caches = f"; {_size(wired.caches)} of either are caches" if wired.caches else ""
+    yield (
+        f"{_size(wired.most)} if each of {_counted(wired.functions, 'loaded function')} has a copy "
+        f"of its weights, {_size(wired.least)} if those of a package share one{caches}"
+    )
+    if wired.copied > wired.shared:
+        yield limits.WIRED.note("which of the two")
 
 
 def _strategies(plan: "Plan") -> Iterator[str]:

@@ -1,0 +1,311 @@
+"""Hold the text side of a bundle together: chat template, tokenizer, stop tokens, logits.
+
+    from ane_book.evidence.text_side import check_text_side
+
+    for finding in check_text_side(Bundle.open(folder), source="the/model"):
+        print(finding)
+
+A bundle can compute what its model computes and answer nonsense, because what turns text into ids
+does not fit: a prompt that never says whose turn it is, an answer that never ends. Each finding has
+a name and says what is wrong, where, and what to do. Template and tokenizer run in a process with
+limits, as in the runtime. What the weights' own files say (`generation_config.json`, the class of
+the tokenizer) is only looked at where the source is given, since a bundle has no copy of them.
+
+Not looked at: a quantised checkpoint's static scales, of which nothing is left in a bundle.
+
+Taught in the chapter "ANE laws".
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+import json
+from pathlib import Path
+from typing import Any
+
+from ane_book.bundle import Bundle
+from ane_book.errors import InvalidInput
+from ane_book.evidence.laws.rule import Severity
+from ane_book.text.process import TextProcess
+from ane_book.weights import open_source
+
+__all__ = ["TextFinding", "check_text_side"]
+
+USER, ANSWER = "question 7391", "answer 8264"  # texts that no template has
+NAMED = 3  # the most ids that a finding lists
+
+#: The class of a tokenizer, without "Fast", -> the kind of model in its tokenizer.json, and whether
+#: it works on bytes (GPT-2's alphabet); None: both forms are published.
+CLASSES: Mapping[str, tuple[str, bool | None]] = {
+    "LlamaTokenizer": ("BPE", False),
+    "GemmaTokenizer": ("BPE", False),
+    "GPT2Tokenizer": ("BPE", True),
+    "Qwen2Tokenizer": ("BPE", True),
+    "BertTokenizer": ("WordPiece", None),
+    "T5Tokenizer": ("Unigram", None),
+    "XLMRobertaTokenizer": ("Unigram", None),
+}
+
+
+@dataclass(frozen=True)
+class TextFinding:
+    """A fault of the text side: `name`, `severity`, and a sentence of what, where, what to do."""
+
+    name: str
+    severity: Severity
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.severity} {self.name}: {self.text}"
+
+
+def check_text_side(bundle: Bundle, source: str | Path | None = None) -> list[TextFinding]:
+    """Look at a bundle's template, stop tokens, vocabulary and special tokens.
+
+    source: the folder or file of weights that it was made of. Raises what `open_source` raises.
+    """
+    try:
+        text = _TextSide(bundle)
+    except (InvalidInput, ValueError) as error:
+        file = bundle.manifest.tokenizer.file
+        what = f"{file} does not load ({error}); convert the model again"
+        return [TextFinding("tokenizer-fails", "error", what)]
+    findings = list(text.vocabulary())
+    if bundle.manifest.task == "text-generation":
+        findings += [*text.template(), *text.stops(), *text.typed()]
+    if source is not None:
+        findings += text.against(Path(source))
+    return findings
+
+
+class _TextSide:
+    """A bundle's tokenizer, loaded, and what its template makes of two conversations."""
+
+    def __init__(self, bundle: Bundle):
+        self._manifest, self._says = bundle.manifest, bundle.manifest.tokenizer
+        self._process = TextProcess()
+        file = bundle.path / self._says.file
+        self._process.load(file)
+        self._json = json.loads(file.read_text(encoding="utf-8"))
+        self._added = {one["id"]: one["content"] for one in self._json.get("added_tokens", [])}
+        self._special = {one["id"] for one in self._json.get("added_tokens", []) if one["special"]}
+        self._asked = self._answered = None  # the two as text; None where the template refuses
+        self._refusal = ""
+        try:
+            self._asked = self._render(USER)
+            self._answered = self._render(USER, ANSWER)
+        except InvalidInput as error:
+            self._refusal = str(error)
+
+    def _render(self, user: str, answer: str | None = None) -> str | None:
+        if self._says.chat_template is None:
+            return None
+        messages = [{"role": "user", "content": user}]
+        if answer is not None:
+            messages.append({"role": "assistant", "content": answer})
+        says = self._says
+        return self._process.render(
+            says.chat_template or "", messages, says.bos_token, says.eos_token
+        )
+
+    def _ids(self, text: str) -> list[int]:
+        return self._process.encode(text, special=False)
+
+    def template(self) -> Iterator[TextFinding]:
+        """There is a template; it renders the user's text, and ends where the answer begins."""
+        if self._says.chat_template is None:
+            yield TextFinding(
+                "template-missing",
+                "warning",
+                "manifest.json has no chat template, so a prompt is continued as plain text; if "
+                "this is a chat model, put its chat_template.jinja beside the weights and convert "
+                "again",
+            )
+        elif self._asked is None:
+            yield TextFinding(
+                "template-fails",
+                "error",
+                f"the template does not render one message of a user ({self._refusal}); correct "
+                "it in the model's files and convert again",
+            )
+        elif USER not in self._asked:
+            yield TextFinding(
+                "template-drops-user",
+                "error",
+                "what the template renders does not have the user's text in it; correct it in the "
+                "model's files and convert again",
+            )
+        else:
+            yield from self._generation_prompt()
+            yield from self._bos()
+
+    def _generation_prompt(self) -> Iterator[TextFinding]:
+        asked, answered = self._asked or "", self._answered or ""
+        if ANSWER not in answered or not answered.startswith(asked.rstrip()):
+            return  # laid out in another way: nothing can be said
+        between = answered[len(asked.rstrip()) : answered.index(ANSWER)]
+        opening = [i for i in self._ids(between) if i in self._special]
+        if opening:
+            yield TextFinding(
+                "template-no-generation-prompt",
+                "error",
+                f"a prompt ends before {between.strip()!r}, with which the template begins an "
+                "answer, so that the model may go on as the user; have the template write it "
+                "where `add_generation_prompt` is true",
+            )
+
+    def _bos(self) -> Iterator[TextFinding]:
+        bos = self._process.token_to_id(self._says.bos_token or "")
+        if bos is None:
+            return
+        asked = self._asked or ""
+        if self._ids(asked)[:2] == [bos, bos]:
+            yield TextFinding(
+                "bos-twice",
+                "error",
+                f"the template writes {self._says.bos_token!r} twice at the beginning of a "
+                "prompt; take one away",
+            )
+        elif self._process.encode(asked, special=True)[:2] == [bos, bos]:
+            yield TextFinding(
+                "bos-also-by-tokenizer",
+                "warning",
+                f"the template writes {self._says.bos_token!r} and the tokenizer adds it too; "
+                "this library and AneBook encode a rendered prompt without the tokenizer's own, "
+                "and another host has to do so (`add_special_tokens=False`)",
+            )
+
+    def stops(self) -> Iterator[TextFinding]:
+        """An answer ends: at eos_token, and at what the template writes after an answer."""
+        stops = self._says.eos_token_ids
+        if not stops:
+            yield _stop(
+                "stop-none", "manifest.json names no stop token, so no answer ends by itself"
+            )
+        if lost := [i for i in stops if i not in self._known()]:
+            yield _stop("stop-unknown", f"no token has the ids {_few(lost)} of eos_token_ids")
+        eos = self._process.token_to_id(self._says.eos_token or "")
+        if stops and eos is not None and eos not in stops:
+            yield _stop("stop-eos", f"eos_token {self._says.eos_token!r} ({eos}) is no stop token")
+        turn = self._end_of_turn()
+        if stops and turn is not None and turn not in {*stops, eos}:
+            yield _stop(
+                "stop-turn",
+                f"the template ends an answer with {self._added[turn]!r} ({turn}), which is no "
+                "stop token, so that answers run on",
+            )
+
+    def _end_of_turn(self) -> int | None:
+        """The first special token that the template writes after an answer."""
+        if self._answered is None or ANSWER not in self._answered:
+            return None
+        after = self._answered[self._answered.rindex(ANSWER) + len(ANSWER) :]
+        return next((i for i in self._ids(after) if i in self._special), None)
+
+    def _known(self) -> dict[int, str]:
+        """Every token by its id."""
+        vocabulary = self._json["model"]["vocab"]
+        if isinstance(vocabulary, dict):
+            vocabulary = {i: token for token, i in vocabulary.items()}
+        else:  # of a Unigram model: pairs of token and score
+            vocabulary = {i: pair[0] for i, pair in enumerate(vocabulary)}
+        return vocabulary | self._added
+
+    def vocabulary(self) -> Iterator[TextFinding]:
+        """Each token has a row of the embedding and a logit, and each logit a token."""
+        known, rows = self._known(), self._manifest.embedding.shape[0]
+        if beyond := sorted(i for i in known if i >= rows):
+            yield TextFinding(
+                "vocabulary-beyond-embedding",
+                "error",
+                f"{_tokens(beyond, known)} of {self._says.file} have no row in the embedding of "
+                f"{rows:,} rows; take the tokenizer that belongs to the weights",
+            )
+        width = sum(self._manifest.splits)
+        if not width:
+            return
+        if beyond := sorted(i for i in known if i >= width):
+            yield TextFinding(
+                "vocabulary-beyond-logits",
+                "error",
+                f"{_tokens(beyond, known)} of {self._says.file} are beyond the {width:,} logits "
+                "and can never be answered; take the tokenizer that belongs to the weights",
+            )
+        if unnamed := sorted(set(range(width)) - known.keys()):
+            yield TextFinding(
+                "logits-without-token",
+                "warning",
+                f"{len(unnamed):,} of {width:,} logits have no token ({_few(unnamed)}), as the "
+                "padding of a vocabulary has; the runtime shows no text for them, and a host that "
+                "draws tokens may leave them out",
+            )
+
+    def typed(self) -> Iterator[TextFinding]:
+        """A user who types the end of a turn ends it."""
+        turn = self._end_of_turn()
+        if turn is None or self._asked is None:
+            return
+        token = self._added[turn]
+        try:
+            typed = self._render(f"{USER} {token} more")
+        except InvalidInput:
+            return  # the template refuses it
+        if self._ids(typed or "").count(turn) > self._ids(self._asked).count(turn):
+            yield TextFinding(
+                "special-in-user-text",
+                "warning",
+                f"a user who types {token!r} ends the turn: the runtime encodes it as token "
+                f"{turn}, as transformers does; an app that takes text of strangers removes the "
+                f"special tokens ({_few(sorted(self._added[i] for i in self._special))}) from it",
+            )
+
+    def against(self, source: Path) -> Iterator[TextFinding]:
+        """What the source's own files say of stop tokens and of the tokenizer's class."""
+        declared = open_source(source).tokenizer().eos_token_ids
+        if lost := [i for i in declared if i not in self._says.eos_token_ids]:
+            yield _stop(
+                "stop-of-source",
+                f"{source} (generation_config.json, or the config) names the stop tokens "
+                f"{_few(lost)}, which manifest.json lacks",
+            )
+        settings = source / "tokenizer_config.json"
+        if settings.is_file():
+            named = _object(settings).get("tokenizer_class")
+            yield from self._class(str(named), settings)
+
+    def _class(self, named: str, where: Path) -> Iterator[TextFinding]:
+        kind, on_bytes = CLASSES.get(named.removesuffix("Fast"), (None, None))
+        found = self._json["model"].get("type")
+        bytewise = "ByteLevel" in json.dumps(self._json.get("pre_tokenizer"))
+        if kind is None or (kind == found and on_bytes in (None, bytewise)):
+            return
+        is_ = f"{found}{', on bytes' if bytewise else ''}"
+        yield TextFinding(
+            "tokenizer-class",
+            "warning",
+            f"{where} names the class {named}, and {self._says.file} is {is_}; this bundle goes by "
+            "the file, but a host that goes by the class has other tokens: correct the class",
+        )
+
+
+def _stop(name: str, what: str) -> TextFinding:
+    mend = "correct eos_token_id in generation_config.json and convert again"
+    return TextFinding(name, "error", f"{what}; {mend}")
+
+
+def _tokens(ids: list[int], known: Mapping[int, str]) -> str:
+    return f"{len(ids):,} tokens ({_few([f'{i} {known[i]!r}' for i in ids])})"
+
+
+def _few(items: list) -> str:
+    """The first of several, and how many more there are."""
+    more = len(items) - NAMED
+    listed = ", ".join(str(item) for item in items[:NAMED])
+    return f"{listed} and {more:,} more" if more > 0 else listed
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{file}: not JSON: {error}") from None
+    return found if isinstance(found, dict) else {}

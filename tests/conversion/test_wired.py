@@ -1,0 +1,101 @@
+"""What a plan says is wired on a device: weights by loaded functions, caches, devices."""
+
+import json
+
+from _command import ane_book as command
+from _command import refused
+from _tiny import TINY
+from ane_book import claims
+from ane_book.bundle import Bundle
+from ane_book.conversion.plan import find_config, plan
+from ane_book.conversion.recipe import make_recipe
+import pytest
+
+MODEL = "smollm2-135m-instruct"
+
+
+def planned(name: str = MODEL, **recipe):
+    return plan(find_config(name), make_recipe(**recipe))
+
+
+def check(bundle: Bundle) -> None:
+    """A plan counts the functions that the bundle has, each over its package's weights."""
+    wired = plan(bundle.config, bundle.recipe).wired
+    sizes = plan(bundle.config, bundle.recipe).packages
+    counts = {part.package: len(part.functions) for part in bundle.manifest.packages}
+    assert wired.functions == sum(counts.values())
+    assert wired.shared == sum(sizes.values())
+    assert wired.copied == sum(counts[package] * size for package, size in sizes.items())
+
+
+class TestBytes:
+    @pytest.mark.parametrize("family", TINY)
+    def test_functions_are_those_of_the_bundle(self, tiny_bundle, family):
+        check(tiny_bundle(family, kv="state")[1])
+
+    def test_with_tiers_the_head_is_loaded_no_more_often(self, tiny_bundle):
+        check(tiny_bundle("llama", context=64, tiers=(32,), verify=4)[1])
+        plain, tiered = planned(context=512), planned(context=512, tiers=(128,))
+        head = sum(program.bytes for program in plain.head)
+        assert plain.wired.copied == 2 * plain.weight_bytes
+        assert tiered.wired.copied == 4 * plain.weight_bytes - 2 * head
+
+    def test_caches_are_those_of_the_manifest(self, tiny_bundle):
+        for kv in ("state", "host"):
+            bundle = tiny_bundle("llama", kv=kv)[1]
+            kept = 0
+            for part in bundle.manifest.packages:
+                function = part.functions["decode"]
+                tensors = dict(function.states)
+                tensors |= {
+                    n: t for n, t in function.inputs.items() if f"new_{n}" in function.outputs
+                }
+                for tensor in tensors.values():
+                    count = 1
+                    for axis in tensor.shape:
+                        count *= axis
+                    kept += 2 * count
+            assert kept == plan(bundle.config, bundle.recipe).wired.caches
+
+    def test_of_an_encoder_a_function_a_length_and_no_cache(self):
+        wired = planned("all-minilm-l6-v2", context=256).wired
+        assert (wired.functions, wired.caches) == (3, 0)  # 32, 128 and 256 tokens
+        assert wired.most == 3 * wired.least
+
+
+class TestLines:
+    def test_both_sides_and_the_claim_stand_in_the_plan(self):
+        said = [text for heading, text in planned().facts()]
+        at = [heading for heading, _ in planned().facts()].index("wired")
+        wired = planned().wired
+        assert f"{wired.most / 1e6:,.1f} MB if each of 4 loaded functions has a copy" in said[at]
+        assert f"{wired.least / 1e6:,.1f} MB if those of a package share one" in said[at]
+        claim = claims.find("functions-memory")
+        assert claim.statement in said[at + 1] and claim.condition in said[at + 1]
+        assert claim.against and "against: Anemll/anemll-forge" in said[at + 1]
+
+    def test_json(self):
+        found = json.loads(command("plan", MODEL, "--device", "iphone-13", "--json").stdout)
+        wired = found["wired_bytes"]
+        assert wired["most"] == wired["copied"] + wired["caches"]
+        assert wired["least"] == found["weight_bytes"] + found["cache_bytes"]
+        assert (found["device"]["memory_bytes"], found["device"]["fits"]) == (4 * 10**9, "yes")
+
+    def test_a_plan_beyond_the_device_warns(self):
+        done = command("plan", "phi-4-mini-instruct", "--device", "iphone-15-pro")
+        said = " ".join(done.stdout.split())
+        assert "warning: " in said and "beyond it if every loaded function has a copy" in said
+        assert "introlab/rtabmap#1446" in said and "cardona/SwiftMistralCoreML#15" in said
+        assert "more than 6.00 GB" in said
+        assert done.returncode == 0  # a plan is no error; nobody has measured it
+
+    def test_a_chip_alone_says_nothing_of_memory(self):
+        done = command("plan", MODEL, "--chip", "m4")
+        assert "a chip is sold with several sizes of memory" in " ".join(done.stdout.split())
+        assert (
+            "several sizes" not in command("plan", MODEL, "--chip", "m4", "--device", "8GB").stdout
+        )
+
+    def test_an_unknown_device_is_refused_with_the_known_ones(self):
+        message = refused("plan", MODEL, "--device", "iphone-99")
+        assert "memory of 'iphone-99' is unknown" in message and "iphone-15-pro" in message
