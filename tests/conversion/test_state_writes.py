@@ -66,13 +66,14 @@ def test_what_is_held_is_the_same_to_the_bit(pair, function):
 
 def test_guesses_and_tiers(tiny_bundle):
     recipe = {"verify": VERIFY, "tiers": (16,), "shard_limit": 100_000}
-    found = [
-        Session(bundle, precision="fp32", draft="lookup").generate(
-            "Once, once, once", max_tokens=12
-        )
-        for bundle in made(tiny_bundle, "llama", **recipe)
-    ]
-    assert found[0].token_ids == found[1].token_ids
+    sessions = [Session(b, precision="fp32") for b in made(tiny_bundle, "llama", **recipe)]
+    text = "xyxyxyxy"
+    wanted, plain, guessed = (
+        session.generate(text, max_tokens=20, draft=draft)
+        for session, draft in zip((*sessions, sessions[1]), (None, None, "lookup"), strict=True)
+    )
+    assert guessed.token_ids == plain.token_ids == wanted.token_ids
+    assert all(sessions[1].tiers.values())
 
 
 def test_a_select_writes_the_whole_state_and_no_law_minds(tiny_bundle):
