@@ -49,8 +49,8 @@ class Probe:
     """Measures one function.
 
     request: package, function, units (those that are judged), others (those to compare with), soak,
-    states (their names), rows (of a cache that a call writes from `position` on, 0 where no state is
-    such a cache); for the plan alone, only package, function and units.
+    states (their names), rows (of a cache that a call writes from `position` on, 0 where no state
+    is such a cache); for the plan alone, only package, function and units.
     """
 
     def __init__(self, request: dict, folder: Path):

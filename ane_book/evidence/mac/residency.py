@@ -107,8 +107,9 @@ def _rows(program: MLProgram) -> int:
     or if the cache has no room for those of two calls."""
     if not program.states or not {"hidden", "position"} <= program.inputs.keys():
         return 0
-    T, shapes = program.inputs["hidden"].shape[-1], [t.shape for t in program.states.values()]
-    return T if all(len(shape) == 4 and shape[2] >= 2 * T for shape in shapes) else 0
+    T = program.inputs["hidden"].shape[-1] or 0
+    slots = [t.shape[2] or 0 for t in program.states.values() if len(t.shape) == 4]
+    return T if len(slots) == len(program.states) and min(slots) >= 2 * T else 0
 
 
 def _held(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
