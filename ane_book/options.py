@@ -111,6 +111,11 @@ class Recipe(BaseModel):
     kv: Literal["state", "host"] = Field(
         "state", description="Who keeps the KV cache: Core ML states, or the host."
     )
+    state_write: Literal["update", "select"] = Field(
+        "update",
+        description="How new rows go into a state: cut in by slice_update, or by a select over "
+        "the whole state, for systems that lose what a state written in part held.",
+    )
     context: Whole = Field(
         512,
         ge=1,
@@ -230,6 +235,7 @@ class RecipeOptions(TypedDict, total=False):
     """The fields of `Recipe` as `convert` and `plan` take them, for editors and type checkers."""
 
     kv: Literal["state", "host"]
+    state_write: Literal["update", "select"]
     context: int | None
     tiers: tuple[int, ...] | str
     prefill: int | None

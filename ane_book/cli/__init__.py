@@ -66,8 +66,8 @@ app.command("models")(models_command)
 
 @app.command()
 @options.takes(
-    Recipe, "kv", "context", "quant", "quant_head", "prefill", "shard_limit", "partition",
-    "argmax_output", "experts", "tiers", "verify",
+    Recipe, "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
+    "partition", "argmax_output", "experts", "tiers", "verify",
 )  # fmt: skip
 def convert(
     model: options.Source,

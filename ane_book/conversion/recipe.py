@@ -23,6 +23,8 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
         raise InvalidInput("experts goes with mixtures of experts, and this model is none")
     recipe = checked(Recipe, options)
     find_scheme(recipe.quant), find_scheme(recipe.quant_head)
+    if recipe.kv == "host" and recipe.state_write == "select":
+        raise InvalidInput("state_write select goes with kv state: the host's cache is no state")
     if recipe.is_calibrated and recipe.is_stored:
         raise InvalidInput(f"quant {recipe.quant} and {recipe.quant_head} do not go together")
     if (recipe.is_calibrated or recipe.is_stored) and recipe.experts == "dispatch":
@@ -79,6 +81,7 @@ def _refuse_generation(options: dict) -> None:
     """Raise InvalidInput for options that only text generation has."""
     is_given = {
         "kv": options.get("kv", "state") != "state",
+        "state_write": options.get("state_write", "update") != "update",
         "prefill": options.get("prefill") is not None,
         "verify": options.get("verify") is not None,
         "tiers": bool(options.get("tiers")),

@@ -1,7 +1,8 @@
 """Claims state-count and state-writes: how many states a program may have, and writing them.
 
 More than two fail (CoreML-LLM), a pair a layer works (videlalvaro); a cache that the program writes
-is refused (mobius #77), or it is not (ANEMLL and others).
+is refused (mobius #77), or it is not (ANEMLL and others). Whether a state then holds what was
+written (claim state-slice) no graph here shows, for each runs once: `ane-book residency` tests it.
 
 Question: How many states may a program have, and may it write them?
 """

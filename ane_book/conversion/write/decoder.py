@@ -4,13 +4,14 @@ Every shard has the functions `decode` (T = 1), `prefill` (T > 1) and, where ask
 (T = K) over one weight file, once for each tier: a number of slots that the cache has. The layers
 only read the cache; what differs between the cache variants is the frame around them. With
 kv="state" the frame reads the states once and writes the new rows of all layers back in one
-`slice_update` a state; with kv="host" keys and values come in as inputs, and the new rows go out
-for the host to append. Tails are kept by the host in both cases.
+`slice_update` a state, or with state_write="select" in one `select` over the whole state; with
+kv="host" keys and values come in as inputs, and the new rows go out for the host to append. Tails
+are kept by the host in both cases.
 
 Letters are those of `ane_book.models.base.layers`; n is the number of layers in a shard.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -243,6 +244,20 @@ def _write_states(
 ) -> None:
     """Write new rows (n, K, T, D) to the states at `position`; `cache` is the states as read."""
     n, K, _, D = new
+    shape = (n, K, recipe.context, D)
+    write = _by_select if recipe.state_write == "select" else _by_update
+    for name, whole in write(function, cache, rows, new, shape):
+        function.op("write_state", f"{name}_write", input=name, data=whole)
+
+
+def _by_update(
+    function: FunctionWriter,
+    cache: dict[str, str],
+    rows: dict[str, str],
+    new: tuple[int, int, int, int],
+    shape: tuple[int, int, int, int],
+) -> Iterator[tuple[str, str]]:
+    """Yield each state's name and its next value: the rows cut in at `position`."""
     zero = function.constant("zero", np.zeros(1, np.int32))
     (begin,) = function.op(
         "concat", "begin", "int32", [(4,)],
@@ -251,10 +266,54 @@ def _write_states(
     (end,) = function.op("add", "end", "int32", [(4,)], x=begin, y=np.array(new, np.int32))
     for name, now in cache.items():
         (updated,) = function.op(
-            "slice_update", f"{name}_next", "fp16", [(n, K, recipe.context, D)],
+            "slice_update", f"{name}_next", "fp16", [shape],
             x=now, update=rows[name], begin=begin, end=end,
         )  # fmt: skip
-        function.op("write_state", f"{name}_write", input=name, data=updated)
+        yield name, updated
+
+
+def _by_select(
+    function: FunctionWriter,
+    cache: dict[str, str],
+    rows: dict[str, str],
+    new: tuple[int, int, int, int],
+    shape: tuple[int, int, int, int],
+) -> Iterator[tuple[str, str]]:
+    """Yield each state's name and its next value: a `select` of new and old rows.
+
+    One new row is broadcast. Several are placed by a product with a matrix of 0 and 1 (S, T), which
+    is exact as long as all T rows are finite: 0 times infinity is NaN. A gather would bear that,
+    but one by computed indices leaves the engine (law gather-computed).
+    """
+    T, S = new[2], shape[2]
+    slots = np.arange(S, dtype=np.int32).reshape(1, 1, S, 1)
+    if T == 1:
+        (is_new,) = function.op("equal", "is_new", "bool", [(1, 1, S, 1)], x=slots, y="position")
+    else:
+        steps = np.arange(T, dtype=np.int32)
+        (taken,) = function.op("add", "taken", "int32", [(T,)], x="position", y=steps)
+        (equal,) = function.op("equal", "is_slot", "bool", [(1, 1, S, T)], x=slots, y=taken)
+        (places,) = function.op(
+            "cast", "places", "fp16", [(1, 1, S, T)], x=equal, dtype=np.str_("fp16")
+        )
+        (count,) = function.op(
+            "reduce_sum", "count", "fp16", [(1, 1, S, 1)],
+            x=places, axes=np.array([3], np.int32), keep_dims=np.bool_(True),
+        )  # fmt: skip
+        (is_new,) = function.op(
+            "cast", "is_new", "bool", [(1, 1, S, 1)], x=count, dtype=np.str_("bool")
+        )
+    for name, now in cache.items():
+        placed = rows[name]
+        if T > 1:
+            (placed,) = function.op(
+                "matmul", f"{name}_placed", "fp16", [shape],
+                x=places, y=placed, transpose_x=np.bool_(False), transpose_y=np.bool_(False),
+            )  # fmt: skip
+        (chosen,) = function.op(
+            "select", f"{name}_next", "fp16", [shape], cond=is_new, a=placed, b=now
+        )
+        yield name, chosen
 
 
 def write_head(

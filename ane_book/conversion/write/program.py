@@ -94,7 +94,7 @@ class FunctionWriter:
         return name
 
     def op(
-        self, type_: str, name: str, dtype: str = "", shapes: Sequence = (), **inputs
+        self, type_: str, name: str, dtype: str = "", shapes: Sequence = (), /, **inputs
     ) -> list[str]:
         """Add one op; inputs are value names (or lists of them) and constants as numpy arrays.
 

@@ -6,7 +6,8 @@ In the order in which they are checked; the first that holds is the verdict:
     hung        it was not done in its time
     memory      it took more memory than it may
     refused     the compiler said no, whatever the exit status
-    numbers     NaN, or too far from what the executor makes of the same package (L1)
+    numbers     a state that lost what a call wrote, NaN, or too far from what the executor makes of
+                the same package (L1)
     elsewhere   Core ML plans most of it on the CPU or the GPU, and says so
     silent      planned on the engine, but results to the bit and speed are another unit's
     leaking     it holds more with every prediction
@@ -82,12 +83,16 @@ class Residency:
 
 @dataclass(frozen=True)
 class _Account:
-    """What a child that measured `units` left behind. expected: the executor's outputs."""
+    """What a child that measured `units` left behind.
+
+    expected: the executor's outputs. rows: those of its states after two calls, (n, K, 2T, D).
+    """
 
     outcome: Outcome
     folder: Path
     units: str
     expected: dict[str, np.ndarray]
+    rows: dict[str, np.ndarray]
 
     @cached_property
     def plan(self) -> CoreMLPlan:
@@ -107,13 +112,19 @@ class _Account:
 
 
 def judge(
-    outcome: Outcome, folder: Path, units: str, expected: dict[str, np.ndarray], inputs: str
+    outcome: Outcome,
+    folder: Path,
+    units: str,
+    expected: dict[str, np.ndarray],
+    inputs: str,
+    rows: dict[str, np.ndarray] | None = None,
 ) -> Residency:
     """Judge what a child that measured `units` left in `folder`.
 
-    expected: the executor's outputs. inputs: the word for the inputs, such as "golden".
+    expected: the executor's outputs. inputs: the word for the inputs, such as "golden". rows: of
+    the executor's states (n, K, 2T, D) after two calls that wrote T rows each.
     """
-    account = _Account(outcome, folder, units, expected)
+    account = _Account(outcome, folder, units, expected, rows or {})
     facts = {"inputs": inputs} | figures(outcome, account.plan, units)
     verdict, reason = next(filter(None, (check(account) for check in CHECKS)), None) or (
         "resident",
@@ -181,6 +192,8 @@ def _refused(account: _Account) -> tuple[str, str] | None:
 
 
 def _numbers(account: _Account) -> tuple[str, str] | None:
+    if (lost := _lost(account)) is not None:
+        return lost
     units = account.units
     for name in (units, "soak"):
         found = account.outputs(name)
@@ -200,6 +213,25 @@ def _numbers(account: _Account) -> tuple[str, str] | None:
                     continue
                 text = f"cosine {cosine:.3f} to the executor's, at least {COSINE} expected"
                 return "numbers", f"{output!r} on {units}: {text}"
+    return None
+
+
+def _lost(account: _Account) -> tuple[str, str] | None:
+    """States that lost, between two calls, what the first one wrote."""
+    found = account.outputs("held")
+    for name, wanted in account.rows.items():
+        T = wanted.shape[2] // 2
+        if name not in found:
+            return "numbers", f"state {name!r} was not read back"
+        for call, at in (("first", slice(T)), ("second", slice(T, 2 * T))):
+            a, b = (np.asarray(x[:, :, at], np.float64).ravel() for x in (found[name], wanted))
+            if not (np.isfinite(a).all() and _cosine(a, b) >= COSINE):
+                return (
+                    "numbers",
+                    f"state {name!r} does not hold after two calls what the {call} one wrote "
+                    f"({account.units}); convert with --state-write select, or --kv host (claim "
+                    "state-slice)",
+                )
     return None
 
 

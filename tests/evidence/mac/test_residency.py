@@ -311,3 +311,26 @@ def test_the_command_says_that_it_is_unmeasured(package):
     done = command("residency", package)
     if not device.neural_engine()[0]:
         assert done.returncode == 3 and "unmeasured" in done.stdout
+
+
+class TestStates:
+    """Rows that two calls write, one behind the other, read back from the states."""
+
+    def measured(self, bundle, function: str, mode: str = "forget"):
+        command = [sys.executable, str(MAC), mode]
+        package = bundle.path / bundle.manifest.shards[0].package
+        return measure(package, function, command=command, soak=1, timeout=HANGING)
+
+    @pytest.mark.parametrize("function", ["decode", "prefill"])
+    def test_a_state_that_is_lost_is_named_and_how_to_convert(self, tiny_bundle, function):
+        _, bundle = tiny_bundle("llama", kv="state", state_write="update")
+        found = self.measured(bundle, function)
+        assert found.verdict == "numbers"
+        assert "state 'keys' does not hold after two calls what the first one wrote" in found.reason
+        assert "convert with --state-write select, or --kv host (claim state-slice)" in found.reason
+
+    def test_the_remedy_holds_there_and_neither_is_wrong_elsewhere(self, tiny_bundle):
+        _, select = tiny_bundle("llama", kv="state", state_write="select")
+        _, update = tiny_bundle("llama", kv="state", state_write="update")
+        for bundle, mode in ((select, "forget"), (update, "well")):
+            assert self.measured(bundle, "prefill", mode).verdict == "resident"
