@@ -1,8 +1,8 @@
 """Run a module or a script as on a Mac: `python _as_a_mac.py MODE -m MODULE ...`, or `... SCRIPT`.
 
 What a Mac alone has is played, and nothing else: the version of macOS, the binding of coremltools
-and the kernel's answers, which the `sysctl` on PATH gives. The executor is in Core ML's place. Every
-process that is started with `sys.executable` is such a Mac too, and the probe's is that of `_mac.py`.
+and the kernel's answers, which the `sysctl` on PATH gives. The executor is in Core ML's place. Each
+process that is started with `sys.executable` is such a Mac too; the probe's is that of `_mac.py`.
 """
 
 import os

@@ -1,6 +1,6 @@
 """A Mac that is not there, for one child process: `python _mac.py MODE REQUEST`.
 
-The probe itself runs, with the executor in Core ML's place and a recorded plan below `MLComputePlan`.
+The probe itself runs, with the executor in Core ML's place and a recorded plan below coremltools'.
 Its clock says what this Mac takes, and not how busy the machine is that runs the executor.
 MODE is what goes wrong; the engine's arithmetic, where it is sound, rounds a little otherwise.
 """
@@ -16,7 +16,7 @@ MODE, PLAN = sys.argv[1], "acos" if sys.argv[1] == "elsewhere" else "affine"
 if MODE == "hang":
     time.sleep(600)
 if MODE == "refuse":  # and say that all went well
-    print("E5RT: ANECCompile() FAILED, status=0x1", file=sys.stderr)
+    print("E5RT: ANECCompile() FAILED: err=(CompilationFailure)", file=sys.stderr)
     sys.exit(0)
 if MODE == "quit":
     sys.exit(0)
@@ -101,7 +101,7 @@ def _a_little_otherwise(a: np.ndarray) -> np.ndarray:
 
 
 class Plan:
-    """Core ML's own half of `MLComputePlan`: what was recorded of the graph, else all on the engine.
+    """Core ML's half of `MLComputePlan`: what was recorded of the graph, else all on the engine.
 
     Constants have no device, as in the record. A program that nobody recorded is shared evenly.
     """
@@ -111,7 +111,7 @@ class Plan:
         compile_for(units)
         functions = Package(path).functions
         types = {
-            op.outputs[0][0]: op.type
+            _name([name for name, _ in op.outputs]): op.type
             for function in functions.values()
             for op in function.operations()
             if not op.is_constant
@@ -127,28 +127,36 @@ class Plan:
         self.model_structure = compute_plan.MLModelStructure(None, program, None)
 
     def get_compute_device_usage_for_mlprogram_operation(self, operation):
-        _, preferred, supported, _ = self.rows.get(operation.outputs[0].name, [None] * 4)
+        _, preferred, supported, _ = self.rows.get(_name(operation.outputs), [None] * 4)
         if preferred is None:
             return None
         devices = [DEVICES[name](object()) for name in supported.split(",")]
         return compute_plan.MLComputePlanDeviceUsage(DEVICES[preferred](object()), devices)
 
     def get_estimated_cost_for_mlprogram_operation(self, operation):
-        cost = self.rows.get(operation.outputs[0].name, [None])[-1]
+        cost = self.rows.get(_name(operation.outputs), [None])[-1]
         return None if cost is None else compute_plan.MLComputePlanCost(cost)
+
+
+def _name(outputs: list) -> str:
+    """What an op is called by: its first output, or "", since one that writes a state has none."""
+    return getattr(outputs[0], "name", outputs[0]) if outputs else ""
 
 
 def _structure(ops: list[tuple[str, str]]):
     """The records in which coremltools hands over a function, with a constant before each op."""
     operations = [
-        compute_plan.MLModelStructureProgramOperation(
-            {}, of, [compute_plan.MLModelStructureProgramNamedValueType(value, None)], [], None
-        )
-        for type_, name in ops
-        for of, value in (("const", f"{name}_weight"), (type_, name))
+        _operation(type_, name)
+        for op, named in ops
+        for type_, name in (("const", f"{named}_weight"), (op, named))
     ]
     block = compute_plan.MLModelStructureProgramBlock([], operations, [])
     return compute_plan.MLModelStructureProgramFunction([], block)
+
+
+def _operation(type_: str, name: str):
+    values = [compute_plan.MLModelStructureProgramNamedValueType(name, None)] if name else []
+    return compute_plan.MLModelStructureProgramOperation({}, type_, values, [], None)
 
 
 DEVICES = {
