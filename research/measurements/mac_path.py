@@ -25,8 +25,8 @@ from _common import record
 NAME = "mac_path"
 MODULES = (
     "runtime/backends.py",
-    *(f"evidence/mac/{name}.py" for name in ("child", "plan", "probe", "residency", "speed")),
-    "evidence/mac/verdict.py",
+    *(f"evidence/mac/{name}.py" for name in ("child", "compiler", "plan", "probe", "residency")),
+    *(f"evidence/mac/{name}.py" for name in ("speed", "verdict")),
     *(f"evidence/report/{name}.py" for name in ("__init__", "experiments", "gather", "page")),
     *(f"evidence/report/{name}.py" for name in ("private", "schema")),
     "cli/residency.py",
@@ -37,6 +37,7 @@ WHOLE = "tests/evidence/mac/test_as_a_mac.py"  # the commands, as on a Mac
 TESTS = (
     "tests/evidence/mac/test_residency.py",
     "tests/evidence/mac/test_coreml_plan.py",
+    "tests/evidence/mac/test_compiler_lines.py",
     "tests/evidence/test_report.py",
     "tests/evidence/test_experiments.py",
     "tests/runtime/test_backends.py",

@@ -3,8 +3,8 @@
     faults = read_faults(text)
     faults[0].line()  # "failed to compile for the engine: CompilationFailure (status 11)"
 
-Core ML has no call that tells this. It prints to stderr, in forms that are documented nowhere. Those
-that are read here were reported in public:
+Core ML has no call that tells this. It prints to stderr, in forms that are documented nowhere.
+Those that are read here were reported in public:
 
     _ANECompiler : ANECCompile() FAILED (11)               apple/coremltools#2247
     failed to load ANE model FILE Error=ANECCompile(FOLDER) FAILED: err=(

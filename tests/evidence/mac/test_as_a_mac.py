@@ -3,7 +3,6 @@
 Core ML's binding, its plan and the kernel's answers are played. All the rest is what a Mac runs.
 """
 
-import ast
 import json
 import os
 from pathlib import Path
@@ -121,7 +120,8 @@ def test_a_report_of_a_bundle_and_a_package(mac, bundle, package, tmp_path):
     engine = ["executor", "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"]
     assert report.units == engine == [speed.units for speed in report.subjects[0].speed]
     for speed in report.subjects[0].speed:
-        assert speed.failed is None and speed.decode_tps and speed.cold_s, speed
+        assert speed.failed is None and speed.decode_tps is not None, speed
+        assert speed.cold_s is not None and speed.warm_s is not None, speed
     for subject in report.subjects:
         assert subject.levels["L2"].status == "passed", subject.levels["L2"]
         assert {one.verdict for one in subject.functions} == {"resident"}
@@ -142,35 +142,3 @@ def test_memory_is_asked_of_ps_where_there_is_no_proc(monkeypatch):
     here = child.resident_bytes()
     monkeypatch.setattr(child, "Path", lambda path: Path("/nowhere") / path.lstrip("/"))
     assert child.resident_bytes() == pytest.approx(here, rel=0.5)
-
-
-def asked_of_a_mac(source: str) -> set[str]:
-    """Names imported of coremltools, and commands that are lists of text."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("coremltools"):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.List) and node.elts:
-            first = node.elts[0]
-            if isinstance(first, ast.Constant) and first.value in (
-                "sysctl",
-                "ps",
-                "log",
-                "sw_vers",
-            ):
-                found.add(first.value)
-    return found
-
-
-def test_the_page_lists_each_call_that_only_a_mac_answers():
-    """`book/on-a-mac.md` shows the record."""
-    root = EXPERIMENTS.parents[1]
-    record = json.loads((root / "research" / "measurements" / "mac_path.json").read_text())
-    told = " ".join(one["call"] for one in record["played"])
-    asked = set()
-    for name in record["modules"]:
-        asked |= asked_of_a_mac((root / "ane_book" / name).read_text())
-    assert {"CompiledMLModel", "MLComputePlan", "compile_model", "sysctl", "ps"} <= asked
-    assert [name for name in sorted(asked - {"Model_pb2"}) if name not in told] == []
-    for key in ("sysctl", "platform.mac_ver"):
-        assert key in told
