@@ -28,6 +28,7 @@ import signal
 
 from ane_book.claims.known_errors import explain
 from ane_book.evidence.mac.child import Outcome
+from ane_book.evidence.mac.compiler import read_faults
 from ane_book.evidence.mac.plan import CoreMLPlan
 import numpy as np
 
@@ -188,7 +189,9 @@ def _refused(account: _Account) -> tuple[str, str] | None:
         return None
     code, reached = account.outcome.code, account.outcome.reached
     said = account.said[0][:200]
-    return "refused", f"the compiler gave up (exit status {code}), while {reached}: {said}"
+    reason = f"the compiler gave up (exit status {code}), while {reached}: {said}"
+    faults = [fault.line() for fault in read_faults(account.outcome.said)]
+    return "refused", "; ".join([reason, *faults[:3]])
 
 
 def _numbers(account: _Account) -> tuple[str, str] | None:

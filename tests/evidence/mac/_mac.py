@@ -1,6 +1,6 @@
 """A Mac that is not there, for one child process: `python _mac.py MODE REQUEST`.
 
-The probe itself runs, with the executor in Core ML's place and a recorded plan for `MLComputePlan`.
+The probe itself runs, with the executor in Core ML's place and a recorded plan below coremltools'.
 Its clock says what this Mac takes, and not how busy the machine is that runs the executor.
 MODE is what goes wrong; the engine's arithmetic, where it is sound, rounds a little otherwise.
 """
@@ -16,7 +16,7 @@ MODE, PLAN = sys.argv[1], "acos" if sys.argv[1] == "elsewhere" else "affine"
 if MODE == "hang":
     time.sleep(600)
 if MODE == "refuse":  # and say that all went well
-    print("E5RT: ANECCompile() FAILED, status=0x1", file=sys.stderr)
+    print("E5RT: ANECCompile() FAILED: err=(CompilationFailure)", file=sys.stderr)
     sys.exit(0)
 if MODE == "quit":
     sys.exit(0)
@@ -28,13 +28,14 @@ OTHERS = dict.fromkeys(("sklearn", "torch", "transformers", "xgboost"))
 sys.modules.update(OTHERS)
 
 # ruff: noqa: E402
-import coremltools.models.compute_plan
+from coremltools.models import compute_device, compute_plan
 
 for name in OTHERS:
     del sys.modules[name]
 
 from ane_book.evidence.mac import probe
 import mlprogram.coreml
+from mlprogram.package.reader import Package
 import numpy as np
 
 HELD = []  # what leaks
@@ -82,7 +83,7 @@ class Engine(mlprogram.coreml.Proxy):
             Clock.take(0.02)  # as slow as the CPU
             return outputs
         Clock.take(0.08 if MODE == "slow" else 0.01)
-        outputs = {name: a * np.float16(1.001) for name, a in outputs.items()}
+        outputs = {name: _a_little_otherwise(a) for name, a in outputs.items()}
         if MODE == "nan":
             outputs = {name: a * np.float16(np.nan) for name, a in outputs.items()}
         if MODE == "leak":
@@ -97,51 +98,86 @@ class Engine(mlprogram.coreml.Proxy):
         for name in self.program.states if cuts else ():
             state.write_state(name, np.zeros_like(state.read_state(name)))
 
+    @staticmethod
+    def get_compute_plan(path: str, units: str) -> "compute_plan.MLComputePlan":
+        return compute_plan.MLComputePlan(Plan(path, units))
+
+
+def _a_little_otherwise(a: np.ndarray) -> np.ndarray:
+    """As the engine's arithmetic would have it; whole numbers are what they are."""
+    return a * np.float16(1.001) if a.dtype.kind == "f" else a
+
 
 class Plan:
-    """`MLComputePlan` with what was recorded, and a constant before each op."""
+    """Core ML's half of `MLComputePlan`: what was recorded of the graph, else all on the engine.
 
-    class Record:
-        def __init__(self, **fields):
-            vars(self).update(fields)
+    Constants have no device, as in the record. A program that nobody recorded is shared evenly.
+    """
 
-    @classmethod
-    def load_from_path(cls, path, compute_units):
-        assert Path(path).suffix == ".mlmodelc" and compute_units.name == "CPU_AND_NE"
-        compile_for(compute_units.name)
+    def __init__(self, path: str, units: str):
+        assert Path(path).suffix == ".mlmodelc" and units == "CPU_AND_NE"
+        compile_for(units)
+        functions = Package(path).functions
+        types = {
+            _name([name for name, _ in op.outputs]): op.type
+            for function in functions.values()
+            for op in function.operations()
+            if not op.is_constant
+        }
         recorded = json.loads(Path(__file__).with_name("recorded_plans.json").read_text())
-        operations = []
-        for type_, name, *rest in recorded["plans"][PLAN]:
-            for one in (("const", f"{name}_weight", None, None, None), (type_, name, *rest)):
-                value = cls.Record(name=one[1])
-                operations.append(cls.Record(operator_name=one[0], outputs=[value], facts=one[2:]))
-        block = cls.Record(operations=operations)
-        plan = cls()
-        functions = {"main": cls.Record(block=block)}
-        plan.model_structure = cls.Record(program=cls.Record(functions=functions))
-        return plan
+        rows = {name: (type_, *rest) for type_, name, *rest in recorded["plans"][PLAN]}
+        if not rows.keys() & types.keys():
+            share = 1 / len(types)
+            rows = {name: (type_, "ANE", "CPU,ANE", share) for name, type_ in types.items()}
+        self.rows = rows
+        body = _structure([(row[0], name) for name, row in rows.items()])
+        program = compute_plan.MLModelStructureProgram(dict.fromkeys(functions, body))
+        self.model_structure = compute_plan.MLModelStructure(None, program, None)
 
     def get_compute_device_usage_for_mlprogram_operation(self, operation):
-        preferred, supported, _ = operation.facts
+        _, preferred, supported, _ = self.rows.get(_name(operation.outputs), [None] * 4)
         if preferred is None:
             return None
-        return self.Record(
-            preferred_compute_device=device(preferred),
-            supported_compute_devices=[device(name) for name in supported.split(",")],
-        )
+        devices = [DEVICES[name](object()) for name in supported.split(",")]
+        return compute_plan.MLComputePlanDeviceUsage(DEVICES[preferred](object()), devices)
 
     def get_estimated_cost_for_mlprogram_operation(self, operation):
-        cost = operation.facts[2]
-        return None if cost is None else self.Record(weight=cost)
+        cost = self.rows.get(_name(operation.outputs), [None])[-1]
+        return None if cost is None else compute_plan.MLComputePlanCost(cost)
 
 
-def device(name: str) -> object:
-    kinds = {"ANE": "MLNeuralEngineComputeDevice", "CPU": "MLCPUComputeDevice"}
-    return type(kinds[name], (), {})()
+def _name(outputs: list) -> str:
+    """What an op is called by: its first output, or "", since one that writes a state has none."""
+    return getattr(outputs[0], "name", outputs[0]) if outputs else ""
+
+
+def _structure(ops: list[tuple[str, str]]):
+    """The records in which coremltools hands over a function, with a constant before each op."""
+    operations = [
+        _operation(type_, name)
+        for op, named in ops
+        for type_, name in (("const", f"{named}_weight"), (op, named))
+    ]
+    block = compute_plan.MLModelStructureProgramBlock([], operations, [])
+    return compute_plan.MLModelStructureProgramFunction([], block)
+
+
+def _operation(type_: str, name: str):
+    values = [compute_plan.MLModelStructureProgramNamedValueType(name, None)] if name else []
+    return compute_plan.MLModelStructureProgramOperation({}, type_, values, [], None)
+
+
+DEVICES = {
+    "ANE": compute_device.MLNeuralEngineComputeDevice,
+    "CPU": compute_device.MLCPUComputeDevice,
+}
+# Their classes of the native module, which coremltools' own check for.
+compute_plan._MLComputePlanProxy = Plan
+compute_device._MLNeuralEngineComputeDeviceProxy = object
+compute_device._MLCPUComputeDeviceProxy = object
 
 
 def main() -> None:
-    coremltools.models.compute_plan.MLComputePlan = Plan
     mlprogram.coreml.Proxy = Engine
     with mlprogram.coreml.enable():
         sys.argv = sys.argv[1:]
