@@ -173,7 +173,9 @@ def main() -> None:
             "left": [text[line - 1].strip() for line in sorted(has - ran)],
         }
         print(name, {key: value for key, value in rows[name].items() if key != "left"})
-    record(NAME, {"tests": [*TESTS, WHOLE], "modules": rows, "played": PLAYED})
+    keys = ("lines", "without_whole_commands", "run")
+    total = {key: sum(row[key] for row in rows.values()) for key in keys}
+    record(NAME, {"tests": [*TESTS, WHOLE], "all": total, "modules": rows, "played": PLAYED})
 
 
 if __name__ == "__main__":
