@@ -46,10 +46,11 @@ TextLength = Annotated[
     typer.Option(min=3, help="Most tokens of a text.  [default: what the model was made for]"),
 ]
 Precision = Annotated[
-    Literal["fp16", "fp32", "ane"],
+    str,
     typer.Option(
+        metavar="fp16|fp32|ane",
         help="fp16 as packages declare, fp32 as reference; ane: what is published of the engine's "
-        "arithmetic, experimental."
+        "arithmetic, experimental, or some of it, as ane:silu,products.",
     ),
 ]
 FunctionName = Annotated[

@@ -32,6 +32,7 @@ from ane_book.bundle import content_hash
 from ane_book.bundle.cache import keep
 from ane_book.errors import BackendUnavailable, InvalidInput, InvalidPackage
 from ane_book.progress import silent_coremltools
+from mlprogram.run.precision import check_precision
 import numpy as np
 
 if TYPE_CHECKING:  # `mlprogram` imports torch: a second that listing models does not need
@@ -76,14 +77,12 @@ class Backend(Protocol):
 
 
 class MILBackend:
-    """The book's own executor, on any machine: "fp16" as the package declares, or "fp32"."""
+    """The book's own executor, on any machine, in a precision of `MLProgram`'s."""
 
     name = "mil"
 
     def __init__(self, precision: str = "fp16"):
-        if precision not in ("fp16", "fp32", "ane"):
-            raise InvalidInput(f'precision must be "fp16", "fp32" or "ane", not {precision!r}')
-        self.precision = precision
+        self.precision = check_precision(precision)
         self.dtype = np.dtype(np.float32 if precision == "fp32" else np.float16)
         self._programs: dict[Path, Any] = {}
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mlprogram import terminal
+from mlprogram.run.precision import FAULTS
 
 __all__ = ["main"]
 
@@ -59,7 +60,13 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--seed", type=_from_zero(int), default=0, help="of random inputs")
     for command in (inspect, run, diff):
         command.add_argument("--function", help="of the package, by default its own default")
-        command.add_argument("--precision", choices=("fp16", "fp32", "ane"), default="fp16")
+        command.add_argument(
+            "--precision",
+            default="fp16",
+            metavar="P",
+            help="fp16, fp32, or ane: what is published of the engine's arithmetic, or some of "
+            f"it, as ane:silu,products; of {', '.join(FAULTS)}",
+        )
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

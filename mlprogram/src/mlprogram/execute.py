@@ -15,17 +15,15 @@ from mlprogram.errors import InvalidInput
 from mlprogram.files import written_whole
 from mlprogram.package.description import by_name, load_inputs
 from mlprogram.run.pipeline import Pipeline, open_model
+from mlprogram.run.precision import described
 from mlprogram.run.program import MLProgram, State
 from mlprogram.tables import table
 import numpy as np
 
-__all__ = ["COMPUTED", "arrays_of", "execute", "execution_report"]
+__all__ = ["arrays_of", "execute", "execution_report"]
 
 #: The most findings of a kind that the report shows.
 SHOWN = 3
-
-#: What a precision means, in words: "fp16" leaves every dtype as the package has it.
-COMPUTED = {"fp16": "as declared", "fp32": "in fp32", "ane": "in the engine's arithmetic"}
 
 
 def execute(
@@ -89,7 +87,7 @@ def execution_report(facts: dict) -> str:
     ]
     calls = ", ".join(f"{call} {_short(time)}" for call, time in facts["seconds"].items())
     more = [("seconds", calls), *(_examined_rows(facts) if "memory" in facts else ())]
-    how = COMPUTED[facts["precision"]]
+    how = described(facts["precision"])
     head = f"run of {facts['function']}, computed {how}, on {facts['on']}"
     return "\n".join([head, table(rows, indent=2), "", table(more, indent=2)])
 

@@ -3,10 +3,10 @@
 from collections import Counter
 from pathlib import Path
 
-from mlprogram.execute import COMPUTED
 from mlprogram.kernels import native
 from mlprogram.kernels.table import KERNELS
 from mlprogram.run.pipeline import open_model
+from mlprogram.run.precision import described
 from mlprogram.run.program import MLProgram
 from mlprogram.tables import table
 
@@ -50,7 +50,7 @@ def _steps(program: MLProgram) -> list[dict]:
 
 def plan_report(facts: dict) -> str:
     """The plan as text: equal steps in one line, those with a kernel first."""
-    parts = [f"plan, computed {COMPUTED[facts['precision']]}; kernels: {facts['compiled']}"]
+    parts = [f"plan, computed {described(facts['precision'])}; kernels: {facts['compiled']}"]
     for name, steps in facts["functions"].items():
         ops = sum(len(step["ops"]) for step in steps)
         rows: list[tuple[str, ...]] = [

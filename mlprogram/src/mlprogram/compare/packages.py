@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from mlprogram.compare import TOLERANCE, diff
 from mlprogram.errors import InvalidInput
-from mlprogram.execute import COMPUTED, arrays_of
+from mlprogram.execute import arrays_of
 from mlprogram.run.pipeline import Pipeline, open_model
+from mlprogram.run.precision import described
 from mlprogram.tables import table
 
 __all__ = ["Comparison", "compare_packages"]
@@ -31,7 +32,7 @@ def compare_packages(
     seed: int = 0,
 ) -> Comparison:
     """`diff` of two packages in one precision, or of one as declared and in fp32."""
-    alone = "ane" if precision == "ane" else "fp16"
+    alone = "fp16" if precision == "fp32" else precision
     ours = open_model(a, function, precision if b else alone)
     theirs = open_model(b, function, precision) if b else ours
     if isinstance(ours, Pipeline) or isinstance(theirs, Pipeline):
@@ -45,7 +46,7 @@ def compare_packages(
     }
     on = str(inputs) if inputs else f"random inputs, seed {seed}"
     rows = [
-        (side, of["package"], of["function"], COMPUTED[of["precision"]])
+        (side, of["package"], of["function"], described(of["precision"]))
         for side, of in sides.items()
     ]
     head = table([*rows, ("on", on, "", "")])

@@ -126,7 +126,7 @@ class Planner:
     """Plans one function. `shared` keeps decoded weights for all functions of a package.
 
     without: entries of the table of kernels to leave out; None turns all of them and every other
-    optimisation off. engine: use the arithmetic of engine.py.
+    optimisation off. faults: those of engine.py that ops are computed with.
     """
 
     def __init__(
@@ -135,9 +135,9 @@ class Planner:
         lift: bool,
         shared: dict,
         without: Collection[str] | None = (),
-        engine: bool = False,
+        faults: frozenset[str] = frozenset(),
     ):
-        self.function, self.without, self.engine = function, without, engine
+        self.function, self.without, self.faults = function, without, faults
         self.failures = Failures(function)
         self.constants = Constants(function, lift, shared, self.failures.preparing)
         self.origin = origins(function)
@@ -214,8 +214,8 @@ class Planner:
             step.blocks = [self.block(block, nested=True) for block in operation.blocks]
         else:
             step.function = self.op(operation, position).function
-            if self.engine:
-                step.function = as_engine(operation, step.function)
+            if self.faults:
+                step.function = as_engine(operation, step.function, self.faults)
             step.arguments = self.arguments(operation)
         return step
 

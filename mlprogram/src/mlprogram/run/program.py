@@ -27,12 +27,11 @@ from mlprogram.package.values import TensorType
 from mlprogram.run.compile import Compiled, as_array, compile_plan
 from mlprogram.run.footprint import measure
 from mlprogram.run.plan import ExecutionPlan, Planner
+from mlprogram.run.precision import faults_of
 import numpy as np
 import torch
 
 __all__ = ["MLProgram", "State"]
-
-PRECISIONS = ("fp16", "fp32", "ane")
 
 
 class State:
@@ -67,8 +66,9 @@ class MLProgram:
 
     path: a `.mlpackage`, or a compiled model, `.mlmodelc`. function_name: which function of a
     multifunction package; the default one when None. precision: "fp16" as the program declares, or
-    "fp32" as reference; "ane", experimental, is half precision with what is published of the
-    engine's arithmetic (`engine.py`), op by op. optimize: False turns every shortcut off, for
+    "fp32" as reference; "ane", experimental, is half precision with all that is published of the
+    engine's arithmetic (`engine.py`), op by op, and "ane:silu,products" with these two of its
+    faults. optimize: False turns every shortcut off, for
     comparison. without: names of entries of `kernels/table.py` to leave out, such as "attention".
 
     Threads may share a program, each with a state of its own.
@@ -87,13 +87,10 @@ class MLProgram:
         without: Collection[str] = (),
         _shared: dict | None = None,
     ):
-        if precision not in PRECISIONS:
-            raise InvalidInput(
-                f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}"
-            )
+        self._faults = faults_of(precision)
         self.package = path if isinstance(path, Package) else Package(path)
         self.precision, without = precision, check_names(without)
-        self._without = without if optimize and precision != "ane" else None
+        self._without = without if optimize and not self._faults else None
         self._shared = {} if _shared is None else _shared
         name = function_name or self.package.default_function
         if name not in self.package.functions:
@@ -157,8 +154,8 @@ class MLProgram:
     def plan(self) -> ExecutionPlan:
         """What is done for the function, step by step; made at the first use."""
         with torch_threads(light=False):
-            engine = self.precision == "ane"
-            return Planner(self._function, self._lift, self._shared, self._without, engine).plan()
+            given = (self._function, self._lift, self._shared, self._without, self._faults)
+            return Planner(*given).plan()
 
     @cached_property
     def compiled(self) -> Compiled:
