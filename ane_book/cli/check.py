@@ -18,6 +18,7 @@ import typer
 if TYPE_CHECKING:
     from ane_book.evidence.laws import LawReport
     from ane_book.evidence.laws.rule import Severity
+    from ane_book.evidence.numerics import Numerics
     from ane_book.evidence.parity import Parity
     from ane_book.evidence.text_side import TextFinding
 
@@ -41,6 +42,14 @@ Calibrate = Annotated[
 Parities = Annotated[
     bool, typer.Option("--parity", help="Run a bundle too, and hold it to PyTorch's numbers.")
 ]
+Numbers = Annotated[
+    bool,
+    typer.Option(
+        "--numerics",
+        help="Run a bundle with each published fault of the engine's arithmetic: which tokens "
+        "change. Takes minutes.",
+    ),
+]
 Source = Annotated[str | None, typer.Option(help="With --parity: the weights that it was made of.")]
 Annotations = Annotated[
     bool | None,
@@ -60,6 +69,7 @@ def check(
     calibrate: Calibrate = None,
     parity: Parities = False,
     source: Source = None,
+    numerics: Numbers = False,
     github: Annotations = None,
 ) -> None:
     """Hold packages against the laws of the engine.
@@ -68,8 +78,8 @@ def check(
 
     A bundle keeps what was found in its evidence.json: the laws as L0, parity as L1.
 
-    Exit code 0: nothing as grave as --fail-on was found, and parity where it was asked for; 1: not
-    so.
+    Exit code 0: nothing as grave as --fail-on was found, and parity and numerics hold where they
+    were asked for; 1: not so.
     """
     from ane_book.evidence import laws
 
@@ -78,17 +88,23 @@ def check(
     with progress_bar() as progress:
         report = laws.check(path, chosen, progress, _inputs(calibrate))
     held = _parity(path, source) if parity or source else None
+    faults = _numerics(path) if numerics else None
     texts = _texts(path, source) if chosen is None else []
     if chosen is None:
         _record(path, report, held)
-    show(lambda: _facts(report, texts, held), lambda: _text(report, texts, held), as_json)
+    show(
+        lambda: _facts(report, texts, held) | ({"numerics": faults.facts()} if faults else {}),
+        lambda: _text(report, texts, held) + (f"\n\n{faults}" if faults else ""),
+        as_json,
+    )
     if (os.environ.get("GITHUB_ACTIONS") == "true") if github is None else github:
         lines = [*report.annotations(), *_text_annotations(path, texts), *_annotation(path, held)]
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
     if sarif:  # last: what cannot be written takes nothing that was found along
         sarif.write_text(json.dumps(_sarif(report, texts), indent=2) + "\n", encoding="utf-8")
     failed = fail_on != "never" and (report.fails(fail_on) or _fails(texts, fail_on))
-    raise typer.Exit(1 if failed or (held and not held.passed) else 0)
+    failed = failed or not all(one.passed for one in (held, faults) if one is not None)
+    raise typer.Exit(1 if failed else 0)
 
 
 def _inputs(calibrate: str | None):
@@ -104,6 +120,12 @@ def _parity(path: Path, source: str | None) -> "Parity":
     from ane_book.evidence.parity import check_parity
 
     return check_parity(path, source)
+
+
+def _numerics(path: Path) -> "Numerics":
+    from ane_book.evidence.numerics import check_numerics
+
+    return check_numerics(path)
 
 
 def _texts(path: Path, source: str | None) -> "list[TextFinding]":

@@ -16,18 +16,20 @@ from ane_book.evidence.parity.locate import golden_inputs
 from mlprogram import MLProgram
 from mlprogram.package.function import Operation
 from mlprogram.package.reader import Package
-from mlprogram.run.engine import SUMS
+from mlprogram.run.products_summed import SUMS
 import numpy as np
 
 __all__ = ["given_sums", "golden_sums", "sums"]
 
+#: Ops that sum: products, or their own input.
+SUMMING = SUMS | {"reduce_mean", "reduce_sum", "reduce_sum_square"}
 HALF = float(np.finfo(np.float16).max)
 
 
 def sums(program: MLProgram, inputs: Mapping[str, np.ndarray], most: float) -> Iterator[Seen]:
     """The largest sum of a function, if it reaches `most`. program: in single precision."""
     beyond: list[tuple[float, Operation]] = []
-    makers = {name: o for o in program.operations if o.type in SUMS for name, _ in o.outputs}
+    makers = {name: o for o in program.operations if o.type in SUMMING for name, _ in o.outputs}
     shapes: dict[str, int] = {name: array.size for name, array in inputs.items()}
     state = program.make_state() if program.states else None
     for name, value in program.plain().trace(inputs, state):
