@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from pathlib import Path
+from typing import Any
 
 from ane_book import claims
 from ane_book.bundle import Bundle
@@ -93,7 +94,7 @@ def check_numerics(bundle: Bundle | str | Path) -> Numerics:
     and InvalidInput for a bundle that gives tokens and no logits.
     """
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    if bundle.manifest.argmax_output:
+    if bundle.manifest.task == "text-generation" and bundle.manifest.argmax_output:
         raise InvalidInput(
             f"{bundle.path}: converted with argmax_output, it gives tokens and no logits to "
             "compare; convert it without, for this check"
@@ -122,7 +123,8 @@ class _OpByOp(MILBackend):
     """Half precision with every shortcut off, as programs with faults run."""
 
     def load(self, package: Path, function: str) -> LoadedFunction:
-        return MLProgram(package, function).plain()
+        program: Any = MLProgram(package, function).plain()
+        return program
 
 
 def _results(bundle: Bundle, backend: MILBackend) -> np.ndarray:
@@ -131,7 +133,7 @@ def _results(bundle: Bundle, backend: MILBackend) -> np.ndarray:
     if task == "text-generation":
         return Session(bundle, backend=backend, force=True).logits(ids)
     if task == "embedding":
-        return Embedder(bundle, backend=backend, force=True).vectors([ids])
+        return Embedder(bundle, backend=backend, force=True).vectors([ids.tolist()])
     rows = [*Tagger(bundle, backend=backend, force=True).logits(ids)]
     return np.vstack(rows)
 

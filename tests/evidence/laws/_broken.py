@@ -354,6 +354,15 @@ def silu():
     return made
 
 
+@breaks("softplus-large", "softplus")
+def softplus():
+    @model(X)
+    def made(x):
+        return mb.softplus(x=x)
+
+    return made
+
+
 @breaks("fused-attention", "scaled_dot_product_attention")
 def attention():
     @model(*[((1, 4, 64, 64), HALF)] * 3)

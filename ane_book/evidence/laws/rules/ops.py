@@ -130,6 +130,12 @@ def activations(graph: ProgramGraph, names: tuple[str, ...]) -> Iterator[Seen]:
             yield Seen(operation.type, operation)
 
 
+def softplus_large(graph: ProgramGraph, _) -> Iterator[Seen]:
+    for operation in graph.operations:
+        if operation.type == "softplus" and operation.outputs[0][1].dtype == "fp16":
+            yield Seen("softplus", operation)
+
+
 def fused_attention(graph: ProgramGraph, _) -> Iterator[Seen]:
     for operation in graph.operations:
         if operation.type == "scaled_dot_product_attention":
@@ -138,5 +144,5 @@ def fused_attention(graph: ProgramGraph, _) -> Iterator[Seen]:
 
 RULES = (
     fp32_ops, int32_ops, ops_refused, gather_computed, slice_dynamic, argmax_integer, topk,
-    activations, fused_attention,
+    activations, softplus_large, fused_attention,
 )  # fmt: skip

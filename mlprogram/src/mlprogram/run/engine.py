@@ -20,13 +20,16 @@ reductions sum, and what other ops do, is not published; they compute as in half
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlprogram.package.function import Operation
 from mlprogram.run.native_forms import FORMS
 from mlprogram.run.products_summed import SUMS, summed, to_half
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 __all__ = ["ROUNDED", "as_engine", "read_as_numbers"]
 
@@ -68,7 +71,7 @@ def _reading_numbers(function: Callable, half: bool) -> Callable:
 def _finite(value: object) -> bool:
     if isinstance(value, list):
         return all(_finite(one) for one in value)
-    return not _is_half(value) or bool(value.isfinite().all())
+    return not _is_half(value) or bool(torch.isfinite(value).all())
 
 
 def read_as_numbers(value: Any) -> Any:
@@ -83,7 +86,7 @@ def read_as_numbers(value: Any) -> Any:
     return torch.where(value.isfinite(), value.float(), number)
 
 
-def _is_half(value: object) -> bool:
+def _is_half(value: object) -> "TypeIs[Tensor]":
     return isinstance(value, Tensor) and value.dtype == torch.float16
 
 

@@ -117,7 +117,9 @@ def _wide(value: Any) -> Any:
 # --- ops as products of matrices ------------------------------------------------------------------
 
 
-def _linear(faults: frozenset[str], x: Tensor, weight: Tensor, bias: Tensor | None = None):
+def _linear(
+    faults: frozenset[str], x: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
     y = _products(faults, weight, x.reshape(-1, x.shape[-1]).mT, _column(bias))
     return y.mT.reshape(*x.shape[:-1], len(weight))
 
@@ -133,7 +135,7 @@ def _matmul(
     transpose_x: bool = False,
     transpose_y: bool = False,
     _out: object = None,
-):
+) -> Tensor:
     a = x[None] if x.dim() == 1 else x.mT if transpose_x else x
     b = y[:, None] if y.dim() == 1 else y.mT if transpose_y else y
     result = _products(faults, a, b)
@@ -141,7 +143,7 @@ def _matmul(
     return result.squeeze(-1) if y.dim() == 1 else result
 
 
-def _einsum(faults: frozenset[str], values: list[Tensor], equation: str):
+def _einsum(faults: frozenset[str], values: list[Tensor], equation: str) -> Tensor:
     """The two equations that MIL knows: axis -2 of the result is a batch axis of both."""
     x, y = (value.transpose(-3, -2) for value in values)
     return _products(faults, x, y).transpose(-3, -2)
@@ -157,7 +159,7 @@ def _conv(
     pad: list[int] | None = None,
     dilations: list[int] | None = None,
     groups: int = 1,
-):
+) -> Tensor:
     kernel = weight.shape[2:]
     strides, dilations = strides or [1] * len(kernel), dilations or [1] * len(kernel)
     extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
@@ -182,4 +184,9 @@ def _conv(
 
 #: Those of `SUMS` whose products are made one by one. `conv_transpose` is not among them: its sums
 #: are exact and then cut to what an accumulator holds.
-MATRICES = {"linear": _linear, "matmul": _matmul, "einsum": _einsum, "conv": _conv}
+MATRICES: dict[str, Callable[..., Tensor]] = {
+    "linear": _linear,
+    "matmul": _matmul,
+    "einsum": _einsum,
+    "conv": _conv,
+}
