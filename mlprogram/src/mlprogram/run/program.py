@@ -154,8 +154,10 @@ class MLProgram:
     def plan(self) -> ExecutionPlan:
         """What is done for the function, step by step; made at the first use."""
         with torch_threads(light=False):
-            given = (self._function, self._lift, self._shared, self._without, self._faults)
-            return Planner(*given).plan()
+            planner = Planner(
+                self._function, self._lift, self._shared, self._without, self._faults
+            )
+            return planner.plan()
 
     @cached_property
     def compiled(self) -> Compiled:
