@@ -38,9 +38,8 @@ def not_written(app, env, added, changed, removed) -> list[str]:
     names = [name for name in env.all_docs if written.get(name) != env.all_docs[name]]
     folders = [Path(app.srcdir, folder) for folder in app.config.html_static_path]
     sheets = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    if written and not names and any(path.stat().st_mtime > record.stat().st_mtime for path in sheets):
-        return [app.config.root_doc]
-    return names
+    is_newer = written and any(path.stat().st_mtime > record.stat().st_mtime for path in sheets)
+    return names or ([app.config.root_doc] if is_newer else [])
 
 
 def remove_the_gone(app, env, docnames) -> None:
