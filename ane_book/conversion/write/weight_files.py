@@ -3,8 +3,9 @@
 Once one weight file passes 2 GiB, Core ML is reported to offer nothing of the model to the Neural
 Engine; the same weights in several files it does (claim `weight-file`). So the next file begins
 where a blob would take the present one past `FILE_LIMIT`, and a larger blob has a file to itself.
-The names are those of packages that were seen to run (kasper0406/gemma-coreml-chat@e14b530,
-gemma_chat/weight_shards.py). Manifest.json names only the folder, and the program each file.
+The names are those of a package that Core ML planned wholly on the engine, by its author
+(kasper0406/gemma-coreml-chat@e14b530, gemma_chat/weight_shards.py). Manifest.json names only the
+folder, and the program each file.
 
 Taught in the chapter "Shard sizing".
 """
