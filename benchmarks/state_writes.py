@@ -67,8 +67,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp16", choices=("fp16", "fp32"))
     given = parser.parse_args()
     by_context = {
-        str(context): measured(context, given.rounds, given.precision)
-        for context in given.contexts
+        str(context): measured(context, given.rounds, given.precision) for context in given.contexts
     }
     record(
         "state_writes",
