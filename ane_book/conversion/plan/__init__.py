@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def packages(self) -> dict[str, int]:
-        """Bytes of each package's weight file."""
+        """Bytes of each package's weights, in one file or several."""
         return {program.package: program.bytes for program in self.programs}
 
     @property
