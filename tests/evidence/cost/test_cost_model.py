@@ -97,6 +97,22 @@ class TestChips:
             assert f"{low:g}" in parameter(name).statement.replace(".0", "")
             assert low < high
 
+    @pytest.mark.parametrize("claim", [parameter("rows"), claims.find("rows-eight")])
+    def test_what_eight_rows_cost_lies_within_its_range(self, claim):
+        """Each time that a source gives for eight rows, over each that it gives for fewer."""
+        published = [
+            (91.5, 95.3),
+            (91.5, 94.5),
+            (30.15, 29.9),
+            (30.15, 31.9),
+            (32, 32.3),
+            (36, 32.3),
+        ]
+        told = " ".join(source.says for source in claim.support)
+        assert all(f"{eight:g}" in told and f"{few:g}" in told for eight, few in published)
+        low, high = claim.bounds
+        assert all(low <= eight / few <= high for eight, few in published)
+
     @pytest.mark.parametrize("written", ["m4-max", "M4 Max", " M4-MAX"])
     def test_as_people_write_it(self, written):
         assert find_chip(written).chip == "M4 Max"
