@@ -134,12 +134,12 @@ def predict(asked: TokenWork | Plan, chip: str | Claim) -> Estimate:
 
 
 def saving(less: TokenWork | Plan, more: TokenWork | Plan, chip: str | Claim) -> Interval:
-    """The share of a token's time that `less` saves beside `more` on a chip, from 0 to 1.
+    """The share of a token's time that `less` saves beside `more` on a chip: 1 is all of it, and
+    below 0 it takes longer.
 
-    Both run on one machine, so each parameter has one value for both; the difference of their two
-    ranges would let it have two. The share only rises or only falls with each parameter, so its
-    least and its most are at corners, where every parameter is at an end of its range. Raises
-    InvalidInput as `predict` does.
+    Both run on one machine, so each parameter has one value for both, and it may be at one end
+    while another is at the other. The share only rises or only falls with each, so its least and
+    its most are among these corners. Raises InvalidInput as `predict` does.
     """
     chip = find_chip(chip) if isinstance(chip, str) else chip
     both = [asked if isinstance(asked, TokenWork) else work_of(asked) for asked in (less, more)]
