@@ -27,6 +27,7 @@ from ane_book.evidence.cost.model import (
     Term,
     TokenWork,
     predict,
+    saving,
     segments_of,
     work_of,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "find_chip",
     "parameter",
     "predict",
+    "saving",
     "segments_of",
     "work_of",
 ]
