@@ -34,7 +34,7 @@ def models_command(as_json: AsJson = False) -> None:
 
 @options.takes(
     Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "tiers", "experts",
-    "verify",
+    "verify", "functions",
 )  # fmt: skip
 def plan_command(
     model: options.Weights,

@@ -94,7 +94,7 @@ def _tiers(plan: "Plan") -> Iterator[str]:
     for slots, tier in smaller:
         yield f"{slots:,} slots: {_size(tier.cache_bytes)} of cache"
     if smaller:
-        count = len(plan.recipe.functions) * len(plan.tiers)
+        count = len(plan.recipe.widths) * len(plan.tiers)
         yield f"the same weights and dispatches in each; {count} functions over a cache"
 
 
