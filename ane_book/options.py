@@ -196,6 +196,11 @@ class Recipe(BaseModel):
         return own | ({} if self.verify is None else {"verify": self.verify})
 
     @property
+    def default_function(self) -> str:
+        """The function of a package that is called where none is named."""
+        return next(iter(self.widths))
+
+    @property
     def caches(self) -> tuple[int, ...]:
         """S of every tier, ascending; the last is the context."""
         return (*(slots for slots in self.tiers if slots != self.context), self.context)

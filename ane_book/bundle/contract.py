@@ -103,7 +103,8 @@ def _check_encoder(manifest: "Manifest") -> None:
 
 def _check_head(manifest: "Manifest") -> None:
     """Check that the head gives logits of the whole vocabulary, or a token; raises ValueError."""
-    tokens = [name for part in manifest.head for name in next(iter(part.functions.values())).outputs]
+    first = [next(iter(part.functions.values())) for part in manifest.head]
+    tokens = [name for function in first for name in function.outputs]
     logits = [f"logits_{i}" for i in range(len(tokens))]
     V = manifest.embedding.shape[0]
     if tokens != ["token"] and (tokens != logits or sum(manifest.splits) != V):

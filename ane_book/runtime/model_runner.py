@@ -75,7 +75,8 @@ class ModelRunner:
     def chunks(self, position: int, tokens: int, guesses: int = 0) -> Iterator[Chunk]:
         """Cut tokens from slot `position` on into calls, for each of which the cache has T slots.
 
-        Where `verify` is the only function, it takes them all, block by block. guesses: the number of guesses after a single token; its call takes what it has room for.
+        Where `verify` is the only function, it takes them all, block by block. guesses: the number
+        of guesses after a single token; its call takes what it has room for.
         """
         end, width = position + tokens, self._widths.get("prefill")
         while position < end:

@@ -109,7 +109,8 @@ def write_shard(
             (frame.values["hidden"],) = function.stamp(piece, "first", feeds, before)
         new = _stamp_layers(function, config, pieces[name].blocks, layers, frame, stored)
         close_frame(function, config, tier, layers, frame, new, T)
-    package.finish(next(iter(recipe.widths)), f"Layers {layers.start} to {layers.stop - 1}, made by ane-book")
+    what = f"Layers {layers.start} to {layers.stop - 1}, made by ane-book"
+    package.finish(recipe.default_function, what)
 
 
 def _stamp_layers(
@@ -341,7 +342,8 @@ def write_head(
             _add_convolution(function, part, normed, stored[f"parts.{i}.weight"], T)
         rows = tuple(splits.values())
         function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
-    package.finish(next(iter(recipe.widths)), "Final norm and vocabulary projection, made by ane-book")
+    what = "Final norm and vocabulary projection, made by ane-book"
+    package.finish(recipe.default_function, what)
 
 
 def _add_convolution(

@@ -62,7 +62,7 @@ def write_trunk(
     )
     for name, (T, tier) in recipe.tiered.items():
         _stamp(package.function(name), config, tier, pieces[name], layer, parts, T)
-    package.finish(next(iter(recipe.widths)), f"Trunk {layer}, made by ane-book")
+    package.finish(recipe.default_function, f"Trunk {layer}, made by ane-book")
 
 
 def _stamp(

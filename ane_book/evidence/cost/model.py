@@ -40,6 +40,7 @@ __all__ = [
     "work_of",
 ]
 
+ROWS = 8  # of a call, of which the parameter "rows" speaks
 PER_MS = 1e6  # bytes per millisecond in 1 GB/s
 
 
@@ -130,7 +131,26 @@ def predict(asked: TokenWork | Plan, chip: str | Claim) -> Estimate:
     """
     chip = find_chip(chip) if isinstance(chip, str) else chip
     work = asked if isinstance(asked, TokenWork) else work_of(asked)
-    return Estimate(chip, tuple(_terms(work, chip)))
+    terms = tuple(_terms(work, chip))
+    if isinstance(asked, Plan) and asked.recipe.functions == "one":
+        terms = (*terms, _rows(asked, sum((term.ms for term in terms), Interval(0.0, 0.0))))
+    return Estimate(chip, terms)
+
+
+def _rows(plan: Plan, ms: Interval) -> Term:
+    """What a call of K rows takes beside one of a single row, which takes `ms`.
+
+    Raises InvalidInput for a K of which nobody published a call.
+    """
+    rows, K = parameter("rows"), plan.recipe.verify
+    if K != ROWS:
+        raise InvalidInput(
+            f"a call of {K} rows is not published; with {ROWS} there is a prediction, or leave the "
+            "chip out"
+        )
+    least, most = rows.bounds
+    more = Interval(ms.low * (least - 1), ms.high * (most - 1))
+    return Term(f"{K} rows a call instead of one at {_range(rows)}", more, (rows,))
 
 
 def saving(less: TokenWork | Plan, more: TokenWork | Plan, chip: str | Claim) -> Interval:
