@@ -24,7 +24,7 @@ from mlprogram import MLProgram
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from _tiny import tiny_model, write_checkpoint  # noqa: E402
+from _tiny import tiny_model, write_checkpoint
 
 SHAPES = [(C, L) for C in (128, 384, 768, 1024) for L in (4, 12, 24)]  # channels, layers
 
