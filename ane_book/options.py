@@ -135,6 +135,12 @@ class Recipe(BaseModel):
         description="Also write a function for K tokens, which then does all decoding, guessed "
         "tokens included.",
     )
+    functions: Literal["two", "one"] = Field(
+        "two",
+        description="Of every package: one for single tokens and one for prompts, or a single one "
+        "for K tokens, 8 unless verify says otherwise, which does both and checks guesses; where "
+        "each loaded function holds a copy of the weights, that is half of them.",
+    )
     shard_limit: Bytes = Field(1_000_000_000, ge=0, description="Most weight bytes of a program.")
     head_rows: Whole = Field(16384, ge=1, description="Most rows in a part of the vocabulary.")
     argmax_output: bool = Field(False, description="Return the likeliest token, not logits.")
@@ -184,10 +190,15 @@ class Recipe(BaseModel):
         return "stored" in (self.quant, self.quant_head)
 
     @property
-    def functions(self) -> dict[str, int]:
+    def widths(self) -> dict[str, int]:
         """The functions of every package, and T, the tokens that a call of each takes."""
-        own = {"decode": 1, "prefill": self.prefill}
+        own = {"decode": 1, "prefill": self.prefill} if self.functions == "two" else {}
         return own | ({} if self.verify is None else {"verify": self.verify})
+
+    @property
+    def default_function(self) -> str:
+        """The function of a package that is called where none is named."""
+        return next(iter(self.widths))
 
     @property
     def caches(self) -> tuple[int, ...]:
@@ -200,7 +211,7 @@ class Recipe(BaseModel):
         return {
             tier_name(name, S, self.context): (T, self.model_copy(update={"context": S}))
             for S in reversed(self.caches)
-            for name, T in self.functions.items()
+            for name, T in self.widths.items()
         }
 
 
@@ -240,6 +251,7 @@ class RecipeOptions(TypedDict, total=False):
     tiers: tuple[int, ...] | str
     prefill: int | None
     verify: int | None
+    functions: Literal["two", "one"]
     shard_limit: int | str
     head_rows: int
     argmax_output: bool

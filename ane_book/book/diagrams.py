@@ -316,14 +316,14 @@ def residency() -> Figure:
 
 
 def engine(cores: int, products: int, operand: int, weights: int, bits: int) -> Figure:
-    """The data flow of a convolution: from memory, through the engine's own memory and its array of
-    multipliers, and back.
+    """The data flow of a convolution: from memory, through the engine's own memory, its array of
+    multipliers and its elementwise unit, and back.
 
     products: of a core in a cycle. operand: bytes that fit on the engine. weights: bytes that fit
     in a core. bits: of a sum.
     """
-    figure, ax = canvas(5.3, 10.6)
-    frame(ax, (0.1, 2.9), 9.8, 7.6)
+    figure, ax = canvas(6.2, 12.4)
+    frame(ax, (0.1, 2.9), 9.8, 9.4)
     note(ax, 4.95, 3.2, "the engine", ha="center", weight="bold")
     memory = box(ax, 0.1, 0.1, 9.8, 1.1, "memory, shared with CPU and GPU", "orange")
     waiting = box(ax, 0.4, 3.7, 4.1, 1.4, f"weights: {weights >> 10} KiB\na core can stay", "blue")
@@ -342,5 +342,7 @@ def engine(cores: int, products: int, operand: int, weights: int, bits: int) -> 
     box(ax, 5.1, 8.8, 4.1, 1.3, "rounded to fp16", "green")
     arrow(ax, (2.45, 7.9), (2.45, 8.8))
     arrow(ax, (4.5, 9.45), (5.1, 9.45))
-    elbow(ax, [(9.2, 9.45), (9.6, 9.45), (9.6, 4.4), (9.2, 4.4)])
+    box(ax, 0.4, 10.7, 8.8, 1.3, "elementwise unit: norm, softmax, mask, sum", "green")
+    arrow(ax, (7.15, 10.1), (7.15, 10.7))
+    elbow(ax, [(9.2, 11.35), (9.6, 11.35), (9.6, 4.4), (9.2, 4.4)])
     return figure

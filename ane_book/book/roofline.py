@@ -7,7 +7,7 @@ only by what the CPU's caches keep from one call to the next.
 
 Other load can only make a run slower, so the fastest of several interleaved runs counts.
 
-Taught in the chapter "Modern inference".
+Taught in the chapter "What a token costs".
 """
 
 from collections.abc import Callable

@@ -203,7 +203,7 @@ class Bundle:
         """
         manifest, (V, C) = self.manifest, self.manifest.embedding.shape
         decoder = manifest.task == "text-generation"
-        T = manifest.functions["prefill"] if decoder else self.recipe.prefill
+        T = manifest.functions[manifest.reading] if decoder else self.recipe.prefill
         stages = len({part.layers[1] for part in self.manifest.shards if part.layers})
         types = {"tokens": ((T,), np.int64), "hidden": ((stages + 1, C, T), np.float32)}
         if counts := manifest.experts:

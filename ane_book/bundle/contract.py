@@ -19,9 +19,12 @@ def check_packages(manifest: "Manifest") -> None:
     if texts:
         fit = max(functions.values(), default=0) == manifest.context and not manifest.tiers
     else:
-        fit = functions.get("decode") == 1 and functions.get("prefill", 0) >= 2
-        fit = fit and functions.get("verify", 2) >= 2
-        fit = fit and manifest.tiers[-1:] == [manifest.context]
+        alone = functions.keys() == {"verify"}  # then every cache is a number of whole calls
+        fit = functions.get("verify", 2) >= 2 and manifest.tiers[-1:] == [manifest.context]
+        if alone:
+            fit = fit and not any(S % functions["verify"] for S in manifest.tiers)
+        else:
+            fit = fit and functions.get("decode") == 1 and functions.get("prefill", 0) >= 2
         fit = fit and max(functions.values()) <= manifest.tiers[0]
     if not fit:
         caches = f", caches of {manifest.tiers} slots" if manifest.tiers or not texts else ""
@@ -100,7 +103,8 @@ def _check_encoder(manifest: "Manifest") -> None:
 
 def _check_head(manifest: "Manifest") -> None:
     """Check that the head gives logits of the whole vocabulary, or a token; raises ValueError."""
-    tokens = [name for part in manifest.head for name in part.functions["decode"].outputs]
+    first = [next(iter(part.functions.values())) for part in manifest.head]
+    tokens = [name for function in first for name in function.outputs]
     logits = [f"logits_{i}" for i in range(len(tokens))]
     V = manifest.embedding.shape[0]
     if tokens != ["token"] and (tokens != logits or sum(manifest.splits) != V):

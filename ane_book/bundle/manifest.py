@@ -134,6 +134,11 @@ class Manifest(Record):
         return {name: f.tokens for name, f in first if f.slots in (None, self.context)}
 
     @property
+    def reading(self) -> str:
+        """The function that reads a prompt: "prefill", or the only one there is."""
+        return "prefill" if "prefill" in self.functions else next(iter(self.functions))
+
+    @property
     def tiers(self) -> list[int]:
         """Slots S of every tier, ascending; the last is the context. [] without a cache."""
         functions = self.packages[0].functions.values()
@@ -182,7 +187,7 @@ class Manifest(Record):
         """Rows of each part of the vocabulary; [] where the head gives the token."""
         parts: dict[str, int] = {}
         for part in self.head:
-            outputs = part.functions["decode"].outputs
+            outputs = next(iter(part.functions.values())).outputs
             parts |= {name: type_.shape[1] for name, type_ in outputs.items()}
         return [rows for name, rows in parts.items() if name != "token"]
 

@@ -34,7 +34,7 @@ def models_command(as_json: AsJson = False) -> None:
 
 @options.takes(
     Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "tiers", "experts",
-    "verify",
+    "verify", "functions",
 )  # fmt: skip
 def plan_command(
     model: options.Weights,
@@ -90,6 +90,7 @@ def _numbers(planned: "Plan") -> dict:
         "layers": planned.config.num_layers,
         "recipe": planned.recipe.model_dump(mode="json"),
         "packages": planned.packages,
+        "weight_files": {program.package: program.files for program in planned.programs},
         "programs": len(planned.programs),
         "weight_bytes": planned.weight_bytes,
         "embedding_bytes": planned.embedding_bytes,

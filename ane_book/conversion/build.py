@@ -83,7 +83,7 @@ class BundleBuilder:
     @property
     def functions(self) -> dict[str, int]:
         """The functions of a package: name -> T, the tokens that a call takes."""
-        return self.recipe.functions
+        return self.recipe.widths
 
     def called(self, program: Program) -> dict[str, tuple[int, int | None]]:
         """The functions of a program: name -> (T, S); S is None where it attends to no cache."""

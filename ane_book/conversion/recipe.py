@@ -8,6 +8,8 @@ from ane_book.options import Recipe, checked
 
 __all__ = ["hold_to", "make_recipe"]
 
+BLOCK = 8  # tokens of the only function: as many as cost what one costs (claim `rows-eight`)
+
 
 def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
     """Make a `Recipe` from options of `convert`, fitted to a model.
@@ -37,7 +39,11 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
             f"quant {recipe.quant} chooses for models whose layers are seven matrices; "
             f"{config.architecture} models have experts: take a scheme by its name, such as int8"
         )
+    if recipe.functions == "one":
+        recipe = _with_one_function(recipe)
     context = _context(config, recipe)
+    if recipe.functions == "one" and "context" not in recipe.model_fields_set:
+        context = max(context - context % recipe.prefill, recipe.prefill)
     tiers = tuple(slots for slots in recipe.tiers if slots != context)
     if tiers and tiers[-1] > context:
         raise InvalidInput(
@@ -45,7 +51,36 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
             f"give context {tiers[-1]}, or leave it out"
         )
     recipe = recipe.model_copy(update={"context": context, "tiers": tiers})
-    return recipe.model_copy(update={"prefill": _prefill(recipe)})
+    recipe = recipe.model_copy(update={"prefill": _prefill(recipe)})
+    if recipe.functions == "one":
+        _check_blocks(recipe)
+    return recipe
+
+
+def _with_one_function(recipe: Recipe) -> Recipe:
+    """The recipe with `verify` as its only function: 8 tokens unless it says how many.
+
+    Raises InvalidInput where a width of `prefill` was asked for.
+    """
+    if "prefill" in recipe.model_fields_set and recipe.prefill != recipe.verify:
+        raise InvalidInput(
+            "prefill goes with functions two; with one function verify says how many tokens a "
+            "call takes"
+        )
+    K = recipe.verify or BLOCK
+    return recipe.model_copy(update={"verify": K, "prefill": K})
+
+
+def _check_blocks(recipe: Recipe) -> None:
+    """Raise InvalidInput unless each cache is a number of whole calls, since no other function
+    could take what is left at its end."""
+    for slots in recipe.caches:
+        if slots % recipe.prefill:
+            fit = slots - slots % recipe.prefill
+            raise InvalidInput(
+                f"functions one: a cache of {slots} slots is no multiple of the {recipe.prefill} "
+                f"tokens of a call; take {fit or recipe.prefill}"
+            )
 
 
 def _prefill(recipe: Recipe) -> int:
@@ -57,7 +92,7 @@ def _prefill(recipe: Recipe) -> int:
     which = f"the {'smallest tier' if recipe.tiers else 'context'} of {least} tokens"
     if least < 2:
         raise InvalidInput(f"a context needs at least 2 tokens, not {least}")
-    for name in ("prefill", "verify"):
+    for name in ("verify", "prefill"):
         tokens = getattr(recipe, name)
         if tokens is not None and tokens > least and name in recipe.model_fields_set:
             raise InvalidInput(f"{name} must be between 2 and {which}, not {tokens}")
@@ -84,6 +119,7 @@ def _refuse_generation(options: dict) -> None:
         "state_write": options.get("state_write", "update") != "update",
         "prefill": options.get("prefill") is not None,
         "verify": options.get("verify") is not None,
+        "functions": options.get("functions", "two") != "two",
         "tiers": bool(options.get("tiers")),
         "argmax_output": bool(options.get("argmax_output")),
         "quant_head": options.get("quant_head") is not None,

@@ -11,7 +11,8 @@ a name and says what is wrong, where, and what to do. Template and tokenizer run
 limits, as in the runtime. What the weights' own files say (`generation_config.json`, the class of
 the tokenizer) is only looked at where the source is given, since a bundle has no copy of them.
 
-Not looked at: a quantised checkpoint's static scales, of which nothing is left in a bundle.
+A source that was calibrated for quantised activations says so in its config.json; that a bundle
+leaves this out is a finding as well.
 
 Taught in the chapter "ANE laws".
 """
@@ -27,6 +28,7 @@ from ane_book.errors import InvalidInput
 from ane_book.evidence.laws.rule import Severity
 from ane_book.text.process import TextProcess
 from ane_book.weights import open_source
+from ane_book.weights.scales import static_activations
 
 __all__ = ["TextFinding", "check_text_side"]
 
@@ -259,8 +261,10 @@ class _TextSide:
             )
 
     def against(self, source: Path) -> Iterator[TextFinding]:
-        """What the source's own files say of stop tokens and of the tokenizer's class."""
-        declared = open_source(source).tokenizer().eos_token_ids
+        """What the source's own files say of activations, stop tokens, the tokenizer's class."""
+        opened = open_source(source)
+        yield from _activations(opened.config(), source)
+        declared = opened.tokenizer().eos_token_ids
         if lost := [i for i in declared if i not in self._says.eos_token_ids]:
             yield _stop(
                 "stop-of-source",
@@ -284,6 +288,18 @@ class _TextSide:
             "warning",
             f"{where} names the class {named}, and {self._says.file} is {is_}; this bundle goes by "
             "the file, but a host that goes by the class has other tokens: correct the class",
+        )
+
+
+def _activations(config: dict, source: Path) -> Iterator[TextFinding]:
+    """The source was calibrated for quantised activations, of which a bundle has none."""
+    if (declared := static_activations(config)) is not None:
+        yield TextFinding(
+            "static-scales",
+            "warning",
+            f"config.json of {source} declares static scales of activations ({declared}), and this "
+            "bundle computes activations in fp16: hold its answers to the model's in 16 bits, not "
+            "to those of an engine that uses the scales",
         )
 
 

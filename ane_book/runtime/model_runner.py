@@ -32,7 +32,7 @@ def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:
     needed = sum(4 * T * (slots + T) * len(host.masks) for T, slots in manifest.tiered.values())
     needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
     for part in parts:
-        function = part.functions["decode"]
+        function = next(iter(part.functions.values()))
         caches = [held_shape(shape, S) for shape in kept_shapes(function).values()]
         needed += 2 * sum(map(prod, [*caches, *(t.shape for t in function.states.values())]))
     limit = memory_bytes()
@@ -75,13 +75,15 @@ class ModelRunner:
     def chunks(self, position: int, tokens: int, guesses: int = 0) -> Iterator[Chunk]:
         """Cut tokens from slot `position` on into calls, for each of which the cache has T slots.
 
-        guesses: the number of guesses after a single token; its call takes what it has room for.
+        Where `verify` is the only function, it takes them all, block by block. guesses: the number
+        of guesses after a single token; its call takes what it has room for.
         """
-        end, width = position + tokens, self._widths["prefill"]
+        end, width = position + tokens, self._widths.get("prefill")
         while position < end:
-            chunk = "prefill", position, min(position + width, end)
-            if end - position == 1 or position + width > self.context:
+            if width is None or end - position == 1 or position + width > self.context:
                 chunk = self.step(position, end - position + guesses)
+            else:
+                chunk = "prefill", position, min(position + width, end)
             yield chunk
             position = chunk[2]
 
@@ -91,7 +93,8 @@ class ModelRunner:
         `verify` takes the block of K slots that the token is in, and runs the block's earlier
         tokens again. So the token of a slot always has the same column of the same graph, after the
         same cache, and the same result to the bit, guessed or not. `decode` takes the slots at the
-        context's end that are not a whole block, and all slots if there is no `verify`.
+        context's end that are not a whole block, and all slots if there is no `verify`; where
+        `verify` is the only function, the context is a number of whole blocks.
         """
         first = position - position % self.block
         if self.block == 1 or first + self.block > self.context:

@@ -84,7 +84,8 @@ class ServedSession:
     def __init__(self, session: Session):
         self.session = session
         self.draft = "lookup" if session.block > 1 else None
-        self._width = session.bundle.manifest.functions["prefill"]
+        manifest = session.bundle.manifest
+        self._width = manifest.functions[manifest.reading]
         self._asked: list[int] = []  # the last prompt
 
     def ids(self, ask: Ask, prompt: str | Messages | list[int]) -> list[int]:

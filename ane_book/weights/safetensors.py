@@ -17,6 +17,7 @@ from pathlib import Path
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
+from ane_book.weights.scales import refuse_static_scales
 from ane_book.weights.sentences import sentence_files, sentence_settings
 from ane_book.weights.source import (
     Shape,
@@ -67,6 +68,7 @@ class SafetensorsSource(WeightSource):
         self._open = {shard: _open(shard) for shard in shards}
         self._where = self._locate(architecture.repeats(config))
         self._shapes = architecture.tensors(config)
+        refuse_static_scales(self._config, self._where, str(path))
         found = {name: self._header(name) for name in self._where}
         check_tensors(found, self._shapes, str(path))
 

@@ -28,9 +28,18 @@ def one_at_a_time(app, config) -> None:
 
 
 def not_written(app, env, added, changed, removed) -> list[str]:
-    """Pages that this builder has not written since they were read the last time."""
-    written = read_record(_record(app))
-    return [name for name in env.all_docs if written.get(name) != env.all_docs[name]]
+    """Pages that this builder has not written since they were read the last time.
+
+    The first page is among them where a style sheet is newer than the site: Sphinx copies those
+    only in a build that writes a page.
+    """
+    record = _record(app)
+    written = read_record(record)
+    names = [name for name in env.all_docs if written.get(name) != env.all_docs[name]]
+    folders = [Path(app.srcdir, folder) for folder in app.config.html_static_path]
+    sheets = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    is_newer = written and any(path.stat().st_mtime > record.stat().st_mtime for path in sheets)
+    return names or ([app.config.root_doc] if is_newer else [])
 
 
 def remove_the_gone(app, env, docnames) -> None:

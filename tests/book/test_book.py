@@ -15,6 +15,7 @@ import jupytext
 import nbformat
 import pytest
 import to_notebooks
+import yaml
 
 HEADERS = {page: (ROOT / "book" / f"{page}.md").read_text()[:500] for page in PAGES}
 NOTEBOOK_PAGES = [page for page in PAGES if "\nkernelspec:" in HEADERS[page]]
@@ -29,6 +30,18 @@ def html(path: Path) -> BeautifulSoup:
 
 def article(page: str):
     return html(SITE / f"{page}.html").find("article")
+
+
+MOVED = yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]["config"]["redirects"]
+
+
+@needs_site
+@pytest.mark.parametrize("old", MOVED)
+def test_a_page_that_moved_is_found_at_its_new_address(old):
+    page, _, place = MOVED[old].partition("#")
+    assert old not in PAGES and page.removesuffix(".html") in PAGES
+    assert f'href="{MOVED[old]}"' in (SITE / f"{old}.html").read_text()
+    assert not place or html(SITE / page).find(id=place)
 
 
 # --- notebooks/

@@ -5,14 +5,20 @@ from pathlib import Path
 import re
 import shutil
 import subprocess
+import sys
 
-from _small_books import add_page, build, small_book
+from _chromium import needs_chromium
+from _small_books import add_page, build, shown, small_book
 import book_ext
+from fontTools.ttLib import TTFont
+import mathml
 from myst_nb.core.config import NbParserConfig
 import nbformat
 import one_page
+import pdf
 import pytest
 import run_pages
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -132,11 +138,58 @@ def test_formulas_are_markup_and_a_broken_one_is_named(tmp_path):
         'id="equation-square"' in page and '<a class="reference internal" href="#equation-' in page
     )
     assert "mathjax" not in re.sub(r'class="[^"]*"', "", page).lower()
+    font = TTFont(tmp_path / "_build" / "html" / "_static" / mathml.FONT)
+    drawn = {chr(code) for code in font.getBestCmap()}
+    assert "MATH" in font and {"t", "𝑡", "𝑏", "𝑥", "2", "=", "√"} <= drawn and "ℵ" not in drawn
     text = (tmp_path / "book" / "index.md").read_text()
     (tmp_path / "book" / "index.md").write_text(text.replace("x^2", "\\frac{1}{"))
     result = build(tmp_path)
     assert result.returncode != 0
     assert "index.md" in result.stderr and "has a fault" in result.stderr
+
+
+@pytest.mark.long
+def test_a_page_that_moved_leads_to_where_it_went(tmp_path):
+    small_book(tmp_path, "pass", "## Here\n\nText.")
+    config = tmp_path / "_config.yml"
+    settings = yaml.safe_load(config.read_text())
+    settings["sphinx"]["config"]["redirects"] = {"00-old": "index.html"}
+    config.write_text(yaml.safe_dump(settings))
+    result = build(tmp_path, "-n", "-W", "--keep-going")
+    assert result.returncode == 0, result.stderr
+    moved = shown(tmp_path, "00-old")
+    assert '<link rel="canonical" href="index.html">' in moved
+    assert 'location.replace("index.html" + location.hash)' in moved
+
+
+@pytest.mark.long
+def test_a_changed_style_sheet_reaches_the_site(tmp_path):
+    small_book(tmp_path, "pass")
+    assert build(tmp_path).returncode == 0
+    sheet = tmp_path / "book" / "_static" / "book.css"
+    sheet.write_text(sheet.read_text() + "body {color: #123456}")
+    assert build(tmp_path).returncode == 0
+    assert "#123456" in (tmp_path / "_build" / "html" / "_static" / "book.css").read_text()
+
+
+@needs_chromium
+@pytest.mark.long
+def test_the_whole_book_prints_as_a_pdf(tmp_path):
+    small_book(tmp_path, "print('printed')", "$x^2$")
+    add_page(tmp_path, "other", "1 / 2")
+    command = [sys.executable, tmp_path / "book" / "_ext" / "pdf.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    made = (tmp_path / "_build" / "ane-book.pdf").read_bytes()
+    assert made.startswith(b"%PDF-") and made.rstrip().endswith(b"%%EOF")
+    assert len(re.findall(rb"/Type\s*/Page\b", made)) >= 2  # each page of the book begins one
+
+
+def test_a_pdf_without_a_browser_is_refused_before_anything_is_built(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(pdf, "OF_MACOS", tmp_path / "none")
+    with pytest.raises(SystemExit, match="needs Chromium or Chrome on PATH"):
+        pdf.find_browser()
 
 
 def test_the_caches_key_changes_with_every_file_of_the_libraries(tmp_path):

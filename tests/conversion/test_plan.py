@@ -127,21 +127,37 @@ class TestNotes:
     @pytest.mark.parametrize(
         ("touched", "model", "options"),
         [
-            (limits.WEIGHTS[:1], QWEN, {}),
-            ((*limits.WEIGHTS[:2], limits.LOADED), PHI, {"shard_limit": "1.1GB"}),
-            ((*limits.WEIGHTS, limits.LOADED), PHI, {"partition": "whole"}),
+            ((limits.PROGRAM,), QWEN, {}),
+            ((limits.PROGRAM, limits.LOADED), PHI, {"shard_limit": "1.1GB"}),
+            ((limits.PROGRAM, limits.LOADED), PHI, {"partition": "whole"}),
+            (
+                (limits.PROGRAM, limits.FILE[0], *limits.AXIS, limits.LOADED),
+                PHI,
+                {"partition": "whole", "head_rows": 200_064},
+            ),
             ((limits.SMALL,), "smollm2-135m-instruct", {"shard_limit": "10MB"}),
-            (limits.WEIGHTS[:1] + limits.AXIS[:1], QWEN, {"head_rows": 50_000}),
-            (limits.WEIGHTS[:1] + limits.AXIS, QWEN, {"head_rows": 200_000}),
+            ((limits.PROGRAM, limits.AXIS[0]), QWEN, {"head_rows": 50_000}),
+            ((limits.PROGRAM, *limits.AXIS), QWEN, {"head_rows": 200_000}),
             ((limits.SMALL, limits.LOADED, limits.CALLS), "zaya1-8b", APART),
         ],
     )
     def test_each_limit_where_it_is_touched(self, touched, model, options):
         said = self.notes(model, **options)
-        everything = (*limits.WEIGHTS, *limits.AXIS, limits.SMALL, limits.LOADED, limits.CALLS)
-        for limit in everything:
+        sizes = (limits.PROGRAM, *limits.FILE, limits.SMALL, limits.LOADED)
+        for limit in (*sizes, *limits.AXIS, limits.CALLS):
             line = f"{limit.statement} ({limit.evidence})"
             assert (line in said) == (limit in touched), limit
+
+    def test_it_is_the_largest_file_that_is_held_to_the_limits_of_a_file(self):
+        config, options = find_config(PHI), {"partition": "whole", "head_rows": 400_000}
+        made = plan(config, make_recipe(**options))
+        (shard,) = made.shards
+        assert len(shard.files) == 7 and max(shard.files) <= 1_000_000_000 < shard.bytes
+        assert f"{shard.bytes / 1e6:,.1f} MB in 7 files" in dict(made.facts())["shards"]
+        large = plan(config.model_copy(update={"vocab_size": 400_000}), make_recipe(**options))
+        for limit in limits.FILE:
+            line = limit.note("head.mlpackage, a weight file of 2,457.6 MB")
+            assert line in large.notes()
 
     def test_the_quality_that_was_measured(self):
         for quant, said in (("int8", "+0.7 % perplexity"), ("lut4", "+925 % perplexity"),

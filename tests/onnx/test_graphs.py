@@ -2,6 +2,8 @@
 
 from _command import ane_book
 from _graphs import Maker, helper, hold_to_onnxruntime, onnx
+from ane_book.conversion.write import weight_files
+from ane_book.errors import InvalidInput
 from ane_book.onnx.graph import convert_graph
 from mlprogram import MLProgram
 import numpy as np
@@ -184,6 +186,22 @@ def test_an_older_graph_is_carried_over(tmp_path):
     make = Maker()
     path = make.save(tmp_path / "old.onnx", [make("Softmax", make.input("x", [2, 3, 4]))], 9)
     hold_to_onnxruntime(path, {"x": RANDOM.standard_normal((2, 3, 4), np.float32)})
+
+
+def test_large_weights_go_to_several_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(weight_files, "FILE_LIMIT", 40_000)
+    make = Maker()
+    y = make.input("x", [1, 64])
+    for _ in range(4):
+        y = make("MatMul", y, make.weight(64, 64))  # 16,384 bytes
+    path = make.save(tmp_path / "m.onnx", [y])
+    program = hold_to_onnxruntime(path, {"x": RANDOM.standard_normal((1, 64), np.float32)})
+    sizes = {file.name: file.stat().st_size for file in program.package.weight_files}
+    assert sorted(sizes) == ["weight.bin", "weight_1.bin"] and max(sizes.values()) <= 40_000
+    monkeypatch.setattr(weight_files, "MOST", 10_000)
+    with pytest.raises(InvalidInput, match="with more than 10,000 in one file Core ML"):
+        convert_graph(path, tmp_path / "again.mlpackage", "fp32")
+    assert not (tmp_path / "again.mlpackage").exists()
 
 
 def test_the_commands_take_what_comes_out(tmp_path):

@@ -140,6 +140,17 @@ def test_a_cache_that_is_kept(anebook, tiny_bundle):
         assert again["prefilled"] == 2
 
 
+@pytest.mark.parametrize("kv", ["state", "host"])
+def test_one_function_for_everything(anebook, tiny_bundle, kv):
+    recipe = {"kv": kv, "functions": "one", "verify": 4, "prefill": None, "tiers": (16,)}
+    bundle = tiny_bundle("llama", **recipe)[1]
+    session = Session(bundle, backend="mil")
+    with swift(anebook, bundle) as ask:
+        for tokens in (1, 3, 4, 5, 21):
+            same(ask, session, {"tokens": list(prompt(tokens))}, max_tokens=8)
+            same(ask, session, {"tokens": list(prompt(tokens))}, max_tokens=8, lookup=True)
+
+
 def test_a_recording_needs_no_program(anebook, tiny_bundle, tmp_path):
     """The Swift host passes what Python's host passed, to the bit, call by call."""
     for kv in ("state", "host"):

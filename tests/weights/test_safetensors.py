@@ -17,11 +17,14 @@ from _tiny_weights import (
 )
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.weights import open_source
+from ane_book.weights.scales import SUFFIXES, static_activations
 from ane_book.weights.tokenizer import byte_level
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 import torch
+
+GROUPS = {"group_0": {"input_activations": {"num_bits": 8, "dynamic": False}}}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -191,3 +194,56 @@ def test_open_source_by_what_the_path_is(tmp_path):
     (tmp_path / "notes.txt").write_text("not weights, but long enough to be looked at")
     with pytest.raises(InvalidWeights, match=r"notes.txt: not a GGUF file"):
         open_source(tmp_path / "notes.txt")
+
+
+class TestStaticScales:
+    """Scales of quantised activations, which a bundle has no place for."""
+
+    NAME = "model.layers.0.mlp.up_proj"
+
+    def changed(self, folder: Path, tensors: dict, quantization: dict | None = None) -> Path:
+        save_folder(folder, tiny_model("llama"))
+        file = folder / "model.safetensors"
+        save_file(load_file(file) | tensors, file)
+        if quantization is not None:
+            edit_json(folder / "config.json", quantization_config=quantization)
+        return folder
+
+    @pytest.mark.parametrize("ending", SUFFIXES)
+    def test_their_tensors_are_refused_by_name(self, tmp_path, ending):
+        name = self.NAME + ending
+        folder = self.changed(tmp_path / "m", {name: torch.ones(1)})
+        with pytest.raises(UnsupportedModel, match=f"tensor {name} .* static scale of quantised"):
+            open_source(folder)
+
+    def test_of_eight_bits_they_are_told_before_the_type(self, tmp_path):
+        """The weights of 8 bits alone, with scales made at run time, are told by their type."""
+        weight = torch.ones(4, 4).to(torch.float8_e4m3fn)
+        quantised = {f"{self.NAME}.weight": weight, f"{self.NAME}.weight_scale": torch.ones(1)}
+        fp8 = {"quant_method": "fp8", "activation_scheme": "static"}
+        static = quantised | {f"{self.NAME}.input_scale": torch.ones(1)}
+        with pytest.raises(UnsupportedModel, match=r"\(fp8: activation_scheme static\); a bundle"):
+            open_source(self.changed(tmp_path / "static", static, fp8))
+        fp8["activation_scheme"] = "dynamic"
+        with pytest.raises(UnsupportedModel, match="is of type F8_E4M3; supported"):
+            open_source(self.changed(tmp_path / "dynamic", quantised, fp8))
+
+
+@pytest.mark.parametrize(
+    ("quantised", "said"),
+    [
+        ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8: activation_scheme static"),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, None),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt: quant_algo NVFP4"),
+        ({"quant_method": "gptq", "bits": 4}, None),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": GROUPS},
+            "compressed-tensors: input_activations of group_0 not dynamic",
+        ),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {}}}, None),
+        ("fp8", None),
+        (None, None),
+    ],
+)
+def test_what_a_configuration_says_of_static_scales(quantised, said):
+    assert static_activations({"quantization_config": quantised}) == said

@@ -10,7 +10,7 @@ A mixture of experts with the strategy `dispatch` is cut otherwise: a program fo
 is called when tokens choose it, and trunks around the mixtures (`programs.cut_experts`,
 `ane_book.models.base.experts`).
 
-Taught in the chapters "Shard sizing" and "MoE on ANE".
+Taught in the chapters "Shard sizing" and "Experts".
 """
 
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def packages(self) -> dict[str, int]:
-        """Bytes of each package's weight file."""
+        """Bytes of each package's weights, in one file or several."""
         return {program.package: program.bytes for program in self.programs}
 
     @property

@@ -6,10 +6,12 @@ here is enforced: a plan beyond one says so, with its grade and evidence (`ane_b
 
 from ane_book.claims import find
 
-__all__ = ["AXIS", "CALLS", "LOADED", "MANY", "SMALL", "WEIGHTS", "WIRED"]
+__all__ = ["AXIS", "CALLS", "FILE", "LOADED", "MANY", "PROGRAM", "SMALL", "WIRED"]
 
-#: Bytes of weights in one program, from below.
-WEIGHTS = (find("program-250mb"), find("program-1gb"), find("program-2gb"))
+#: Bytes of weights in one program.
+PROGRAM = find("program-250mb")
+#: Bytes of one weight file, from below.
+FILE = (find("program-1gb"), find("program-2gb"))
 SMALL = find("program-small")
 #: Bytes of all programs of a model.
 LOADED = find("loaded-3gb")

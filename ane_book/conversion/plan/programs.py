@@ -1,4 +1,4 @@
-"""The programs of a plan, each a package: what it holds, and the bytes of its weight file."""
+"""The programs of a plan, each a package: what it holds, and the bytes of its weight files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from ane_book.conversion.plan.shards import (
     end_blobs,
     even_ranges,
     expert_blobs,
-    file_bytes,
     head_splits,
     layer_blobs,
     layer_ranges,
     trunk_blobs,
 )
 from ane_book.conversion.quantize import SCHEMES, Scheme
+from ane_book.conversion.write.weight_files import file_sizes
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
@@ -24,7 +24,7 @@ __all__ = ["Program", "cut_experts", "cut_head", "cut_shards"]
 
 @dataclass(frozen=True)
 class Program:
-    """One package: what it holds, and the bytes of its weight file.
+    """One package: what it holds, and the bytes of each of its weight files.
 
     layers: empty for the head. parts: of the vocabulary, for a program of the head. trunk: the
     number of the layer whose experts come after this trunk. expert: the expert's number in its
@@ -32,11 +32,16 @@ class Program:
     """
 
     package: str
-    bytes: int
+    files: tuple[int, ...]
     layers: range = range(0)
     parts: range = range(0)
     trunk: int | None = None
     expert: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its weight files together."""
+        return sum(self.files)
 
     @property
     def is_whole(self) -> bool:
@@ -58,8 +63,8 @@ def cut_shards(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterato
         name = f"layers_{layers.start:02d}-{layers.stop:02d}.mlpackage"
         first = [] if layers.start else end_blobs(config, "first")
         last = end_blobs(config, "last") if layers.stop == config.num_layers else []
-        size = file_bytes([*first, *(blob for i in layers for blob in blobs[kinds[i]]), *last])
-        yield Program(name, size, layers)
+        own = [*first, *(blob for i in layers for blob in blobs[kinds[i]]), *last]
+        yield Program(name, file_sizes(own), layers)
 
 
 def cut_experts(
@@ -73,13 +78,13 @@ def cut_experts(
     architecture, L = find(config.architecture), config.num_layers
     kinds = architecture.kinds(config)
     sides = {kind: trunk_blobs(config, scheme, kind) for kind in set(kinds)}
-    one = file_bytes(expert_blobs(config, scheme))
+    one = file_sizes(expert_blobs(config, scheme))
     after = end_blobs(config, "first")
     for n in range(L + 1):
         before = sides[kinds[n]][0] if n < L else end_blobs(config, "last")
-        size = file_bytes([*after, *before])
-        _check(size, recipe, f"what is around the experts of layer {n}")
-        yield Program(f"trunk_{n:02d}.mlpackage", size, range(n, min(n + 1, L)), trunk=n)
+        files = file_sizes([*after, *before])
+        _check(files, recipe, f"what is around the experts of layer {n}")
+        yield Program(f"trunk_{n:02d}.mlpackage", files, range(n, min(n + 1, L)), trunk=n)
         if n == L:
             return
         after = sides[kinds[n]][1]
@@ -89,8 +94,8 @@ def cut_experts(
             yield Program(package, one, range(n, n + 1), expert=expert)
 
 
-def _check(size: int, recipe: Recipe, what: str) -> None:
-    if size > recipe.shard_limit:
+def _check(files: tuple[int, ...], recipe: Recipe, what: str) -> None:
+    if (size := sum(files)) > recipe.shard_limit:
         raise InvalidInput(
             f"{what} has {size / 1e6:.1f} MB of weights, more than the shard limit of "
             f"{recipe.shard_limit / 1e6:.1f} MB; raise the limit"
@@ -106,9 +111,12 @@ def cut_head(
     C, limit = config.hidden_size, recipe.shard_limit
     norm = blob_bytes((C,), SCHEMES["none"])
 
-    def size(splits: tuple[int, ...]) -> int:
+    def files(splits: tuple[int, ...]) -> tuple[int, ...]:
         parts = [blob for rows in splits for blob in blob_bytes((rows, C, 1, 1), scheme)]
-        return file_bytes(norm + parts)
+        return file_sizes(norm + parts)
+
+    def size(splits: tuple[int, ...]) -> int:
+        return sum(files(splits))
 
     splits = head_splits(config.vocab_size, recipe.head_rows)
     most = len(splits)  # parts in one program
@@ -126,6 +134,6 @@ def cut_head(
     one = len(ranges) == 1
     names = ["head.mlpackage"] if one else [f"head_{i:02d}.mlpackage" for i in range(len(ranges))]
     return splits, tuple(
-        Program(name, size(splits[part.start : part.stop]), parts=part)
+        Program(name, files(splits[part.start : part.stop]), parts=part)
         for name, part in zip(names, ranges, strict=True)
     )

@@ -94,7 +94,7 @@ def _tiers(plan: "Plan") -> Iterator[str]:
     for slots, tier in smaller:
         yield f"{slots:,} slots: {_size(tier.cache_bytes)} of cache"
     if smaller:
-        count = len(plan.recipe.functions) * len(plan.tiers)
+        count = len(plan.recipe.widths) * len(plan.tiers)
         yield f"the same weights and dispatches in each; {count} functions over a cache"
 
 
@@ -114,7 +114,9 @@ def _shown(plan: "Plan") -> Iterator[str]:
         yield f"{len(trunk)} programs of what is around experts, the largest: {_size(max(trunk))}"
         return
     for shard in plan.shards:
-        yield f"layers {shard.layers.start} to {shard.layers.stop - 1}: {_size(shard.bytes)}"
+        several = f" in {len(shard.files)} files" if len(shard.files) > 1 else ""
+        layers = f"layers {shard.layers.start} to {shard.layers.stop - 1}"
+        yield f"{layers}: {_size(shard.bytes)}{several}"
 
 
 def notes(plan: "Plan") -> Iterator[str]:
@@ -122,9 +124,12 @@ def notes(plan: "Plan") -> Iterator[str]:
     largest, smallest = (
         choose(plan.programs, key=lambda program: program.bytes) for choose in (max, min)
     )
-    for limit in limits.WEIGHTS:
-        if largest.bytes > limit.number:
-            yield limit.note(f"{largest.package}, {_size(largest.bytes)}")
+    if largest.bytes > limits.PROGRAM.number:
+        yield limits.PROGRAM.note(f"{largest.package}, {_size(largest.bytes)}")
+    file, package = max((max(program.files), program.package) for program in plan.programs)
+    for limit in limits.FILE:
+        if file > limit.number:
+            yield limit.note(f"{package}, a weight file of {_size(file)}")
     small = [p for p in plan.programs if p.bytes < limits.SMALL.number]
     if small:
         where = f"{len(small)} of {len(plan.programs)} programs, from {_size(smallest.bytes)}"

@@ -1,6 +1,6 @@
 """How a model is cut: layers into packages by bytes, the vocabulary into parts by rows.
 
-All sizes are those of the weight file, `weight.bin`, as it will be written, quantised or not.
+All sizes are those of the weight files as they will be written, quantised or not.
 """
 
 from collections.abc import Iterable
@@ -8,10 +8,11 @@ from itertools import pairwise
 from math import ceil, prod
 
 from ane_book.conversion.quantize import SCHEMES, Scheme
+from ane_book.conversion.write.weight_files import ALIGNMENT, file_sizes
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.architecture import FULL, TensorSpec
-from mlprogram.package.weight_file import HEADER, RECORD, stored_bytes
+from mlprogram.package.weight_file import stored_bytes
 
 __all__ = [
     "blob_bytes",
@@ -24,8 +25,6 @@ __all__ = [
     "layer_ranges",
     "trunk_blobs",
 ]
-
-ALIGNMENT = 64
 
 
 def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
@@ -49,11 +48,8 @@ def blob_bytes(shape: tuple[int, ...], scheme: Scheme) -> list[int]:
 
 
 def file_bytes(blobs: Iterable[int]) -> int:
-    """Bytes of a weight file with blobs of so many bytes (`mlprogram.package.weight_file`)."""
-    end = HEADER.size
-    for size in blobs:
-        end += -end % ALIGNMENT + RECORD.size + size  # only what follows a blob aligns
-    return end
+    """Bytes of the weight files of a package with blobs of so many bytes, together."""
+    return sum(file_sizes(blobs))
 
 
 def layer_blobs(config: DecoderConfig, scheme: Scheme, kind: str = FULL) -> list[int]:

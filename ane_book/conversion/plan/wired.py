@@ -65,7 +65,7 @@ def _functions(plan: "Plan", program: "Program") -> int:
     """The number of functions that a program's package has."""
     if find(plan.config.architecture).task != "text-generation":
         return len(encode_functions(plan.recipe.context))
-    return len(plan.recipe.tiered if program.has_cache else plan.recipe.functions)
+    return len(plan.recipe.tiered if program.has_cache else plan.recipe.widths)
 
 
 def encode_functions(context: int) -> dict[str, int]:

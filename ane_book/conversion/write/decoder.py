@@ -109,7 +109,8 @@ def write_shard(
             (frame.values["hidden"],) = function.stamp(piece, "first", feeds, before)
         new = _stamp_layers(function, config, pieces[name].blocks, layers, frame, stored)
         close_frame(function, config, tier, layers, frame, new, T)
-    package.finish("decode", f"Layers {layers.start} to {layers.stop - 1}, made by ane-book")
+    what = f"Layers {layers.start} to {layers.stop - 1}, made by ane-book"
+    package.finish(recipe.default_function, what)
 
 
 def _stamp_layers(
@@ -330,7 +331,7 @@ def write_head(
     names = [f"logits_{i}" for i in splits]
     package = PackageWriter(path)
     stored = package.write_weights(weights, find_scheme(recipe.quant_head))
-    for name, T in recipe.functions.items():
+    for name, T in recipe.widths.items():
         function, shape = package.function(name), (1, config.hidden_size, 1, T)
         hidden = {"hidden": function.input("hidden", "fp16", shape)}
         norm = find(config.architecture).final_norm(config)
@@ -341,7 +342,8 @@ def write_head(
             _add_convolution(function, part, normed, stored[f"parts.{i}.weight"], T)
         rows = tuple(splits.values())
         function.finish(_choose(function, names, rows, T) if recipe.argmax_output else names)
-    package.finish("decode", "Final norm and vocabulary projection, made by ane-book")
+    what = "Final norm and vocabulary projection, made by ane-book"
+    package.finish(recipe.default_function, what)
 
 
 def _add_convolution(

@@ -3,7 +3,7 @@
 The layers of a decoder are equal but for their weights, so one of them goes through coremltools
 (trace, graph passes, fp16), and its ops are copied for each layer with other weights: what takes
 coremltools half a minute for thirty layers takes it half a second for one. The copies are made in
-the program's protobuf (`MIL.proto`); weights stream into the weight file one layer at a time, and
+the program's protobuf (`MIL.proto`); weights stream into the weight files one layer at a time, and
 all functions of a package refer to the same bytes.
 
 `lowering.lower` makes a piece of one module; `PackageWriter` links the pieces. A test holds the
@@ -18,6 +18,7 @@ import uuid
 
 from ane_book.conversion.quantize import SCHEMES, Encoded, Scheme, encode
 from ane_book.conversion.write.lowering import OPSET, LoweredBlock
+from ane_book.conversion.write.weight_files import WeightFiles
 from ane_book.progress import silent_coremltools
 import numpy as np
 from torch import Tensor
@@ -25,22 +26,21 @@ from torch import Tensor
 __all__ = ["FunctionWriter", "PackageWriter", "StoredWeight", "value_type"]
 
 SPECIFICATION_VERSION = 9
-WEIGHT_FILE = "@model_path/weights/weight.bin"
 
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight in the weight file: its shape, the op that gives it, the blobs of its operands."""
+    """A weight in a weight file: its shape, the op that gives it, the blobs of its operands."""
 
     shape: tuple[int, ...]
     op: str
-    operands: dict[str, tuple[str, tuple[int, ...], int]]  # dtype, shape, offset
+    operands: dict[str, tuple[str, tuple[int, ...], str, int]]  # dtype, shape, file, offset
 
     def fill(self, operation) -> None:
         """Make a MIL_pb2.Operation, whose output type is set, the op that gives this weight."""
         operation.type = self.op
         operation.attributes.pop("val", None)
-        for key, (dtype, shape, offset) in self.operands.items():
+        for key, (dtype, shape, file, offset) in self.operands.items():
             if self.op == "const":  # coremltools drops axes of size 1 from some
                 sizes = operation.outputs[0].type.tensorType.dimensions
                 shape = tuple(size.constant.size for size in sizes)
@@ -48,7 +48,7 @@ class StoredWeight:
             else:
                 value = operation.inputs[key].arguments.add().value
             code = value_type(dtype, shape).tensorType.dataType
-            value.CopyFrom(_helper().create_file_value_tensor(WEIGHT_FILE, offset, shape, code))
+            value.CopyFrom(_helper().create_file_value_tensor(file, offset, shape, code))
 
 
 def _helper():
@@ -197,33 +197,30 @@ class PackageWriter:
 
     @silent_coremltools()
     def __init__(self, path: Path):
-        from coremltools.libmilstoragepython import _BlobStorageWriter
         from coremltools.proto import Model_pb2
 
         self.path = path
         self._data = path / "Data" / "com.apple.CoreML"
         (self._data / "weights").mkdir(parents=True)
-        self._blobs = _BlobStorageWriter(str(self._data / "weights" / "weight.bin"))
+        self._files = WeightFiles(self._data / "weights")
         self._model = Model_pb2.Model(specificationVersion=SPECIFICATION_VERSION)
         self._model.mlProgram.version = 1
 
     def write_weights(
         self, state: Mapping[str, Tensor | Encoded], scheme: Scheme = SCHEMES["none"]
     ) -> dict[str, StoredWeight]:
-        """Append tensors to the weight file, projections by the scheme and all others as fp16.
+        """Append tensors to the weight files, projections by the scheme and all others as fp16.
 
-        An `Encoded` is written as it is.
+        An `Encoded` is written as it is. Raises InvalidInput for a weight that fits in no file.
         """
-        return {name: self._write(tensor, scheme) for name, tensor in state.items()}
+        return {name: self._write(name, tensor, scheme) for name, tensor in state.items()}
 
-    def _write(self, weight: Tensor | Encoded, scheme: Scheme) -> StoredWeight:
+    def _write(self, name: str, weight: Tensor | Encoded, scheme: Scheme) -> StoredWeight:
         encoded = weight if isinstance(weight, Encoded) else encode(weight, scheme)
-        operands: dict = {}
-        for key, (dtype, array) in encoded.operands.items():
-            flat = np.ascontiguousarray(array).reshape(-1)
-            raw = flat.view(np.uint16) if dtype == "fp16" else flat
-            offset = getattr(self._blobs, f"write_{dtype}_data")(raw)
-            operands[key] = dtype, array.shape, offset
+        operands = {
+            key: (dtype, array.shape, *self._files.write(name, dtype, array))
+            for key, (dtype, array) in encoded.operands.items()
+        }
         return StoredWeight(encoded.shape, encoded.op, operands)
 
     def function(self, name: str) -> FunctionWriter:
@@ -233,7 +230,7 @@ class PackageWriter:
         """Write the model file and the manifest; the package is complete after this."""
         self._model.description.defaultFunctionName = default_function
         self._model.description.metadata.shortDescription = description
-        del self._blobs  # closes the weight file
+        self._files.close()
         (self._data / "model.mlmodel").write_bytes(
             self._model.SerializeToString(deterministic=True)
         )

@@ -58,11 +58,11 @@ def write_trunk(
     """
     package, ends = PackageWriter(path), {"first": first}
     parts = store_parts(
-        package, config, recipe.quant, pieces["decode"], layer, states=states, ends=ends
+        package, config, recipe.quant, next(iter(pieces.values())), layer, states=states, ends=ends
     )
     for name, (T, tier) in recipe.tiered.items():
         _stamp(package.function(name), config, tier, pieces[name], layer, parts, T)
-    package.finish("decode", f"Trunk {layer}, made by ane-book")
+    package.finish(recipe.default_function, f"Trunk {layer}, made by ane-book")
 
 
 def _stamp(

@@ -17,7 +17,7 @@ adds an overhead too:
 `model` has the formula, `chips` its parameters, `quoted` the figures that others measured, and
 `strategies` compares the strategies for a mixture of experts.
 
-Taught in the chapters "MoE on ANE" and "Cost model".
+Taught in the chapters "Experts" and "Cost model".
 """
 
 from ane_book.evidence.cost.chips import chips, find_chip, parameter
@@ -27,6 +27,7 @@ from ane_book.evidence.cost.model import (
     Term,
     TokenWork,
     predict,
+    saving,
     segments_of,
     work_of,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "find_chip",
     "parameter",
     "predict",
+    "saving",
     "segments_of",
     "work_of",
 ]

@@ -34,5 +34,6 @@ def find_chip(name: str) -> Claim:
 
 
 def parameter(name: str) -> Claim:
-    """A parameter of the model besides bandwidth: "packed", "cache", "program" or "segment"."""
+    """A parameter besides bandwidth: "packed", "cache", "program" or "segment", which the model has
+    terms for, or "rows", what a call of eight rows takes beside one of few."""
     return claims.load(DATA / "parameters.toml")[name]

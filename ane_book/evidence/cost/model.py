@@ -14,6 +14,7 @@ all high ends: it says what is known, not what is likely.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from ane_book.claims import Claim
@@ -34,10 +35,12 @@ __all__ = [
     "TokenWork",
     "form_of",
     "predict",
+    "saving",
     "segments_of",
     "work_of",
 ]
 
+ROWS = 8  # of a call, of which the parameter "rows" speaks
 PER_MS = 1e6  # bytes per millisecond in 1 GB/s
 
 
@@ -128,7 +131,52 @@ def predict(asked: TokenWork | Plan, chip: str | Claim) -> Estimate:
     """
     chip = find_chip(chip) if isinstance(chip, str) else chip
     work = asked if isinstance(asked, TokenWork) else work_of(asked)
-    return Estimate(chip, tuple(_terms(work, chip)))
+    terms = tuple(_terms(work, chip))
+    if isinstance(asked, Plan) and asked.recipe.functions == "one":
+        terms = (*terms, _rows(asked, sum((term.ms for term in terms), Interval(0.0, 0.0))))
+    return Estimate(chip, terms)
+
+
+def _rows(plan: Plan, ms: Interval) -> Term:
+    """What a call of K rows takes beside one of a single row, which takes `ms`.
+
+    Raises InvalidInput for a K of which nobody published a call.
+    """
+    rows, K = parameter("rows"), plan.recipe.verify
+    if K != ROWS:
+        raise InvalidInput(
+            f"a call of {K} rows is not published; with {ROWS} there is a prediction, or leave the "
+            "chip out"
+        )
+    least, most = rows.bounds
+    more = Interval(ms.low * (least - 1), ms.high * (most - 1))
+    return Term(f"{K} rows a call instead of one at {_range(rows)}", more, (rows,))
+
+
+def saving(less: TokenWork | Plan, more: TokenWork | Plan, chip: str | Claim) -> Interval:
+    """The share of a token's time that `less` saves beside `more` on a chip: 1 is all of it, and
+    below 0 it takes longer.
+
+    Both run on one machine, so each parameter has one value for both, and it may be at one end
+    while another is at the other. The share only rises or only falls with each, so its least and
+    its most are among these corners. Raises InvalidInput as `predict` does.
+    """
+    chip = find_chip(chip) if isinstance(chip, str) else chip
+    both = [asked if isinstance(asked, TokenWork) else work_of(asked) for asked in (less, more)]
+    names = ("packed", "cache", "program", "segment")
+    found = []
+    for ends in product(chip.bounds, *(parameter(name).bounds for name in names)):
+        small, large = (_ms_at(work, *ends) for work in both)
+        found.append(1 - small / large)
+    return Interval(min(found), max(found))
+
+
+def _ms_at(
+    work: TokenWork, weights: float, packed: float, cache: float, program: float, segment: float
+) -> float:
+    """Milliseconds of a token where every parameter has one value; rates are in GB/s."""
+    read = (work.plain_bytes + work.packed_bytes * packed) / weights + work.cache_bytes / cache
+    return read / PER_MS + work.programs * program + work.segments * segment
 
 
 def _terms(work: TokenWork, chip: Claim) -> Iterator[Term]:

@@ -4,7 +4,7 @@ The time to read weights and to call packages is predicted, for one token and fo
 Nobody has measured what the arithmetic of many tokens adds for experts, so no strategy's time is
 complete; the comparison rests on bytes and calls, in which the strategies differ.
 
-Taught in the chapter "MoE on ANE".
+Taught in the chapter "Experts".
 """
 
 from bisect import bisect_left

@@ -174,7 +174,10 @@ def _golden(bundle: Bundle, golden: Callable, part: Part, function: str) -> Call
 
 
 def bundle_level(found: Mapping[str, Residency]) -> Level:
-    """The evidence level L2 of a bundle, from the results of `measure_each`."""
+    """The evidence level L2 of a bundle, from the results of `measure_each`.
+
+    Of functions that are not resident it names one, first of all one with wrong numbers.
+    """
     if any(one.verdict == "unmeasured" for one in found.values()):
         reason = next(one.reason for one in found.values() if one.verdict == "unmeasured")
         return Level(status="unmeasured", reason=reason)
@@ -189,7 +192,7 @@ def bundle_level(found: Mapping[str, Residency]) -> Level:
         reason = f"all {resident} functions run on the ANE"
         reason += f", {slower} of them slower than the CPU alone" if slower else ""
         return level(True, reason, figures, machine)
-    key, one = next(iter(wrong.items()))
+    key, one = min(wrong.items(), key=lambda item: item[1].verdict != "numbers")
     reason = (
         f"{resident} of {len(found)} functions run on the ANE; {key}: {one.verdict}: {one.reason}"
     )

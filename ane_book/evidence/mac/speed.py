@@ -58,8 +58,8 @@ def _backend(units: str) -> Backend:
 
 
 def _generation(session: Session) -> dict[str, float]:
-    T = session.bundle.manifest.functions["prefill"]
-    T = min(T, session.context - 1)
+    manifest = session.bundle.manifest
+    T = min(manifest.functions[manifest.reading], session.context - 1)
     ids = session.bundle.golden()["tokens"][:T].tolist()
     prefill = _prefill(T, lambda: session.prefill(ids), before=session.reset)
     steps = min(DECODES, session.context - T)

@@ -35,14 +35,15 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParitySta
     ids, hidden = golden["tokens"], golden["hidden"]
     T, dtype = len(ids), MILBackend(precision).dtype
     feeds, tiered = HostInputs(bundle, dtype), bundle.manifest.tiered
-    chain = values = feeds.of("prefill", ids, 0)
+    reading = bundle.manifest.reading
+    chain = values = feeds.of(reading, ids, 0)
     yield judged("embedding", "", precision, values["hidden"][0, :, 0], hidden[0])
     programs, routed = stages(bundle, lambda: MILBackend(precision)), _routed(bundle)
     for i, (part, program) in enumerate(zip(bundle.manifest.shards, programs, strict=True)):
         name = part.package
         before = given(bundle, golden, i, dtype)
-        found = program.run("prefill", values | before, T)["hidden"]
-        yield judged(name, "prefill", precision, found[0, :, 0], hidden[i + 1], routed)
+        found = program.run(reading, values | before, T)["hidden"]
+        yield judged(name, reading, precision, found[0, :, 0], hidden[i + 1], routed)
         program.clear()
         for function, n, starts in _steps(bundle, T):
             steps = []
@@ -54,12 +55,12 @@ def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParitySta
             expected = hidden[i + 1][:, : found.shape[1]]
             yield judged(name, function, precision, found, expected, routed)
             program.clear()
-        chain = program.run("prefill", chain, T)
+        chain = program.run(reading, chain, T)
     yield from _ends(bundle, golden, precision, chain["hidden"].astype(dtype))
 
 
 def _steps(bundle: Bundle, tokens: int) -> Iterator[tuple[str, int, range]]:
-    """The functions except for the largest `prefill`, those of all tiers: each with the golden
+    """The functions except for the one that reads prompts in the largest tier: each with the golden
     tokens that a call takes, and the slots at which its calls begin."""
     manifest = bundle.manifest
     calls = {"prefill": (tokens, range(1)), "decode": (1, range(min(DECODED, tokens)))}
@@ -67,7 +68,7 @@ def _steps(bundle: Bundle, tokens: int) -> Iterator[tuple[str, int, range]]:
         n = min(K, tokens)
         calls["verify"] = n, range(0, tokens - n + 1, n)[:2]
     for function in manifest.tiered:
-        if function != "prefill":
+        if function != manifest.reading:
             yield function, *calls[manifest.names[function]]
 
 
@@ -80,10 +81,10 @@ def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[Par
         own = feeds.of(function, ids[first:last], first)
         return {name: value.copy() for name, value in own.items()}  # the next call changes them
 
-    T = len(ids)
-    whole = Run("prefill", [call("prefill", 0, T)], T, taught=False)
+    T, reading = len(ids), bundle.manifest.reading
+    whole = Run(reading, [call(reading, 0, T)], T, taught=False)
     runs = [
-        Run("prefill", [call("prefill", 0, T)], T),
+        Run(reading, [call(reading, 0, T)], T),
         *(
             Run(function, [call(function, t, t + n) for t in starts], n)
             for function, n, starts in _steps(bundle, T)
@@ -119,7 +120,9 @@ def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> It
     for function, hidden in given.items():
         found = head.run(hidden)[-len(golden["argmax"]) :]
         expected = golden["argmax"][-len(found) :]
-        part, called = ("whole", "prefill") if function == "whole" else (name, function)
+        part, called = (name, function)
+        if function == "whole":
+            part, called = "whole", bundle.manifest.reading
         if isinstance(found, list):  # token ids
             stage = ParityStage(part, called, precision)
         else:

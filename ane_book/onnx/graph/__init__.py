@@ -21,6 +21,7 @@ from typing import Literal, get_args
 import warnings
 
 from ane_book.conversion.target import exchange, telling
+from ane_book.conversion.write.weight_files import spread_weights
 from ane_book.errors import InvalidInput
 from ane_book.progress import silent_coremltools
 import numpy as np
@@ -98,7 +99,7 @@ def _program(path: Path, precision: Precision, shapes: Mapping, constants: Mappi
 
 
 def _write(program, out: Path, precision: Precision) -> None:
-    """Run coremltools' passes, and write the package atomically."""
+    """Run coremltools' passes, and write the package atomically, large weights in several files."""
     from ane_book.onnx.graph.half import is_half
     import coremltools as ct
 
@@ -123,4 +124,5 @@ def _write(program, out: Path, precision: Precision) -> None:
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}-") as folder:
             made = Path(folder) / out.name
             model.save(str(made))
+            spread_weights(made)
             exchange(made, out)

@@ -52,7 +52,7 @@ actor Engine {
 
     /// Forgets what an answer to these tokens cannot use; returns how many are kept.
     private func keep(_ ids: [Int32]) async throws -> Int {
-        let width = session.bundle.manifest.functions["prefill"] ?? 1
+        let width = session.bundle.manifest.readingWidth
         let shared = zip(asked.prefix(await session.position), ids.dropLast()).prefix { $0 == $1 }.count
         let kept = shared / width * width
         try await session.rewind(to: kept)

@@ -1,5 +1,6 @@
 """The time of a token: the formula, its data, and what a plan asks of an engine."""
 
+import dataclasses
 import tomllib
 
 from _command import ane_book as command
@@ -18,9 +19,11 @@ from ane_book.evidence.cost import (
     find_chip,
     parameter,
     predict,
+    saving,
     work_of,
 )
 from ane_book.evidence.cost.chips import DATA
+import numpy as np
 import pytest
 
 QWEN = "qwen2.5-0.5b-instruct"
@@ -94,6 +97,22 @@ class TestChips:
             assert f"{low:g}" in parameter(name).statement.replace(".0", "")
             assert low < high
 
+    @pytest.mark.parametrize("claim", [parameter("rows"), claims.find("rows-eight")])
+    def test_what_eight_rows_cost_lies_within_its_range(self, claim):
+        """Each time that a source gives for eight rows, over each that it gives for fewer."""
+        published = [
+            (91.5, 95.3),
+            (91.5, 94.5),
+            (30.15, 29.9),
+            (30.15, 31.9),
+            (32, 32.3),
+            (36, 32.3),
+        ]
+        told = " ".join(source.says for source in claim.support)
+        assert all(f"{eight:g}" in told and f"{few:g}" in told for eight, few in published)
+        low, high = claim.bounds
+        assert all(low <= eight / few <= high for eight, few in published)
+
     @pytest.mark.parametrize("written", ["m4-max", "M4 Max", " M4-MAX"])
     def test_as_people_write_it(self, written):
         assert find_chip(written).chip == "M4 Max"
@@ -149,6 +168,42 @@ class TestWork:
             work(quant="int4")
         with pytest.raises(InvalidInput, match="bert generates no text; leave the chip out"):
             work("all-minilm-l6-v2")
+
+
+class TestSaving:
+    """A share of a token's time: both sides of it have the same value of every parameter."""
+
+    LARGE = TokenWork(3 * 10**8, 10**8, 4 * 10**8, 3, segments=2)
+    SMALL = dataclasses.replace(LARGE, cache_bytes=10**8)
+
+    def test_every_machine_within_the_ranges_lies_within_it(self):
+        names = ("packed", "cache", "program", "segment")
+        bounds = [find_chip("m4").bounds, *(parameter(name).bounds for name in names)]
+        low, high = np.array(bounds).T
+        found, rng = saving(self.SMALL, self.LARGE, "m4"), np.random.default_rng(0)
+        for rate, k, cache, call, stretch in rng.uniform(low, high, (500, 5)):
+            fixed = (300 + 100 * k) / rate + 3 * call + 2 * stretch
+            assert 1 - (fixed + 100 / cache) / (fixed + 400 / cache) in found
+
+    def test_the_ends_by_hand(self):
+        """The cache read slowest and all else cheapest saves most; the reverse, least."""
+        (slow, fast), (cheap, dear) = find_chip("m4").bounds, ends("program")
+        (least, most), (drag, quick) = ends("packed"), ends("cache")
+        low_s, high_s = ends("segment")
+        found = saving(self.SMALL, self.LARGE, "m4")
+        fixed = (300 + 100 * least) / fast + 3 * cheap + 2 * low_s
+        assert found.high == pytest.approx((300 / drag) / (fixed + 400 / drag))
+        fixed = (300 + 100 * most) / slow + 3 * dear + 2 * high_s
+        assert found.low == pytest.approx((300 / quick) / (fixed + 400 / quick))
+
+    def test_the_same_work_saves_nothing(self):
+        assert saving(self.LARGE, self.LARGE, "m4") == Interval(0.0, 0.0)
+
+    def test_it_is_wider_than_the_difference_of_the_ranges(self):
+        small, large = (predict(work, "m4").ms for work in (self.SMALL, self.LARGE))
+        found = saving(self.SMALL, self.LARGE, "m4")
+        assert found.low < 1 - small.low / large.low < found.high
+        assert found.low < 1 - small.high / large.high < found.high
 
 
 class TestCommand:

@@ -164,8 +164,8 @@ class TestSizes:
         ("blobs", "rule", "said"),
         [
             (1, "program-250mb", "536.9 MB of weights"),
-            (2, "program-1gb", "1,073.7 MB of weights"),
-            (4, "program-2gb", "2,147.5 MB of weights"),
+            (2, "program-1gb", "1,073.7 MB of weights in one file"),
+            (4, "program-2gb", "2,147.5 MB of weights in one file"),
         ],
     )
     def test_each_is_found_by_the_largest_that_it_passes(self, tmp_path, blobs, rule, said):

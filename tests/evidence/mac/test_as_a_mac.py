@@ -131,6 +131,21 @@ def test_a_report_of_a_bundle_and_a_package(mac, bundle, package, tmp_path):
     assert "Apple M4" in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_a_report_tells_of_a_state_that_is_lost_and_of_the_remedy(mac, bundle, tmp_path):
+    """In the function's line, in the bundle's level, and on the page that its sender reads."""
+    own = ["--model", "none", "--no-experiments", "--soak", 1, "--units", "CPU_AND_NE"]
+    done = mac("forget", *command("report", bundle.path, *own, "--out", tmp_path / "out"))
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    (subject,) = read_report(tmp_path / "out" / "report.json").subjects
+    lost = "does not hold after two calls what the first one wrote"
+    remedy = "convert with --state-write select, or --kv host (claim state-slice)"
+    told = [one for one in subject.functions if one.verdict == "numbers"]
+    assert {one.name.split()[0] for one in told} == {bundle.manifest.shards[0].package}
+    assert all(lost in one.reason and remedy in one.reason for one in told)
+    assert subject.levels["L2"].status == "failed" and remedy in subject.levels["L2"].reason
+    assert remedy in (tmp_path / "out" / "report.html").read_text()
+
+
 @pytest.mark.long
 def test_an_experiment_measures(mac):
     done = mac("well", EXPERIMENTS / "settle_conv_height.py")

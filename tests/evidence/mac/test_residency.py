@@ -20,7 +20,7 @@ from ane_book.evidence.mac import verdict
 from ane_book.evidence.mac.child import Outcome, run
 from ane_book.evidence.mac.plan import CoreMLPlan, PlannedOp
 from ane_book.evidence.mac.residency import bundle_level, measure, measure_each
-from ane_book.evidence.mac.verdict import judge, messages
+from ane_book.evidence.mac.verdict import Residency, judge, messages
 import numpy as np
 import pytest
 
@@ -75,6 +75,16 @@ def test_a_resident_program_may_be_slower_than_the_cpu_and_that_is_said(package,
     level = bundle_level({"slow": found, "fast": resident})
     assert level.status == "passed" and level.figures["slower_than_cpu"] == 1
     assert level.reason.endswith("2 functions run on the ANE, 1 of them slower than the CPU alone")
+
+
+def test_a_bundles_level_names_wrong_numbers_before_all_else():
+    found = {
+        "a": Residency("elsewhere", "planned on the CPU"),
+        "b": Residency("numbers", "state 'keys' does not hold"),
+        "c": Residency("resident", "it is"),
+    }
+    level = bundle_level(found)
+    assert level.reason.startswith("1 of 3 functions run on the ANE; b: numbers: state 'keys'")
 
 
 class TestInputs:

@@ -1,5 +1,6 @@
 """Rules on weights: compression, constants with infinity or NaN, the size of a package."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ane_book import claims
@@ -107,27 +108,38 @@ def _wrong(constant: Constant) -> str:
 
 
 def weight_bytes(package: Package) -> int:
-    """Bytes of weights in the file of a package; weights that functions share count once."""
+    """Bytes of weights in the files of a package; weights that functions share count once."""
     return sum(constant.stored_bytes for _, constant in package.weights)
 
 
+def largest_file(package: Package) -> int:
+    """Bytes of weights in the package's largest weight file."""
+    sizes: Counter[str] = Counter()
+    for _, constant in package.weights:
+        assert constant.blob is not None, "Package.weights has those of files alone"
+        sizes[constant.blob[0]] += constant.stored_bytes
+    return max(sizes.values(), default=0)
+
+
 def program_250mb(package: Package, most: int) -> Iterator[Seen]:
-    yield from _between(package, most, "program-1gb")
+    size = weight_bytes(package)
+    if size > most and largest_file(package) <= claims.find("program-1gb").number:
+        yield Seen(f"{size / 1e6:,.1f} MB of weights")
 
 
 def program_1gb(package: Package, most: int) -> Iterator[Seen]:
-    yield from _between(package, most, "program-2gb")
+    size = largest_file(package)
+    if most < size <= claims.find("program-2gb").number:
+        yield Seen(_file(size))
 
 
 def program_2gb(package: Package, most: int) -> Iterator[Seen]:
-    yield from _between(package, most, None)
+    if (size := largest_file(package)) > most:
+        yield Seen(_file(size))
 
 
-def _between(package: Package, low: int, other: str | None) -> Iterator[Seen]:
-    """Report weights of more than `low` bytes, up to the limit of the claim `other`."""
-    size = weight_bytes(package)
-    if size > low and (other is None or size <= claims.find(other).number):
-        yield Seen(f"{size / 1e6:,.1f} MB of weights")
+def _file(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB of weights in one file"
 
 
 def program_small(package: Package, least: int) -> Iterator[Seen]:

@@ -4,6 +4,7 @@ Each is opened as a `Model` protobuf and the folder of its weights. All files ar
 none is changed, while opening a package with coremltools' `MLModel` rewrites its `Manifest.json`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 import json
 from pathlib import Path
@@ -17,7 +18,7 @@ from mlprogram.errors import InvalidInput, InvalidPackage
 from mlprogram.package.compiled import is_compiled, read_compiled, write_compiled
 from mlprogram.package.files import inside, proto, read_file
 
-__all__ = ["Container", "open_container", "refuse", "save"]
+__all__ = ["Container", "blob_values", "open_container", "refuse", "save"]
 
 MAX_MANIFEST, MAX_MODEL = 1 << 20, (1 << 31) - 1  # bytes; the second is protobuf's own limit
 MODEL = Path("com.apple.CoreML/model.mlmodel")  # below Data, as coremltools names it
@@ -157,23 +158,28 @@ def _copy(model: Container, name: str, base: Path) -> None:
 
 def _blob_files(spec) -> set[str]:
     """The names of the weight files of a model and of its parts."""
-    names: set[str] = set()
+    return {value.fileName for _, value in blob_values(spec)}
+
+
+def blob_values(spec) -> Iterator[tuple[str, Any]]:
+    """Every reference to a weight file in a model and its parts: an op's name, a BlobFileValue."""
     for field in ("pipeline", "pipelineClassifier", "pipelineRegressor"):
         if spec.HasField(field):
             nested = getattr(spec, field)
-            parts = nested.models if field == "pipeline" else nested.pipeline.models
-            return names.union(*map(_blob_files, parts))
+            for part in nested.models if field == "pipeline" else nested.pipeline.models:
+                yield from blob_values(part)
+            return
     for function in spec.mlProgram.functions.values():
         for block in function.block_specializations.values():
-            _block_files(block, names)
-    return names
+            yield from _in_block(block)
 
 
-def _block_files(block, names: set[str]) -> None:
+def _in_block(block) -> Iterator[tuple[str, Any]]:
     for operation in block.operations:
+        name = operation.outputs[0].name if operation.outputs else operation.type
         values = [*operation.attributes.values()]
         for argument in operation.inputs.values():
             values += [binding.value for binding in argument.arguments]
-        names.update(v.blobFileValue.fileName for v in values if v.HasField("blobFileValue"))
+        yield from ((name, v.blobFileValue) for v in values if v.HasField("blobFileValue"))
         for nested in operation.blocks:
-            _block_files(nested, names)
+            yield from _in_block(nested)

@@ -14,10 +14,12 @@ extension Manifest {
         }
         try checkNumbers()
         let widths = functions, generates = task == .textGeneration
+        // With one function alone, every cache is a number of whole calls.
+        let block = widths["verify", default: 2], alone = widths.count == 1 && widths["verify"] != nil
         let fits = generates
-            ? widths["decode"] == 1 && widths["prefill", default: 0] >= 2
-                && widths["verify", default: 2] >= 2 && tiers.last == context
-                && widths.values.max() ?? 0 <= tiers[0]
+            ? block >= 2 && tiers.last == context && widths.values.max() ?? 0 <= tiers[0]
+                && (alone ? tiers.allSatisfy { $0 % block == 0 }
+                    : widths["decode"] == 1 && widths["prefill", default: 0] >= 2)
             : widths.values.max() == context && tiers.isEmpty
         guard fits else {
             throw bad("a context of \(context), caches of \(tiers) slots and functions of \(widths) "

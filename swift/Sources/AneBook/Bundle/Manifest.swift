@@ -52,12 +52,15 @@ public struct Manifest: Codable, Sendable {
         slots == context ? function : "\(function)_s\(slots)"
     }
 
+    /// The most tokens of a prompt that a call takes.
+    public var readingWidth: Int { functions["prefill"] ?? functions["verify"] ?? 1 }
+
     public var layers: [Part] { packages.filter { $0.part != .head } }
     public var head: [Part] { packages.filter { $0.part == .head } }
 
     /// Whether the head gives the likeliest token instead of logits.
     public var givesTokens: Bool {
-        head.contains { $0.functions["decode"]?.outputs["token"] != nil }
+        head.contains { $0.functions.values.contains { $0.outputs["token"] != nil } }
     }
 }
 

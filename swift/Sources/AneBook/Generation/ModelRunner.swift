@@ -48,14 +48,18 @@ final class ModelRunner {
 
     /// Cuts tokens from slot `position` on into calls, for each of which the cache has T slots.
     ///
-    /// guesses: the number of guesses after a single token; its call takes what it has room for.
+    /// Where `verify` is the only function it takes them all, block by block. guesses: the number of
+    /// guesses after a single token; its call takes what it has room for.
     func calls(position: Int, tokens: Int, guesses: Int = 0) -> [Call] {
-        let end = position + tokens, width = widths["prefill"] ?? 1
+        let end = position + tokens
         var calls: [Call] = [], position = position
         while position < end {
-            let single = end - position == 1 || position + width > context
-            let call = single ? step(position, tokens: end - position + guesses)
-                : Call(function: "prefill", first: position, end: min(position + width, end))
+            let call: Call
+            if let width = widths["prefill"], end - position > 1, position + width <= context {
+                call = Call(function: "prefill", first: position, end: min(position + width, end))
+            } else {
+                call = step(position, tokens: end - position + guesses)
+            }
             calls.append(call)
             position = call.end
         }
