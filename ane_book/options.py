@@ -141,6 +141,11 @@ class Recipe(BaseModel):
         "for K tokens, 8 unless verify says otherwise, which does both and checks guesses; where "
         "each loaded function holds a copy of the weights, that is half of them.",
     )
+    silu: Literal["native", "tanh"] = Field(
+        "native",
+        description="The activation of a decoder's layers: the operation silu, or 0.5 x (1 + "
+        "tanh(x / 2)), for engines whose own silu is off near 0; three operations more a layer.",
+    )
     shard_limit: Bytes = Field(1_000_000_000, ge=0, description="Most weight bytes of a program.")
     head_rows: Whole = Field(16384, ge=1, description="Most rows in a part of the vocabulary.")
     argmax_output: bool = Field(False, description="Return the likeliest token, not logits.")
@@ -252,6 +257,7 @@ class RecipeOptions(TypedDict, total=False):
     prefill: int | None
     verify: int | None
     functions: Literal["two", "one"]
+    silu: Literal["native", "tanh"]
     shard_limit: int | str
     head_rows: int
     argmax_output: bool

@@ -120,6 +120,7 @@ def _refuse_generation(options: dict) -> None:
         "prefill": options.get("prefill") is not None,
         "verify": options.get("verify") is not None,
         "functions": options.get("functions", "two") != "two",
+        "silu": options.get("silu", "native") != "native",
         "tiers": bool(options.get("tiers")),
         "argmax_output": bool(options.get("argmax_output")),
         "quant_head": options.get("quant_head") is not None,

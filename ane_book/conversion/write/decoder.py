@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ane_book.conversion.quantize import Encoded, find_scheme
+from ane_book.conversion.write.activations import silu_by_tanh
 from ane_book.conversion.write.experts import Pieces
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
+from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.decoder import Winner
 from ane_book.options import Recipe
@@ -75,7 +77,12 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
             }
             outputs = ["hidden_out", *(f"new_{n}" for n in shapes), *(f"{n}_out" for n in handed)]
             lowered.add(config, kind, inputs, outputs, config.rms_norm_eps)
-    return pieces
+    if recipe.silu == "native":
+        return pieces
+    changed = {name: lowered.mapped(silu_by_tanh) for name, lowered in pieces.items()}
+    if changed == pieces:
+        raise InvalidInput(f"silu tanh: the layers of {config.architecture} models have no silu")
+    return changed
 
 
 def _kept(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, int, int]]:

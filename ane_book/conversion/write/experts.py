@@ -8,7 +8,7 @@ experts of layer j - 1, and what is before those of layer j.
 Letters: C hidden size, E experts, T tokens of a call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -109,6 +109,20 @@ class Pieces:
             self.parted[kind] = lower_parted(block, inputs, outputs, epsilon)
         else:
             self.blocks[kind] = lower(block, inputs, outputs, epsilon)
+
+    def mapped(self, change: Callable[[LoweredBlock], LoweredBlock]) -> "Pieces":
+        """The same with every lowered block of the layers changed."""
+        blocks = {kind: change(block) for kind, block in self.blocks.items()}
+        parted = {
+            kind: replace(
+                each,
+                before=change(each.before),
+                behind=change(each.behind),
+                expert=change(each.expert),
+            )
+            for kind, each in self.parted.items()
+        }
+        return replace(self, blocks=blocks, parted=parted)
 
 
 class _Outside(nn.Module):

@@ -1,0 +1,50 @@
+"""Write silu without the engine's own: `0.5 x (1 + tanh(x / 2))`, which is `x sigmoid(x)`.
+
+The engine's `silu` is reported to be off by some 0.001 near 0 (claim `silu-small`), and coremltools
+makes `x sigmoid(x)` that op again, so what was lowered is rewritten: h = x / 2, then h + h tanh(h).
+"""
+
+from dataclasses import replace
+
+from ane_book.conversion.write.lowering import LoweredBlock
+import numpy as np
+
+__all__ = ["silu_by_tanh"]
+
+
+def silu_by_tanh(block: LoweredBlock) -> LoweredBlock:
+    """The block with four ops for each `silu`; the one that is given stays as it is."""
+    operations: list = []
+    for operation in block.operations:
+        operations += _by_tanh(operation) if operation.type == "silu" else [operation]
+    return replace(block, operations=operations)
+
+
+def _by_tanh(silu) -> list:
+    """The ops (MIL_pb2.Operation) in place of a silu, in fp16; the last has its output's name."""
+    from coremltools.converters.mil.backend.mil import helper
+    from coremltools.proto import MIL_pb2
+
+    (output,), (given,) = silu.outputs, silu.inputs["x"].arguments
+    name = output.name
+    half = MIL_pb2.Operation(type="const")
+    half.attributes["val"].CopyFrom(helper.create_scalar_value(np.float16(0.5)))
+    half.outputs.add(name=f"{name}_half", type=half.attributes["val"].type)
+
+    def op(type_: str, result: str, **operands: str):
+        made = MIL_pb2.Operation(type=type_)
+        made.outputs.add(name=result, type=output.type)
+        for key, operand in operands.items():
+            made.inputs[key].arguments.add(name=operand)
+        return made
+
+    made = [
+        half,
+        op("mul", f"{name}_h", x=given.name, y=f"{name}_half"),
+        op("tanh", f"{name}_tanh", x=f"{name}_h"),
+        op("mul", f"{name}_bent", x=f"{name}_h", y=f"{name}_tanh"),
+        op("add", name, x=f"{name}_h", y=f"{name}_bent"),
+    ]
+    for each in made:
+        each.attributes["name"].CopyFrom(helper.create_scalar_value(each.outputs[0].name))
+    return made
