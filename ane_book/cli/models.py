@@ -109,6 +109,7 @@ def _numbers(planned: "Plan") -> dict:
 def _predicted(planned: "Plan", chip: str) -> dict:
     """The prediction: both ends of each range, the claims behind it, each tier's rate by slots."""
     from ane_book.evidence.cost import predict
+    from ane_book.evidence.cost.model import not_predicted
     from ane_book.evidence.cost.quoted import quoted
 
     estimate = predict(planned, chip)
@@ -125,6 +126,7 @@ def _predicted(planned: "Plan", chip: str) -> dict:
             "ms": [ms.low, ms.high],
             "tiers": {S: {"tokens_s": [tier.low, tier.high]} for S, tier in rates.items()},
             "terms": terms,
+            "not_predicted": not_predicted(),
         },
         "published": quoted(planned, estimate.chip),
     }

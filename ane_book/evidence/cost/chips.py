@@ -11,9 +11,18 @@ from ane_book import claims
 from ane_book.claims import Claim
 from ane_book.errors import InvalidInput
 
-__all__ = ["DATA", "chips", "find_chip", "parameter"]
+__all__ = ["BORROWED", "DATA", "chips", "find_chip", "parameter"]
 
 DATA = Path(__file__).with_name("data")
+
+#: Chips of Macs of which nobody has published a rate, and those whose rates are taken together for
+#: it: of its own generation, smaller and larger. Of no phone's engine has anybody read one.
+BORROWED = {
+    "m2-pro": ("m2", "m2-max"),
+    "m3-pro": ("m3", "m3-max"),
+    "m3-ultra": ("m3-max",),
+    "m5-max": ("m5-pro",),
+}
 
 
 def chips() -> Mapping[str, Claim]:
@@ -22,15 +31,39 @@ def chips() -> Mapping[str, Claim]:
 
 
 def find_chip(name: str) -> Claim:
-    """The chip with this name, "m4-max" or "M4 Max"; raises InvalidInput with the known ones."""
+    """The chip with this name, "m4-max" or "M4 Max"; raises InvalidInput with the known ones.
+
+    One of which nobody has published a rate may borrow that of its relatives; its condition says
+    so, and is printed with its evidence.
+    """
     known = chips()
     key = "-".join(name.lower().replace("-", " ").split())
+    if key in BORROWED:
+        return _borrowed(key, [known[relative] for relative in BORROWED[key]])
     if key not in known:
+        phone = ": of no phone's engine has anybody read one" if key.startswith("a") else ""
         raise InvalidInput(
-            f"no read bandwidth is published for the engine of a chip {name!r}; "
-            f"known are {', '.join(known)}"
+            f"no read bandwidth is published for the engine of a chip {name!r}{phone}; "
+            f"known are {', '.join(known)}; borrowed from those, {', '.join(BORROWED)}"
         )
     return known[key]
+
+
+def _borrowed(key: str, relatives: list[Claim]) -> Claim:
+    """A chip with the rates of its relatives, from the lowest to the highest."""
+    low, high = min(r.bounds[0] for r in relatives), max(r.bounds[1] for r in relatives)
+    name = " ".join(part.capitalize() for part in key.split("-"))
+    whose = " and ".join(f"the {r.chip}" for r in relatives)
+    return Claim(
+        id=key,
+        statement=f"the engine of an {name} is taken to read weights as those of {whose} do",
+        grade="community",
+        support=tuple(citation for r in relatives for citation in r.support),
+        value=(low, high),
+        unit="GB/s",
+        chip=name,
+        condition=f"borrowed from {whose}, since nobody has published its own",
+    )
 
 
 def parameter(name: str) -> Claim:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from ane_book import claims
 from ane_book.claims import Claim
 from ane_book.conversion.plan import Plan
 from ane_book.conversion.quantize import find_scheme
@@ -34,6 +35,7 @@ __all__ = [
     "Term",
     "TokenWork",
     "form_of",
+    "not_predicted",
     "predict",
     "saving",
     "segments_of",
@@ -121,7 +123,21 @@ class Estimate:
         return [
             ("predicted", f"{told} of decode on the engine of an {self.chip.chip}"),
             *((("rests on" if i == 0 else ""), text) for i, text in enumerate(rests)),
+            *((what, f"not predicted: {why}") for what, why in not_predicted().items()),
         ]
+
+
+def not_predicted() -> dict[str, str]:
+    """What a prediction leaves out, and why: too little is published to fit it."""
+    prompts, load = claims.find("prefill-gpu"), claims.find("first-load")
+    least, most = load.bounds
+    return {
+        "prefill": "prompts were published of a few models, each through another interface, and "
+        f"beside the GPU: {prompts.statement} ({prompts.evidence})",
+        "first load": f"published first loads lie between {least:g} and {most:g} s "
+        f"({load.evidence}); each program is compiled for the device's engine "
+        "then, and again after an update of the system: load before a user waits",
+    }
 
 
 def predict(asked: TokenWork | Plan, chip: str | Claim) -> Estimate:

@@ -1,6 +1,7 @@
 """The time of a token: the formula, its data, and what a plan asks of an engine."""
 
 import dataclasses
+import json
 import tomllib
 
 from _command import ane_book as command
@@ -22,7 +23,7 @@ from ane_book.evidence.cost import (
     saving,
     work_of,
 )
-from ane_book.evidence.cost.chips import DATA
+from ane_book.evidence.cost.chips import BORROWED, DATA
 import numpy as np
 import pytest
 
@@ -118,7 +119,7 @@ class TestChips:
         assert find_chip(written).chip == "M4 Max"
 
     def test_one_that_is_not_known(self):
-        with pytest.raises(InvalidInput, match=r"chip 'a19-pro'; known are m1, .*m4-max.* m6$"):
+        with pytest.raises(InvalidInput, match=r"chip 'a19-pro'.*; known are m1, .*m4-max.* m6;"):
             find_chip("a19-pro")
 
 
@@ -235,3 +236,31 @@ def test_the_wheel_carries_the_data():
     files = declared["setuptools"]["package-data"]
     assert files[cost.__name__] == ["data/*.toml"]
     assert files[planner.__name__] == [f"{planner.SCRIPT.stem}.*"] == [f"{planner.STYLE.stem}.*"]
+
+
+class TestBorrowedChips:
+    @pytest.mark.parametrize("name", BORROWED)
+    def test_the_range_holds_its_relatives_and_says_whose_it_is(self, name):
+        chip, relatives = find_chip(name), [find_chip(key) for key in BORROWED[name]]
+        for relative in relatives:
+            assert chip.bounds[0] <= relative.bounds[0] <= relative.bounds[1] <= chip.bounds[1]
+            assert relative.chip in chip.condition
+        assert name not in chips() and not any(key in BORROWED for key in BORROWED[name])
+
+    def test_the_plan_says_so(self):
+        done = command("plan", QWEN, "--chip", "m2-pro")
+        assert "on the engine of an M2 Pro" in done.stdout
+        assert "borrowed from the M2 and the M2 Max, since nobody has published its own" in (
+            " ".join(done.stdout.split())
+        )
+
+    def test_what_is_not_predicted_is_refused_by_name(self):
+        told = " ".join(command("plan", QWEN, "--chip", "m4").stdout.split())
+        assert "prefill not predicted: prompts were published of a few models" in told
+        assert "first load not predicted: published first loads lie between 23 and 521 s" in told
+        found = json.loads(command("plan", QWEN, "--chip", "m4", "--json").stdout)
+        assert found["predicted"]["not_predicted"].keys() == {"prefill", "first load"}
+
+    def test_a_phone_is_refused_by_name(self):
+        with pytest.raises(InvalidInput, match=r"'A17 Pro': of no phone's engine has anybody"):
+            find_chip("A17 Pro")
