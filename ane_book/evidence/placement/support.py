@@ -48,8 +48,17 @@ class Support:
 
 @cache
 def table() -> dict:
-    """The contents of `support.toml`."""
-    return tomllib.loads(Path(__file__).with_name("support.toml").read_text())
+    """The contents of `support.toml`, with each of its `relatives` among the chips."""
+    found = tomllib.loads(Path(__file__).with_name("support.toml").read_text())
+    for known, names in found["relatives"].items():
+        own = found["chips"][known]
+        whose = "" if known == "any" else f"the {known.upper()}'s: "
+        lent = {
+            "figures": own.get("figures", known),
+            "stands_on": f"{whose}{own['stands_on']}",
+        }
+        found["chips"] |= {name: own | lent for name in names}
+    return found
 
 
 def support(op: GraphOp, chip: str = "m4") -> Support:

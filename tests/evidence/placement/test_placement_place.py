@@ -184,7 +184,7 @@ def test_a_folder_is_placed_whole(folder):
 
 
 def test_a_chip_or_function_that_is_not_known(folder):
-    with pytest.raises(InvalidInput, match="no estimates .* 'm9', but for any, m1"):
+    with pytest.raises(InvalidInput, match="no estimates .* 'm9', but for a15, a16"):
         place(folder / "two.mlpackage", "m9")
     with pytest.raises(InvalidInput, match="no function 'decode'; it has main"):
         place(folder / "two.mlpackage", function="decode")
@@ -213,13 +213,28 @@ def test_the_command_in_json(folder):
     assert facts["stands_on"] == "an M4's estimates and support, macOS 27.0.1"
 
 
-@pytest.mark.parametrize("chip", ["any", "m1", "m2", "m3", "m4", "m5", "m6"])
+@pytest.mark.parametrize(
+    "chip",
+    ["any", "m1", "m2", "m3", "m4", "m5", "m6", "m2-pro", "m3-ultra", "m4-max", "m5-max", "a15"]
+    + ["a17-pro", "a19"],
+)
 def test_a_verdict_says_on_whose_figures_it_stands(folder, chip):
     for path in (folder / "four.mlpackage", folder):
         text = command("place", path, "--chip", chip).stdout
         assert "cpuAndNeuralEngine" in text and f"chip {chip}" in text
         assert max(map(len, text.splitlines())) <= 80
         assert "an M4's estimates" in text, "those of the M6 and the M2 are the M4's too"
+
+
+def test_a_chip_of_which_its_generation_is_known_says_so_and_is_no_surer(folder):
+    for chip, known in {"m4-max": "m4", "m2-pro": "m2", "a15": "m1", "a19": "any"}.items():
+        own, lent = place(folder / "four.mlpackage", known), place(folder / "four.mlpackage", chip)
+        assert lent.verdict in (own.verdict, "depends")
+        assert lent.stands_on == own.stands_on or lent.stands_on.startswith(
+            f"the {known.upper()}'s: "
+        )
+    with pytest.raises(InvalidInput, match="but for a15, .*a17-pro.*m5-max"):
+        place(folder / "four.mlpackage", "m9")
 
 
 def test_a_gain_within_what_chips_differ_by_is_open(tmp_path):
@@ -278,7 +293,7 @@ def test_a_pull_request_can_be_gated(folder, name, fail_on, code):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("two.mlpackage", "--chip", "a15"), "but for any, m1, m2, m3, m4, m5, m6"),
+        (("two.mlpackage", "--chip", "m9"), "but for a15, a16, a17-pro"),
         (("two.mlpackage", "--function", "decode"), "it has main"),
         (("none.mlpackage",), "no such package"),
     ],
