@@ -52,7 +52,7 @@ def table() -> dict:
     found = tomllib.loads(Path(__file__).with_name("support.toml").read_text())
     for known, names in found["relatives"].items():
         own = found["chips"][known]
-        whose = "" if known == "any" else f"the {known.upper()}'s: "
+        whose = "" if known == "any" else f"as {known}: "
         lent = {
             "figures": own.get("figures", known),
             "stands_on": f"{whose}{own['stands_on']}",
