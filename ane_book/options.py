@@ -11,6 +11,7 @@ import re
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from ane_book.errors import InvalidInput
+from ane_book.layout import LAYOUTS, Form, Layout
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -146,6 +147,12 @@ class Recipe(BaseModel):
         description="The activation of a decoder's layers: the operation silu, or 0.5 x (1 + "
         "tanh(x / 2)), for engines whose own silu is off near 0; three operations more a layer.",
     )
+    form: Form = Field(
+        "rows",
+        description="Attention: a token is a row, and heads that share keys are rows of one "
+        "product; or as Apple's rules for the engine ask, each head apart, tokens last, keys on "
+        "the channel axis.",
+    )
     shard_limit: Bytes = Field(1_000_000_000, ge=0, description="Most weight bytes of a program.")
     head_rows: Whole = Field(16384, ge=1, description="Most rows in a part of the vocabulary.")
     argmax_output: bool = Field(False, description="Return the likeliest token, not logits.")
@@ -206,6 +213,11 @@ class Recipe(BaseModel):
         return next(iter(self.widths))
 
     @property
+    def layout(self) -> Layout:
+        """Where tokens are in caches, masks and rotary tables."""
+        return LAYOUTS[self.form]
+
+    @property
     def caches(self) -> tuple[int, ...]:
         """S of every tier, ascending; the last is the context."""
         return (*(slots for slots in self.tiers if slots != self.context), self.context)
@@ -258,6 +270,7 @@ class RecipeOptions(TypedDict, total=False):
     verify: int | None
     functions: Literal["two", "one"]
     silu: Literal["native", "tanh"]
+    form: Form
     shard_limit: int | str
     head_rows: int
     argmax_output: bool

@@ -55,16 +55,18 @@ def _check_functions(manifest: "Manifest", part: Part) -> None:
     plain = {name: (tokens, None) for name, tokens in manifest.functions.items()}
     if sizes not in (plain, manifest.tiered or plain):
         raise ValueError(f"{part.package} has other functions than the first package")
-    kept = [_kept(function) for function in part.functions.values()]
+    kept = [_kept(manifest, function) for function in part.functions.values()]
     if any(own != kept[0] for own in kept):
         raise ValueError(f"{part.package}: its functions keep different caches: {kept}")
 
 
-def _kept(function: FunctionSpec) -> dict[str, tuple]:
+def _kept(manifest: "Manifest", function: FunctionSpec) -> dict[str, tuple]:
     """Dtype and shape, without slots, of everything that is kept from call to call."""
     inputs = {n: t for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
     kept = [*inputs.items(), *((f"{n}, a state", t) for n, t in function.states.items())]
-    return {n: (t.dtype, t.shape[:2], t.shape[2:3] > (1,), t.shape[3:]) for n, t in kept}
+    layout, slots = manifest.layout, function.slots or 0
+    tails = {name: len(t.shape) == 4 and layout.is_tail(t.shape, slots) for name, t in kept}
+    return {n: (t.dtype, t.shape if tails[n] else layout.sized(t.shape, 0)) for n, t in kept}
 
 
 def _check_types(manifest: "Manifest", name: str) -> None:
@@ -116,31 +118,39 @@ def _host(manifest: "Manifest", function: FunctionSpec) -> Shapes:
     C, T, S = manifest.embedding.shape[1], function.tokens, function.slots
     host: Shapes = {"hidden": (1, C, 1, T), "position": (1,)}
     if S is not None:
-        host |= dict.fromkeys(manifest.host.masks, (1, 1, T, S + T))
+        host |= dict.fromkeys(manifest.host.masks, manifest.layout.input(T, S + T))
     for name, rotary in manifest.host.rotary.items():
-        host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
+        table = manifest.layout.input(T, rotary.head_dim)
+        host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), table)
     return host
 
 
 def _layer_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) -> dict[str, Shapes]:
     """The types that a decoder's layers must have, for the names that the function has."""
     T, S, host = function.tokens, function.slots or 0, _host(manifest, function)
+    layout = manifest.layout
     inputs: Shapes = {}
     outputs: Shapes = {n: t.shape for n, t in function.outputs.items() if n not in host}
     for name, type_ in function.inputs.items():
         if f"new_{name}" not in outputs and name in given | host:
             inputs[name] = (given | host)[name]
         else:
-            n, K, slots, D = (*type_.shape, 0, 0, 0, 0)[:4]
-            # Of a tail D is W; a cache has at least two slots.
-            tail = slots == 1 and f"new_{name}" in outputs
-            inputs[name] = (n, K, 1, D) if tail else (n, K, S, D)
-            outputs[f"new_{name}"] = (n, K, 1, T) if tail else (n, K, T, D)
+            shape = (*type_.shape, 0, 0, 0, 0)[:4]
+            tail = layout.is_tail(shape, S) and f"new_{name}" in outputs
+            inputs[name] = (*shape[:2], 1, shape[3]) if tail else _cache(manifest, shape, S)
+            new = (*shape[:2], 1, T) if tail else _cache(manifest, shape, T)
+            outputs[f"new_{name}"] = new
     if "hidden_out" in outputs:
         outputs["hidden_out"] = host["hidden"]
-    states = {n: (*(*t.shape, 0, 0)[:2], S, *t.shape[3:4]) for n, t in function.states.items()}
+    states = {n: _cache(manifest, t.shape, S) for n, t in function.states.items()}
     outputs |= _mixed(function, host["hidden"])
     return {"inputs": inputs, "states": states, "outputs": outputs}
+
+
+def _cache(manifest: "Manifest", shape: tuple[int, ...], slots: int) -> tuple[int, ...]:
+    """The shape that a cache of so many slots, or rows, must have, by the sizes that are free."""
+    n, rows, _, columns = (*shape, 0, 0, 0, 0)[:4]
+    return manifest.layout.sized((n, rows, 1, columns), slots)
 
 
 def _mixed(function: FunctionSpec, hidden: tuple[int, ...]) -> Shapes:

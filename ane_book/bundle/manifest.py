@@ -23,6 +23,7 @@ from ane_book.bundle.parts import (
     Vectors,
 )
 from ane_book.host import Host
+from ane_book.layout import LAYOUTS, Form, Layout
 from ane_book.options import Recipe, tier_name
 from pydantic import Field, model_validator
 
@@ -53,6 +54,10 @@ class Manifest(Record):
     3.  Where logits are wanted, the parts "head" are called with the hidden state likewise.
         The parts `logits_0`, `logits_1`, ... (1, V_i, 1, T) in a row are the logits; or `token` (1,
         T) is the likeliest token.
+
+    With `form` "apple" tokens are last: a mask is (1, S + T, 1, T), a rotary table (1, D, 1, T), a
+    cache (n, K * D, 1, S), its rows `new_x` (n, K * D, 1, T). They hold the numbers from above, with
+    rows and columns exchanged. A tail is as above, and never as wide as a cache.
 
     A part that gives `x` (1, C, 1, T) and `gates` (1, E, 1, T) has E experts after it, the parts
     "experts" by their numbers. One takes `x`, and its own row of the gates as `gate` (1, 1, 1, T),
@@ -97,6 +102,10 @@ class Manifest(Record):
         "most tokens of a text"
     )
     host: Host
+    form: Form = Field(
+        default="rows",
+        description="Where tokens are in caches, masks and rotary tables: see the class",
+    )
     vectors: Vectors | None = Field(default=None, description="Of the task embedding")
     tags: Tags | None = Field(default=None, description="Of the task token-classification")
     tokenizer: Tokenizer
@@ -126,6 +135,11 @@ class Manifest(Record):
                 raise ValueError(f"{table.file}: {table.shape} is more than its file holds")
         check_packages(self)
         return self
+
+    @property
+    def layout(self) -> Layout:
+        """Where tokens are in caches, masks and rotary tables."""
+        return LAYOUTS[self.form]
 
     @property
     def functions(self) -> dict[str, int]:

@@ -67,7 +67,7 @@ app.command("models")(models_command)
 @app.command()
 @options.takes(
     Recipe, "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
-    "partition", "argmax_output", "experts", "tiers", "verify", "functions", "silu",
+    "partition", "argmax_output", "experts", "tiers", "verify", "functions", "silu", "form",
 )  # fmt: skip
 def convert(
     model: options.Source,

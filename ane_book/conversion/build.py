@@ -319,6 +319,7 @@ class BundleBuilder:
             embedding=Embedding(shape=(config.vocab_size, config.hidden_size)),
             context=self.recipe.context,
             host=find(config.architecture).host(config),
+            form=self.recipe.form,
             vectors=self.vectors,
             tags=self.tags,
             tokenizer=tokenizer_entry(self.tokenizer),

@@ -54,7 +54,19 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
     recipe = recipe.model_copy(update={"prefill": _prefill(recipe)})
     if recipe.functions == "one":
         _check_blocks(recipe)
+    if config is not None and recipe.form == "apple":
+        _check_tails(config, recipe)
     return recipe
+
+
+def _check_tails(config: DecoderConfig, recipe: Recipe) -> None:
+    """Raise InvalidInput where a tail is as wide as a cache, from which only its width tells it."""
+    for name, (_, W) in find(config.architecture).tails(config).items():
+        if W in recipe.caches:
+            raise InvalidInput(
+                f"form apple: a cache of {W} slots is as wide as the model's tail {name!r}; take "
+                "another context, or other tiers"
+            )
 
 
 def _with_one_function(recipe: Recipe) -> Recipe:
@@ -121,6 +133,7 @@ def _refuse_generation(options: dict) -> None:
         "verify": options.get("verify") is not None,
         "functions": options.get("functions", "two") != "two",
         "silu": options.get("silu", "native") != "native",
+        "form": options.get("form", "rows") != "rows",
         "tiers": bool(options.get("tiers")),
         "argmax_output": bool(options.get("argmax_output")),
         "quant_head": options.get("quant_head") is not None,

@@ -12,16 +12,22 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec
 from ane_book.host import MASKED, causal_mask
+from ane_book.layout import Layout
 import numpy as np
 
 __all__ = ["HostInputs"]
 
 
 class _Mask:
-    """A mask (1, 1, T, S + T), updated in place as the position moves."""
+    """A mask as the layout has it, updated in place as the position moves; `_rows` is a view of it,
+    (1, 1, T, S + T)."""
 
-    def __init__(self, tokens: int, context: int, window: int | None, dtype: np.dtype):
-        self.array = causal_mask(0, tokens, context).astype(dtype)
+    def __init__(
+        self, tokens: int, context: int, window: int | None, layout: Layout, dtype: np.dtype
+    ):
+        rows = causal_mask(0, tokens, context).astype(dtype)
+        self.array = np.ascontiguousarray(layout.turned(rows))
+        self._rows = layout.rows(self.array)
         self._tokens, self._context = tokens, context
         self._window = window if window and window < context + tokens else None
         self._visible = 0  # slots that it lets through
@@ -29,10 +35,10 @@ class _Mask:
     def move(self, position: int) -> None:
         """Update the mask for a call whose first token goes to slot `position`."""
         if self._window:
-            self.array[:] = causal_mask(position, self._tokens, self._context, self._window)
+            self._rows[:] = causal_mask(position, self._tokens, self._context, self._window)
             return
         low, high = sorted((self._visible, position))
-        self.array[..., low:high] = 0.0 if position > self._visible else MASKED
+        self._rows[..., low:high] = 0.0 if position > self._visible else MASKED
         self._visible = position
 
 
@@ -45,10 +51,10 @@ class _Call:
         assert slots is not None, "functions of a decoder's first package have a cache"
         self._hidden = np.zeros((1, manifest.embedding.shape[1], 1, tokens), dtype)
         self._masks = {
-            name: _Mask(tokens, slots, window, dtype)
+            name: _Mask(tokens, slots, window, manifest.layout, dtype)
             for name, window in manifest.host.masks.items()
         }
-        self._position = np.zeros(1, np.int32)
+        self._position, self._layout = np.zeros(1, np.int32), manifest.layout
 
     def hidden(self, columns: np.ndarray) -> np.ndarray:
         """The hidden state (1, C, 1, T) of columns (C, n), n <= T.
@@ -65,11 +71,11 @@ class _Call:
         self._position[0] = position
         for mask in self._masks.values():
             mask.move(position)
-        window = slice(position, position + self.tokens)
+        window = self._layout.at(position, position + self.tokens)
         return {
             "position": self._position,
             **{name: mask.array for name, mask in self._masks.items()},
-            **{name: table[:, :, window] for name, table in tables.items()},
+            **{name: np.ascontiguousarray(table[window]) for name, table in tables.items()},
         }
 
 
@@ -80,7 +86,8 @@ class HostInputs:
         manifest = bundle.manifest
         self._bundle, self._scale = bundle, np.float32(manifest.host.embedding_scale)
         tables = manifest.host.tables(np.arange(manifest.context), manifest.context)
-        self._tables = {name: table.astype(dtype) for name, table in tables.items()}  # (1, 1, S, D)
+        turned = {name: manifest.layout.turned(table) for name, table in tables.items()}
+        self._tables = {n: np.ascontiguousarray(table, dtype) for n, table in turned.items()}
         self._calls = {
             name: _Call(function, manifest, dtype)
             for name, function in manifest.packages[0].functions.items()

@@ -17,7 +17,7 @@ from ane_book.options import tier_name
 from ane_book.runtime.backends import Backend
 from ane_book.runtime.experts import Calls
 from ane_book.runtime.inputs import HostInputs
-from ane_book.runtime.shards import HeadRunner, Shard, held_shape, kept_shapes, stages
+from ane_book.runtime.shards import HeadRunner, Shard, held_shapes, stages
 import numpy as np
 
 __all__ = ["Chunk", "ModelRunner", "check_memory"]
@@ -33,7 +33,7 @@ def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:
     needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
     for part in parts:
         function = next(iter(part.functions.values()))
-        caches = [held_shape(shape, S) for shape in kept_shapes(function).values()]
+        caches = held_shapes(manifest, function).values()
         needed += 2 * sum(map(prod, [*caches, *(t.shape for t in function.states.values())]))
     limit = memory_bytes()
     if limit is not None and needed > limit:

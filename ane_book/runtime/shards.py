@@ -25,8 +25,7 @@ __all__ = [
     "HeadRunner",
     "Shard",
     "ShardRunner",
-    "held_shape",
-    "kept_shapes",
+    "held_shapes",
     "load_part",
     "load_steps",
     "stages",
@@ -66,10 +65,19 @@ def kept_shapes(function: FunctionSpec) -> dict[str, tuple[int, ...]]:
     return {n: t.shape for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
 
 
-def held_shape(shape: tuple[int, ...], context: int) -> tuple[int, ...]:
-    """The shape of the host's array for a cache, or for a tail: W zeros, then all columns."""
-    *rows, slots, last = shape
-    return shape if slots > 1 else (*rows, 1, last + context)
+def tails(manifest: Manifest, function: FunctionSpec) -> set[str]:
+    """The names of a package's tails."""
+    kept, slots = kept_shapes(function), function.slots or 0
+    return {name for name, shape in kept.items() if manifest.layout.is_tail(shape, slots)}
+
+
+def held_shapes(manifest: Manifest, function: FunctionSpec) -> dict[str, tuple[int, ...]]:
+    """Shapes of the host's arrays: a cache, or of a tail W zeros, and then all columns."""
+    wide = tails(manifest, function)
+    return {
+        name: (*shape[:3], shape[3] + manifest.context) if name in wide else shape
+        for name, shape in kept_shapes(function).items()
+    }
 
 
 Each = TypeVar("Each")
@@ -95,7 +103,9 @@ class ShardRunner:
         self._declared = by_tier(manifest, part.functions)
         self._shapes = {name: kept_shapes(function) for name, function in self._declared.items()}
         self._given = {n: set(f.inputs) - set(self._shapes[n]) for n, f in self._declared.items()}
-        self._context, self._dtype = manifest.context, dtype
+        self._held = {n: held_shapes(manifest, f) for n, f in self._declared.items()}
+        self._tails = tails(manifest, next(iter(part.functions.values())))
+        self._layout, self._dtype = manifest.layout, dtype
         self._package, self._calls = part.package, calls
         self.clear()
 
@@ -115,18 +125,25 @@ class ShardRunner:
             self._cache = self._moved(function, at)
         _, state, kept = self._cache
         inputs = {name: values[name] for name in self._given[function]}
-        inputs |= {name: _before(kept[name], shape, at) for name, shape in shapes.items()}
+        inputs |= {name: self._before(name, shape, at) for name, shape in shapes.items()}
         outputs = self._functions[function].predict(inputs, state)
         self._calls[self._package] += 1
-        for name, (*_, rows, W) in shapes.items():
+        for name, (*_, W) in shapes.items():
             new = outputs.pop(f"new_{name}")
-            if rows > 1:
-                kept[name][:, :, at : at + tokens] = new[:, :, :tokens]
-            else:
+            if name in self._tails:
                 kept[name][..., W + at : W + at + tokens] = new[..., :tokens]
+            else:
+                own = self._layout.at
+                kept[name][own(at, at + tokens)] = new[own(0, tokens)]
         if "hidden_out" in outputs:
             outputs["hidden"] = outputs.pop("hidden_out")
         values.update(outputs)
+
+    def _before(self, name: str, shape: tuple[int, ...], at: int) -> np.ndarray:
+        """The input for what is kept: a whole cache, or a tail's W columns before `at`."""
+        kept = self._cache.kept[name]
+        is_tail = name in self._tails
+        return np.ascontiguousarray(kept[..., at : at + shape[3]]) if is_tail else kept
 
     def _moved(self, function: str, at: int) -> "_Cache":
         """Make the cache for a function of another tier, with a copy of the first `at` rows."""
@@ -134,20 +151,20 @@ class ShardRunner:
         own: Any = self._functions[function].make_state() if declared.states else None
         for name, type_ in declared.states.items():
             if state is not None and at:
-                own.write_state(name, self._grown(type_.shape, state.read_state(name)[:, :, :at]))
+                own.write_state(name, self._grown(type_.shape, state.read_state(name), at))
         moved = {}
-        for name, shape in self._shapes[function].items():
+        for name, shape in self._held[function].items():
             if name not in kept:
-                moved[name] = np.zeros(held_shape(shape, self._context), self._dtype)
+                moved[name] = np.zeros(shape, self._dtype)
             else:  # a tail is the same in every tier
-                cache = shape[2] > 1
-                moved[name] = self._grown(shape, kept[name][:, :, :at]) if cache else kept[name]
+                is_tail = name in self._tails
+                moved[name] = kept[name] if is_tail else self._grown(shape, kept[name], at)
         return _Cache(declared.slots, own, moved)
 
-    def _grown(self, shape: tuple[int, ...], rows: np.ndarray) -> np.ndarray:
-        """A cache (n, K, S, D) that begins with these rows."""
-        cache = np.zeros(shape, self._dtype)
-        cache[:, :, : rows.shape[2]] = rows
+    def _grown(self, shape: tuple[int, ...], former: np.ndarray, at: int) -> np.ndarray:
+        """A cache that begins with the first `at` rows of another one."""
+        cache, rows = np.zeros(shape, self._dtype), self._layout.at(0, at)
+        cache[rows] = former[rows]
         return cache
 
 
@@ -157,12 +174,6 @@ class _Cache(NamedTuple):
     slots: int | None
     state: Any
     kept: dict[str, np.ndarray]
-
-
-def _before(kept: np.ndarray, shape: tuple[int, ...], at: int) -> np.ndarray:
-    """The input for an array that is kept: a whole cache, or a tail's W columns before `at`."""
-    *_, slots, W = shape
-    return kept if slots > 1 else np.ascontiguousarray(kept[..., at : at + W])
 
 
 class Shard:

@@ -49,7 +49,7 @@ FLOORS = {
         "__main__",
     ],
     "ane_book": [
-        "errors rope progress extras",
+        "errors rope progress extras layout",
         "claims host options",
         "bundle.parts",
         "device models text bundle.npy cli.options",

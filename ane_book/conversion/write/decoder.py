@@ -3,15 +3,14 @@
 Every shard has the functions `decode` (T = 1), `prefill` (T > 1) and, where asked for, `verify`
 (T = K) over one weight file, once for each tier: a number of slots that the cache has. The layers
 only read the cache; what differs between the cache variants is the frame around them. With
-kv="state" the frame reads the states once and writes the new rows of all layers back in one
-`slice_update` a state, or with state_write="select" in one `select` over the whole state; with
+kv="state" the frame reads the states once and writes the new rows of all layers back; with
 kv="host" keys and values come in as inputs, and the new rows go out for the host to append. Tails
 are kept by the host in both cases.
 
 Letters are those of `ane_book.models.base.layers`; n is the number of layers in a shard.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ane_book.conversion.write.activations import silu_by_tanh
 from ane_book.conversion.write.experts import Pieces
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter, StoredWeight
+from ane_book.conversion.write.states import write_states
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.decoder import Winner
@@ -57,11 +57,11 @@ class Frame:
 def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
     """Lower one block of each kind, and the module before the first, for each function."""
     D, architecture = config.head_dim, find(config.architecture)
-    kinds, pieces = architecture.kinds(config), {}
+    kinds, pieces, layout = architecture.kinds(config), {}, recipe.layout
     for name, (T, tier) in recipe.tiered.items():
-        pieces[name] = lowered = Pieces()
+        pieces[name] = lowered = Pieces(form=recipe.form)
         shapes = _kept(config, tier)
-        rows = config.group * T if T > 1 else 1  # one row of the mask serves all heads when T = 1
+        rows = T * _repeated(config, recipe, T)
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
         handed = {n: torch.zeros(1, R, 1, T) for n, R in architecture.carried(config).items()}
         if (first := architecture.first(config)) is not None:
@@ -69,9 +69,9 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
         for kind in dict.fromkeys(kinds):
             cos, sin, mask = architecture.host_inputs(kind)
             inputs = hidden | {
-                cos: torch.zeros(1, 1, T, D),
-                sin: torch.zeros(1, 1, T, D),
-                mask: torch.zeros(1, 1, rows, tier.context + T),
+                cos: torch.zeros(layout.input(T, D)),
+                sin: torch.zeros(layout.input(T, D)),
+                mask: torch.zeros(layout.input(rows, tier.context + T)),
                 **{n: torch.zeros((1, *shape)) for n, shape in shapes.items()},
                 **(handed if kind != kinds[0] else {}),
             }
@@ -85,9 +85,17 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
     return changed
 
 
-def _kept(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, int, int]]:
-    """Shapes of what a layer keeps from call to call: cache (K, S, D), tails (channels, 1, W)."""
-    cache = (config.num_kv_heads, recipe.context, config.head_dim)
+def _repeated(config: DecoderConfig, recipe: Recipe, T: int) -> int:
+    """How often a layer's mask has each token's row: by rows once for every head of a group, unless
+    one row serves all heads, when T = 1."""
+    return config.group if recipe.form == "rows" and T > 1 else 1
+
+
+def _kept(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, ...]]:
+    """Shapes of what a layer keeps from call to call: cache (by rows (K, S, D)), tails (channels,
+    1, W)."""
+    K, S, D = config.num_kv_heads, recipe.context, config.head_dim
+    cache = recipe.layout.cache(1, K, S, D)[1:]
     tails = find(config.architecture).tails(config)
     return dict.fromkeys(CACHE, cache) | {n: (rows, 1, W) for n, (rows, W) in tails.items()}
 
@@ -181,9 +189,9 @@ def open_frame(
             function.state(name, (n, *shape))
         else:
             function.input(name, "fp16", (n, *shape))
-    if T > 1 and config.group > 1:  # one row serves all heads when T = 1
-        reps = np.array([1, 1, config.group, 1], np.int32)
-        rows = (1, 1, config.group * T, recipe.context + T)
+    if (often := _repeated(config, recipe, T)) > 1:
+        reps = np.array([1, 1, often, 1], np.int32)
+        rows = (1, 1, often * T, recipe.context + T)
         for mask in masks:
             tiled = function.op("tile", f"{mask}_rows", "fp16", [rows], x=mask, reps=reps)
             frame.values[mask] = tiled[0]
@@ -207,10 +215,10 @@ def _add_feeds(
     kinds = architecture.kinds(config)
     feeds = [architecture.host_inputs(kinds[layer]) for layer in layers]
     for table in dict.fromkeys(name for cos, sin, _ in feeds for name in (cos, sin)):
-        function.input(table, "fp16", (1, 1, T, D))
+        function.input(table, "fp16", recipe.layout.input(T, D))
     masks = list(dict.fromkeys(mask for *_, mask in feeds))
     for mask in masks:
-        function.input(mask, "fp16", (1, 1, T, S + T))
+        function.input(mask, "fp16", recipe.layout.input(T, S + T))
     return masks
 
 
@@ -228,100 +236,19 @@ def close_frame(
 
     results: what else leaves the package.
     """
-    n, K, D = len(new), config.num_kv_heads, config.head_dim
-    rows = {}
+    n, rows = len(new), {}
+    cache = recipe.layout.cache(n, config.num_kv_heads, T, config.head_dim)
     for name, (channels, *_) in _kept(config, recipe).items():
-        shape = (n, K, T, D) if name in CACHE else (n, channels, 1, T)
+        shape = cache if name in CACHE else (n, channels, 1, T)
         values = [own[f"new_{name}"] for own in new]
         (rows[name],) = function.op(
             "concat", f"new_{name}", "fp16", [shape],
             values=values, axis=np.int32(0), interleave=np.bool_(False),
         )  # fmt: skip
     if frame.cache:
-        _write_states(function, recipe, frame.cache, rows, (n, K, T, D))
+        write_states(function, recipe, frame.cache, rows, cache)
     given = [own for name, own in rows.items() if name not in frame.cache]
     function.finish([*results, *given, *handed(config, layers.stop).values()])
-
-
-def _write_states(
-    function: FunctionWriter,
-    recipe: Recipe,
-    cache: dict[str, str],
-    rows: dict[str, str],
-    new: tuple[int, int, int, int],
-) -> None:
-    """Write new rows (n, K, T, D) to the states at `position`; `cache` is the states as read."""
-    n, K, _, D = new
-    shape = (n, K, recipe.context, D)
-    write = _by_select if recipe.state_write == "select" else _by_update
-    for name, whole in write(function, cache, rows, new, shape):
-        function.op("write_state", f"{name}_write", input=name, data=whole)
-
-
-def _by_update(
-    function: FunctionWriter,
-    cache: dict[str, str],
-    rows: dict[str, str],
-    new: tuple[int, int, int, int],
-    shape: tuple[int, int, int, int],
-) -> Iterator[tuple[str, str]]:
-    """Yield each state's name and its next value: the rows cut in at `position`."""
-    zero = function.constant("zero", np.zeros(1, np.int32))
-    (begin,) = function.op(
-        "concat", "begin", "int32", [(4,)],
-        values=[zero, zero, "position", zero], axis=np.int32(0), interleave=np.bool_(False),
-    )  # fmt: skip
-    (end,) = function.op("add", "end", "int32", [(4,)], x=begin, y=np.array(new, np.int32))
-    for name, now in cache.items():
-        (updated,) = function.op(
-            "slice_update", f"{name}_next", "fp16", [shape],
-            x=now, update=rows[name], begin=begin, end=end,
-        )  # fmt: skip
-        yield name, updated
-
-
-def _by_select(
-    function: FunctionWriter,
-    cache: dict[str, str],
-    rows: dict[str, str],
-    new: tuple[int, int, int, int],
-    shape: tuple[int, int, int, int],
-) -> Iterator[tuple[str, str]]:
-    """Yield each state's name and its next value: a `select` of new and old rows.
-
-    One new row is broadcast. Several are placed by a product with a matrix of 0 and 1 (S, T), which
-    is exact as long as all T rows are finite: 0 times infinity is NaN. A gather would bear that,
-    but one by computed indices leaves the engine (law gather-computed).
-    """
-    T, S = new[2], shape[2]
-    slots = np.arange(S, dtype=np.int32).reshape(1, 1, S, 1)
-    if T == 1:
-        (is_new,) = function.op("equal", "is_new", "bool", [(1, 1, S, 1)], x=slots, y="position")
-    else:
-        steps = np.arange(T, dtype=np.int32)
-        (taken,) = function.op("add", "taken", "int32", [(T,)], x="position", y=steps)
-        (equal,) = function.op("equal", "is_slot", "bool", [(1, 1, S, T)], x=slots, y=taken)
-        (places,) = function.op(
-            "cast", "places", "fp16", [(1, 1, S, T)], x=equal, dtype=np.str_("fp16")
-        )
-        (count,) = function.op(
-            "reduce_sum", "count", "fp16", [(1, 1, S, 1)],
-            x=places, axes=np.array([3], np.int32), keep_dims=np.bool_(True),
-        )  # fmt: skip
-        (is_new,) = function.op(
-            "cast", "is_new", "bool", [(1, 1, S, 1)], x=count, dtype=np.str_("bool")
-        )
-    for name, now in cache.items():
-        placed = rows[name]
-        if T > 1:
-            (placed,) = function.op(
-                "matmul", f"{name}_placed", "fp16", [shape],
-                x=places, y=placed, transpose_x=np.bool_(False), transpose_y=np.bool_(False),
-            )  # fmt: skip
-        (chosen,) = function.op(
-            "select", f"{name}_next", "fp16", [shape], cond=is_new, a=placed, b=now
-        )
-        yield name, chosen
 
 
 def write_head(

@@ -16,7 +16,10 @@ from ane_book.conversion.quantize import Scheme
 from ane_book.conversion.write.lowering import LoweredBlock, lower
 from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter
+from ane_book.layout import Form
 from ane_book.models import DecoderConfig, find
+from ane_book.models.base.forms import FORMS
+from ane_book.models.base.layers import Attention
 from ane_book.models.bert import BertConfig
 import torch
 from torch import Tensor, nn
@@ -87,9 +90,10 @@ class Pieces:
     """The lowered modules of one function.
 
     blocks: whole ones, by kind. parted: those cut at their experts, by kind. ends: the modules
-    before all layers ("first") and after them ("last"), where there are any.
+    before all layers ("first") and after them ("last"), where there are any. form: of attention.
     """
 
+    form: Form = "rows"
     blocks: dict[str, LoweredBlock] = field(default_factory=dict)
     parted: dict[str, Parted] = field(default_factory=dict)
     ends: dict[str, LoweredBlock] = field(default_factory=dict)
@@ -105,6 +109,9 @@ class Pieces:
         """Lower the model's block of a kind; the last three arguments are those of `lower`."""
         architecture = find(config.architecture)
         block, layout = architecture.block(config, kind), architecture.layout(config)
+        for module in block.modules():
+            if isinstance(module, Attention) and self.form != "rows":
+                module.form = FORMS[self.form]
         if layout is not None and layout.apart:
             self.parted[kind] = lower_parted(block, inputs, outputs, epsilon)
         else:

@@ -29,6 +29,7 @@ from ane_book.evidence.levels import level
 from ane_book.evidence.mac import child
 from ane_book.evidence.mac.verdict import Residency, judge
 from ane_book.evidence.parity.locate import known_inputs
+from ane_book.layout import layout_of
 from ane_book.runtime.backends import COMPUTE_UNITS
 from mlprogram import MLProgram, Pipeline
 from mlprogram.run.pipeline import open_model
@@ -103,24 +104,26 @@ def _expected(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str,
 
 
 def _rows(program: MLProgram) -> int:
-    """T, the rows that a call writes to a cache (n, K, S, D) from `position` on; 0 if it does not,
-    or if the cache has no room for those of two calls."""
+    """T, the rows that a call writes to a cache of S slots from `position` on; 0 if it does not, or
+    if the cache has no room for those of two calls."""
     if not program.states or not {"hidden", "position"} <= program.inputs.keys():
         return 0
     T = program.inputs["hidden"].shape[-1] or 0
-    slots = [t.shape[2] or 0 for t in program.states.values() if len(t.shape) == 4]
+    shapes = [t.shape for t in program.states.values() if len(t.shape) == 4]
+    slots = [shape[layout_of(shape).tokens] or 0 for shape in shapes]
     return T if len(slots) == len(program.states) and min(slots) >= 2 * T else 0
 
 
 def _held(program: MLProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The states' rows (n, K, 2T, D) after two calls on the executor, as in the probe."""
+    """The states' rows, 2T tokens, after two calls on the executor, as in the probe."""
     rows = _rows(program)
     if not rows:
         return {}
     state = program.make_state()
     for position in (0, rows):
         program.predict({**inputs, "position": np.array([position], np.int32)}, state)
-    return {name: state.read_state(name)[:, :, : 2 * rows] for name in program.states}
+    held = {name: layout_of(type_.shape).at(0, 2 * rows) for name, type_ in program.states.items()}
+    return {name: state.read_state(name)[tokens] for name, tokens in held.items()}
 
 
 def _request(program: MLProgram, units: str, soak: int) -> dict:

@@ -30,6 +30,7 @@ from ane_book.claims.known_errors import explain
 from ane_book.evidence.mac.child import Outcome
 from ane_book.evidence.mac.compiler import read_faults
 from ane_book.evidence.mac.plan import CoreMLPlan
+from ane_book.layout import layout_of
 import numpy as np
 
 __all__ = ["COSINE", "RESIDENT", "Residency", "judge"]
@@ -223,11 +224,12 @@ def _lost(account: _Account) -> tuple[str, str] | None:
     """States that lost, between two calls, what the first one wrote."""
     found = account.outputs("held")
     for name, wanted in account.rows.items():
-        T = wanted.shape[2] // 2
+        layout = layout_of(wanted.shape)
+        T = wanted.shape[layout.tokens] // 2
         if name not in found:
             return "numbers", f"state {name!r} was not read back"
-        for call, at in (("first", slice(T)), ("second", slice(T, 2 * T))):
-            a, b = (np.asarray(x[:, :, at], np.float64).ravel() for x in (found[name], wanted))
+        for call, at in (("first", layout.at(0, T)), ("second", layout.at(T, 2 * T))):
+            a, b = (np.asarray(x[at], np.float64).ravel() for x in (found[name], wanted))
             if not (np.isfinite(a).all() and _cosine(a, b) >= COSINE):
                 return (
                     "numbers",

@@ -2,7 +2,7 @@
 
 Activations are (1, C, 1, T): the token axis is last, because the ANE pads the last axis to 64
 bytes. Attention works on (1, heads, T, D), one row per token, which is also how the KV cache
-stores keys and values.
+stores keys and values, or in the form that Apple asks for (`ane_book.models.base.forms`).
 
 Letters: see `ane_book.models.base`.
 
@@ -15,6 +15,7 @@ S).
 from collections.abc import Callable
 
 from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.forms import ROWS, AttentionForm
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -119,24 +120,28 @@ class NormedProjection(nn.Conv2d):
         return torch.cat([*normed, rest], dim=1)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, dims: int) -> Tensor:
-    """Apply rotary embedding to the first `dims` of the D dimensions of x (1, heads, T, D).
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, dims: int, axis: int = 3) -> Tensor:
+    """Apply rotary embedding to the first `dims` of the D dimensions on an axis of x.
 
-    cos, sin (1, 1, T, D) come from `Rotary.tables`, where sin is 0 for the other dimensions.
+    x is (1, heads, T, D), with cos and sin (1, 1, T, D) from `Rotary.tables`, where sin is 0 for
+    the other dimensions; or (heads, D, 1, T) with tables (1, D, 1, T) and axis 1.
     """
-    first, second, *rest = x.split(dims // 2, dim=-1)
-    return x * cos + torch.cat([second, first, *rest], dim=-1) * sin
+    first, second, *rest = x.split(dims // 2, dim=axis)
+    return x * cos + torch.cat([second, first, *rest], dim=axis) * sin
 
 
 class Rotate(nn.Module):
-    """Prepare queries and keys (1, H+K, T, D) for attention: rotary embedding."""
+    """Prepare queries and keys, (1, H+K, T, D) or (H+K, D, 1, T), for attention: rotary embedding.
+
+    axis: that of D, 3 or 1.
+    """
 
     def __init__(self, config: DecoderConfig):
         super().__init__()
         self.rotary_dim = config.rotary_dim
 
-    def forward(self, qk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return rotate(qk, cos, sin, self.rotary_dim)
+    def forward(self, qk: Tensor, cos: Tensor, sin: Tensor, axis: int = 3) -> Tensor:
+        return rotate(qk, cos, sin, self.rotary_dim, axis)
 
 
 class NormThenRotate(Rotate):
@@ -148,8 +153,13 @@ class NormThenRotate(Rotate):
         heads = config.num_heads + config.num_kv_heads  # one norm for both, a weight per head
         self.weight = nn.Parameter(torch.ones(1, heads, 1, config.head_dim))
 
-    def forward(self, qk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return super().forward(rms_normalize(qk, 3, self.eps) * self.weight, cos, sin)
+    def forward(self, qk: Tensor, cos: Tensor, sin: Tensor, axis: int = 3) -> Tensor:
+        normed = rms_normalize(qk, axis, self.eps) * self.weights(axis)
+        return super().forward(normed, cos, sin, axis)
+
+    def weights(self, axis: int) -> Tensor:
+        """The weights (1, H+K, 1, D); (H+K, D, 1, 1) where D is on axis 1."""
+        return self.weight if axis == 3 else self.weight.view(-1, self.weight.shape[3], 1, 1)
 
 
 class RotateThenNorm(NormThenRotate):
@@ -166,21 +176,22 @@ class RotateThenNorm(NormThenRotate):
         super().__init__(config)
         self.eps /= factor * factor
 
-    def forward(self, qk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        qk = rotate(rms_normalize(qk, 3, self.eps), cos, sin, self.rotary_dim)
-        return qk * self.weight
+    def forward(self, qk: Tensor, cos: Tensor, sin: Tensor, axis: int = 3) -> Tensor:
+        qk = rotate(rms_normalize(qk, axis, self.eps), cos, sin, self.rotary_dim, axis)
+        return qk * self.weights(axis)
 
 
 class Attention(nn.Module):
     """Grouped-query attention over a KV cache of S slots and the T tokens of this call.
 
-    Scores over the S slots and over the T new tokens are computed separately and concatenated
-    before the softmax. The graph only reads the cache, so it is the same for both cache variants
-    and never copies the cache.
+    The graph only reads the cache, so it is the same for both cache variants.
 
-    prepare: maps queries and keys (1, H+K, T, D) and the rotary tables to what attention uses.
+    prepare: maps queries and keys, heads apart, and the rotary tables to what attention uses.
     qkv: maps x to (1, (H+2K)*D, 1, T); by default a projection.
+    form: of the products, and of all that is not a token's channels; by default `ROWS`.
     """
+
+    form: AttentionForm = ROWS
 
     def __init__(
         self,
@@ -199,34 +210,14 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x (1,C,1,T), mask (1,1,G*T or 1,S+T), cache (1,K,S,D) -> y (1,C,1,T), new keys and
-        values (1,K,T,D)."""
-        H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
-        rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
-        qk, new_values = rows.split([H + K, K], dim=1)
-        q, new_keys = self.prepare(qk, cos, sin).split([H, K], dim=1)
-        return self.attend(q, new_keys, new_values, mask, keys, values), new_keys, new_values
-
-    def attend(
-        self,
-        q: Tensor,
-        new_keys: Tensor,
-        new_values: Tensor,
-        mask: Tensor,
-        keys: Tensor,
-        values: Tensor,
-    ) -> Tensor:
-        """q (1,H,T,D), new keys and values (1,K,T,D), the rest as in `forward` -> y (1,C,1,T)."""
-        H, K, D, T, S = self.heads, self.kv_heads, self.dim, q.shape[2], keys.shape[2]
-        # The G query heads of one key/value head become rows of one matrix: no copy of K or V.
-        # The rotary tables have already applied the scale 1/sqrt(D) (`ane_book.rope`).
-        q = q.reshape(1, K, (H // K) * T, D)
-        scores = torch.cat([q @ keys.transpose(2, 3), q @ new_keys.transpose(2, 3)], dim=3)
-        weights = F.softmax(scores + mask, dim=3)  # (1, K, G*T, S+T)
-        old, new = weights.split([S, T], dim=3)
-        y = old @ values + new @ new_values  # (1, K, G*T, D)
-        y = y.view(1, H, T, D).transpose(2, 3).reshape(1, H * D, 1, T)
-        return self.out(y)
+        """x (1,C,1,T) -> y (1,C,1,T), new keys and values. Tables, mask and cache are of the form:
+        by rows, mask (1,1,G*T or 1,S+T), cache (1,K,S,D), new keys and values (1,K,T,D)."""
+        H, K, form = self.heads, self.kv_heads, self.form
+        qkv = form.apart(self.qkv(x), H + 2 * K, self.dim)  # by rows (1, H+2K, T, D)
+        qk, v = qkv.split([H + K, K], dim=form.heads)
+        q, k = self.prepare(qk, cos, sin, form.dims).split([H, K], dim=form.heads)
+        y = self.out(form.attend(q, k, v, mask, keys, values))
+        return y, form.together(k), form.together(v)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -287,7 +278,7 @@ class DecoderBlock(nn.Module):
         self.after_feed_forward = after_feed_forward or nn.Identity()
 
     def forward(self, hidden, cos, sin, mask, keys, values):
-        """hidden (1,C,1,T), this layer's cache (1,K,S,D) -> hidden, new keys, values (1,K,T,D)."""
+        """hidden (1,C,1,T), this layer's cache (by rows (1,K,S,D)) -> hidden, new keys, values."""
         y, new_keys, new_values = self.attention(
             self.before_attention(hidden), cos, sin, mask, keys, values
         )

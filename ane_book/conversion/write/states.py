@@ -1,0 +1,107 @@
+"""Write the new rows of a call to the states of a cache: cut in, or by a select over each state.
+
+With state_write="update" each state has one `slice_update`, with "select" one `select`, which
+writes it whole. Letters are those of `ane_book.models.base`; n is the number of layers in a shard.
+"""
+
+from collections.abc import Iterator
+
+from ane_book.conversion.write.program import FunctionWriter
+from ane_book.layout import Layout
+from ane_book.options import Recipe
+import numpy as np
+
+__all__ = ["write_states"]
+
+
+def write_states(
+    function: FunctionWriter,
+    recipe: Recipe,
+    cache: dict[str, str],
+    rows: dict[str, str],
+    new: tuple[int, ...],
+) -> None:
+    """Write new rows, of this shape, to the states at `position`; `cache` is the states as read."""
+    write = _by_select if recipe.state_write == "select" else _by_update
+    for name, whole in write(function, recipe.layout, cache, rows, new, recipe.context):
+        function.op("write_state", f"{name}_write", input=name, data=whole)
+
+
+def _by_update(
+    function: FunctionWriter,
+    layout: Layout,
+    cache: dict[str, str],
+    rows: dict[str, str],
+    new: tuple[int, ...],
+    S: int,
+) -> Iterator[tuple[str, str]]:
+    """Yield each state's name and its next value: the rows cut in at `position`."""
+    zero = function.constant("zero", np.zeros(1, np.int32))
+    values = [zero] * 4
+    values[layout.tokens] = "position"
+    (begin,) = function.op(
+        "concat", "begin", "int32", [(4,)],
+        values=values, axis=np.int32(0), interleave=np.bool_(False),
+    )  # fmt: skip
+    (end,) = function.op("add", "end", "int32", [(4,)], x=begin, y=np.array(new, np.int32))
+    for name, now in cache.items():
+        (updated,) = function.op(
+            "slice_update", f"{name}_next", "fp16", [layout.sized(new, S)],
+            x=now, update=rows[name], begin=begin, end=end,
+        )  # fmt: skip
+        yield name, updated
+
+
+def _by_select(
+    function: FunctionWriter,
+    layout: Layout,
+    cache: dict[str, str],
+    rows: dict[str, str],
+    new: tuple[int, ...],
+    S: int,
+) -> Iterator[tuple[str, str]]:
+    """Yield each state's name and its next value: a `select` of new and old rows.
+
+    One new row is broadcast. Several are placed by a product with a matrix of 0 and 1, which is
+    exact as long as all T rows are finite: 0 times infinity is NaN. A gather would bear that, but
+    one by computed indices leaves the engine (law gather-computed).
+    """
+    T, shape, line = new[layout.tokens], layout.sized(new, S), layout.sized((1,) * 4, S)
+    slots, places = np.arange(S, dtype=np.int32).reshape(line), ""
+    if T == 1:
+        (is_new,) = function.op("equal", "is_new", "bool", [line], x=slots, y="position")
+    else:
+        places, is_new = _places(function, layout, slots, T)
+    for name, now in cache.items():
+        placed = rows[name]
+        if places:
+            x, y = (places, placed) if layout.tokens == 2 else (placed, places)
+            (placed,) = function.op(
+                "matmul", f"{name}_placed", "fp16", [shape],
+                x=x, y=y, transpose_x=np.bool_(False), transpose_y=np.bool_(False),
+            )  # fmt: skip
+        (chosen,) = function.op(
+            "select", f"{name}_next", "fp16", [shape], cond=is_new, a=placed, b=now
+        )
+        yield name, chosen
+
+
+def _places(
+    function: FunctionWriter, layout: Layout, slots: np.ndarray, T: int
+) -> tuple[str, str]:
+    """Add the matrix of 0 and 1, (1, 1, S, T) or (1, 1, T, S), that has a 1 where a new row goes,
+    and whether any goes to a slot; returns the names of both."""
+    other = 5 - layout.tokens  # the axis of the T new rows
+    matrix = (*slots.shape[:other], T, *slots.shape[other + 1 :])
+    steps = np.arange(T, dtype=np.int32).reshape((T,) if other == 3 else (T, 1))
+    (taken,) = function.op("add", "taken", "int32", [steps.shape], x="position", y=steps)
+    (equal,) = function.op("equal", "is_slot", "bool", [matrix], x=slots, y=taken)
+    (places,) = function.op("cast", "places", "fp16", [matrix], x=equal, dtype=np.str_("fp16"))
+    (count,) = function.op(
+        "reduce_sum", "count", "fp16", [slots.shape],
+        x=places, axes=np.array([other], np.int32), keep_dims=np.bool_(True),
+    )  # fmt: skip
+    (is_new,) = function.op(
+        "cast", "is_new", "bool", [slots.shape], x=count, dtype=np.str_("bool")
+    )
+    return places, is_new
