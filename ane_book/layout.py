@@ -7,7 +7,7 @@
 In the form "rows" a token is a row, and the heads of a group are rows of one product. "apple" is
 the form that Apple's rules for the Neural Engine ask for: channels first, tokens last, keys on the
 channel axis of scores and mask. Writer, contract and runtime read the layout here, and what
-attention computes in each form is in `ane_book.models.base.forms`.
+attention computes in each form is in `ane_book.models.base`, `layers.py` and `apple.py`.
 
 Letters: n layers of a package, K key/value heads, D head size, S slots of the cache, T tokens.
 

@@ -56,7 +56,7 @@ class Manifest(Record):
         T) is the likeliest token.
 
     With `form` "apple" tokens are last: a mask is (1, S + T, 1, T), a rotary table (1, D, 1, T), a
-    cache (n, K * D, 1, S), its rows `new_x` (n, K * D, 1, T). They hold the numbers from above, with
+    cache (n, K * D, 1, S), its rows `new_x` (n, K * D, 1, T). They hold the numbers from above,
     rows and columns exchanged. A tail is as above, and never as wide as a cache.
 
     A part that gives `x` (1, C, 1, T) and `gates` (1, E, 1, T) has E experts after it, the parts

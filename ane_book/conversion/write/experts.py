@@ -18,7 +18,6 @@ from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter
 from ane_book.layout import Form
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.forms import FORMS
 from ane_book.models.base.layers import Attention
 from ane_book.models.bert import BertConfig
 import torch
@@ -111,7 +110,7 @@ class Pieces:
         block, layout = architecture.block(config, kind), architecture.layout(config)
         for module in block.modules():
             if isinstance(module, Attention) and self.form != "rows":
-                module.form = FORMS[self.form]
+                module.form = self.form
         if layout is not None and layout.apart:
             self.parted[kind] = lower_parted(block, inputs, outputs, epsilon)
         else:

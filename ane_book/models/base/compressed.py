@@ -10,6 +10,7 @@ References: compressed convolutional attention (arXiv 2510.04476); `transformers
 modeling_zaya.py.
 """
 
+from ane_book.models.base import apple
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.experts.layers import chosen
 from ane_book.models.base.layers import Attention, RMSNorm, projection, rms_normalize, rotate
@@ -46,21 +47,34 @@ class CompressedAttention(Attention):
         self.key_scale = nn.Parameter(torch.ones(1, self.kv_heads, 1, 1))
 
     def forward(self, x, cos, sin, mask, keys, values, tail):  # type: ignore[override] # a tail too
-        """As `Attention.forward`, with a tail (1,Q+KV+KV/2,1,W) -> y (1,C,1,T), new keys and
-        values, the tail's new columns (1,Q+KV+KV/2,1,T)."""
-        H, K, D, T, form = self.heads, self.kv_heads, self.dim, x.shape[3], self.form
+        """x (1,C,1,T), mask (1,1,G*T or 1,S+T), cache (1,K,S,D), tail (1,Q+KV+KV/2,1,W) -> y
+        (1,C,1,T), new keys and values (1,K,T,D), the tail's new columns (1,Q+KV+KV/2,1,T)."""
+        H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
         half = K * D // 2
         new, now = self.qkv(x).split([(H + K) * D + half, half], dim=1)
         columns, waiting = torch.cat([tail, new], dim=3).split([(H + K) * D, half], dim=1)
         mixed = self.grouped(self.depthwise(columns[..., self.width - self.reach :]))
-        qk = form.apart(mixed + self._means(new), -1, D)  # by rows (1, H+K, T, D)
-        qk = rotate(rms_normalize(qk, form.dims, self.eps), cos, sin, self.rotary_dim, form.dims)
-        q, k = qk.split([H, K], dim=form.heads)
-        k = k * (self.key_scale if form.heads else self.key_scale.view(K, 1, 1, 1))
+        if self.form == "apple":
+            qk = apple.apart(mixed + self._means(new), D)  # (H+K, D, 1, T)
+            qk = rotate(rms_normalize(qk, 1, self.eps), cos, sin, self.rotary_dim, axis=1)
+            q, k = qk.split([H, K])
+            k = k * self.key_scale.view(K, 1, 1, 1)
+            before = waiting[..., self.width - 1 : self.width - 1 + T]
+            v = apple.apart(torch.cat([now, before], dim=1), D)  # (K, D, 1, T)
+            y = self.out(apple.attend(q, k, v, mask, keys, values))
+            return y, apple.together(k), apple.together(v), new
+        rows = self._heads(mixed + self._means(new), T)  # (1, H+K, T, D)
+        q, k = rotate(rms_normalize(rows, 3, self.eps), cos, sin, self.rotary_dim).split(
+            [H, K], dim=1
+        )
+        k = k * self.key_scale
         before = waiting[..., self.width - 1 : self.width - 1 + T]
-        v = form.apart(torch.cat([now, before], dim=1), -1, D)  # by rows (1, K, T, D)
-        y = self.out(form.attend(q, k, v, mask, keys, values))
-        return y, form.together(k), form.together(v), new
+        v = self._heads(torch.cat([now, before], dim=1), T)  # (1, K, T, D)
+        return self.attend(q, k, v, mask, keys, values), k, v, new
+
+    def _heads(self, x: Tensor, T: int) -> Tensor:
+        """(1, heads * D, 1, T) -> (1, heads, T, D)."""
+        return x.view(1, -1, self.dim, T).transpose(2, 3)
 
     def _means(self, new: Tensor) -> Tensor:
         """For each query its mean with its key; for each key its mean with its queries' mean."""

@@ -2,7 +2,7 @@
 
 Activations are (1, C, 1, T): the token axis is last, because the ANE pads the last axis to 64
 bytes. Attention works on (1, heads, T, D), one row per token, which is also how the KV cache
-stores keys and values, or in the form that Apple asks for (`ane_book.models.base.forms`).
+stores keys and values, or in the form that Apple asks for (`ane_book.models.base.apple`).
 
 Letters: see `ane_book.models.base`.
 
@@ -14,8 +14,9 @@ S).
 
 from collections.abc import Callable
 
+from ane_book.layout import Form
+from ane_book.models.base import apple
 from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.forms import ROWS, AttentionForm
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -126,8 +127,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, dims: int, axis: int = 3) -> Ten
     x is (1, heads, T, D), with cos and sin (1, 1, T, D) from `Rotary.tables`, where sin is 0 for
     the other dimensions; or (heads, D, 1, T) with tables (1, D, 1, T) and axis 1.
     """
-    first, second, *rest = x.split(dims // 2, dim=axis)
-    return x * cos + torch.cat([second, first, *rest], dim=axis) * sin
+    from_end = axis - x.dim()  # programs have it so, and their bytes are kept
+    first, second, *rest = x.split(dims // 2, dim=from_end)
+    return x * cos + torch.cat([second, first, *rest], dim=from_end) * sin
 
 
 class Rotate(nn.Module):
@@ -184,14 +186,16 @@ class RotateThenNorm(NormThenRotate):
 class Attention(nn.Module):
     """Grouped-query attention over a KV cache of S slots and the T tokens of this call.
 
-    The graph only reads the cache, so it is the same for both cache variants.
+    Scores over the S slots and over the T new tokens are computed separately and concatenated
+    before the softmax. The graph only reads the cache, so it is the same for both cache variants
+    and never copies the cache.
 
-    prepare: maps queries and keys, heads apart, and the rotary tables to what attention uses.
-    qkv: maps x to (1, (H+2K)*D, 1, T); by default a projection.
-    form: of the products, and of all that is not a token's channels; by default `ROWS`.
+    prepare: maps queries and keys (1, H+K, T, D) and the rotary tables to what attention uses.
+    qkv: maps x to (1, (H+2K)*D, 1, T); by default a projection. form: "rows", or "apple" with each
+    head apart and the shapes of `ane_book.models.base.apple`.
     """
 
-    form: AttentionForm = ROWS
+    form: Form = "rows"
 
     def __init__(
         self,
@@ -210,14 +214,46 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x (1,C,1,T) -> y (1,C,1,T), new keys and values. Tables, mask and cache are of the form:
-        by rows, mask (1,1,G*T or 1,S+T), cache (1,K,S,D), new keys and values (1,K,T,D)."""
-        H, K, form = self.heads, self.kv_heads, self.form
-        qkv = form.apart(self.qkv(x), H + 2 * K, self.dim)  # by rows (1, H+2K, T, D)
-        qk, v = qkv.split([H + K, K], dim=form.heads)
-        q, k = self.prepare(qk, cos, sin, form.dims).split([H, K], dim=form.heads)
-        y = self.out(form.attend(q, k, v, mask, keys, values))
-        return y, form.together(k), form.together(v)
+        """x (1,C,1,T), mask (1,1,G*T or 1,S+T), cache (1,K,S,D) -> y (1,C,1,T), new keys and
+        values (1,K,T,D)."""
+        if self.form == "apple":
+            return self._apart(x, cos, sin, mask, keys, values)
+        H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
+        rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
+        qk, new_values = rows.split([H + K, K], dim=1)
+        q, new_keys = self.prepare(qk, cos, sin).split([H, K], dim=1)
+        return self.attend(q, new_keys, new_values, mask, keys, values), new_keys, new_values
+
+    def _apart(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`forward` with each head apart: cache (1,K*D,1,S), new keys and values (1,K*D,1,T)."""
+        H, K = self.heads, self.kv_heads
+        qk, v = apple.apart(self.qkv(x), self.dim).split([H + K, K])  # (H+K or K, D, 1, T)
+        q, k = self.prepare(qk, cos, sin, axis=1).split([H, K])
+        y = self.out(apple.attend(q, k, v, mask, keys, values))
+        return y, apple.together(k), apple.together(v)
+
+    def attend(
+        self,
+        q: Tensor,
+        new_keys: Tensor,
+        new_values: Tensor,
+        mask: Tensor,
+        keys: Tensor,
+        values: Tensor,
+    ) -> Tensor:
+        """q (1,H,T,D), new keys and values (1,K,T,D), the rest as in `forward` -> y (1,C,1,T)."""
+        H, K, D, T, S = self.heads, self.kv_heads, self.dim, q.shape[2], keys.shape[2]
+        # The G query heads of one key/value head become rows of one matrix: no copy of K or V.
+        # The rotary tables have already applied the scale 1/sqrt(D) (`ane_book.rope`).
+        q = q.reshape(1, K, (H // K) * T, D)
+        scores = torch.cat([q @ keys.transpose(2, 3), q @ new_keys.transpose(2, 3)], dim=3)
+        weights = F.softmax(scores + mask, dim=3)  # (1, K, G*T, S+T)
+        old, new = weights.split([S, T], dim=3)
+        y = old @ values + new @ new_values  # (1, K, G*T, D)
+        y = y.view(1, H, T, D).transpose(2, 3).reshape(1, H * D, 1, T)
+        return self.out(y)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
