@@ -97,7 +97,9 @@ class TestStage:
         first.run(3, [1, 2, 7], "decode", 0, {"hidden": np.zeros((1, 64, 1, 1), np.float32)})
         assert set(first._caches) == {3}
 
-    def test_a_chunk_needs_no_padding_on_the_wire(self, bundle):
+    @pytest.mark.parametrize("form", ["rows", "apple"])
+    def test_a_chunk_needs_no_padding_on_the_wire(self, tiny_bundle, form):
+        bundle = tiny_bundle("llama", kv="state", shard_limit=LIMIT, form=form)[1]
         feeds, ids = HostInputs(bundle, np.dtype(np.float32)), np.array(prompt(5))
         values = {"hidden": feeds.columns(ids)[None, :, None]}
         found = loaded(bundle, 0, 3).run(1, [], "prefill", 0, values)["hidden"]

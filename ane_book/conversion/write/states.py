@@ -86,9 +86,7 @@ def _by_select(
         yield name, chosen
 
 
-def _places(
-    function: FunctionWriter, layout: Layout, slots: np.ndarray, T: int
-) -> tuple[str, str]:
+def _places(function: FunctionWriter, layout: Layout, slots: np.ndarray, T: int) -> tuple[str, str]:
     """Add the matrix of 0 and 1, (1, 1, S, T) or (1, 1, T, S), that has a 1 where a new row goes,
     and whether any goes to a slot; returns the names of both."""
     other = 5 - layout.tokens  # the axis of the T new rows
@@ -101,7 +99,5 @@ def _places(
         "reduce_sum", "count", "fp16", [slots.shape],
         x=places, axes=np.array([other], np.int32), keep_dims=np.bool_(True),
     )  # fmt: skip
-    (is_new,) = function.op(
-        "cast", "is_new", "bool", [slots.shape], x=count, dtype=np.str_("bool")
-    )
+    (is_new,) = function.op("cast", "is_new", "bool", [slots.shape], x=count, dtype=np.str_("bool"))
     return places, is_new

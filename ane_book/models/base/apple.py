@@ -26,20 +26,30 @@ def together(x: Tensor) -> Tensor:
     return x.reshape(1, -1, 1, x.shape[3])
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    group: int,
+    D: int,
+) -> Tensor:
     """q (H, D, 1, T), k and v (K, D, 1, T), the mask and one layer's cache -> (1, H*D, 1, T).
 
     Each query head has two products, in the einsums that Apple writes, with a softmax over the
     channels between them. The first takes keys by tokens, so they are transposed once for all
     heads. The rotary tables have already applied the scale 1/sqrt(D) (`ane_book.rope`).
+
+    group: G, query heads to a key/value head.
     """
-    (H, D, _, _), K = q.shape, k.shape[0]
     keys = torch.cat([keys, together(k)], dim=3).transpose(1, 3)  # (1, S+T, 1, K*D)
     values = torch.cat([values, together(v)], dim=3)  # (1, K*D, 1, S+T)
     of_keys, of_values, heads = keys.split(D, dim=3), values.split(D, dim=1), []
     for h, query in enumerate(q.split(1)):
-        group = h // (H // K)
-        scores = torch.einsum("bchq,bkhc->bkhq", query, of_keys[group])
+        scores = torch.einsum("bchq,bkhc->bkhq", query, of_keys[h // group])
         weights = F.softmax(scores + mask, dim=1)  # (1, S+T, 1, T)
-        heads.append(torch.einsum("bkhq,bchk->bchq", weights, of_values[group]))
+        heads.append(torch.einsum("bkhq,bchk->bchq", weights, of_values[h // group]))
     return torch.cat(heads, dim=1)

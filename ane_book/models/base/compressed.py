@@ -61,8 +61,8 @@ class CompressedAttention(Attention):
             k = k * self.key_scale.view(K, 1, 1, 1)
             before = waiting[..., self.width - 1 : self.width - 1 + T]
             v = apple.apart(torch.cat([now, before], dim=1), D)  # (K, D, 1, T)
-            y = self.out(apple.attend(q, k, v, mask, keys, values))
-            return y, apple.together(k), apple.together(v), new
+            y = apple.attend(q, k, v, mask, keys, values, group=H // K, D=D)
+            return self.out(y), apple.together(k), apple.together(v), new
         rows = self._heads(mixed + self._means(new), T)  # (1, H+K, T, D)
         q, k = rotate(rms_normalize(rows, 3, self.eps), cos, sin, self.rotary_dim).split(
             [H, K], dim=1

@@ -228,11 +228,11 @@ class Attention(nn.Module):
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """`forward` with each head apart: cache (1,K*D,1,S), new keys and values (1,K*D,1,T)."""
-        H, K = self.heads, self.kv_heads
-        qk, v = apple.apart(self.qkv(x), self.dim).split([H + K, K])  # (H+K or K, D, 1, T)
+        H, K, D = self.heads, self.kv_heads, self.dim
+        qk, v = apple.apart(self.qkv(x), D).split([H + K, K])  # (H+K or K, D, 1, T)
         q, k = self.prepare(qk, cos, sin, axis=1).split([H, K])
-        y = self.out(apple.attend(q, k, v, mask, keys, values))
-        return y, apple.together(k), apple.together(v)
+        y = apple.attend(q, k, v, mask, keys, values, group=H // K, D=D)
+        return self.out(y), apple.together(k), apple.together(v)
 
     def attend(
         self,

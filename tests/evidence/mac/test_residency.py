@@ -331,16 +331,18 @@ class TestStates:
         package = bundle.path / bundle.manifest.shards[0].package
         return measure(package, function, command=command, soak=1, timeout=HANGING)
 
+    @pytest.mark.parametrize("form", ["rows", "apple"])
     @pytest.mark.parametrize("function", ["decode", "prefill"])
-    def test_a_state_that_is_lost_is_named_and_how_to_convert(self, tiny_bundle, function):
-        _, bundle = tiny_bundle("llama", kv="state", state_write="update")
+    def test_a_state_that_is_lost_is_named_and_how_to_convert(self, tiny_bundle, function, form):
+        _, bundle = tiny_bundle("llama", kv="state", state_write="update", form=form)
         found = self.measured(bundle, function)
         assert found.verdict == "numbers"
         assert "state 'keys' does not hold after two calls what the first one wrote" in found.reason
         assert "convert with --state-write select, or --kv host (claim state-slice)" in found.reason
 
-    def test_the_remedy_holds_there_and_neither_is_wrong_elsewhere(self, tiny_bundle):
-        _, select = tiny_bundle("llama", kv="state", state_write="select")
-        _, update = tiny_bundle("llama", kv="state", state_write="update")
+    @pytest.mark.parametrize("form", ["rows", "apple"])
+    def test_the_remedy_holds_there_and_neither_is_wrong_elsewhere(self, tiny_bundle, form):
+        _, select = tiny_bundle("llama", kv="state", state_write="select", form=form)
+        _, update = tiny_bundle("llama", kv="state", state_write="update", form=form)
         for bundle, mode in ((select, "forget"), (update, "well")):
             assert self.measured(bundle, "prefill", mode).verdict == "resident"
