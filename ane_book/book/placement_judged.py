@@ -19,7 +19,7 @@ from ane_book.evidence.placement.path import ANE
 from ane_book.evidence.placement.placed import place_ops
 from ane_book.evidence.placement.support import Support, support, table
 
-__all__ = ["Errors", "LeftOut", "half_left_out", "halves", "networks_left_out", "spread"]
+__all__ = ["LEAST", "Errors", "LeftOut", "half_left_out", "halves", "networks_left_out", "spread"]
 
 Supported = Callable[[GraphOp, str], Support]
 LEAST = 2_000_000  # bytes of weights from which a simple rule expects the ANE

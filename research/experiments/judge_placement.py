@@ -61,6 +61,20 @@ def shares(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def reported(rows: list[dict]) -> str:
+    """How the reports of others are met by each rule, as Markdown."""
+    rules = {"place": "predicted", "roofline alone": "roofline",
+             "ANE from 2 MB of weights": "weights"}  # fmt: skip
+    said = {name: [row[key] for row in rows] for name, key in rules.items()}
+    said["all on the ANE"] = ["ANE"] * len(rows)
+    lines = ["| rule | hits | open | missed |", "|---|---|---|---|"]
+    for name, found in said.items():
+        hits = sum(a == row["reported"] for a, row in zip(found, rows, strict=True))
+        opened = found.count("depends")
+        lines.append(f"| {name} | {hits} | {opened} | {len(rows) - hits - opened} |")
+    return "\n".join(lines)
+
+
 def tables() -> list[str]:
     """Every table of the note that comes from here, in its order."""
     graphs = read_graphs(MEASUREMENTS / "segmenter_estimates.json")
@@ -72,6 +86,7 @@ def tables() -> list[str]:
     return [
         choices(parts, "graphs"), choices(parts, "ops"), errors(parts),
         choices(networks, "ops"), errors(networks),
+        reported(json.loads((MEASUREMENTS / "placement_reports.json").read_text())["reports"]),
         shares(json.loads(path.read_text())["shares"]),
     ]  # fmt: skip
 
