@@ -1,5 +1,4 @@
-"""Graphs and networks of which estimates and choices of Core ML are published; scripts as modules.
-"""
+"""Graphs and networks whose estimates and choices are published; scripts as modules."""
 
 import importlib.util
 from pathlib import Path

@@ -148,7 +148,7 @@ def fit(graphs: Iterable[PublishedGraph], plans: Iterable[NetworkPlan] = ()) -> 
 
 
 def fit_own(plans: Iterable[NetworkPlan]) -> dict:
-    """The trees of one chip's ANE, from the plans of networks on it; `least`: bytes of the least."""
+    """The trees of one chip's ANE, by plans of networks; `least`: the bytes of the smallest op."""
     found, seen = defaultdict(list), set()
     for plan in plans:
         times = plan.milliseconds(ROOFS[ANE])

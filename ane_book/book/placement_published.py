@@ -105,9 +105,7 @@ def _ways(graph: PublishedGraph, devices: Sequence[str], learned: Set[tuple]) ->
     """For each op that was not learned, one of WAYS: how the prediction meets the choice."""
     choices = shortest(graph.estimates).choices
     found = []
-    for op, device, chosen, equal in zip(
-        graph.ops, devices, graph.on_ane, choices, strict=True
-    ):
+    for op, device, chosen, equal in zip(graph.ops, devices, graph.on_ane, choices, strict=True):
         if (op.type, work(op)) in learned:
             continue
         if device == "depends":

@@ -1,11 +1,12 @@
 """Build five networks again, and lay published plans of them beside our reading of their ops.
 
-    python research/experiments/network_plans.py CHECKOUT   # one of erwinzhang7/coreml-compute-placement
+    python research/experiments/network_plans.py CHECKOUT
 
-CHECKOUT holds `results/residency/*.json` and `results/placement-*.json` of that repository. Its
-networks were converted from pretrained models; here they have the same configuration and random
-weights, for no plan depends on a weight's values. The ops must be those of the plan in number,
-order and type. Written is `research/measurements/network_plans.json`.
+CHECKOUT holds `results/residency/*.json` and `results/placement-*.json` of the repository
+erwinzhang7/coreml-compute-placement, which publishes the plans. Its networks were converted from
+pretrained models; here they have the same configuration and random weights, for no plan depends on
+a weight's values. The ops must be those of the plan in number, order and type. Written is
+`research/measurements/network_plans.json`.
 """
 
 import argparse

@@ -87,8 +87,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Tree:
-    """The decision tree of a type of op. bytes, least: those of the largest and least in the data.
-    """
+    """The decision tree of a type of op. bytes, least: of the largest and the smallest op seen."""
 
     root: Node | Leaf
     bytes: float
@@ -183,7 +182,10 @@ def _facts() -> dict:
 
 
 def _trees(facts: dict) -> dict[str, Tree]:
-    return {type_: Tree(_node(tree["root"]), tree["bytes"], tree.get("least", 0.0)) for type_, tree in facts.items()}
+    return {
+        type_: Tree(_node(tree["root"]), tree["bytes"], tree.get("least", 0.0))
+        for type_, tree in facts.items()
+    }
 
 
 def _node(facts: dict) -> Node | Leaf:

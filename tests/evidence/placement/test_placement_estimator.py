@@ -1,4 +1,4 @@
-"""The estimates: what is shipped is what was fitted, and what lies outside of the data is a range."""
+"""The estimates: what is shipped is what was fitted; what lies outside of the data is a range."""
 
 from dataclasses import replace
 import json
@@ -135,7 +135,7 @@ def test_a_chip_of_whose_networks_plans_are_known_has_estimates_of_its_own(chip)
 
 
 def test_the_scale_of_the_two_chips():
-    """An M4 Pro's devices have the M4's bandwidths, an M5 Max's another ratio: the scale is open."""
+    """An M4 Pro's devices have the M4's bandwidths, an M5 Max's have another ratio."""
     for chip, scale in (("m4-pro", 1.0), ("m5-max", table()["chips"]["m5-max"]["scale"][0])):
         plan = next(p for p in PLANS if (p.network, p.chip) == ("bert", chip))
         op, ms = plan.ops[0], plan.milliseconds(ROOFS["ane"])[0]
