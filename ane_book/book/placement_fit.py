@@ -10,8 +10,9 @@ own for the ANE, in so far as its networks have the types.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import log, log2
+from typing import Any
 
 from ane_book.book.placement_networks import NetworkPlan
 from ane_book.book.placement_published import PublishedGraph
@@ -26,10 +27,10 @@ LIKE = 0.03  # of the roofline: parameters that the source does not list show in
 TINY = 1e-5  # ms: less teaches nothing; scalar constants, which nobody wrote down, show in it
 
 #: What is stated in the source's log, not fitted: GFLOP/s and GiB/s of each backend.
-CPU = {"bnns": {"gflops": 754.543335, "gibs": 56.666664},
+CPU: dict[str, dict[str, float]] = {"bnns": {"gflops": 754.543335, "gibs": 56.666664},
        "classic_cpu": {"gflops": 656.0, "gibs": 56.666664}}  # fmt: skip
 LOGS = "data/03_compile/opdispatch/aotcost"
-CHIPS = {
+CHIPS: dict[str, dict[str, Any]] = {
     "m2": {"source": f"{LOGS}/H14G", "roofs": {"ane": {"gflops": 17200.0, "gibs": 68.0}, **CPU}},
     "m4": {"source": f"{LOGS}/H16G", "roofs": {"ane": {"gflops": 19400.0, "gibs": 68.0}, **CPU}},
     "m6": {"source": "notes/coreml_dispatch.md, 2.4: as the M4 in 490 of 490 graphs",
@@ -51,7 +52,7 @@ def samples(graphs: Iterable[PublishedGraph]) -> dict[str, list[Sample]]:
     return found
 
 
-def rates(op: GraphOp, times: dict[str, float]) -> dict[str, float]:
+def rates(op: GraphOp, times: Mapping[str, float]) -> dict[str, float]:
     """GFLOP/s by backend."""
     needed = work(op)
     return {backend: needed.flops / (ms * 1e6) for backend, ms in times.items() if needed.flops}
@@ -97,7 +98,7 @@ def grow(found: list[Sample], numbers: list[int]) -> dict:
         held = [given for (_, given), n in zip(found, numbers, strict=True) if n == commonest]
         return {"gflops": {k: float(f"{v:.6g}") for given in held for k, v in given.items()}}
     feature, low, high = split
-    sides = {"below": [], "above": []}
+    sides: dict[str, list] = {"below": [], "above": []}
     for sample, number in zip(found, numbers, strict=True):
         sides["below" if sample[0][feature] <= low else "above"].append((sample, number))
     return {"feature": feature, "low": low, "high": high} | {

@@ -158,7 +158,8 @@ def networks_left_out(
     for left in here:
         rest = [plan for plan in here if plan is not left]
         estimator = lent(chip, fit(graphs, rest))
-        kept = [op for each in (*rest, *graphs) for op in each.ops]
+        kept = [op for plan in rest for op in plan.ops]
+        kept += [op for graph in graphs for op in graph.ops]
         learned = {(op.type, work(op)) for op in kept}
         met = rules(estimator, kept)
         single = {"fitted": estimator, "roofline": replace(estimator, trees={}, own={})}
