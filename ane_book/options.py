@@ -218,6 +218,14 @@ class Recipe(BaseModel):
         return LAYOUTS[self.form]
 
     @property
+    def golden_tokens(self) -> int:
+        """Tokens of a bundle's reference results: of a prefill call, or where there is none of two
+        calls, if the caches have room, so that the second one reads what the first one cached."""
+        if self.functions == "one" and self.caches[0] >= 2 * self.prefill:
+            return 2 * self.prefill
+        return self.prefill
+
+    @property
     def caches(self) -> tuple[int, ...]:
         """S of every tier, ascending; the last is the context."""
         return (*(slots for slots in self.tiers if slots != self.context), self.context)

@@ -1,13 +1,15 @@
-"""The graphs of which Core ML's segmenter published estimates and choices; scripts as modules."""
+"""Graphs and networks whose estimates and choices are published; scripts as modules."""
 
 import importlib.util
 from pathlib import Path
 
+from ane_book.book.placement_networks import read_plans
 from ane_book.book.placement_published import read_graphs
 
 ROOT = Path(__file__).resolve().parents[1]
 ESTIMATES = ROOT / "research/measurements/segmenter_estimates.json"
 GRAPHS = read_graphs(ESTIMATES)
+PLANS = read_plans(ROOT / "research/measurements/network_plans.json")
 
 
 def script(name: str):

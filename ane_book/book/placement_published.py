@@ -6,23 +6,23 @@ indices of its ops in order and the backend chosen for each, a letter per op. Th
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import sha256
 import json
 from pathlib import Path
 import re
 
-from ane_book.evidence.placement.estimator import Estimator, work
+from ane_book.evidence.placement.estimator import work
 from ane_book.evidence.placement.graph import GraphOp
 from ane_book.evidence.placement.path import ANE, shortest
-from ane_book.evidence.placement.placed import place_ops
 from mlprogram.package.values import TensorType
 
-__all__ = ["PublishedGraph", "judge", "read_graphs", "sums"]
+__all__ = ["Predict", "PublishedGraph", "judge", "read_graphs", "sums"]
 
 LETTERS = {"a": ANE, "b": "bnns", "c": "classic_cpu"}
 Types = dict[str, tuple[TensorType, ...]]
+Predict = Callable[[Sequence[GraphOp]], Sequence[str]]  # "ANE", "CPU" or "depends" for each op
 
 SERIES = re.compile(r"(_[a-z]*)?\d.*$")
 TYPE = re.compile(r"(\w+)\[([\d,?]*)\]")
@@ -77,7 +77,7 @@ def sums(graphs: Iterable[PublishedGraph]) -> set[tuple]:
 
 
 def judge(
-    graphs: Iterable[PublishedGraph], estimator: Estimator, learned: Set[tuple] = frozenset()
+    graphs: Iterable[PublishedGraph], predict: Predict, learned: Set[tuple] = frozenset()
 ) -> dict[str, int]:
     """Compare placements that are predicted from types and shapes with the published ones.
 
@@ -88,7 +88,7 @@ def judge(
     """
     counts = Counter({f"{of} {what}": 0 for of in ("graphs", "ops") for what in WAYS})
     for graph in graphs:
-        found = _ways(graph, estimator, learned)
+        found = _ways(graph, predict(graph.ops), learned)
         if not found:
             continue
         counts.update(f"ops {way}" for way in found)
@@ -101,13 +101,11 @@ def judge(
 WAYS = ("all", "exact", "equal", "depends", "missed")  # from good to bad
 
 
-def _ways(graph: PublishedGraph, estimator: Estimator, learned: Set[tuple]) -> list[str]:
+def _ways(graph: PublishedGraph, devices: Sequence[str], learned: Set[tuple]) -> list[str]:
     """For each op that was not learned, one of WAYS: how the prediction meets the choice."""
     choices = shortest(graph.estimates).choices
     found = []
-    for op, device, chosen, equal in zip(
-        graph.ops, place_ops(graph.ops, estimator).devices, graph.on_ane, choices, strict=True
-    ):
+    for op, device, chosen, equal in zip(graph.ops, devices, graph.on_ane, choices, strict=True):
         if (op.type, work(op)) in learned:
             continue
         if device == "depends":

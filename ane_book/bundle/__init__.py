@@ -202,8 +202,7 @@ class Bundle:
         the first token with a gate of 1.
         """
         manifest, (V, C) = self.manifest, self.manifest.embedding.shape
-        decoder = manifest.task == "text-generation"
-        T = manifest.functions[manifest.reading] if decoder else self.recipe.prefill
+        T = manifest.functions.get("prefill", self.recipe.golden_tokens)
         stages = len({part.layers[1] for part in self.manifest.shards if part.layers})
         types = {"tokens": ((T,), np.int64), "hidden": ((stages + 1, C, T), np.float32)}
         if counts := manifest.experts:

@@ -67,7 +67,7 @@ class GoldenPass:
     @property
     def tokens(self) -> np.ndarray:
         """Token ids that are spread over the vocabulary, the same for every model of its size."""
-        steps = np.arange(1, self.recipe.prefill + 1, dtype=np.int64)
+        steps = np.arange(1, self.recipe.golden_tokens + 1, dtype=np.int64)
         return steps * 7919 % self.config.vocab_size  # 7919 is prime
 
     def layers(self, layers: range) -> Iterator[dict[str, Tensor]]:
@@ -126,8 +126,8 @@ class GoldenPass:
 
     @cached_property
     def _feeds(self) -> dict[str, Tensor]:
-        """Rotary tables and masks of a prefill at position 0, masks of `config.group` * T rows."""
-        T, S, host = self.recipe.prefill, self.recipe.context, self._host
+        """Rotary tables and masks of one call at position 0, masks of `config.group` * T rows."""
+        T, S, host = self.recipe.golden_tokens, self.recipe.context, self._host
         tables = host.tables(np.arange(T), S)
         masks = {n: causal_mask(0, T, S, window) for n, window in host.masks.items()}
         masks = {n: np.tile(mask, (1, 1, self.config.group, 1)) for n, mask in masks.items()}

@@ -153,7 +153,9 @@ def hold_to(bundle: Bundle, options: dict) -> None:
         raise InvalidInput(f"{option} goes with a model's name, and {bundle.path} is a bundle")
     given = {n: v for n, v in options.items() if n != "progress" and v is not None}
     former = dict(bundle.recipe)
-    for name, value in make_recipe(**former | given):
+    other = given.get("functions", former["functions"]) != former["functions"]
+    asked = {"functions": given["functions"]} if other else dict(make_recipe(**former | given))
+    for name, value in asked.items():
         if former[name] != value:
             raise InvalidInput(
                 f"{bundle.path} was converted with {name} = {former[name]!r}, not {value!r}; "

@@ -7,18 +7,22 @@ split, `ops` are those on the ANE, `assumed` is what the report leaves open. Non
 fitting. Each graph is made with coremltools' builder. Weights are all alike: nobody reads them, and
 a weight file is filled up to the size of its report. A report is judged by the figures of its chip
 (`figures`), one of a chip that is not stated by those of any. `off` names ops that were reported
-off the ANE: one of them predicted there for sure is a miss. `before` is what was said of a report
+off the ANE: one of them predicted there for sure is a miss. `roofline` and `weights` are what the
+roofline alone and the rule of 2 MB of weights say. `before` is what was said of a report
 until whole programs, generations and tried ranges were rules.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 import json
 import os
 from pathlib import Path
 import tempfile
 
+from ane_book.book.placement_judged import LEAST
 from ane_book.evidence.placement import Placement, place
-from ane_book.evidence.placement.estimator import chips
+from ane_book.evidence.placement.estimator import Estimator, chips
+from ane_book.evidence.placement.placed import place_ops
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import Function, Program, types
@@ -322,18 +326,25 @@ def write_package(
 
 def figures(chip: str) -> str:
     """The name of a reported chip, such as "M4 Max", among those with figures."""
-    name = chip.split()[0].lower()
+    name = chip.lower().replace(" ", "-")
     return name if name in chips() else "any"
 
 
-def predict(report: dict) -> Placement:
-    """Build the graph of a report, write it, and place it as any other package."""
+def predict(report: dict) -> tuple[Placement, Placement, int]:
+    """Build the graph of a report, write it, and place it as any other package.
+
+    Returned with it: the placement by the roofline alone, and the bytes of weights.
+    """
     name = report["name"]
     with tempfile.TemporaryDirectory() as folder:
         path = write_package(Path(folder, "graph.mlpackage"), *GRAPHS[name])
         if name in FILES:  # a hole that takes no room on the disk
             os.truncate(path / "Data/com.apple.CoreML/weights/weight.bin", FILES[name])
-        return place(path, figures(report["chip"]))
+        placement = place(path, figures(report["chip"]))
+    ops, file = [each.op for each in placement.placed], FILES.get(name, 0)
+    bare = replace(Estimator.of(placement.chip), trees={}, own={}, widening={})
+    weights = file or sum(op.weight_bytes for op in ops)
+    return placement, place_ops(ops, bare, weight_file=file), weights
 
 
 def device(placement: Placement) -> str:
@@ -347,7 +358,7 @@ def device(placement: Placement) -> str:
 
 def outcome(report: dict) -> dict:
     """A report with what is predicted of its graph."""
-    placement = predict(report)
+    placement, bare, weights = predict(report)
     found = device(placement)
     same = "hit" if found == report["reported"] else "depends" if found == "depends" else "miss"
     off = [on for each, on in zip(placement.placed, placement.devices, strict=True)
@@ -358,6 +369,8 @@ def outcome(report: dict) -> dict:
         "figures": placement.chip,
         "predicted": found,
         "outcome": same,
+        "roofline": device(bare),
+        "weights": "ANE" if weights >= LEAST else "CPU",
         "ops_on_ane": [sum(each.on_ane) for each in (placement.worst, placement.best)],
         "ops_in_all": len(placement.placed),
         "milliseconds": [each.route.cost for each in (placement.best, placement.worst)],

@@ -2,11 +2,13 @@
 
 from _long import long_but
 from _tiny import TINY, prompt
+from _zaya import maker
 import ane_book
 from ane_book.conversion.recipe import make_recipe
 from ane_book.errors import InvalidInput
+from ane_book.evidence import cost
 from ane_book.evidence.parity import check_parity
-from ane_book.runtime import Session
+from ane_book.runtime import Session, shards
 from mlprogram.package.description import Package
 import numpy as np
 import pytest
@@ -76,6 +78,86 @@ def test_it_is_the_only_function_and_halves_what_is_wired(tiny_bundle):
 def test_parity_sees_it(tiny_bundle, kv):
     found = check_parity(made(tiny_bundle, "llama", kv=kv)[0])
     assert found.passed and {stage.function for stage in found.stages} == {"", "verify"}
+
+
+def test_parity_sees_a_cache_that_holds_nothing(tiny_bundle, monkeypatch):
+    """The second call of the golden tokens reads the rows that the first one cached."""
+    one, _ = made(tiny_bundle, "llama", kv="host")
+    assert len(one.golden()["tokens"]) == 2 * K
+    before = shards._before
+    monkeypatch.setattr(shards, "_before", lambda *given: np.zeros_like(before(*given)))
+    found = check_parity(one)
+    assert not found.passed and found.function == "verify"
+
+
+def test_a_cache_of_one_call_is_enough_for_parity(tiny_bundle):
+    one = tiny_bundle("llama", context=16, functions="one", verify=K, tiers=(K,), prefill=None)[1]
+    assert len(one.golden()["tokens"]) == K and check_parity(one).passed
+
+
+#: ZAYA: experts that are programs of their own or in one, and tails kept from call to call.
+EXPERTS = {
+    "usual": {"experts": "dispatch", "kv": "state", "tiers": (32,)},
+    "odd": {"experts": "dispatch", "kv": "host"},
+    "sliding": {"experts": "packed", "kv": "host"},
+}
+
+
+@pytest.mark.parametrize("size", long_but(EXPERTS, "usual"))
+def test_experts_and_tails(size, tmp_path_factory, tmp_path):
+    _, checkpoint, bundle = maker(tmp_path_factory, EXPERTS)(size)
+    context = bundle.manifest.context // K * K
+    recipe = EXPERTS[size] | {"context": context, "functions": "one", "verify": K}
+    single = ane_book.convert(str(checkpoint), out=tmp_path / "one", **recipe)
+    two, one = (Session(each, precision="fp32") for each in (bundle, single))
+    for n in (1, 9, 40):
+        ids = prompt(n)
+        expected = two.generate(ids, max_tokens=40).token_ids
+        assert one.generate(ids, max_tokens=40).token_ids == expected
+        assert one.generate(ids, max_tokens=40, draft="lookup").token_ids == expected
+    assert check_parity(single).passed
+
+
+def test_a_rewound_token_has_the_same_bits_beside_wrong_guesses(tiny_bundle, kv):
+    one, _ = made(tiny_bundle, "llama", kv=kv, tiers=(16,))
+    session, ids = Session(one, precision="fp16"), prompt(CONTEXT)
+    noise, alone = np.random.default_rng(0), [session.decode(token) for token in ids]
+    for at in range(CONTEXT):
+        session.rewind(at)
+        first = at - at % K
+        wrong = noise.integers(0, 257, K - 1 - at % K)
+        given = np.array([*ids[first : at + 1], *wrong])
+        found = session._runner.head(session._runner.forward("verify", given, first))
+        np.testing.assert_array_equal(found[at % K], alone[at])
+        np.testing.assert_array_equal(session.logits(ids[at:]), alone[at:])
+
+
+def test_a_bundle_of_the_other_kind(tiny_bundle):
+    one, two = (bundle.path for bundle in made(tiny_bundle, "llama"))
+    with pytest.raises(InvalidInput, match="functions = 'two', not 'one'"):
+        ane_book.load(two, functions="one")
+    with pytest.raises(InvalidInput, match="functions = 'one', not 'two'"):
+        ane_book.load(one, functions="two")
+    assert ane_book.load(one, functions="one", verify=K).block == K
+
+
+@pytest.mark.parametrize(
+    ("model", "recipe", "what"),
+    [
+        ("smollm2-135m-instruct", {"verify": 16}, "16 rows over a context of 512"),
+        ("qwen2.5-0.5b-instruct", {"context": 32_768}, "8 rows over a context of 32,768"),
+        ("zaya1-8b", {"quant": "int8"}, "8 rows over a mixture of experts"),
+    ],
+)
+def test_no_prediction_beyond_what_is_published(model, recipe, what):
+    """The claim is of eight rows of dense models over 8K; of a mixture, against it, 4.5 times."""
+    with pytest.raises(InvalidInput, match=f"a call of {what} is not published"):
+        cost.predict(ane_book.plan(model, functions="one", **recipe), "m4-max")
+
+
+def test_a_plan_names_one_sum(tiny_bundle):
+    said = dict(ane_book.plan("smollm2-135m-instruct", functions="one").facts())
+    assert "each package has one function" in said["wired"]
 
 
 def test_recipes():

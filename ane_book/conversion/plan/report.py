@@ -63,13 +63,16 @@ def _calls(plan: "Plan") -> Line:
 def _wired(plan: "Plan") -> Iterator[str]:
     """What the loaded programs hold on a device: both sides of a claim, and the claim."""
     wired = plan.wired
+    if wired.copied == wired.shared:
+        caches = f", {_size(wired.caches)} of it caches" if wired.caches else ""
+        yield f"{_size(wired.least)}: each package has one function{caches}"
+        return
     caches = f"; {_size(wired.caches)} of either are caches" if wired.caches else ""
     yield (
         f"{_size(wired.most)} if each of {_counted(wired.functions, 'loaded function')} has a copy "
         f"of its weights, {_size(wired.least)} if those of a package share one{caches}"
     )
-    if wired.copied > wired.shared:
-        yield limits.WIRED.note("which of the two")
+    yield limits.WIRED.note("which of the two")
 
 
 def _strategies(plan: "Plan") -> Iterator[str]:

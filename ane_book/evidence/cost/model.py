@@ -42,7 +42,7 @@ __all__ = [
     "work_of",
 ]
 
-ROWS = 8  # of a call, of which the parameter "rows" speaks
+ROWS, LONGEST = 8, 8192  # rows of a call and its context, of which the parameter "rows" speaks
 PER_MS = 1e6  # bytes per millisecond in 1 GB/s
 
 
@@ -156,13 +156,15 @@ def predict(asked: TokenWork | Plan, chip: str | Claim) -> Estimate:
 def _rows(plan: Plan, ms: Interval) -> Term:
     """What a call of K rows takes beside one of a single row, which takes `ms`.
 
-    Raises InvalidInput for a K of which nobody published a call.
+    Raises InvalidInput for a call of which nobody published the like.
     """
-    rows, K = parameter("rows"), plan.recipe.verify
-    if K != ROWS:
+    rows, K, S = parameter("rows"), plan.recipe.verify, plan.recipe.context
+    mixture = find(plan.config.architecture).layout(plan.config) is not None
+    if K != ROWS or S > LONGEST or mixture:
+        what = "a mixture of experts" if mixture else f"a context of {S:,}"
         raise InvalidInput(
-            f"a call of {K} rows is not published; with {ROWS} there is a prediction, or leave the "
-            "chip out"
+            f"a call of {K} rows over {what} is not published; of {ROWS} rows of a dense model "
+            f"over at most {LONGEST:,} there is a prediction, or leave the chip out"
         )
     least, most = rows.bounds
     more = Interval(ms.low * (least - 1), ms.high * (most - 1))

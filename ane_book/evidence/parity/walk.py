@@ -33,68 +33,63 @@ def walk(bundle: Bundle, golden: dict[str, np.ndarray], precision: str) -> Itera
 
 def _decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
     ids, hidden = golden["tokens"], golden["hidden"]
-    T, dtype = len(ids), MILBackend(precision).dtype
-    feeds, tiered = HostInputs(bundle, dtype), bundle.manifest.tiered
-    reading = bundle.manifest.reading
-    chain = values = feeds.of(reading, ids, 0)
-    yield judged("embedding", "", precision, values["hidden"][0, :, 0], hidden[0])
+    dtype, tiered = MILBackend(precision).dtype, bundle.manifest.tiered
+    feeds, steps = HostInputs(bundle, dtype), list(_steps(bundle, len(ids)))
+    reading, width, chain = steps[0][0], steps[0][1], _calls(feeds, ids, *steps[0])
+    yield judged("embedding", "", precision, _columns(chain, width), hidden[0])
     programs, routed = stages(bundle, lambda: MILBackend(precision)), _routed(bundle)
     for i, (part, program) in enumerate(zip(bundle.manifest.shards, programs, strict=True)):
         name = part.package
         before = given(bundle, golden, i, dtype)
-        found = program.run(reading, values | before, T)["hidden"]
-        yield judged(name, reading, precision, found[0, :, 0], hidden[i + 1], routed)
-        program.clear()
-        for function, n, starts in _steps(bundle, T):
-            steps = []
+        for function, n, starts in steps:
+            results = []
             for t in starts:
                 own, (K, _) = feeds.of(function, ids[t : t + n], t), tiered[function]
                 own |= {key: padded(v[0, :, 0, t : t + n], K) for key, v in before.items()}
-                steps.append(program.run(function, own, n)["hidden"][0, :, 0, :n])
-            found = np.hstack(steps)
+                results.append(program.run(function, own, n))
+            found = _columns(results, n)
             expected = hidden[i + 1][:, : found.shape[1]]
             yield judged(name, function, precision, found, expected, routed)
             program.clear()
-        chain = program.run(reading, chain, T)
-    yield from _ends(bundle, golden, precision, chain["hidden"].astype(dtype))
+        chain = [program.run(reading, values, width) for values in chain]
+    yield from _ends(bundle, golden, precision, _columns(chain, width).astype(dtype))
 
 
 def _steps(bundle: Bundle, tokens: int) -> Iterator[tuple[str, int, range]]:
-    """The functions except for the one that reads prompts in the largest tier: each with the golden
-    tokens that a call takes, and the slots at which its calls begin."""
+    """The functions of all tiers, each with the golden tokens that a call takes, and the slots at
+    which its calls begin. The first is the one that reads prompts in the largest tier."""
     manifest = bundle.manifest
     calls = {"prefill": (tokens, range(1)), "decode": (1, range(min(DECODED, tokens)))}
     if K := manifest.functions.get("verify"):
         n = min(K, tokens)
         calls["verify"] = n, range(0, tokens - n + 1, n)[:2]
-    for function in manifest.tiered:
-        if function != manifest.reading:
-            yield function, *calls[manifest.names[function]]
+    for function in sorted(manifest.tiered, key=lambda function: function != manifest.reading):
+        yield function, *calls[manifest.names[function]]
+
+
+def _calls(
+    feeds: HostInputs, ids: np.ndarray, function: str, n: int, starts: range
+) -> list[dict[str, np.ndarray]]:
+    """The inputs of calls of a function for n tokens each, copied: the next call changes them."""
+    given = (feeds.of(function, ids[t : t + n], t) for t in starts)
+    return [{name: value.copy() for name, value in own.items()} for own in given]
+
+
+def _columns(calls: list[dict[str, np.ndarray]], n: int) -> np.ndarray:
+    """The hidden states (C, tokens) of the n tokens of each call."""
+    return np.hstack([values["hidden"][0, :, 0, :n] for values in calls])
 
 
 def _mixed_decoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
     """The stages of a decoder whose experts are packages."""
     ids, dtype = golden["tokens"], MILBackend(precision).dtype
-    feeds = HostInputs(bundle, dtype)
-
-    def call(function: str, first: int, last: int) -> dict[str, np.ndarray]:
-        own = feeds.of(function, ids[first:last], first)
-        return {name: value.copy() for name, value in own.items()}  # the next call changes them
-
-    T, reading = len(ids), bundle.manifest.reading
-    whole = Run(reading, [call(reading, 0, T)], T, taught=False)
-    runs = [
-        Run(reading, [call(reading, 0, T)], T),
-        *(
-            Run(function, [call(function, t, t + n) for t in starts], n)
-            for function, n, starts in _steps(bundle, T)
-        ),
-        whole,
-    ]
-    hidden = runs[0].result("hidden")
+    feeds, steps = HostInputs(bundle, dtype), list(_steps(bundle, len(ids)))
+    runs = [Run(step[0], _calls(feeds, ids, *step), step[1]) for step in steps]
+    whole = Run(steps[0][0], _calls(feeds, ids, *steps[0]), steps[0][1], taught=False)
+    hidden = whole.result("hidden")
     yield judged("embedding", "", precision, hidden, golden["hidden"][0])
-    yield from walk_experts(bundle, golden, precision, runs)
-    yield from _ends(bundle, golden, precision, whole.calls[0]["hidden"].astype(dtype))
+    yield from walk_experts(bundle, golden, precision, [*runs, whole])
+    yield from _ends(bundle, golden, precision, whole.result("hidden").astype(dtype))
 
 
 def _routed(bundle: Bundle) -> bool:
@@ -111,18 +106,16 @@ def given(bundle: Bundle, golden: dict, program: int, dtype: np.dtype) -> dict[s
 
 
 def _ends(bundle: Bundle, golden: dict, precision: str, chain: np.ndarray) -> Iterator[ParityStage]:
-    """The head's functions on PyTorch's hidden state, and on the shards' output."""
-    name = " ".join(part.package for part in bundle.manifest.head)
+    """The head's functions on PyTorch's hidden state, and on the shards' output (C, T)."""
+    name, reading = " ".join(part.package for part in bundle.manifest.head), bundle.manifest.reading
     head = HeadRunner(bundle, MILBackend(precision))
     last = golden["hidden"][-1][None, :, None].astype(chain.dtype)
     given = {own: _last(last, T) for own, T in bundle.manifest.functions.items()}
-    given |= {"whole": chain}
+    given |= {"whole": _last(chain[None, :, None], bundle.manifest.functions[reading])}
     for function, hidden in given.items():
         found = head.run(hidden)[-len(golden["argmax"]) :]
         expected = golden["argmax"][-len(found) :]
-        part, called = (name, function)
-        if function == "whole":
-            part, called = "whole", bundle.manifest.reading
+        part, called = ("whole", reading) if function == "whole" else (name, function)
         if isinstance(found, list):  # token ids
             stage = ParityStage(part, called, precision)
         else:

@@ -27,6 +27,7 @@ from pathlib import Path
 from ane_book.claims import find
 from ane_book.errors import InvalidInput
 from ane_book.evidence.placement.graph import GraphOp, bytes_of, elements
+from ane_book.evidence.placement.path import ANE
 from ane_book.evidence.placement.support import table
 
 __all__ = ["Estimator", "OpWork", "Range", "Roof", "chips", "features", "work"]
@@ -65,6 +66,10 @@ class Leaf:
 
     rates: dict[str, float]
 
+    def ms(self, backend: str, needed: OpWork, roof: Roof) -> float:
+        rate = self.rates.get(backend)
+        return needed.flops / (rate * 1e6) if rate else roof.ms(needed)
+
 
 @dataclass(frozen=True)
 class Node:
@@ -82,10 +87,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Tree:
-    """The decision tree of a type of op. bytes: those of the largest op in the data."""
+    """The decision tree of a type of op. bytes, least: of the largest and the smallest op seen."""
 
     root: Node | Leaf
     bytes: float
+    least: float = 0.0
 
     def leaves(self, op: GraphOp, needed: OpWork) -> list[Leaf]:
         """Every leaf that an op with this work may fall into."""
@@ -104,12 +110,15 @@ class Tree:
 class Estimator:
     """The estimates of one chip; roofs: by backend, trees: by type of op.
 
-    widening: by "ane" and "cpu", what the least and the most of a time are multiplied by.
+    own: the trees of its ANE where another chip's are taken for the rest. widening: what the least
+    and the most of a time are multiplied by, for "ane" and "cpu" if they are another chip's, and
+    for the chip's "own" if their scale is not known.
     """
 
     chip: str
     roofs: dict[str, Roof]
     trees: dict[str, Tree]
+    own: dict[str, Tree] = field(default_factory=dict)
     widening: dict[str, Range] = field(default_factory=dict)
 
     @classmethod
@@ -118,51 +127,48 @@ class Estimator:
         if chip not in chips():
             known = ", ".join(sorted(chips()))
             raise InvalidInput(f"no estimates are known for the chip {chip!r}, but for {known}")
-        borrowed = table()["chips"][chip].get("figures")
-        if borrowed is None:
+        known = table()["chips"][chip]
+        if "figures" not in known:
             return cls.made_of(chip, _facts())
-        return replace(cls.made_of(borrowed, _facts()), chip=chip, widening=table()["widening"])
+        own = cls.trees_of(_facts(), chip)
+        widening = table()["widening"] | ({"own": known["scale"]} if "scale" in known else {})
+        lent = cls.made_of(known["figures"], _facts())
+        return replace(lent, chip=chip, own=own, widening=widening)
 
     @classmethod
     def made_of(cls, chip: str, facts: dict) -> "Estimator":
         """The estimator of a chip from the content of a `costs.json`."""
         roofs = {backend: Roof(**roof) for backend, roof in facts["chips"][chip]["roofs"].items()}
-        trees = {
-            type_: Tree(_node(tree["root"]), tree["bytes"])
-            for type_, tree in facts["trees"].items()
-        }
-        return cls(chip, roofs, trees)
+        return cls(chip, roofs, _trees(facts["trees"]))
+
+    @staticmethod
+    def trees_of(facts: dict, chip: str) -> dict[str, Tree]:
+        """The trees of a chip's own ANE in the content of a `costs.json`, {} if it has none."""
+        return _trees(facts["own"].get(chip, {}))
 
     def times(self, op: GraphOp) -> dict[str, Range]:
         """The time by backend, whether or not it takes the op: `support` says that."""
         most = find("axis-most").number if op.flexible else 1  # an open size counts as 1 so far
-        needed, tree = work(op), self.trees.get(op.type)
-        found: dict[str, list[Range]] = {backend: [] for backend in self.roofs}
-        for count in (needed, *_fewer(op, needed)):
-            leaves, outside = tree.leaves(op, count) if tree else [], []
-            if not tree or count.bytes > MARGIN * tree.bytes:
-                outside = [count, packed(op, count)] if op.compressed else [count]
-            if op.type == "einsum":  # no estimate is published: between the rates of a convolution
-                leaves = self.trees["conv"].leaves(op, count)
-            for backend, ranges in found.items():
-                ranges.append(self._range(backend, count, leaves, outside))
-        times = {}
-        for backend, ranges in found.items():
-            least, largest = self.widening.get("ane" if backend == "ane" else "cpu", (1.0, 1.0))
-            low, high = (*zip(*ranges, strict=True),)
-            times[backend] = (least * min(low), largest * most * max(high))
+        needed, times = work(op), {}
+        for backend in self.roofs:
+            low, high = self._range(backend, op, needed)
+            times[backend] = low, high * most
         return times
 
-    def _range(
-        self, backend: str, needed: OpWork, leaves: list[Leaf], outside: list[OpWork]
-    ) -> Range:
-        roof = self.roofs[backend]
-        found = [
-            needed.flops / (leaf.rates[backend] * 1e6) if backend in leaf.rates else roof.ms(needed)
-            for leaf in leaves
-        ]
-        found += map(roof.ms, outside)
-        return min(found), max(found)
+    def _range(self, backend: str, op: GraphOp, needed: OpWork) -> Range:
+        """The least and the most ms of an op on a backend, an open size counted as 1."""
+        # of an einsum no estimate is published: between the rates of a convolution and the roofline
+        type_, roof = "conv" if op.type == "einsum" else op.type, self.roofs[backend]
+        own = self.own.get(type_) if backend == ANE else None
+        own = own if own and MARGIN * needed.bytes >= own.least else None
+        tree = own or self.trees.get(type_)
+        found = [leaf.ms(backend, needed, roof) for leaf in tree.leaves(op, needed)] if tree else []
+        if tree is None or op.type == "einsum" or needed.bytes > MARGIN * tree.bytes:
+            counts = [needed, packed(op, needed)] if op.compressed else [needed]
+            found += map(roof.ms, counts)
+        whose = "own" if own else "ane" if backend == ANE else "cpu"
+        least, most = self.widening.get(whose, (1.0, 1.0))
+        return least * min(found), most * max(found)
 
 
 def chips() -> list[str]:
@@ -173,6 +179,13 @@ def chips() -> list[str]:
 @cache
 def _facts() -> dict:
     return json.loads(Path(__file__).with_name("costs.json").read_text())
+
+
+def _trees(facts: dict) -> dict[str, Tree]:
+    return {
+        type_: Tree(_node(tree["root"]), tree["bytes"], tree.get("least", 0.0))
+        for type_, tree in facts.items()
+    }
 
 
 def _node(facts: dict) -> Node | Leaf:
@@ -218,12 +231,13 @@ def _elementwise(op: GraphOp) -> float:
 
 
 def _conv(op: GraphOp) -> float:
-    """Two operations per product; for a dilated kernel divided by the product of its dilations."""
+    """Two operations per product, over the product of the dilations, and one a sum for a bias."""
     weight = op.operand("weight")
     if weight is None or len(weight.shape) < 3:
         return _elementwise(op)
     per_output = prod(size or 1 for size in weight.shape[1:])  # (O, I / groups, kernel)
-    return 2.0 * elements(op.outputs[0]) * per_output / prod(op.numbers("dilations"))
+    sums = elements(op.outputs[0])
+    return 2.0 * sums * per_output / prod(op.numbers("dilations")) + sums * ("bias" in op.constants)
 
 
 def _conv_transpose(op: GraphOp) -> float:
@@ -237,21 +251,9 @@ def _conv_transpose(op: GraphOp) -> float:
 
 def _linear(op: GraphOp) -> float:
     """Operations of a linear layer as the segmenter counts them: its weight as if it were square,
-    with as many rows as columns."""
+    with as many rows as columns. Published with a fourth of the rows, as many, and four times."""
     x = op.operand("x")
     return 2.0 * elements(x) * (x.shape[-1] or 1) if x is not None and x.shape else 0.0
-
-
-def _fewer(op: GraphOp, needed: OpWork) -> list[OpWork]:
-    """The alternative work of a linear layer with fewer rows than columns, if rows count.
-
-    The data have no such layer, and the two counts may differ much: 32-fold for 32 rows of 1,024.
-    """
-    weight = op.operand("weight") if op.type == "linear" else None
-    if weight is None or len(weight.shape) < 2 or not weight.shape[0] or not weight.shape[-1]:
-        return []
-    share = weight.shape[0] / weight.shape[-1]
-    return [replace(needed, flops=needed.flops * share)] if share < 1 else []
 
 
 def _matmul(op: GraphOp) -> float:

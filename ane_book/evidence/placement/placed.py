@@ -8,7 +8,7 @@ weight file, its states) is said of each of its ops.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -202,14 +202,16 @@ def place_ops(
     package: str = "",
     function: str = "main",
     weight_file: int = 0,
+    supported: Callable[[GraphOp, str], Support] = support,
 ) -> Placement:
     """Predict where the ops run, given in the order of the file.
 
-    weight_file: the bytes of the package's largest one.
+    weight_file: the bytes of the package's largest one. supported: what says whether the ANE of a
+    chip takes an op.
     """
     chip, whole = estimator.chip, whole_program(ops, weight_file)
     placed = tuple(
-        Placed(op, support(op, chip).within(whole), estimator.times(op), arithmetic(op))
+        Placed(op, supported(op, chip).within(whole), estimator.times(op), arithmetic(op))
         for op in ops
     )
     best, worst = (reading(placed, best) for best in (True, False))

@@ -37,7 +37,7 @@ def test_nothing_that_is_predicted_for_sure_is_wrong():
     """Two were, until what a convolution writes beyond an axis's limit was made unknown, and the
     twelve that have a `before`: what was said of them with certainty, and wrongly."""
     counts = Counter(report["outcome"] for report in KNOWN.values())
-    assert counts["hit"] >= 19 and "miss" not in counts
+    assert counts["hit"] >= 16 and "miss" not in counts
     assert sum("before" in report for report in KNOWN.values()) >= 10
     wide = [name for name, r in KNOWN.items() if any("an axis of" in why for why in r["open"])]
     assert len(wide) == 3

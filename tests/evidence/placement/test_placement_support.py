@@ -1,11 +1,16 @@
 """Whether the ANE takes an op: what was published, the limits, and what nobody said."""
 
 from collections.abc import Iterator
+from pathlib import Path
+import re
 
-from _segmenter import GRAPHS
+from _segmenter import GRAPHS, PLANS
 from ane_book import claims
+from ane_book.evidence.placement import support as placement_support
+from ane_book.evidence.placement.estimator import Estimator, work
 from ane_book.evidence.placement.graph import GraphOp
 from ane_book.evidence.placement.support import Support, support, table, whole_program
+from mlprogram.package.validation.signatures import NEEDED
 from mlprogram.package.values import TensorType
 import pytest
 
@@ -86,6 +91,58 @@ def test_nothing_is_certain_one_step_beyond_what_was_tried(name, within, beyond)
     assert support(within).ane is True, name
     answer = support(beyond)
     assert answer.ane is not True and answer.reason, name
+
+
+def shaped(*sizes: int) -> GraphOp:
+    return op("relu", TensorType("fp16", sizes))
+
+
+#: Each limit of the registry that support reads -> an op of this extent along it.
+LIMITS = {
+    "axis-most": lambda n: shaped(1, n, 1, 1),
+    "rank-most": lambda n: shaped(*(1,) * n),
+    "conv-width": lambda n: conv(1, n),
+    "conv-height": lambda n: conv(n, 1),
+    "conv-square": lambda n: conv(n, n),
+    "matmul-depth": lambda n: op("matmul", TensorType("fp16", (1, n)), TensorType("fp16", (n, 1))),
+    "max-pool": lambda n: op("max_pool", X, attributes={"kernel_sizes": [1, n]}),
+}
+
+
+@pytest.mark.parametrize("chip", [*table()["chips"]])
+def test_nothing_is_certain_beyond_a_limit_on_any_chip(chip):
+    """Limits of the registry and of generations, all that are read, one step beyond."""
+    read = set(re.findall(r'_most\("([a-z0-9-]+)"\)', Path(placement_support.__file__).read_text()))
+    assert read == LIMITS.keys() | {"program-1gb"}, "program-1gb is of whole programs, below"
+    for claim, make in LIMITS.items():
+        beyond = support(make(claims.find(claim).number + 1), chip)
+        assert beyond.ane is not True and beyond.reason, (chip, claim)
+    limits = table()["limits"].get(table()["chips"][chip].get("limits"))
+    if limits:
+        assert support(shaped(1, 1, 1, limits["spatial"]), chip).ane is True
+        assert support(shaped(1, 1, 1, limits["spatial"] + 1), chip).ane is not True
+        assert support(product(limits["depth"] + 1), chip).ane is not True
+        assert support(conv(1, limits["kernel"] + 1), chip).ane is not True
+
+
+def test_nothing_is_certain_of_what_no_source_speaks_of():
+    """Ops of MIL that are in no list: unknown, whatever their values."""
+    lists = {*table()["taken"], *table()["states"], *claims.find("ops-refused").names}
+    others = NEEDED.keys() - lists
+    assert len(others) > 10
+    for type_ in others:
+        assert support(op(type_, X)).ane is not True, type_
+
+
+def test_an_estimate_beyond_the_data_reaches_the_roofline():
+    """Ops of the networks that move more than twice what an M4's graphs have of their type."""
+    m4, beyond = Estimator.of("m4"), set()
+    for each in (each for plan in PLANS for each in plan.ops):
+        if work(each).bytes > 2 * m4.trees[each.type].bytes:
+            low, high = m4.times(each)["ane"]
+            assert low <= 1.001 * m4.roofs["ane"].ms(work(each)) <= 1.002 * high, each
+            beyond.add(each.type)
+    assert len(beyond) > 10
 
 
 def product(depth: int, type_: str = "linear") -> GraphOp:
