@@ -3,7 +3,8 @@
     python benchmarks/recipes.py [--rounds 7]
 
 The default model is converted by the default recipe, with one function for everything
-(`functions="one"`), and with silu by tanh (`silu="tanh"`). Reading a prompt of 128 tokens, and 16
+(`functions="one"`), with silu by tanh (`silu="tanh"`), and with attention in the form of Apple's
+rules (`form="apple"`). Reading a prompt of 128 tokens, and 16
 tokens after it one by one, are timed in turns, in seconds of the processor, and told as a ratio to
 the default recipe in the same round. What any of it costs on the engine is `unmeasured`.
 
@@ -23,6 +24,7 @@ RECIPES: dict[str, dict] = {
     "default": {},
     "functions one": {"functions": "one"},
     "silu tanh": {"silu": "tanh"},
+    "form apple": {"form": "apple"},
 }
 
 

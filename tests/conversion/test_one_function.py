@@ -84,8 +84,8 @@ def test_parity_sees_a_cache_that_holds_nothing(tiny_bundle, monkeypatch):
     """The second call of the golden tokens reads the rows that the first one cached."""
     one, _ = made(tiny_bundle, "llama", kv="host")
     assert len(one.golden()["tokens"]) == 2 * K
-    before = shards._before
-    monkeypatch.setattr(shards, "_before", lambda *given: np.zeros_like(before(*given)))
+    before = shards.ShardRunner._before
+    monkeypatch.setattr(shards.ShardRunner, "_before", lambda *given: np.zeros_like(before(*given)))
     found = check_parity(one)
     assert not found.passed and found.function == "verify"
 

@@ -12,6 +12,9 @@ extension Manifest {
         guard format == Manifest.format else {
             throw bad("format \(format.prefix(40)) is not \(Manifest.format): made by another version")
         }
+        guard form ?? "rows" == "rows" else {
+            throw bad("form \(form?.prefix(40) ?? "") is run by Python alone: convert with form rows")
+        }
         try checkNumbers()
         let widths = functions, generates = task == .textGeneration
         // With one function alone, every cache is a number of whole calls.

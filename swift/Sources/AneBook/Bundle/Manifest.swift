@@ -20,6 +20,8 @@ public struct Manifest: Codable, Sendable {
     public let embedding: TableEntry
     public let context: Int
     public let host: Host
+    /// Where tokens are in caches, masks and tables; nil: "rows", the only form that is run here.
+    public let form: String?
     public let vectors: Vectors?
     public let tags: Tags?
     public let tokenizer: TokenizerEntry
