@@ -16,9 +16,10 @@ Reference: apple/coreai-models@86b363d, neural_engine_rules.md, "Causal mask" an
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
+if TYPE_CHECKING:  # the command's options name the forms, and `--help` is to open without numpy
+    import numpy as np
 
 __all__ = ["LAYOUTS", "Form", "Layout", "layout_of"]
 
@@ -36,11 +37,11 @@ class Layout:
         """The shape of a cache of S slots, or of S new rows."""
         return (n, K, S, D) if self.tokens == 2 else (n, K * D, 1, S)
 
-    def turned(self, rows: np.ndarray) -> np.ndarray:
+    def turned(self, rows: "np.ndarray") -> "np.ndarray":
         """A view of a mask (1, 1, T, S + T) or a rotary table (1, 1, T, D) as programs take it."""
         return rows if self.tokens == 2 else rows.transpose(0, 3, 1, 2)
 
-    def rows(self, turned: np.ndarray) -> np.ndarray:
+    def rows(self, turned: "np.ndarray") -> "np.ndarray":
         """A view of a mask or table as programs take it, by rows: the inverse of `turned`."""
         return turned if self.tokens == 2 else turned.transpose(0, 2, 3, 1)
 

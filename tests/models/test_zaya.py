@@ -16,7 +16,7 @@ from ane_book.models import find, read_config
 from ane_book.models.base.compressed import CarriedRouter, CompressedAttention
 from ane_book.models.base.decoder import Decoder
 from ane_book.runtime import Session
-from ane_book.runtime.shards import held_shape, kept_shapes
+from ane_book.runtime.shards import held_shapes, kept_shapes
 from ane_book.weights import open_source
 from ane_book.weights.random import RandomSource
 import numpy as np
@@ -292,7 +292,7 @@ def test_the_plan_counts_the_tails(bundled, size):
     planned = plan(bundle.config, bundle.recipe)
     decode = [part.functions["decode"] for part in bundle.manifest.shards]
     taken = [kept_shapes(function)["projected"] for function in decode]
-    kept = [held_shape(shape, bundle.recipe.context) for shape in taken]
+    kept = [held_shapes(bundle.manifest, function)["projected"] for function in decode]
     assert planned.tail_bytes() == 2 * sum(map(prod, taken)) > 0
     assert planned.tail_bytes(bundle.recipe.context) == 2 * sum(map(prod, kept))
     assert work_of(planned).cache_bytes == planned.cache_bytes + planned.tail_bytes()

@@ -42,6 +42,7 @@ def test_support_is_what_the_plans_have():
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # the tracer's, about the code of models in transformers
 @pytest.mark.parametrize("name", OPS)
 def test_a_network_that_is_built_again_has_the_ops_of_the_file(name):
     built = script("network_plans").built(name)
