@@ -109,10 +109,12 @@ def silent_coremltools() -> Iterator[None]:
 
 def quiet_notebook() -> None:
     """Keep a notebook's stderr for faults: no bars and no advice of coremltools and transformers,
-    no lines of the former at import off a Mac, no hint that Jupyter's widgets are not installed.
+    no lines of the former at import off a Mac, no hint that Jupyter's widgets are not installed,
+    and no word that another page is converting the same model.
 
     To be called before either is imported.
     """
     os.environ |= {"TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    logging.getLogger("coremltools").setLevel(logging.ERROR)
+    for name in ("coremltools", "ane_book"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message="IProgress not found")
