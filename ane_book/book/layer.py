@@ -5,6 +5,8 @@
 `STEPS` is what is drawn: a page holds its shapes to those of a converted model.
 """
 
+from itertools import pairwise
+
 from ane_book.book.diagrams import arrow, box, canvas, down, elbow, note
 from matplotlib.figure import Figure
 
@@ -50,7 +52,7 @@ def layer() -> Figure:
     ]
     arrow(ax, (middle, 0.05), (middle, places[0][1]))
     note(ax, middle + 0.2, 0.4, "hidden (1, C, 1, T)")
-    for above, below in zip(places, places[1:], strict=False):
+    for above, below in pairwise(places):
         down(ax, above, below)
     end = places[-1][1] + HEIGHT
     arrow(ax, (middle, end), (middle, end + STEP - HEIGHT))
