@@ -8,7 +8,7 @@
 It computes in float32, with weights rounded to fp16 as a package stores them, so that a comparison
 shows differences in computation, not in storage.
 
-Letters: n tokens of a text, V vocabulary. Taught in the chapter "Porting recipe".
+Letters: n tokens of a text, V vocabulary. Taught in the chapter "From a layer to packages".
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,6 +4,7 @@ from itertools import combinations
 
 from ane_book.book import diagrams
 from ane_book.book.figures import use_style
+from ane_book.book.layer import layer
 import matplotlib
 import pytest
 
@@ -25,11 +26,12 @@ DIAGRAMS = {
     "stamping": lambda: diagrams.stamping(30),
     "shards": lambda: diagrams.shards([("layers 0-7", 805_852_224), ("head", 1_000_000)], 10**9),
     "residency": diagrams.residency,
+    "layer": layer,
 }
 
 
 def test_every_diagram_is_drawn_here():
-    assert set(DIAGRAMS) == set(diagrams.__all__)
+    assert set(DIAGRAMS) == {*diagrams.__all__, "layer"}
 
 
 @pytest.mark.parametrize("name", DIAGRAMS)

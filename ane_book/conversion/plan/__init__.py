@@ -10,7 +10,7 @@ A mixture of experts with the strategy `dispatch` is cut otherwise: a program fo
 is called when tokens choose it, and trunks around the mixtures (`programs.cut_experts`,
 `ane_book.models.base.experts`).
 
-Taught in the chapters "Shard sizing" and "Experts".
+Taught in the chapters "From a layer to packages" and "Experts".
 """
 
 from collections.abc import Iterator

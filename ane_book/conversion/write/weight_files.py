@@ -7,7 +7,7 @@ The names are those of a package that Core ML planned wholly on the engine, by i
 (kasper0406/gemma-coreml-chat@e14b530, gemma_chat/weight_shards.py). Manifest.json names only the
 folder, and the program each file.
 
-Taught in the chapter "Shard sizing".
+Taught in the chapter "From a layer to packages".
 """
 
 from collections import Counter
