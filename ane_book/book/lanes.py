@@ -1,4 +1,4 @@
-"""Draw how Core ML chooses a unit for each op: two lanes, and the ways through them with prices.
+"""Draw how Core ML chooses a unit for each op: two lanes, and the paths through them with prices.
 
 Kept apart from `diagrams.py`, since it draws from estimates and not from a fixed layout.
 """
@@ -15,25 +15,25 @@ from matplotlib.figure import Figure
 __all__ = ["Lanes", "lanes"]
 
 PANEL = 7.6  # rows of one graph
-LINES = (("blue", "-"), ("orange", "--"))  # of the cheapest way, and of the next
+LINES = (("blue", "-"), ("orange", "--"))  # of the cheapest path, and of the next
 
 
 @dataclass(frozen=True)
 class Lanes:
     """A graph to draw.
 
-    names: one for each op, in order. estimates: ms by backend, as of `path.shortest`. ways: two
+    names: one for each op, in order. estimates: ms by backend, as of `path.shortest`. paths: two
     assignments of a backend to each op, each with what it is called; the first is drawn first.
     """
 
     title: str
     names: Sequence[str]
     estimates: Estimates
-    ways: dict[str, Sequence[str]]
+    paths: dict[str, Sequence[str]]
 
 
 def lanes(graphs: Sequence[Lanes]) -> Figure:
-    """Draw each graph as a panel: its ops in an engine's lane and a CPU's, and two ways."""
+    """Draw each graph as a panel: its ops in an engine's lane and a CPU's, and two paths."""
     figure, ax = canvas(0.42 * PANEL * len(graphs), PANEL * len(graphs))
     for i, graph in enumerate(graphs):
         _panel(ax, graph, PANEL * i)
@@ -46,9 +46,9 @@ def _panel(ax: Axes, graph: Lanes, top: float) -> None:
     note(ax, 0.0, top + 0.4, graph.title, weight="bold")
     note(ax, 0.0, heights[True], "engine")
     note(ax, 0.0, heights[False], "CPU")
-    for style, (called, backends) in zip(LINES, graph.ways.items(), strict=True):
-        aside = 0.26 * LINES.index(style) - 0.13  # so that two ways in one lane are both seen
-        _way(ax, xs, [heights[backend == ANE] + aside for backend in backends], style)
+    for style, (called, backends) in zip(LINES, graph.paths.items(), strict=True):
+        aside = 0.26 * LINES.index(style) - 0.13  # so that two paths in one lane are both seen
+        _path(ax, xs, [heights[backend == ANE] + aside for backend in backends], style)
         _prices(ax, xs, backends, heights, COLORS[style[0]])
         total = 1e3 * cost(graph.estimates, backends)
         row = top + 5.95 + 0.75 * LINES.index(style)
@@ -76,13 +76,13 @@ def _time(ax: Axes, x: float, y: float, ms: float | None) -> None:
     ax.texts[-1].set_zorder(4)
 
 
-def _way(ax: Axes, xs: list[float], ys: list[float], style: tuple[str, str]) -> None:
+def _path(ax: Axes, xs: list[float], ys: list[float], style: tuple[str, str]) -> None:
     color, line = style
     ax.plot(xs, ys, color=COLORS[color], linestyle=line, marker="", linewidth=3, zorder=2)
 
 
 def _prices(ax: Axes, xs: list[float], backends: Sequence[str], heights: dict, color: str) -> None:
-    """What a way pays besides its ops, each price in µs where it is paid."""
+    """What a path pays besides its ops, each price in µs where it is paid."""
     look = {"color": color, "ha": "center"}
     above, between = heights[True] - 0.75, (heights[True] + heights[False]) / 2
     for i, backend in enumerate(backends):

@@ -15,10 +15,10 @@ import matplotlib.pyplot as plt
 FILES = [("m.mlpackage", ""), ("m.mlpackage/Manifest.json", "where the model is"),
          ("m.mlpackage/Data/com.apple.CoreML/weights/weight.bin", "large constants")]  # fmt: skip
 CONV, CUMSUM = {"ane": 0.0047, "bnns": 0.1, "classic_cpu": 0.11}, {"bnns": 0.0043}
-WAYS = {"all on the CPU": ["bnns"] * 9, "both halves": [*["ane"] * 4, "bnns", *["ane"] * 4]}
+PATHS = {"all on the CPU": ["bnns"] * 9, "both halves": [*["ane"] * 4, "bnns", *["ane"] * 4]}
 LANES = placed.Lanes(
     "cumsum in the middle", [*["conv"] * 4, "cumsum", *["conv"] * 4],
-    [*[CONV] * 4, CUMSUM, *[CONV] * 4], WAYS,
+    [*[CONV] * 4, CUMSUM, *[CONV] * 4], PATHS,
 )  # fmt: skip
 DIAGRAMS = {
     "lanes": lambda: placed.lanes([LANES, LANES]),
