@@ -8,7 +8,7 @@
     source.through   # ("private",): not by Core ML, so not what an app gets
 
 The phrases stand in `sources.toml`. `INSIDE` is the second file of claims, on the engine's inside;
-`everything()` has both. Taught on the page "Inside the engine".
+`everything()` has both. Shown on the page "Every claim".
 """
 
 from collections.abc import Iterable, Mapping

@@ -14,7 +14,7 @@ the tokenizer) is only looked at where the source is given, since a bundle has n
 A source that was calibrated for quantised activations says so in its config.json; that a bundle
 leaves this out is a finding as well.
 
-Taught in the chapter "ANE laws".
+Its findings are listed on the page "Every claim".
 """
 
 from collections.abc import Iterator, Mapping

@@ -3,6 +3,7 @@
 from itertools import combinations
 
 from ane_book.book import diagrams
+from ane_book.book import lanes as placed
 from ane_book.book.figures import use_style
 from ane_book.book.layer import layer
 import matplotlib
@@ -14,7 +15,14 @@ import matplotlib.pyplot as plt
 
 FILES = [("m.mlpackage", ""), ("m.mlpackage/Manifest.json", "where the model is"),
          ("m.mlpackage/Data/com.apple.CoreML/weights/weight.bin", "large constants")]  # fmt: skip
+CONV, CUMSUM = {"ane": 0.0047, "bnns": 0.1, "classic_cpu": 0.11}, {"bnns": 0.0043}
+PATHS = {"all on the CPU": ["bnns"] * 9, "both halves": [*["ane"] * 4, "bnns", *["ane"] * 4]}
+LANES = placed.Lanes(
+    "cumsum in the middle", [*["conv"] * 4, "cumsum", *["conv"] * 4],
+    [*[CONV] * 4, CUMSUM, *[CONV] * 4], PATHS,
+)  # fmt: skip
 DIAGRAMS = {
+    "lanes": lambda: placed.lanes([LANES, LANES]),
     "way": diagrams.way,
     "padding": diagrams.padding,
     "blocks": lambda: diagrams.blocks(["nrrwwwww", "aaanrrrr", "nwwwwwww"]),
@@ -31,7 +39,7 @@ DIAGRAMS = {
 
 
 def test_every_diagram_is_drawn_here():
-    assert set(DIAGRAMS) == {*diagrams.__all__, "layer"}
+    assert set(DIAGRAMS) == {*diagrams.__all__, "lanes", "layer"}
 
 
 @pytest.mark.parametrize("name", DIAGRAMS)

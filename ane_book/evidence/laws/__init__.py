@@ -16,7 +16,7 @@ A package is read, not run, and weights are not decompressed. A package without 
 proven to run on the engine: see `ane_book.evidence.placement` for a prediction of Core ML's
 planner, and measure on a Mac.
 
-Taught in the chapter "ANE laws".
+Taught in the chapter "Will it run there?"; its findings are listed on the page "Every claim".
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
