@@ -136,7 +136,9 @@ class TestBeside:
     def test_the_engines_rates_of_activations(self):
         """Eleven machines' rooflines beside the range of the cache: those before the M4 Pro are
         below it, and so is the M4."""
-        rates = {(row["chip"], row["os"]): row["value"] for row in ROWS if "relu over" in row["model"]}
+        rates = {
+            (row["chip"], row["os"]): row["value"] for row in ROWS if "relu over" in row["model"]
+        }
         low, high = parameter("cache").bounds
         inside = {chip for (chip, _), rate in rates.items() if low <= rate <= high}
         assert len(rates) == 11
