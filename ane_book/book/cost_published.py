@@ -29,7 +29,7 @@ class Figure:
     "private". work: None if the bytes are not published. series: the one that it is a point of.
     left_out: why the three numbers are not fitted to it, or "". cannot_be: why, by its own source,
     it is not what it claims. role: "fit" if the three numbers are fitted to it, "range" if an end
-    of a range rests on it, "new" if it was looked up after both.
+    of a range rests on it, "new" if it had no part in either.
     """
 
     id: str

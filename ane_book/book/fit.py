@@ -25,7 +25,7 @@ import numpy as np
 __all__ = [
     "Fitted",
     "FittedLine",
-    "LeftOut",
+    "LeftOutModel",
     "asked",
     "by_model",
     "bytes_ms",
@@ -59,7 +59,7 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LeftOutModel:
     """The median errors for a model of which a fit has seen nothing, of its `count` figures."""
 
     model: str
@@ -131,7 +131,7 @@ def median_error(times: Sequence[float], figures: Sequence[Figure]) -> float:
     return median(abs(time / figure.ms - 1) for time, figure in both)
 
 
-def left_out(figures: Sequence[Figure]) -> list[LeftOut]:
+def left_out(figures: Sequence[Figure]) -> list[LeftOutModel]:
     """Leave each model out in turn: the errors of both rules for it, fitted to all others."""
     found = []
     for name, own in by_model(figures).items():
@@ -139,7 +139,7 @@ def left_out(figures: Sequence[Figure]) -> list[LeftOut]:
         fitted, times = fit(others), constant(others)
         by_fit = median_error([fitted.ms(f) for f in own], own)
         by_bytes = median_error([times * bytes_ms(f) for f in own], own)
-        found.append(LeftOut(name, len(own), by_fit, by_bytes))
+        found.append(LeftOutModel(name, len(own), by_fit, by_bytes))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The model against what others measured: the fit, figures looked up after it, the rest."""
+"""The model against what others measured: the fit, figures that had no part in it, the rest."""
 
 from collections import Counter
 from dataclasses import replace
@@ -72,7 +72,7 @@ class TestFit:
         better = {each.model for each in fit.left_out(JUDGED) if each.fitted < each.constant}
         assert better == {"Phi-4-mini", "Gemma-4-E2B"}
 
-    def test_for_models_looked_up_later_the_terms_are_better(self):
+    def test_for_models_that_had_no_part_the_terms_are_better(self):
         fitted, times = fit.fit(JUDGED), fit.constant(JUDGED)
         better = {
             each.model
@@ -87,7 +87,7 @@ class TestFit:
 class TestBeside:
     """Published figures beside the predicted ranges, counted by model."""
 
-    def test_what_was_looked_up_later(self):
+    def test_what_had_no_part_in_fit_or_range(self):
         held = {each.model: each.held for each in NEW}
         assert Counter(held.values()) == {"all": 5, "some": 5, "none": 2}
         assert held["Qwen3-0.6B"] == held["Ternary-Bonsai-1.7B"] == "none"
