@@ -1,30 +1,35 @@
 """Read what others measured on a Neural Engine, from research/measurements/published.json.
 
 Each figure has its source, its grade, and whether it was checked against the source. Figures of
-decode also have the work of a token and, if the cost model is not compared with them, the reason.
+decode, and of calls that read weights once as decode does, also have the work of a token, the part
+that they have in the cost model (their role) and, if they are left out of the fit, the reason.
 """
 
 from dataclasses import dataclass
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ane_book.claims import GRADES
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost.chips import chips
+from ane_book.evidence.cost.chips import BORROWED, chips
 from ane_book.evidence.cost.model import TokenWork
 
-__all__ = ["Figure", "decode_figures", "read_rows"]
+__all__ = ["Figure", "Role", "decode_figures", "read_rows"]
+
+Role = Literal["fit", "range", "new"]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A published time of a token in decode.
+    """A published time of a token in decode, or of one call that reads its weights once.
 
-    ms: as published, or from tokens per second. chip: its key in `chips()`; None if its bandwidth
-    is not published. path: the interface, "coreml", "coreai" or "private". work: None if the bytes
-    are not published. series: the one that it is a point of. left_out: why the model is not
-    compared with it, or "". cannot_be: why, by its own source, it is not what it claims.
+    ms: as published, or from tokens per second or bytes per second. chip: its name for `find_chip`;
+    None if nobody has published its bandwidth. path: the interface, "coreml", "coreai" or
+    "private". work: None if the bytes are not published. series: the one that it is a point of.
+    left_out: why the three numbers are not fitted to it, or "". cannot_be: why, by its own source,
+    it is not what it claims. role: "fit" if the three numbers are fitted to it, "range" if an end
+    of a range rests on it, "new" if it had no part in either.
     """
 
     id: str
@@ -38,6 +43,12 @@ class Figure:
     series: str = ""
     left_out: str = ""
     cannot_be: str = ""
+    role: Role = "fit"
+
+    @property
+    def name(self) -> str:
+        """The model without its bits and graph, by which figures of one model are counted once."""
+        return self.model.split()[0].rstrip(",")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -64,28 +75,27 @@ def _check(row: dict[str, Any]) -> None:
         raise ValueError("it has no id, model, unit or source")
     if not row["checked"]["done"] and not row["checked"].get("why_not"):
         raise ValueError("it was not checked, and does not say why")
-    _figure(row, {})
+    _figure(row)
 
 
 def decode_figures(rows: list[dict[str, Any]]) -> list[Figure]:
     """The rows that are times of a token in decode."""
-    keys = {claim.chip: key for key, claim in chips().items()}
-    found = (_figure(row, keys) for row in rows)
+    found = (_figure(row) for row in rows)
     return [figure for figure in found if figure]
 
 
-def _figure(row: dict[str, Any], keys: dict[str, str]) -> Figure | None:
-    """A row as a figure of decode, or None. keys: the keys of chips by their names."""
+def _figure(row: dict[str, Any]) -> Figure | None:
+    """A row as a figure of decode, or None."""
     if "decode" not in row:
         return None
-    decode, value, unit = row["decode"], row["value"], row["unit"]
-    if unit not in ("tok/s", "ms", "ms/token"):
-        raise ValueError(f"a time of decode is in no {unit!r}")
+    decode, chip = row["decode"], "-".join((row["chip"] or "").lower().split())
+    if decode.get("role", "fit") not in get_args(Role):
+        raise ValueError(f"{decode['role']!r} is no role of a figure")
     return Figure(
         row["id"],
         row["model"],
-        keys.get(row["chip"]),
-        1e3 / value if unit == "tok/s" else value,
+        chip if chip in chips() or chip in BORROWED else None,
+        _ms(row["value"], row["unit"], decode["weight_bytes"]),
         _work(decode),
         decode["slots"],
         decode["programs"],
@@ -93,7 +103,19 @@ def _figure(row: dict[str, Any], keys: dict[str, str]) -> Figure | None:
         decode.get("series", ""),
         row.get("left_out", ""),
         row.get("cannot_be", ""),
+        decode.get("role", "fit"),
     )
+
+
+def _ms(value: float, unit: str, nbytes: int | None) -> float:
+    """A published value as milliseconds a token."""
+    if unit == "tok/s":
+        return 1e3 / value
+    if unit == "GB/s" and nbytes:
+        return nbytes / (value * 1e6)
+    if unit not in ("ms", "ms/token"):
+        raise ValueError(f"a time of decode is in no {unit!r}")
+    return value
 
 
 def _work(decode: dict[str, Any]) -> TokenWork | None:

@@ -1,17 +1,18 @@
-"""Fit the cost model to half of the published figures, and test it on the other half.
+"""Fit the cost model's terms to published figures, and compare the fit with a simpler rule.
 
 Three numbers are fitted: how many times as long as their bytes packed weights take, the bandwidth
-of the cache, and the overhead of a package. The bandwidth for weights is not fitted: each chip's
-was measured separately. The fitted numbers are not used for predictions; they show whether one
-formula holds for very different models, and how large its error is.
+of the cache, and what one more program adds. The bandwidth for weights is not fitted: each chip's
+was measured separately. The simpler rule has one number: a token takes so many times the time of
+its bytes. The fitted numbers are not used for predictions.
 
-The hash of a figure's id decides which half it belongs to.
+A model with many figures would outweigh the others, so each model counts once: in the fit, where
+its figures share one weight, and in the test, which leaves out a model with all its figures.
+
+Taught in the chapter "How fast will it be?".
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from itertools import product
 from statistics import median
 
 from ane_book.book.cost_published import Figure
@@ -24,26 +25,27 @@ import numpy as np
 __all__ = [
     "Fitted",
     "FittedLine",
+    "LeftOutModel",
+    "asked",
+    "by_model",
+    "bytes_ms",
+    "columns",
+    "constant",
     "fit",
     "impossible",
     "judged",
     "least_ms",
-    "left_out_errors",
+    "left_out",
     "line",
     "median_error",
-    "split",
     "within",
 ]
-
-ROUNDS = 80  # of reweighting, after which the sum of absolute errors has settled
-FLOOR = 0.02  # relative errors below this count as this in the weights
-LEAST = (1.0, 0.0, 0.0)  # lower bounds of the three numbers: packed weights take at least 1
 
 
 @dataclass(frozen=True)
 class Fitted:
     """packed: factor on the time of packed weights. cache_gb_s: bandwidth of keys and values.
-    program_ms: overhead of a package."""
+    program_ms: what one more program adds."""
 
     packed: float
     cache_gb_s: float
@@ -51,98 +53,94 @@ class Fitted:
 
     def ms(self, figure: Figure) -> float:
         """The predicted time of a token, with the bandwidth at the middle of its range."""
-        plain, *others = _parts(figure)
-        rates = (self.packed, 1 / (self.cache_gb_s * PER_MS), self.program_ms)
-        return plain + sum(part * rate for part, rate in zip(others, rates, strict=True))
-
-    def error(self, figure: Figure) -> float:
-        """The error of the prediction, relative to the published time."""
-        return self.ms(figure) / figure.ms - 1
+        plain, packed, cache, programs = columns(figure)
+        rest = packed * self.packed + cache / self.cache_gb_s + programs * self.program_ms
+        return float(plain + rest)
 
 
-def _asked(figure: Figure) -> tuple[TokenWork, Claim]:
+@dataclass(frozen=True)
+class LeftOutModel:
+    """The median errors for a model of which a fit has seen nothing, of its `count` figures."""
+
+    model: str
+    count: int
+    fitted: float
+    constant: float
+
+
+def asked(figure: Figure) -> tuple[TokenWork, Claim]:
     """The work of a token, and the chip; raises InvalidInput if either is unknown."""
     if figure.work is None or figure.chip is None:
         raise InvalidInput(f"{figure.id}: what it asks of which chip is not known")
     return figure.work, find_chip(figure.chip)
 
 
-def _parts(figure: Figure) -> tuple[float, float, float, float]:
-    """ms of plain and of packed bytes at the chip's bandwidth; bytes of the cache; programs."""
-    work, chip = _asked(figure)
+def columns(figure: Figure) -> np.ndarray:
+    """ms of plain and of packed bytes at the chip's bandwidth; ms of the cache at 1 GB/s; programs.
+
+    The bandwidth is the middle of the chip's range.
+    """
+    work, chip = asked(figure)
     middle = sum(chip.bounds) / 2 * PER_MS
-    return (
-        work.plain_bytes / middle,
-        work.packed_bytes / middle,
-        work.cache_bytes,
-        work.programs,
-    )
+    plain, packed = work.plain_bytes / middle, work.packed_bytes / middle
+    return np.array([plain, packed, work.cache_bytes / PER_MS, work.programs])
 
 
 def judged(figures: Iterable[Figure]) -> list[Figure]:
-    """The figures that the model is compared with: on the engine, with known work."""
-    return [f for f in figures if f.work and f.chip and not f.left_out and not f.cannot_be]
+    """The figures that the numbers are fitted to: on the engine, with known work."""
+    known = (f for f in figures if f.work and f.chip and f.role == "fit")
+    return [f for f in known if not f.left_out and not f.cannot_be]
 
 
-def split(figures: Iterable[Figure]) -> tuple[list[Figure], list[Figure]]:
-    """Divide the figures into those to fit, at most half, and those to test on."""
-    order = sorted(figures, key=lambda figure: sha256(figure.id.encode()).hexdigest())
-    half = len(order) // 2
-    return order[:half], order[half:]
-
-
-def fit(figures: Sequence[Figure]) -> Fitted:
-    """Fit the three numbers for the least sum of absolute relative errors.
-
-    By iteratively reweighted least squares. Each number is at its lower bound or free; all eight
-    combinations are tried.
-    """
-    table = np.array([_parts(figure) for figure in figures]) / [[f.ms] for f in figures]
-    table[:, 2] /= PER_MS  # so that the columns are of a size
-    wanted, columns = 1 - table[:, 0], table[:, 1:]
-    weights = np.ones(len(figures))
-    for _ in range(ROUNDS):
-        found = _bounded(columns, wanted, weights)
-        weights = 1 / np.maximum(np.abs(columns @ found - wanted), FLOOR)
-    packed, cache, program = found
-    return Fitted(float(packed), 1 / float(cache) if cache else float("inf"), float(program))
-
-
-def _bounded(columns: np.ndarray, wanted: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The least weighted squares with every number at least at its bound."""
-    least, best, smallest = np.array(LEAST), np.array(LEAST), np.inf
-    root = np.sqrt(weights)
-    for bound in product((False, True), repeat=len(least)):
-        free = ~np.array(bound)
-        found = least.copy()
-        rest = (wanted - columns[:, ~free] @ least[~free]) * root
-        found[free] = np.linalg.lstsq(columns[:, free] * root[:, None], rest, rcond=None)[0]
-        if (found < least - 1e-12).any():
-            continue
-        error = float((weights * (columns @ found - wanted) ** 2).sum())
-        if error < smallest:
-            smallest, best = error, found
-    return best  # all at their bounds is always a way
-
-
-def median_error(fitted: Fitted, figures: Iterable[Figure]) -> float:
-    """The median of the absolute relative errors."""
-    return median(abs(fitted.error(figure)) for figure in figures)
-
-
-def left_out_errors(figures: Sequence[Figure]) -> dict[str, float]:
-    """Leave-one-out test: the median error for each model, fitted on all other models."""
-    found = {}
-    for model in dict.fromkeys(_family(figure) for figure in figures):
-        others = [figure for figure in figures if _family(figure) != model]
-        own = [figure for figure in figures if _family(figure) == model]
-        found[model] = median_error(fit(others), own)
+def by_model(figures: Iterable[Figure]) -> dict[str, list[Figure]]:
+    """The figures of each model, in their order."""
+    found: dict[str, list[Figure]] = {}
+    for figure in figures:
+        found.setdefault(figure.name, []).append(figure)
     return found
 
 
-def _family(figure: Figure) -> str:
-    """The name of a figure's model, without bits and graph."""
-    return figure.model.split()[0]
+def fit(figures: Sequence[Figure]) -> Fitted:
+    """Fit the three numbers: the least squares of relative errors, each model weighing the same."""
+    ms = np.array([figure.ms for figure in figures])
+    table = np.array([columns(figure) for figure in figures]) / ms[:, None]
+    packed, cache, program = _least_squares(table[:, 1:], 1 - table[:, 0], figures)
+    return Fitted(float(packed), float(1 / cache), float(program))
+
+
+def constant(figures: Sequence[Figure]) -> float:
+    """The simpler rule's number, by the same least squares: times the time of the bytes."""
+    times = np.array([[bytes_ms(figure) / figure.ms] for figure in figures])
+    return float(_least_squares(times, np.ones(len(times)), figures)[0])
+
+
+def bytes_ms(figure: Figure) -> float:
+    """The time of a token by the bytes of its weights alone."""
+    return float(columns(figure)[:2].sum())
+
+
+def _least_squares(table: np.ndarray, wanted: np.ndarray, figures: Sequence[Figure]) -> np.ndarray:
+    counts = {name: len(group) for name, group in by_model(figures).items()}
+    root = np.array([counts[figure.name] for figure in figures]) ** -0.5
+    return np.linalg.lstsq(table * root[:, None], wanted * root, rcond=None)[0]
+
+
+def median_error(times: Sequence[float], figures: Sequence[Figure]) -> float:
+    """The median of the absolute relative errors of predicted times in ms."""
+    both = zip(times, figures, strict=True)
+    return median(abs(time / figure.ms - 1) for time, figure in both)
+
+
+def left_out(figures: Sequence[Figure]) -> list[LeftOutModel]:
+    """Leave each model out in turn: the errors of both rules for it, fitted to all others."""
+    found = []
+    for name, own in by_model(figures).items():
+        others = [figure for figure in figures if figure.name != name]
+        fitted, times = fit(others), constant(others)
+        by_fit = median_error([fitted.ms(f) for f in own], own)
+        by_bytes = median_error([times * bytes_ms(f) for f in own], own)
+        found.append(LeftOutModel(name, len(own), by_fit, by_bytes))
+    return found
 
 
 @dataclass(frozen=True)
@@ -175,17 +173,17 @@ def least_ms(figure: Figure) -> float:
     least overhead of any source for its calls.
     """
     call = find("call-private" if figure.path == "private" else "call-coreml")
-    work, chip = _asked(figure)
+    work, chip = asked(figure)
     nbytes = work.plain_bytes + work.packed_bytes
     return nbytes / (chip.bounds[1] * PER_MS) + figure.programs * call.bounds[0]
 
 
 def impossible(figures: Iterable[Figure]) -> list[Figure]:
-    """The figures that are below `least_ms`."""
-    known = (figure for figure in figures if figure.work and figure.chip)
+    """The figures that are below `least_ms`; those that a bound itself rests on are not asked."""
+    known = (f for f in figures if f.work and f.chip and f.role != "range")
     return [figure for figure in known if figure.ms < least_ms(figure)]
 
 
 def within(figures: Iterable[Figure]) -> list[bool]:
     """For each figure, whether it lies in the predicted interval."""
-    return [figure.ms in predict(*_asked(figure)).ms for figure in figures]
+    return [figure.ms in predict(*asked(figure)).ms for figure in figures]

@@ -39,10 +39,11 @@ ADDRESS = re.compile(r"https://\S+")
 
 @dataclass(frozen=True)
 class Citation:
-    """One source of a claim, and what it says."""
+    """One source of a claim, and what it says; values: its numbers, in the claim's unit."""
 
     source: str
     says: str
+    values: tuple[float, ...] = ()
 
     @property
     def url(self) -> str:
@@ -161,7 +162,8 @@ def load(path: str | Path = REGISTRY) -> Mapping[str, Claim]:
     """Read the claims of a file by id, in its order.
 
     Raises InvalidInput, with the claim and the reason, for an unknown grade or key, a claim without
-    a source, a source in an unknown form, or a conflict without two sides.
+    a source, a source in an unknown form, a conflict without two sides, or a range that does not
+    hold what its own sources give.
     """
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -211,13 +213,27 @@ def _claim(name: str, table: Any, where: str) -> Claim:
     if given["grade"] == "conflicting" and not given["against"]:
         raise InvalidInput(f"{where}: it is conflicting, and nothing stands against it")
     given["value"] = _value(given.get("value"), given["unit"], where)
-    return Claim(name, **given)
+    claim = Claim(name, **given)
+    _holds_its_evidence(claim, where)
+    return claim
+
+
+def _holds_its_evidence(claim: Claim, where: str) -> None:
+    """Raise InvalidInput if a source for the claim gives a number outside of its range."""
+    for one in claim.support:
+        for number in one.values:
+            low, high = claim.bounds
+            if not low <= number <= high:
+                raise InvalidInput(
+                    f"{where}: {one.source} gives {number:g} {claim.unit}, outside of the claim's "
+                    f"{low:g} to {high:g}; widen the range, or move the source to `against`"
+                )
 
 
 def _evidence(items: Any, where: str) -> tuple[Citation, ...]:
     found = []
     for item in items if isinstance(items, list) else [items]:
-        if not isinstance(item, dict) or item.keys() != {"source", "says"}:
+        if not isinstance(item, dict) or item.keys() - {"values"} != {"source", "says"}:
             raise InvalidInput(f"{where}: evidence is a source and what it says, not {item!r}")
         source, says = item["source"], item["says"]
         if not isinstance(source, str) or not any(
@@ -229,7 +245,10 @@ def _evidence(items: Any, where: str) -> tuple[Citation, ...]:
             )
         if not isinstance(says, str) or not says:
             raise InvalidInput(f"{where}: what does {source!r} say?")
-        found.append(Citation(source, says))
+        values = item.get("values", [])
+        if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
+            raise InvalidInput(f"{where}: the values of {source!r} are numbers, not {values!r}")
+        found.append(Citation(source, says, tuple(values)))
     return tuple(found)
 
 

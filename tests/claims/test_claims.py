@@ -128,6 +128,22 @@ def test_a_condition_is_told_wherever_a_claim_is(tmp_path):
     assert "(conflicting, one prompt: owner/name" in claim.note("here")
 
 
+def test_a_range_that_does_not_hold_its_own_evidence_is_refused(tmp_path):
+    ranged = SOUND.replace("value = 8\n", "value = [4, 8]\n")
+    for values, said in (
+        ("[4, 9]", "owner/name@0123456 docs/a.md gives 9 elements, outside of .* 4 to 8; widen"),
+        ("[3.5]", "gives 3.5 elements, outside"),
+        ('["nine"]', "the values of .* are numbers"),
+    ):
+        path = tmp_path / f"{values.count('n')}{values.count('3')}.toml"
+        path.write_text(ranged.replace('says = "refused"', f'says = "refused", values = {values}'))
+        with pytest.raises(InvalidInput, match=f"claim 'axis': .*{said}"):
+            claims.load(path)
+    path = tmp_path / "sound.toml"
+    path.write_text(ranged.replace('says = "refused"', 'says = "refused", values = [4, 8]'))
+    assert claims.load(path)["axis"].support[0].values == (4, 8)
+
+
 @pytest.mark.parametrize("width", [50, 75])
 def test_every_claim_can_be_read_within_a_width(width):
     for claim in claims.load().values():

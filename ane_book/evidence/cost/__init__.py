@@ -17,7 +17,7 @@ adds an overhead too:
 `model` has the formula, `chips` its parameters, `quoted` the figures that others measured, and
 `strategies` compares the strategies for a mixture of experts.
 
-Taught in the chapters "Experts" and "Cost model".
+Taught in the chapters "Experts" and "How fast will it be?".
 """
 
 from ane_book.evidence.cost.chips import chips, find_chip, parameter

@@ -21,7 +21,6 @@ BORROWED = {
     "m2-pro": ("m2", "m2-max"),
     "m3-pro": ("m3", "m3-max"),
     "m3-ultra": ("m3-max",),
-    "m5-max": ("m5-pro",),
 }
 
 

@@ -1,84 +1,158 @@
-"""The model against what others measured: the fit, the figures that it has not seen, the rest."""
+"""The model against what others measured: the fit, figures that had no part in it, the rest."""
 
+from collections import Counter
+from dataclasses import replace
 import json
 from pathlib import Path
+from typing import get_args
 
-from ane_book.book import fit
-from ane_book.book.cost_published import Figure, decode_figures, read_rows
+from ane_book.book import cost_judged, fit
+from ane_book.book.cost_published import Figure, Role, decode_figures, read_rows
 from ane_book.errors import InvalidInput
-from ane_book.evidence.cost import predict
+from ane_book.evidence.cost import parameter, predict
 import pytest
 
 PUBLISHED = Path(__file__).parents[3] / "research" / "measurements" / "published.json"
-FIGURES = decode_figures(read_rows(PUBLISHED))
+ROWS = read_rows(PUBLISHED)
+FIGURES = decode_figures(ROWS)
 JUDGED = fit.judged(FIGURES)
-FITTED, HELD = fit.split(JUDGED)
+NEW = cost_judged.beside(FIGURES, "new")
 
 
 def points(series: str, axis: str) -> list[tuple[float, float]]:
     return [(getattr(figure, axis), figure.ms) for figure in FIGURES if figure.series == series]
 
 
-class TestSplit:
-    def test_at_most_half_is_fitted_and_nothing_is_in_both(self):
-        assert len(FITTED) <= len(JUDGED) / 2 and len(JUDGED) >= 30
-        assert {f.id for f in FITTED}.isdisjoint(f.id for f in HELD)
-
-    def test_the_order_of_the_file_does_not_matter(self):
-        assert fit.split(JUDGED[::-1]) == (FITTED, HELD)
-
-    def test_what_is_not_on_the_engine_is_not_judged(self):
-        assert not [f for f in JUDGED if f.left_out or f.cannot_be or f.path == "private"]
+def as_made(made: fit.Fitted) -> list[Figure]:
+    """The judged figures with the times that these numbers give."""
+    return [replace(figure, ms=made.ms(figure)) for figure in JUDGED]
 
 
 class TestFit:
+    def test_it_sees_models_on_the_engine_of_known_bytes(self):
+        assert len(JUDGED) >= 30 and len(fit.by_model(JUDGED)) == 7
+        assert not [f for f in JUDGED if f.left_out or f.cannot_be or f.path == "private"]
+        assert {f.role for f in JUDGED} == {"fit"}
+
     def test_numbers_that_made_the_figures_are_found_again(self):
-        made = fit.Fitted(1.7, 21.0, 0.9)
-        figures = [Figure(f.id, f.model, f.chip, made.ms(f), f.work, 0, 0, f.path) for f in JUDGED]
-        found = fit.fit(figures)
+        found = fit.fit(as_made(fit.Fitted(1.7, 21.0, 0.9)))
         assert found.packed == pytest.approx(1.7) and found.cache_gb_s == pytest.approx(21)
         assert found.program_ms == pytest.approx(0.9)
 
-    def test_packed_weights_are_never_faster_than_their_bytes(self):
-        made = fit.Fitted(0.5, 21.0, 0.9)
-        figures = [Figure(f.id, f.model, f.chip, made.ms(f), f.work, 0, 0, f.path) for f in JUDGED]
-        assert fit.fit(figures).packed == 1
+    def test_the_constant_that_made_the_figures_is_found_again(self):
+        figures = [replace(figure, ms=1.3 * fit.bytes_ms(figure)) for figure in JUDGED]
+        assert fit.constant(figures) == pytest.approx(1.3)
 
-    def test_what_the_fitted_half_says(self):
-        """The packed weights' share by itself is 0.25 / 0.32 of 751K's study: 1.28 times."""
-        found = fit.fit(FITTED)
-        assert found.packed == pytest.approx(1.29, abs=0.01)
-        assert found.cache_gb_s == pytest.approx(18.4, abs=0.1)
-        assert found.program_ms == pytest.approx(0.66, abs=0.01)
+    def test_a_model_counts_once_however_many_figures_it_has(self):
+        """A model's figures ten times over change neither rule."""
+        phi = [figure for figure in JUDGED if figure.name == "Phi-4-mini"]
+        assert fit.fit([*JUDGED, *9 * phi]).program_ms == pytest.approx(fit.fit(JUDGED).program_ms)
+        assert fit.constant([*JUDGED, *9 * phi]) == pytest.approx(fit.constant(JUDGED))
 
-    def test_the_held_out_half(self):
-        found = fit.fit(FITTED)
-        assert 0.11 < fit.median_error(found, HELD) < 0.14
-        assert 0.17 < fit.median_error(found, FITTED) < 0.2
+    def test_what_the_seven_models_say(self):
+        found = fit.fit(JUDGED)
+        assert found.packed == pytest.approx(1.51, abs=0.01)
+        assert found.cache_gb_s == pytest.approx(14.0, abs=0.1)
+        assert found.program_ms == pytest.approx(0.61, abs=0.01)
+        assert fit.constant(JUDGED) == pytest.approx(1.65, abs=0.01)
 
-    def test_a_model_that_was_never_seen_is_harder(self):
-        errors = fit.left_out_errors(JUDGED)
-        assert set(errors) == {figure.model.split()[0] for figure in JUDGED}
-        assert min(errors.values()) > 0.2 and max(errors.values()) > 1
+    def test_a_model_left_out_is_in_neither_fit(self):
+        """Its own times changed, the errors for the others' fits follow, and only its own."""
+        before = {each.model: each for each in fit.left_out(JUDGED)}
+        odd = [replace(f, ms=2 * f.ms) if f.name == "Hy-MT" else f for f in JUDGED]
+        after = {each.model: each for each in fit.left_out(odd)}
+        hymt = next(figure for figure in JUDGED if figure.name == "Hy-MT")
+        others = [figure for figure in JUDGED if figure.name != "Hy-MT"]
+        expected = abs(fit.fit(others).ms(hymt) / (2 * hymt.ms) - 1)
+        assert after["Hy-MT"].fitted == pytest.approx(expected)
+        assert after["Phi-4-mini"] != before["Phi-4-mini"]
 
-    def test_the_intervals_hold_all_models_but_one(self):
-        """Gemma takes longer than any term explains: two figures of the one half, four of the
-        other. No range is stretched to hold it."""
-        for half, count in ((FITTED, 2), (HELD, 4)):
-            outside = [f for f, inside in zip(half, fit.within(half), strict=True) if not inside]
-            assert [f.model.split()[0] for f in outside] == ["Gemma-4-E2B"] * count
-            assert all(f.ms > predict(f.work, f.chip).ms.high for f in outside)
-        assert not any(fit.within(f for f in JUDGED if f.model.startswith("Gemma")))
+    def test_for_a_model_never_seen_bytes_times_a_constant_are_as_good(self):
+        """Three numbers beat one for two models of seven."""
+        better = {each.model for each in fit.left_out(JUDGED) if each.fitted < each.constant}
+        assert better == {"Phi-4-mini", "Gemma-4-E2B"}
+
+    def test_for_models_that_had_no_part_the_terms_are_better(self):
+        fitted, times = fit.fit(JUDGED), fit.constant(JUDGED)
+        better = {
+            each.model
+            for each in NEW
+            if fit.median_error([fitted.ms(f) for f in each.figures], each.figures)
+            < fit.median_error([times * fit.bytes_ms(f) for f in each.figures], each.figures)
+        }
+        assert len(NEW) == 12 and len(better) == 9
+        assert {each.model for each in NEW} - better == {"GPT-2", "Qwen3-0.6B", "products"}
+
+
+class TestBeside:
+    """Published figures beside the predicted ranges, counted by model."""
+
+    def test_what_had_no_part_in_fit_or_range(self):
+        held = {each.model: each.held for each in NEW}
+        assert Counter(held.values()) == {"all": 5, "some": 5, "none": 2}
+        assert held["Qwen3-0.6B"] == held["Ternary-Bonsai-1.7B"] == "none"
+        assert (sum(each.inside for each in NEW), sum(len(e.figures) for e in NEW)) == (48, 64)
+
+    def test_all_but_single_products_are_missed_for_being_slower(self):
+        missed = {each.model: each.missed for each in NEW if each.missed}
+        assert missed.pop("products") == "faster" and set(missed.values()) == {"slower"}
+
+    def test_none_is_left_out_for_being_outside(self):
+        """Each published figure of decode is fitted, in a range, new, or has no range beside it."""
+        counted = {
+            figure.id
+            for role in get_args(Role)
+            for each in cost_judged.beside(FIGURES, role)
+            for figure in each.figures
+        }
+        for figure in FIGURES:
+            if figure.id not in counted:
+                assert not cost_judged.predictable(figure) or "same cut" in figure.left_out
+
+    def test_an_end_of_a_range_holds_the_figures_that_it_rests_on(self):
+        """But for single products through private interfaces, whose call is shorter."""
+        for each in cost_judged.beside(FIGURES, "range"):
+            private = {figure.path for figure in each.figures} == {"private"}
+            assert each.held == ("none" if private else "all"), each.model
+            assert not private or each.missed == "faster"
+
+    def test_gemma_takes_longer_than_any_term_explains(self):
+        fitted = {each.model: each for each in cost_judged.beside(FIGURES, "fit")}
+        assert {name for name, each in fitted.items() if each.held != "all"} == {"Gemma-4-E2B"}
+        gemma = fitted["Gemma-4-E2B"]
+        assert (gemma.held, gemma.missed, len(gemma.figures)) == ("none", "slower", 6)
+
+    def test_a_range_of_bytes_alone_that_is_as_wide_holds_fewer(self):
+        figures = [figure for each in NEW for figure in each.figures]
+        assert sum(cost_judged.by_bytes(figures)) == 39 < 48
+        assert 3.0 < cost_judged.width(figures) < 3.3
+
+    def test_a_side_is_said(self):
+        one = next(figure for figure in JUDGED if figure.name == "Hy-MT")
+        around = [replace(one, ms=one.ms * times) for times in (0.1, 1, 10)]
+        (each,) = cost_judged.beside(around, "fit")
+        assert (each.inside, each.held, each.missed) == (1, "some", "both")
+
+    def test_the_engines_rates_of_activations(self):
+        """Eleven machines' rooflines beside the range of the cache: those before the M4 Pro are
+        below it, and so is the M4."""
+        rates = {
+            (row["chip"], row["os"]): row["value"] for row in ROWS if "relu over" in row["model"]
+        }
+        low, high = parameter("cache").bounds
+        inside = {chip for (chip, _), rate in rates.items() if low <= rate <= high}
+        assert len(rates) == 11
+        assert inside == {"M4 Pro", "M4 Max", "M5", "M5 Pro", "M6"}
 
 
 class TestLater:
     def test_a_graph_that_blends_its_cache_is_beyond_the_formula(self):
         """Looked up after the fit, and missed: the second term is of graphs that write a row."""
         bonsai = [figure for figure in FIGURES if "Bonsai" in figure.model]
-        assert len(bonsai) == 4 and all("blends" in figure.left_out for figure in bonsai)
+        assert len(bonsai) == 5 and all("blends" in figure.left_out for figure in bonsai)
         assert not any(fit.within(bonsai))
-        found = fit.fit(FITTED)
-        assert all(2 < figure.ms / found.ms(figure) < 6 for figure in bonsai)
+        found = fit.fit(JUDGED)
+        assert all(1.9 < figure.ms / found.ms(figure) < 5 for figure in bonsai)
 
 
 class TestSeries:
@@ -144,7 +218,7 @@ class TestFile:
         judged = {figure.id for figure in JUDGED}
         for row in read_rows(PUBLISHED):
             if "decode" in row and row["id"] not in judged:
-                assert row.get("left_out"), row["id"]
+                assert row.get("left_out") or row["decode"]["role"] in ("range", "new"), row["id"]
 
     def test_what_is_no_such_file(self, tmp_path):
         with pytest.raises(InvalidInput, match="no file of published measurements"):
@@ -161,7 +235,9 @@ class TestFile:
             ({"source": None}, "NoneType"),
             ({"checked": {"done": False}}, "does not say why"),
             ({"decode": {"slots": 1}, "unit": "ms"}, "it has no 'weight_bytes'"),
-            ({"decode": {}, "unit": "bushels"}, "in no 'bushels'"),
+            ({"decode": {"weight_bytes": 1}, "unit": "bushels"}, "in no 'bushels'"),
+            ({"decode": {"weight_bytes": None}, "unit": "GB/s"}, "in no 'GB/s'"),
+            ({"decode": {"role": "oracle"}, "unit": "ms"}, "'oracle' is no role"),
         ],
         ids=str,
     )

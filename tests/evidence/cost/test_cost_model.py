@@ -98,6 +98,22 @@ class TestChips:
             assert f"{low:g}" in parameter(name).statement.replace(".0", "")
             assert low < high
 
+    @pytest.mark.parametrize("file", ["chips.toml", "parameters.toml"])
+    def test_a_range_is_as_wide_as_its_own_evidence(self, file):
+        """The registry refuses a source outside of its range; here each end rests on a source."""
+        for name, claim in claims.load(DATA / file).items():
+            given = [number for source in claim.support for number in source.values]
+            assert all(source.values for source in claim.support), name
+            low, high = claim.bounds
+            assert low <= min(given) <= low * 1.01, name
+            assert max(given) <= high <= max(given) * 1.02, name
+
+    def test_a_program_costs_what_one_more_adds(self):
+        """Measured in a running model, a program more lies wholly in the range of the term."""
+        low, high = parameter("program").bounds
+        assert all(low <= end <= high for end in claims.find("layer-programs").bounds)
+        assert "adds" in parameter("program").statement
+
     @pytest.mark.parametrize("claim", [parameter("rows"), claims.find("rows-eight")])
     def test_what_eight_rows_cost_lies_within_its_range(self, claim):
         """Each time that a source gives for eight rows, over each that it gives for fewer."""
