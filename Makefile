@@ -1,7 +1,7 @@
 # Every target makes `.venv` first where it is missing or older than the files that say what is in it.
 # PYTHON names the interpreter to make it with:            make book PYTHON=python3.12
 # BOOK_FLAGS goes to jupyter-book, PYTEST_FLAGS to pytest:  make test PYTEST_FLAGS="-k gguf -x"
-# NOTEBOOKS names some of them instead of all:              make elsewhere NOTEBOOKS="status on-a-mac"
+# NOTEBOOKS names some of them instead of all:              make elsewhere NOTEBOOKS="numbers reports"
 # KINDS does so of kinds of machine:                        make machines KINDS="umask no-network"
 
 PYTHON ?= python3

@@ -56,7 +56,7 @@ TESTS = [
     "tests/mlprogram/test_machine.py",
 ]
 #: The first and the third convert and talk, the second measures time, the last draws.
-PAGES = ["index", "five-minutes", "19-other-families", "inside-the-engine"]
+PAGES = ["index", "ten-minutes", "families", "inside-the-engine"]
 
 PASSED = re.compile(r"PATH|LANG|LC_\w+|TERM|PIP_\w+|SSL_\w+|REQUESTS_CA_BUNDLE|\w+_proxy", re.I)
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -27,9 +27,9 @@ def minutes(source: str) -> float:
 
 
 def seconds() -> dict[str, str]:
-    """How long each page's cells took when they last ran, as the site's status page says."""
-    status = BeautifulSoup((SITE / "status.html").read_text("utf-8"), "html.parser")
-    rows = [[cell.get_text(strip=True) for cell in row("td")] for row in status.select("tr")]
+    """How long each page's cells took when they last ran, as the site's page of reports says."""
+    reports = BeautifulSoup((SITE / "reports.html").read_text("utf-8"), "html.parser")
+    rows = [[cell.get_text(strip=True) for cell in row("td")] for row in reports.select("tr")]
     return {cells[0]: cells[3] for cells in rows if len(cells) == 5}
 
 

@@ -9,7 +9,7 @@ All subjects answer the same prompts with the same sampling, taking turns, so th
 machine down slows all of them down. Everything is timed where the text arrives; rates that an
 engine or a server reports itself stand beside it, and are not mixed with it.
 
-Taught in the chapter "Serving".
+Told of in the appendix "The libraries, name by name".
 """
 
 from ane_book.bench.answer import TimedAnswer

@@ -17,6 +17,6 @@ Placement, failure detection and the dashboard are Ray's (docs.ray.io): `ray sta
 machine and `ray start --address=HOST:6379` on the others come before. Ray trusts its network:
 whoever reaches its ports runs code there.
 
-Taught in the chapter "Serving".
+Told of in the appendix "The libraries, name by name".
 Letters: C hidden size, V vocabulary.
 """

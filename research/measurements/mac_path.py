@@ -4,7 +4,7 @@
 
 Every process that the tests start is traced, and each line is written down when it first runs, so
 that those of a child that is killed count too. Results: research/measurements/mac_path.json, which
-`book/on-a-mac.md` shows. A line counts if Python has code for it; those that only a type checker
+`book/reports.md` shows. A line counts if Python has code for it; those that only a type checker
 reads do not.
 """
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADER = (ROOT / "book" / "status.md").read_text().split("# Status")[0]
+HEADER = (ROOT / "book" / "reports.md").read_text().split("# Reports")[0]
 
 
 def small_book(root: Path, code: str, text: str = "") -> None:

@@ -265,7 +265,7 @@ def test_no_cell_raised_an_exception(page):
 
 @needs_site
 def test_every_chapter_ran():
-    rows = [[cell.get_text() for cell in row("td")] for row in article("status").select("tr")]
+    rows = [[cell.get_text() for cell in row("td")] for row in article("reports").select("tr")]
     succeeded = {cells[0] for cells in rows if cells and cells[-1] == "✅"}
     assert succeeded == set(NOTEBOOK_PAGES)
 

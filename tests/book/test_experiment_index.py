@@ -47,7 +47,7 @@ def test_every_published_figure_is_in_it_once():
 
 ENTRY = {
     "question": "q", "setup": "s", "result": "{decode[rounds]} rounds", "verdict": "yes",
-    "means": "m", "run": "make test", "more": "status", "reads": ["measurements/decode.json"],
+    "means": "m", "run": "make test", "more": "reports", "reads": ["measurements/decode.json"],
 }  # fmt: skip
 
 

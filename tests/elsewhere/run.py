@@ -1,7 +1,7 @@
 """The notebooks as a reader has them: the libraries from wheels, an empty folder, no checkout.
 
     python tests/elsewhere/run.py                       # all of them, as `make elsewhere` does
-    python tests/elsewhere/run.py status on-a-mac       # some
+    python tests/elsewhere/run.py numbers reports       # some
 
 Prints a line for each notebook with its seconds, then how many ran to their end. All of them take
 about as long as the book's own clean run; models are converted into the reader's cache, as always.

@@ -12,7 +12,7 @@ RUN = Path(__file__).parents[1] / "elsewhere" / "run.py"
 @pytest.mark.long
 def test_notebooks_run_from_the_wheel():
     """One that reads records of every kind, and one that reads reports and scripts."""
-    names = ["09-experiment-index", "on-a-mac"]
+    names = ["experiment-index", "reports"]
     done = subprocess.run(
         [sys.executable, str(RUN), *names, names[0]], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The record of the Mac's path (research/measurements/mac_path.py), which `on-a-mac.md` shows."""
+"""The record of the Mac's path (research/measurements/mac_path.py), which `reports.md` shows."""
 
 import ast
 import json

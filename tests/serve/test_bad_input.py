@@ -1,6 +1,6 @@
 """What a client may get wrong: a status and a sentence for each, in OpenAI's shape, and no crash.
 
-The table is also what `book/08-serving.md` shows.
+`book/api.md` shows some of them.
 """
 
 import json

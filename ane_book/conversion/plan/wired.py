@@ -4,7 +4,7 @@ The weights are counted twice: once for each package, as if its functions shared
 each loaded function, as Core ML is reported to hold them (claim `functions-memory`). Both stand in
 a plan, since no machine of this project could measure which is true.
 
-Taught in the chapters "From a layer to packages" and "Into an app".
+Taught in the chapters "From a layer to packages" and "Shipping".
 """
 
 from dataclasses import asdict, dataclass

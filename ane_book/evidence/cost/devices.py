@@ -6,7 +6,7 @@
     device.verdict(planned.wired)             # "yes", "no", "depends" or "unknown"
 
 The memory of devices, and what their systems let one app take, are in `data/devices.toml`, each
-with its source. Taught in the chapter "Into an app".
+with its source. Taught in the chapter "Shipping".
 """
 
 from collections.abc import Iterator
