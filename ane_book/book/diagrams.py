@@ -157,7 +157,7 @@ def caches(sent: int, cache: int, row: int, back: int) -> Figure:
             ("out", f"{size['back']}\n+ {size['row']}"), ("host", "copies\n1 row"),
             ("host", "head,\nsample")]  # fmt: skip
     for x, name, keeper, kind, steps in (
-        (0.0, 'kv="state"', "program", "blue", state), (5.2, 'kv="host"', "host", "orange", host),
+        (0.05, 'kv="state"', "program", "blue", state), (5.2, 'kv="host"', "host", "orange", host),
     ):  # fmt: skip
         lanes = {"host": x + 0.85, "program": x + 3.85}
         note(ax, x + 2.35, 0.35, name, ha="center", weight="bold")
