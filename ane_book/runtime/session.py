@@ -4,7 +4,7 @@
 (`prefill`, `decode`, `logits`). It knows tokens and text, but no PyTorch model: everything it needs
 stands in the bundle's manifest. The calls on the device are in `ane_book.runtime.model_runner`.
 
-Taught in the chapters "What a token costs" and "Stateful KV cache".
+Taught in the chapters "What a token costs" and "The cache".
 Letters: T tokens of a call, S slots of the cache (the context), V vocabulary.
 """
 
