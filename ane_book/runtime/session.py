@@ -23,6 +23,7 @@ from ane_book.runtime.answer import Answer, Clock, Result, Stream, alone, common
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
 from ane_book.runtime.experts import Calls
+from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.sampling import Sampler, draw_guessed
 from ane_book.runtime.streaming import TextStream
@@ -224,17 +225,22 @@ class Session:
     # Text: what readers use.
 
     def encode(
-        self, prompt: str | Messages, system: str | None = None, plain: bool = False
+        self,
+        prompt: str | Messages,
+        system: str | None = None,
+        plain: bool = False,
+        tools: Sequence[dict] | None = None,
     ) -> list[int]:
         """The prompt's token ids: through the chat template, or as plain text without one.
 
-        plain: leave the template out, to continue a text.
+        plain: leave the template out, to continue a text. tools: for the template, as OpenAI's
+        clients give them (`ane_book.text.tools`).
         """
         text = self._text
         if text.chat_template is not None and not plain:
             messages = as_messages(prompt, system)
             rendered = self._tokenizer.render(
-                text.chat_template, messages, text.bos_token, text.eos_token
+                text.chat_template, messages, text.bos_token, text.eos_token, tools=tools
             )
             return self._ids(rendered, special=False)
         if not isinstance(prompt, str) or system is not None:
@@ -278,19 +284,41 @@ class Session:
         Raises PromptTooLong or InvalidInput at once, before any token is run.
         """
         how = checked(Sampling, dict(sampling))
-        sampler = Sampler(how.temperature, how.top_k, how.top_p, how.seed, how.logprobs)
-        if self._runner.argmax_output and not (sampler.greedy and how.logprobs is None):
+        if self._runner.argmax_output and how.needs_logits:
             raise InvalidInput(
                 f"{self.bundle.path}: converted with argmax_output, it returns the likeliest token "
-                "only; use temperature 0 without logprobs, or convert without argmax_output"
+                "only; use temperature 0 without logprobs, bias, penalties and forms, or convert "
+                "without argmax_output"
             )
+        sampler = self._sampler(how)
         drafter = choose_drafter(draft, self)
         ids = self._given(prompt, how.system)
         most = min(how.max_tokens, self._room(ids))
-        text = TextStream(self._tokenizer, tuple(filter(None, how.stop)))
+        shown = {self._special(token): token for token in how.shown}
+        text = TextStream(self._tokenizer, tuple(filter(None, how.stop)), shown)
         answer = Answer(text, most, self._text.eos_token_ids, how.stop_repeat)
         draw = int if self._runner.argmax_output else sampler
         return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache), sampler.drawn)
+
+    def _special(self, token: str) -> int:
+        """The id of a special token; raises InvalidInput where there is none."""
+        if (found := self._tokenizer.token_to_id(token)) is None:
+            raise InvalidInput(f"shown: {self.bundle.manifest.name} has no token {token!r:.80}")
+        return found
+
+    def _sampler(self, how: Sampling) -> Sampler:
+        if wrong := [token for token in how.logit_bias if token >= self._runner.vocabulary]:
+            raise InvalidInput(
+                f"logit_bias: token id {wrong[0]} is outside the vocabulary of "
+                f"{self._runner.vocabulary}"
+            )
+        fields = {name: getattr(how, name) for name in Sampler.__match_args__ if name != "mask"}
+        return Sampler(**fields, mask=how.form and self._grammar_tokens.mask(*how.form))
+
+    @cached_property
+    def _grammar_tokens(self) -> GrammarTokens:
+        ends = self._text.eos_token_ids
+        return GrammarTokens(self._tokenizer_file, self._runner.vocabulary, ends)
 
     def _given(self, prompt: str | Messages | TokenIds, system: str | None) -> list[int]:
         """The token ids of a prompt, which may be token ids already."""

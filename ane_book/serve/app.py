@@ -26,6 +26,7 @@ __all__ = ["create_app"]
 BODY = 4 << 20  # bytes: a million tokens
 BODY_S = 30.0  # until one has to be there
 SOURCE_TOKENS, COMPLETION_TOKENS = 50, 16  # of an answer, where the request says nothing
+CHANGES = ("logit_bias", "presence_penalty", "frequency_penalty")  # what a greedy choice heeds too
 AT_A_TIME = 16  # texts, between two checks whether the client still waits for their vectors
 DESCRIPTION = "Language models from bundles of the ANE Book, as OpenAI's clients ask for them."
 
@@ -118,7 +119,8 @@ class _Text(_JobAnswer):
             if isinstance(step, TextPiece):
                 yield shape.piece(step)
             else:
-                yield shape.end(step)
+                for chunk in shape.end(step):
+                    yield chunk
         options = self._asked.stream_options
         if options is not None and options.include_usage:
             yield shape.last()
@@ -169,7 +171,11 @@ class Service:
     def chat(self, request: Request, asked: requests.Chat) -> Response:
         model = self.pool.find(asked.model, TEXT)
         messages = [message.plain() for message in asked.messages]
-        ask = Ask([messages], self._sampling(asked, model, asked.most, 1.0), asked.n, _seed(asked))
+        sampling = self._sampling(asked, model, asked.most, 1.0) | asked.form()
+        tools, choice = asked.offered
+        ask = Ask(
+            [messages], sampling, asked.n, _seed(asked), tools=tools, choice=choice, parts=True
+        )
         return self.text(request, model, asked, ask, ChatShape(model.name, model.seal))
 
     def completion(self, request: Request, asked: requests.Completion) -> Response:
@@ -194,7 +200,10 @@ class Service:
         wrong = {
             "temperature": sampling["temperature"] > 0,
             "logprobs": asked.likeliest is not None,
+            **{name: bool(sampling[name]) for name in CHANGES},
         }
+        if isinstance(asked, requests.Chat):
+            wrong |= {"response_format": bool(asked.form()), "tools": bool(asked.offered[0])}
         for param in (name for name, given in wrong.items() if given and model.argmax):
             message = f"{model.name} gives the likeliest token alone, so there is no {param}"
             raise Refusal(400, message, code="unsupported_value", param=param)

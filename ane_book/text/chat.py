@@ -12,7 +12,7 @@ Reference: https://huggingface.co/docs/transformers/chat_templating (and its
 `utils/chat_template_utils.py` for the names a template may use).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
 import json
@@ -117,17 +117,19 @@ def render(
     bos_token: str | None = None,
     eos_token: str | None = None,
     now: datetime | None = None,
+    tools: Sequence[dict] | None = None,
 ) -> str:
     """Render messages as the text that the model reads; it holds all special tokens already.
 
-    now: for a template that writes the date; by default what the clock says.
+    now: for a template that writes the date; by default what the clock says. tools: functions that
+    the model may ask for, where the template knows any.
     Raises InvalidInput with the template's own words when it refuses the messages.
     """
     tokens = {"bos_token": bos_token, "eos_token": eos_token}
     try:
         return _compile(template).render(
             messages=messages,
-            tools=None,
+            tools=tools,
             documents=None,
             add_generation_prompt=add_generation_prompt,
             strftime_now=lambda layout: (now or datetime.now()).strftime(layout),
