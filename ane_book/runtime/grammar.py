@@ -102,7 +102,7 @@ def _schema(text: str) -> str:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"json_schema: it is not JSON: {error}") from None
-    if not isinstance(schema, dict | bool):
+    if not isinstance(schema, dict):
         raise InvalidInput("json_schema: it has to be an object, such as {\"type\": \"object\"}")
     if _depth(text) > DEEPEST:
         raise InvalidInput(f"json_schema: it is nested more than {DEEPEST} deep")

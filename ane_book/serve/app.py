@@ -9,6 +9,7 @@ from ane_book.runtime import Embedder
 from ane_book.serve.api import requests
 from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, event, vectors
 from ane_book.serve.api.refusal import Refusal
+from ane_book.serve.api.responses import Responses, ResponsesShape
 from ane_book.serve.generation import Ask, Finished, TextPiece, answers
 from ane_book.serve.jobs import Gone, Job, Jobs
 from ane_book.serve.metrics import Metrics, Note
@@ -100,27 +101,26 @@ class _Text(_JobAnswer):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
             async for chunk in self._chunks(events):
-                body = event(chunk)
+                body = self._shape.sent(chunk)
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         except Refusal as refusal:
             body = event(refusal.body())
             self._note.refused(refusal)
         else:
-            body = event(b"[DONE]")
+            body = self._shape.over
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _chunks(self, events: AsyncIterator) -> AsyncIterator[dict]:
         shape, begun = self._shape, set()
+        for chunk in shape.start():
+            yield chunk
         async for step in self._watched(events):
             if step.index not in begun:
                 begun.add(step.index)
-                if (first := shape.begin(step.index)) is not None:
-                    yield first
-            if isinstance(step, TextPiece):
-                yield shape.piece(step)
-            else:
-                for chunk in shape.end(step):
+                for chunk in shape.begin(step.index):
                     yield chunk
+            for chunk in shape.piece(step) if isinstance(step, TextPiece) else shape.end(step):
+                yield chunk
         options = self._asked.stream_options
         if options is not None and options.include_usage:
             yield shape.last()
@@ -168,7 +168,9 @@ class Service:
         job = Job(model, lambda served: answers(served, ask))
         return _Text(self, job, request.state.note, shape, asked)
 
-    def chat(self, request: Request, asked: requests.Chat) -> Response:
+    def chat(
+        self, request: Request, asked: requests.Chat, shaped: type[ChatShape] = ChatShape, **shape
+    ) -> Response:
         model = self.pool.find(asked.model, TEXT)
         messages = [message.plain() for message in asked.messages]
         sampling = self._sampling(asked, model, asked.most, 1.0) | asked.form()
@@ -176,7 +178,7 @@ class Service:
         ask = Ask(
             [messages], sampling, asked.n, _seed(asked), tools=tools, choice=choice, parts=True
         )
-        return self.text(request, model, asked, ask, ChatShape(model.name, model.seal))
+        return self.text(request, model, asked, ask, shaped(model.name, model.seal, **shape))
 
     def completion(self, request: Request, asked: requests.Completion) -> Response:
         model, plain = self.pool.find(asked.model, TEXT), asked.plainly_asked
@@ -276,6 +278,11 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def completions(request: Request, asked: Annotated[requests.Completion, Body()]):
         """Go on with a text; without a model's name, answer it."""
         return service.completion(request, asked)
+
+    @app.post("/v1/responses", responses=errors)
+    async def responses(request: Request, asked: Annotated[Responses, Body()]):
+        """Answer a conversation, in items."""
+        return service.chat(request, asked.chat(), ResponsesShape, given=asked)
 
     @app.post("/v1/embeddings", responses=errors)
     async def embeddings(request: Request, asked: Annotated[requests.EmbeddingRequest, Body()]):

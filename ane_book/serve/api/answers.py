@@ -40,10 +40,11 @@ class _Shape:
     done: dict[int, Finished] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
     tokens: dict[int, list[Token]] = field(default_factory=dict)  # of each answer, if asked for
-    start: float = field(default_factory=time.monotonic)
+    came: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
 
     whole, chunk, prefix = "", "", ""
+    over = event(b"[DONE]")  # what follows the last chunk
 
     def __post_init__(self):
         self.id = f"{self.prefix}-{uuid4().hex}"
@@ -86,7 +87,7 @@ class _Shape:
 
     def figures(self) -> dict:
         """The figures that the source gives, of the first answer."""
-        return self.rates() | {"elapsed_s": round(time.monotonic() - self.start, 4)}
+        return self.rates() | {"elapsed_s": round(time.monotonic() - self.came, 4)}
 
     def answer(self) -> dict:
         """The whole response, when all answers are done."""
@@ -94,9 +95,27 @@ class _Shape:
         head = self._head(self.whole)
         return head | {"choices": choices, "usage": self.usage()} | self.figures()
 
-    def last(self) -> dict:
+    # The same in chunks: at the start, before an answer, for each piece, after an answer, at last.
+
+    def start(self) -> Iterator[dict]:
+        yield from ()
+
+    def begin(self, index: int) -> Iterator[dict]:
+        yield from ()
+
+    def piece(self, piece: TextPiece) -> Iterator[dict]:
+        raise NotImplementedError
+
+    def end(self, done: Finished) -> Iterator[dict]:
+        raise NotImplementedError
+
+    def last(self) -> dict | None:
         """The last chunk, with usage and figures."""
         return self._head(self.chunk) | {"choices": [], "usage": self.usage()} | self.figures()
+
+    def sent(self, chunk: dict) -> bytes:
+        """A chunk as a server-sent event."""
+        return event(chunk)
 
     def _choice(self, done: Finished) -> dict:
         """A whole answer."""
@@ -135,12 +154,12 @@ class ChatShape(_Shape):
             "finish_reason": _reason(done),
         }
 
-    def begin(self, index: int) -> dict:
-        return self._delta(index, {"role": "assistant", "content": ""})
+    def begin(self, index: int) -> Iterator[dict]:
+        yield self._delta(index, {"role": "assistant", "content": ""})
 
-    def piece(self, piece: TextPiece) -> dict:
+    def piece(self, piece: TextPiece) -> Iterator[dict]:
         name = "content" if piece.part == "content" else "reasoning_content"
-        return self._delta(piece.index, {name: piece.text}, None, piece.tokens)
+        yield self._delta(piece.index, {name: piece.text}, None, piece.tokens)
 
     def end(self, done: Finished) -> Iterator[dict]:
         for i, call in enumerate(called(done.calls)):
@@ -187,11 +206,8 @@ class CompletionShape(_Shape):
         tokens = self.tokens.get(done.index, ())
         return self._text(done.index, done.result.text, tokens, done.result.finish_reason)
 
-    def begin(self, index: int) -> None:
-        return None
-
-    def piece(self, piece: TextPiece) -> dict:
-        return self._chunk(self._text(piece.index, piece.text, piece.tokens, None))
+    def piece(self, piece: TextPiece) -> Iterator[dict]:
+        yield self._chunk(self._text(piece.index, piece.text, piece.tokens, None))
 
     def end(self, done: Finished) -> Iterator[dict]:
         yield self._chunk(self._text(done.index, "", done.tokens, done.result.finish_reason))
