@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
+import json
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Unpack
@@ -27,7 +28,7 @@ from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.sampling import Sampler, draw_guessed
 from ane_book.runtime.streaming import TextStream
-from ane_book.text.chat import Messages, as_messages
+from ane_book.text.chat import Messages, apart, as_messages
 from ane_book.text.process import TextProcess, check_text
 import numpy as np
 from tokenizers import Tokenizer
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "load_tokenizer"]
 
+CUT = "\U0010fffd"  # for private use, and the last of its kind: in a text, it is dropped
 TokenIds = Sequence[int] | np.ndarray  # (n,), of whole numbers
 
 
@@ -230,25 +232,47 @@ class Session:
         system: str | None = None,
         plain: bool = False,
         tools: Sequence[dict] | None = None,
+        literal: bool = False,
     ) -> list[int]:
         """The prompt's token ids: through the chat template, or as plain text without one.
 
         plain: leave the template out, to continue a text. tools: for the template, as OpenAI's
-        clients give them (`ane_book.text.tools`).
+        clients give them (`ane_book.text.tools`). literal: read the model's special tokens in
+        messages as the text that they are; without it as `transformers` reads them.
         """
         text = self._text
         if text.chat_template is not None and not plain:
             messages = as_messages(prompt, system)
+            if literal:
+                messages, tools = apart([messages, tools], self._markers, CUT)
             rendered = self._tokenizer.render(
                 text.chat_template, messages, text.bos_token, text.eos_token, tools=tools
             )
-            return self._ids(rendered, special=False)
+            parts = rendered.split(CUT) if literal else [rendered]
+            return [token for part in parts for token in self._ids(part, special=False)]
         if not isinstance(prompt, str) or system is not None:
             raise InvalidInput(
                 f"{self.bundle.manifest.name} has no chat template: give one plain text, "
                 "without messages or system prompt"
             )
         return self._ids(prompt, special=True)
+
+    @cached_property
+    def _markers(self) -> list[str]:
+        """The texts that the tokenizer reads as one token each, whatever is around them; those of
+        one character, as a line's end, mark nothing."""
+        added = json.loads(self._tokenizer_file.read_bytes()).get("added_tokens", [])
+        return [token["content"] for token in added if len(token["content"]) > 1]
+
+    def token_id(self, token: str) -> int:
+        """The id of a token, by its text; raises InvalidInput where there is none."""
+        if (found := self._tokenizer.token_to_id(token)) is None:
+            raise InvalidInput(f"{self.bundle.manifest.name} has no token {token!r:.80}")
+        return found
+
+    def tokens(self, text: str) -> list[int]:
+        """The token ids of a text by itself, without template and special tokens."""
+        return self._ids(text, special=False)
 
     def words(self, token_ids: TokenIds) -> list[str]:
         """The text of each token by itself; U+FFFD for a part of a character."""
@@ -294,17 +318,11 @@ class Session:
         drafter = choose_drafter(draft, self)
         ids = self._given(prompt, how.system)
         most = min(how.max_tokens, self._room(ids))
-        shown = {self._special(token): token for token in how.shown}
+        shown = {self.token_id(token): token for token in how.shown}
         text = TextStream(self._tokenizer, tuple(filter(None, how.stop)), shown)
         answer = Answer(text, most, self._text.eos_token_ids, how.stop_repeat)
         draw = int if self._runner.argmax_output else sampler
         return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache), sampler.drawn)
-
-    def _special(self, token: str) -> int:
-        """The id of a special token; raises InvalidInput where there is none."""
-        if (found := self._tokenizer.token_to_id(token)) is None:
-            raise InvalidInput(f"shown: {self.bundle.manifest.name} has no token {token!r:.80}")
-        return found
 
     def _sampler(self, how: Sampling) -> Sampler:
         if wrong := [token for token in how.logit_bias if token >= self._runner.vocabulary]:

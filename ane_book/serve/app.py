@@ -10,7 +10,7 @@ from ane_book.serve.api import requests
 from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, event, vectors
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.responses import Responses, ResponsesShape
-from ane_book.serve.generation import Ask, Finished, TextPiece, answers
+from ane_book.serve.generation import Ask, Finished, ServedSession, TextPiece, answers, chosen
 from ane_book.serve.jobs import Gone, Job, Jobs
 from ane_book.serve.metrics import Metrics, Note
 from ane_book.serve.middleware import Middleware
@@ -141,6 +141,19 @@ class _Vectors(_JobAnswer):
         await Json(answer)(scope, receive, send)
 
 
+class _Facts(_JobAnswer):
+    """The fields that a job yields last, in an object of a kind."""
+
+    def __init__(self, service: "Service", job: Job, note: Note, kind: str):
+        super().__init__(service, job, note)
+        self._kind = kind
+
+    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
+        *_, made = [step async for step in events]
+        head = {"object": self._kind, "model": self._job.model.name}
+        await Json(head | made)(scope, receive, send)
+
+
 def embedded(
     embedder: Embedder, texts: Sequence[str | list[int]]
 ) -> Generator[tuple | None, None, None]:
@@ -195,6 +208,24 @@ class Service:
             raise Refusal(400, message, code="unsupported_value", param="dimensions")
         job = Job(model, lambda embedder: embedded(embedder, asked.texts()))
         return _Vectors(self, job, request.state.note, asked.encoding_format)
+
+    def choose(self, request: Request, asked: requests.Choose) -> Response:
+        model = self.pool.find(asked.model, TEXT)
+        if model.argmax:
+            message = f"{model.name} gives the likeliest token alone, so nothing of other options"
+            raise Refusal(400, message, code="unsupported_value", param="model")
+        prompt = asked.asked()
+        job = Job(model, lambda served: chosen(served, prompt, asked.options))
+        return _Facts(self, job, request.state.note, "choose")
+
+    def tokenize(self, request: Request, asked: requests.Tokenize) -> Response:
+        model, prompt = self.pool.find(asked.model, TEXT), asked.asked()
+
+        def steps(served: ServedSession) -> Generator[dict, None, None]:
+            ids = served.ids(Ask([prompt], {}, plain=isinstance(prompt, str)), prompt)
+            yield {"tokens": ids, "count": len(ids), "max_model_len": model.context}
+
+        return _Facts(self, Job(model, steps), request.state.note, "tokens")
 
     def _sampling(self, asked, model: Model, most: int | None, temperature: float) -> dict:
         """The fields of `options.Sampling`; OpenAI's temperature is 1 where none is given."""
@@ -283,6 +314,16 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def responses(request: Request, asked: Annotated[Responses, Body()]):
         """Answer a conversation, in items."""
         return service.chat(request, asked.chat(), ResponsesShape, given=asked)
+
+    @app.post("/v1/choose", responses=errors)
+    async def choose(request: Request, asked: Annotated[requests.Choose, Body()]):
+        """Say how likely each of some answers is."""
+        return service.choose(request, asked)
+
+    @app.post("/tokenize", responses=errors)
+    async def tokenize(request: Request, asked: Annotated[requests.Tokenize, Body()]):
+        """The tokens of a text or a conversation."""
+        return service.tokenize(request, asked)
 
     @app.post("/v1/embeddings", responses=errors)
     async def embeddings(request: Request, asked: Annotated[requests.EmbeddingRequest, Body()]):

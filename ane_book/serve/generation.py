@@ -10,17 +10,18 @@ Letters: T tokens of a prefill call.
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.runtime.answer import Result, common_prefix
+from ane_book.runtime.choosing import choosing
 from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.serve.splitting import THINK, Part, Splitting
 from ane_book.text.chat import Messages
 from ane_book.text.tools import Choice, tool_form
 
-__all__ = ["Ask", "Finished", "ServedSession", "Started", "TextPiece", "Token", "answers"]
+__all__ = ["Ask", "Finished", "ServedSession", "Started", "TextPiece", "Token", "answers", "chosen"]
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class ServedSession:
         read = ask.tools if self._form.read else None
         if not isinstance(prompt, str):
             prompt = self._form.messages(prompt, ask.tools)
-        ids = self.session.encode(prompt, ask.system, ask.plain, read or None)
+        ids = self.session.encode(prompt, ask.system, ask.plain, read or None, literal=True)
         if not ids:
             raise InvalidInput("the prompt is empty; give at least one character")
         return ids
@@ -116,12 +117,12 @@ class ServedSession:
         """The fields of `options.Sampling`, with the form that calls of tools have to keep."""
         if not ask.tools:
             return ask.sampling
-        token, opening = None, self._form.opening
-        if self._form.listed:  # a special token, where the model has it
-            token = self.session.tokenizer.token_to_id(opening)
-        special = None if token is None else f"<[{token}]>"
-        grammar = self._form.grammar(ask.tools, ask.choice, special)
-        return ask.sampling | {"grammar": grammar, "shown": (opening,) if special else ()}
+        if not self._form.listed:
+            return ask.sampling | {"grammar": self._form.grammar(ask.tools, ask.choice)}
+        opening = self._form.opening  # a special token
+        named = f"<[{self.session.token_id(opening)}]>"
+        grammar = self._form.grammar(ask.tools, ask.choice, named)
+        return ask.sampling | {"grammar": grammar, "shown": (opening,)}
 
     def splitting(self, ask: Ask, ids: list[int]) -> Splitting:
         """Splits an answer to these tokens into its parts."""
@@ -169,6 +170,27 @@ def answers(
                 shown = len(stream.drawn)
             rest = tokens(session, stream.drawn[shown:])
             yield Finished(index, result, cached, rest, splitting.calls)
+
+
+def chosen(
+    served: ServedSession, prompt: str | Messages, options: Sequence[str]
+) -> Generator[dict | None, None, None]:
+    """Yield None after each option, and the answer's fields last."""
+    ids = served.ids(Ask([prompt], {}), prompt)
+    cached = served.keep(ids)
+    for found in choosing(served.session, ids, options):
+        if found is None:
+            yield None
+            continue
+        yield {
+            "choices": [{"index": i, **asdict(option)} for i, option in enumerate(found)],
+            "usage": {
+                "prompt_tokens": len(ids),
+                "completion_tokens": 0,
+                "total_tokens": len(ids),
+                "prompt_tokens_details": {"cached_tokens": cached},
+            },
+        }
 
 
 def tokens(session: Session, drawn: Sequence[TokenLogprobs]) -> list[Token]:

@@ -15,7 +15,15 @@ from ane_book.serve.generation import Ask
 from ane_book.text.tools import Choice
 from pydantic import BaseModel, Field, model_validator
 
-__all__ = ["Chat", "Completion", "EmbeddingRequest", "LineRequest", "refuse_invalid"]
+__all__ = [
+    "Chat",
+    "Choose",
+    "Completion",
+    "EmbeddingRequest",
+    "LineRequest",
+    "Tokenize",
+    "refuse_invalid",
+]
 
 #: Fields of OpenAI's that are not served, with the values that ask for nothing. None always does.
 UNSERVED: dict[str, tuple] = {
@@ -237,6 +245,31 @@ class EmbeddingRequest(_Request):
 
     def texts(self) -> list[str | list[int]]:
         return _each(self.input)
+
+
+class _Prompted(_Request):
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)] | None = None
+    prompt: str | None = None
+
+    def asked(self) -> str | list[dict]:
+        """The prompt or the conversation; raises Refusal."""
+        if (self.messages is None) == (self.prompt is None):
+            raise Refusal(400, "give either messages or a prompt", code="invalid_value")
+        if self.messages is None:
+            assert self.prompt is not None
+            return self.prompt
+        return [message.plain() for message in self.messages]
+
+
+class Choose(_Prompted):
+    """POST /v1/choose: how likely each of some answers is, to a conversation or to a user's
+    prompt."""
+
+    options: Annotated[list[str], Field(fail_fast=True, min_length=2, max_length=256)]
+
+
+class Tokenize(_Prompted):
+    """POST /tokenize: the tokens of a conversation through the template, or of a prompt as it is."""
 
 
 class LineRequest(Closed):
