@@ -41,12 +41,14 @@ class GrammarTokens:
     def __init__(self, file: Path, vocabulary: int, ends: Iterable[int]):
         if llguidance is None:
             raise BackendUnavailable(missing("to hold answers to a form", "serve", "llguidance"))
+        if not (ends := sorted(ends)):
+            raise InvalidInput("no token of this model ends an answer, so none keeps a form")
         try:
             self._tokens = llguidance.LLTokenizer(
-                file.read_text("utf-8"), n_vocab=vocabulary, eos_token=sorted(ends)
+                file.read_text("utf-8"), n_vocab=vocabulary, eos_token=ends
             )
         except ValueError as error:
-            raise InvalidInput(f"{file}: its tokens cannot be held to a form: {error}") from None
+            raise InvalidInput(f"this model's tokens cannot be held to a form: {error}") from None
         self.vocabulary = vocabulary
 
     def mask(self, form: str, text: str) -> "Mask":

@@ -269,7 +269,7 @@ class Choose(_Prompted):
 
 
 class Tokenize(_Prompted):
-    """POST /tokenize: the tokens of a conversation through the template, or of a prompt as it is."""
+    """POST /tokenize: the tokens of a conversation, through the template, or of a plain prompt."""
 
 
 class LineRequest(Closed):
