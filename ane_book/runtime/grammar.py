@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ane_book.errors import BackendUnavailable, InvalidInput
 from ane_book.extras import missing
+from ane_book.text.tools import SPACED
 import numpy as np
 
 try:
@@ -28,7 +29,6 @@ except ImportError:  # of the extra [serve]
 __all__ = ["GrammarTokens", "Mask"]
 
 LONGEST, DEEPEST = 1 << 17, 64  # characters of a form, and brackets within brackets of a schema
-WHITE = r"[ \t\r\n]{0,64}"  # between the parts of JSON: a small model else goes on with it for ever
 
 
 class GrammarTokens:
@@ -109,7 +109,7 @@ def _schema(text: str) -> str:
     if _depth(text) > DEEPEST:
         raise InvalidInput(f"json_schema: it is nested more than {DEEPEST} deep")
     return llguidance.LLMatcher.grammar_from_json_schema(
-        json.dumps(schema), defaults={"whitespace_pattern": WHITE}
+        json.dumps(schema), defaults={"whitespace_pattern": SPACED["whitespace_pattern"]}
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 import json
 
-__all__ = ["Choice", "ToolForm", "tool_form"]
+__all__ = ["SPACED", "Choice", "ToolForm", "tool_form"]
 
 SYSTEM = """You may call functions to help with the user's question. They are, as JSON schemas:
 <tools>
@@ -29,6 +29,9 @@ To call one, write its name and arguments as JSON between tags:
 <tool_call>
 {{"name": NAME, "arguments": ARGUMENTS}}
 </tool_call>"""
+
+#: Of a JSON schema's grammar: the white space between parts, which a small model else never ends.
+SPACED = {"whitespace_pattern": r"[ \t\r\n]{0,64}"}
 
 #: Tools as a client gives them: [{"type": "function", "function": {"name", "parameters", ...}}].
 Tools = Sequence[dict]
@@ -70,7 +73,7 @@ class ToolForm:
             schema = function.get("parameters") or {"type": "object", "properties": {}}
             head = f'{{"name": {json.dumps(function["name"])}, "{self.arguments}": '
             rules.append(f'call_{i}: {_quoted(head)} args_{i} "}}"')
-            rules.append(f"args_{i}: %json {json.dumps(schema)}")
+            rules.append(f"args_{i}: %json {json.dumps(schema | {'x-guidance': SPACED})}")
         return "\n".join(["%llguidance {}", *self._starts(choice, opening), *rules])
 
     def _starts(self, choice: Choice, opening: str | None) -> list[str]:
