@@ -272,7 +272,7 @@ class Sampling(BaseModel):
     )
     seed: Whole | None = Field(None, ge=0, description="The same seed draws the same tokens.")
     json_schema: str | None = Field(
-        None, description='A JSON schema that the answer keeps; {"type": "object"}: any object.'
+        None, description="A JSON schema that the answer keeps, or on the command line its file."
     )
     regex: str | None = Field(
         None, description="A regular expression that the whole answer matches."

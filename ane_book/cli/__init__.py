@@ -118,7 +118,7 @@ app.command("plan")(plan_command)
 
 @app.command()
 @options.takes(Recipe, *RECIPE)
-@options.takes(Sampling, *SAMPLING)
+@options.takes(Sampling, *SAMPLING, "json_schema", "regex")
 def run(
     model: options.Model,
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
@@ -139,6 +139,8 @@ def run(
     asked = options.token_ids(prompt) if tokens else prompt
     how = Opening(precision=precision, backend=backend, force=force)
     sampling |= {"draft": load_draft(draft, how)}
+    if "json_schema" in sampling:
+        sampling["json_schema"] = options.schema(sampling["json_schema"])
     session = load(model, "text-generation", how, **recipe)
     if as_json:
         show(lambda: asdict(session.generate(asked, **sampling)), str, as_json)

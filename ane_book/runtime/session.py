@@ -12,33 +12,31 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
-import json
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from ane_book.bundle import Bundle, opened
-from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
+from ane_book.errors import InvalidInput, PromptTooLong
 from ane_book.options import Sampling, SamplingOptions, checked
 from ane_book.runtime.answer import Answer, Clock, Result, Stream, alone, common_prefix
 from ane_book.runtime.backends import Backend, choose_backend
+from ane_book.runtime.bundle_text import BundleText, load_tokenizer
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
 from ane_book.runtime.experts import Calls
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.sampling import Sampler, draw_guessed
 from ane_book.runtime.streaming import TextStream
-from ane_book.text.chat import Messages, apart, as_messages
-from ane_book.text.process import TextProcess, check_text
+from ane_book.text.chat import Messages
+from ane_book.text.process import TextProcess
 import numpy as np
-from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["Session", "load_tokenizer"]
+__all__ = ["Session"]
 
-CUT = "\U0010fffd"  # for private use, and the last of its kind: in a text, it is dropped
 TokenIds = Sequence[int] | np.ndarray  # (n,), of whole numbers
 
 
@@ -50,7 +48,7 @@ class ChunkOutput(NamedTuple):
     new: slice  # the columns of it that were not in the cache before
 
 
-class Session:
+class Session(BundleText):
     """Generates text with a bundle, and keeps the cache of one conversation.
 
     bundle: a `Bundle`, or its folder.
@@ -84,18 +82,6 @@ class Session:
         load_tokenizer(self._tokenizer, self._tokenizer_file)
         self._tokens: list[int] = []  # what the cache holds
         self._cache = Lock()  # held by the call that changes these
-
-    @property
-    def _tokenizer_file(self) -> Path:
-        return self.bundle.path / self._text.file
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer itself, in this process and without the limits of `encode`."""
-        tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return tokenizer
 
     # Tokens and logits: what chapters, tests and benchmarks take apart.
 
@@ -225,62 +211,6 @@ class Session:
         return f"shorten it, or convert with a longer context (--context, now {self.context})"
 
     # Text: what readers use.
-
-    def encode(
-        self,
-        prompt: str | Messages,
-        system: str | None = None,
-        plain: bool = False,
-        tools: Sequence[dict] | None = None,
-        literal: bool = False,
-    ) -> list[int]:
-        """The prompt's token ids: through the chat template, or as plain text without one.
-
-        plain: leave the template out, to continue a text. tools: for the template, as OpenAI's
-        clients give them (`ane_book.text.tools`). literal: read the model's special tokens in
-        messages as the text that they are; without it as `transformers` reads them.
-        """
-        text = self._text
-        if text.chat_template is not None and not plain:
-            messages = as_messages(prompt, system)
-            if literal:
-                messages, tools = apart([messages, tools], self._markers, CUT)
-            rendered = self._tokenizer.render(
-                text.chat_template, messages, text.bos_token, text.eos_token, tools=tools
-            )
-            parts = rendered.split(CUT) if literal else [rendered]
-            return [token for part in parts for token in self._ids(part, special=False)]
-        if not isinstance(prompt, str) or system is not None:
-            raise InvalidInput(
-                f"{self.bundle.manifest.name} has no chat template: give one plain text, "
-                "without messages or system prompt"
-            )
-        return self._ids(prompt, special=True)
-
-    @cached_property
-    def _markers(self) -> list[str]:
-        """The texts that the tokenizer reads as one token each, whatever is around them; those of
-        one character, as a line's end, mark nothing."""
-        added = json.loads(self._tokenizer_file.read_bytes()).get("added_tokens", [])
-        return [token["content"] for token in added if len(token["content"]) > 1]
-
-    def token_id(self, token: str) -> int:
-        """The id of a token, by its text; raises InvalidInput where there is none."""
-        if (found := self._tokenizer.token_to_id(token)) is None:
-            raise InvalidInput(f"{self.bundle.manifest.name} has no token {token!r:.80}")
-        return found
-
-    def tokens(self, text: str) -> list[int]:
-        """The token ids of a text by itself, without template and special tokens."""
-        return self._ids(text, special=False)
-
-    def words(self, token_ids: TokenIds) -> list[str]:
-        """The text of each token by itself; U+FFFD for a part of a character."""
-        return self._tokenizer.decode_batch([[token] for token in token_ids])
-
-    def _ids(self, text: str, special: bool) -> list[int]:
-        check_text(text, "the prompt")
-        return self._tokenizer.encode(text, special)
 
     def generate(
         self,
@@ -432,11 +362,3 @@ def _are_ids(prompt: str | Messages | TokenIds) -> "TypeIs[TokenIds]":
     """Whether a prompt is token ids, one or more."""
     several = isinstance(prompt, Sequence | np.ndarray) and len(prompt)
     return bool(several) and isinstance(prompt[0], int | np.integer)
-
-
-def load_tokenizer(words: TextProcess, file: Path) -> None:
-    """Load a bundle's tokenizer into its process; raises InvalidBundle."""
-    try:
-        words.load(file)
-    except InvalidInput as error:
-        raise InvalidBundle(f"{file}: {error}; convert the model again") from None

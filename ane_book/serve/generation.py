@@ -19,7 +19,7 @@ from ane_book.runtime.choosing import choosing
 from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.serve.splitting import THINK, Part, Splitting
 from ane_book.text.chat import Messages
-from ane_book.text.tools import Choice, tool_form
+from ane_book.text.tools import Calling, tool_form
 
 __all__ = ["Ask", "Finished", "ServedSession", "Started", "TextPiece", "Token", "answers", "chosen"]
 
@@ -41,7 +41,7 @@ class Ask:
     system: str | None = None
     plain: bool = False
     tools: Sequence[dict] = ()
-    choice: Choice = field(default_factory=Choice)
+    choice: Calling = field(default_factory=Calling)
     parts: bool = False
 
 

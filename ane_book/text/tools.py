@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 import json
 
-__all__ = ["SPACED", "Choice", "ToolForm", "tool_form"]
+__all__ = ["SPACED", "Calling", "ToolForm", "tool_form"]
 
 SYSTEM = """You may call functions to help with the user's question. They are, as JSON schemas:
 <tools>
@@ -38,7 +38,7 @@ Tools = Sequence[dict]
 
 
 @dataclass(frozen=True)
-class Choice:
+class Calling:
     """What a client wants of its tools.
 
     must: a call has to come. several: more than one may.
@@ -62,7 +62,7 @@ class ToolForm:
     listed: bool = False
     read: bool = True
 
-    def grammar(self, tools: Tools, choice: Choice, opening: str | None = None) -> str:
+    def grammar(self, tools: Tools, choice: Calling, opening: str | None = None) -> str:
         """The grammar of an answer: text, or calls of these tools, or calls alone.
 
         opening: how the grammar names the opening where that is a special token.
@@ -76,7 +76,7 @@ class ToolForm:
             rules.append(f"args_{i}: %json {json.dumps(schema | {'x-guidance': SPACED})}")
         return "\n".join(["%llguidance {}", *self._starts(choice, opening), *rules])
 
-    def _starts(self, choice: Choice, opening: str | None) -> list[str]:
+    def _starts(self, choice: Calling, opening: str | None) -> list[str]:
         if not self.opening:  # the whole answer is a call, or text that does not begin as one
             return ["start: call" if choice.must else "start: TEXT | call", r"TEXT: /[^{](.|\n)*/"]
         first = opening or _quoted(self.opening)

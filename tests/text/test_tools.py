@@ -6,7 +6,7 @@ from _smollm2_tokenizer import smollm2, tokenizer
 from _templates import template
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.text.chat import render
-from ane_book.text.tools import Choice, ToolForm, tool_form
+from ane_book.text.tools import Calling, ToolForm, tool_form
 import numpy as np
 import pytest
 
@@ -76,7 +76,7 @@ def test_a_grammar_takes_calls_of_what_is_offered(tokens, name):
     form: ToolForm = FORMS[name]
     body = f'{{"name": "weather", "{form.arguments}": {{"city": "Rome"}}}}'
     call = form.opening + (f"[{body}]" if form.listed else body) + form.closing
-    auto, must = form.grammar(TOOLS, Choice()), form.grammar(TOOLS, Choice(must=True))
+    auto, must = form.grammar(TOOLS, Calling()), form.grammar(TOOLS, Calling(must=True))
     assert taken(tokens, auto, call) and taken(tokens, must, call)
     assert taken(tokens, auto, "It rains.") and not taken(tokens, must, "It rains.")
     for wrong in (call.replace("weather", "whether"), call.replace('"Rome"', "7"),
@@ -91,8 +91,8 @@ def test_several_calls_come_where_they_may(tokens):
     form = tool_form("")
     one = f'{form.opening}{{"name": "now", "arguments": {{}}}}{form.closing}'
     two = f"{one}\n{one}"
-    assert taken(tokens, form.grammar(TOOLS, Choice(must=True)), two)
-    assert not taken(tokens, form.grammar(TOOLS, Choice(must=True, several=False)), two)
+    assert taken(tokens, form.grammar(TOOLS, Calling(must=True)), two)
+    assert not taken(tokens, form.grammar(TOOLS, Calling(must=True, several=False)), two)
     assert form.calls(two.removeprefix(form.opening)) == 2 * [{"name": "now", "arguments": "{}"}]
 
 
@@ -106,7 +106,7 @@ def test_a_schema_with_definitions_keeps_them(tokens):
                   "properties": {"city": {"$ref": "#/$defs/city"}}, "required": ["city"],
                   "additionalProperties": False}  # fmt: skip
     tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
-    grammar = tool_form("").grammar(tools, Choice(must=True))
+    grammar = tool_form("").grammar(tools, Calling(must=True))
     call = '<tool_call>\n{{"name": "f", "arguments": {{"city": "{}"}}}}\n</tool_call>'
     assert taken(tokens, grammar, call.format("Rome"))
     assert not taken(tokens, grammar, call.format("Bonn"))
@@ -115,6 +115,6 @@ def test_a_schema_with_definitions_keeps_them(tokens):
 def test_a_name_does_not_leave_its_place(tokens):
     """What a client names a function is text in the grammar, and nothing else."""
     tools = [{"type": "function", "function": {"name": 'a"\nstart: /.*/\n'}}]
-    grammar = tool_form("").grammar(tools, Choice(must=True))
+    grammar = tool_form("").grammar(tools, Calling(must=True))
     assert not taken(tokens, grammar, "anything")
     assert json.dumps('{"name": "a\\"\\nstart: /.*/\\n", "arguments": ') in grammar

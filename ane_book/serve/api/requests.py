@@ -10,9 +10,16 @@ from typing import Annotated, Any, Literal, cast
 from ane_book.options import Real, Whole
 from ane_book.serve.api.closed import Closed
 from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.api.tools import MOST_TOOLS, Call, ResponseFormat, Tool, ToolChoice, choice_of
+from ane_book.serve.api.tools import (
+    MOST_TOOLS,
+    EarlierCall,
+    ResponseFormat,
+    Tool,
+    ToolChoice,
+    choice_of,
+)
 from ane_book.serve.generation import Ask
-from ane_book.text.tools import Choice
+from ane_book.text.tools import Calling
 from pydantic import BaseModel, Field, model_validator
 
 __all__ = [
@@ -59,6 +66,7 @@ Ids = Annotated[list[Whole], Field(fail_fast=True, min_length=1)]
 Texts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=2048)]
 Lists = Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=2048)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+Calls = Annotated[list[EarlierCall], Field(fail_fast=True, max_length=MOST_TOOLS)]
 Prompt = str | Texts | Ids | Lists
 
 
@@ -147,7 +155,7 @@ class ChatMessage(Closed):
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
     name: str | None = Field(None, description="Taken, and nothing is done.")
     reasoning_content: str | None = Field(None, description="Taken, and nothing is done.")
-    tool_calls: Annotated[list[Call], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
+    tool_calls: Calls | None = None
     tool_call_id: str | None = Field(None, description="Of the call that this is the result of.")
 
     @classmethod
@@ -194,7 +202,7 @@ class Chat(_Sampled):
         return form
 
     @property
-    def offered(self) -> tuple[list[dict], Choice]:
+    def offered(self) -> tuple[list[dict], Calling]:
         """The tools that may be called, and whether one has to be; raises Refusal."""
         return choice_of(self.tools, self.tool_choice, self.parallel_tool_calls)
 

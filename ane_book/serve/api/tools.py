@@ -6,16 +6,16 @@ from typing import Annotated, Any, Literal
 
 from ane_book.serve.api.closed import Closed
 from ane_book.serve.api.refusal import Refusal
-from ane_book.text.tools import Choice
+from ane_book.text.tools import Calling
 from pydantic import Field, field_validator
 
-__all__ = ["Call", "ResponseFormat", "Tool", "ToolChoice", "choice_of"]
+__all__ = ["EarlierCall", "ResponseFormat", "Tool", "ToolChoice", "choice_of"]
 
 MOST_TOOLS = 128
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
-class Function(Closed):
+class OfferedFunction(Closed):
     """A function that may be called."""
 
     name: Name
@@ -28,7 +28,7 @@ class Tool(Closed):
     """A tool that a client offers."""
 
     type: Literal["function"]
-    function: Function
+    function: OfferedFunction
 
     def plain(self) -> dict:
         """The tool as chat templates take it."""
@@ -54,7 +54,7 @@ class CalledFunction(Closed):
         return text
 
 
-class Call(Closed):
+class EarlierCall(Closed):
     """A call of an earlier answer."""
 
     id: str
@@ -78,23 +78,23 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 def choice_of(
     tools: Sequence[Tool], choice: ToolChoice | None, several: bool | None
-) -> tuple[list[dict], Choice]:
+) -> tuple[list[dict], Calling]:
     """The tools that may be called, as templates take them, and whether one has to be.
 
     Raises Refusal for a choice of what is not offered.
     """
-    offered, how = [tool.plain() for tool in tools], Choice(several=several is not False)
+    offered, how = [tool.plain() for tool in tools], Calling(several=several is not False)
     if choice in (None, "auto"):
         return offered, how
     if choice == "none":
         return [], how
     if isinstance(choice, NamedTool):
         offered = [tool for tool in offered if tool["function"]["name"] == choice.function.name]
-        how = Choice(several=False)
+        how = Calling(several=False)
     if not offered:
         raise Refusal(400, "tool_choice asks for a tool that tools does not have",
                       code="invalid_value", param="tool_choice")  # fmt: skip
-    return offered, Choice(must=True, several=how.several)
+    return offered, Calling(must=True, several=how.several)
 
 
 class JsonSchema(Closed):
