@@ -165,7 +165,7 @@ def choose(
     force: options.Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say how likely a model takes each of some answers; nothing is generated."""
+    """Say how likely each of some answers is; nothing is generated."""
     from ane_book import runtime
 
     how = Opening(precision=precision, backend=backend, force=force)
