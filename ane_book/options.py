@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 __all__ = [
+    "FORMS",
     "Bytes",
     "Recipe",
     "RecipeOptions",
@@ -240,6 +241,10 @@ class Recipe(BaseModel):
         }
 
 
+#: The options that hold an answer to a form (`ane_book.runtime.grammar`).
+FORMS = ("json_schema", "regex", "grammar")
+
+
 class Sampling(BaseModel):
     """How an answer is made."""
 
@@ -253,9 +258,33 @@ class Sampling(BaseModel):
     top_p: Real | None = Field(
         None, gt=0, le=1, description="Draw among the likeliest, up to P in sum."
     )
+    min_p: Real | None = Field(
+        None, ge=0, le=1, description="Draw tokens at least P times as likely as the likeliest."
+    )
+    logit_bias: dict[Whole, Real] = Field(
+        {}, description="What is added to the logits of tokens, by id: -100 forbids one."
+    )
+    presence_penalty: Real = Field(
+        0.0, ge=-2, le=2, description="Taken from the logits of tokens that the answer has."
+    )
+    frequency_penalty: Real = Field(
+        0.0, ge=-2, le=2, description="The same, once for each time that the answer has them."
+    )
     seed: Whole | None = Field(None, ge=0, description="The same seed draws the same tokens.")
+    json_schema: str | None = Field(
+        None, description="A JSON schema that the answer keeps, or on the command line its file."
+    )
+    regex: str | None = Field(
+        None, description="A regular expression that the whole answer matches."
+    )
+    grammar: str | None = Field(
+        None, description="A grammar that the answer keeps, in Lark's EBNF as llguidance reads it."
+    )
     system: str | None = Field(None, description='System prompt; "" is an empty one.')
     stop: Texts = Field((), description="Strings that end the answer, left out of it.")
+    shown: Texts = Field(
+        (), description="Special tokens that the answer's text has, such as [TOOL_CALLS]."
+    )
     stop_repeat: Whole | None = Field(
         None, ge=1, description="End the answer with N tokens in a row that it had before."
     )
@@ -265,6 +294,24 @@ class Sampling(BaseModel):
     reuse_cache: bool = Field(
         False, description="Keep the cache's tokens that the prompt begins with, as a chat does."
     )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "Sampling":
+        if sum(getattr(self, form) is not None for form in FORMS) > 1:
+            raise ValueError(f"an answer keeps one form; give one of {', '.join(FORMS)}")
+        return self
+
+    @property
+    def form(self) -> tuple[str, str] | None:
+        """The name and text of the form that the answer has to keep."""
+        return next(((f, text) for f in FORMS if (text := getattr(self, f)) is not None), None)
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the likeliest token alone does not do, as `argmax_output` gives it."""
+        penalties = self.presence_penalty or self.frequency_penalty
+        changed = bool(self.logit_bias or penalties or self.form)
+        return self.temperature > 0 or self.logprobs is not None or changed
 
 
 class RecipeOptions(TypedDict, total=False):
@@ -295,9 +342,17 @@ class SamplingOptions(TypedDict, total=False):
     temperature: float
     top_k: int | None
     top_p: float | None
+    min_p: float | None
+    logit_bias: dict[int, float]
+    presence_penalty: float
+    frequency_penalty: float
     seed: int | None
+    json_schema: str | None
+    regex: str | None
+    grammar: str | None
     system: str | None
     stop: str | tuple[str, ...] | list[str]
+    shown: str | tuple[str, ...] | list[str]
     stop_repeat: int | None
     logprobs: int | None
     reuse_cache: bool
@@ -318,8 +373,8 @@ def checked(record: type[Record], options: dict) -> Record:
         return record(**options)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    name, message = first["loc"][0], first["msg"]
+    name, message = ".".join(map(str, first["loc"])), first["msg"]
     if message.startswith("Value error, "):
-        raise InvalidInput(f"{name}: {message.removeprefix('Value error, ')}")
+        raise InvalidInput(f"{name}: {message.removeprefix('Value error, ')}".removeprefix(": "))
     wanted = message.replace("Input should be", "must be", 1)
     raise InvalidInput(f"{name} {wanted}, not {first['input']!r}")

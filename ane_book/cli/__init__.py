@@ -28,7 +28,7 @@ from ane_book.cli.report import report_command
 from ane_book.cli.residency import residency_command
 from ane_book.cli.serve import serve
 from ane_book.cli.terminal import RECIPE, SAMPLING, answer
-from ane_book.errors import InvalidInput
+from ane_book.errors import InvalidInput, printable
 from ane_book.options import Recipe, Sampling
 from ane_book.progress import progress_bar
 import typer
@@ -118,7 +118,7 @@ app.command("plan")(plan_command)
 
 @app.command()
 @options.takes(Recipe, *RECIPE)
-@options.takes(Sampling, *SAMPLING)
+@options.takes(Sampling, *SAMPLING, "json_schema", "regex")
 def run(
     model: options.Model,
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
@@ -139,6 +139,8 @@ def run(
     asked = options.token_ids(prompt) if tokens else prompt
     how = Opening(precision=precision, backend=backend, force=force)
     sampling |= {"draft": load_draft(draft, how)}
+    if "json_schema" in sampling:
+        sampling["json_schema"] = options.schema(sampling["json_schema"])
     session = load(model, "text-generation", how, **recipe)
     if as_json:
         show(lambda: asdict(session.generate(asked, **sampling)), str, as_json)
@@ -147,6 +149,31 @@ def run(
 
 
 app.command("chat")(chat_command)
+
+
+@app.command()
+@options.takes(Recipe, "quant")
+@options.takes(Sampling, "system")
+def choose(
+    model: options.Model,
+    prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
+    choices: Annotated[list[str], typer.Argument(help="Two or more answers.", metavar="OPTION...")],
+    recipe: dict,
+    sampling: dict,
+    precision: options.Precision = "fp16",
+    backend: options.BackendName = "auto",
+    force: options.Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say how likely each of some answers is; nothing is generated."""
+    from ane_book import runtime
+
+    how = Opening(precision=precision, backend=backend, force=force)
+    session = load(model, "text-generation", how, **recipe)
+    asked = sys.stdin.read() if prompt == "-" else prompt
+    found = runtime.choose(session, asked, choices, **sampling)
+    table = "\n".join(f"{option.share:7.2%}  {printable(option.text)}" for option in found)
+    show(lambda: [asdict(option) for option in found], lambda: table, as_json)
 
 
 @app.command()

@@ -98,6 +98,16 @@ def token_ids(text: str) -> list[int]:
     return ids
 
 
+def schema(text: str) -> str:
+    """A JSON schema, or what is in a file of that name; raises InvalidInput."""
+    if text.lstrip().startswith("{"):
+        return text
+    try:
+        return Path(text).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise InvalidInput(f"--json-schema: {text[:80]!r} is no JSON object and no file") from None
+
+
 def given(**options) -> dict:
     """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}

@@ -2,6 +2,7 @@
 
 from ane_book.runtime.answer import Result, Stream
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend, choose_backend
+from ane_book.runtime.choosing import Option, choose
 from ane_book.runtime.embedder import Embedder
 from ane_book.runtime.sampling import Sampler
 from ane_book.runtime.session import Session
@@ -12,10 +13,12 @@ __all__ = [
     "CoreMLBackend",
     "Embedder",
     "MILBackend",
+    "Option",
     "Result",
     "Sampler",
     "Session",
     "Stream",
     "Tagger",
+    "choose",
     "choose_backend",
 ]

@@ -1,18 +1,21 @@
-"""From logits to the next token: greedy, or drawn with temperature, top-k and top-p.
+"""From logits to the next token: greedy, or drawn with temperature, top-k, top-p and min-p.
 
-Names, order (temperature, top-k, top-p) and edge cases are those of `transformers`' logits warpers,
-so that a setting copied from elsewhere means the same here.
+Names, order (temperature, top-k, top-p, min-p) and edge cases are those of `transformers`' logits
+warpers, so that a setting copied from elsewhere means the same here. Before them, and for a greedy
+choice too, come OpenAI's `logit_bias` and penalties, and the form that an answer has to keep.
 
 References: nucleus sampling, Holtzman et al. 2019 (arXiv 1904.09751).
 Letters: V vocabulary.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 import math
 
 from ane_book.errors import AneBookError
 from ane_book.options import Sampling, checked
+from ane_book.runtime.grammar import Mask
 import numpy as np
 
 __all__ = ["Sampler", "TokenLogprobs", "draw_guessed", "filter_logits"]
@@ -42,11 +45,17 @@ def keep_top_p(logits: np.ndarray, p: float) -> np.ndarray:
     return kept
 
 
+def keep_min_p(logits: np.ndarray, p: float) -> np.ndarray:
+    """(V,) with tokens at -inf that are less than p times as likely as the likeliest one."""
+    return np.where(logits < logits.max() + np.log(np.float32(p)), -np.inf, logits)
+
+
 def filter_logits(
     logits: np.ndarray,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
 ) -> np.ndarray:
     """Logits (V,) float32 scaled by 1 / temperature, with the tokens not to be drawn at -inf."""
     logits = logits.astype(np.float32) / np.float32(max(temperature, COLDEST))
@@ -54,6 +63,8 @@ def filter_logits(
         logits = keep_top_k(logits, top_k)
     if top_p is not None and top_p < 1.0:
         logits = keep_top_p(logits, top_p)
+    if min_p:
+        logits = keep_min_p(logits, min_p)
     return logits
 
 
@@ -87,6 +98,8 @@ class TokenLogprobs:
 class Sampler:
     """Draws tokens; with temperature 0 it takes the likeliest, whatever top_k, top_p and seed are.
 
+    The fields are those of `ane_book.options.Sampling`; `mask` holds one answer to a form, and
+    penalties count the tokens of one answer, so a sampler draws for one.
     With `logprobs`, `drawn` collects them for each token, and for so many of the likeliest ones.
     The same seed and logits give the same tokens; without a seed every sampler differs.
     Raises InvalidInput for a value that makes no sense.
@@ -97,11 +110,17 @@ class Sampler:
     top_p: float | None = None
     seed: int | None = None
     logprobs: int | None = None
+    min_p: float | None = None
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    mask: Mask | None = None
 
     def __post_init__(self):
-        checked(Sampling, asdict(self))
+        checked(Sampling, {name: value for name, value in vars(self).items() if name != "mask"})
         self.drawn: list[TokenLogprobs] = []
         self._random = np.random.default_rng(self.seed)
+        self._counts: Counter[int] = Counter()  # of the tokens of the answer
 
     @property
     def greedy(self) -> bool:
@@ -113,22 +132,40 @@ class Sampler:
         Raises AneBookError when the largest logit is NaN or infinite: no token can be drawn then,
         and the likeliest would be a guess.
         """
-        token = self._token(logits)
+        self._check(logits)
+        token = self._token(self._shaped(logits))
+        self._counts[token] += 1
+        if self.mask is not None:
+            self.mask.take(token)
         if self.logprobs is not None:
             self.drawn.append(TokenLogprobs.of(token, logits, self.logprobs))
         return token
 
-    def _token(self, logits: np.ndarray) -> int:
-        likeliest = int(np.argmax(logits))  # NaN counts as the largest
-        if not math.isfinite(logits[likeliest]):
-            what = "NaN" if math.isnan(logits[likeliest]) else "infinities"
+    def _shaped(self, logits: np.ndarray) -> np.ndarray:
+        """The logits (V,) with bias and penalties, and without what leaves the form."""
+        changed = dict(self.logit_bias)
+        for token, count in self._counts.items():
+            penalty = self.presence_penalty + self.frequency_penalty * count
+            changed[token] = changed.get(token, 0.0) - penalty
+        if any(changed.values()):
+            logits = logits.astype(np.float32)
+            logits[list(changed)] += np.array(list(changed.values()), dtype=np.float32)
+        return logits if self.mask is None else self.mask.apply(logits)
+
+    @staticmethod
+    def _check(logits: np.ndarray) -> None:
+        largest = logits[np.argmax(logits)]  # NaN counts as the largest
+        if not math.isfinite(largest):
+            what = "NaN" if math.isnan(largest) else "infinities"
             raise AneBookError(
                 f"the model's logits hold {what}: something overflowed fp16 (largest number "
                 '65,504); precision="fp32" shows what they should be'
             )
+
+    def _token(self, logits: np.ndarray) -> int:
         if self.greedy:
-            return likeliest
-        kept = filter_logits(logits, self.temperature, self.top_k, self.top_p)
+            return int(np.argmax(logits))
+        kept = filter_logits(logits, self.temperature, self.top_k, self.top_p, self.min_p)
         cumulative = np.cumsum(_softmax(kept), dtype=np.float64)
         drawn = self._random.random() * cumulative[-1]
         return int(np.searchsorted(cumulative, drawn, side="right"))

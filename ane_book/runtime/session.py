@@ -17,24 +17,25 @@ from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from ane_book.bundle import Bundle, opened
-from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
+from ane_book.errors import InvalidInput, PromptTooLong
 from ane_book.options import Sampling, SamplingOptions, checked
 from ane_book.runtime.answer import Answer, Clock, Result, Stream, alone, common_prefix
 from ane_book.runtime.backends import Backend, choose_backend
+from ane_book.runtime.bundle_text import BundleText, load_tokenizer
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
 from ane_book.runtime.experts import Calls
+from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.sampling import Sampler, draw_guessed
 from ane_book.runtime.streaming import TextStream
-from ane_book.text.chat import Messages, as_messages
-from ane_book.text.process import TextProcess, check_text
+from ane_book.text.chat import Messages
+from ane_book.text.process import TextProcess
 import numpy as np
-from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["Session", "load_tokenizer"]
+__all__ = ["Session"]
 
 TokenIds = Sequence[int] | np.ndarray  # (n,), of whole numbers
 
@@ -47,7 +48,7 @@ class ChunkOutput(NamedTuple):
     new: slice  # the columns of it that were not in the cache before
 
 
-class Session:
+class Session(BundleText):
     """Generates text with a bundle, and keeps the cache of one conversation.
 
     bundle: a `Bundle`, or its folder.
@@ -81,18 +82,6 @@ class Session:
         load_tokenizer(self._tokenizer, self._tokenizer_file)
         self._tokens: list[int] = []  # what the cache holds
         self._cache = Lock()  # held by the call that changes these
-
-    @property
-    def _tokenizer_file(self) -> Path:
-        return self.bundle.path / self._text.file
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer itself, in this process and without the limits of `encode`."""
-        tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return tokenizer
 
     # Tokens and logits: what chapters, tests and benchmarks take apart.
 
@@ -223,35 +212,6 @@ class Session:
 
     # Text: what readers use.
 
-    def encode(
-        self, prompt: str | Messages, system: str | None = None, plain: bool = False
-    ) -> list[int]:
-        """The prompt's token ids: through the chat template, or as plain text without one.
-
-        plain: leave the template out, to continue a text.
-        """
-        text = self._text
-        if text.chat_template is not None and not plain:
-            messages = as_messages(prompt, system)
-            rendered = self._tokenizer.render(
-                text.chat_template, messages, text.bos_token, text.eos_token
-            )
-            return self._ids(rendered, special=False)
-        if not isinstance(prompt, str) or system is not None:
-            raise InvalidInput(
-                f"{self.bundle.manifest.name} has no chat template: give one plain text, "
-                "without messages or system prompt"
-            )
-        return self._ids(prompt, special=True)
-
-    def words(self, token_ids: TokenIds) -> list[str]:
-        """The text of each token by itself; U+FFFD for a part of a character."""
-        return self._tokenizer.decode_batch([[token] for token in token_ids])
-
-    def _ids(self, text: str, special: bool) -> list[int]:
-        check_text(text, "the prompt")
-        return self._tokenizer.encode(text, special)
-
     def generate(
         self,
         prompt: str | Messages | TokenIds,
@@ -278,19 +238,35 @@ class Session:
         Raises PromptTooLong or InvalidInput at once, before any token is run.
         """
         how = checked(Sampling, dict(sampling))
-        sampler = Sampler(how.temperature, how.top_k, how.top_p, how.seed, how.logprobs)
-        if self._runner.argmax_output and not (sampler.greedy and how.logprobs is None):
+        if self._runner.argmax_output and how.needs_logits:
             raise InvalidInput(
                 f"{self.bundle.path}: converted with argmax_output, it returns the likeliest token "
-                "only; use temperature 0 without logprobs, or convert without argmax_output"
+                "only; use temperature 0 without logprobs, bias, penalties and forms, or convert "
+                "without argmax_output"
             )
+        sampler = self._sampler(how)
         drafter = choose_drafter(draft, self)
         ids = self._given(prompt, how.system)
         most = min(how.max_tokens, self._room(ids))
-        text = TextStream(self._tokenizer, tuple(filter(None, how.stop)))
+        shown = {self.token_id(token): token for token in how.shown}
+        text = TextStream(self._tokenizer, tuple(filter(None, how.stop)), shown)
         answer = Answer(text, most, self._text.eos_token_ids, how.stop_repeat)
         draw = int if self._runner.argmax_output else sampler
         return Stream(self._answer(ids, answer, draw, drafter, how.reuse_cache), sampler.drawn)
+
+    def _sampler(self, how: Sampling) -> Sampler:
+        if wrong := [token for token in how.logit_bias if token >= self._runner.vocabulary]:
+            raise InvalidInput(
+                f"logit_bias: token id {wrong[0]} is outside the vocabulary of "
+                f"{self._runner.vocabulary}"
+            )
+        fields = {name: getattr(how, name) for name in Sampler.__match_args__ if name != "mask"}
+        return Sampler(**fields, mask=how.form and self._grammar_tokens.mask(*how.form))
+
+    @cached_property
+    def _grammar_tokens(self) -> GrammarTokens:
+        ends = self._text.eos_token_ids
+        return GrammarTokens(self._tokenizer_file, self._runner.vocabulary, ends)
 
     def _given(self, prompt: str | Messages | TokenIds, system: str | None) -> list[int]:
         """The token ids of a prompt, which may be token ids already."""
@@ -386,11 +362,3 @@ def _are_ids(prompt: str | Messages | TokenIds) -> "TypeIs[TokenIds]":
     """Whether a prompt is token ids, one or more."""
     several = isinstance(prompt, Sequence | np.ndarray) and len(prompt)
     return bool(several) and isinstance(prompt[0], int | np.integer)
-
-
-def load_tokenizer(words: TextProcess, file: Path) -> None:
-    """Load a bundle's tokenizer into its process; raises InvalidBundle."""
-    try:
-        words.load(file)
-    except InvalidInput as error:
-        raise InvalidBundle(f"{file}: {error}; convert the model again") from None

@@ -5,9 +5,10 @@ the bytes are whole; with stop strings, also while it could still turn into one.
 joined, is what decoding all tokens at once gives, cut at the first stop string.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
-__all__ = ["TextStream", "TokenDecoder"]
+__all__ = ["TextStream", "TokenDecoder", "overlap"]
 
 
 class TokenDecoder(Protocol):
@@ -21,10 +22,16 @@ INCOMPLETE = "\ufffd"  # what a decoder puts for bytes that are not (yet) a char
 
 
 class TextStream:
-    """Feed token ids, get text that will not change any more. Special tokens give no text."""
+    """Feed token ids, get text that will not change any more. Special tokens give no text, but for
+    those in `shown`, by id."""
 
-    def __init__(self, tokenizer: TokenDecoder, stops: tuple[str, ...] = ()):
-        self._tokenizer, self._stops = tokenizer, stops
+    def __init__(
+        self,
+        tokenizer: TokenDecoder,
+        stops: tuple[str, ...] = (),
+        shown: Mapping[int, str] | None = None,
+    ):
+        self._tokenizer, self._stops, self._shown = tokenizer, stops, shown or {}
         # Text of `_window` up to `_known` is out; earlier ids stay in it only because some decoders
         # treat the first token of a text differently.
         self._window: list[int] = []
@@ -34,6 +41,10 @@ class TextStream:
 
     def add(self, token_id: int) -> str:
         """The text that this token makes final, often one word, sometimes nothing."""
+        if token_id in self._shown:
+            before = self._decode(final=True)
+            self._window, self._known = [], 0
+            return self._release(before + self._shown[token_id], final=False)
         self._window.append(token_id)
         return self._release(self._decode(final=False), final=False)
 
@@ -56,12 +67,12 @@ class TextStream:
         if ends:
             self.stopped, self._held = True, ""
             return text[: min(ends)]
-        keep = 0 if final else max((_overlap(text, stop) for stop in self._stops), default=0)
+        keep = 0 if final else max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` that begins `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -9,7 +9,8 @@ from ane_book.runtime import Embedder
 from ane_book.serve.api import requests
 from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, event, vectors
 from ane_book.serve.api.refusal import Refusal
-from ane_book.serve.generation import Ask, Finished, TextPiece, answers
+from ane_book.serve.api.responses import Responses, ResponsesShape
+from ane_book.serve.generation import Ask, Finished, ServedSession, TextPiece, answers, chosen
 from ane_book.serve.jobs import Gone, Job, Jobs
 from ane_book.serve.metrics import Metrics, Note
 from ane_book.serve.middleware import Middleware
@@ -26,6 +27,7 @@ __all__ = ["create_app"]
 BODY = 4 << 20  # bytes: a million tokens
 BODY_S = 30.0  # until one has to be there
 SOURCE_TOKENS, COMPLETION_TOKENS = 50, 16  # of an answer, where the request says nothing
+CHANGES = ("logit_bias", "presence_penalty", "frequency_penalty")  # what a greedy choice heeds too
 AT_A_TIME = 16  # texts, between two checks whether the client still waits for their vectors
 DESCRIPTION = "Language models from bundles of the ANE Book, as OpenAI's clients ask for them."
 
@@ -99,26 +101,26 @@ class _Text(_JobAnswer):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
             async for chunk in self._chunks(events):
-                body = event(chunk)
+                body = self._shape.sent(chunk)
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         except Refusal as refusal:
             body = event(refusal.body())
             self._note.refused(refusal)
         else:
-            body = event(b"[DONE]")
+            body = self._shape.over
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _chunks(self, events: AsyncIterator) -> AsyncIterator[dict]:
         shape, begun = self._shape, set()
+        for chunk in shape.start():
+            yield chunk
         async for step in self._watched(events):
             if step.index not in begun:
                 begun.add(step.index)
-                if (first := shape.begin(step.index)) is not None:
-                    yield first
-            if isinstance(step, TextPiece):
-                yield shape.piece(step)
-            else:
-                yield shape.end(step)
+                for chunk in shape.begin(step.index):
+                    yield chunk
+            for chunk in shape.piece(step) if isinstance(step, TextPiece) else shape.end(step):
+                yield chunk
         options = self._asked.stream_options
         if options is not None and options.include_usage:
             yield shape.last()
@@ -137,6 +139,19 @@ class _Vectors(_JobAnswer):
         self._note.facts["prompt_tokens"] = tokens
         answer = vectors(self._job.model.name, rows, tokens, self._form)
         await Json(answer)(scope, receive, send)
+
+
+class _Facts(_JobAnswer):
+    """The fields that a job yields last, in an object of a kind."""
+
+    def __init__(self, service: "Service", job: Job, note: Note, kind: str):
+        super().__init__(service, job, note)
+        self._kind = kind
+
+    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
+        *_, made = [step async for step in events]
+        head = {"object": self._kind, "model": self._job.model.name}
+        await Json(head | made)(scope, receive, send)
 
 
 def embedded(
@@ -166,11 +181,17 @@ class Service:
         job = Job(model, lambda served: answers(served, ask))
         return _Text(self, job, request.state.note, shape, asked)
 
-    def chat(self, request: Request, asked: requests.Chat) -> Response:
+    def chat(
+        self, request: Request, asked: requests.Chat, shaped: type[ChatShape] = ChatShape, **shape
+    ) -> Response:
         model = self.pool.find(asked.model, TEXT)
         messages = [message.plain() for message in asked.messages]
-        ask = Ask([messages], self._sampling(asked, model, asked.most, 1.0), asked.n, _seed(asked))
-        return self.text(request, model, asked, ask, ChatShape(model.name, model.seal))
+        sampling = self._sampling(asked, model, asked.most, 1.0) | asked.form()
+        tools, choice = asked.offered
+        ask = Ask(
+            [messages], sampling, asked.n, _seed(asked), tools=tools, choice=choice, parts=True
+        )
+        return self.text(request, model, asked, ask, shaped(model.name, model.seal, **shape))
 
     def completion(self, request: Request, asked: requests.Completion) -> Response:
         model, plain = self.pool.find(asked.model, TEXT), asked.plainly_asked
@@ -188,13 +209,34 @@ class Service:
         job = Job(model, lambda embedder: embedded(embedder, asked.texts()))
         return _Vectors(self, job, request.state.note, asked.encoding_format)
 
+    def choose(self, request: Request, asked: requests.Choose) -> Response:
+        model = self.pool.find(asked.model, TEXT)
+        if model.argmax:
+            message = f"{model.name} gives the likeliest token alone, so nothing of other options"
+            raise Refusal(400, message, code="unsupported_value", param="model")
+        prompt = asked.asked()
+        job = Job(model, lambda served: chosen(served, prompt, asked.options))
+        return _Facts(self, job, request.state.note, "choose")
+
+    def tokenize(self, request: Request, asked: requests.Tokenize) -> Response:
+        model, prompt = self.pool.find(asked.model, TEXT), asked.asked()
+
+        def steps(served: ServedSession) -> Generator[dict, None, None]:
+            ids = served.ids(Ask([prompt], {}, plain=isinstance(prompt, str)), prompt)
+            yield {"tokens": ids, "count": len(ids), "max_model_len": model.context}
+
+        return _Facts(self, Job(model, steps), request.state.note, "tokens")
+
     def _sampling(self, asked, model: Model, most: int | None, temperature: float) -> dict:
         """The fields of `options.Sampling`; OpenAI's temperature is 1 where none is given."""
         sampling = asked.sampling(most, 0.0 if model.argmax else temperature)
         wrong = {
             "temperature": sampling["temperature"] > 0,
             "logprobs": asked.likeliest is not None,
+            **{name: bool(sampling[name]) for name in CHANGES},
         }
+        if isinstance(asked, requests.Chat):
+            wrong |= {"response_format": bool(asked.form()), "tools": bool(asked.offered[0])}
         for param in (name for name, given in wrong.items() if given and model.argmax):
             message = f"{model.name} gives the likeliest token alone, so there is no {param}"
             raise Refusal(400, message, code="unsupported_value", param=param)
@@ -267,6 +309,21 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def completions(request: Request, asked: Annotated[requests.Completion, Body()]):
         """Go on with a text; without a model's name, answer it."""
         return service.completion(request, asked)
+
+    @app.post("/v1/responses", responses=errors)
+    async def responses(request: Request, asked: Annotated[Responses, Body()]):
+        """Answer a conversation, in items."""
+        return service.chat(request, asked.chat(), ResponsesShape, given=asked)
+
+    @app.post("/v1/choose", responses=errors)
+    async def choose(request: Request, asked: Annotated[requests.Choose, Body()]):
+        """Say how likely each of some answers is."""
+        return service.choose(request, asked)
+
+    @app.post("/tokenize", responses=errors)
+    async def tokenize(request: Request, asked: Annotated[requests.Tokenize, Body()]):
+        """The tokens of a text or a conversation."""
+        return service.tokenize(request, asked)
 
     @app.post("/v1/embeddings", responses=errors)
     async def embeddings(request: Request, asked: Annotated[requests.EmbeddingRequest, Body()]):

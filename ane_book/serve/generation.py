@@ -10,15 +10,18 @@ Letters: T tokens of a prefill call.
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.runtime.answer import Result, common_prefix
+from ane_book.runtime.choosing import choosing
 from ane_book.runtime.sampling import TokenLogprobs
+from ane_book.serve.splitting import THINK, Part, Splitting
 from ane_book.text.chat import Messages
+from ane_book.text.tools import Calling, tool_form
 
-__all__ = ["Ask", "Finished", "ServedSession", "Started", "TextPiece", "Token", "answers"]
+__all__ = ["Ask", "Finished", "ServedSession", "Started", "TextPiece", "Token", "answers", "chosen"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Ask:
 
     prompts: texts, conversations, or token ids. system: of a text. plain: no chat template.
     sampling: fields of `options.Sampling`, but for the seed, of which the i-th answer has seed + i.
+    tools, choice: what the answers may call, and whether they have to. parts: split the answers
+    into thoughts, text and calls (`ane_book.serve.splitting`).
     """
 
     prompts: Sequence[str | Messages | list[int]]
@@ -35,6 +40,9 @@ class Ask:
     seed: int | None = None
     system: str | None = None
     plain: bool = False
+    tools: Sequence[dict] = ()
+    choice: Calling = field(default_factory=Calling)
+    parts: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,19 +68,22 @@ class TextPiece:
     index: int
     text: str
     tokens: Sequence[Token] = ()
+    part: Part = "content"
 
 
 @dataclass(frozen=True)
 class Finished:
     """An answer is whole; the cache had the first `cached` tokens of its prompt.
 
-    tokens: those after the last piece, which gave no text.
+    tokens: those after the last piece, which gave no text. calls: of tools, {"name": str,
+    "arguments": JSON text} each.
     """
 
     index: int
     result: Result
     cached: int
     tokens: Sequence[Token] = ()
+    calls: Sequence[dict] = ()
 
 
 class ServedSession:
@@ -87,15 +98,37 @@ class ServedSession:
         manifest = session.bundle.manifest
         self._width = manifest.functions[manifest.reading]
         self._asked: list[int] = []  # the last prompt
+        self._template = manifest.tokenizer.chat_template or ""
+        self._form = tool_form(self._template)
 
     def ids(self, ask: Ask, prompt: str | Messages | list[int]) -> list[int]:
         """A prompt's token ids."""
         if isinstance(prompt, list) and isinstance(prompt[0], int):
             return prompt
-        ids = self.session.encode(prompt, ask.system, ask.plain)
+        read = ask.tools if self._form.read else None
+        if not isinstance(prompt, str):
+            prompt = self._form.messages(prompt, ask.tools)
+        ids = self.session.encode(prompt, ask.system, ask.plain, read or None, literal=True)
         if not ids:
             raise InvalidInput("the prompt is empty; give at least one character")
         return ids
+
+    def sampling(self, ask: Ask) -> dict:
+        """The fields of `options.Sampling`, with the form that calls of tools have to keep."""
+        if not ask.tools:
+            return ask.sampling
+        if not self._form.listed:
+            return ask.sampling | {"grammar": self._form.grammar(ask.tools, ask.choice)}
+        opening = self._form.opening  # a special token
+        named = f"<[{self.session.token_id(opening)}]>"
+        grammar = self._form.grammar(ask.tools, ask.choice, named)
+        return ask.sampling | {"grammar": grammar, "shown": (opening,)}
+
+    def splitting(self, ask: Ask, ids: list[int]) -> Splitting:
+        """Splits an answer to these tokens into its parts."""
+        thinks = ask.parts and THINK in self._template
+        begun = thinks and "".join(self.session.words(ids[-4:])).rstrip().endswith(THINK)
+        return Splitting(self._form if ask.tools else None, thinks, begun)
 
     def keep(self, ids: list[int]) -> int:
         """Forget what an answer to these tokens cannot use; returns how many are kept."""
@@ -110,27 +143,54 @@ def answers(
     served: ServedSession, ask: Ask
 ) -> Generator[Started | TextPiece | Finished | None, None, None]:
     """Answer a request step by step; None is a step that gave no text."""
-    session = served.session
+    session, sampling = served.session, served.sampling(ask)
     prompts = [served.ids(ask, prompt) for prompt in ask.prompts]
     for ids in prompts:  # runs nothing, but refuses a prompt that does not fit
-        session.stream(ids, reuse_cache=True, **ask.sampling)
+        session.stream(ids, reuse_cache=True, **sampling)
     yield Started(sum(map(len, prompts)))
     for i, ids in enumerate(prompts):
         for j in range(ask.n):
             index, seed = i * ask.n + j, ask.seed if ask.seed is None else ask.seed + j
             cached = served.keep(ids)
-            how = {"seed": seed, "draft": served.draft, **ask.sampling}
+            how = {"seed": seed, "draft": served.draft, **sampling}
             stream = session.stream(ids, reuse_cache=True, **how)
+            splitting = served.splitting(ask, ids)
+            shown = 0
             with closing(stream):
-                shown = 0
                 for text in stream.steps():
-                    if text:
-                        yield TextPiece(index, text, tokens(session, stream.drawn[shown:]))
+                    pieces = list(splitting.add(text)) if text else []
+                    for part, piece in pieces:
+                        yield TextPiece(index, piece, tokens(session, stream.drawn[shown:]), part)
                         shown = len(stream.drawn)
-                    else:
+                    if not pieces:
                         yield None
             result = stream.finish()
-            yield Finished(index, result, cached, tokens(session, stream.drawn[shown:]))
+            for part, piece in splitting.finish():
+                yield TextPiece(index, piece, tokens(session, stream.drawn[shown:]), part)
+                shown = len(stream.drawn)
+            rest = tokens(session, stream.drawn[shown:])
+            yield Finished(index, result, cached, rest, splitting.calls)
+
+
+def chosen(
+    served: ServedSession, prompt: str | Messages, options: Sequence[str]
+) -> Generator[dict | None, None, None]:
+    """Yield None after each option, and the answer's fields last."""
+    ids = served.ids(Ask([prompt], {}), prompt)
+    cached = served.keep(ids)
+    for found in choosing(served.session, ids, options):
+        if found is None:
+            yield None
+            continue
+        yield {
+            "choices": [{"index": i, **asdict(option)} for i, option in enumerate(found)],
+            "usage": {
+                "prompt_tokens": len(ids),
+                "completion_tokens": 0,
+                "total_tokens": len(ids),
+                "prompt_tokens_details": {"cached_tokens": cached},
+            },
+        }
 
 
 def tokens(session: Session, drawn: Sequence[TokenLogprobs]) -> list[Token]:

@@ -5,24 +5,26 @@ as a Jinja template. A template comes from a file that somebody else wrote, so i
 and that in a process with limits (`ane_book.text.process`): no sandbox bounds `9 ** 9 ** 9`.
 
 The text of a message goes in as it is, and a marker of the layout in it, such as "<|im_end|>", is
-read as that marker: `transformers` does so by default. An application that lets strangers write a
-message, and relies on the roles of others, has to remove such markers before.
+read as that marker: `transformers` does so by default. Where strangers write messages, as to a
+server, `apart` cuts such markers in two, so that they are read as text.
 
 Reference: https://huggingface.co/docs/transformers/chat_templating (and its
 `utils/chat_template_utils.py` for the names a template may use).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
 import json
+import re
+from typing import Any
 
 from ane_book.errors import InvalidInput, InvalidType
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-__all__ = ["Messages", "as_messages", "render"]
+__all__ = ["Messages", "apart", "as_messages", "render"]
 
 #: A conversation: [{"role": "user", "content": "..."}, ...].
 Messages = list[dict]
@@ -109,6 +111,22 @@ def _plain_message(message, index: int) -> dict:
     return plain
 
 
+def apart(value: Any, markers: Sequence[str], cut: str) -> Any:
+    """A JSON value with `cut` within each marker that a text of it has, where it is to be cut."""
+    if not markers:
+        return value
+    pattern = re.compile("|".join(re.escape(each) for each in sorted(markers, key=len)[::-1]))
+    return _each_text(value, lambda text: pattern.sub(lambda m: f"{m[0][0]}{cut}{m[0][1:]}", text))
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _each_text(each, change) for key, each in value.items()}
+    return [_each_text(each, change) for each in value] if isinstance(value, list) else value
+
+
 def render(
     template: str,
     messages: Messages,
@@ -117,17 +135,19 @@ def render(
     bos_token: str | None = None,
     eos_token: str | None = None,
     now: datetime | None = None,
+    tools: Sequence[dict] | None = None,
 ) -> str:
     """Render messages as the text that the model reads; it holds all special tokens already.
 
-    now: for a template that writes the date; by default what the clock says.
+    now: for a template that writes the date; by default what the clock says. tools: functions that
+    the model may ask for, where the template knows any.
     Raises InvalidInput with the template's own words when it refuses the messages.
     """
     tokens = {"bos_token": bos_token, "eos_token": eos_token}
     try:
         return _compile(template).render(
             messages=messages,
-            tools=None,
+            tools=tools,
             documents=None,
             add_generation_prompt=add_generation_prompt,
             strftime_now=lambda layout: (now or datetime.now()).strftime(layout),

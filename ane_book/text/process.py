@@ -69,11 +69,12 @@ class TextProcess:
         bos_token: str | None = None,
         eos_token: str | None = None,
         today: date | None = None,
+        tools: Sequence[dict] | None = None,
     ) -> str:
         """Render messages as `ane_book.text.chat.render` does, at the beginning of a day or now."""
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        day = today and today.isoformat()
-        return self._call("render", template=template, messages=messages, day=day, **tokens)
+        given = {"messages": messages, "tools": tools, "day": today and today.isoformat()}
+        return self._call("render", template=template, **given, **tokens)
 
     def encode(self, text: str, special: bool, most: int | None = None) -> list[int]:
         """Token ids; `special`: with those that the tokenizer puts around a text.

@@ -164,7 +164,8 @@ class _SegmentSearch:
     def render_messages(self, messages: Messages) -> str:
         if time.monotonic() > self._deadline:
             raise UnsupportedModel(f"the chat template takes more than {SECONDS:g} s to try")
-        return self.text.render(self.template, messages, **self.tokens, today=self.today)
+        bos, eos = self.tokens["bos_token"], self.tokens["eos_token"]
+        return self.text.render(self.template, messages, bos, eos, today=self.today)
 
     def between(self, rendered: str, contents: list[str]) -> list[str] | None:
         """The texts around contents, the date in its form; None unless each is there once."""

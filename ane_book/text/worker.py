@@ -43,9 +43,12 @@ class Text:
         bos_token: str | None,
         eos_token: str | None,
         day: str | None,
+        tools: list[dict] | None,
     ) -> str:
         now = datetime.fromisoformat(day) if day else None
-        text = render(template, messages, bos_token=bos_token, eos_token=eos_token, now=now)
+        text = render(
+            template, messages, bos_token=bos_token, eos_token=eos_token, now=now, tools=tools
+        )
         if len(text) > LONGEST:
             raise InvalidInput(f"the model's chat template gives {len(text):,} characters")
         return text

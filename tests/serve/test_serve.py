@@ -162,7 +162,7 @@ def test_models_and_health(client, address):
         ({"messages": [{"role": "user", "content": "x" * 300}]}, openai.BadRequestError,
          "must fit the context of 128 tokens"),
         ({"temperature": -1}, openai.BadRequestError, "temperature has to be"),
-        ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, openai.BadRequestError, "json_schema is"),
     ],
 )  # fmt: skip
 def test_errors_are_openais(client, change, kind, said):

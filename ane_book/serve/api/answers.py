@@ -6,13 +6,14 @@ book's source, gives these; a request in its form gets `text`, `prompt_tokens` a
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 import json
 import time
 from uuid import uuid4
 
 from ane_book.serve.generation import Finished, TextPiece, Token
+from ane_book.serve.splitting import Part
 import numpy as np
 
 __all__ = ["ChatShape", "CompletionShape", "as_json", "event", "vectors"]
@@ -39,10 +40,11 @@ class _Shape:
     done: dict[int, Finished] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
     tokens: dict[int, list[Token]] = field(default_factory=dict)  # of each answer, if asked for
-    start: float = field(default_factory=time.monotonic)
+    came: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
 
     whole, chunk, prefix = "", "", ""
+    over = event(b"[DONE]")  # what follows the last chunk
 
     def __post_init__(self):
         self.id = f"{self.prefix}-{uuid4().hex}"
@@ -85,7 +87,7 @@ class _Shape:
 
     def figures(self) -> dict:
         """The figures that the source gives, of the first answer."""
-        return self.rates() | {"elapsed_s": round(time.monotonic() - self.start, 4)}
+        return self.rates() | {"elapsed_s": round(time.monotonic() - self.came, 4)}
 
     def answer(self) -> dict:
         """The whole response, when all answers are done."""
@@ -93,9 +95,27 @@ class _Shape:
         head = self._head(self.whole)
         return head | {"choices": choices, "usage": self.usage()} | self.figures()
 
-    def last(self) -> dict:
+    # The same in chunks: at the start, before an answer, for each piece, after an answer, at last.
+
+    def start(self) -> Iterator[dict]:
+        yield from ()
+
+    def begin(self, index: int) -> Iterator[dict]:
+        yield from ()
+
+    def piece(self, piece: TextPiece) -> Iterator[dict]:
+        raise NotImplementedError
+
+    def end(self, done: Finished) -> Iterator[dict]:
+        raise NotImplementedError
+
+    def last(self) -> dict | None:
         """The last chunk, with usage and figures."""
         return self._head(self.chunk) | {"choices": [], "usage": self.usage()} | self.figures()
+
+    def sent(self, chunk: dict) -> bytes:
+        """A chunk as a server-sent event."""
+        return event(chunk)
 
     def _choice(self, done: Finished) -> dict:
         """A whole answer."""
@@ -105,34 +125,66 @@ class _Shape:
         return self._head(self.chunk) | {"choices": [choice]}
 
 
+@dataclass
 class ChatShape(_Shape):
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions. What a model thinks is in `reasoning_content`, as DeepSeek has it,
+    whose name for it most clients know."""
+
+    parts: dict[tuple[int, Part], str] = field(default_factory=dict)  # of each answer
 
     whole, chunk, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
+    def add(self, made: TextPiece | Finished) -> None:
+        super().add(made)
+        if isinstance(made, TextPiece):
+            where = made.index, made.part
+            self.parts[where] = self.parts.get(where, "") + made.text
+
     def _choice(self, done: Finished) -> dict:
-        message = {"role": "assistant", "content": done.result.text, "refusal": None}
+        said = self.parts.get((done.index, "content"), "")
+        message: dict = {"role": "assistant", "content": said, "refusal": None}
+        if (thought := self.parts.get((done.index, "reasoning"))) is not None:
+            message["reasoning_content"] = thought.strip()
+        if done.calls:
+            message |= {"content": said.strip() or None, "tool_calls": called(done.calls)}
         return {
             "index": done.index,
             "message": message,
             "logprobs": _of_chat(self.tokens.get(done.index)),
-            "finish_reason": done.result.finish_reason,
+            "finish_reason": _reason(done),
         }
 
-    def begin(self, index: int) -> dict:
-        return self._delta(index, {"role": "assistant", "content": ""})
+    def begin(self, index: int) -> Iterator[dict]:
+        yield self._delta(index, {"role": "assistant", "content": ""})
 
-    def piece(self, piece: TextPiece) -> dict:
-        return self._delta(piece.index, {"content": piece.text}, None, piece.tokens)
+    def piece(self, piece: TextPiece) -> Iterator[dict]:
+        name = "content" if piece.part == "content" else "reasoning_content"
+        yield self._delta(piece.index, {name: piece.text}, None, piece.tokens)
 
-    def end(self, done: Finished) -> dict:
-        return self._delta(done.index, {}, done.result.finish_reason, done.tokens)
+    def end(self, done: Finished) -> Iterator[dict]:
+        for i, call in enumerate(called(done.calls)):
+            function = call["function"]
+            empty = call | {"index": i, "function": function | {"arguments": ""}}
+            yield self._delta(done.index, {"tool_calls": [empty]})
+            rest = {"index": i, "function": {"arguments": function["arguments"]}}
+            yield self._delta(done.index, {"tool_calls": [rest]})
+        yield self._delta(done.index, {}, _reason(done), done.tokens)
 
     def _delta(
         self, index: int, delta: dict, reason: str | None = None, tokens: Sequence[Token] = ()
     ) -> dict:
         choice = {"delta": delta, "logprobs": _of_chat(tokens), "finish_reason": reason}
         return self._chunk({"index": index} | choice)
+
+
+def called(calls: Sequence[dict]) -> list[dict]:
+    """Calls of tools with ids; nine letters or digits, since a template of Mistral's takes no
+    others."""
+    return [{"id": uuid4().hex[:9], "type": "function", "function": call} for call in calls]
+
+
+def _reason(done: Finished) -> str:
+    return "tool_calls" if done.calls else done.result.finish_reason
 
 
 @dataclass
@@ -154,14 +206,11 @@ class CompletionShape(_Shape):
         tokens = self.tokens.get(done.index, ())
         return self._text(done.index, done.result.text, tokens, done.result.finish_reason)
 
-    def begin(self, index: int) -> None:
-        return None
+    def piece(self, piece: TextPiece) -> Iterator[dict]:
+        yield self._chunk(self._text(piece.index, piece.text, piece.tokens, None))
 
-    def piece(self, piece: TextPiece) -> dict:
-        return self._chunk(self._text(piece.index, piece.text, piece.tokens, None))
-
-    def end(self, done: Finished) -> dict:
-        return self._chunk(self._text(done.index, "", done.tokens, done.result.finish_reason))
+    def end(self, done: Finished) -> Iterator[dict]:
+        yield self._chunk(self._text(done.index, "", done.tokens, done.result.finish_reason))
 
     def _text(self, index: int, text: str, tokens: Sequence[Token], reason: str | None) -> dict:
         choice = {"text": text, "logprobs": _of_completion(tokens), "finish_reason": reason}

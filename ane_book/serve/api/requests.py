@@ -8,33 +8,44 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
 from ane_book.options import Real, Whole
+from ane_book.serve.api.closed import Closed
 from ane_book.serve.api.refusal import Refusal
+from ane_book.serve.api.tools import (
+    MOST_TOOLS,
+    EarlierCall,
+    ResponseFormat,
+    Tool,
+    ToolChoice,
+    choice_of,
+)
 from ane_book.serve.generation import Ask
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from ane_book.text.tools import Calling
+from pydantic import BaseModel, Field, model_validator
 
-__all__ = ["Chat", "Completion", "EmbeddingRequest", "LineRequest", "refuse_invalid"]
+__all__ = [
+    "Chat",
+    "Choose",
+    "Completion",
+    "EmbeddingRequest",
+    "LineRequest",
+    "Tokenize",
+    "refuse_invalid",
+]
 
 #: Fields of OpenAI's that are not served, with the values that ask for nothing. None always does.
 UNSERVED: dict[str, tuple] = {
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "logit_bias": ({},),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
-    "presence_penalty": (0,),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": (),
     "web_search_options": (),
 }
@@ -54,6 +65,8 @@ FORMS = {
 Ids = Annotated[list[Whole], Field(fail_fast=True, min_length=1)]
 Texts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=2048)]
 Lists = Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=2048)]
+Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+Calls = Annotated[list[EarlierCall], Field(fail_fast=True, max_length=MOST_TOOLS)]
 Prompt = str | Texts | Ids | Lists
 
 
@@ -66,28 +79,7 @@ def _each(given: Prompt) -> list[str | list[int]]:
     return cast("list[str | list[int]]", given)
 
 
-class _Closed(BaseModel):
-    """Fields that are known, and no others."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fields(cls, given: Any) -> Any:
-        """Keep known fields and the first unknown one, so that a single fault is reported."""
-        if not isinstance(given, dict):
-            return given
-        given, known = cls._asked(given), cls.model_fields
-        unknown = next(([name] for name in given if name not in known), [])
-        return {name: given[name] for name in [*known, *unknown] if name in given}
-
-    @classmethod
-    def _asked(cls, given: dict) -> dict:
-        """Drop fields that ask for nothing; a subclass says which."""
-        return given
-
-
-class _Request(_Closed):
+class _Request(Closed):
     model: str | None = Field(None, description="A model's name; without it the first one.")
 
     @classmethod
@@ -116,6 +108,10 @@ class _Sampled(_Request):
     temperature: Real | None = Field(None, ge=0, le=2, description="0 takes the likeliest token.")
     top_p: Real | None = Field(None, ge=0, le=1)
     top_k: Whole | None = Field(None, ge=1, description="Beyond OpenAI: of the K likeliest alone.")
+    min_p: Real | None = Field(None, ge=0, le=1, description="Beyond OpenAI, as vLLM has it.")
+    presence_penalty: Real = Field(0.0, ge=-2, le=2)
+    frequency_penalty: Real = Field(0.0, ge=-2, le=2)
+    logit_bias: Annotated[dict[int, Bias], Field(max_length=1024)] = Field({})
     n: Whole = Field(1, ge=1, le=16, description="Answers; the i-th draws with seed + i.")
     seed: Whole | None = Field(None, ge=-(2**63), lt=2**63)
     stop: str | Annotated[list[str], Field(fail_fast=True, max_length=16)] | None = None
@@ -136,35 +132,52 @@ class _Sampled(_Request):
             "temperature": temperature if given is None else given,
             "top_p": top_p,
             "top_k": self.top_k,
+            "min_p": self.min_p,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": self.logit_bias,
             "stop": self.stop or (),
             "logprobs": self.likeliest,
         }
 
 
-class ContentPart(_Closed):
+class ContentPart(Closed):
     """A piece of a message."""
 
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(_Closed):
+class ChatMessage(Closed):
     """One message of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
     name: str | None = Field(None, description="Taken, and nothing is done.")
+    reasoning_content: str | None = Field(None, description="Taken, and nothing is done.")
+    tool_calls: Calls | None = None
+    tool_call_id: str | None = Field(None, description="Of the call that this is the result of.")
 
     @classmethod
     def _asked(cls, given: dict) -> dict:
         """Drop the empty fields that clients send back with an answer of ours."""
         return {k: v for k, v in given.items() if k in ("role", "content") or v not in (None, [])}
 
-    def plain(self) -> dict[str, str]:
+    @model_validator(mode="after")
+    def _whole(self) -> "ChatMessage":
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError("content is missing")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise ValueError("tool_call_id goes with the role tool")
+        return self
+
+    def plain(self) -> dict[str, Any]:
         """The message as a chat template takes it."""
         content = self.content
-        text = content if isinstance(content, str) else "".join(part.text for part in content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+        text = content if isinstance(content, str) else "".join(p.text for p in content or ())
+        message = {"role": "system" if self.role == "developer" else self.role, "content": text}
+        own = self.model_dump(include={"tool_calls", "tool_call_id"}, exclude_none=True)
+        return message | own
 
 
 class Chat(_Sampled):
@@ -175,6 +188,23 @@ class Chat(_Sampled):
     max_completion_tokens: Whole | None = Field(None, ge=1, description="The same, newer.")
     logprobs: bool = Field(False, description="What the model said of each token.")
     top_logprobs: Whole | None = Field(None, ge=0, le=20, description="And of the likeliest.")
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)] = Field([])
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+
+    def form(self) -> dict[str, str]:
+        """The form of the answer, for `options.Sampling`; raises Refusal."""
+        form = self.response_format.form() if self.response_format else {}
+        if form and self.offered[0]:
+            message = "response_format and tools hold the answer to two forms; leave one out"
+            raise Refusal(400, message, code="unsupported_value", param="response_format")
+        return form
+
+    @property
+    def offered(self) -> tuple[list[dict], Calling]:
+        """The tools that may be called, and whether one has to be; raises Refusal."""
+        return choice_of(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property
     def likeliest(self) -> int | None:
@@ -225,7 +255,32 @@ class EmbeddingRequest(_Request):
         return _each(self.input)
 
 
-class LineRequest(_Closed):
+class _Prompted(_Request):
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)] | None = None
+    prompt: str | None = None
+
+    def asked(self) -> str | list[dict]:
+        """The prompt or the conversation; raises Refusal."""
+        if (self.messages is None) == (self.prompt is None):
+            raise Refusal(400, "give either messages or a prompt", code="invalid_value")
+        if self.messages is None:
+            assert self.prompt is not None
+            return self.prompt
+        return [message.plain() for message in self.messages]
+
+
+class Choose(_Prompted):
+    """POST /v1/choose: how likely each of some answers is, to a conversation or to a user's
+    prompt."""
+
+    options: Annotated[list[str], Field(fail_fast=True, min_length=2, max_length=256)]
+
+
+class Tokenize(_Prompted):
+    """POST /tokenize: the tokens of a conversation, through the template, or of a plain prompt."""
+
+
+class LineRequest(Closed):
     """A line on a socket or on stdin: token ids, or a question."""
 
     tokens: Ids | None = None
@@ -271,6 +326,7 @@ def refuse_invalid(errors: Sequence[Any]) -> Refusal:
         rule = f"has to have at least {least} item" + "s" * (least != 1)
     else:
         rule = first["msg"].replace("Input should be", "has to be", 1)
+        rule = rule.replace("Value error, ", "", 1)
     return Refusal(400, f"{param} {rule}{_was(first)}", code="invalid_value", param=param)
 
 

@@ -1,0 +1,100 @@
+"""`BundleText`: what a session knows of text: prompts to token ids, and tokens to words."""
+
+from collections.abc import Sequence
+from functools import cached_property
+import json
+from pathlib import Path
+
+from ane_book.bundle import Bundle, manifest
+from ane_book.errors import InvalidBundle, InvalidInput
+from ane_book.text.chat import Messages, apart, as_messages
+from ane_book.text.process import TextProcess, check_text
+from tokenizers import Tokenizer
+
+__all__ = ["BundleText", "load_tokenizer"]
+
+CUT = "\U0010fffd"  # the last character for private use; a text that has it loses it
+
+
+class BundleText:
+    """A bundle's tokenizer and chat template; a session sets the three."""
+
+    bundle: Bundle
+    _tokenizer: TextProcess
+    _text: manifest.Tokenizer
+
+    @property
+    def _tokenizer_file(self) -> Path:
+        return self.bundle.path / self._text.file
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer itself, in this process and without the limits of `encode`."""
+        tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    def encode(
+        self,
+        prompt: str | Messages,
+        system: str | None = None,
+        plain: bool = False,
+        tools: Sequence[dict] | None = None,
+        literal: bool = False,
+    ) -> list[int]:
+        """The prompt's token ids: through the chat template, or as plain text without one.
+
+        plain: leave the template out, to continue a text. tools: for the template, as OpenAI's
+        clients give them (`ane_book.text.tools`). literal: read the model's special tokens in
+        messages as the text that they are; without it as `transformers` reads them.
+        """
+        text = self._text
+        if text.chat_template is not None and not plain:
+            messages = as_messages(prompt, system)
+            if literal:
+                messages, tools = apart([messages, tools], self._markers, CUT)
+            rendered = self._tokenizer.render(
+                text.chat_template, messages, text.bos_token, text.eos_token, tools=tools
+            )
+            parts = rendered.split(CUT) if literal else [rendered]
+            return [token for part in parts for token in self._ids(part, special=False)]
+        if not isinstance(prompt, str) or system is not None:
+            raise InvalidInput(
+                f"{self.bundle.manifest.name} has no chat template: give one plain text, "
+                "without messages or system prompt"
+            )
+        return self._ids(prompt, special=True)
+
+    @cached_property
+    def _markers(self) -> list[str]:
+        """The texts that the tokenizer reads as one token each, whatever is around them; those of
+        one character, as a line's end, mark nothing."""
+        added = json.loads(self._tokenizer_file.read_bytes()).get("added_tokens", [])
+        return [token["content"] for token in added if len(token["content"]) > 1]
+
+    def token_id(self, token: str) -> int:
+        """The id of a token, by its text; raises InvalidInput where there is none."""
+        if (found := self._tokenizer.token_to_id(token)) is None:
+            raise InvalidInput(f"{self.bundle.manifest.name} has no token {token!r:.80}")
+        return found
+
+    def tokens(self, text: str) -> list[int]:
+        """The token ids of a text by itself, without template and special tokens."""
+        return self._ids(text, special=False)
+
+    def words(self, token_ids: Sequence[int]) -> list[str]:
+        """The text of each token by itself; U+FFFD for a part of a character."""
+        return self._tokenizer.decode_batch([[token] for token in token_ids])
+
+    def _ids(self, text: str, special: bool) -> list[int]:
+        check_text(text, "the prompt")
+        return self._tokenizer.encode(text, special)
+
+
+def load_tokenizer(words: TextProcess, file: Path) -> None:
+    """Load a bundle's tokenizer into its process; raises InvalidBundle."""
+    try:
+        words.load(file)
+    except InvalidInput as error:
+        raise InvalidBundle(f"{file}: {error}; convert the model again") from None

@@ -1,0 +1,134 @@
+"""Answers that keep to a form: a JSON schema, a regular expression, or a grammar.
+
+Before a token is drawn, all tokens with which the text could no longer become an answer of the form
+are taken out of the logits. What is drawn among the others is drawn as ever, so an answer that is
+of the form by itself stays as it is, token for token. Special tokens are no text, and never taken;
+the end token is taken as soon as the text is whole, and only then.
+
+The masks come from llguidance, whose limits bound the time and memory that a grammar may take. What
+a JSON schema says and llguidance does not know is refused by its name.
+
+Reference: github.com/guidance-ai/llguidance (docs/json_schema.md, docs/syntax.md).
+Letters: V vocabulary.
+"""
+
+from collections.abc import Iterable
+import json
+from pathlib import Path
+
+from ane_book.errors import BackendUnavailable, InvalidInput
+from ane_book.extras import missing
+from ane_book.text.tools import SPACED
+import numpy as np
+
+try:
+    import llguidance
+except ImportError:  # of the extra [serve]
+    llguidance = None  # type: ignore[assignment]
+
+__all__ = ["GrammarTokens", "Mask"]
+
+LONGEST, DEEPEST = 1 << 17, 64  # characters of a form, and brackets within brackets of a schema
+
+
+class GrammarTokens:
+    """The tokens of a model, as grammars read them. It takes some 0.1 s to make, once a session.
+
+    file: tokenizer.json. vocabulary: V. ends: the tokens that end an answer.
+    Raises BackendUnavailable without llguidance, and InvalidInput where it cannot read the file.
+    """
+
+    def __init__(self, file: Path, vocabulary: int, ends: Iterable[int]):
+        if llguidance is None:
+            raise BackendUnavailable(missing("to hold answers to a form", "serve", "llguidance"))
+        if not (ends := sorted(ends)):
+            raise InvalidInput("no token of this model ends an answer, so none keeps a form")
+        try:
+            self._tokens = llguidance.LLTokenizer(
+                file.read_text("utf-8"), n_vocab=vocabulary, eos_token=ends
+            )
+        except ValueError as error:
+            raise InvalidInput(f"this model's tokens cannot be held to a form: {error}") from None
+        self.vocabulary = vocabulary
+
+    def mask(self, form: str, text: str) -> "Mask":
+        """The mask of one answer. form: one of `ane_book.options.FORMS`.
+
+        Raises InvalidInput for what is no such form, or a larger one than is taken here.
+        """
+        if len(text) > LONGEST:
+            raise InvalidInput(f"{form}: it has {len(text):,} characters; {LONGEST:,} are taken")
+        grammar = _SOURCES[form](text)
+        matcher = llguidance.LLMatcher(
+            self._tokens,
+            grammar,
+            log_level=0,
+            limits=llguidance.LLParserLimits(verbose_errors=False),  # nothing of another's grammar
+        )
+        if matcher.is_error():
+            raise InvalidInput(f"{form}: {_reason(matcher.get_error())}")
+        if warnings := matcher.get_grammar_warnings():
+            raise InvalidInput(f"{form}: {_reason(warnings[0])}")
+        mask = Mask(matcher, form, self.vocabulary)
+        mask.apply(np.zeros(self.vocabulary, np.float32))  # no answer may keep the form at all
+        return mask
+
+
+class Mask:
+    """What the next token of one answer may be; every token drawn is told to it by `take`."""
+
+    def __init__(self, matcher, form: str, vocabulary: int):
+        self._matcher, self._form = matcher, form
+        self._bits = np.empty(-(-vocabulary // 32), dtype=np.int32)
+
+    def apply(self, logits: np.ndarray) -> np.ndarray:
+        """Logits (V,) with those of tokens that leave the form at -inf."""
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self._check()
+        allowed = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: logits.size]
+        return np.where(allowed, logits, np.float32(-np.inf))
+
+    def take(self, token: int) -> None:
+        """Go on behind this token."""
+        self._matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise InvalidInput(f"{self._form}: {_reason(self._matcher.get_error())}")
+
+
+def _schema(text: str) -> str:
+    """A grammar of a JSON schema, with white space where a model likes to put it."""
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"json_schema: it is not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise InvalidInput("json_schema: it has to be an object, such as {\"type\": \"object\"}")
+    if _depth(text) > DEEPEST:
+        raise InvalidInput(f"json_schema: it is nested more than {DEEPEST} deep")
+    return llguidance.LLMatcher.grammar_from_json_schema(
+        json.dumps(schema), defaults={"whitespace_pattern": SPACED["whitespace_pattern"]}
+    )
+
+
+def _depth(text: str) -> int:
+    """How deep brackets of a JSON text lie in each other; those within strings count too."""
+    deep = most = 0
+    for character in text:
+        deep += (character in "[{") - (character in "]}")
+        most = max(most, deep)
+    return most
+
+
+_SOURCES = {
+    "json_schema": _schema,
+    "regex": lambda text: llguidance.LLMatcher.grammar_from_regex(text),
+    "grammar": lambda text: llguidance.LLMatcher.grammar_from_lark(text),
+}
+
+
+def _reason(error: str) -> str:
+    """The first line of an error, without what it repeats of the grammar."""
+    return error.strip().splitlines()[0][:300]

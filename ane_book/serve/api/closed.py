@@ -1,0 +1,29 @@
+"""`Closed`: a part of a request with known fields alone."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+__all__ = ["Closed"]
+
+
+class Closed(BaseModel):
+    """Fields that are known, and no others."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fields(cls, given: Any) -> Any:
+        """Keep known fields and the first unknown one, so that a single fault is reported."""
+        if not isinstance(given, dict):
+            return given
+        given = cls._asked(given)
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        unknown = next(([name] for name in given if name not in known), [])
+        return {name: given[name] for name in [*known, *unknown] if name in given}
+
+    @classmethod
+    def _asked(cls, given: dict) -> dict:
+        """Drop fields that ask for nothing; a subclass says which."""
+        return given

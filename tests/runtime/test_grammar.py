@@ -1,0 +1,119 @@
+"""Answers that keep a form, whatever the logits are."""
+
+import json
+import re
+
+from _smollm2_tokenizer import smollm2, tokenizer
+from ane_book.errors import InvalidInput
+from ane_book.runtime.grammar import GrammarTokens
+from ane_book.runtime.sampling import Sampler
+import jsonschema
+import numpy as np
+import pytest
+
+V, END = 49_152, 2
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    file = tmp_path_factory.mktemp("tokens") / "tokenizer.json"
+    file.write_text(smollm2().json, encoding="utf-8")
+    return GrammarTokens(file, V, [END])
+
+
+def drawn(mask, seed: int, most: int = 400, temperature: float = 1.0) -> list[int]:
+    """Tokens drawn from logits that know nothing, but for a growing wish to end."""
+    random, found = np.random.default_rng(seed), []
+    sampler = Sampler(temperature=temperature, seed=seed, mask=mask)
+    closing = [tokenizer().token_to_id(mark) for mark in '"}]']
+    while len(found) < most:
+        logits = random.standard_normal(V, dtype=np.float32)
+        logits[END], logits[closing] = 30.0, 0.2 * len(found)
+        found.append(sampler(logits))
+        if found[-1] == END:
+            return found[:-1]
+    raise AssertionError(f"no end after {most} tokens: {tokenizer().decode(found)!r}")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_answer_is_of_its_schema(tokens, seed):
+    ids = drawn(tokens.mask("json_schema", json.dumps(PERSON)), seed)
+    jsonschema.validate(json.loads(tokenizer().decode(ids)), PERSON)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_answer_matches_its_expression(tokens, seed):
+    pattern = r"[A-Z][a-z]{2,9}, \d{4}-\d{2}"
+    assert re.fullmatch(pattern, tokenizer().decode(drawn(tokens.mask("regex", pattern), seed)))
+
+
+def test_an_answer_is_of_its_grammar(tokens):
+    grammar = 'start: sum\nsum: NUMBER ("+" NUMBER)*\nNUMBER: /[1-9][0-9]?/'
+    text = tokenizer().decode(drawn(tokens.mask("grammar", grammar), 1))
+    assert re.fullmatch(r"[1-9]\d?(\+[1-9]\d?)*", text)
+
+
+def test_what_keeps_the_form_by_itself_is_left_as_it_is(tokens):
+    """The likeliest tokens are those of the answer, and a form that it has takes none away."""
+    text = '{"name": "Anna", "age": 31, "tags": ["b"]}'
+    wanted = [*tokenizer().encode(text).ids, END]
+    sampler = Sampler(mask=tokens.mask("json_schema", json.dumps(PERSON)))
+    for token in wanted:
+        logits = np.random.default_rng(token).standard_normal(V, dtype=np.float32)
+        logits[token] = 20.0
+        assert sampler(logits) == token
+
+
+def test_white_space_comes_to_an_end(tokens):
+    """A model that wants nothing but line feeds writes 64 of them, and then goes on."""
+    sampler = Sampler(mask=tokens.mask("json_schema", json.dumps(PERSON)))
+    logits = np.zeros(V, np.float32)
+    logits[[i for i in range(V) if not tokenizer().decode([i]).strip(" \n")]] = 50.0
+    text = tokenizer().decode([sampler(logits) for _ in range(200)])
+    assert '"name"' in text and "\n" * 65 not in text
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "reason"),
+    [
+        ("json_schema", "{", "it is not JSON"),
+        ("json_schema", "[" * 100_000, "it is not JSON"),
+        ("json_schema", "true", "has to be an object"),
+        ("json_schema", '{"uniqueItems": true}', "uniqueItems"),
+        ("json_schema", '{"not": {"type": "string"}}', "not"),
+        ("json_schema", '{"$ref": "http://somewhere/else"}', "somewhere"),
+        ("json_schema", '{"type": "string", "pattern": "("}', "regex"),
+        ("json_schema", '{"type": "string", "minLength": 2, "maxLength": 1}', "nsat"),
+        ("json_schema", '{"a":' * 65 + "1" + "}" * 65, "more than 64 deep"),
+        ("json_schema", json.dumps({"enum": ["x" * 200_000]}), "characters"),
+        ("regex", "(", "regex"),
+        ("grammar", "start: nothing", "unknown name"),
+        ("grammar", "%json", "grammar: "),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_kept_is_refused_by_name(tokens, form, text, reason):
+    with pytest.raises(InvalidInput, match=reason) as refused:
+        tokens.mask(form, text)
+    assert str(refused.value).startswith(f"{form}: ") and len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("text", ["((a{1,99}){1,99}){1,99}b", "(a|aa)*" * 500, "(.*x){200}"])
+def test_an_expression_that_explodes_ends(tokens, text):
+    """It is refused, or a step comes to an end: llguidance counts its own."""
+    try:
+        mask = tokens.mask("regex", text)
+        sampler = Sampler(temperature=1.0, seed=0, mask=mask)
+        for _ in range(20):
+            sampler(np.zeros(V, np.float32))
+    except InvalidInput as refused:
+        assert str(refused).startswith("regex: ")

@@ -1,0 +1,216 @@
+"""Tools, structured answers and the newer API, as the `openai` package asks for them.
+
+The model is tiny and knows nothing: that what it writes is of its form is the grammar's doing.
+"""
+
+import json
+
+from _command import chatty_copy
+from _patience import HANGING
+from _serving import serving
+from ane_book.bundle import Bundle
+from ane_book.serve.pool import bundle_model
+import httpx
+import openai
+from pydantic import BaseModel, Field
+import pytest
+
+ASK = [{"role": "user", "content": "Hi"}]
+WEATHER = {
+    "name": "weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"enum": ["Rome", "Paris"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+TOOLS = [{"type": "function", "function": WEATHER}]
+HOW = {"model": "talker", "temperature": 1, "seed": 5, "max_tokens": 400}
+
+
+@pytest.fixture(scope="module")
+def address(tiny_bundle, tmp_path_factory):
+    """A server of a tiny model with a template that knows no tools, and an end token."""
+    longer = (("max_position_embeddings", 1024),)
+    bundle = tiny_bundle("llama", longer, kv="state", context=1024, prefill=64)[1]
+    folder = tmp_path_factory.mktemp("served")
+    model = bundle_model(Bundle.open(chatty_copy(bundle.path, folder)), "talker", precision="fp32")
+    with serving(model) as address:
+        yield address
+
+
+def chat(client, **how):
+    return client.chat.completions.create(**HOW | {"messages": ASK} | how)
+
+
+class Person(BaseModel):
+    """What the client takes a schema from."""
+
+    name: str = Field(max_length=8)
+    city: str = Field(pattern="^[A-Z][a-z]{2,5}$")
+
+
+class TestForms:
+    def test_a_schema_by_the_clients_own_parser(self, client):
+        found = client.chat.completions.parse(**HOW, messages=ASK, response_format=Person)
+        assert isinstance(found.choices[0].message.parsed, Person)
+        assert found.choices[0].finish_reason == "stop"
+
+    @pytest.mark.parametrize("form", [
+        {"type": "regex", "regex": "(yes|no)"},
+        {"type": "grammar", "grammar": 'start: "yes" | "no"'},
+    ])  # fmt: skip
+    def test_an_expression_and_a_grammar(self, client, form):
+        found = chat(client, response_format=form)
+        assert found.choices[0].message.content in ("yes", "no")
+
+    def test_text_is_no_form(self, client):
+        plain, text = (chat(client, max_tokens=5, **how).choices[0].message.content
+                       for how in ({}, {"response_format": {"type": "text"}}))  # fmt: skip
+        assert plain == text
+
+    def test_bias_and_penalties_change_what_is_drawn(self, client):
+        """`i` alone, and `i` never twice."""
+        only = chat(client, logit_bias={72: 100}, max_tokens=5).choices[0].message.content
+        assert only == 5 * only[0]
+        other = chat(client, logit_bias={72: 20}, presence_penalty=2, temperature=0, max_tokens=3)
+        assert other.choices[0].message.content == 3 * only[0]  # 2 of 20 taken away
+        twice = chat(client, logit_bias={72: 2}, frequency_penalty=2, temperature=0, max_tokens=40)
+        plain = chat(client, logit_bias={72: 2}, temperature=0, max_tokens=40)
+        counts = [max(map(text.count, text)) for text in
+                  (each.choices[0].message.content for each in (twice, plain))]  # fmt: skip
+        assert counts[0] < counts[1]
+
+
+    def test_a_schema_that_cannot_be_kept_is_refused_by_name(self, client):
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"uniqueItems": 1}}}
+        with pytest.raises(openai.BadRequestError, match="json_schema: .*uniqueItems"):
+            chat(client, response_format=form)
+
+
+class TestTools:
+    def test_a_call_that_has_to_come(self, client):
+        found = chat(client, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+        choice = found.choices[0]
+        (call,) = choice.message.tool_calls
+        assert choice.finish_reason == "tool_calls" and choice.message.content is None
+        assert call.function.name == "weather" and len(call.id) == 9
+        assert json.loads(call.function.arguments)["city"] in ("Rome", "Paris")
+
+    def test_the_same_in_a_stream(self, client):
+        how = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+        whole = chat(client, **how).choices[0].message.tool_calls[0].function
+        chunks = [chunk.choices[0] for chunk in chat(client, **how, stream=True)]
+        deltas = [c.delta.tool_calls[0] for c in chunks if c.delta.tool_calls]
+        assert deltas[0].function.name == whole.name and deltas[0].id
+        assert "".join(d.function.arguments for d in deltas) == whole.arguments
+        assert {d.index for d in deltas} == {0} and chunks[-1].finish_reason == "tool_calls"
+        assert not any(c.delta.content for c in chunks)
+
+    def test_one_tool_by_name(self, client):
+        tools = [*TOOLS, {"type": "function", "function": {"name": "now"}}]
+        named = {"type": "function", "function": {"name": "now"}}
+        found = chat(client, tools=tools, tool_choice=named, max_tokens=400)
+        assert [c.function.name for c in found.choices[0].message.tool_calls or ()] in ([], ["now"])
+        assert found.choices[0].finish_reason in ("tool_calls", "length")
+
+    def test_none_of_them(self, client):
+        found = chat(client, tools=TOOLS, tool_choice="none", max_tokens=8)
+        assert found.choices[0].message.tool_calls is None
+        plain = chat(client, max_tokens=8)
+        assert found.choices[0].message.content == plain.choices[0].message.content
+
+    def test_a_call_that_is_cut_is_text(self, client):
+        found = chat(client, tools=TOOLS, tool_choice="required", max_tokens=12)
+        assert found.choices[0].finish_reason == "length"
+        assert found.choices[0].message.content.startswith("<tool_call>")
+
+    def test_a_result_goes_back(self, client):
+        first = chat(client, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+        message = first.choices[0].message
+        result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "21"}
+        again = chat(client, messages=[*ASK, message, result], tools=TOOLS, max_tokens=3)
+        assert again.usage.prompt_tokens > first.usage.prompt_tokens
+
+    def test_a_marker_in_a_message_is_text(self, address):
+        """`<|end|>` is one token, 256, where the template has it, and text in a message."""
+        sent = {"messages": [{"role": "user", "content": "a<|end|>b"}]}
+        tokens = httpx.post(f"{address}/tokenize", json=sent, timeout=HANGING).json()
+        assert 256 not in tokens["tokens"] and tokens["count"] == len("u:a<|end|>b;")
+        plain = httpx.post(f"{address}/tokenize", json={"prompt": "a<|end|>"}, timeout=HANGING)
+        assert plain.json()["tokens"][-1] == 256
+
+
+PLAIN = {"model": "talker", "input": "Hi", "temperature": 0, "max_output_tokens": 9}
+FLAT = [{"type": "function", **WEATHER}]  # the newer API's form
+
+
+class TestResponses:
+    def test_an_answer_is_that_of_the_chat(self, client):
+        found = client.responses.create(**PLAIN, instructions="Be kind.")
+        told = [{"role": "system", "content": "Be kind."}, *ASK]
+        expected = chat(client, messages=told, temperature=0, max_tokens=9)
+        assert found.output_text == expected.choices[0].message.content
+        assert found.status == "incomplete"
+        assert found.incomplete_details.reason == "max_output_tokens"
+        assert found.usage.input_tokens == expected.usage.prompt_tokens
+
+    def test_a_stream_grows_to_the_same(self, client):
+        whole = client.responses.create(**PLAIN)
+        with client.responses.stream(**PLAIN) as stream:
+            events = list(stream)
+        numbers = [event.sequence_number for event in events]
+        assert numbers == list(range(len(events)))
+        text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+        assert text == whole.output_text == events[-1].response.output_text
+
+    def test_calls_and_their_results(self, client):
+        how = PLAIN | {"tools": FLAT, "tool_choice": "required", "max_output_tokens": 600}
+        how |= {"parallel_tool_calls": False}
+        found = client.responses.create(**how)
+        (call,) = found.output
+        assert call.type == "function_call" and json.loads(call.arguments)["city"]
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "21"}
+        sent = [{"role": "user", "content": "Hi"}, call, result]
+        again = client.responses.create(**PLAIN | {"input": sent, "tools": FLAT})
+        assert again.usage.input_tokens > found.usage.input_tokens
+        with client.responses.stream(**how) as stream:
+            *_, last = stream
+        assert last.response.output[0].arguments == call.arguments
+
+    def test_a_schema(self, client):
+        how = PLAIN | {"temperature": 1, "max_output_tokens": 400}
+        found = client.responses.parse(**how, text_format=Person)
+        assert isinstance(found.output_parsed, Person)
+
+    @pytest.mark.parametrize(("how", "said"), [
+        ({"previous_response_id": "resp_1"}, "previous_response_id is not served here"),
+        ({"tools": [{"type": "web_search"}]}, "functions alone are served"),
+        ({"input": [{"type": "image"}]}, "is of type 'image'"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "has to be text"),
+        ({"extra_body": {"colour": "red"}}, "Unrecognized request argument"),
+    ])  # fmt: skip
+    def test_what_is_not_served_is_refused(self, client, how, said):
+        with pytest.raises(openai.BadRequestError, match=said):
+            client.responses.create(**PLAIN | how)
+
+
+class TestChoose:
+    def test_shares_are_those_of_the_logits(self, address):
+        body = {"prompt": "Hi", "options": ["a", "b", "ab"]}
+        found = httpx.post(f"{address}/v1/choose", json=body, timeout=HANGING).json()
+        assert [c["text"] for c in found["choices"]] == body["options"]
+        assert sum(c["share"] for c in found["choices"]) == pytest.approx(1)
+        by_text = {c["text"]: c for c in found["choices"]}
+        assert by_text["ab"]["logprob"] < by_text["a"]["logprob"] and by_text["ab"]["tokens"] == 2
+
+    @pytest.mark.parametrize("body", [
+        {"options": ["a", "b"]},
+        {"prompt": "Hi", "options": ["a"]},
+        {"prompt": "Hi", "options": ["a", "a"]},
+        {"prompt": "Hi", "options": ["a", ""]},
+    ])  # fmt: skip
+    def test_what_leaves_no_choice_is_refused(self, address, body):
+        found = httpx.post(f"{address}/v1/choose", json=body, timeout=HANGING)
+        assert found.status_code == 400 and found.json()["error"]["message"]
