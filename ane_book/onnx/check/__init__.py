@@ -9,7 +9,7 @@ whether the conversion is right, the one in half precision what ships. The error
 its largest difference relative to its largest magnitude (`mlprogram.compare`), that of an integer
 output the share of the numbers that differ.
 
-Taught in the chapter "ONNX bundles to ANE".
+Taught in the appendix "GGUF and ONNX".
 """
 
 from collections.abc import Iterator, Mapping
