@@ -40,7 +40,7 @@ class _Shape:
     done: dict[int, Finished] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
     tokens: dict[int, list[Token]] = field(default_factory=dict)  # of each answer, if asked for
-    came: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
 
     whole, chunk, prefix = "", "", ""
@@ -87,7 +87,7 @@ class _Shape:
 
     def figures(self) -> dict:
         """The figures that the source gives, of the first answer."""
-        return self.rates() | {"elapsed_s": round(time.monotonic() - self.came, 4)}
+        return self.rates() | {"elapsed_s": round(time.monotonic() - self.begun, 4)}
 
     def answer(self) -> dict:
         """The whole response, when all answers are done."""

@@ -7,7 +7,6 @@ Reference: the types of OpenAI's own client, `openai.types.responses`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-import time
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -175,9 +174,9 @@ class ResponsesShape(ChatShape):
 
     def _response(self, status: str) -> dict:
         cut, asked = status == "incomplete", self.given
-        fields = {
+        return {
+            "usage": self.usage() if self.done else None,
             "id": self.id, "object": "response", "created_at": self.created, "status": status,
-            "completed_at": None if status == "in_progress" else int(time.time()),
             "error": None, "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "instructions": asked.instructions, "max_output_tokens": asked.max_output_tokens,
             "model": self.model, "output": self.items, "metadata": {}, "store": False,
@@ -185,7 +184,6 @@ class ResponsesShape(ChatShape):
             "temperature": asked.temperature, "top_p": asked.top_p, "text": asked.text,
             "tool_choice": asked.tool_choice, "tools": asked.tools, "truncation": "disabled",
         }  # fmt: skip
-        return fields | {"usage": self.usage() if self.done else None}
 
     def usage(self) -> dict:
         made = self.completion_tokens
