@@ -1,0 +1,241 @@
+"""Why a node parts, by trial: what change to the source gives the package's numbers?
+
+A cause is not guessed from the kind of op. A node is run again with one thing changed (a setting, a
+weight, the order of an operand's axes), and what follows it too; if a value comes out that the
+package has and the source as it is has not, that change is what the package computes. So a cause
+that is named is one that explains the numbers, to the tolerance of the comparison. Where no change
+does, a scale or an offset of the values is looked for, and then nothing is said.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+import itertools
+from math import nan
+from typing import Any
+
+from ane_book.evidence.source.graph import SourceNode
+from ane_book.evidence.source.match import PackageValue, ValueMatch, align, gap, informative
+from ane_book.evidence.source.variants import (
+    ACTIVATIONS,
+    Numbers,
+    Variant,
+    setting_variants,
+    value_variants,
+)
+from ane_book.evidence.source.walk import Walk
+import numpy as np
+
+__all__ = ["Cause", "find_cause"]
+
+NODES = 12  # the most nodes from the first that parts, of which one may be to blame
+FOLLOWING = 12  # the most nodes that are run after a changed one
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What explains a package's numbers. node: the one to blame.
+
+    kind: a word such as "epsilon" or "layout". text: a sentence. match: the value of the source, of
+    this node or of one after it, that the package has otherwise, and the package's.
+    """
+
+    kind: str
+    text: str
+    node: SourceNode
+    match: ValueMatch
+
+
+def find_cause(walk: Walk, numbers: Numbers) -> Cause | None:
+    """The first change, in the order of the nodes, that gives numbers of the package."""
+    search = _Search(walk, numbers)
+    for tolerance in (walk.tight, walk.index.tolerance):
+        search.tolerance = tolerance
+        if found := search.by_trial() or search.by_fit():
+            return found
+    return None
+
+
+class _Search:
+    """A search for what a package computes where it parts from a walk along its source."""
+
+    def __init__(self, walk: Walk, numbers: Numbers):
+        self.walk, self.numbers, self.tolerance = walk, numbers, walk.index.tolerance
+        self.fresh = walk.fresh()
+        self.nodes = walk.parted[:NODES]
+        self.window = walk.parted[: NODES + FOLLOWING]
+
+    def by_trial(self) -> Cause | None:
+        """A changed node whose result, or that of a node after it, the package has."""
+        for node in self.nodes:
+            if found := self._activation(node):
+                return found
+            for variant in self._variants(node):
+                if match := self._explains(node, variant):
+                    blamed = self._earlier(node, variant)
+                    return Cause(variant.kind, variant.text, blamed, match)
+        return None
+
+    def _variants(self, node: SourceNode) -> Iterator[Variant]:
+        for settings, kind, text in setting_variants(node, self.numbers):
+            yield Variant(kind, text, settings=settings)
+        constants = {
+            name for name in node.inputs
+            if name not in self.walk.live and isinstance(self.walk.values.get(name), np.ndarray)
+        }
+        yield from value_variants(node, self.walk.values, constants, self.numbers)
+
+    def _explains(self, node: SourceNode, variant: Variant) -> ValueMatch | None:
+        """The package's value that the changed node, or one after it, makes."""
+        values = self.walk.values | variant.values
+        changed: set[str] = set()
+        for each in self.window[self.window.index(node) :]:
+            if each is not node and not changed.intersection(each.inputs):
+                continue
+            try:
+                made = self.walk.source.run_node(
+                    each, values, variant.settings if each is node else None
+                )
+            except Exception:  # of any kind: most changes do not fit the node
+                return None
+            if each is node:
+                values = {**values, **{n: self.walk.values[n] for n in variant.values}}
+                if _same(made, self.walk.own):
+                    return None
+            values |= made
+            changed.update(made)
+            for name, array in made.items():
+                if found := self._found(name, array):
+                    return found
+        return None
+
+    def _found(self, name: str, array: Any) -> ValueMatch | None:
+        if not isinstance(array, np.ndarray) or not informative(array):
+            return None
+        own = self.walk.own.get(name)
+
+        def explained(value: PackageValue) -> bool:
+            """Fresh, and not near the source's own value, of which the change is none."""
+            if value.name not in self.fresh:
+                return False
+            return own is None or align(own, value.array, self.tolerance) is None
+
+        return self.walk.index.find(name, array, explained, self.tolerance)
+
+    def _earlier(self, node: SourceNode, variant: Variant) -> SourceNode:
+        """The node to blame for an operand whose axes are in another order: who ordered them."""
+        while variant.kind == "layout":
+            (name, *_) = variant.values
+            makers = [n for n in self.walk.source.nodes if name in n.outputs]
+            own = self.walk.values[name]
+            moved = [
+                maker for maker in makers for read in maker.inputs
+                if isinstance(held := self.walk.values.get(read), np.ndarray)
+                and held.size == own.size and align(held, own, self.walk.index.tolerance)
+            ]
+            if not moved:
+                return node
+            node = moved[0]
+            if not align(self.walk.values[node.inputs[0]], own, 0, reorder=False):
+                return node  # it orders the axes anew
+            variant = Variant(variant.kind, variant.text, values={node.inputs[0]: own})
+        return node
+
+    def _activation(self, node: SourceNode) -> Cause | None:
+        """Another activation of what the node reads, such as a GELU by tanh."""
+        reads = [n for n in node.inputs if n in self.walk.live and n in self.walk.matches]
+        made = self.walk.own.get(node.outputs[0])
+        for name in reads:
+            x = self.walk.values[name]
+            if made is None or made.size != x.size or x.dtype.kind != "f":
+                continue
+            for title, function in ACTIVATIONS.items():
+                y = function(np.asarray(x, np.float64))
+                if found := self._found(node.outputs[0], y):
+                    text = f"the package computes {title} of the value that agrees"
+                    return Cause("activation", text, node, found)
+        return None
+
+    def by_fit(self) -> Cause | None:
+        """A value that is the source's times a number, plus one, or cut off."""
+        for fit in (_clipped, _scaled, _shifted, _scaled_by_channel):
+            nodes = self.nodes[::-1] if fit is _scaled_by_channel else self.nodes
+            for node, (name, array) in itertools.chain.from_iterable(
+                zip(itertools.repeat(n), self._arrays(n)) for n in nodes
+            ):
+                for value in self.walk.index.of_size(array.size):
+                    if value.name in self.fresh and (found := self._fitted(fit, array, value)):
+                        kind, text, aligned = found
+                        return Cause(kind, text, node, ValueMatch(name, value, aligned, "", nan))
+        return None
+
+    def _arrays(self, node: SourceNode) -> Iterator[tuple[str, np.ndarray]]:
+        for name in node.outputs:
+            array = self.walk.own.get(name)
+            if array is not None and informative(array):
+                yield name, array
+
+    def _fitted(self, fit: Callable, array: np.ndarray, value: PackageValue):
+        for shape in {value.array.shape, array.shape}:
+            try:
+                ours, theirs = value.array.reshape(shape), array.reshape(shape)
+            except ValueError:
+                continue
+            found = fit(ours.astype(np.float64), theirs.astype(np.float64), self.tolerance)
+            if found:
+                return *found, value.array.reshape(array.shape)
+        return None
+
+
+def _same(made: dict, own: dict) -> bool:
+    return all(
+        isinstance(array, np.ndarray) and array.shape == own[name].shape
+        and array.tobytes() == own[name].tobytes()
+        for name, array in made.items() if name in own
+    ) and all(name in own for name in made)
+
+
+def _scaled(ours: np.ndarray, theirs: np.ndarray, tolerance: float):
+    factor = float((ours * theirs).sum() / max((theirs**2).sum(), 1e-30))
+    if abs(factor) > 1e-6 and gap(ours, factor * theirs) <= tolerance:
+        return "scale", f"the package's values are {factor:.6g} times the source's"
+    return None
+
+
+def _shifted(ours: np.ndarray, theirs: np.ndarray, tolerance: float):
+    """A constant for each place along one axis is added."""
+    for axis in range(theirs.ndim):
+        others = tuple(other for other in range(theirs.ndim) if other != axis)
+        if ours.size < 3 * ours.shape[axis]:
+            continue
+        offset = (ours - theirs).mean(axis=others, keepdims=True)
+        if gap(ours, theirs + offset) <= tolerance:
+            largest = float(np.abs(offset).max())
+            text = f"the package's values are off by a constant for each place of axis {axis}"
+            return "offset", f"{text}, at most {largest:.4g}"
+    return None
+
+
+def _scaled_by_channel(ours: np.ndarray, theirs: np.ndarray, tolerance: float):
+    for axis in range(theirs.ndim):
+        others = tuple(other for other in range(theirs.ndim) if other != axis)
+        if ours.size < 3 * ours.shape[axis]:
+            continue
+        power = (theirs**2).sum(axis=others, keepdims=True)
+        factor = (ours * theirs).sum(axis=others, keepdims=True) / np.maximum(power, 1e-30)
+        if gap(ours, factor * theirs) <= tolerance:
+            low, high = float(factor.min()), float(factor.max())
+            text = f"the package's values are {low:.4g} to {high:.4g} times the source's"
+            return "scale", f"{text}, by a factor for each place of axis {axis}"
+    return None
+
+
+def _clipped(ours: np.ndarray, theirs: np.ndarray, tolerance: float):
+    """One side is the other cut off at its least and its largest value."""
+    for cut, whole, who in ((ours, theirs, "package"), (theirs, ours, "source")):
+        low, high = float(cut.min()), float(cut.max())
+        if low < high and gap(cut, np.clip(whole, low, high)) <= tolerance:
+            if ((cut > low) & (cut < high)).sum() < 3:
+                continue
+            return "limits", f"the {who}'s values are cut off at {low:.6g} and {high:.6g}, the " \
+                f"other's are {float(whole.min()):.6g} to {float(whole.max()):.6g}"
+    return None
