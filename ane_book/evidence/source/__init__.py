@@ -33,7 +33,7 @@ from ane_book.evidence.source.match import (
 )
 from ane_book.evidence.source.package import PackageRun
 from ane_book.evidence.source.report import Parting, SourceDifference
-from ane_book.evidence.source.walk import Walk
+from ane_book.evidence.source.walk import Walk, rounded
 from mlprogram import MLProgram
 from mlprogram.compare import diff
 import numpy as np
@@ -57,7 +57,7 @@ class _Comparison:
     given: dict[str, np.ndarray]  # of the package
     fed: dict[str, np.ndarray] = field(default_factory=dict)  # of the source
     constants: dict[str, np.ndarray] = field(default_factory=dict)
-    exact: set[str] = field(default_factory=set)  # the constants that are as the package stores them
+    stored: set[str] = field(default_factory=set)  # the package's constants among these
     fault: "images.ImageFault | None" = None
     notes: list[str] = field(default_factory=list)
 
@@ -84,12 +84,12 @@ def compare_with_source(
     pairs = inputs.paired(run, graph)
     arrays = inputs.for_package(run, graph, pairs, given, seed)
     run.run(arrays)
-    constants, exact = _stored(graph.constants, run)
+    constants, stored = _stored(graph.constants, run)
     allowed = HALF if run.is_half else SINGLE
-    if run.is_compressed and not exact:
+    if run.is_compressed and not stored:
         allowed = COMPRESSED
     one = _Comparison(run, graph, allowed if tolerance is None else tolerance, arrays)
-    one.constants, one.exact = constants, exact
+    one.constants, one.stored = constants, stored
     _feed(one, pairs, pixels, channels)
     on = str(given) if given else f"random inputs, seed {seed}"
     found = _compared(one)
@@ -102,30 +102,28 @@ def compare_with_source(
 def _stored(
     constants: Mapping[str, np.ndarray], run: PackageRun
 ) -> tuple[dict[str, np.ndarray], set[str]]:
-    """The source's constants as the package stores them, and the names of those that were found.
+    """The source's constants as the package stores them, and the package's names of these.
 
     A constant stands for the source's if it is near in some order of axes, and if its rows are no
     larger or smaller on the whole: rounding and quantisation are so, and a wrong scale is not.
     """
     half, room = run.is_half, 0.2 if run.is_compressed else HALF
-    stored = [
-        (array, summarise(array)) for _, array in run.constants() if array.size > 1
-    ]
-    found, exact = {}, set()
+    stored = [(n, array, summarise(array)) for n, array in run.constants() if array.size > 1]
+    found, names = {}, set()
     for name, array in constants.items():
         found[name] = array
-        if array.dtype.kind != "f" or array.size < 2:
+        if array.dtype.kind != "f":
             continue
         summary = summarise(array)
-        for other, known in stored:
+        for place, other, known in stored:
             near = other.size == array.size and summary.near(known, room)
             if near and (same := align(array, other, room)) and _unscaled(array, same[0]):
                 found[name] = np.asarray(same[0], array.dtype)
-                exact.add(name)
+                names.add(place)
                 break
         else:
-            found[name] = _rounded(array) if half else array
-    return found, exact
+            found[name] = rounded(array) if half else array
+    return found, names
 
 
 def _unscaled(theirs: np.ndarray, ours: np.ndarray) -> bool:
@@ -137,13 +135,6 @@ def _unscaled(theirs: np.ndarray, ours: np.ndarray) -> bool:
         if b.shape[axis] > 1 and (np.abs(product - power) > 0.04 * power).any():
             return False
     return True
-
-
-def _rounded(array: np.ndarray) -> np.ndarray:
-    """To half precision, but for what it does not hold."""
-    with np.errstate(over="ignore"):
-        half = array.astype(np.float16).astype(array.dtype)
-    return np.where(np.isfinite(half) & ((half != 0) | (array == 0)), half, array)
 
 
 def _feed(one: _Comparison, pairs: Mapping[str, str], pixels: str, channels: str) -> None:
@@ -170,7 +161,7 @@ def _compared(one: _Comparison) -> SourceDifference:
         ends: dict[str, PackageValue | None] = dict.fromkeys(theirs.inputs[:2])
     else:
         ends = _ends(one, ours is not None)
-    walk = Walk(one.source, index, one.fed, one.constants, ends, one.exact)
+    walk = Walk(one.source, index, one.fed, one.constants, ends, one.stored, one.run.is_half)
     found = SourceDifference(
         one.tolerance, len(walk.matches), len(walk.own) + len(one.fed), len(one.run.values),
         notes=one.notes, errors=_errors(walk),
@@ -241,9 +232,8 @@ def _first(one: _Comparison, walk: Walk, found: SourceDifference) -> Parting | N
         node = SourceNode(lost[0], "input", (), (lost[0],))
         return Parting(node, None, None, [], "input", text)
     if verdict is not None and not verdict.equal:
-        node = suppression.node_of(one.source)
-        assert node is not None  # whence the verdict is
-        return Parting(node, None, None, walk.agreeing([node]), verdict.kind, verdict.text)
+        (last,) = [n for n in one.source.nodes if n is suppression.node_of(one.source)]
+        return Parting(last, None, None, walk.agreeing([last]), verdict.kind, verdict.text)
     return None
 
 
@@ -251,7 +241,7 @@ def _of_image(one: _Comparison, walk: Walk) -> Parting:
     fault = one.fault
     assert fault is not None  # what brought us here
     nodes = {node.name: node for node in one.source.nodes}
-    node = nodes.get(fault.node, SourceNode(fault.node, "input", (), (fault.node,)))
+    node = nodes.get(fault.node) or SourceNode(fault.node, "input", (), (fault.node,))
     value = next((v for v in one.run.values if v.op and v.array.ndim == 4), None)
     array = walk.values[node.outputs[0]]
     gap = None
@@ -262,18 +252,18 @@ def _of_image(one: _Comparison, walk: Walk) -> Parting:
 
 def _of_node(one: _Comparison, walk: Walk, parted: list[SourceNode]) -> Parting:
     """The first node that parts, or the one that the cause blames."""
-    distinct = {round(float(x), 9) for x in _small_constants(one.run)}
-    cause = find_cause(walk, sorted(distinct))
+    held = [(n, a) for n, a in one.run.constants() if n not in one.stored and a.size > 1]
+    cause = find_cause(walk, sorted(set(_small_constants(one.run))), held)
     if cause is not None:
         match = cause.match
         array = walk.own.get(match.source, match.aligned)
         gap = diff({"y": match.aligned}, {"y": array}, {}).outputs[0]
         agree = walk.agreeing([cause.node]) or walk.agreeing(parted[:1])
         return Parting(cause.node, match.package, gap, agree, cause.kind, cause.text)
-    node, agree = parted[0], walk.agreeing(parted[:1])
-    value, array = _counterpart(walk, node, agree)
-    gap = diff({"y": value.array}, {"y": array}, {}).outputs[0] if value is not None else None
-    return Parting(node, value, gap, agree)
+    agree = walk.agreeing(parted[:1])
+    value, array = _counterpart(walk, parted[0], agree)
+    apart = diff({"y": value.array}, {"y": array}, {}).outputs[0] if value is not None else None
+    return Parting(parted[0], value, apart, agree)
 
 
 def _small_constants(run: PackageRun) -> list[float]:
@@ -282,7 +272,7 @@ def _small_constants(run: PackageRun) -> list[float]:
     for _, array in run.constants():
         if array.size == 1 or (array.size <= 4096 and len(np.unique(array)) == 2):
             found += [float(array.min()), float(array.max())]
-    return [x for x in found if np.isfinite(x)][:400]
+    return [x for x in found if np.isfinite(x) and x][:400]
 
 
 def _counterpart(

@@ -19,6 +19,8 @@ from ane_book.evidence.source.variants import (
     ACTIVATIONS,
     Numbers,
     Variant,
+    compared_weights,
+    reordered,
     setting_variants,
     value_variants,
 )
@@ -29,6 +31,10 @@ __all__ = ["Cause", "find_cause"]
 
 NODES = 12  # the most nodes from the first that parts, of which one may be to blame
 FOLLOWING = 12  # the most nodes that are run after a changed one
+#: The package's first new values, of which one has to be explained: what comes later hardly shows
+#: what is changed, and may be right by chance.
+VALUES = 8
+ELEMENTS = 16  # of a value that shows anything
 
 
 @dataclass(frozen=True)
@@ -45,9 +51,14 @@ class Cause:
     match: ValueMatch
 
 
-def find_cause(walk: Walk, numbers: Numbers) -> Cause | None:
-    """The first change, in the order of the nodes, that gives numbers of the package."""
-    search = _Search(walk, numbers)
+def find_cause(
+    walk: Walk, numbers: Numbers, constants: list[tuple[str, np.ndarray]]
+) -> Cause | None:
+    """The first change, in the order of the nodes, that gives numbers of the package.
+
+    numbers, constants: what the package stores that may not be the source's, numbers and tensors.
+    """
+    search = _Search(walk, numbers, constants)
     for tolerance in (walk.tight, walk.index.tolerance):
         search.tolerance = tolerance
         if found := search.by_trial() or search.by_fit():
@@ -58,87 +69,134 @@ def find_cause(walk: Walk, numbers: Numbers) -> Cause | None:
 class _Search:
     """A search for what a package computes where it parts from a walk along its source."""
 
-    def __init__(self, walk: Walk, numbers: Numbers):
+    def __init__(self, walk: Walk, numbers: Numbers, constants: list[tuple[str, np.ndarray]]):
+        self.constants = constants
         self.walk, self.numbers, self.tolerance = walk, numbers, walk.index.tolerance
         self.fresh = walk.fresh()
+        first = [value.name for value in walk.index.values if value.name in self.fresh]
+        self.first = set(first[:VALUES])
         self.nodes = walk.parted[:NODES]
+        sizes = [walk.own[n].size for n in self.nodes[0].outputs if n in walk.own]
+        self.smallest = min(sizes, default=ELEMENTS)
         self.window = walk.parted[: NODES + FOLLOWING]
 
     def by_trial(self) -> Cause | None:
         """A changed node whose result, or that of a node after it, the package has."""
         for node in self.nodes:
-            if found := self._activation(node):
+            if found := self._activation(node) or self._layout(node):
                 return found
             for variant in self._variants(node):
                 if match := self._explains(node, variant):
-                    blamed = self._earlier(node, variant)
-                    return Cause(variant.kind, variant.text, blamed, match)
+                    return Cause(variant.kind, variant.text, node, match)
+            if found := self._weights(node):
+                return found
         return None
 
     def _variants(self, node: SourceNode) -> Iterator[Variant]:
         for settings, kind, text in setting_variants(node, self.numbers):
             yield Variant(kind, text, settings=settings)
-        constants = {
-            name for name in node.inputs
-            if name not in self.walk.live and isinstance(self.walk.values.get(name), np.ndarray)
-        }
-        yield from value_variants(node, self.walk.values, constants, self.numbers)
+        yield from value_variants(node, self.walk.values, self._constants(node), self.numbers)
+
+    def _constants(self, node: SourceNode) -> set[str]:
+        """What a node reads that no input changes."""
+        return {name for name in node.inputs if name not in self.walk.live}
 
     def _explains(self, node: SourceNode, variant: Variant) -> ValueMatch | None:
         """The package's value that the changed node, or one after it, makes."""
-        values = self.walk.values | variant.values
-        changed: set[str] = set()
-        for each in self.window[self.window.index(node) :]:
-            if each is not node and not changed.intersection(each.inputs):
+        values = {**self.walk.values, **variant.values}
+        try:
+            made = self.walk.source.run_node(node, values, variant.settings)
+        except Exception:  # of any kind: most changes do not fit the node
+            return None
+        if _same(made, self.walk.own):
+            return None
+        for name, array in made.items():
+            if found := self._found(name, array):
+                return found
+        return self._follow(made, self.window[self.window.index(node) + 1 :])
+
+    def _follow(self, changed: dict[str, Any], nodes: list[SourceNode]) -> ValueMatch | None:
+        """The package's value that one of these nodes makes of changed values."""
+        values = {**self.walk.values, **changed}
+        for node in nodes:
+            if not changed.keys() & set(node.inputs):
                 continue
             try:
-                made = self.walk.source.run_node(
-                    each, values, variant.settings if each is node else None
-                )
-            except Exception:  # of any kind: most changes do not fit the node
+                made = self.walk.source.run_node(node, values)
+            except Exception:  # of any kind: another shape does not fit
                 return None
-            if each is node:
-                values = {**values, **{n: self.walk.values[n] for n in variant.values}}
-                if _same(made, self.walk.own):
-                    return None
-            values |= made
-            changed.update(made)
+            values, changed = values | made, changed | made
             for name, array in made.items():
-                if found := self._found(name, array):
+                if name in self.walk.open and (found := self._found(name, array)):
                     return found
+        return None
+
+    def _layout(self, node: SourceNode) -> Cause | None:
+        """A node before, that only orders axes, and did so otherwise; and its like, as for the
+        heads of queries and keys."""
+        views = self._views(node)
+        for view in views[::-1]:
+            own = self.walk.values[view.outputs[0]]
+            like = [v for v in views if (v.op, v.settings) == (view.op, view.settings)
+                    and self.walk.values[v.outputs[0]].shape == own.shape]  # fmt: skip
+            for alike in ([view], like):
+                moves = (reordered(self.walk.values[v.outputs[0]]) for v in alike)
+                for moved in zip(*moves, strict=True):
+                    changed = {v.outputs[0]: array
+                               for v, (_, array) in zip(alike, moved, strict=True)}  # fmt: skip
+                    rest = [v for v in views if v not in alike]
+                    if match := self._follow(changed, [*rest, *self.window]):
+                        text = f"the package has its result with the axes by {moved[0][0]}"
+                        return Cause("layout", text, view, match)
+        return None
+
+    def _views(self, node: SourceNode) -> list[SourceNode]:
+        """The nodes before one that only reshape or reorder what it reads, in order."""
+        found, todo = [], [node]
+        while todo:
+            reads = set(todo.pop().inputs)
+            for maker in self.walk.source.nodes:
+                live = [n for n in maker.inputs if n in self.walk.live]
+                if not reads.intersection(maker.outputs) or len(live) != 1 or maker in found:
+                    continue
+                before, after = (self.walk.values.get(n) for n in (live[0], maker.outputs[0]))
+                if (isinstance(before, np.ndarray) and isinstance(after, np.ndarray)
+                        and align(after, before, 0) is not None):  # fmt: skip
+                    found.append(maker)
+                    todo.append(maker)
+        return [each for each in self.walk.source.nodes if each in found]
+
+    def _weights(self, node: SourceNode) -> Cause | None:
+        """Weights of the package that are not the source's, in their place."""
+        for name in self._constants(node):
+            array = self.walk.values.get(name)
+            if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.size < 4:
+                continue
+            for place, other in self.constants:
+                if other.size != array.size or align(array, other, self.tolerance):
+                    continue
+                placed = np.asarray(other.reshape(array.shape), array.dtype)
+                match = self._explains(node, Variant("weights", "", None, {name: placed}))
+                if match:
+                    kind, text = compared_weights(array, placed)
+                    text = f"the package's {place!r} is not the source's {name!r}: {text}"
+                    return Cause(kind, text, node, match)
         return None
 
     def _found(self, name: str, array: Any) -> ValueMatch | None:
         if not isinstance(array, np.ndarray) or not informative(array):
             return None
+        if array.size < min(ELEMENTS, self.smallest):
+            return None
         own = self.walk.own.get(name)
 
         def explained(value: PackageValue) -> bool:
             """Fresh, and not near the source's own value, of which the change is none."""
-            if value.name not in self.fresh:
+            if value.name not in self.first:
                 return False
             return own is None or align(own, value.array, self.tolerance) is None
 
         return self.walk.index.find(name, array, explained, self.tolerance)
-
-    def _earlier(self, node: SourceNode, variant: Variant) -> SourceNode:
-        """The node to blame for an operand whose axes are in another order: who ordered them."""
-        while variant.kind == "layout":
-            (name, *_) = variant.values
-            makers = [n for n in self.walk.source.nodes if name in n.outputs]
-            own = self.walk.values[name]
-            moved = [
-                maker for maker in makers for read in maker.inputs
-                if isinstance(held := self.walk.values.get(read), np.ndarray)
-                and held.size == own.size and align(held, own, self.walk.index.tolerance)
-            ]
-            if not moved:
-                return node
-            node = moved[0]
-            if not align(self.walk.values[node.inputs[0]], own, 0, reorder=False):
-                return node  # it orders the axes anew
-            variant = Variant(variant.kind, variant.text, values={node.inputs[0]: own})
-        return node
 
     def _activation(self, node: SourceNode) -> Cause | None:
         """Another activation of what the node reads, such as a GELU by tanh."""

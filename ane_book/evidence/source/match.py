@@ -5,7 +5,7 @@ values. What stays are the numbers. So a source's value is matched by its number
 value of the package that has them, as they stand or with its axes in another order.
 
 Two values agree if no element is farther off than a share of the largest magnitude. Values
-of -10,000 and below are masks: converters write them as what half precision holds, so that one is
+of -9,000 and below are masks: converters write them as what half precision holds, so that one is
 as good as another.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 __all__ = ["PackageValue", "ValueIndex", "ValueMatch", "align", "gap"]
 
-MASKED = -1e4
+MASKED = -9e3
 LARGEST = 65504.0  # of half precision
 MOST_AXES = 5  # of which all orders are tried
 SAMPLE = 97  # elements that are compared before all are
@@ -30,14 +30,14 @@ SAMPLE = 97  # elements that are compared before all are
 class PackageValue:
     """A value of a package's run: the MIL op that made it ("" of an input) and what that read.
 
-    rounded: whether the op reads a number that the converter rounded to half precision.
+    constants: the constants in less than single precision that the op reads.
     """
 
     name: str
     op: str
     array: np.ndarray
     reads: tuple[str, ...] = ()
-    rounded: bool = False
+    constants: tuple[str, ...] = ()
 
     @cached_property
     def summary(self) -> "Summary":

@@ -91,13 +91,13 @@ class PackageRun:
                     array = feature.array(given[name]) if name in given else feature.default()
                     self.values.append(PackageValue(name, "", array))
             makers = {n: o for o in program.operations for n, _ in o.outputs}
-            numbers = _numbers(program)
+            coarse = _coarse(program)
             state = plain.make_state() if plain.states else None
             for name, array in plain.trace(given, state):
                 if name in makers:
-                    reads, rounded = tuple(uses(makers[name])), _reads(makers[name], numbers)
+                    reads, constants = tuple(uses(makers[name])), _read(makers[name], coarse)
                     self.values.append(
-                        PackageValue(name, makers[name].type, array, reads, rounded)
+                        PackageValue(name, makers[name].type, array, reads, constants)
                     )
                 if name in program.outputs:
                     self.results[name] = array
@@ -127,24 +127,20 @@ class PackageRun:
         return found
 
 
-def _numbers(program: MLProgram) -> set[str]:
-    """The constants of one number in half precision, which may be rounded."""
+def _coarse(program: MLProgram) -> set[str]:
+    """The constants of a program in less than single precision."""
+    operations = program.package.functions[program.name].operations()
     return {
-        operation.outputs[0][0]
-        for operation in program.package.functions[program.name].operations()
-        if operation.type == "const" and _is_number(operation.inputs["val"][0])
+        name for operation in operations if operation.is_constant
+        for name, type_ in operation.outputs if type_.dtype == "fp16"
     }
 
 
-def _is_number(constant) -> bool:
-    return constant.type.dtype == "fp16" and constant.type.nbytes == 2
-
-
-def _reads(operation: Operation, numbers: set[str]) -> bool:
-    """Whether an op computes with such a number: an epsilon is none, it hardly counts."""
-    return any(
-        item in numbers if isinstance(item, str) else _is_number(item)
-        for key, items in operation.inputs.items()
+def _read(operation: Operation, coarse: set[str]) -> tuple[str, ...]:
+    """Those that an op reads, by `PackageRun.constants`' names; an epsilon hardly counts."""
+    return tuple(
+        item if isinstance(item, str) else f"{operation.name}.{key}"
+        for key, items in operation.inputs.items() if key != "epsilon"
         for item in items
-        if key != "epsilon"
+        if (item in coarse if isinstance(item, str) else item.type.dtype == "fp16")
     )

@@ -14,7 +14,15 @@ from typing import Any
 from ane_book.evidence.source.graph import SourceNode
 import numpy as np
 
-__all__ = ["ACTIVATIONS", "Numbers", "Variant", "setting_variants", "value_variants"]
+__all__ = [
+    "ACTIVATIONS",
+    "Numbers",
+    "Variant",
+    "compared_weights",
+    "reordered",
+    "setting_variants",
+    "value_variants",
+]
 
 Numbers = list[float]  # that a package stores
 
@@ -45,10 +53,10 @@ WORDS = {
     "direction": ("forward", "reverse"),
 }  # fmt: skip
 
-#: Settings of ONNX that are 0 or 1.
+#: Settings that are off or on; in ONNX 0 or 1.
 SWITCHES = {
-    "ceil_mode", "count_include_pad", "keepdims", "exclusive", "reverse", "transA", "transB",
-    "linear_before_reset", "center_point_box", "largest", "unidirectional",
+    "align_corners", "ceil_mode", "count_include_pad", "keepdims", "exclusive", "reverse",
+    "transA", "transB", "linear_before_reset", "center_point_box", "largest",
 }  # fmt: skip
 
 #: Settings -> the word for what is wrong with them.
@@ -62,9 +70,9 @@ KINDS = {
     "max": "limits", "min_val": "limits", "max_val": "limits", "value": "constant",
     "transA": "layout", "transB": "layout", "divisor_override": "average",
     "count_include_pad": "average", "kernel_size": "kernel", "kernel_shape": "kernel",
-    "negative_slope": "slope", "alpha": "slope",
+    "negative_slope": "slope", "alpha": "slope", "other": "constant",
 }  # fmt: skip
-EPSILONS = (0.0, 1e-3, 1e-5, 1e-6, 1e-8, 1e-12)
+EPSILONS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-12, 0.0)
 
 
 def _each(function: Callable) -> Callable:
@@ -92,6 +100,8 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "hard sigmoid (x / 5 + 1/2)": lambda x: np.clip(x / 5 + 0.5, 0, 1),
     "the sigmoid": _sigmoid,
     "tanh": np.tanh,
+    "softmax over the last axis": lambda x: np.exp(x - x.max(-1, keepdims=True))
+    / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True),
 }
 
 
@@ -112,25 +122,25 @@ def setting_variants(
 def _windows(node: SourceNode) -> Iterator[tuple[dict[str, Any], str, str]]:
     """Another dilation with the padding that keeps the size."""
     for dilation, padding in (("dilation", "padding"), ("dilations", "pads")):
-        old = node.settings.get(dilation), node.settings.get(padding)
-        if all(isinstance(each, list) and each for each in old):
+        old, sides = node.settings.get(dilation), node.settings.get(padding)
+        if isinstance(old, list) and isinstance(sides, list) and old:
             for d, p in product((1, 2, 3), range(5)):
-                new = {dilation: [d] * len(old[0]), padding: [p] * len(old[1])}
-                if new[dilation] != old[0]:
-                    text = f"the package computes it with {dilation} {d}, the source has {old[0]}"
+                new = {dilation: [d] * len(old), padding: [p] * len(sides)}
+                if new[dilation] != old:
+                    text = f"the package computes it with {dilation} {d}, the source has {old}"
                     yield {**node.settings, **new}, "dilation", text
 
 
 def _others(name: str, old: Any, numbers: Numbers) -> Iterable[Any]:
     """What may stand in a setting's place."""
-    if isinstance(old, bool):
-        return [not old]
     if name in SWITCHES and old in (0, 1):
-        return [1 - old]
+        return [type(old)(1 - old)]
+    if isinstance(old, bool):  # such as whether an LSTM has biases, which its operands decide
+        return []
     if isinstance(old, str):
         return WORDS.get(name, ())
     if name in ("eps", "epsilon"):
-        return [*EPSILONS, *numbers]
+        return [*numbers, *EPSILONS]
     if name in ("dim", "axis") and isinstance(old, int):
         return range(-4, 4)
     if name in ("dim", "axes") and isinstance(old, list) and len(old) == 1:
@@ -138,7 +148,7 @@ def _others(name: str, old: Any, numbers: Numbers) -> Iterable[Any]:
     if isinstance(old, list) and old and all(isinstance(each, int) for each in old):
         return _sizes(old)
     if isinstance(old, float) or (old is not None and name in ("value", "min", "max")):
-        return [*numbers, -old, 0.0, 1.0]
+        return [*numbers, -old, 1.0, 0.0]
     return []
 
 
@@ -151,7 +161,10 @@ def _sizes(old: list[int]) -> list[list[int]]:
 
 
 def value_variants(
-    node: SourceNode, values: Mapping[str, Any], constants: set[str], numbers: Numbers
+    node: SourceNode,
+    values: Mapping[str, Any],
+    constants: set[str],
+    numbers: Numbers,
 ) -> Iterator[Variant]:
     """Changes to what a node reads: its constants, then the values that are computed."""
     arrays = {n: values[n] for n in node.inputs if isinstance(values.get(n), np.ndarray)}
@@ -159,11 +172,12 @@ def value_variants(
     for name, array in real.items():
         if name in constants:
             yield from _of_constant(name, array, numbers)
+    if "lstm" in node.op.lower() or "gru" in node.op.lower():
+        yield from _gates({name: real[name] for name in real if name in constants})
     yield from _exchanged(arrays)
-    for name, array in real.items():
-        if name not in constants:
-            yield from _of_operand(name, array)
-    yield from _all_reordered({n: a for n, a in real.items() if n not in constants})
+    computed = {name: array for name, array in real.items() if name not in constants}
+    for name, array in computed.items():
+        yield from _of_operand(name, array)
 
 
 def _of_constant(name: str, array: np.ndarray, numbers: Numbers) -> Iterator[Variant]:
@@ -171,7 +185,7 @@ def _of_constant(name: str, array: np.ndarray, numbers: Numbers) -> Iterator[Var
         text = f"the package leaves {name!r} out, or has zeros for it"
         yield Variant("bias" if array.size > 1 else "constant", text, None,
                       {name: np.zeros_like(array)})
-    for order, moved in _reordered(array):
+    for order, moved in reordered(array):
         text = f"the package has {name!r} with its axes by {order}"
         yield Variant("weights", text, None, {name: moved})
     for axis in range(array.ndim):
@@ -194,26 +208,34 @@ def _exchanged(arrays: Mapping[str, np.ndarray]) -> Iterator[Variant]:
             yield Variant("operands", text, None, {a: arrays[b], b: arrays[a]})
 
 
+def _gates(weights: Mapping[str, np.ndarray]) -> Iterator[Variant]:
+    """Blocks of rows in another order: in each of an LSTM's or GRU's weights, and in all."""
+    for count in (4, 3):
+        for order in list(permutations(range(count)))[1:]:
+            moved = {
+                name: np.concatenate([np.split(array, count, axis)[gate] for gate in order], axis)
+                for name, array in weights.items()
+                for axis in [max(0, array.ndim - 2) if array.ndim > 2 else 0]
+                if array.shape[axis] % count == 0
+            }
+            text = f"the package has the gates in the order {order}"
+            yield from (Variant("gates", text, None, {n: a}) for n, a in moved.items())
+            yield Variant("gates", text, None, moved)
+
+
 def _of_operand(name: str, array: np.ndarray) -> Iterator[Variant]:
-    for order, moved in _reordered(array):
+    for order, moved in reordered(array):
         text = f"the package reads {name!r} with its axes by {order}"
         yield Variant("layout", text, None, {name: moved})
+    for axis in range(array.ndim):
+        if array.shape[axis] > 1:
+            text = f"the package reads {name!r} backwards along axis {axis}"
+            yield Variant("order", text, None, {name: np.flip(array, axis).copy()})
     text = f"the package reads {name!r} with the other sign"
     yield Variant("sign", text, None, {name: -array})
 
 
-def _all_reordered(operands: Mapping[str, np.ndarray]) -> Iterator[Variant]:
-    """All operands in another order of axes, where they have one shape."""
-    shapes = {array.shape for array in operands.values()}
-    if len(operands) < 2 or len(shapes) > 1:
-        return
-    for moves in zip(*(_reordered(array) for array in operands.values()), strict=True):
-        moved = {name: array for name, (_, array) in zip(operands, moves, strict=True)}
-        text = f"the package reads its operands with their axes by {moves[0][0]}"
-        yield Variant("layout", text, None, moved)
-
-
-def _reordered(array: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+def reordered(array: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
     """An array with its axes in another order, read in the shape that it has."""
     squeezed = array.reshape([size for size in array.shape if size != 1])
     if not 2 <= squeezed.ndim <= 4:
@@ -222,6 +244,20 @@ def _reordered(array: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]
         if list(order) != sorted(order):
             moved = squeezed.transpose(order).reshape(array.shape)
             yield order, np.ascontiguousarray(moved)
+
+
+def compared_weights(theirs: np.ndarray, ours: np.ndarray) -> tuple[str, str]:
+    """How a package's weights differ from the source's: a kind and words."""
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    for axis in range(b.ndim):
+        others = tuple(other for other in range(b.ndim) if other != axis)
+        power = np.maximum((b**2).sum(axis=others, keepdims=True), 1e-30)
+        factor = (a * b).sum(axis=others, keepdims=True) / power
+        if b.size > b.shape[axis] and np.abs(a - factor * b).max() <= 0.02 * np.abs(a).max():
+            low, high = float(factor.min()), float(factor.max())
+            return "scale", f"it is {low:.4g} to {high:.4g} times as large along axis {axis}"
+    apart = np.abs(a - b) > 1e-3 * np.abs(b).max()
+    return "weights", f"{int(apart.sum()):,} of {b.size:,} numbers differ"
 
 
 def _said(value: Any) -> str:

@@ -13,13 +13,20 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ane_book.evidence.source.graph import SourceGraph, SourceNode
-from ane_book.evidence.source.match import PackageValue, ValueIndex, ValueMatch, align
+from ane_book.evidence.source.match import MASKED, PackageValue, ValueIndex, ValueMatch, align
 import numpy as np
 
-__all__ = ["Walk"]
+__all__ = ["Walk", "rounded"]
 
 #: The largest error of an op of which nothing was rounded: only the order of sums differs.
 TIGHT = 5e-5
+
+
+def rounded(array: np.ndarray) -> np.ndarray:
+    """To half precision, but for what it does not hold."""
+    with np.errstate(over="ignore"):
+        half = array.astype(np.float16).astype(array.dtype)
+    return np.where(np.isfinite(half) & ((half != 0) | (array == 0)), half, array)
 
 
 class Walk:
@@ -27,8 +34,8 @@ class Walk:
 
     values: every value of the source. matches: of those that the package has. live: the names that
     depend on an input. ends: each output of the source that is compared, and the package's value
-    that has to equal it (None: any value may). exact: the constants that are as the package stores
-    them. rough: the values that come of others.
+    that has to equal it (None: any value may). stored: the package's constants that the
+    source computes with as well. half: whether numbers are stored in half precision.
     """
 
     def __init__(
@@ -38,10 +45,11 @@ class Walk:
         inputs: Mapping[str, np.ndarray],
         constants: Mapping[str, np.ndarray],
         ends: Mapping[str, PackageValue | None],
-        exact: Collection[str] = (),
+        stored: Collection[str] = (),
+        half: bool = False,
     ):
         self.source, self.index, self.ends = source, index, dict(ends)
-        self.exact, self.rough = set(exact), set[str]()
+        self.stored, self.half = set(stored), half
         self.values: dict[str, Any] = dict(constants) | dict(inputs)
         self.own: dict[str, Any] = {}  # what a node made, before the package's stood in its place
         self.matches: dict[str, ValueMatch] = {}
@@ -55,52 +63,47 @@ class Walk:
         self.open = self._open()
 
     def _step(self, node: SourceNode) -> None:
-        made = self.source.run_node(node, self.values)
+        made = self.source.run_node(node, self.values, self._settings(node))
         self.values |= made
         if not self.live.intersection(node.inputs):
             return
         self.live.update(made)
-        if self._is_rough(node):
-            self.rough.update(made)
         for name, array in made.items():
             if not isinstance(array, np.ndarray):
                 continue
             self.own[name] = array
             if found := self._find(name, array):
                 self.matches[name] = found
-                self.rough.discard(name)
-                if array.dtype.kind == "f" and not (array <= -1e4).any():
+                if array.dtype.kind == "f" and not (array <= MASKED).any():
                     self.values[name] = np.asarray(found.aligned, array.dtype)
+
+    def _settings(self, node: SourceNode) -> dict[str, Any] | None:
+        """A node's settings with its numbers in half precision, as a package in it stores them."""
+        numbers = {
+            name: float(rounded(np.array(value)))
+            for name, value in node.settings.items()
+            if self.half and isinstance(value, float)
+        }
+        return {**node.settings, **numbers} if numbers else None
 
     def _find(self, name: str, array: np.ndarray) -> ValueMatch | None:
         """The package's value, exact but for the order of sums; roughly, where there is a reason.
         """
-        among = None if name in self.rough else self._is_rounded
         close = self.index.find(name, array, tolerance=self.tight)
-        return close or self.index.find(name, array, among or (lambda value: True))
+        return close or self.index.find(name, array, self._is_rounded)
 
     @property
     def tight(self) -> float:
         return min(TIGHT, self.index.tolerance)
 
-    def _is_rough(self, node: SourceNode) -> bool:
-        """Whether a node computes with numbers that the package may have rounded, or a node before
-        it whose result the package does not have."""
-        if self.rough.intersection(n for n in node.inputs if n not in self.matches):
-            return True
-        constants = [self.values[n] for n in node.inputs if n not in self.live | self.exact]
-        inexact = any(isinstance(c, np.ndarray) and c.dtype.kind == "f" for c in constants)
-        return inexact or any(
-            isinstance(x, float) and x % 1 and "eps" not in n for n, x in node.settings.items()
-        )
-
     def _is_rounded(self, value: PackageValue) -> bool:
-        """Whether a rounded number is behind a value of the package, past none that agrees."""
+        """Whether behind a value of the package, and past none that agrees, is a constant that the
+        converter may have computed or rounded, and the source has not."""
         known = {match.package.name for match in self.matches.values()}
         todo, seen = [value], set[str]()
         while todo:
             each = todo.pop()
-            if each.rounded:
+            if not self.stored.issuperset(each.constants):
                 return True
             new = {n for n in each.reads if n not in known and n not in seen}
             seen |= new
