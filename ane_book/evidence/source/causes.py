@@ -85,12 +85,20 @@ class _Search:
         for node in self.nodes:
             if found := self._activation(node) or self._layout(node):
                 return found
-            for variant in self._variants(node):
-                if match := self._explains(node, variant):
-                    return Cause(variant.kind, variant.text, node, match)
-            if found := self._weights(node):
+            if found := self._changed(node) or self._weights(node):
                 return found
         return None
+
+    def _changed(self, node: SourceNode) -> Cause | None:
+        """Of the first kind of change that explains anything the one that does so best."""
+        best: Cause | None = None
+        for variant in self._variants(node):
+            if best is not None and variant.kind != best.kind:
+                break
+            match = self._explains(node, variant)
+            if match and (best is None or match.error < best.match.error):
+                best = Cause(variant.kind, variant.text, node, match)
+        return best
 
     def _variants(self, node: SourceNode) -> Iterator[Variant]:
         for settings, kind, text in setting_variants(node, self.numbers):
@@ -224,6 +232,22 @@ class _Search:
                     if value.name in self.fresh and (found := self._fitted(fit, array, value)):
                         kind, text, aligned = found
                         return Cause(kind, text, node, ValueMatch(name, value, aligned, "", nan))
+        return self._inserted()
+
+    def _inserted(self) -> Cause | None:
+        """A scale, an offset or a limit that the package puts between two nodes."""
+        for name in self.nodes[0].inputs:
+            array = self.walk.own.get(name)
+            makers = [node for node in self.walk.source.nodes if name in node.outputs]
+            if not makers or array is None or not informative(array):
+                continue
+            for fit, value in itertools.product(
+                (_clipped, _scaled, _shifted), self.walk.index.of_size(array.size)
+            ):
+                found = self._fitted(fit, array, value) if value.name in self.first else None
+                if found and not found[1].startswith("the source"):
+                    match = ValueMatch(name, value, found[2], "", nan)
+                    return Cause(found[0], f"{found[1]}, after it", makers[0], match)
         return None
 
     def _arrays(self, node: SourceNode) -> Iterator[tuple[str, np.ndarray]]:

@@ -156,10 +156,11 @@ def fit(pixels: np.ndarray, array: np.ndarray) -> Affine | None:
 def of_package(name: str, values: list[PackageValue]) -> Affine:
     """What a package's ops do to its image input before the first that is more than a scale."""
     pixels = next(value.array for value in values if value.name == name)
+    known = {value.name for value in values}
     made, found = {name}, _affine(1.0, 0.0) if pixels.shape[1] == 3 else fit(pixels, pixels)
     for value in values:
-        reads = made.intersection(value.reads)
-        if reads and len(value.reads) == len(reads) and (one := fit(pixels, value.array)):
+        reads = known.intersection(value.reads)  # the others are constants
+        if reads and reads <= made and (one := fit(pixels, value.array)):
             made.add(value.name)
             found = one
     assert found is not None  # pixels are affine in themselves

@@ -137,6 +137,8 @@ def _others(name: str, old: Any, numbers: Numbers) -> Iterable[Any]:
         return [type(old)(1 - old)]
     if isinstance(old, bool):  # such as whether an LSTM has biases, which its operands decide
         return []
+    if name == "divisor_override" and old is None:
+        return [size**2 for size in range(2, 8)]
     if isinstance(old, str):
         return WORDS.get(name, ())
     if name in ("eps", "epsilon"):
