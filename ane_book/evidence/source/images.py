@@ -23,6 +23,7 @@ __all__ = ["PIXELS", "Affine", "ImageFault", "Pixels", "choose_pixels", "image_f
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 CLOSE = 2e-3  # of the largest value
+RAW = 20  # by how much black and white are apart at least where nothing was normalised
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def choose_pixels(
         return Pixels(kind, PIXELS[kind], "as its example input is", order)
     white = float(np.abs(own.scale).max())
     if not own.near(Affine(np.ones_like(own.scale), np.zeros_like(own.bias))):
-        kind = "raw" if white * 255 < 20 else "unit"
+        kind = "raw" if white * 255 < RAW else "unit"
         return Pixels(kind, PIXELS[kind], "by what its first ops divide by", order)
     return Pixels("package", package, "nothing tells; --pixels does", order)
 
@@ -224,13 +225,10 @@ def image_fault(own: Affine, last: str, package: Affine, given: Pixels, color: s
     says = f"the package makes {package} of a pixel, the source {wanted}"
     fed = Affine(package.scale / own.scale, (package.bias - own.bias) / own.scale)
     identity = Affine(np.ones_like(own.scale), np.zeros_like(own.bias))
-    if last and fed.near(own.after(given.affine)):
-        return ImageFault("double normalisation", f"both the image's scale and bias and the "
-                          f"source's own ops normalise: {says}", last)  # fmt: skip
-    if last and not own.near(identity) and _range(fed) < 0.9 * _range(given.affine):
+    if last and not own.near(identity) and _range(fed) < RAW:
         return ImageFault("double normalisation", f"the image's scale and bias normalise, and the "
                           f"source's own ops do it again: {says}", last)  # fmt: skip
-    if _range(package) > 1.1 * _range(wanted) and _range(wanted) < 20:
+    if _range(package) > 1.1 * _range(wanted) and _range(wanted) < RAW:
         return ImageFault("missing normalisation", f"neither the image's scale and bias nor an op "
                           f"normalises as the source does: {says}", last or name)  # fmt: skip
     return ImageFault("normalisation", f"mean or deviation differ: {says}", last or name)

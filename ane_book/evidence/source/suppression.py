@@ -29,7 +29,7 @@ class Detections:
     """One side of a suppression. boxes (N, 4) as corners x1, y1, x2, y2; scores (N, C).
 
     kept: pairs (box, class or -1 where the side does not say). settings: thresholds by name.
-    names: of the values boxes and scores. format: "centre" or "corners", as the side has them.
+    names: of the values boxes and scores.
     """
 
     boxes: np.ndarray
@@ -37,7 +37,10 @@ class Detections:
     kept: list[tuple[int, int]]
     settings: dict[str, float]
     names: tuple[str, str]
-    format: str = "centre"
+
+    def several(self) -> bool:
+        """Whether a box is above the threshold for several classes."""
+        return bool(((self.scores > self.settings[THRESHOLDS[1]]).sum(axis=1) > 1).any())
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,9 @@ def of_package(run: PackageRun) -> Detections | None:
         return None
     held = {value.name: value.array for value in run.values}
     boxes, scores = (held[str(operation.inputs[key][0])] for key in ("boxes", "scores"))
+    boxes, scores = boxes[0], scores[0]
+    if "score_threshold" not in operation.inputs:  # from iOS 17 on boxes come last
+        boxes, scores = boxes.T, scores.T
     indices = held[operation.outputs[2][0]][0]
     rows = [int(row) for row in indices if row >= 0]
     constants = dict(run.constants())
@@ -87,7 +93,7 @@ def of_package(run: PackageRun) -> Detections | None:
         value = constants.get(item) if isinstance(item, str) else item and item.array()
         settings[name] = float(np.ravel(value)[0]) if value is not None else 0.0
     names = str(operation.inputs["boxes"][0]), str(operation.inputs["scores"][0])
-    return Detections(corners(boxes[0].astype(np.float64)), scores[0],
+    return Detections(corners(boxes.astype(np.float64)), scores,
                       [(row, -1) for row in rows], settings, names)
 
 
@@ -106,8 +112,7 @@ def of_source(source: SourceGraph, values: Mapping[str, Any]) -> Detections | No
     settings = dict(zip(THRESHOLDS, [*limits, 0.0, 0.0][:2], strict=True))
     centred = bool(node.settings.get("center_point_box"))
     by_corner = corners(boxes.astype(np.float64)) if centred else _ordered(boxes)
-    return Detections(by_corner, scores.T, kept, settings, (node.inputs[0], node.inputs[1]),
-                      "centre" if centred else "corners")
+    return Detections(by_corner, scores.T, kept, settings, (node.inputs[0], node.inputs[1]))
 
 
 def _ordered(boxes: np.ndarray) -> np.ndarray:
@@ -138,6 +143,8 @@ def compare_suppression(package: Detections, source: Detections) -> SuppressionV
             text += f"; {name} is {package.settings[name]:.4g}, the source's " \
                 f"{source.settings[name]:.4g}"
             kind = "threshold"
+    if kind == "suppression" and source.several():
+        text += "; Core ML counts a box for its best class alone, ONNX for every class"
     return SuppressionVerdict(True, False, text, kind, errors)
 
 

@@ -19,7 +19,8 @@ def weights() -> dict[str, np.ndarray]:
     return {
         "to_boxes": random.normal(0, 0.2, (8, 4 * N)).astype(np.float32),
         "base": centre.astype(np.float32),
-        "to_scores": random.normal(0, 1, (8, N * C)).astype(np.float32),
+        "to_scores": random.normal(0, 0.5, (8, N * C)).astype(np.float32),
+        "classes": np.where(np.eye(C)[np.arange(N) % C], 0.5, -9).astype(np.float32),
     }
 
 
@@ -28,15 +29,17 @@ def source(path, iou=0.5, least=0.3):
     tensors = [numpy_helper.from_array(array, name) for name, array in weights().items()]
     shapes = {"box_shape": [N, 4], "score_shape": [N, C], "one": [0]}
     tensors += [numpy_helper.from_array(np.array(s, np.int64), n) for n, s in shapes.items()]
-    tensors += [numpy_helper.from_array(np.array([v], t), n) for n, v, t in (
-        ("most", 50, np.int64), ("iou", iou, np.float32), ("least", least, np.float32))]  # fmt: skip
+    tensors.append(numpy_helper.from_array(np.array([50]), "most"))
+    limits = {"iou": iou, "least": least}.items()
+    tensors += [numpy_helper.from_array(np.array([v], np.float32), n) for n, v in limits]
     nodes = [
         helper.make_node("MatMul", ["x", "to_boxes"], ["offsets"], "offsets"),
         helper.make_node("Reshape", ["offsets", "box_shape"], ["moved"], "moved"),
         helper.make_node("Add", ["moved", "base"], ["boxes"], "boxes"),
         helper.make_node("MatMul", ["x", "to_scores"], ["logits"], "logits"),
         helper.make_node("Reshape", ["logits", "score_shape"], ["rows"], "rows"),
-        helper.make_node("Sigmoid", ["rows"], ["scores"], "scores"),
+        helper.make_node("Add", ["rows", "classes"], ["sums"], "sums"),
+        helper.make_node("Sigmoid", ["sums"], ["scores"], "scores"),
         helper.make_node("Unsqueeze", ["boxes", "one"], ["batch"], "batch"),
         helper.make_node("Transpose", ["scores"], ["by_class"], "by_class"),
         helper.make_node("Unsqueeze", ["by_class", "one"], ["batch_scores"], "batch_scores"),
@@ -64,6 +67,7 @@ def detector(change: str = ""):
             low, high = mb.sub(x=centre, y=half), mb.add(x=centre, y=half)
             boxes = mb.concat(values=[low, high], axis=1)
         scores = mb.reshape(x=mb.matmul(x=x, y=held["to_scores"]), shape=[N, C])
+        scores = mb.add(x=scores, y=held["classes"])
         scores = mb.tanh(x=scores) if change == "tanh" else mb.sigmoid(x=scores)
         return mb.identity(x=boxes, name="boxes"), mb.identity(x=scores, name="scores")
 
@@ -82,8 +86,11 @@ def pipeline(path, change="", iou=0.5, least=0.3):
     settings.iouThreshold, settings.confidenceThreshold = iou, least
     settings.pickTop.perClass = True
     kind = ct.proto.FeatureTypes_pb2.ArrayFeatureType.FLOAT32
-    for features, names in ((suppress.description.input, ("boxes", "scores")),
-                            (suppress.description.output, ("coordinates", "confidence"))):  # fmt: skip
+    described = suppress.description
+    for features, names in (
+        (described.input, ("boxes", "scores")),
+        (described.output, ("coordinates", "confidence")),
+    ):
         for name, width in zip(names, (4, C), strict=True):
             array = features.add(name=name).type.multiArrayType
             array.shape[:], array.dataType = [N, width], kind
@@ -107,8 +114,9 @@ def test_the_same_boxes_stay(tmp_path):
     assert found.suppression.after is True
 
 
-@pytest.mark.parametrize(("settings", "name"), [({"iou": 0.9}, "iouThreshold"),
-                                                ({"least": 0.7}, "confidenceThreshold")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "name"), [({"iou": 0.9}, "iouThreshold"), ({"least": 0.7}, "confidenceThreshold")]
+)
 def test_another_threshold_parts_after_suppression(settings, name, tmp_path):
     found = compare_with_source(
         pipeline(tmp_path / "p.mlpackage", **settings), source(tmp_path / "s.onnx")
@@ -136,22 +144,31 @@ def test_scores_that_part_before_suppression(tmp_path):
     assert found.first.kind == "activation"
 
 
-def test_an_op_in_the_program(tmp_path):
-    """From iOS 17 on suppression can be an op."""
-    held = weights()
+@pytest.mark.parametrize("target", ["iOS16", "iOS17"])
+def test_an_op_in_the_program(target, tmp_path):
+    """From iOS 17 on it has no threshold of confidence, and boxes come last."""
+    held, last = weights(), target == "iOS17"
 
-    @mb.program(input_specs=[mb.TensorSpec((1, 8))], opset_version=ct.target.iOS17)
+    @mb.program(input_specs=[mb.TensorSpec((1, 8))], opset_version=ct.target[target])
     def program(x):
         boxes = mb.reshape(x=mb.matmul(x=x, y=held["to_boxes"]), shape=[1, N, 4])
         boxes = mb.add(x=boxes, y=held["base"][None])
         scores = mb.reshape(x=mb.matmul(x=x, y=held["to_scores"]), shape=[1, N, C])
+        scores = mb.sigmoid(x=mb.add(x=scores, y=held["classes"][None]))
+        if last:
+            boxes, scores = (mb.transpose(x=y, perm=[0, 2, 1]) for y in (boxes, scores))
+        limit = {} if last else {"score_threshold": 0.3}
         return mb.non_maximum_suppression(
-            boxes=boxes, scores=mb.sigmoid(x=scores), iou_threshold=0.5, score_threshold=0.8,
-            max_boxes=N, per_class_suppression=True,
+            boxes=boxes, scores=scores, iou_threshold=0.5, max_boxes=N,
+            per_class_suppression=True, **limit,
         )  # fmt: skip
 
-    ct.convert(program, minimum_deployment_target=ct.target.iOS17, skip_model_load=True,
-               compute_precision=ct.precision.FLOAT32).save(str(tmp_path / "p.mlpackage"))  # fmt: skip
-    found = compare_with_source(tmp_path / "p.mlpackage", source(tmp_path / "s.onnx"))
-    assert found.suppression.before and found.suppression.after is False, str(found)
-    assert "confidenceThreshold is 0.8, the source's 0.3" in found.first.cause
+    path = tmp_path / "p.mlpackage"
+    ct.convert(program, minimum_deployment_target=ct.target[target], skip_model_load=True,
+               compute_precision=ct.precision.FLOAT32).save(str(path))  # fmt: skip
+    found = compare_with_source(path, source(tmp_path / "s.onnx"))
+    assert found.suppression.before, str(found)
+    if last:
+        assert "confidenceThreshold is 0, the source's 0.3" in found.first.cause
+    else:
+        assert found.equal, str(found)
