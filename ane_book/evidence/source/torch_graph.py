@@ -8,10 +8,9 @@ the node, the path of the module that it came from and the line of its code.
 """
 
 from collections.abc import Mapping
-from contextlib import redirect_stderr
 import importlib
 import importlib.util
-from io import StringIO
+import logging
 from pathlib import Path
 import sys
 from typing import Any
@@ -81,14 +80,19 @@ def from_file(path: str) -> TorchSource:
     """Open a .pt2. Raises InvalidInput."""
     if not Path(path).is_file():
         raise InvalidInput(f"{path}: no such file")
+    logger = logging.getLogger("torch.export")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # it prints a traceback of what is raised as well
     try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.load(path)
     except Exception as error:  # of many kinds: zipfile, pickle, torch's own
         raise InvalidInput(
             f"{path}: not what torch.export.save writes ({_first_line(error)})"
         ) from None
+    finally:
+        logger.setLevel(level)
     return TorchSource(program, f"{path}, run by PyTorch {torch.__version__}")
 
 
