@@ -183,12 +183,13 @@ class _Search:
             for place, other in self.constants:
                 if other.size != array.size or align(array, other, self.tolerance):
                     continue
-                placed = np.asarray(other.reshape(array.shape), array.dtype)
-                match = self._explains(node, Variant("weights", "", None, {name: placed}))
-                if match:
-                    kind, text = compared_weights(array, placed)
-                    text = f"the package's {place!r} is not the source's {name!r}: {text}"
-                    return Cause(kind, text, node, match)
+                for laid_out in (other, other.T):
+                    placed = np.asarray(laid_out.reshape(array.shape), array.dtype)
+                    match = self._explains(node, Variant("weights", "", None, {name: placed}))
+                    if match:
+                        kind, text = compared_weights(array, placed)
+                        text = f"the package's {place!r} is not the source's {name!r}: {text}"
+                        return Cause(kind, text, node, match)
         return None
 
     def _found(self, name: str, array: Any) -> ValueMatch | None:
@@ -215,6 +216,8 @@ class _Search:
             if made is None or made.size != x.size or x.dtype.kind != "f":
                 continue
             for title, function in ACTIVATIONS.items():
+                if title.split()[0] in node.op.lower():  # a softmax has an axis to be wrong
+                    continue
                 y = function(np.asarray(x, np.float64))
                 if found := self._found(node.outputs[0], y):
                     text = f"the package computes {title} of the value that agrees"
@@ -224,9 +227,8 @@ class _Search:
     def by_fit(self) -> Cause | None:
         """A value that is the source's times a number, plus one, or cut off."""
         for fit in (_clipped, _scaled, _shifted, _scaled_by_channel):
-            nodes = self.nodes[::-1] if fit is _scaled_by_channel else self.nodes
             for node, (name, array) in itertools.chain.from_iterable(
-                zip(itertools.repeat(n), self._arrays(n)) for n in nodes
+                zip(itertools.repeat(n), self._arrays(n)) for n in self.nodes
             ):
                 for value in self.walk.index.of_size(array.size):
                     if value.name in self.fresh and (found := self._fitted(fit, array, value)):

@@ -175,7 +175,8 @@ def value_variants(
         if name in constants:
             yield from _of_constant(name, array, numbers)
     if "lstm" in node.op.lower() or "gru" in node.op.lower():
-        yield from _gates({name: real[name] for name in real if name in constants})
+        weights = {name: real[name] for name in real if name in constants}
+        yield from (*_half_biases(weights), *_gates(weights))
     yield from _exchanged(arrays)
     computed = {name: array for name, array in real.items() if name not in constants}
     for name, array in computed.items():
@@ -183,7 +184,7 @@ def value_variants(
 
 
 def _of_constant(name: str, array: np.ndarray, numbers: Numbers) -> Iterator[Variant]:
-    if array.ndim <= 1:
+    if np.squeeze(array).ndim <= 1:
         text = f"the package leaves {name!r} out, or has zeros for it"
         yield Variant("bias" if array.size > 1 else "constant", text, None,
                       {name: np.zeros_like(array)})
@@ -208,6 +209,17 @@ def _exchanged(arrays: Mapping[str, np.ndarray]) -> Iterator[Variant]:
         if a < b and arrays[a].shape == arrays[b].shape and arrays[a].dtype == arrays[b].dtype:
             text = f"the package has {a!r} and {b!r} in each other's place"
             yield Variant("operands", text, None, {a: arrays[b], b: arrays[a]})
+
+
+def _half_biases(weights: Mapping[str, np.ndarray]) -> Iterator[Variant]:
+    """ONNX keeps the biases of the input and of the state side by side, (directions, 2 x rows)."""
+    for name, array in weights.items():
+        for half, what in enumerate(("input", "state")):
+            if array.ndim == 2 and array.shape[1] % 2 == 0:
+                changed = array.copy()
+                np.split(changed, 2, axis=1)[half][:] = 0
+                text = f"the package leaves the bias of the {what} in {name!r} out"
+                yield Variant("bias", text, None, {name: changed})
 
 
 def _gates(weights: Mapping[str, np.ndarray]) -> Iterator[Variant]:

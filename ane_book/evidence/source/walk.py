@@ -29,6 +29,12 @@ def rounded(array: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(half) & ((half != 0) | (array == 0)), half, array)
 
 
+def _is_size(node: SourceNode, made: Mapping[str, Any]) -> bool:
+    """Whether a node only says how large its operand is, which is no number to compare."""
+    whole = all(isinstance(value, int) for value in made.values())
+    return whole or node.op in ("Shape", "Size")
+
+
 class Walk:
     """A source along a package.
 
@@ -65,7 +71,7 @@ class Walk:
     def _step(self, node: SourceNode) -> None:
         made = self.source.run_node(node, self.values, self._settings(node))
         self.values |= made
-        if not self.live.intersection(node.inputs):
+        if not self.live.intersection(node.inputs) or _is_size(node, made):
             return
         self.live.update(made)
         for name, array in made.items():
