@@ -67,12 +67,11 @@ class TorchSource(SourceGraph):
 
         args = fx.map_arg(found.args, value)
         kwargs: dict = dict(fx.map_arg(found.kwargs, value))
-        if settings is not None:
-            args, kwargs = _changed(found, args, kwargs, settings)
-        target: Any = found.target
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            result = target(*args, **kwargs)
+        if settings is None:
+            result = _called(found.target, args, kwargs)
+        else:
+            changed, named = _changed(found, args, kwargs, settings)
+            result = _called(found.target, changed, named)
         return {node.name: _array(result) if isinstance(result, torch.Tensor) else result}
 
 
@@ -143,6 +142,12 @@ def _function(text: str):
         return getattr(module, name)
     except (ImportError, OSError, AttributeError) as error:
         raise InvalidInput(f"--source {text}: {_first_line(error)}") from None
+
+
+def _called(target: Any, args: Any, kwargs: dict) -> Any:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return target(*args, **kwargs)
 
 
 def _is_guard(node: fx.Node) -> bool:
