@@ -15,6 +15,7 @@ from ane_book.cli.bench import bench_command
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
 from ane_book.cli.demo import demo_command
+from ane_book.cli.diff import diff_command
 from ane_book.cli.explain import explain_command
 from ane_book.cli.graph import Check, Inputs, Precision, Shapes, convert_onnx, is_graph
 from ane_book.cli.load import Opening, load, load_draft, path_of
@@ -257,36 +258,7 @@ def _verify(path: Path) -> dict[str, int]:
     return {"verified": len(bundle.manifest.files)}
 
 
-@app.command()
-def diff(
-    a: Annotated[Path, typer.Argument(help="A .mlpackage or .mlmodelc.")],
-    b: Annotated[
-        Path | None, typer.Argument(help="The reference; without it, A in single precision.")
-    ] = None,
-    inputs: options.Inputs = None,
-    function: options.FunctionName = None,
-    precision: options.Precision = "fp16",
-    tolerance: Annotated[
-        float, typer.Option(min=0, help="Largest difference, relative to the largest value in B.")
-    ] = 0.01,
-    seed: options.InputSeed = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Show where two packages part, or one as declared and in fp32.
-
-    Exit code 0: every output is equal within the tolerance; 1: it is not.
-    """
-    from ane_book.evidence.inspect import refuse_bundle, refuse_weights
-    from mlprogram.compare.packages import compare_packages
-
-    for path in filter(None, (a, b)):
-        refuse_bundle(path)
-        refuse_weights(path)
-    found = compare_packages(a, b, function, inputs, precision, tolerance, seed)
-    show(lambda: found.facts, lambda: found.text, as_json)
-    raise typer.Exit(0 if found.equal else 1)
-
-
+app.command("diff")(diff_command)
 app.command("place")(place_command)
 app.command("residency")(residency_command)
 app.command("explain")(explain_command)

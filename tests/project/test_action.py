@@ -14,6 +14,8 @@ import coremltools as ct
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 import numpy as np
+import onnx
+from onnx import TensorProto, helper
 import pytest
 import yaml
 
@@ -124,6 +126,35 @@ def test_placement(repository):
     assert [name for name in ("broken", "off", "sound") if f"{name}.mlpackage" in summary] == [
         "broken", "off", "sound",
     ]  # fmt: skip
+
+
+def test_source(tmp_path):
+    """A package whose source lies beside it is held to it; another package has none."""
+    from ane_book.onnx.graph import convert_graph
+
+    models = tmp_path / "repository" / "models"
+    models.mkdir(parents=True)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 5, 7]) for n in "xy")
+    for name, axis in (("sound", 1), ("apart", 1), ("changed", 2)):
+        nodes = [helper.make_node("Softmax", ["x"], ["y"], "weights", axis=axis)]
+        graph = helper.make_graph(nodes, "graph", [x], [y])
+        opset = [helper.make_opsetid("", 17)]
+        path = models / f"{name}.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+        convert_graph(path, models / f"{name}.mlpackage")
+    shutil.rmtree(models / "apart.mlpackage")
+    shutil.move(models / "changed.mlpackage", models / "apart.mlpackage")
+    shutil.copytree(models / "sound.mlpackage", models / "alone.mlpackage")
+    done, _ = run("Source", tmp_path / "repository", path="models")
+    assert done.returncode == 1, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("::error")]
+    assert line.startswith(
+        "::error file=models/apart.mlpackage,title=differs from models/apart.onnx::first apart: "
+        "Softmax 'weights'%0A"
+    )
+    assert "cause     axis: " in line
+    shutil.rmtree(models / "apart.mlpackage")
+    assert run("Source", tmp_path / "repository", path="models")[0].returncode == 0
 
 
 def test_difference(repository, tmp_path):

@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import GraphProto, NodeProto
 
-__all__ = ["given_inputs", "random_inputs"]
+__all__ = ["given_inputs", "plausible_inputs", "random_inputs"]
 
 #: Operators that pass integers on unchanged to the operator that uses them as indices.
 HANDED_ON = {
@@ -29,16 +29,23 @@ IMAGE = ("image", "img", "pixel")
 
 
 def random_inputs(graph: "GraphProto", program: MLProgram, seed: int) -> dict[str, np.ndarray]:
-    """Make an array for each input of an onnx.GraphProto, by its name and in its type.
+    """`plausible_inputs` for a converted program, whose inputs are the graph's in order."""
+    return plausible_inputs(graph, _features(graph, program), seed)
 
-    Shapes are those of the converted program. Masks show the first three quarters of their tokens;
-    positions count up; ids lie within the table that they index, and other integers are 0 or 1;
-    images lie in [0, 1] or are bytes, audio is normal times 0.1, and other real numbers are normal.
+
+def plausible_inputs(
+    graph: "GraphProto", features: Mapping[str, tuple[np.dtype, tuple[int, ...]]], seed: int
+) -> dict[str, np.ndarray]:
+    """Make an array for inputs of an onnx.GraphProto, by name; features: their dtypes and shapes.
+
+    Masks show the first three quarters of their tokens; positions count up; ids lie within the
+    table that they index, and other integers are 0 or 1; images lie in [0, 1] or are bytes, audio
+    is normal times 0.1, and other real numbers are normal.
     """
     generator, limits = np.random.default_rng(seed), _limits(graph)
     return {
         name: _made(name, dtype, shape, limits.get(name), generator)
-        for name, (dtype, shape) in _features(graph, program).items()
+        for name, (dtype, shape) in features.items()
     }
 
 

@@ -1,0 +1,83 @@
+"""`ane-book diff`: the first op at which two packages part, or a package and its source."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ane_book.cli import options
+from ane_book.cli.output import AsJson, show
+from ane_book.errors import InvalidInput
+import typer
+
+__all__ = ["diff_command"]
+
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Largest difference, relative to the largest value in B, or in what one op of the "
+        "source makes.  [default: 0.01; with --source what the package's weights allow]",
+    ),
+]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        help="What A was converted from: FILE.onnx, FILE.pt2 of torch.export.save, or "
+        "python:FILE.py:FUNCTION, which returns a module and its inputs, and is executed."
+    ),
+]
+Pixels = Annotated[
+    Literal["auto", "raw", "unit", "signed", "imagenet"] | None,
+    typer.Option(
+        help="With --source: what it takes for an image: pixels, pixels / 255, -1 to 1, or by "
+        "ImageNet's mean and deviation.  [default: auto, what it shows]"
+    ),
+]
+Channels = Annotated[
+    Literal["rgb", "bgr"] | None,
+    typer.Option(help="With --source: in which order it takes channels.  [default: rgb]"),
+]
+
+
+def diff_command(
+    a: Annotated[Path, typer.Argument(help="A .mlpackage or .mlmodelc.")],
+    b: Annotated[
+        Path | None, typer.Argument(help="The reference; without it, A in single precision.")
+    ] = None,
+    source: Source = None,
+    inputs: options.Inputs = None,
+    function: options.FunctionName = None,
+    precision: options.Precision = "fp16",
+    tolerance: Tolerance = None,
+    pixels: Pixels = None,
+    channels: Channels = None,
+    seed: options.InputSeed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Show where two packages part, one as declared and in fp32, or a package and its source.
+
+    Exit code 0: every output is equal within the tolerance; 1: it is not.
+    """
+    from ane_book.evidence.inspect import refuse_bundle, refuse_weights
+
+    if source and b:
+        raise InvalidInput("a package is compared with another one or with --source, not with both")
+    if not source and (pixels or channels):
+        raise InvalidInput("--pixels and --channels go with --source")
+    for path in filter(None, (a, b)):
+        refuse_bundle(path)
+        refuse_weights(path)
+    if source:
+        from ane_book.evidence.source import compare_with_source
+
+        held = compare_with_source(
+            a, source, function, inputs, precision, tolerance, seed,
+            pixels or "auto", channels or "rgb",
+        )  # fmt: skip
+        show(held.facts, lambda: str(held), as_json)
+        raise typer.Exit(0 if held.equal else 1)
+    from mlprogram.compare.packages import compare_packages
+
+    limit = 0.01 if tolerance is None else tolerance
+    found = compare_packages(a, b, function, inputs, precision, limit, seed)
+    show(lambda: found.facts, lambda: found.text, as_json)
+    raise typer.Exit(0 if found.equal else 1)

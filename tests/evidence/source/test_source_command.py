@@ -1,0 +1,118 @@
+"""`ane-book diff PACKAGE --source`: exit codes, JSON, inputs, one clear error for what is bad."""
+
+import json
+
+from _command import ane_book, refused
+from _sources import NETWORKS, export, faulty, made, package
+import numpy as np
+import pytest
+
+FACTORY = """
+import torch
+
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Linear(6, 8)
+
+    def forward(self, x):
+        return torch.softmax(self.first(x), 1)
+
+
+def make():
+    return Network(), (torch.zeros(3, 6),)
+
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A network's two sources, its package, and a package with a fault."""
+    folder, inputs = tmp_path_factory.mktemp("files"), NETWORKS["recurrent"][1]
+    for ending in (".pt2", ".onnx"):
+        export(made("recurrent"), inputs, folder / f"source{ending}")
+    package(made("recurrent"), inputs, folder / "sound.mlpackage", True)
+    wrong = faulty("recurrent", lambda module: setattr(module, "axis", 1))
+    package(wrong, inputs, folder / "wrong.mlpackage", True)
+    return folder
+
+
+@pytest.mark.parametrize("ending", [".pt2", ".onnx"])
+def test_exit_codes_and_what_is_said(files, ending):
+    source = files / f"source{ending}"
+    sound = ane_book("diff", files / "sound.mlpackage", "--source", source)
+    assert sound.returncode == 0, sound.stdout + sound.stderr
+    assert "the package computes what its source computes" in sound.stdout
+    wrong = ane_book("diff", files / "wrong.mlpackage", "--source", source)
+    assert wrong.returncode == 1
+    lines = wrong.stdout.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("first apart: "))
+    assert "oftmax" in lines[first]
+    assert lines[first + 1].startswith("  MIL       softmax")
+    assert any(line.startswith("  agreed") for line in lines)
+    assert any(line.startswith("  cause     axis: ") for line in lines)
+
+
+def test_as_json(files):
+    done = ane_book(
+        "diff", files / "wrong.mlpackage", "--source", files / "source.onnx", "--json"
+    )
+    facts = json.loads(done.stdout)
+    assert done.returncode == 1 and facts["equal"] is False
+    assert facts["first"]["node"]["op"] == "Softmax" and facts["first"]["kind"] == "axis"
+    assert facts["first"]["mil"]["op"] == "softmax"
+    assert facts["first"]["agreed"][0]["error"] < 1e-3
+    assert facts["first"]["gap"]["error"] > 0.01
+
+
+def test_a_factory(tmp_path):
+    (tmp_path / "model.py").write_text(FACTORY)
+    scope: dict = {"__name__": "model"}
+    exec(FACTORY, scope)
+    network, (x,) = scope["make"]()
+    package(network.eval(), {"x": x}, tmp_path / "model.mlpackage", True)
+    place = f"python:{tmp_path / 'model.py'}"
+    done = ane_book("diff", tmp_path / "model.mlpackage", "--source", f"{place}:make")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = refused("diff", tmp_path / "model.mlpackage", "--source", f"{place}:nothing")
+    assert "has to return a module and its inputs" in said
+    said = refused("diff", tmp_path / "model.mlpackage", "--source", f"{place}:none")
+    assert "no attribute 'none'" in said
+
+
+def test_inputs_of_a_file(files, tmp_path):
+    np.savez(tmp_path / "in.npz", x=np.ones((1, 9, 6), np.float32))
+    command = ["diff", files / "sound.mlpackage", "--source", files / "source.onnx"]
+    done = ane_book(*command, "--inputs", tmp_path / "in.npz")
+    assert done.returncode == 0 and f"on       {tmp_path / 'in.npz'}" in done.stdout
+    np.savez(tmp_path / "in.npz", y=np.ones((1, 9, 6), np.float32))
+    assert "has no array 'x'; it has: y" in refused(*command, "--inputs", tmp_path / "in.npz")
+
+
+def test_what_is_bad_gets_one_error(files, tmp_path):
+    sound = files / "sound.mlpackage"
+    assert "is not FILE.onnx, FILE.pt2" in refused("diff", sound, "--source", "model.h5")
+    assert "no such file" in refused("diff", sound, "--source", tmp_path / "none.onnx")
+    assert "no such file" in refused("diff", sound, "--source", tmp_path / "none.pt2")
+    (tmp_path / "torn.pt2").write_bytes(b"PK")
+    said = refused("diff", sound, "--source", tmp_path / "torn.pt2")
+    assert "not what torch.export.save writes" in said
+    said = refused("diff", sound, sound, "--source", files / "source.onnx")
+    assert "not with both" in said
+    assert "go with --source" in refused("diff", sound, "--pixels", "unit")
+
+
+def test_the_source_of_another_package(files, tmp_path):
+    """Inputs or outputs that cannot be paired, by number or by shape."""
+    sound = files / "sound.mlpackage"
+    other = export(made("encoder"), NETWORKS["encoder"][1], tmp_path / "encoder.onnx")
+    said = refused("diff", sound, "--source", other)
+    assert "takes x, and its source ids, mask" in said and "is it the source" in said
+    other = export(made("decoder"), NETWORKS["decoder"][1], tmp_path / "decoder.onnx")
+    said = refused("diff", sound, "--source", other)
+    assert "(1, 9, 6)" in said and "(1, 6, 16)" in said

@@ -1,0 +1,97 @@
+"""Matching by value: what counts as the same numbers, and what does not; compressed weights."""
+
+from _sources import NETWORKS, export, faulty, made, package
+from ane_book.evidence.source import compare_with_source
+from ane_book.evidence.source.match import PackageValue, ValueIndex, align, gap
+import coremltools as ct
+from coremltools.optimize import coreml as cto
+import numpy as np
+import pytest
+
+RANDOM = np.random.default_rng(9)
+
+
+def reals(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "laid_out",
+    [
+        lambda x: x[:, :, None, :],  # (2, 3, 1, 5, 4)
+        lambda x: x.reshape(6, 20),
+        lambda x: x.transpose(0, 2, 3, 1),
+        lambda x: x.transpose(3, 1, 0, 2).reshape(1, 4, 1, 30),
+        lambda x: x.transpose(0, 2, 1, 3).reshape(2, 5, 12),
+    ],
+    ids=["a new axis", "joined axes", "channels last", "joined and moved", "heads joined"],
+)
+def test_a_value_is_known_in_another_layout(laid_out):
+    x = reals(2, 3, 5, 4)
+    aligned, layout, error = align(x, laid_out(x), 1e-6)
+    assert np.array_equal(aligned, x) and error == 0
+    assert bool(layout) == (not np.array_equal(laid_out(x).ravel(), x.ravel()))
+
+
+def test_the_same_numbers_in_no_order_of_axes_are_another_value():
+    x = reals(4, 6)
+    assert align(x, RANDOM.permuted(x.ravel()).reshape(4, 6), 1e-3) is None
+
+
+def test_masks_agree_whatever_stands_for_minus_infinity():
+    scores = reals(3, 4)
+    mask = np.triu(np.ones((3, 4), bool), 1)
+    ours, theirs = (np.where(mask, value, scores) for value in (-1e4, -np.inf))
+    assert gap(ours, theirs) == 0
+    other = np.where(mask, -1e4, 1.01 * scores)
+    assert gap(other, theirs) == pytest.approx(0.01, rel=1e-3)  # of the scores, not of the mask
+
+
+def test_whole_numbers_agree_only_where_they_are_equal():
+    ids = np.array([100_000, 2, 3])
+    assert gap(ids.astype(np.int32), ids) == 0
+    assert gap(ids + 1, ids) == np.inf
+
+
+def test_one_side_of_nan_is_no_match():
+    x = reals(5)
+    broken = x.copy()
+    broken[2] = np.nan
+    assert gap(broken, x) > 1 and gap(x, broken) > 1e-3
+
+
+def test_the_first_value_as_it_stands_is_taken():
+    x = reals(3, 5)
+    values = [PackageValue("moved", "transpose", x.T), PackageValue("here", "add", x + 1e-6)]
+    assert ValueIndex(values, 1e-3).find("x", x).package.name == "here"
+    assert ValueIndex(values[:1], 1e-3).find("x", x).layout == "its axes by (1, 0)"
+    assert ValueIndex(values, 1e-3).find("x", 2 * x) is None
+
+
+def compressed(tmp_path, module, how):
+    path = package(module, NETWORKS["decoder"][1], tmp_path / "plain.mlpackage", True)
+    model = ct.models.MLModel(str(path), skip_model_load=True)
+    if how == "int8":
+        settings = cto.OpLinearQuantizerConfig(weight_threshold=64)
+        small = cto.linear_quantize_weights(model, cto.OptimizationConfig(settings))
+    else:
+        settings = cto.OpPalettizerConfig(mode="uniform", nbits=6, weight_threshold=64)
+        small = cto.palettize_weights(model, cto.OptimizationConfig(settings))
+    small.save(str(tmp_path / "small.mlpackage"))
+    return tmp_path / "small.mlpackage"
+
+
+@pytest.mark.parametrize("how", ["int8", "palette"])
+def test_quantisation_is_no_fault_and_a_wrong_scale_is(how, tmp_path):
+    """https://github.com/apple/coremltools/issues/2114 is about results of quantised weights that
+    are wrong; here a row of a matrix has twice the scale."""
+
+    def double(module):
+        module.up.weight[7] *= 2
+
+    source = export(made("decoder"), NETWORKS["decoder"][1], tmp_path / "source.pt2")
+    sound = compare_with_source(compressed(tmp_path, made("decoder"), how), source)
+    assert sound.equal, str(sound)
+    wrong = compare_with_source(compressed(tmp_path, faulty("decoder", double), how), source)
+    assert (wrong.first.node.op, wrong.first.kind) == ("linear.default", "scale"), str(wrong)
+    assert "up" in wrong.first.node.where

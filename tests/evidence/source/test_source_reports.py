@@ -1,0 +1,162 @@
+"""Public reports of conversions with wrong numbers, rebuilt: the op that they end at is named.
+
+Each test names its thread, which was read for what was wrong. Where coremltools 9.0 has the fault
+it converts the model here; where the report is of another converter or of Core ML itself, the
+package is made so that it computes what was reported.
+"""
+
+from collections.abc import Callable
+import warnings
+
+from _sources import export, package
+from ane_book.evidence.source import compare_with_source
+from ane_book.onnx.graph import convert_graph
+import coremltools as ct
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+X = torch.from_numpy(np.random.default_rng(5).standard_normal((1, 4, 9, 7)).astype(np.float32))
+
+
+class Calls(nn.Module):
+    """A function of x between two convolutions."""
+
+    def __init__(self, function: Callable):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.last = nn.Conv2d(4, 6, 1), nn.Conv2d(6, 5, 1)
+        self.function = function
+
+    def forward(self, x):
+        return self.last(self.function(self.first(x)))
+
+
+def held(tmp_path, right: Callable, wrong: Callable, half: bool = True):
+    """The package of a wrong function against the source with the right one."""
+    source = export(Calls(right).eval(), {"x": X}, tmp_path / "source.pt2")
+    path = package(Calls(wrong).eval(), {"x": X}, tmp_path / "wrong.mlpackage", half)
+    return compare_with_source(path, source)
+
+
+def test_gelu_by_tanh_that_torch_export_loses(tmp_path):
+    """https://github.com/apple/coremltools/pull/2863: the argument is read where it stands only in
+    TorchScript, so a GELU by tanh becomes the exact one."""
+    module = Calls(lambda x: F.gelu(4 * x, approximate="tanh")).eval()
+    source = export(module, {"x": X}, tmp_path / "source.pt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(module, (X,)).run_decompositions({})
+        model = ct.convert(program, minimum_deployment_target=ct.target.iOS17,
+                           skip_model_load=True)  # fmt: skip
+    model.save(str(tmp_path / "wrong.mlpackage"))
+    found = compare_with_source(tmp_path / "wrong.mlpackage", source)
+    assert found.first.node.op == "gelu.default" and found.first.kind == "activation", str(found)
+    assert "GELU by erf" in found.first.cause
+
+
+def test_average_of_a_window_over_the_edge(tmp_path):
+    """https://github.com/apple/coremltools/issues/2772: with ceil_mode the sums of windows at the
+    edge are divided by the whole kernel."""
+    found = held(tmp_path, lambda x: F.avg_pool2d(x, 2, ceil_mode=True),
+                 lambda x: F.avg_pool2d(F.pad(x, (0, 1, 0, 1)), 2))  # fmt: skip
+    assert found.first.node.op == "avg_pool2d.default", str(found)
+    assert found.first.kind == "average" and "divisor_override 4" in found.first.cause
+
+
+def test_average_without_its_divisor(tmp_path):
+    """https://github.com/apple/coremltools/issues/1901: sums in the place of averages, 49 times."""
+    found = held(tmp_path, lambda x: F.avg_pool2d(x, 7, 4, 3),
+                 lambda x: F.avg_pool2d(x, 7, 4, 3) / 49)  # fmt: skip
+    assert (found.first.node.op, found.first.kind) == ("avg_pool2d.default", "scale"), str(found)
+
+
+def test_symmetric_padding_as_reflection(tmp_path):
+    """https://github.com/apple/coremltools/issues/2280: `symmetric` repeats the edge, `reflect`
+    does not."""
+
+    def symmetric(x):
+        return torch.cat([x[..., :2].flip(-1), x, x[..., -2:].flip(-1)], -1)
+
+    found = held(tmp_path, symmetric, lambda x: F.pad(x, (2, 2, 0, 0), mode="reflect"))
+    assert found.first.node.op == "slice.Tensor", str(found)
+    assert found.first.value.op == "pad"
+
+
+def test_bilinear_resize_of_other_corners(tmp_path):
+    """https://github.com/apple/coremltools/issues/673: TensorFlow 2 takes half pixels."""
+    right, wrong = (
+        lambda x, ends=ends: F.interpolate(x, (18, 14), mode="bilinear", align_corners=ends)
+        for ends in (False, True)
+    )
+    found = held(tmp_path, right, wrong)
+    assert found.first.node.op.startswith("upsample_bilinear2d"), str(found)
+    assert found.first.kind == "align_corners"
+
+
+def test_epsilon_that_grows_with_the_largest_value(tmp_path):
+    """https://github.com/apple/coremltools/issues/2821: RMSNorm divides by the largest value first,
+    and adds the epsilon after."""
+
+    def wrong(x):
+        y = x / (m := x.abs().amax(-1, keepdim=True))
+        return x / (torch.sqrt((y * y).mean(-1, keepdim=True) + 1e-2) * m)
+
+    found = held(tmp_path, lambda x: F.rms_norm(x, (7,), eps=1e-2), wrong)
+    assert found.first.node.op == "rms_norm.default", str(found)
+
+
+def test_gru_of_the_other_reset(tmp_path):
+    """https://github.com/onnx/onnx-coreml/issues/576: PyTorch and ONNX agree on a network with a
+    GRU, Core ML does not; the reset gate is before or after the product (`linear_before_reset`)."""
+    torch.manual_seed(1)
+    gru = nn.GRU(4, 6, batch_first=True)
+    export(gru.eval(), {"x": torch.randn(1, 5, 4)}, tmp_path / "source.onnx")
+    model = onnx.load(tmp_path / "source.onnx")
+    (node,) = [node for node in model.graph.node if node.op_type == "GRU"]
+    (switch,) = [item for item in node.attribute if item.name == "linear_before_reset"]
+    switch.i = 0
+    onnx.save(model, tmp_path / "wrong.onnx")
+    convert_graph(tmp_path / "wrong.onnx", tmp_path / "wrong.mlpackage")
+    found = compare_with_source(tmp_path / "wrong.mlpackage", str(tmp_path / "source.onnx"))
+    assert (found.first.node.op, found.first.kind) == ("GRU", "linear_before_reset"), str(found)
+
+
+def test_flattened_in_the_other_layout(tmp_path):
+    """https://github.com/apple/coremltools/issues/147: a CRNN reads its columns in another order,
+    since the converter reshapes before it permutes."""
+
+    def columns(x, order):
+        return x.permute(*order).reshape(1, 9, 42)[:, None].expand(1, 6, 9, 42)
+
+    found = held(tmp_path, lambda x: columns(x, (0, 2, 3, 1)), lambda x: columns(x, (0, 2, 1, 3)))
+    assert found.first.kind == "layout" and found.first.node.op.startswith("permute"), str(found)
+
+
+IMAGES = pytest.mark.parametrize(
+    ("thread", "scale", "bias", "color", "kind"),
+    [
+        ("https://github.com/apple/coremltools/issues/2438", 1.0, 0.0, "RGB",
+         "missing normalisation"),
+        ("https://github.com/apple/coremltools/issues/1843", 1 / 255, 0.0, "BGR", "channel order"),
+        ("https://github.com/apple/coremltools/issues/244", 1 / 255, -0.45, "RGB", "normalisation"),
+    ],
+)  # fmt: skip
+
+
+@IMAGES
+def test_an_image_that_is_prepared_otherwise(thread, scale, bias, color, kind, tmp_path):
+    """Threads in which the same image gives other results, and the transform was left out, of
+    another order of channels, or of another mean."""
+    torch.manual_seed(2)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
+    x = {"input": torch.rand(1, 3, 8, 8)}
+    source = export(module, x, tmp_path / "source.pt2")
+    layout = getattr(ct.colorlayout, color)
+    path = package(module, x, tmp_path / "image.mlpackage", True, scale=scale, bias=[bias] * 3,
+                   color_layout=layout)  # fmt: skip
+    found = compare_with_source(path, source, pixels="unit")
+    assert not found.equal and found.first.kind == kind, f"{thread}\n{found}"
