@@ -17,6 +17,7 @@ public enum Layout: String, Codable, Sendable {
 
     /// A mask or a rotary table by rows (1, 1, T, `width`), as programs take it.
     func turned(_ rows: Tensor) -> Tensor {
+        guard self == .apple else { return rows }
         let (T, width) = (rows.shape[2], rows.shape[3]), turned = Tensor(rows.type, input(T, width))
         let step = steps(T, width)
         for t in 0..<T {
