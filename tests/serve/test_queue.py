@@ -109,17 +109,25 @@ class TestBound:
         assert held.calls <= 1
 
     def test_a_deadline_in_the_middle_of_a_stream_is_told_there(self, held):
-        app = create_app([held.model], seconds=1.0)
-        with served(app) as address:
-            held.let(8)
-            body = chat(stream=True, max_tokens=64)
-            with httpx.stream("POST", address + CHAT, json=body, timeout=HANGING) as response:
-                events = [line for line in response.iter_lines() if line.startswith("data: ")]
-            assert response.status_code == 200 and len(events) > 2
-            assert "within 1 s" in json.loads(events[-1].removeprefix("data: "))["error"]["message"]
-            held.let()
-            idle(app)
-            assert "internal_error" not in httpx.get(f"{address}/metrics", timeout=HANGING).text
+        """The engine stops after eight calls, so a deadline ends each stream. Where a busy machine
+        has not begun to answer by then, a longer one is tried: one has to be in the middle."""
+        for seconds in (1, 4, 16, 64):
+            app = create_app([held.model], seconds=seconds)
+            held.hold()
+            with served(app) as address:
+                held.let(8)
+                body = chat(stream=True, max_tokens=64)
+                with httpx.stream("POST", address + CHAT, json=body, timeout=HANGING) as response:
+                    events = [line for line in response.iter_lines() if line.startswith("data: ")]
+                held.let()
+                idle(app)
+                metrics = httpx.get(f"{address}/metrics", timeout=HANGING).text
+            assert "internal_error" not in metrics
+            if len(events) > 2:
+                break
+        assert response.status_code == 200 and len(events) > 2
+        last = json.loads(events[-1].removeprefix("data: "))
+        assert f"within {seconds} s" in last["error"]["message"]
 
 
 class TestGone:

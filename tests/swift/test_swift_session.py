@@ -3,6 +3,7 @@ same tokens, texts and vectors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 import json
 import os
 from pathlib import Path
@@ -18,6 +19,7 @@ from _zaya import maker
 import ane_book
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
+from ane_book.layout import LAYOUTS
 from ane_book.runtime import Embedder, Session
 from ane_book.runtime.backends import MILBackend
 from ane_book.runtime.recording import RecordingBackend
@@ -70,6 +72,11 @@ FORMS = {
     "verify": {"kv": "state", "verify": 4},
     "two shards and a split head": {"kv": "host", "shard_limit": 100_000, "head_rows": 100},
     "tokens": {"kv": "host", "argmax_output": True},
+    "apple, state": {"kv": "state", "form": "apple"},
+    "apple, host": {"kv": "host", "form": "apple"},
+    "apple, tiers of a state": {"kv": "state", "form": "apple", "tiers": (8, 16)},
+    "apple, tiers of the host's cache": {"kv": "host", "form": "apple", "tiers": (8, 16)},
+    "apple, verify": {"kv": "state", "form": "apple", "verify": 4},
 }
 
 
@@ -81,7 +88,7 @@ def test_tokens_are_those_of_python(form, anebook, tiny_bundle):
         for n in (1, 3, 8, 9, 20, 30, 31):
             ids = list(prompt(n))
             same(ask, session, {"tokens": ids}, max_tokens=12)
-        if form == "verify":
+        if "verify" in FORMS[form]:
             texts = [list(prompt(n)) * 3 for n in (2, 5)]
             answers = [same(ask, session, {"tokens": ids}, lookup=True) for ids in texts]
             assert any(answer["drafted"] for answer in answers)
@@ -94,9 +101,12 @@ def test_tokens_are_those_of_python(form, anebook, tiny_bundle):
             same(ask, session, {"tokens": list(prompt(4))}, stop_repeat=2)
 
 
-@pytest.mark.parametrize("family", long_but(sorted(TINY), "llama", "gemma3_text"))
-def test_every_architecture(family, anebook, tiny_bundle):
-    bundle = tiny_bundle(family)[1]
+@pytest.mark.parametrize(
+    ("family", "form"),
+    long_but(product(sorted(TINY), LAYOUTS), ("llama", "rows"), ("gemma3_text", "rows")),
+)
+def test_every_architecture(family, form, anebook, tiny_bundle):
+    bundle = tiny_bundle(family, form=form)[1]
     session = Session(bundle, backend="mil")
     with swift(anebook, bundle) as ask:
         for n in (1, 7, 17):
@@ -106,15 +116,17 @@ def test_every_architecture(family, anebook, tiny_bundle):
 #: ZAYAs, whose experts are in one program or are programs, with a cache and tails.
 EXPERTS = {
     "usual": {"experts": "dispatch", "kv": "state", "tiers": (32,)},
-    "odd": {"experts": "dispatch", "kv": "host"},
+    "odd": {"experts": "dispatch", "kv": "host", "tiers": (16,)},
     "sliding": {"experts": "packed", "kv": "host"},
 }
 
 
-@pytest.mark.parametrize("size", long_but(EXPERTS, "usual"))
-def test_experts(size, anebook, tmp_path_factory):
+@pytest.mark.parametrize(
+    ("size", "form"), long_but(product(EXPERTS, LAYOUTS), ("usual", "rows"), ("odd", "apple"))
+)
+def test_experts(size, form, anebook, tmp_path_factory):
     """The host calls those that some token chose and adds up what they give: the same tokens."""
-    bundle = maker(tmp_path_factory, EXPERTS)(size)[2]
+    bundle = maker(tmp_path_factory, EXPERTS, form=form)(size)[2]
     session = Session(bundle, backend="mil")
     assert (size == "sliding") == all(p.expert is None for p in bundle.manifest.packages)
     with swift(anebook, bundle) as ask:
@@ -140,10 +152,11 @@ def test_a_cache_that_is_kept(anebook, tiny_bundle):
         assert again["prefilled"] == 2
 
 
+@pytest.mark.parametrize("form", LAYOUTS)
 @pytest.mark.parametrize("kv", ["state", "host"])
-def test_one_function_for_everything(anebook, tiny_bundle, kv):
+def test_one_function_for_everything(anebook, tiny_bundle, kv, form):
     recipe = {"kv": kv, "functions": "one", "verify": 4, "prefill": None, "tiers": (16,)}
-    bundle = tiny_bundle("llama", **recipe)[1]
+    bundle = tiny_bundle("llama", form=form, **recipe)[1]
     session = Session(bundle, backend="mil")
     with swift(anebook, bundle) as ask:
         for tokens in (1, 3, 4, 5, 21):
@@ -151,18 +164,11 @@ def test_one_function_for_everything(anebook, tiny_bundle, kv):
             same(ask, session, {"tokens": list(prompt(tokens))}, max_tokens=8, lookup=True)
 
 
-def test_a_form_that_is_not_run_is_refused_by_name(anebook, tiny_bundle):
-    bundle = tiny_bundle("llama", kv="state", form="apple")[1]
-    command = [*anebook, "answers", str(bundle.path), "--executor", EXECUTOR]
-    done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "form apple is run by Python alone: convert with form rows" in done.stderr + done.stdout
-
-
-def test_a_recording_needs_no_program(anebook, tiny_bundle, tmp_path):
+@pytest.mark.parametrize("form", LAYOUTS)
+def test_a_recording_needs_no_program(anebook, tiny_bundle, tmp_path, form):
     """The Swift host passes what Python's host passed, to the bit, call by call."""
     for kv in ("state", "host"):
-        bundle = tiny_bundle("gemma3_text", kv=kv, tiers=(16,))[1]
+        bundle = tiny_bundle("gemma3_text", kv=kv, form=form, tiers=(16,))[1]
         session = Session(bundle, backend=RecordingBackend(MILBackend(), tmp_path / kv))
         prompts = [list(prompt(n)) for n in (9, 17, 1)]
         expected = [session.generate(ids, max_tokens=8).token_ids for ids in prompts]

@@ -63,9 +63,41 @@ import Testing
         _ = try Bundle(bundle.folder, force: true)
     }
 
+    /// A cache by columns is told from a tail by its width alone.
+    @Test func aManifestOfAnotherFormIsAnError() throws {
+        for (form, other) in [(Layout.rows, "apple"), (.apple, "rows")] {
+            _ = try Bundle(SmallBundle(form).folder)
+            let bundle = try SmallBundle(form) { $0["form"] = other }
+            #expect(refusal { _ = try Bundle(bundle.folder) }.contains("does not fit"))
+        }
+        let unknown = try SmallBundle { $0["form"] = "columns" }
+        #expect(refusal { _ = try Bundle(unknown.folder) }.contains("manifest.json: form: "))
+        func keys(_ decode: [Int], _ prefill: [Int]) throws -> String {
+            let bundle = try SmallBundle(.apple) { manifest in
+                var packages = manifest["packages"] as? [[String: Any]] ?? []
+                var functions = packages[0]["functions"] as? [String: [String: Any]] ?? [:]
+                for (name, shape) in [("decode", decode), ("prefill", prefill)] {
+                    var inputs = functions[name]?["inputs"] as? [String: Any] ?? [:]
+                    inputs["keys"] = ["dtype": "fp16", "shape": shape]
+                    functions[name]?["inputs"] = inputs
+                }
+                packages[0]["functions"] = functions
+                manifest["packages"] = packages
+            }
+            return refusal { _ = try Bundle(bundle.folder) }
+        }
+        #expect(try keys([1, 2, 1, 16], [1, 2, 1, 16]).isEmpty)
+        #expect(try keys([1, 2, 1, 3], [1, 2, 1, 3]).isEmpty)  // a tail
+        #expect(try keys([1, 2, 1, 16], [1, 2, 1, 3]).contains("keep different caches"))
+        #expect(try keys([1, 2, 2, 16], [1, 2, 2, 16]).contains("input keys, fp16 [1, 2, 2, 16], does not fit"))
+        #expect(try keys([1, 2, 2, 3], [1, 2, 2, 3]).contains("does not fit"))
+        #expect(try keys([2, 1, 16], [2, 1, 16]).contains("does not fit"))
+    }
+
     /// Numbers, names and shapes anywhere in the manifest are exchanged for others, 500 times.
-    @Test func aDamagedManifestIsAnError() async throws {
-        let good = try SmallBundle()
+    @Test(arguments: [Layout.rows, .apple])
+    func aDamagedManifestIsAnError(_ form: Layout) async throws {
+        let good = try SmallBundle(form)
         let file = good.folder.appendingPathComponent("manifest.json")
         var random = PCG64(seed: 1), refused = 0
         func below(_ n: Int) -> Int { Int(random.uniform() * Double(n)) }

@@ -8,11 +8,13 @@ final class SmallBundle {
     let folder: URL
     let manifest: [String: Any]
 
-    init(change: (inout [String: Any]) -> Void = { _ in }) throws {
+    init(_ form: Layout = .rows, change: (inout [String: Any]) -> Void = { _ in }) throws {
         folder = FileManager.default.temporaryDirectory.appendingPathComponent("small-\(UUID())")
         let layers = Self.function(slots: Self.context) { tokens in
-            (["hidden": [1, 4, 1, tokens], "mask": [1, 1, tokens, Self.context + tokens], "keys": [1, 1, Self.context, 2]],
-             ["hidden_out": [1, 4, 1, tokens], "new_keys": [1, 1, tokens, 2]])
+            let keys = form == .rows ? [1, 1, 0, 2] : [1, 2, 1, 0], mask = Self.context + tokens
+            return (["hidden": [1, 4, 1, tokens], "keys": form.sized(keys, Self.context),
+                "mask": form == .rows ? [1, 1, tokens, mask] : [1, mask, 1, tokens]],
+                ["hidden_out": [1, 4, 1, tokens], "new_keys": form.sized(keys, tokens)])
         }
         let head = Self.function(slots: nil) { tokens in
             (["hidden": [1, 4, 1, tokens]], ["logits_0": [1, Self.vocabulary, 1, tokens]])
@@ -32,7 +34,7 @@ final class SmallBundle {
             try data.write(to: file)
         }
         var manifest: [String: Any] = [
-            "format": Manifest.format, "name": "small", "task": "text-generation", "context": Self.context,
+            "format": Manifest.format, "name": "small", "task": "text-generation", "form": form.rawValue, "context": Self.context,
             "packages": [
                 ["package": "layers.mlpackage", "part": "layers", "layers": [0, 1], "functions": layers],
                 ["package": "head.mlpackage", "part": "head", "functions": head],

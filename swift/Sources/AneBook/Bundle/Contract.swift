@@ -12,9 +12,6 @@ extension Manifest {
         guard format == Manifest.format else {
             throw bad("format \(format.prefix(40)) is not \(Manifest.format): made by another version")
         }
-        guard form ?? "rows" == "rows" else {
-            throw bad("form \(form?.prefix(40) ?? "") is run by Python alone: convert with form rows")
-        }
         try checkNumbers()
         let widths = functions, generates = task == .textGeneration
         // With one function alone, every cache is a number of whole calls.
@@ -44,9 +41,8 @@ extension Manifest {
             let kept = part.functions.values.map { function in
                 // Without their slots, which differ by tier.
                 function.kept.merging(function.states.map { ("\($0), a state", $1) }) { $1 }.mapValues {
-                    let tail = $0.shape.count == 4 && $0.shape[2] == 1
-                    return [$0.shape.first ?? 0, $0.shape.dropFirst().first ?? 0, $0.shape.last ?? 0,
-                        $0.shape.count, tail ? 1 : 0]
+                    let slotless = $0.shape.count != 4 || layout.isTail($0.shape, slots: function.slots)
+                    return slotless ? $0.shape : layout.sized($0.shape, 0)
                 }
             }
             guard kept.allSatisfy({ $0 == kept[0] }) else {
@@ -54,8 +50,8 @@ extension Manifest {
             }
         }
         guard !head.isEmpty == generates, (task == .embedding) == (vectors != nil),
-            (task == .tokenClassification) == (tags != nil)
-        else { throw bad("its parts are not those of the task \(task.rawValue)") }
+            (task == .tokenClassification) == (tags != nil), generates || layout == .rows
+        else { throw bad("its parts or its form are not those of the task \(task.rawValue)") }
         try checkOrder()
         try checkHead()
         for name in names.keys { try checkTypes(name) }
@@ -106,7 +102,8 @@ extension Manifest {
         for part in packages {
             for function in part.functions.values {
                 for shape in function.kept.values.map(\.shape) where shape.count == 4 {
-                    bytes += count(shape) + (shape[2] == 1 ? count([shape[0], shape[1], context]) : 0)
+                    let tail = layout.isTail(shape, slots: function.slots)
+                    bytes += count(shape) + (tail ? count([shape[0], shape[1], context]) : 0)
                 }
             }
         }
@@ -182,7 +179,8 @@ extension Manifest {
                 guard fits, spec.dtype == type else { throw misfit(part, name, "input", key, spec) }
             }
             for (key, spec) in function.states {
-                guard spec.shape.count == 4, spec.shape[2] == function.slots, spec.dtype == .half else {
+                let fits = spec.shape.count == 4 && spec.shape == cache(spec.shape, function.slots ?? 0)
+                guard fits, spec.dtype == .half else {
                     throw misfit(part, name, "state", key, spec)
                 }
             }
@@ -204,15 +202,19 @@ extension Manifest {
         }
     }
 
-    /// Whether a cache (n, K, S, D) or a tail (n, R, 1, W) has the rows that go into it beside it.
+    /// Whether a cache, or a tail (n, R, 1, W), has the tokens that go into it beside it.
     private func keeps(_ name: String, _ function: FunctionSpec) -> Bool {
-        guard let cache = function.inputs[name]?.shape, let new = function.outputs["new_\(name)"],
-            cache.count == 4, new.shape.count == 4, new.dtype == .half
+        guard let shape = function.inputs[name]?.shape, let new = function.outputs["new_\(name)"],
+            shape.count == 4, new.dtype == .half
         else { return false }
-        let tail = cache[2] == 1
-        let rows = tail ? [cache[0], cache[1], 1, function.tokens]
-            : [cache[0], cache[1], function.tokens, cache[3]]
-        return new.shape == rows && (tail || cache[2] == function.slots)
+        let tail = layout.isTail(shape, slots: function.slots), T = function.tokens
+        return tail ? shape[2] == 1 && new.shape == [shape[0], shape[1], 1, T]
+            : shape == cache(shape, function.slots ?? 0) && new.shape == cache(shape, T)
+    }
+
+    /// The shape that a cache of so many slots, or rows, must have, by the sizes that are free.
+    private func cache(_ shape: [Int], _ slots: Int) -> [Int] {
+        layout.sized([shape[0], shape[1], 1, shape[3]], slots)
     }
 
     /// Shapes of what the host makes for a call of this function.
@@ -220,7 +222,7 @@ extension Manifest {
         let tokens = function.tokens
         var shapes: Shapes = ["hidden": [1, embedding.shape[1], 1, tokens]]
         for (name, rotary) in host.rotary {
-            shapes["\(name)_cos"] = [1, 1, tokens, rotary.headDim]
+            shapes["\(name)_cos"] = layout.input(tokens, rotary.headDim)
             shapes["\(name)_sin"] = shapes["\(name)_cos"]
         }
         guard task == .textGeneration else {
@@ -229,7 +231,7 @@ extension Manifest {
         }
         shapes["position"] = [1]
         for name in host.masks.keys {
-            shapes[name] = function.slots.map { [1, 1, tokens, $0 + tokens] }
+            shapes[name] = function.slots.map { layout.input(tokens, $0 + tokens) }
         }
         return shapes
     }

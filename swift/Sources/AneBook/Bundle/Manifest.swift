@@ -20,14 +20,16 @@ public struct Manifest: Codable, Sendable {
     public let embedding: TableEntry
     public let context: Int
     public let host: Host
-    /// Where tokens are in caches, masks and tables; nil: "rows", the only form that is run here.
-    public let form: String?
+    /// Where tokens are in caches, masks and tables; nil: by rows.
+    public let form: Layout?
     public let vectors: Vectors?
     public let tags: Tags?
     public let tokenizer: TokenizerEntry
     public let files: [String: Int]
     /// sha256 of all fields, and so of every file of the bundle, whose sha256 are among them.
     public let seal: String?
+
+    var layout: Layout { form ?? .rows }
 
     /// Of every package: name -> T, the tokens that a call takes.
     public var functions: [String: Int] {

@@ -7,22 +7,22 @@ final class HostInputs {
     static let masked: Float16 = -40_000
 
     private let embedding: Table, scale: Float, position = Tensor(.integer, [1])
-    private var rotary: [String: Tensor] = [:]  // (S, D) for the whole context
+    private var rotary: [String: Tensor] = [:]  // of S tokens: the whole context
     private var calls: [String: Call] = [:]
 
     init(_ bundle: Bundle) throws {
         let manifest = bundle.manifest
         (embedding, scale) = (bundle.embedding, manifest.host.embeddingScale)
-        let slots = manifest.context
+        let slots = manifest.context, layout = manifest.layout
         for (name, own) in manifest.host.rotary {
-            let cos = Tensor(.half, [slots, own.headDim]), sin = Tensor(.half, [slots, own.headDim])
+            let cos = Tensor(.half, [1, 1, slots, own.headDim]), sin = Tensor(.half, cos.shape)
             try own.fill(cos: cos.halfs, sin: sin.halfs, positions: slots, context: slots)
-            (rotary["\(name)_cos"], rotary["\(name)_sin"]) = (cos, sin)
+            (rotary["\(name)_cos"], rotary["\(name)_sin"]) = (layout.turned(cos), layout.turned(sin))
         }
         var rows: [Int: [String: Tensor]] = [:]  // of the tables, by T: the same in every tier
         for (name, function) in manifest.packages[0].functions {
             let tokens = function.tokens
-            rows[tokens] = rows[tokens] ?? rotary.mapValues { Tensor(.half, [1, 1, tokens, $0.shape[1]]) }
+            rows[tokens] = rows[tokens] ?? rotary.mapValues { Tensor(.half, layout.sized($0.shape, tokens)) }
             calls[name] = Call(function, manifest, rows: rows[tokens] ?? [:], position: position)
         }
     }
@@ -58,21 +58,21 @@ final class HostInputs {
 
     /// The arrays of one function.
     private final class Call {
-        let tokens: Int, slots: Int
+        let tokens: Int, slots: Int, layout: Layout
         let tensors: [String: Tensor]
         private let windows: [(mask: Tensor, window: Int?)]
         private let tables: [(tensor: Tensor, name: String)]
         private var visible = 0  // slots that masks without a window let through
 
         init(_ function: FunctionSpec, _ manifest: Manifest, rows: [String: Tensor], position: Tensor) {
-            (tokens, slots) = (function.tokens, function.slots ?? 0)
-            let tokens = tokens, slots = slots
+            (tokens, slots, layout) = (function.tokens, function.slots ?? 0, manifest.layout)
+            let tokens = tokens, slots = slots, layout = layout
             var tensors = ["position": position]
             windows = manifest.host.masks.map { name, window in
-                let mask = Tensor(.half, [1, 1, tokens, slots + tokens])
+                let mask = Tensor(.half, layout.input(tokens, slots + tokens))
                 tensors[name] = mask
                 let window = window.flatMap { $0 < slots + tokens ? $0 : nil }
-                Call.fill(mask, position: 0, slots: slots, window: window)
+                Call.fill(mask, layout, tokens, position: 0, slots: slots, window: window)
                 return (mask, window)
             }
             tables = rows.map { ($1, $0) }
@@ -82,37 +82,35 @@ final class HostInputs {
         func move(_ position: Int, _ rotary: [String: Tensor]) {
             let change = min(visible, position)..<max(visible, position)
             let value = position > visible ? 0 : HostInputs.masked
+            let step = layout.steps(tokens, slots + tokens)
             for (mask, window) in windows {
                 if window != nil {
-                    Call.fill(mask, position: position, slots: slots, window: window)
+                    Call.fill(mask, layout, tokens, position: position, slots: slots, window: window)
                 } else {
-                    for row in 0..<tokens {
-                        let start = row * (slots + tokens)
-                        for column in change { mask.halfs[start + column] = value }
+                    for t in 0..<tokens {
+                        for slot in change { mask.halfs[t * step.token + slot * step.column] = value }
                     }
                 }
             }
             visible = position
             for (tensor, name) in tables {
-                guard let table = rotary[name] else { continue }
-                let bytes = 2 * table.shape[1]
-                tensor.bytes.copyMemory(from: UnsafeRawBufferPointer(
-                    rebasing: table.bytes[(position * bytes)..<((position + tokens) * bytes)]))
+                rotary[name]?.copy(position, tokens, into: tensor, at: 0, axis: layout.tokens)
             }
         }
 
-        /// 0 where the token of a row sees that of a column: slots before `position`, then the
-        /// tokens of the call up to itself; of all these with a window the last so many.
-        private static func fill(_ mask: Tensor, position: Int, slots: Int, window: Int?) {
-            let tokens = mask.shape[2], values = mask.halfs
+        /// 0 where a token sees that of a column: slots before `position`, then the tokens of the
+        /// call up to itself; of all these with a window the last so many.
+        private static func fill(_ mask: Tensor, _ layout: Layout, _ tokens: Int, position: Int, slots: Int,
+            window: Int?) {
+            let values = mask.halfs, step = layout.steps(tokens, slots + tokens)
             for t in 0..<tokens {
-                let start = t * (slots + tokens), first = position + t + 1 - (window ?? .max / 2)
+                let start = t * step.token, first = position + t + 1 - (window ?? .max / 2)
                 for slot in 0..<slots {
-                    values[start + slot] = slot < position && slot >= first ? 0 : masked
+                    values[start + slot * step.column] = slot < position && slot >= first ? 0 : masked
                 }
                 for other in 0..<tokens {
                     let seen = other <= t && position + other >= first
-                    values[start + slots + other] = seen ? 0 : masked
+                    values[start + (slots + other) * step.column] = seen ? 0 : masked
                 }
             }
         }

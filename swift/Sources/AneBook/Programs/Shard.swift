@@ -6,7 +6,7 @@ import Foundation
 /// called, the rows before `position` are handed on.
 final class Shard {
     private let functions: [String: Function]
-    private let caches: [String: Cache]
+    private let caches: [String: Cache], layout: Layout
     private var slots: Int?  // of the tier that the cache is of; nil before a call
     private var state: (any ProgramState)?
 
@@ -17,7 +17,7 @@ final class Shard {
         let kept: [(name: String, input: Tensor, new: Tensor)]
     }
 
-    /// What the host keeps of a cache (n, K, S, D), or of a tail's columns (n, R, 1, W + S).
+    /// What the host keeps of a cache, or of a tail's columns (n, R, 1, W + S).
     private struct Cache {
         let memory: Memory
         let tail: Tensor?
@@ -26,17 +26,18 @@ final class Shard {
     /// values: the tensors that packages hand to each other.
     init(_ bundle: Bundle, _ part: Part, _ programs: any Programs, values: Values) throws {
         var caches: [String: Cache] = [:], functions: [String: Function] = [:]
-        let context = bundle.manifest.context
+        let context = bundle.manifest.context, layout = bundle.manifest.layout
         for function in part.functions.values {
-            for (name, spec) in function.kept where spec.shape[2] > 1 {
+            for (name, spec) in function.kept {
                 let bytes = spec.shape.reduce(2, *)
-                if caches[name]?.memory.bytes.count ?? 0 < bytes {
-                    caches[name] = Cache(memory: Memory(bytes: bytes), tail: nil)
+                if !layout.isTail(spec.shape, slots: function.slots) {
+                    if caches[name]?.memory.bytes.count ?? 0 < bytes {
+                        caches[name] = Cache(memory: Memory(bytes: bytes), tail: nil)
+                    }
+                } else if caches[name] == nil {
+                    let tail = Tensor(.half, [spec.shape[0], spec.shape[1], 1, spec.shape[3] + context])
+                    caches[name] = Cache(memory: Memory(bytes: 0), tail: tail)
                 }
-            }
-            for (name, spec) in function.kept where spec.shape[2] == 1 && caches[name] == nil {
-                let tail = Tensor(.half, [spec.shape[0], spec.shape[1], 1, spec.shape[3] + context])
-                caches[name] = Cache(memory: Memory(bytes: 0), tail: tail)
             }
         }
         for (name, spec) in part.functions {
@@ -62,7 +63,7 @@ final class Shard {
         for (name, plain) in bundle.manifest.names where functions[name] == nil {
             functions[name] = functions[plain]
         }
-        (self.functions, self.caches) = (functions, caches)
+        (self.functions, self.caches, self.layout) = (functions, caches, layout)
     }
 
     /// Empties the cache.
@@ -83,14 +84,16 @@ final class Shard {
             try move(to: function, slots: slots, rows: position)
         }
         for (key, input, _) in function.kept {
-            if let tail = caches[key]?.tail { copyColumns(tail, position, into: input, 0, input.shape[3]) }
+            if let tail = caches[key]?.tail {
+                tail.copy(position, input.shape[3], into: input, at: 0, axis: 3)
+            }
         }
         try function.loaded.predict(state)
         for (key, input, new) in function.kept {
             if let tail = caches[key]?.tail {
-                copyColumns(new, 0, into: tail, input.shape[3] + position, tokens)
+                new.copy(0, tokens, into: tail, at: input.shape[3] + position, axis: 3)
             } else {
-                copyRows(new, into: input, at: position, tokens: tokens)
+                new.copy(0, tokens, into: input, at: position, axis: layout.tokens)
             }
         }
     }
@@ -100,48 +103,33 @@ final class Shard {
         let made = function.spec.states.isEmpty ? nil : try function.loaded.makeState()
         for (key, spec) in function.spec.states {
             guard let former = state, let old = self.slots, rows > 0 else { continue }
-            var shape = spec.shape
-            shape[2] = old
+            let shape = layout.sized(spec.shape, old)
             let memory = Memory(bytes: max(shape.reduce(2, *), spec.shape.reduce(2, *)))
             try former.read(key, into: Tensor(.half, shape, in: memory))
-            restride(memory, spec.shape, from: old, rows: rows)
+            restride(memory, spec.shape, layout, from: old, rows: rows)
             try made?.write(key, from: Tensor(.half, spec.shape, in: memory))
         }
         if let old = self.slots {
             for (key, input, _) in function.kept where caches[key]?.tail == nil {
-                if let memory = caches[key]?.memory { restride(memory, input.shape, from: old, rows: rows) }
+                if let memory = caches[key]?.memory {
+                    restride(memory, input.shape, layout, from: old, rows: rows)
+                }
             }
         }
         (state, self.slots) = (made, slots)
     }
 }
 
-/// Turns a cache (n, K, `old`, D) into (n, K, S, D) in the same memory, keeping the first rows.
-private func restride(_ memory: Memory, _ shape: [Int], from old: Int, rows: Int) {
-    let heads = shape[0] * shape[1], row = 2 * shape[3]
-    let (from, to, kept) = (old * row, shape[2] * row, min(rows, old, shape[2]) * row)
+/// Turns a cache of `old` slots into one of this shape in the same memory, keeping the first rows.
+private func restride(_ memory: Memory, _ shape: [Int], _ layout: Layout, from old: Int, rows: Int) {
+    let axis = layout.tokens, row = shape[(axis + 1)...].reduce(2, *)
+    let count = shape[..<axis].reduce(1, *)  // of runs of slots: a head's rows, or a channel's numbers
+    let (from, to, kept) = (old * row, shape[axis] * row, min(rows, old, shape[axis]) * row)
     guard let base = memory.bytes.baseAddress else { return }
-    // Growing, the last head moves first: none is overwritten before it has moved.
-    for i in 0..<heads {
-        let head = to > from ? heads - 1 - i : i
-        memmove(base + head * to, base + head * from, kept)
-        memset(base + head * to + kept, 0, to - kept)
-    }
-}
-
-/// Copies the first rows of every head of (n, K, T, D) into (n, K, S, D), to slots `at` and after.
-private func copyRows(_ new: Tensor, into cache: Tensor, at: Int, tokens: Int) {
-    let row = 2 * new.shape[3], (T, S) = (new.shape[2], cache.shape[2])
-    guard let from = new.bytes.baseAddress, let to = cache.bytes.baseAddress else { return }
-    for head in 0..<(new.shape[0] * new.shape[1]) {
-        memcpy(to + (head * S + at) * row, from + head * T * row, tokens * row)
-    }
-}
-
-/// Copies columns of (n, R, 1, X) from column `first` on, into columns of another one.
-private func copyColumns(_ source: Tensor, _ first: Int, into target: Tensor, _ at: Int, _ count: Int) {
-    guard let from = source.bytes.baseAddress, let to = target.bytes.baseAddress else { return }
-    for row in 0..<(source.shape[0] * source.shape[1]) {
-        memcpy(to + 2 * (row * target.shape[3] + at), from + 2 * (row * source.shape[3] + first), 2 * count)
+    // Growing, the last run moves first: none is overwritten before it has moved.
+    for i in 0..<count {
+        let run = to > from ? count - 1 - i : i
+        memmove(base + run * to, base + run * from, kept)
+        memset(base + run * to + kept, 0, to - kept)
     }
 }

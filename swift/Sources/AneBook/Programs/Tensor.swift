@@ -1,3 +1,5 @@
+import Foundation
+
 /// The numbers of one input, output or state, in memory that stays where it is.
 ///
 /// Host and program share it: what the host writes into an input is what the program reads, without
@@ -30,6 +32,17 @@ public final class Tensor {
 
     func clear() {
         bytes.initializeMemory(as: UInt8.self, repeating: 0)
+    }
+
+    /// Copies `count` tokens, from `first` on, into another tensor, to its token `at` and after.
+    ///
+    /// Both are of half precision, and differ in nothing but their extents on `axis`, the tokens'.
+    func copy(_ first: Int, _ count: Int, into target: Tensor, at: Int, axis: Int) {
+        let token = shape[(axis + 1)...].reduce(2, *), (T, S) = (shape[axis], target.shape[axis])
+        guard let from = bytes.baseAddress, let to = target.bytes.baseAddress else { return }
+        for row in 0..<shape[..<axis].reduce(1, *) {
+            memcpy(to + (row * S + at) * token, from + (row * T + first) * token, count * token)
+        }
     }
 }
 
