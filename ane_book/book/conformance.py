@@ -76,7 +76,7 @@ def _explained(reason: str, tests: dict[str, list]) -> str:
 
 def idle(run: dict) -> str:
     """Why cases predict nothing, most common first."""
-    causes = Counter(dict.fromkeys(map(_cause, run["without_prediction"]), 0))
+    causes: Counter[str] = Counter()
     for cause, count in run["without_prediction"].items():
         causes[_cause(cause)] += count
     return markdown(["why", "cases"], [(why, f"{n:,}") for why, n in causes.most_common()])
