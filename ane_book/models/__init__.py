@@ -9,6 +9,7 @@ Start with llama.py; the other decoders' files say how they differ from it.
       dense.py          Llama's decoder, the base class of most architectures
       layers.py         the layers of decoders, in ANE form (torch)
       encoder.py        the layers of encoders (torch)
+      convolved.py      short convolutions along the tokens (torch)
       compressed.py     ZAYA1's convolutional attention and its router (torch)
       experts/          mixtures of experts: tensor layout, and layers (torch)
       decoder.py        the head, state dicts, and a whole decoder to run in PyTorch (torch)
@@ -26,6 +27,7 @@ from ane_book.models.bert import Bert
 from ane_book.models.gemma3 import Gemma3
 from ane_book.models.granite import Granite
 from ane_book.models.hunyuan import HunYuan
+from ane_book.models.lfm2 import Lfm2
 from ane_book.models.llama import Llama
 from ane_book.models.mistral import Mistral
 from ane_book.models.olmo2 import Olmo2
@@ -45,6 +47,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Gemma3(),
         Granite(),
         HunYuan(),
+        Lfm2(),
         Llama(),
         Mistral(),
         Olmo2(),

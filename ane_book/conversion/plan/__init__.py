@@ -92,13 +92,18 @@ class Plan:
         """Bytes of the keys and values of the whole context, fp16."""
         config = self.config
         row = config.num_kv_heads * config.head_dim
-        return 2 * 2 * config.num_layers * self.recipe.context * row
+        layers = len(find(config.architecture).holders(config).get("keys", ()))
+        return 2 * 2 * layers * self.recipe.context * row
 
     def tail_bytes(self, tokens: int = 0) -> int:
         """Bytes of tails, fp16 (`ane_book.bundle.manifest`): the W columns that a call takes, and
         those of `tokens` more, which the host keeps."""
-        tails = find(self.config.architecture).tails(self.config).values()
-        return 2 * self.config.num_layers * sum(rows * (W + tokens) for rows, W in tails)
+        architecture = find(self.config.architecture)
+        layers = architecture.holders(self.config)
+        return 2 * sum(
+            len(layers[name]) * rows * (W + tokens)
+            for name, (rows, W) in architecture.tails(self.config).items()
+        )
 
     @cached_property
     def wired(self) -> WiredBytes:

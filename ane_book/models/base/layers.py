@@ -297,7 +297,7 @@ class DecoderBlock(nn.Module):
 
     def __init__(
         self,
-        attention: Attention,
+        attention: nn.Module,
         feed_forward: nn.Module,
         *,
         before_attention: nn.Module | None = None,
