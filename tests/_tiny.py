@@ -63,6 +63,18 @@ TINY = {
         "block_multiple_of": 24,
         "intermediate_size": 150,  # of which two thirds are 100, and those rounded up 120
     },
+    "qwen3_5_text": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 24,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 6,
+        "linear_key_head_dim": 12,
+        "linear_value_head_dim": 20,
+        "linear_conv_kernel_dim": 3,
+        "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    },
 }
 
 #: One layer, one KV head, heads of 96: as no model is.
@@ -75,7 +87,7 @@ ODD = {
 }
 
 #: Families of which `transformers` runs no model without a layer of attention.
-MIXED = ("lfm2",)
+MIXED = ("lfm2", "qwen3_5_text")
 
 #: Every family's own way to stretch its context; what `ODD` has beside it.
 SCALED = {
@@ -102,6 +114,7 @@ SCALED = {
     },
     "granite": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "lfm2": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
+    "qwen3_5_text": {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.25},
     "olmo2": {
         "rope_theta": 10000.0,
         "rope_type": "yarn",

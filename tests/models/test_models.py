@@ -24,7 +24,7 @@ from ane_book.conversion.write.decoder import lower_blocks
 from ane_book.errors import AneBookError, InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.host import causal_mask
 from ane_book.models import find, read_config
-from ane_book.models.base.architecture import CACHE
+from ane_book.models.base.architecture import CACHE, MEMORY
 from ane_book.models.base.decoder import Decoder, Head, Winner
 from ane_book.models.base.layers import rms_normalize
 from ane_book.options import Recipe
@@ -69,6 +69,7 @@ def logits(
     host = find(config.architecture).host(config)
     shapes = dict.fromkeys(CACHE, (config.num_kv_heads, context, config.head_dim))
     shapes |= {name: (rows, 1, W + context) for name, (rows, W) in decoder.tails.items()}
+    shapes[MEMORY] = find(config.architecture).memory(config)
     kept = {name: torch.zeros(len(own), *shapes[name]) for name, own in decoder.holders.items()}
     widths, found, at = {name: W for name, (_, W) in decoder.tails.items()}, [], 0
     for tokens in chunks:
@@ -77,6 +78,7 @@ def logits(
         for name, window in host.masks.items():
             mask = causal_mask(at, tokens, context, window)
             tables[name] = np.tile(mask, (1, 1, config.group, 1))
+        tables["real"] = np.ones((1, 1, 1, tokens))
         given = [torch.from_numpy(tables[name]) for name in decoder.inputs]
         before = [
             whole[..., at : at + widths[name]] if name in widths else whole
@@ -85,7 +87,9 @@ def logits(
         inputs = (rows.T[None, :, None] * host.embedding_scale, *given, *before)
         out, *new = decoder(*(x.to(dtype) for x in inputs))
         for (name, whole), own in zip(kept.items(), new, strict=True):
-            if name in widths:
+            if name == MEMORY:
+                kept[name] = own
+            elif name in widths:
                 whole[..., widths[name] + at : widths[name] + at + tokens] = own
             else:
                 whole[:, :, at : at + tokens] = own

@@ -29,6 +29,7 @@ from ane_book.conversion.plan.shards import layer_blobs
 from ane_book.conversion.plan.wired import WiredBytes, wired_bytes
 from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme
 from ane_book.errors import InvalidInput
+from ane_book.layout import MEMORY
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe, Strategy
 from ane_book.reference import find_reference, reference_models
@@ -104,6 +105,13 @@ class Plan:
             len(layers[name]) * rows * (W + tokens)
             for name, (rows, W) in architecture.tails(self.config).items()
         )
+
+    @property
+    def recurrent_bytes(self) -> int:
+        """Bytes of the memory of layers that have one, fp16, whatever the context."""
+        architecture = find(self.config.architecture)
+        layers = len(architecture.holders(self.config).get(MEMORY, ()))
+        return 2 * layers * prod(architecture.memory(self.config) or (0,))
 
     @cached_property
     def wired(self) -> WiredBytes:

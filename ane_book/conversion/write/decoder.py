@@ -6,7 +6,9 @@ only read the cache; what differs between the cache variants is the frame around
 kv="state" the frame reads the states once and writes the new rows of all layers back; with
 kv="host" keys and values come in as inputs, and the new rows go out for the host to append. Tails
 are kept by the host in both cases: more than two states are reported to fail (claim `state-count`),
-and a host that has all columns can go back to any token.
+and a host that has all columns can go back to any token. The memory of layers that have no cache is
+a state, or an input and an output, as the cache is. For the sake of the same limit, keys and values
+are one state `cache` beside it, keys first.
 
 Letters are those of `ane_book.models.base.layers`; n is the number of layers in a shard.
 """
@@ -23,7 +25,7 @@ from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Sto
 from ane_book.conversion.write.states import write_states
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.architecture import CACHE
+from ane_book.models.base.architecture import CACHE, MEMORY
 from ane_book.models.base.decoder import Winner
 from ane_book.options import Recipe
 import numpy as np
@@ -91,19 +93,34 @@ def _repeated(config: DecoderConfig, recipe: Recipe, T: int) -> int:
 def _host_shape(
     config: DecoderConfig, recipe: Recipe, name: str, T: int, often: int = 1
 ) -> tuple[int, ...]:
-    """The shape of a table or mask of the host, with each row of a mask so often."""
+    """The shape of what the host computes for a call, with each row of a mask so often."""
+    if name == "real":
+        return 1, 1, 1, T
     if name in find(config.architecture).host(config).masks:
         return recipe.layout.input(often * T, recipe.context + T)
     return recipe.layout.input(T, config.head_dim)
 
 
-def _kept(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, ...]]:
+def _kept(
+    config: DecoderConfig, recipe: Recipe, T: int | None = None
+) -> dict[str, tuple[int, ...]]:
     """Shapes of what layers keep from call to call: cache (by rows (K, S, D)), tails (channels, 1,
-    W)."""
-    K, S, D = config.num_kv_heads, recipe.context, config.head_dim
+    W), memory (H, Dv, Dk). T: of what a call of so many tokens returns for each."""
+    K, S, D = config.num_kv_heads, T or recipe.context, config.head_dim
     cache = recipe.layout.cache(1, K, S, D)[1:]
-    tails = find(config.architecture).tails(config)
-    return dict.fromkeys(CACHE, cache) | {n: (rows, 1, W) for n, (rows, W) in tails.items()}
+    architecture = find(config.architecture)
+    tails = {n: (rows, 1, T or W) for n, (rows, W) in architecture.tails(config).items()}
+    return dict.fromkeys(CACHE, cache) | tails | {MEMORY: architecture.memory(config) or ()}
+
+
+def _stores(config: DecoderConfig, recipe: Recipe, layers: range) -> dict[str, list]:
+    """The states, inputs and outputs in which these layers keep something, by name: the layer and
+    the block's name of each part, in order."""
+    holders = find(config.architecture).holders(config, layers)
+    stores = {name: [(layer, name) for layer in own] for name, own in holders.items()}
+    if recipe.kv == "state" and MEMORY in stores and "keys" in stores:
+        return {"cache": stores.pop("keys") + stores.pop("values")} | stores
+    return stores
 
 
 def write_shard(
@@ -181,18 +198,17 @@ def open_frame(
 
     hidden: the name of the hidden state, if it is not an input.
     """
-    architecture = find(config.architecture)
-    carried, holders = architecture.carried(config), architecture.holders(config, layers)
+    carried, stores = find(config.architecture).carried(config), _stores(config, recipe, layers)
     hidden = hidden or function.input("hidden", "fp16", (1, config.hidden_size, 1, T))
     frame = Frame({"hidden": hidden}, kept={layer: {} for layer in layers})
     masks = _add_feeds(function, config, recipe, layers, T)
     for own, name in handed(config, layers.start).items():
         frame.values[own] = function.input(name, "fp16", (1, carried[own], 1, T))
-    states = [name for name in CACHE if name in holders and recipe.kv == "state"]
-    if states:
+    states = [name for name in stores if _is_state(recipe, name)]
+    if {*states} - {MEMORY}:
         function.input("position", "int32", (1,))
     of_layer = _kept(config, recipe)
-    shapes = {name: (len(held), *of_layer[name]) for name, held in holders.items()}
+    shapes = {name: (len(held), *of_layer[held[0][1]]) for name, held in stores.items()}
     for name, shape in shapes.items():
         if name in states:
             function.state(name, shape)
@@ -213,9 +229,14 @@ def open_frame(
             "split", f"{name}_of", "fp16", [(1, *one)] * n,
             x=whole, axis=np.int32(0), num_splits=np.int32(n),
         )  # fmt: skip
-        for layer, part in zip(holders[name], parts, strict=True):
-            frame.kept[layer][name] = part
+        for (layer, own), part in zip(stores[name], parts, strict=True):
+            frame.kept[layer][own] = part
     return frame
+
+
+def _is_state(recipe: Recipe, name: str) -> bool:
+    """Whether a store of this name is a Core ML state: not a tail, and nothing that hosts keep."""
+    return recipe.kv == "state" and name in (*CACHE, "cache", MEMORY)
 
 
 def _add_feeds(
@@ -245,19 +266,22 @@ def close_frame(
 
     results: what else leaves the package.
     """
-    rows, shapes = {}, _kept(config, recipe)
-    holders = find(config.architecture).holders(config, layers)
-    n = len(holders.get("keys", ()))
-    cache = recipe.layout.cache(n, config.num_kv_heads, T, config.head_dim)
-    for name, held in holders.items():
-        shape = cache if name in CACHE else (len(held), shapes[name][0], 1, T)
-        values = [own[f"new_{name}"] for own in new if f"new_{name}" in own]
+    made, rows, shapes = dict(zip(layers, new, strict=True)), {}, _kept(config, recipe, T)
+    caches: dict[str, tuple[int, ...]] = {}  # shapes of the new rows of states
+    for name, held in _stores(config, recipe, layers).items():
+        shape = (len(held), *shapes[held[0][1]])
         (rows[name],) = function.op(
             "concat", f"new_{name}", "fp16", [shape],
-            values=values, axis=np.int32(0), interleave=np.bool_(False),
+            values=[made[layer][f"new_{own}"] for layer, own in held],
+            axis=np.int32(0), interleave=np.bool_(False),
         )  # fmt: skip
-    if frame.cache:
-        write_states(function, recipe, frame.cache, rows, cache)
+        if name in frame.cache and name != MEMORY:
+            caches[name] = shape
+    if caches:
+        states = {name: frame.cache[name] for name in caches}
+        write_states(function, recipe, states, rows, next(iter(caches.values())))
+    if MEMORY in frame.cache:
+        function.op("write_state", f"{MEMORY}_write", input=MEMORY, data=rows[MEMORY])
     given = [own for name, own in rows.items() if name not in frame.cache]
     function.finish([*results, *given, *handed(config, layers.stop).values()])
 

@@ -209,7 +209,7 @@ class Attention(nn.Module):
         C, _, Q, KV = config.widths
         self.qkv = qkv or projection(C, Q + 2 * KV, bias)
         self.prepare = prepare
-        self.out = projection(Q, C)
+        self.out: nn.Module = projection(Q, C)
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
