@@ -5,6 +5,7 @@ import json
 from _tiny import greedy, prompt, tiny_model, write_checkpoint
 import ane_book
 from ane_book.conversion.plan import plan
+from ane_book.conversion.write import lowering
 from ane_book.errors import InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.evidence.parity import check_parity
 from ane_book.models import find, read_config
@@ -305,6 +306,21 @@ def test_a_decay_of_16_a_token_is_finite_over_any_call():
     g = torch.full((1, 1, 1, 64), -16.0).half()
     read, memory = delta.delta_rule(q, k, k, g * 0 + 1, g, torch.ones(1, 1, 12, 12).half())
     assert read.isfinite().all() and memory.isfinite().all()
+
+
+def test_the_engines_own_silu_would_not_do(monkeypatch, tiny, tmp_path):
+    """What it is published to be off near 0 grows in the norm behind it."""
+    model, folder = tiny("qwen3_5_text")
+    ids = prompt(24)
+    expected, least = model(torch.tensor([ids])).logits[0], []
+    for form in (delta.silu, torch.nn.functional.silu):
+        monkeypatch.setattr(lowering, "_lowered", {})  # else blocks of before are stamped
+        monkeypatch.setattr(delta, "silu", form)
+        out = tmp_path / form.__module__
+        bundle = ane_book.convert(str(folder), out=out, context=32, prefill=8)
+        found = torch.from_numpy(Session(bundle, "ane:silu").logits(ids))
+        least.append(torch.cosine_similarity(found, expected, dim=1).min())
+    assert least[0] > 0.98 and least[1] < 0.8
 
 
 def test_what_a_checkpoint_has_beside_its_text_model_is_left_out(tmp_path):

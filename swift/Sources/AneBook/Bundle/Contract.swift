@@ -15,6 +15,12 @@ extension Manifest {
         guard form ?? "rows" == "rows" else {
             throw bad("form \(form?.prefix(40) ?? "") is run by Python alone: convert with form rows")
         }
+        for part in packages {
+            for function in part.functions.values
+            where function.inputs["memory"] != nil || function.states["memory"] != nil {
+                throw bad("layers with a memory are run by Python alone: convert another model")
+            }
+        }
         try checkNumbers()
         let widths = functions, generates = task == .textGeneration
         // With one function alone, every cache is a number of whole calls.
