@@ -55,6 +55,26 @@ TINY = {
         "logits_scaling": 0.8,
     },
     "olmo2": {"num_attention_heads": 4, "num_key_value_heads": 2},
+    "lfm2": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "conv_L_cache": 4,
+        "block_multiple_of": 24,
+        "intermediate_size": 150,  # of which two thirds are 100, and those rounded up 120
+    },
+    "qwen3_5_text": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 24,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 6,
+        "linear_key_head_dim": 12,
+        "linear_value_head_dim": 20,
+        "linear_conv_kernel_dim": 3,
+        "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    },
 }
 
 #: One layer, one KV head, heads of 96: as no model is.
@@ -65,6 +85,9 @@ ODD = {
     "hidden_size": 192,
     "head_dim": 96,
 }
+
+#: Families of which `transformers` runs no model without a layer of attention.
+MIXED = ("lfm2", "qwen3_5_text")
 
 #: Every family's own way to stretch its context; what `ODD` has beside it.
 SCALED = {
@@ -90,6 +113,8 @@ SCALED = {
         "sliding_attention": {"rope_theta": 5000.0, "rope_type": "default"},
     },
     "granite": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
+    "lfm2": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
+    "qwen3_5_text": {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.25},
     "olmo2": {
         "rope_theta": 10000.0,
         "rope_type": "yarn",
@@ -120,7 +145,8 @@ def odd(family: str) -> dict:
     """The changes that make a tiny model odd; Phi's runs beyond its original context of 32."""
     if family == "phi3":
         return ODD | {"rope_parameters": longrope(36), "original_max_position_embeddings": 32}
-    return ODD | {"rope_parameters": SCALED[family]} | kinds(family, ODD)
+    changes = ODD | ({"num_hidden_layers": 2} if family in MIXED else {})
+    return changes | {"rope_parameters": SCALED[family]} | kinds(family, changes)
 
 
 #: Four query heads to a KV head, a tied head, another prime vocabulary, another share rotated.

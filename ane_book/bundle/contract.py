@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ane_book.bundle.order import check_experts, check_order
 from ane_book.bundle.parts import FunctionSpec, Part
+from ane_book.layout import MEMORY
 
 if TYPE_CHECKING:
     from ane_book.bundle.manifest import Manifest
@@ -65,8 +66,9 @@ def _kept(manifest: "Manifest", function: FunctionSpec) -> dict[str, tuple]:
     inputs = {n: t for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
     kept = [*inputs.items(), *((f"{n}, a state", t) for n, t in function.states.items())]
     layout, slots = manifest.layout, function.slots or 0
-    tails = {name: len(t.shape) == 4 and layout.is_tail(t.shape, slots) for name, t in kept}
-    return {n: (t.dtype, t.shape if tails[n] else layout.sized(t.shape, 0)) for n, t in kept}
+    whole = {n for n, t in kept if len(t.shape) == 4 and layout.is_tail(t.shape, slots)}
+    whole |= {MEMORY, f"{MEMORY}, a state"}
+    return {n: (t.dtype, t.shape if n in whole else layout.sized(t.shape, 0)) for n, t in kept}
 
 
 def _check_types(manifest: "Manifest", name: str) -> None:
@@ -116,7 +118,7 @@ def _check_head(manifest: "Manifest") -> None:
 def _host(manifest: "Manifest", function: FunctionSpec) -> Shapes:
     """Shapes of the inputs that the host gives to a call."""
     C, T, S = manifest.embedding.shape[1], function.tokens, function.slots
-    host: Shapes = {"hidden": (1, C, 1, T), "position": (1,)}
+    host: Shapes = {"hidden": (1, C, 1, T), "position": (1,), "real": (1, 1, 1, T)}
     if S is not None:
         host |= dict.fromkeys(manifest.host.masks, manifest.layout.input(T, S + T))
     for name, rotary in manifest.host.rotary.items():
@@ -134,6 +136,8 @@ def _layer_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) ->
     for name, type_ in function.inputs.items():
         if f"new_{name}" not in outputs and name in given | host:
             inputs[name] = (given | host)[name]
+        elif name == MEMORY:
+            inputs[name] = outputs[f"new_{name}"] = (*type_.shape, 0, 0, 0, 0)[:4]
         else:
             shape = (*type_.shape, 0, 0, 0, 0)[:4]
             tail = layout.is_tail(shape, S) and f"new_{name}" in outputs
@@ -142,7 +146,10 @@ def _layer_types(manifest: "Manifest", function: FunctionSpec, given: Shapes) ->
             outputs[f"new_{name}"] = new
     if "hidden_out" in outputs:
         outputs["hidden_out"] = host["hidden"]
-    states = {n: _cache(manifest, t.shape, S) for n, t in function.states.items()}
+    states = {
+        n: (*t.shape, 0, 0, 0, 0)[:4] if n == MEMORY else _cache(manifest, t.shape, S)
+        for n, t in function.states.items()
+    }
     outputs |= _mixed(function, host["hidden"])
     return {"inputs": inputs, "states": states, "outputs": outputs}
 

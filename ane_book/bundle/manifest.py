@@ -46,8 +46,13 @@ class Manifest(Record):
         `hidden_out` is the next hidden state. The rows `new_x` (n, K, T, D) go into the cache `x`
         at `position`. The columns `new_x` (n, R, 1, T) of a tail belong to the call's tokens; `x`
         is those of the W tokens before `position`. A host that keeps the columns of all tokens can
-        go back to any of them. Caches, columns before the first token and states are zeros at
-        first; they are kept from call to call, and all functions of a package share its states.
+        go back to any of them. A layer without a cache may have a memory: an input `memory` (n, H,
+        Dv, Dk), in whose place the result `new_memory` comes, or a state of that name. It is of all
+        tokens up to the last that `real` (1, 1, 1, T) names: 1 for each of the n tokens, 0 beyond.
+        To go back, a host needs a copy of that time; without one it begins at the first token. A
+        part with both has its keys and values in one state `cache`, keys first. Caches, columns
+        before the first token and states are zeros at first; they are kept from call to call, and
+        all functions of a package share its states.
         A function `verify` of K tokens does all decoding where it is there: the context is cut into
         blocks of K slots, and a call begins at its block, with the tokens of the block so far given
         again, and guesses behind them.

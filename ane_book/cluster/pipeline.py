@@ -21,10 +21,11 @@ import weakref
 from ane_book.bundle import Bundle, opened
 from ane_book.cluster.layout import units
 from ane_book.cluster.placement import PlacedStage, Stages, place, result
-from ane_book.errors import MachineLost
+from ane_book.errors import InvalidInput, MachineLost
 from ane_book.runtime.backends import choose_backend
 from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.session import Session
+from ane_book.runtime.shards import has_memory
 import numpy as np
 
 __all__ = ["ClusterPipeline"]
@@ -58,6 +59,11 @@ class ClusterPipeline:
         force: bool = False,
     ):
         self.bundle = opened(bundle, "text-generation", force)
+        if has_memory(self.bundle.manifest):
+            raise InvalidInput(
+                f"{self.bundle.path}: its layers have a memory, of which a cluster keeps no copies "
+                "to go back by; run it on one machine, as a Session"
+            )
         self.backend = choose_backend(backend, precision)
         self.head_turn = RLock()  # a lock on the head, which sessions share
         self._place = partial(

@@ -125,4 +125,5 @@ class StoredEncoding(Encoding):
 
 def _as_it_is(part: TensorSpec) -> bool:
     """Whether a parameter is a source tensor as it is: no rows repeated, scaled or reordered."""
-    return (part.repeat, part.times, part.plus, part.pairs) == (1, 1.0, 0.0, 0)
+    plain = (part.repeat, part.times, part.plus, part.pairs) == (1, 1.0, 0.0, 0)
+    return plain and part.half is None and part.tap is None

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ane_book.host import Host, causal_mask
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base import decoder
+from ane_book.models.base.architecture import CACHE, MEMORY
 from ane_book.models.base.experts.layers import Mixture
 from ane_book.options import Recipe
 import numpy as np
@@ -95,8 +96,9 @@ class GoldenPass:
         architecture = find(self.config.architecture)
         hidden, *carried = values.values()
         feeds = [self._feeds[name] for name in architecture.host_inputs(kind)]
-        hidden, *new = block(hidden, *feeds, *self._kept, *carried)
-        handed = new[len(self._kept) :]
+        kept = self._kept(kind)
+        hidden, *new = block(hidden, *feeds, *kept, *carried)
+        handed = new[len(kept) :]
         return {"hidden": hidden} | dict(
             zip(architecture.carried(self.config), handed, strict=True)
         )
@@ -131,15 +133,17 @@ class GoldenPass:
         tables = host.tables(np.arange(T), S)
         masks = {n: causal_mask(0, T, S, window) for n, window in host.masks.items()}
         masks = {n: np.tile(mask, (1, 1, self.config.group, 1)) for n, mask in masks.items()}
-        return {name: torch.from_numpy(array) for name, array in (tables | masks).items()}
+        real = {"real": np.ones((1, 1, 1, T), np.float32)}
+        return {name: torch.from_numpy(array) for name, array in (tables | masks | real).items()}
 
-    @property
-    def _kept(self) -> list[Tensor]:
-        """Keys, values and tails before the first token: zeros."""
-        cache = 1, self.config.num_kv_heads, self.recipe.context, self.config.head_dim
-        tails = find(self.config.architecture).tails(self.config).values()
-        shapes = [cache, cache, *((1, rows, 1, W) for rows, W in tails)]
-        return [torch.zeros(shape) for shape in shapes]
+    def _kept(self, kind: str) -> list[Tensor]:
+        """What a block keeps, before the first token: zeros."""
+        architecture, config = find(self.config.architecture), self.config
+        cache = 1, config.num_kv_heads, self.recipe.context, config.head_dim
+        shapes = dict.fromkeys(CACHE, cache)
+        shapes |= {n: (1, rows, 1, W) for n, (rows, W) in architecture.tails(config).items()}
+        shapes |= {MEMORY: (1, *(architecture.memory(config) or ()))}
+        return [torch.zeros(shapes[name]) for name in architecture.kept(config, kind)]
 
     def head(self, splits: tuple[int, ...], weights: dict[str, Tensor]) -> None:
         """Compute the logits of the next parts of the vocabulary; `weights`: of their `Head`."""

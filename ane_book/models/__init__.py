@@ -9,6 +9,8 @@ Start with llama.py; the other decoders' files say how they differ from it.
       dense.py          Llama's decoder, the base class of most architectures
       layers.py         the layers of decoders, in ANE form (torch)
       encoder.py        the layers of encoders (torch)
+      delta.py          gated DeltaNets, which keep a memory in place of a cache (torch)
+      convolved.py      short convolutions along the tokens (torch)
       compressed.py     ZAYA1's convolutional attention and its router (torch)
       experts/          mixtures of experts: tensor layout, and layers (torch)
       decoder.py        the head, state dicts, and a whole decoder to run in PyTorch (torch)
@@ -26,6 +28,7 @@ from ane_book.models.bert import Bert
 from ane_book.models.gemma3 import Gemma3
 from ane_book.models.granite import Granite
 from ane_book.models.hunyuan import HunYuan
+from ane_book.models.lfm2 import Lfm2
 from ane_book.models.llama import Llama
 from ane_book.models.mistral import Mistral
 from ane_book.models.olmo2 import Olmo2
@@ -33,6 +36,7 @@ from ane_book.models.phi3 import Phi3
 from ane_book.models.privacy_filter import PrivacyFilter
 from ane_book.models.qwen2 import Qwen2
 from ane_book.models.qwen3 import Qwen3
+from ane_book.models.qwen3_5 import Qwen3_5, Qwen3_5WithVision
 from ane_book.models.zaya import Zaya
 
 __all__ = ["ARCHITECTURES", "DecoderConfig", "find", "find_gguf", "read_config"]
@@ -45,6 +49,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Gemma3(),
         Granite(),
         HunYuan(),
+        Lfm2(),
         Llama(),
         Mistral(),
         Olmo2(),
@@ -52,6 +57,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         PrivacyFilter(),
         Qwen2(),
         Qwen3(),
+        Qwen3_5(),
+        Qwen3_5WithVision(),
         Zaya(),
     )
 }

@@ -55,6 +55,7 @@ class _Call:
             for name, window in manifest.host.masks.items()
         }
         self._position, self._layout = np.zeros(1, np.int32), manifest.layout
+        self._real = np.zeros((1, 1, 1, tokens), dtype)
 
     def hidden(self, columns: np.ndarray) -> np.ndarray:
         """The hidden state (1, C, 1, T) of columns (C, n), n <= T.
@@ -65,6 +66,11 @@ class _Call:
         n = columns.shape[1]
         self._hidden[0, :, 0, :n], self._hidden[..., n:] = columns, 0
         return self._hidden
+
+    def real(self, n: int) -> np.ndarray:
+        """1 for the n tokens of a call and 0 for its padding, (1, 1, 1, T)."""
+        self._real[..., :n], self._real[..., n:] = 1, 0
+        return self._real
 
     def around(self, position: int, tables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """All inputs but the hidden state, where the first token goes to slot `position`."""
@@ -95,8 +101,9 @@ class HostInputs:
 
     def of(self, function: str, ids: np.ndarray, position: int) -> dict[str, np.ndarray]:
         """All inputs of a function for tokens (n,) that go to slots `position` and after."""
-        hidden = self._calls[function].hidden(self.columns(ids))
-        return {"hidden": hidden, **self.around(function, position)}
+        call = self._calls[function]
+        hidden, real = call.hidden(self.columns(ids)), call.real(len(ids))
+        return {"hidden": hidden, "real": real, **self.around(function, position)}
 
     def columns(self, ids: np.ndarray) -> np.ndarray:
         """The hidden states (C, n) of tokens (n,) before the first layer, float32."""

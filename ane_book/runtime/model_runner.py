@@ -17,7 +17,8 @@ from ane_book.options import tier_name
 from ane_book.runtime.backends import Backend
 from ane_book.runtime.experts import Calls
 from ane_book.runtime.inputs import HostInputs
-from ane_book.runtime.shards import HeadRunner, Shard, held_shapes, stages
+from ane_book.runtime.memory import Marks, marks_after
+from ane_book.runtime.shards import HeadRunner, Shard, has_memory, held_shapes, stages
 import numpy as np
 
 __all__ = ["Chunk", "ModelRunner", "check_memory"]
@@ -60,6 +61,8 @@ class ModelRunner:
         self._widths = manifest.functions
         self.block = manifest.functions.get("verify", 1)
         self.calls, self.tiers = Calls(), Counter(dict.fromkeys(manifest.tiers, 0))
+        self._marks: Marks = {}
+        self._remembers = has_memory(manifest)
         if shards is None:
             check_memory(manifest, manifest.packages)
             shards = stages(bundle, lambda: backend, self.calls)
@@ -69,6 +72,7 @@ class ModelRunner:
 
     def clear(self) -> None:
         """Empty every shard's cache."""
+        self._marks = {}
         for shard in self._shards:
             shard.clear()
 
@@ -76,16 +80,26 @@ class ModelRunner:
         """Cut tokens from slot `position` on into calls, for each of which the cache has T slots.
 
         Where `verify` is the only function, it takes them all, block by block. guesses: the number
-        of guesses after a single token; its call takes what it has room for.
+        of guesses after a single token; its call takes what it has room for. A model with a memory
+        may begin earlier, where there is a copy of it, and goes to `verify` where a block begins.
         """
         end, width = position + tokens, self._widths.get("prefill")
+        position = self._copied(position) if self._remembers else position
         while position < end:
-            if width is None or end - position == 1 or position + width > self.context:
+            stop = min(position + (width or 0), end)
+            if self._remembers:
+                stop -= stop % self.block
+            if end - position == 1 or stop <= position or position + (width or 0) > self.context:
                 chunk = self.step(position, end - position + guesses)
             else:
-                chunk = "prefill", position, min(position + width, end)
+                chunk = "prefill", position, stop
             yield chunk
             position = chunk[2]
+
+    def _copied(self, position: int) -> int:
+        """The last position up to this one that calls can begin at: the memory there is at hand."""
+        at_hand = (at for at in self._marks if at <= position and self.step(at, 1)[1] == at)
+        return max(at_hand, default=0)
 
     def step(self, position: int, tokens: int) -> Chunk:
         """The call for the token of slot `position`, and as many after it as the call takes.
@@ -108,6 +122,8 @@ class ModelRunner:
         """
         function = self._tiered(function, position)
         values = self._inputs.of(function, ids, position)
+        several = self._inputs.tokens(function) > 1
+        self._marks = marks_after(self._marks, position, position + len(ids), several)
         for shard in self._shards:
             values = shard.run(function, values, len(ids))
         return values["hidden"]

@@ -184,6 +184,8 @@ class Session(BundleText):
         tokens = np.array([*self._tokens[start:], *ids.tolist(), *guesses])
         passes = self._runner.passes((n, tokens[a - start : b - start], a) for n, a, b in calls)
         for (function, first, stop), hidden in zip(calls, passes, strict=True):
+            if stop <= self.position:  # all of them are held: a memory is made again
+                continue
             yield ChunkOutput(function, hidden, new=slice(self.position - first, stop - first))
             self._tokens.extend(tokens[self.position - start : stop - start].tolist())
 

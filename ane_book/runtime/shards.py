@@ -17,14 +17,17 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec, Part
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
+from ane_book.layout import MEMORY
 from ane_book.runtime.backends import Backend, LoadedFunction
 from ane_book.runtime.experts import Calls, ExpertPrograms
+from ane_book.runtime.memory import Copies
 import numpy as np
 
 __all__ = [
     "HeadRunner",
     "Shard",
     "ShardRunner",
+    "has_memory",
     "held_shapes",
     "load_part",
     "load_steps",
@@ -60,15 +63,25 @@ def _said(type_: tuple[str, tuple[int, ...]] | None) -> str:
 
 
 def kept_shapes(function: FunctionSpec) -> dict[str, tuple[int, ...]]:
-    """Shapes of what the host passes in for a package's caches (n, K, S, D) and tails (n, R, 1, W),
-    which it keeps from call to call: see the manifest."""
+    """Shapes of what the host passes in for a package's caches (n, K, S, D), tails (n, R, 1, W) and
+    memory (n, H, Dv, Dk), which it keeps from call to call: see the manifest."""
     return {n: t.shape for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
 
 
 def tails(manifest: Manifest, function: FunctionSpec) -> set[str]:
     """The names of a package's tails."""
     kept, slots = kept_shapes(function), function.slots or 0
-    return {name for name, shape in kept.items() if manifest.layout.is_tail(shape, slots)}
+    return {
+        name
+        for name, shape in kept.items()
+        if name != MEMORY and manifest.layout.is_tail(shape, slots)
+    }
+
+
+def has_memory(manifest: Manifest) -> bool:
+    """Whether some layers have a memory, which is of all tokens up to the last one."""
+    firsts = (next(iter(part.functions.values())) for part in manifest.shards)
+    return any(MEMORY in function.states | function.inputs for function in firsts)
 
 
 def held_shapes(manifest: Manifest, function: FunctionSpec) -> dict[str, tuple[int, ...]]:
@@ -101,17 +114,22 @@ class ShardRunner:
     ):
         self._functions = by_tier(manifest, functions)
         self._declared = by_tier(manifest, part.functions)
-        self._shapes = {name: kept_shapes(function) for name, function in self._declared.items()}
-        self._given = {n: set(f.inputs) - set(self._shapes[n]) for n, f in self._declared.items()}
-        self._held = {n: held_shapes(manifest, f) for n, f in self._declared.items()}
+        self._shapes = {n: _without_memory(kept_shapes(f)) for n, f in self._declared.items()}
+        own = {n: {MEMORY, *shapes} for n, shapes in self._shapes.items()}
+        self._given = {n: set(f.inputs) - own[n] for n, f in self._declared.items()}
+        held = {n: held_shapes(manifest, f) for n, f in self._declared.items()}
+        self._held = {n: _without_memory(shapes) for n, shapes in held.items()}
         self._tails = tails(manifest, next(iter(part.functions.values())))
         self._layout, self._dtype = manifest.layout, dtype
         self._package, self._calls = part.package, calls
+        first = next(iter(part.functions.values()))
+        self._memory = (first.states | first.inputs).get(MEMORY)  # its type, or None
         self.clear()
 
     def clear(self) -> None:
         """Empty the cache."""
         self._cache = _Cache(None, None, {})
+        self._copies = Copies(self._memory.shape, self._dtype, MEMORY) if self._memory else None
 
     def run(self, function: str, values: dict, tokens: int) -> None:
         """Call a function on its inputs in `values`, and put its outputs there.
@@ -126,8 +144,16 @@ class ShardRunner:
         _, state, kept = self._cache
         inputs = {name: values[name] for name in self._given[function]}
         inputs |= {name: self._before(name, shape, at) for name, shape in shapes.items()}
+        declared = self._declared[function]
+        several, of_state = declared.tokens > 1, MEMORY in declared.states
+        if self._copies is not None:
+            memory = self._copies.before(at, several, state if of_state else None)
+            inputs |= {} if of_state else {MEMORY: memory}
         outputs = self._functions[function].predict(inputs, state)
         self._calls[self._package] += 1
+        if self._copies is not None:
+            new = None if of_state else np.array(outputs.pop(f"new_{MEMORY}"))
+            self._copies.after(at, at + tokens, several, new)
         for name, (*_, W) in shapes.items():
             new = outputs.pop(f"new_{name}")
             if name in self._tails:
@@ -150,7 +176,9 @@ class ShardRunner:
         declared, (_, state, kept) = self._declared[function], self._cache
         own: Any = self._functions[function].make_state() if declared.states else None
         for name, type_ in declared.states.items():
-            if state is not None and at:
+            if state is not None and name == MEMORY:  # the same in every tier
+                own.write_state(name, state.read_state(name))
+            elif state is not None and at:
                 own.write_state(name, self._grown(type_.shape, state.read_state(name), at))
         moved = {}
         for name, shape in self._held[function].items():
@@ -166,6 +194,11 @@ class ShardRunner:
         cache, rows = np.zeros(shape, self._dtype), self._layout.at(0, at)
         cache[rows] = former[rows]
         return cache
+
+
+def _without_memory(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Of what the host keeps, all but the memory, of which `Copies` are kept."""
+    return {name: shape for name, shape in shapes.items() if name != MEMORY}
 
 
 class _Cache(NamedTuple):

@@ -66,7 +66,7 @@ class SafetensorsSource(WeightSource):
         shards = _shards(path)
         self.files = [place, *shards, *tokenizer_paths(self._folder), *sentences]
         self._open = {shard: _open(shard) for shard in shards}
-        self._where = self._locate(architecture.repeats(config))
+        self._where = self._locate(architecture.repeats(config), architecture.left_out)
         self._shapes = architecture.tensors(config)
         refuse_static_scales(self._config, self._where, str(path))
         found = {name: self._header(name) for name in self._where}
@@ -82,12 +82,13 @@ class SafetensorsSource(WeightSource):
     def tokenizer(self) -> TokenizerFiles:
         return read_tokenizer(self._folder, self._config)
 
-    def _locate(self, repeats: frozenset[str]) -> dict[str, Path]:
-        """Tensor name -> the shard that holds it, without `repeats` and `BUFFERS`."""
+    def _locate(self, repeats: frozenset[str], left_out: tuple[str, ...]) -> dict[str, Path]:
+        """Tensor name -> the shard that holds it, without `repeats`, `BUFFERS` and what is of
+        another model."""
         where: dict[str, Path] = {}
         for shard, file in self._open.items():
             for name in file.keys():  # noqa: SIM118 - a handle, not a dict
-                if name.endswith(BUFFERS) or name in repeats:
+                if name.endswith(BUFFERS) or name in repeats or name.startswith(left_out):
                     continue
                 if name in where:
                     raise InvalidWeights(f"{shard}: tensor {name} is in {where[name].name} as well")

@@ -24,6 +24,7 @@ from ane_book.conversion.write.decoder import lower_blocks
 from ane_book.errors import AneBookError, InvalidInput, InvalidWeights, UnsupportedModel
 from ane_book.host import causal_mask
 from ane_book.models import find, read_config
+from ane_book.models.base.architecture import CACHE, MEMORY
 from ane_book.models.base.decoder import Decoder, Head, Winner
 from ane_book.models.base.layers import rms_normalize
 from ane_book.options import Recipe
@@ -63,21 +64,35 @@ def decoder_of(model) -> Decoder:
 def logits(
     decoder: Decoder, model, ids: list[int], chunks: list[int], context: int
 ) -> torch.Tensor:
-    """Logits (n, V) of `ids`, run in calls of the given lengths over one cache."""
+    """Logits (n, V) of `ids`, run in calls of the given lengths over one cache and its tails."""
     config, dtype = decoder.config, decoder.head.norm.weight.dtype
     host = find(config.architecture).host(config)
-    shape = (config.num_layers, config.num_kv_heads, context, config.head_dim)
-    keys, values, found, at = torch.zeros(shape), torch.zeros(shape), [], 0
+    shapes = dict.fromkeys(CACHE, (config.num_kv_heads, context, config.head_dim))
+    shapes |= {name: (rows, 1, W + context) for name, (rows, W) in decoder.tails.items()}
+    shapes[MEMORY] = find(config.architecture).memory(config)
+    kept = {name: torch.zeros(len(own), *shapes[name]) for name, own in decoder.holders.items()}
+    widths, found, at = {name: W for name, (_, W) in decoder.tails.items()}, [], 0
     for tokens in chunks:
         rows = model.get_input_embeddings().weight[ids[at : at + tokens]]  # (T, C)
         tables = host.tables(np.arange(at, at + tokens), context)
         for name, window in host.masks.items():
             mask = causal_mask(at, tokens, context, window)
             tables[name] = np.tile(mask, (1, 1, config.group, 1))
+        tables["real"] = np.ones((1, 1, 1, tokens))
         given = [torch.from_numpy(tables[name]) for name in decoder.inputs]
-        inputs = (rows.T[None, :, None] * host.embedding_scale, *given, keys, values)
-        out, k, v = decoder(*(x.to(dtype) for x in inputs))
-        keys[:, :, at : at + tokens], values[:, :, at : at + tokens] = k, v
+        before = [
+            whole[..., at : at + widths[name]] if name in widths else whole
+            for name, whole in kept.items()
+        ]
+        inputs = (rows.T[None, :, None] * host.embedding_scale, *given, *before)
+        out, *new = decoder(*(x.to(dtype) for x in inputs))
+        for (name, whole), own in zip(kept.items(), new, strict=True):
+            if name == MEMORY:
+                kept[name] = own
+            elif name in widths:
+                whole[..., widths[name] + at : widths[name] + at + tokens] = own
+            else:
+                whole[:, :, at : at + tokens] = own
         found.append(out[0, :, 0].T)
         at += tokens
     return torch.cat(found)

@@ -29,6 +29,7 @@ from ane_book.conversion.plan.shards import layer_blobs
 from ane_book.conversion.plan.wired import WiredBytes, wired_bytes
 from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme
 from ane_book.errors import InvalidInput
+from ane_book.layout import MEMORY
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe, Strategy
 from ane_book.reference import find_reference, reference_models
@@ -92,13 +93,25 @@ class Plan:
         """Bytes of the keys and values of the whole context, fp16."""
         config = self.config
         row = config.num_kv_heads * config.head_dim
-        return 2 * 2 * config.num_layers * self.recipe.context * row
+        layers = len(find(config.architecture).holders(config).get("keys", ()))
+        return 2 * 2 * layers * self.recipe.context * row
 
     def tail_bytes(self, tokens: int = 0) -> int:
         """Bytes of tails, fp16 (`ane_book.bundle.manifest`): the W columns that a call takes, and
         those of `tokens` more, which the host keeps."""
-        tails = find(self.config.architecture).tails(self.config).values()
-        return 2 * self.config.num_layers * sum(rows * (W + tokens) for rows, W in tails)
+        architecture = find(self.config.architecture)
+        layers = architecture.holders(self.config)
+        return 2 * sum(
+            len(layers[name]) * rows * (W + tokens)
+            for name, (rows, W) in architecture.tails(self.config).items()
+        )
+
+    @property
+    def recurrent_bytes(self) -> int:
+        """Bytes of the memory of layers that have one, fp16, whatever the context."""
+        architecture = find(self.config.architecture)
+        layers = len(architecture.holders(self.config).get(MEMORY, ()))
+        return 2 * layers * prod(architecture.memory(self.config) or (0,))
 
     @cached_property
     def wired(self) -> WiredBytes:

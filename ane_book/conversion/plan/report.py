@@ -40,6 +40,8 @@ def facts(plan: "Plan") -> Iterator[Line]:
         if plan.tail_bytes():
             kept = _size(plan.tail_bytes(recipe.context))
             yield "tails", f"{kept}, kept by the host; {_size(plan.tail_bytes())} of it a call"
+        if plan.recurrent_bytes:
+            yield "memory", f"{_size(plan.recurrent_bytes)}, whatever the context"
     yield from listed("tiers", _tiers(plan))
     yield "programs", f"{len(plan.programs):,}, {_size(plan.weight_bytes)} of weights in all"
     yield _calls(plan)

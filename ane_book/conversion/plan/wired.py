@@ -25,8 +25,8 @@ class WiredBytes:
 
     shared: the weights, each package once. copied: the weights, once for each of `functions`, all
     functions of all packages, which a session loads. caches: of one conversation in the longest
-    cache, kept in states or by the host, with its tails. The host's embedding is not in it: it is
-    mapped, and the system can drop its pages.
+    cache, kept in states or by the host, with tails and memory. The host's embedding is not in it:
+    it is mapped, and the system can drop its pages.
     """
 
     functions: int
@@ -52,7 +52,8 @@ class WiredBytes:
 def wired_bytes(plan: "Plan") -> WiredBytes:
     """Count them. Experts that are programs of their own are all counted as loaded."""
     counts = [(_functions(plan, program), program.bytes) for program in plan.programs]
-    caches = plan.cache_bytes + plan.tail_bytes(plan.recipe.context) if plan.head else 0
+    kept = plan.cache_bytes + plan.tail_bytes(plan.recipe.context) + plan.recurrent_bytes
+    caches = kept if plan.head else 0
     return WiredBytes(
         functions=sum(count for count, _ in counts),
         shared=plan.weight_bytes,

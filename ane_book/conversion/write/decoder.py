@@ -5,7 +5,10 @@ Every shard has the functions `decode` (T = 1), `prefill` (T > 1) and, where ask
 only read the cache; what differs between the cache variants is the frame around them. With
 kv="state" the frame reads the states once and writes the new rows of all layers back; with
 kv="host" keys and values come in as inputs, and the new rows go out for the host to append. Tails
-are kept by the host in both cases.
+are kept by the host in both cases: more than two states are reported to fail (claim `state-count`),
+and a host that has all columns can go back to any token. The memory of layers that have no cache is
+a state, or an input and an output, as the cache is. For the sake of the same limit, keys and values
+are one state `cache` beside it, keys first.
 
 Letters are those of `ane_book.models.base.layers`; n is the number of layers in a shard.
 """
@@ -22,6 +25,7 @@ from ane_book.conversion.write.program import FunctionWriter, PackageWriter, Sto
 from ane_book.conversion.write.states import write_states
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
+from ane_book.models.base.architecture import CACHE, MEMORY
 from ane_book.models.base.decoder import Winner
 from ane_book.options import Recipe
 import numpy as np
@@ -38,44 +42,39 @@ __all__ = [
     "write_shard",
 ]
 
-CACHE = ("keys", "values")
-
-
 @dataclass(frozen=True)
 class Frame:
     """The names in a function of the values around its layers, by the names that blocks use.
 
     values: what the first layer takes, with masks for all heads. cache: the states as read in this
-    call. kept: for each layer, what is kept from call to call.
+    call. kept: what each layer keeps from call to call, by the layer's number.
     """
 
     values: dict[str, str]
     cache: dict[str, str] = field(default_factory=dict)
-    kept: dict[str, list[str]] = field(default_factory=dict)
+    kept: dict[int, dict[str, str]] = field(default_factory=dict)
 
 
 def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
     """Lower one block of each kind, and the module before the first, for each function."""
-    D, architecture = config.head_dim, find(config.architecture)
-    kinds, pieces, layout = architecture.kinds(config), {}, recipe.layout
+    architecture, pieces = find(config.architecture), {}
+    kinds = architecture.kinds(config)
     for name, (T, tier) in recipe.tiered.items():
         pieces[name] = lowered = Pieces(form=recipe.form)
         shapes = _kept(config, tier)
-        rows = T * _repeated(config, recipe, T)
+        often = _repeated(config, recipe, T)
         hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
         handed = {n: torch.zeros(1, R, 1, T) for n, R in architecture.carried(config).items()}
         if (first := architecture.first(config)) is not None:
             lowered.ends["first"] = lower(first, hidden, ["hidden_out"])
         for kind in dict.fromkeys(kinds):
-            cos, sin, mask = architecture.host_inputs(kind)
+            feeds, kept = architecture.host_inputs(kind), architecture.kept(config, kind)
             inputs = hidden | {
-                cos: torch.zeros(layout.input(T, D)),
-                sin: torch.zeros(layout.input(T, D)),
-                mask: torch.zeros(layout.input(rows, tier.context + T)),
-                **{n: torch.zeros((1, *shape)) for n, shape in shapes.items()},
+                **{n: torch.zeros(_host_shape(config, tier, n, T, often)) for n in feeds},
+                **{n: torch.zeros((1, *shapes[n])) for n in kept},
                 **(handed if kind != kinds[0] else {}),
             }
-            outputs = ["hidden_out", *(f"new_{n}" for n in shapes), *(f"{n}_out" for n in handed)]
+            outputs = ["hidden_out", *(f"new_{n}" for n in kept), *(f"{n}_out" for n in handed)]
             lowered.add(config, kind, inputs, outputs, config.rms_norm_eps)
     if recipe.silu == "native":
         return pieces
@@ -91,13 +90,37 @@ def _repeated(config: DecoderConfig, recipe: Recipe, T: int) -> int:
     return config.group if recipe.form == "rows" and T > 1 else 1
 
 
-def _kept(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, ...]]:
-    """Shapes of what a layer keeps from call to call: cache (by rows (K, S, D)), tails (channels,
-    1, W)."""
-    K, S, D = config.num_kv_heads, recipe.context, config.head_dim
+def _host_shape(
+    config: DecoderConfig, recipe: Recipe, name: str, T: int, often: int = 1
+) -> tuple[int, ...]:
+    """The shape of what the host computes for a call, with each row of a mask so often."""
+    if name == "real":
+        return 1, 1, 1, T
+    if name in find(config.architecture).host(config).masks:
+        return recipe.layout.input(often * T, recipe.context + T)
+    return recipe.layout.input(T, config.head_dim)
+
+
+def _kept(
+    config: DecoderConfig, recipe: Recipe, T: int | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of what layers keep from call to call: cache (by rows (K, S, D)), tails (channels, 1,
+    W), memory (H, Dv, Dk). T: of what a call of so many tokens returns for each."""
+    K, S, D = config.num_kv_heads, T or recipe.context, config.head_dim
     cache = recipe.layout.cache(1, K, S, D)[1:]
-    tails = find(config.architecture).tails(config)
-    return dict.fromkeys(CACHE, cache) | {n: (rows, 1, W) for n, (rows, W) in tails.items()}
+    architecture = find(config.architecture)
+    tails = {n: (rows, 1, T or W) for n, (rows, W) in architecture.tails(config).items()}
+    return dict.fromkeys(CACHE, cache) | tails | {MEMORY: architecture.memory(config) or ()}
+
+
+def _stores(config: DecoderConfig, recipe: Recipe, layers: range) -> dict[str, list]:
+    """The states, inputs and outputs in which these layers keep something, by name: the layer and
+    the block's name of each part, in order."""
+    holders = find(config.architecture).holders(config, layers)
+    stores = {name: [(layer, name) for layer in own] for name, own in holders.items()}
+    if recipe.kv == "state" and MEMORY in stores and "keys" in stores:
+        return {"cache": stores.pop("keys") + stores.pop("values")} | stores
+    return stores
 
 
 def write_shard(
@@ -143,7 +166,7 @@ def _stamp_layers(
     for i, layer in enumerate(layers):
         feeds = {key: given.get(key, key) for key in architecture.host_inputs(kinds[layer])}
         feeds |= {name: given[name] for name in ("hidden", *carried) if name in given}
-        feeds |= {name: parts[i] for name, parts in frame.kept.items()}
+        feeds |= frame.kept[layer]
         piece, names = pieces[kinds[layer]], leaving if layer == layers[-1] else {}
         results = function.stamp(piece, f"layer{layer}", feeds, stored[i], names)
         new.append(dict(zip(piece.outputs, results, strict=True)))
@@ -175,50 +198,57 @@ def open_frame(
 
     hidden: the name of the hidden state, if it is not an input.
     """
-    n, carried = len(layers), find(config.architecture).carried(config)
+    carried, stores = find(config.architecture).carried(config), _stores(config, recipe, layers)
     hidden = hidden or function.input("hidden", "fp16", (1, config.hidden_size, 1, T))
-    frame = Frame({"hidden": hidden})
+    frame = Frame({"hidden": hidden}, kept={layer: {} for layer in layers})
     masks = _add_feeds(function, config, recipe, layers, T)
     for own, name in handed(config, layers.start).items():
         frame.values[own] = function.input(name, "fp16", (1, carried[own], 1, T))
-    if recipe.kv == "state":
+    states = [name for name in stores if _is_state(recipe, name)]
+    if {*states} - {MEMORY}:
         function.input("position", "int32", (1,))
-    shapes, states = _kept(config, recipe), CACHE if recipe.kv == "state" else ()
+    of_layer = _kept(config, recipe)
+    shapes = {name: (len(held), *of_layer[held[0][1]]) for name, held in stores.items()}
     for name, shape in shapes.items():
         if name in states:
-            function.state(name, (n, *shape))
+            function.state(name, shape)
         else:
-            function.input(name, "fp16", (n, *shape))
+            function.input(name, "fp16", shape)
     if (often := _repeated(config, recipe, T)) > 1:
         reps = np.array([1, 1, often, 1], np.int32)
         rows = (1, 1, often * T, recipe.context + T)
         for mask in masks:
             tiled = function.op("tile", f"{mask}_rows", "fp16", [rows], x=mask, reps=reps)
             frame.values[mask] = tiled[0]
-    for name, shape in shapes.items():
+    for name, (n, *one) in shapes.items():
         whole = name
         if name in states:
-            (whole,) = function.op("read_state", f"{name}_now", "fp16", [(n, *shape)], input=name)
+            (whole,) = function.op("read_state", f"{name}_now", "fp16", [(n, *one)], input=name)
             frame.cache[name] = whole
-        frame.kept[name] = [whole] if n == 1 else function.op(
-            "split", f"{name}_of", "fp16", [(1, *shape)] * n,
+        parts = [whole] if n == 1 else function.op(
+            "split", f"{name}_of", "fp16", [(1, *one)] * n,
             x=whole, axis=np.int32(0), num_splits=np.int32(n),
         )  # fmt: skip
+        for (layer, own), part in zip(stores[name], parts, strict=True):
+            frame.kept[layer][own] = part
     return frame
+
+
+def _is_state(recipe: Recipe, name: str) -> bool:
+    """Whether a store of this name is a Core ML state: not a tail, and nothing that hosts keep."""
+    return recipe.kv == "state" and name in (*CACHE, "cache", MEMORY)
 
 
 def _add_feeds(
     function: FunctionWriter, config: DecoderConfig, recipe: Recipe, layers: range, T: int
 ) -> list[str]:
     """Add the tables and masks of these layers as inputs; returns the names of the masks."""
-    D, S, architecture = config.head_dim, recipe.context, find(config.architecture)
-    kinds = architecture.kinds(config)
-    feeds = [architecture.host_inputs(kinds[layer]) for layer in layers]
-    for table in dict.fromkeys(name for cos, sin, _ in feeds for name in (cos, sin)):
-        function.input(table, "fp16", recipe.layout.input(T, D))
-    masks = list(dict.fromkeys(mask for *_, mask in feeds))
-    for mask in masks:
-        function.input(mask, "fp16", recipe.layout.input(T, S + T))
+    architecture = find(config.architecture)
+    kinds, known = architecture.kinds(config), architecture.host(config).masks
+    names = [name for layer in layers for name in architecture.host_inputs(kinds[layer])]
+    masks = [name for name in dict.fromkeys(names) if name in known]
+    for name in (*(n for n in dict.fromkeys(names) if n not in known), *masks):
+        function.input(name, "fp16", _host_shape(config, recipe, name, T))
     return masks
 
 
@@ -236,17 +266,22 @@ def close_frame(
 
     results: what else leaves the package.
     """
-    n, rows = len(new), {}
-    cache = recipe.layout.cache(n, config.num_kv_heads, T, config.head_dim)
-    for name, (channels, *_) in _kept(config, recipe).items():
-        shape = cache if name in CACHE else (n, channels, 1, T)
-        values = [own[f"new_{name}"] for own in new]
+    made, rows, shapes = dict(zip(layers, new, strict=True)), {}, _kept(config, recipe, T)
+    caches: dict[str, tuple[int, ...]] = {}  # shapes of the new rows of states
+    for name, held in _stores(config, recipe, layers).items():
+        shape = (len(held), *shapes[held[0][1]])
         (rows[name],) = function.op(
             "concat", f"new_{name}", "fp16", [shape],
-            values=values, axis=np.int32(0), interleave=np.bool_(False),
+            values=[made[layer][f"new_{own}"] for layer, own in held],
+            axis=np.int32(0), interleave=np.bool_(False),
         )  # fmt: skip
-    if frame.cache:
-        write_states(function, recipe, frame.cache, rows, cache)
+        if name in frame.cache and name != MEMORY:
+            caches[name] = shape
+    if caches:
+        states = {name: frame.cache[name] for name in caches}
+        write_states(function, recipe, states, rows, next(iter(caches.values())))
+    if MEMORY in frame.cache:
+        function.op("write_state", f"{MEMORY}_write", input=MEMORY, data=rows[MEMORY])
     given = [own for name, own in rows.items() if name not in frame.cache]
     function.finish([*results, *given, *handed(config, layers.stop).values()])
 

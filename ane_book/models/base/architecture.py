@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
+from ane_book.layout import MEMORY
 from ane_book.models.base.config import ModelConfig
 import numpy as np
 
@@ -20,12 +21,23 @@ if TYPE_CHECKING:
     from ane_book.models.base.experts import Experts
     from torch import nn
 
-__all__ = ["FULL", "GGUF", "Architecture", "Parameters", "Shape", "TensorSpec", "halves"]
+__all__ = [
+    "CACHE",
+    "FULL",
+    "GGUF",
+    "MEMORY",
+    "Architecture",
+    "Parameters",
+    "Shape",
+    "TensorSpec",
+    "halves",
+]
 
 Shape = tuple[int, ...]
 Task = Literal["text-generation", "embedding", "token-classification"]
 
 FULL = "full"  # the kind of block of most models: attention to all tokens before
+CACHE = ("keys", "values")  # what such a block keeps from call to call
 
 
 @dataclass(frozen=True)
@@ -38,14 +50,25 @@ class TensorSpec:
     times: float = 1.0  # multiply it: folds a scale into the weight, so the block needs none
     plus: float = 0.0  # add to it: some norms multiply by 1 + weight
     pairs: int = 0  # D where a head's rotary pairs are rows 2i and 2i + 1 (ours: i and i + D/2)
+    half: tuple[int, int] | None = None  # (D, i): take part i of every 2 D rows, D rows
+    tap: int | None = None  # take this one of a depthwise convolution, (channels, 1, taps)
 
     @property
     def given(self) -> Shape:
         """The shape of the array that `rows` returns."""
+        if self.tap is not None:
+            return self.shape[:1]
+        if self.half is not None:
+            return self.shape[0] // 2, *self.shape[1:]
         return self.repeat * self.shape[0], *self.shape[1:]
 
     def rows(self, array: np.ndarray) -> np.ndarray:
         """Convert the checkpoint's array to our parameter's rows: float32 holding fp16 values."""
+        if self.tap is not None:
+            return np.ascontiguousarray(array[:, 0, self.tap])
+        if self.half is not None:
+            D, part = self.half
+            return array.reshape(-1, 2, D, *array.shape[1:])[:, part].reshape(self.given)
         if self.pairs:
             array = halves(array, self.pairs)
         if (self.times, self.plus) != (1.0, 0.0):
@@ -82,6 +105,7 @@ class Architecture(ABC):
     task: Task = "text-generation"  # what its bundles are for: see `ane_book.bundle`
     gguf: GGUF | None = None  # None: llama.cpp has no architecture of its own for it
     layer_prefix = "model.layers"  # the names of layer 7's tensors begin with this and ".7."
+    left_out: tuple[str, ...] = ()  # prefixes of a checkpoint's tensors that are of another model
 
     #: Fields of config.json for which this library supports one value only. A model with another
     #: value would convert without an error and then give wrong answers.
@@ -154,6 +178,25 @@ class Architecture(ABC):
         can reach across the border between calls; see `ane_book.bundle.manifest`.
         """
         return {}
+
+    def memory(self, config) -> tuple[int, int, int] | None:
+        """The shape (H, Dv, Dk) of what a block takes as `MEMORY` and returns anew: one size
+        whatever the number of tokens. The host input `real` (1, 1, 1, T) says which columns are
+        tokens and no padding, which must leave it as it is. None for most models."""
+        return None
+
+    def kept(self, config, kind: str) -> tuple[str, ...]:
+        """The names of what a block of this kind keeps from call to call, in the order of its
+        arguments: the cache's keys and values, tails, and the memory."""
+        return *CACHE, *self.tails(config)
+
+    def holders(self, config, layers: range | None = None) -> dict[str, list[int]]:
+        """The layers, of these or of all, that keep something from call to call, by its name."""
+        kinds, found = self.kinds(config), dict[str, list[int]]()
+        for name in (*CACHE, *self.tails(config), MEMORY):
+            own = [i for i in layers or range(len(kinds)) if name in self.kept(config, kinds[i])]
+            found |= {name: own} if own else {}
+        return found
 
     def carried(self, config) -> dict[str, int]:
         """The channels R of each activation (1, R, 1, T), by name, that a block passes to the next

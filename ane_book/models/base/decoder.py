@@ -130,6 +130,8 @@ class Decoder(nn.Module):
         self.first = architecture.first(config) or nn.Identity()
         self.layers = nn.ModuleList(architecture.block(config, kind) for kind in kinds)
         self.head = Head(config, (config.vocab_size,))
+        self.kept = [architecture.kept(config, kind) for kind in kinds]  # by each layer
+        self.holders = architecture.holders(config)
         self.tails = architecture.tails(config)
 
     @classmethod
@@ -151,19 +153,22 @@ class Decoder(nn.Module):
         """Run a call of T tokens.
 
         Arguments: hidden (1,C,1,T); one tensor for each of `inputs`, in most models cos, sin and
-        mask; the cache's keys and values, (L,K,S,D) each; then each tail (L,channels,1,W), of
-        which most models have none. Returns logits (1,V,1,T), new keys and values (L,K,T,D), and
-        the tails' new columns (L,channels,1,T).
+        mask; then one for each of `holders`, in which n layers keep it: the cache's keys and
+        values, (n,K,S,D) each, and each tail (n,channels,1,W), of which most models have none.
+        Returns logits (1,V,1,T), new keys and values (n,K,T,D), and the tails' new columns
+        (n,channels,1,T).
         """
         count = len(self.inputs)
         given = dict(zip(self.inputs, rest[:count], strict=True))
-        kept = [whole.split(1) for whole in rest[count:]]  # keys, values, tails
-        hidden, new = self.first(hidden), []
-        carried: list[Tensor] = []
-        for layer, feeds, *own in zip(self.layers, self.host_inputs, *kept, strict=True):
-            of_host = [given[name] for name in feeds]
-            hidden, *made = layer(hidden, *of_host, *own, *carried)
-            new.append(made[: len(kept)])
-            carried = made[len(kept) :]
+        parts = zip(self.holders, rest[count:], strict=True)
+        kept = {name: iter(whole.split(1)) for name, whole in parts}
+        new: dict[str, list[Tensor]] = {name: [] for name in kept}
+        hidden, carried = self.first(hidden), list[Tensor]()
+        for layer, feeds, names in zip(self.layers, self.host_inputs, self.kept, strict=True):
+            own = [given[name] for name in feeds] + [next(kept[name]) for name in names]
+            hidden, *made = layer(hidden, *own, *carried)
+            for name, value in zip(names, made, strict=False):
+                new[name].append(value)
+            carried = made[len(names) :]
         (logits,) = self.head(hidden)
-        return logits, *map(torch.cat, zip(*new, strict=True))
+        return logits, *map(torch.cat, new.values())

@@ -61,7 +61,7 @@ class Dense(Architecture, Generic[OwnConfig]):
     }
     rope_theta = 10000.0  # the default if config.json has none
     #: The context extensions that are supported: `rope_type` in config.json.
-    scalings: ClassVar = ("linear", "llama3", "longrope", "yarn")
+    scalings: ClassVar[tuple[str, ...]] = ("linear", "llama3", "longrope", "yarn")
 
     # --- config.json
 

@@ -209,7 +209,7 @@ class Attention(nn.Module):
         C, _, Q, KV = config.widths
         self.qkv = qkv or projection(C, Q + 2 * KV, bias)
         self.prepare = prepare
-        self.out = projection(Q, C)
+        self.out: nn.Module = projection(Q, C)
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
@@ -297,7 +297,7 @@ class DecoderBlock(nn.Module):
 
     def __init__(
         self,
-        attention: Attention,
+        attention: nn.Module,
         feed_forward: nn.Module,
         *,
         before_attention: nn.Module | None = None,

@@ -12,6 +12,12 @@ extension Manifest {
         guard format == Manifest.format else {
             throw bad("format \(format.prefix(40)) is not \(Manifest.format): made by another version")
         }
+        for part in packages {
+            for function in part.functions.values
+            where function.inputs["memory"] != nil || function.states["memory"] != nil {
+                throw bad("layers with a memory are run by Python alone: convert another model")
+            }
+        }
         try checkNumbers()
         let widths = functions, generates = task == .textGeneration
         // With one function alone, every cache is a number of whole calls.

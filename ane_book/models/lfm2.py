@@ -1,0 +1,152 @@
+"""LFM2: most layers have a gated short convolution in place of attention. Such a layer, for T
+tokens, with K taps:
+
+    x = rms_norm(hidden) * weight                        # (1, C, 1, T)
+    before, behind, x = W_in @ x                         # 3 x (1, C, 1, T)
+    columns = cat(tail, before * x)                      # (1, C, 1, K-1+T)
+    y = sum(columns[i : i + T] * tap[i] for i in K)      # (1, C, 1, T)
+    hidden = hidden + W_out @ (behind * y)               # (1, C, 1, T)
+
+and then Llama's feed-forward. It keeps no keys and values, but the K - 1 columns before a call.
+The layers of attention are Qwen3's.
+
+References: LFM2 technical report (arXiv 2511.23404); `transformers`, modeling_lfm2.py;
+llama.cpp, convert_hf_to_gguf.py.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from ane_book.models.base.architecture import CACHE, FULL, Parameters, TensorSpec
+from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.dense import Dense, head_norms, layer_types, plain_rope
+from pydantic import Field
+
+if TYPE_CHECKING:
+    from ane_book.models.base.layers import Attention, DecoderBlock
+
+__all__ = ["Lfm2"]
+
+CONVOLVED = "convolved"
+KINDS = {"full_attention": FULL, "conv": CONVOLVED}  # in config.json -> kind of block
+NAMES = {  # Llama's -> LFM2's
+    "input_layernorm.weight": "operator_norm.weight",
+    "self_attn.o_proj.weight": "self_attn.out_proj.weight",
+    "post_attention_layernorm.weight": "ffn_norm.weight",
+    "mlp.gate_proj.weight": "feed_forward.w1.weight",
+    "mlp.up_proj.weight": "feed_forward.w3.weight",
+    "mlp.down_proj.weight": "feed_forward.w2.weight",
+}
+
+
+class Lfm2Config(DecoderConfig):
+    """LFM2's hyperparameters."""
+
+    layer_types: tuple[str, ...]  # FULL or CONVOLVED, of every layer
+    taps: Annotated[int, Field(ge=2, le=64)]  # K, tokens that a convolution takes
+
+
+class Lfm2(Dense[Lfm2Config]):
+    """`model_type` "lfm2": the dense text models."""
+
+    model_type = "lfm2"
+    Config = Lfm2Config
+    rope_theta = 1000000.0
+    fixed: ClassVar = Dense.fixed | {"conv_bias": False}
+
+    # --- config.json
+
+    def config(self, fields: dict) -> DecoderConfig:
+        fields = plain_rope(fields)
+        size = fields.get("block_ff_dim") or fields["intermediate_size"]
+        own = {"intermediate_size": _feed_forward(fields, size), "rms_norm_eps": fields["norm_eps"]}
+        return super().config(fields | own)
+
+    def read(self, fields: dict) -> dict:
+        indices = fields.get("full_attn_idxs")  # None: all of them
+
+        def default(i: int) -> str:
+            return "full_attention" if indices is None or i in indices else "conv"
+
+        types = layer_types(fields, KINDS, default)
+        tied = fields.get("tie_word_embeddings", fields.get("tie_embedding", True))
+        return super().read(fields) | {
+            "layer_types": [KINDS[name] for name in types],
+            "taps": fields.get("conv_L_cache", 3),
+            "tied_embeddings": tied,
+        }
+
+    # --- blocks, and what the host gives them
+
+    def kinds(self, config: Lfm2Config) -> list[str]:
+        return list(config.layer_types)
+
+    def host_inputs(self, kind: str) -> tuple[str, ...]:
+        return () if kind == CONVOLVED else super().host_inputs(kind)
+
+    def tails(self, config: Lfm2Config) -> dict[str, tuple[int, int]]:
+        """What the convolutions take."""
+        return {"gated": (config.hidden_size, config.taps - 1)}
+
+    def kept(self, config: Lfm2Config, kind: str) -> tuple[str, ...]:
+        return ("gated",) if kind == CONVOLVED else CACHE
+
+    def block(self, config: Lfm2Config, kind: str = FULL) -> "DecoderBlock":
+        if kind != CONVOLVED:
+            return super().block(config, kind)
+        from ane_book.models.base import layers
+        from ane_book.models.base.convolved import GatedConvolution, OperatorBlock
+
+        C, eps = config.hidden_size, config.rms_norm_eps
+        return OperatorBlock(
+            GatedConvolution(C, config.taps),
+            layers.FeedForward(config),
+            before_attention=layers.RMSNorm(C, eps),
+            before_feed_forward=layers.RMSNorm(C, eps),
+        )
+
+    def attention(self, config: Lfm2Config) -> "Attention":
+        from ane_book.models.base.layers import Attention, NormThenRotate
+
+        return Attention(config, NormThenRotate(config))
+
+    # --- tensors
+
+    def parameters(self, config: Lfm2Config, kind: str = FULL) -> Parameters:
+        norms = head_norms(config, "self_attn.q_layernorm", "self_attn.k_layernorm")
+        found = super().parameters(config, kind) | norms
+        if kind == CONVOLVED:
+            outer = {n: parts for n, parts in found.items() if not n.startswith("attention.")}
+            found = _convolution(config) | outer
+        return {
+            ours: tuple(replace(part, name=NAMES.get(part.name, part.name)) for part in parts)
+            for ours, parts in found.items()
+        }
+
+    def outer(self, config: Lfm2Config) -> dict[str, TensorSpec]:
+        norm = TensorSpec("model.embedding_norm.weight", (config.hidden_size,))
+        return super().outer(config) | {"norm": norm}
+
+
+def _feed_forward(fields: dict, size: int) -> int:
+    """The feed-forward's size: what config.json says, or two thirds of it, rounded up."""
+    if not fields.get("block_auto_adjust_ff_dim", True):
+        return size
+    size = 2 * size // 3
+    if (factor := fields.get("block_ffn_dim_multiplier", 1.0)) is None:
+        return size
+    step = fields.get("block_multiple_of", 256)
+    return -(-int(factor * size) // step) * step
+
+
+def _convolution(config: Lfm2Config) -> Parameters:
+    C, K = config.hidden_size, config.taps
+    taps = {
+        f"attention.convolution.taps.{i}": (TensorSpec("conv.conv.weight", (C, 1, K), tap=i),)
+        for i in range(K)
+    }
+    return {
+        "attention.inward.weight": (TensorSpec("conv.in_proj.weight", (3 * C, C)),),
+        **taps,
+        "attention.out.weight": (TensorSpec("conv.out_proj.weight", (C, C)),),
+    }
