@@ -17,6 +17,7 @@ from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec, Part
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
+from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend, LoadedFunction
 from ane_book.runtime.experts import Calls, ExpertPrograms
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "held_shapes",
     "load_part",
     "load_steps",
+    "slot_shapes",
     "stages",
 ]
 
@@ -63,6 +65,13 @@ def kept_shapes(function: FunctionSpec) -> dict[str, tuple[int, ...]]:
     """Shapes of what the host passes in for a package's caches (n, K, S, D) and tails (n, R, 1, W),
     which it keeps from call to call: see the manifest."""
     return {n: t.shape for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
+
+
+def slot_shapes(manifest: Manifest, part: Part) -> dict[str, tuple[int, ...]]:
+    """Shapes of a package's inputs for an adapter, by name; {} where it has none."""
+    if manifest.adapters is None or part.part != "layers":
+        return {}
+    return manifest.adapters.shapes(len(part.span))
 
 
 def tails(manifest: Manifest, function: FunctionSpec) -> set[str]:
@@ -105,6 +114,9 @@ class ShardRunner:
         self._given = {n: set(f.inputs) - set(self._shapes[n]) for n, f in self._declared.items()}
         self._held = {n: held_shapes(manifest, f) for n, f in self._declared.items()}
         self._tails = tails(manifest, next(iter(part.functions.values())))
+        slots = slot_shapes(manifest, part)
+        self._given = {name: given - slots.keys() for name, given in self._given.items()}
+        self._adapter = {name: np.zeros(shape, dtype) for name, shape in slots.items()}
         self._layout, self._dtype = manifest.layout, dtype
         self._package, self._calls = part.package, calls
         self.clear()
@@ -112,6 +124,14 @@ class ShardRunner:
     def clear(self) -> None:
         """Empty the cache."""
         self._cache = _Cache(None, None, {})
+
+    def use(self, adapter: Adapter | None) -> None:
+        """Take an adapter from the next call on; None: zeros. The cache is not emptied."""
+        own = {} if adapter is None else adapter.arrays[self._package]
+        self._adapter = {
+            name: np.asarray(own[name], self._dtype) if own else np.zeros_like(zeros)
+            for name, zeros in self._adapter.items()
+        }
 
     def run(self, function: str, values: dict, tokens: int) -> None:
         """Call a function on its inputs in `values`, and put its outputs there.
@@ -126,6 +146,7 @@ class ShardRunner:
         _, state, kept = self._cache
         inputs = {name: values[name] for name in self._given[function]}
         inputs |= {name: self._before(name, shape, at) for name, shape in shapes.items()}
+        inputs |= self._adapter
         outputs = self._functions[function].predict(inputs, state)
         self._calls[self._package] += 1
         for name, (*_, W) in shapes.items():
@@ -186,6 +207,12 @@ class Shard:
         """Empty the caches."""
         for step in self._steps:
             step.clear()
+
+    def use(self, adapter: Adapter | None) -> None:
+        """Take an adapter, or none, for all layers."""
+        for step in self._steps:
+            if isinstance(step, ShardRunner):
+                step.use(adapter)
 
     def another(self) -> "Shard":
         """The same programs with empty caches, for another session."""

@@ -23,6 +23,7 @@ from ane_book.conversion.write.states import write_states
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.decoder import Winner
+from ane_book.models.base.lora import slot_shapes
 from ane_book.options import Recipe
 import numpy as np
 import torch
@@ -46,12 +47,12 @@ class Frame:
     """The names in a function of the values around its layers, by the names that blocks use.
 
     values: what the first layer takes, with masks for all heads. cache: the states as read in this
-    call. kept: for each layer, what is kept from call to call.
+    call. layers: for each layer, its own part of what is kept from call to call, and of an adapter.
     """
 
     values: dict[str, str]
     cache: dict[str, str] = field(default_factory=dict)
-    kept: dict[str, list[str]] = field(default_factory=dict)
+    layers: dict[str, list[str]] = field(default_factory=dict)
 
 
 def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
@@ -76,7 +77,8 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
                 **(handed if kind != kinds[0] else {}),
             }
             outputs = ["hidden_out", *(f"new_{n}" for n in shapes), *(f"{n}_out" for n in handed)]
-            lowered.add(config, kind, inputs, outputs, config.rms_norm_eps)
+            slots = {n: torch.zeros((1, *shape)) for n, shape in _slots(config, recipe).items()}
+            lowered.add(config, kind, inputs, outputs, config.rms_norm_eps, slots)
     if recipe.silu == "native":
         return pieces
     changed = {name: lowered.mapped(silu_by_tanh) for name, lowered in pieces.items()}
@@ -98,6 +100,11 @@ def _kept(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, ...]]:
     cache = recipe.layout.cache(1, K, S, D)[1:]
     tails = find(config.architecture).tails(config)
     return dict.fromkeys(CACHE, cache) | {n: (rows, 1, W) for n, (rows, W) in tails.items()}
+
+
+def _slots(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, ...]]:
+    """Shapes of a layer's inputs for an adapter, without an axis of layers; {} for none."""
+    return slot_shapes(config, recipe.lora_slots) if recipe.lora_slots else {}
 
 
 def write_shard(
@@ -143,7 +150,7 @@ def _stamp_layers(
     for i, layer in enumerate(layers):
         feeds = {key: given.get(key, key) for key in architecture.host_inputs(kinds[layer])}
         feeds |= {name: given[name] for name in ("hidden", *carried) if name in given}
-        feeds |= {name: parts[i] for name, parts in frame.kept.items()}
+        feeds |= {name: parts[i] for name, parts in frame.layers.items()}
         piece, names = pieces[kinds[layer]], leaving if layer == layers[-1] else {}
         results = function.stamp(piece, f"layer{layer}", feeds, stored[i], names)
         new.append(dict(zip(piece.outputs, results, strict=True)))
@@ -200,11 +207,21 @@ def open_frame(
         if name in states:
             (whole,) = function.op("read_state", f"{name}_now", "fp16", [(n, *shape)], input=name)
             frame.cache[name] = whole
-        frame.kept[name] = [whole] if n == 1 else function.op(
-            "split", f"{name}_of", "fp16", [(1, *shape)] * n,
-            x=whole, axis=np.int32(0), num_splits=np.int32(n),
-        )  # fmt: skip
+        frame.layers[name] = _apart(function, whole, name, n, shape)
+    for name, shape in _slots(config, recipe).items():
+        whole = function.input(name, "fp16", (n, *shape))
+        frame.layers[name] = _apart(function, whole, name, n, shape)
     return frame
+
+
+def _apart(
+    function: FunctionWriter, whole: str, name: str, n: int, shape: tuple[int, ...]
+) -> list[str]:
+    """Split what n layers have, (n, ...), into that of each, (1, ...)."""
+    return [whole] if n == 1 else function.op(
+        "split", f"{name}_of", "fp16", [(1, *shape)] * n,
+        x=whole, axis=np.int32(0), num_splits=np.int32(n),
+    )  # fmt: skip
 
 
 def _add_feeds(

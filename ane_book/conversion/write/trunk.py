@@ -92,7 +92,7 @@ def _stamp(
     given = frame.values
     feeds = {key: given.get(key, key) for key in architecture.host_inputs(kinds[layer])}
     feeds |= {name: given[name] for name in ("hidden", *carried) if name in given}
-    feeds |= {name: each for name, (each,) in frame.kept.items()}
+    feeds |= {name: each for name, (each,) in frame.layers.items()}
     block, leaving = pieces.parted[kinds[layer]], handed(config, layers.stop, "{}_out")
     new = block.stamp_before(function, layer, feeds, parts["before"], leaving)
     results = [new[name] for name in ("x", "gates", *block.held)]

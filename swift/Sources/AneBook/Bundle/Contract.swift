@@ -15,6 +15,9 @@ extension Manifest {
         guard form ?? "rows" == "rows" else {
             throw bad("form \(form?.prefix(40) ?? "") is run by Python alone: convert with form rows")
         }
+        guard adapters == nil else {
+            throw bad("slots for adapters are filled by Python alone: convert without lora_slots")
+        }
         try checkNumbers()
         let widths = functions, generates = task == .textGeneration
         // With one function alone, every cache is a number of whole calls.
