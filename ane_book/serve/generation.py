@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
+from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.answer import Result, common_prefix
 from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.text.chat import Messages
@@ -87,6 +88,7 @@ class ServedSession:
         manifest = session.bundle.manifest
         self._width = manifest.functions[manifest.reading]
         self._asked: list[int] = []  # the last prompt
+        self._adapter: Adapter | None = None
 
     def ids(self, ask: Ask, prompt: str | Messages | list[int]) -> list[int]:
         """A prompt's token ids."""
@@ -96,6 +98,13 @@ class ServedSession:
         if not ids:
             raise InvalidInput("the prompt is empty; give at least one character")
         return ids
+
+    def use(self, adapter: Adapter | None) -> None:
+        """Answer with this adapter; nothing is kept of what another one, or none, has computed."""
+        if adapter is not self._adapter:
+            self._asked = []
+            self.session.use(adapter)
+            self._adapter = adapter
 
     def keep(self, ids: list[int]) -> int:
         """Forget what an answer to these tokens cannot use; returns how many are kept."""
