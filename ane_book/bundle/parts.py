@@ -176,7 +176,7 @@ class Adapters(Record):
 
     def shapes(self, n: int) -> dict[str, tuple[int, ...]]:
         """The shapes of all inputs of n layers by name: `x_a` and `x_b` of each slot x."""
-        found = {}
+        found: dict[str, tuple[int, ...]] = {}
         for name, slot in self.slots.items():
             rows = sum(target.rows for target in slot.targets)
             found[f"{name}_a"] = n, len(slot.targets) * self.rank, 1, slot.inputs

@@ -1,9 +1,9 @@
 """A LoRA adapter in the slots of a bundle (`--lora-slots`): what the host gives to every call.
 
-A and B are inputs and no states: the form with the host's cache has no states, one with the cache
-in states has the two that are known to work, and what is an input changes with the next call, also
-in the caches of other tiers and sessions. The price is that every call takes the bytes anew, which
-`ane-book plan` says.
+A and B are inputs and no states: with the host's cache a program has no states, with the cache in
+states it has two, and more are said to fail (claim `state-count`). An input also changes with the
+next call, whatever tier or session it is of. The price is that every call takes the bytes anew,
+which `ane-book plan` says.
 
 Letters: C_in and C_out a matrix's columns and rows; n layers of a package; P matrices of a slot, R
 rank of a slot, r <= R that of an adapter.

@@ -124,10 +124,10 @@ class Session:
     def use(self, adapter: str | Path | Adapter | None) -> None:
         """Answer with a LoRA adapter from now on, or with None as the model is; forgets everything.
 
-        adapter: a folder as PEFT writes it, or one that `ane_book.runtime.adapters.read_adapter`
-        has read for this bundle. Nothing is converted or compiled: A and B are inputs of every
-        call. Raises InvalidInput for a bundle without `lora_slots`, or with too few for the
-        adapter's r, and UnsupportedModel, InvalidWeights or WeightsNotFound for the folder.
+        adapter: a folder as PEFT writes it, or what `ane_book.runtime.adapters.read_adapter` made
+        of one for this bundle. Nothing is converted or compiled. Raises InvalidInput for a bundle
+        without `lora_slots`, or fewer than the adapter's r, and UnsupportedModel, InvalidWeights or
+        WeightsNotFound for the folder.
         """
         if isinstance(adapter, str | Path):
             adapter = read_adapter(adapter, self.bundle)

@@ -159,6 +159,14 @@ def test_a_form_that_is_not_run_is_refused_by_name(anebook, tiny_bundle):
     assert "form apple is run by Python alone: convert with form rows" in done.stderr + done.stdout
 
 
+def test_slots_for_adapters_are_refused_by_name(anebook, tiny_bundle):
+    bundle = tiny_bundle("llama", kv="state", lora_slots=4)[1]
+    command = [*anebook, "answers", str(bundle.path), "--executor", EXECUTOR]
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "filled by Python alone: convert without lora_slots" in done.stderr + done.stdout
+
+
 def test_a_recording_needs_no_program(anebook, tiny_bundle, tmp_path):
     """The Swift host passes what Python's host passed, to the bit, call by call."""
     for kv in ("state", "host"):

@@ -18,8 +18,9 @@ from ane_book.conversion.write.norms import operands
 from ane_book.conversion.write.program import FunctionWriter, PackageWriter
 from ane_book.layout import Form
 from ane_book.models import DecoderConfig, find
-from ane_book.models.base.layers import Attention, Slotted
-from ane_book.models.base.lora import PROJECTIONS, targets
+from ane_book.models.base.layers import Attention
+from ane_book.models.base.lora import slot_rows
+from ane_book.models.base.projection import Slotted
 from ane_book.models.bert import BertConfig
 import torch
 from torch import Tensor, nn
@@ -117,9 +118,8 @@ class Pieces:
             if isinstance(module, Attention) and self.form != "rows":
                 module.form = self.form
         if slots:
-            rows = {PROJECTIONS[n]: [p.shape[0] for p in own] for n, own in targets(config).items()}
-            whole = lower(Slotted(block, rows), inputs | slots, outputs, epsilon)
-            self.blocks[kind] = inner(whole)
+            slotted = Slotted(block, slot_rows(config))
+            self.blocks[kind] = inner(lower(slotted, inputs | slots, outputs, epsilon))
         elif layout is not None and layout.apart:
             self.parted[kind] = lower_parted(block, inputs, outputs, epsilon)
         else:

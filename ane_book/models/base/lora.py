@@ -11,10 +11,11 @@ Reference: Hu et al. 2021, "LoRA" (arXiv 2106.09685), section 4.1.
 """
 
 from ane_book.errors import InvalidInput
-from ane_book.models import DecoderConfig, find
+from ane_book.models import find
 from ane_book.models.base.architecture import Shape, TensorSpec
+from ane_book.models.base.config import ModelConfig
 
-__all__ = ["PROJECTIONS", "slot_shapes", "targets"]
+__all__ = ["slot_rows", "slot_shapes", "targets"]
 
 #: The projections with a slot: the name of the slot, and the block's module.
 PROJECTIONS = {
@@ -25,7 +26,7 @@ PROJECTIONS = {
 }
 
 
-def targets(config: DecoderConfig) -> dict[str, tuple[TensorSpec, ...]]:
+def targets(config: ModelConfig) -> dict[str, tuple[TensorSpec, ...]]:
     """The checkpoint's matrices that each projection stacks, by the slot's name.
 
     Raises InvalidInput for a model whose layers have other projections.
@@ -41,9 +42,14 @@ def targets(config: DecoderConfig) -> dict[str, tuple[TensorSpec, ...]]:
     return {slot: parameters[name] for slot, name in names.items()}
 
 
-def slot_shapes(config: DecoderConfig, R: int) -> dict[str, Shape]:
+def slot_rows(config: ModelConfig) -> dict[str, list[int]]:
+    """The rows of each matrix that a projection stacks, by the projection's module, in order."""
+    return {PROJECTIONS[n]: [part.shape[0] for part in own] for n, own in targets(config).items()}
+
+
+def slot_shapes(config: ModelConfig, R: int) -> dict[str, Shape]:
     """The shapes of a layer's A and B by their inputs' names, in order: `qkv_a`, `qkv_b`, ..."""
-    shapes = {}
+    shapes: dict[str, Shape] = {}
     for slot, parts in targets(config).items():
         outputs, inputs = sum(part.shape[0] for part in parts), parts[0].shape[1]
         shapes |= {f"{slot}_a": (len(parts) * R, 1, inputs), f"{slot}_b": (outputs, 1, R)}
