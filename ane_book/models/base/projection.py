@@ -29,8 +29,9 @@ class Projection(nn.Conv2d):
 def low_rank(a: Tensor, b: Tensor, rows: list[int], x: Tensor) -> Tensor:
     """B (A x) of each pair, below each other: x (1, C_in, 1, T) -> (1, C_out, 1, T).
 
-    A and B are no constants, which the weight of a convolution has to be, so these are products of
-    activations by channels, the form in which Apple's rules write attention (`apple.py`).
+    A and B are no constants, so these are products of activations by channels, the form in which
+    Apple's rules write attention (`apple.py`); we know of nobody who ran a convolution with a
+    weight that is an input on the engine, though MIL has it.
     """
     low = torch.einsum("nchw,nwhu->nchu", a, x)  # (1, P*R, 1, T)
     if len(rows) == 1:
