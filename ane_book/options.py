@@ -154,6 +154,13 @@ class Recipe(BaseModel):
         "product; or as Apple's rules for the engine ask, each head apart, tokens last, keys on "
         "the channel axis.",
     )
+    lora_slots: Whole = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="Rank of the slots for a LoRA adapter that every projection of a layer has, "
+        "as inputs of the programs, so that adapters change without a conversion; 0: none.",
+    )
     shard_limit: Bytes = Field(1_000_000_000, ge=0, description="Most weight bytes of a program.")
     head_rows: Whole = Field(16384, ge=1, description="Most rows in a part of the vocabulary.")
     argmax_output: bool = Field(False, description="Return the likeliest token, not logits.")
@@ -326,6 +333,7 @@ class RecipeOptions(TypedDict, total=False):
     functions: Literal["two", "one"]
     silu: Literal["native", "tanh"]
     form: Form
+    lora_slots: int
     shard_limit: int | str
     head_rows: int
     argmax_output: bool

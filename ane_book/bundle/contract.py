@@ -77,8 +77,10 @@ def _check_types(manifest: "Manifest", name: str) -> None:
     layer_types = _layer_types if manifest.task == "text-generation" else _encoder_types
     for part in manifest.packages:
         function = part.functions.get(name) or part.functions[manifest.names[name]]
+        slots = _slots(manifest, part)
         wanted = {"head": _head_types, "experts": _expert_types}.get(part.part, layer_types)
-        for kind, types in wanted(manifest, function, given).items():
+        for kind, types in wanted(manifest, function, given | slots).items():
+            types = types | slots if kind == "inputs" else types
             actual = {key: type_.shape for key, type_ in getattr(function, kind).items()}
             if actual != types:
                 raise ValueError(
@@ -86,6 +88,13 @@ def _check_types(manifest: "Manifest", name: str) -> None:
                 )
         own = {key: type_.shape for key, type_ in function.outputs.items()}
         given = handed(own) if "hidden_out" in own else given | own
+
+
+def _slots(manifest: "Manifest", part: Part) -> Shapes:
+    """Shapes of the inputs for an adapter that a part must have."""
+    if manifest.adapters is None or part.part != "layers":
+        return {}
+    return manifest.adapters.shapes(len(part.span))
 
 
 def handed(outputs: dict) -> dict:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from ane_book.bundle.contract import check_packages, handed
 from ane_book.bundle.parts import (
     SHA256,
+    Adapters,
     Embedding,
     FileName,
     Natural,
@@ -64,6 +65,12 @@ class Manifest(Record):
     cache (n, K * D, 1, S), its rows `new_x` (n, K * D, 1, T). They hold the numbers from above,
     rows and columns exchanged. A tail is as above, and never as wide as a cache.
 
+    With `adapters`, y of every projection in a layer is W x + B (A x), and the parts "layers" have
+    inputs for A and B. For a slot s of P matrices with R rows each in A and C_out rows in all, s_a
+    is (n, P * R, 1, C_in) and s_b (n, C_out, 1, R): for each of the n layers, the matrices' A below
+    each other, and their B. B holds the adapter's scale, and zeros everywhere are no adapter. What
+    is in the cache belongs to the adapter that made it.
+
     A part that gives `x` (1, C, 1, T) and `gates` (1, E, 1, T) has E experts after it, the parts
     "experts" by their numbers. One takes `x`, and its own row of the gates as `gate` (1, 1, 1, T),
     and gives `y` (1, C, 1, T). Only those are called of which the gate of one of the n tokens is
@@ -110,6 +117,9 @@ class Manifest(Record):
     form: Form = Field(
         default="rows",
         description="Where tokens are in caches, masks and rotary tables: see the class",
+    )
+    adapters: Adapters | None = Field(
+        default=None, description="Slots for a LoRA adapter; null: the layers have none"
     )
     vectors: Vectors | None = Field(default=None, description="Of the task embedding")
     tags: Tags | None = Field(default=None, description="Of the task token-classification")

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 __all__ = [
     "DATE",
     "SHA256",
+    "Adapters",
     "ChatSegments",
     "ChatSystem",
     "Embedding",
@@ -20,9 +21,11 @@ __all__ = [
     "Part",
     "Positive",
     "Record",
+    "Slot",
     "Source",
     "Strip",
     "Tags",
+    "Target",
     "Tokenizer",
     "Type",
     "Vectors",
@@ -148,6 +151,37 @@ class Tags(Record):
     def _check(self) -> "Tags":
         check_labels(self.labels)
         return self
+
+
+class Target(Record):
+    """A matrix of a layer for which a LoRA adapter may have a pair A and B."""
+
+    module: FileName = Field(description="Its name in a layer, such as self_attn.q_proj")
+    rows: Positive = Field(description="The rows of its B")
+
+
+class Slot(Record):
+    """A slot for an adapter: a projection, which stacks one or more matrices."""
+
+    inputs: Positive = Field(description="The columns of every A")
+    targets: Annotated[list[Target], Field(min_length=1)] = Field(description="In order")
+
+
+class Adapters(Record):
+    """The slots for a LoRA adapter that every layer has."""
+
+    rank: Positive = Field(description="R; an adapter of a lower rank has zeros in the rest")
+    layers: str = Field(description="Names of a layer's matrices begin with this and its number")
+    slots: dict[str, Slot] = Field(min_length=1, description="By the beginning of inputs' names")
+
+    def shapes(self, n: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of all inputs of n layers by name: `x_a` and `x_b` of each slot x."""
+        found: dict[str, tuple[int, ...]] = {}
+        for name, slot in self.slots.items():
+            rows = sum(target.rows for target in slot.targets)
+            found[f"{name}_a"] = n, len(slot.targets) * self.rank, 1, slot.inputs
+            found[f"{name}_b"] = n, rows, 1, self.rank
+        return found
 
 
 #: A form of dates: days, months and years, but nothing that changes within a day.

@@ -69,6 +69,7 @@ app.command("models")(models_command)
 @options.takes(
     Recipe, "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
     "partition", "argmax_output", "experts", "tiers", "verify", "functions", "silu", "form",
+    "lora_slots",
 )  # fmt: skip
 def convert(
     model: options.Source,

@@ -34,7 +34,7 @@ def models_command(as_json: AsJson = False) -> None:
 
 @options.takes(
     Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "tiers", "experts",
-    "verify", "functions",
+    "verify", "functions", "lora_slots",
 )  # fmt: skip
 def plan_command(
     model: options.Weights,
@@ -100,6 +100,7 @@ def _numbers(planned: "Plan") -> dict:
             "dispatches": planned.calls(),
             "weight_bytes": planned.read_bytes(),
         },
+        "adapter_bytes": planned.adapter_bytes,
         "wired_bytes": planned.wired.numbers(),
         "conversion_memory_bytes": planned.memory_bytes,
         "limits": planned.notes(),

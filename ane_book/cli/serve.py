@@ -39,6 +39,15 @@ Socket = Annotated[
 Stdin = Annotated[
     bool, typer.Option("--stdin", help="Answer lines of stdin on stdout, and nothing else.")
 ]
+Adapters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter",
+        metavar="NAME=FOLDER",
+        help="A LoRA adapter as PEFT writes it, for the model with --lora-slots: requests name it "
+        "as MODEL:NAME.",
+    ),
+]
 Origins = Annotated[
     list[str] | None, typer.Option(help="Origin of pages that may ask, as http://host:port.")
 ]
@@ -66,6 +75,7 @@ def serve(
     api_key: Key = None,
     socket: Socket = None,
     stdin: Stdin = False,
+    adapter: Adapters = None,
     cors: Origins = None,
     memory: Memory = None,
     queue: Queue = 64,
@@ -82,6 +92,7 @@ def serve(
     """
     _check(host, api_key, socket, cors or [])
     _check_tasks(models, socket, stdin)
+    folders = _folders(adapter or [], alone=stdin or cluster is not None)
     from ane_book.options import parse_bytes
 
     limit = None if memory is None else parse_bytes(memory)
@@ -92,10 +103,11 @@ def serve(
         if stdin:
             return _answer_stdin(*found)
         from ane_book.serve.app import create_app
+        from ane_book.serve.pool import adapted_models
         from ane_book.serve.server import run
 
         app = create_app(
-            found,
+            [*found, *(adapted_models(found, folders) if folders else ())],
             memory=limit,
             key=api_key,
             origins=tuple(cors or ()),
@@ -144,6 +156,25 @@ def _check_tasks(models: list[str], socket: Path | None, stdin: bool) -> None:
         raise InvalidInput("--stdin takes one model, which generates text")
     if socket and "text-generation" not in tasks:
         raise InvalidInput("--socket takes a model that generates text, among others")
+
+
+def _folders(adapters: list[str], alone: bool) -> dict[str, Path]:
+    """The folders of adapters by name, of NAME=FOLDER; raises InvalidInput.
+
+    alone: the model answers without any, on stdin or from a cluster.
+    """
+    if adapters and alone:
+        raise InvalidInput("--adapter goes with neither --stdin nor --cluster; leave one out")
+    folders = {}
+    for given in adapters:
+        name, _, folder = given.partition("=")
+        if not re.fullmatch(r"[\w.-]{1,100}", name) or not folder or name in folders:
+            raise InvalidInput(
+                f"--adapter {given[:100]}: write NAME=FOLDER, each with a name of its own of "
+                "letters, digits, '.', '_' and '-'"
+            )
+        folders[name] = Path(folder)
+    return folders
 
 
 def _how(precision: str, backend: str, force: bool) -> dict[str, str | bool | None]:

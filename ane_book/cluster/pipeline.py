@@ -22,6 +22,7 @@ from ane_book.bundle import Bundle, opened
 from ane_book.cluster.layout import units
 from ane_book.cluster.placement import PlacedStage, Stages, place, result
 from ane_book.errors import InvalidInput, MachineLost
+from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import choose_backend
 from ane_book.runtime.model_runner import ModelRunner
 from ane_book.runtime.session import Session
@@ -178,6 +179,14 @@ class FarRunner(ModelRunner):
         """Take new, empty caches; the stages drop the old ones at a later call."""
         self._caches = self._pipeline.current()
         self._ran: list[Call] = []
+
+    def use(self, adapter: Adapter | None) -> None:
+        """Raise InvalidInput for an adapter: the stages take none."""
+        if adapter is not None:
+            raise InvalidInput(
+                f"{adapter.place}: adapters are not sent to the machines of a cluster; serve the "
+                "bundle from one machine"
+            )
 
     def head(self, hidden: np.ndarray) -> np.ndarray | list[int]:
         with self._pipeline.head_turn:

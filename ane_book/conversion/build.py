@@ -20,7 +20,7 @@ from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Embedding, Part, Source, Tags, Vectors
 from ane_book.conversion.encoding import Encoding, StoredEncoding
 from ane_book.conversion.golden import GoldenPass
-from ane_book.conversion.packages import part_of
+from ane_book.conversion.packages import adapters_of, part_of
 from ane_book.conversion.plan import Program, plan
 from ane_book.conversion.quantize import find_scheme
 from ane_book.conversion.quantize.allotment import Allotment
@@ -320,6 +320,7 @@ class BundleBuilder:
             context=self.recipe.context,
             host=find(config.architecture).host(config),
             form=self.recipe.form,
+            adapters=adapters_of(config, self.recipe.lora_slots),
             vectors=self.vectors,
             tags=self.tags,
             tokenizer=tokenizer_entry(self.tokenizer),

@@ -1,14 +1,17 @@
-"""`part_of`: the manifest's entry of a package that was written."""
+"""The manifest's entries of packages that were written, and of their slots for an adapter."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from ane_book.bundle.parts import FunctionSpec, Part, Type, called
+from ane_book.bundle.parts import Adapters, FunctionSpec, Part, Slot, Target, Type, called
 from ane_book.conversion.plan import Program
+from ane_book.models import find
+from ane_book.models.base.lora import targets
 from mlprogram.package.function import Function as Declared
 from mlprogram.package.reader import Package
 
-__all__ = ["part_of"]
+__all__ = ["adapters_of", "part_of"]
 
 
 def part_of(
@@ -27,6 +30,17 @@ def part_of(
         layers=None if head else (layers.start, layers.stop),
         expert=program.expert,
     )
+
+
+def adapters_of(config: Any, R: int) -> Adapters | None:
+    """The manifest's entry of slots of rank R; None for 0."""
+    if not R:
+        return None
+    slots = {}
+    for name, parts in targets(config).items():
+        own = [Target(module=p.name.removesuffix(".weight"), rows=p.shape[0]) for p in parts]
+        slots[name] = Slot(inputs=parts[0].shape[1], targets=own)
+    return Adapters(rank=R, layers=find(config.architecture).layer_prefix, slots=slots)
 
 
 def _types(function: Declared) -> dict[str, dict[str, Type]]:

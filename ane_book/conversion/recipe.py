@@ -4,6 +4,7 @@ from ane_book.bundle import Bundle
 from ane_book.conversion.quantize import find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
+from ane_book.models.base.lora import targets
 from ane_book.options import Recipe, checked
 
 __all__ = ["hold_to", "make_recipe"]
@@ -56,6 +57,8 @@ def make_recipe(config: DecoderConfig | None = None, **options) -> Recipe:
         _check_blocks(recipe)
     if config is not None and recipe.form == "apple":
         _check_tails(config, recipe)
+    if config is not None and recipe.lora_slots:
+        targets(config)  # raises
     return recipe
 
 
@@ -134,6 +137,7 @@ def _refuse_generation(options: dict) -> None:
         "functions": options.get("functions", "two") != "two",
         "silu": options.get("silu", "native") != "native",
         "form": options.get("form", "rows") != "rows",
+        "lora_slots": bool(options.get("lora_slots")),
         "tiers": bool(options.get("tiers")),
         "argmax_output": bool(options.get("argmax_output")),
         "quant_head": options.get("quant_head") is not None,

@@ -14,11 +14,19 @@ from ane_book.bundle.parts import Part
 from ane_book.device import memory_bytes
 from ane_book.errors import InvalidBundle
 from ane_book.options import tier_name
+from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend
 from ane_book.runtime.experts import Calls
 from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.memory import Marks, marks_after
-from ane_book.runtime.shards import HeadRunner, Shard, has_memory, held_shapes, stages
+from ane_book.runtime.shards import (
+    HeadRunner,
+    Shard,
+    has_memory,
+    held_shapes,
+    slot_shapes,
+    stages,
+)
 import numpy as np
 
 __all__ = ["Chunk", "ModelRunner", "check_memory"]
@@ -28,14 +36,15 @@ Chunk = tuple[str, int, int]  # a call: its function, its first slot, the one af
 
 
 def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:
-    """Raise InvalidBundle where caches, masks and rotary tables exceed this machine's memory."""
+    """Raise InvalidBundle where caches, masks, tables and slots exceed this machine's memory."""
     S, host = manifest.context, manifest.host
     needed = sum(4 * T * (slots + T) * len(host.masks) for T, slots in manifest.tiered.values())
     needed += sum(2 * 8 * S * rotary.head_dim for rotary in host.rotary.values())
     for part in parts:
         function = next(iter(part.functions.values()))
         caches = held_shapes(manifest, function).values()
-        needed += 2 * sum(map(prod, [*caches, *(t.shape for t in function.states.values())]))
+        kept = [*caches, *(t.shape for t in function.states.values())]
+        needed += 2 * sum(map(prod, [*kept, *slot_shapes(manifest, part).values()]))
     limit = memory_bytes()
     if limit is not None and needed > limit:
         raise InvalidBundle(
@@ -75,6 +84,11 @@ class ModelRunner:
         self._marks = {}
         for shard in self._shards:
             shard.clear()
+
+    def use(self, adapter: Adapter | None) -> None:
+        """Take an adapter, or none, from the next call on; the caches stay as they are."""
+        for shard in self._shards:
+            shard.use(adapter)
 
     def chunks(self, position: int, tokens: int, guesses: int = 0) -> Iterator[Chunk]:
         """Cut tokens from slot `position` on into calls, for each of which the cache has T slots.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidInput, PromptTooLong
 from ane_book.options import Sampling, SamplingOptions, checked
+from ane_book.runtime.adapters import Adapter, read_adapter
 from ane_book.runtime.answer import Answer, Clock, Result, Stream, alone, common_prefix
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.bundle_text import BundleText, load_tokenizer
@@ -108,6 +109,22 @@ class Session(BundleText):
     def _clear(self) -> None:
         self._runner.clear()
         self._tokens.clear()
+
+    def use(self, adapter: str | Path | Adapter | None) -> None:
+        """Answer with a LoRA adapter from now on, or with None as the model is; forgets everything.
+
+        adapter: a folder as PEFT writes it, or what `ane_book.runtime.adapters.read_adapter` made
+        of one for this bundle. Nothing is converted or compiled. Raises InvalidInput for a bundle
+        without `lora_slots`, or fewer than the adapter's r, and UnsupportedModel, InvalidWeights or
+        WeightsNotFound for the folder.
+        """
+        if isinstance(adapter, str | Path):
+            adapter = read_adapter(adapter, self.bundle)
+        if adapter is not None and adapter.seal != self.bundle.manifest.seal:
+            raise InvalidInput(f"{adapter.place}: was read for another bundle than this one")
+        with alone(self._cache):
+            self._runner.use(adapter)
+            self._clear()
 
     @property
     def calls(self) -> Calls:

@@ -18,6 +18,7 @@ from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec, Part
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
 from ane_book.layout import MEMORY
+from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.backends import Backend, LoadedFunction
 from ane_book.runtime.experts import Calls, ExpertPrograms
 from ane_book.runtime.memory import Copies
@@ -31,6 +32,7 @@ __all__ = [
     "held_shapes",
     "load_part",
     "load_steps",
+    "slot_shapes",
     "stages",
 ]
 
@@ -66,6 +68,13 @@ def kept_shapes(function: FunctionSpec) -> dict[str, tuple[int, ...]]:
     """Shapes of what the host passes in for a package's caches (n, K, S, D), tails (n, R, 1, W) and
     memory (n, H, Dv, Dk), which it keeps from call to call: see the manifest."""
     return {n: t.shape for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
+
+
+def slot_shapes(manifest: Manifest, part: Part) -> dict[str, tuple[int, ...]]:
+    """Shapes of a package's inputs for an adapter, by name; {} where it has none."""
+    if manifest.adapters is None or part.part != "layers":
+        return {}
+    return manifest.adapters.shapes(len(part.span))
 
 
 def tails(manifest: Manifest, function: FunctionSpec) -> set[str]:
@@ -120,6 +129,9 @@ class ShardRunner:
         held = {n: held_shapes(manifest, f) for n, f in self._declared.items()}
         self._held = {n: _without_memory(shapes) for n, shapes in held.items()}
         self._tails = tails(manifest, next(iter(part.functions.values())))
+        slots = slot_shapes(manifest, part)
+        self._given = {name: given - slots.keys() for name, given in self._given.items()}
+        self._adapter = {name: np.zeros(shape, dtype) for name, shape in slots.items()}
         self._layout, self._dtype = manifest.layout, dtype
         self._package, self._calls = part.package, calls
         first = next(iter(part.functions.values()))
@@ -130,6 +142,14 @@ class ShardRunner:
         """Empty the cache."""
         self._cache = _Cache(None, None, {})
         self._copies = Copies(self._memory.shape, self._dtype, MEMORY) if self._memory else None
+
+    def use(self, adapter: Adapter | None) -> None:
+        """Take an adapter from the next call on; None: zeros. The cache is not emptied."""
+        own = {} if adapter is None else adapter.arrays[self._package]
+        self._adapter = {
+            name: np.asarray(own[name], self._dtype) if own else np.zeros_like(zeros)
+            for name, zeros in self._adapter.items()
+        }
 
     def run(self, function: str, values: dict, tokens: int) -> None:
         """Call a function on its inputs in `values`, and put its outputs there.
@@ -144,6 +164,7 @@ class ShardRunner:
         _, state, kept = self._cache
         inputs = {name: values[name] for name in self._given[function]}
         inputs |= {name: self._before(name, shape, at) for name, shape in shapes.items()}
+        inputs |= self._adapter
         declared = self._declared[function]
         several, of_state = declared.tokens > 1, MEMORY in declared.states
         if self._copies is not None:
@@ -219,6 +240,12 @@ class Shard:
         """Empty the caches."""
         for step in self._steps:
             step.clear()
+
+    def use(self, adapter: Adapter | None) -> None:
+        """Take an adapter, or none, for all layers."""
+        for step in self._steps:
+            if isinstance(step, ShardRunner):
+                step.use(adapter)
 
     def another(self) -> "Shard":
         """The same programs with empty caches, for another session."""

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
+from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.answer import Result, common_prefix
 from ane_book.runtime.choosing import choosing
 from ane_book.runtime.sampling import TokenLogprobs
@@ -100,6 +101,7 @@ class ServedSession:
         self._asked: list[int] = []  # the last prompt
         self._template = manifest.tokenizer.chat_template or ""
         self._form = tool_form(self._template)
+        self._adapter: Adapter | None = None
 
     def ids(self, ask: Ask, prompt: str | Messages | list[int]) -> list[int]:
         """A prompt's token ids."""
@@ -129,6 +131,12 @@ class ServedSession:
         thinks = ask.parts and THINK in self._template
         begun = thinks and "".join(self.session.words(ids[-4:])).rstrip().endswith(THINK)
         return Splitting(self._form if ask.tools else None, thinks, begun)
+    def use(self, adapter: Adapter | None) -> None:
+        """Answer with this adapter; nothing is kept of what another one, or none, has computed."""
+        if adapter is not self._adapter:
+            self._asked = []
+            self.session.use(adapter)
+            self._adapter = adapter
 
     def keep(self, ids: list[int]) -> int:
         """Forget what an answer to these tokens cannot use; returns how many are kept."""

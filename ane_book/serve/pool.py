@@ -5,20 +5,23 @@ A request can only name a model; the folder of each is set when the server start
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import gc
+from hashlib import sha256
 import logging
+from pathlib import Path
 from threading import Condition
 import time
 
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Embedder, Session
+from ane_book.runtime.adapters import Adapter, read_adapter
 from ane_book.runtime.backends import Backend
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.generation import ServedSession
 
-__all__ = ["EMBEDDING", "TEXT", "Model", "Pool", "bundle_model"]
+__all__ = ["EMBEDDING", "TEXT", "Model", "Pool", "adapted_models", "bundle_model"]
 
 TEXT, EMBEDDING = "text-generation", "embedding"
 DOES = {TEXT: "generates text", EMBEDDING: "makes vectors"}
@@ -32,7 +35,8 @@ class Model:
 
     bytes: of memory, about. slots: loads it, and returns a slot for each request at once. context:
     most tokens of prompt and answer, or of a text. size: of a vector, or of a hidden state. argmax:
-    it gives the likeliest token alone. seal: of its bundle.
+    it gives the likeliest token alone. seal: of its bundle, and of its adapter. bundle: where it is
+    one. base: the model whose slots answer for it with the adapter; "": its own.
     """
 
     name: str
@@ -44,6 +48,14 @@ class Model:
     created: int
     argmax: bool = False
     seal: str = ""
+    bundle: Bundle | None = None
+    adapter: Adapter | None = None
+    base: str = ""
+
+    @property
+    def opened_as(self) -> str:
+        """The name of the model whose slots answer."""
+        return self.base or self.name
 
 
 def bundle_model(
@@ -81,7 +93,32 @@ def bundle_model(
         created=int((bundle.path / "manifest.json").stat().st_mtime),
         argmax=manifest.argmax_output,
         seal=manifest.seal,
+        bundle=bundle,
     )
+
+
+def adapted_models(models: list[Model], folders: dict[str, Path]) -> list[Model]:
+    """Make a `Model` of each adapter, by the name that it has behind "BASE:".
+
+    Raises InvalidInput unless exactly one of the models has slots for them, and what
+    `ane_book.runtime.adapters.read_adapter` raises.
+    """
+    fit = [model for model in models if model.bundle and model.bundle.manifest.adapters]
+    if len(fit) != 1:
+        names = ", ".join(model.name for model in fit) or "none"
+        raise InvalidInput(
+            "--adapter takes one model that was converted with lora_slots (--lora-slots R), and "
+            f"of those that are served it is {names}"
+        )
+    return [_adapted(fit[0], name, folder) for name, folder in folders.items()]
+
+
+def _adapted(base: Model, name: str, folder: Path) -> Model:
+    assert base.bundle is not None, "one with slots has a bundle"
+    adapter = read_adapter(folder, base.bundle)
+    seal = sha256(f"{base.seal} {adapter.digest}".encode()).hexdigest()
+    named = f"{base.name}:{name}"
+    return replace(base, name=named, seal=seal, adapter=adapter, base=base.name)
 
 
 @dataclass
@@ -130,18 +167,24 @@ class Pool:
 
     def loaded(self) -> list[str]:
         """The models in memory, the least recently used first."""
-        return list(self._open)
+        return [m.name for name in self._open for m in self.models.values() if m.opened_as == name]
 
     @contextmanager
     def borrowed(self, model: Model) -> Iterator:
-        """Borrow a slot of a model; waits while all are busy, or others hold the memory for it."""
+        """Borrow a slot of a model; waits while all are busy, or others hold the memory for it.
+
+        A slot that served another adapter of its model forgets what it has of that.
+        """
+        opened = self.models[model.opened_as]
         with self._change:
-            self._change.wait_for(lambda: self._ready(model))
-            held = self._open.pop(model.name)
-            self._open[model.name] = held  # the most recently used
+            self._change.wait_for(lambda: self._ready(opened))
+            held = self._open.pop(opened.name)
+            self._open[opened.name] = held  # the most recently used
             slot = held.free.pop()
             held.busy += 1
         try:
+            if model.task == TEXT:
+                slot.use(model.adapter)
             yield slot
         finally:
             with self._change:

@@ -176,6 +176,14 @@ def test_a_memory_is_refused_by_name(anebook, tiny_bundle, kv):
     assert "layers with a memory are run by Python alone" in done.stderr + done.stdout
 
 
+def test_slots_for_adapters_are_refused_by_name(anebook, tiny_bundle):
+    bundle = tiny_bundle("llama", kv="state", lora_slots=4)[1]
+    command = [*anebook, "answers", str(bundle.path), "--executor", EXECUTOR]
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "filled by Python alone: convert without lora_slots" in done.stderr + done.stdout
+
+
 @pytest.mark.parametrize("form", LAYOUTS)
 def test_a_recording_needs_no_program(anebook, tiny_bundle, tmp_path, form):
     """The Swift host passes what Python's host passed, to the bit, call by call."""

@@ -31,6 +31,7 @@ from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme
 from ane_book.errors import InvalidInput
 from ane_book.layout import MEMORY
 from ane_book.models import DecoderConfig, find
+from ane_book.models.base.lora import slot_shapes
 from ane_book.options import Recipe, Strategy
 from ane_book.reference import find_reference, reference_models
 from ane_book.weights import open_source, read_config, read_json
@@ -112,6 +113,14 @@ class Plan:
         architecture = find(self.config.architecture)
         layers = len(architecture.holders(self.config).get(MEMORY, ()))
         return 2 * layers * prod(architecture.memory(self.config) or (0,))
+
+    @property
+    def adapter_bytes(self) -> int:
+        """Bytes of a LoRA adapter in its slots, fp16, which every call of the layers takes as
+        inputs; 0 without slots."""
+        if not (R := self.recipe.lora_slots):
+            return 0
+        return 2 * self.config.num_layers * sum(map(prod, slot_shapes(self.config, R).values()))
 
     @cached_property
     def wired(self) -> WiredBytes:

@@ -42,6 +42,9 @@ def facts(plan: "Plan") -> Iterator[Line]:
             yield "tails", f"{kept}, kept by the host; {_size(plan.tail_bytes())} of it a call"
         if plan.recurrent_bytes:
             yield "memory", f"{_size(plan.recurrent_bytes)}, whatever the context"
+    if plan.adapter_bytes:
+        inputs = f"{_size(plan.adapter_bytes)} of inputs in every call, adapter or none"
+        yield "adapter", f"slots of rank {recipe.lora_slots}: {inputs}"
     yield from listed("tiers", _tiers(plan))
     yield "programs", f"{len(plan.programs):,}, {_size(plan.weight_bytes)} of weights in all"
     yield _calls(plan)

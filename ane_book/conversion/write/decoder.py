@@ -27,6 +27,7 @@ from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.architecture import CACHE, MEMORY
 from ane_book.models.base.decoder import Winner
+from ane_book.models.base.lora import slot_shapes
 from ane_book.options import Recipe
 import numpy as np
 import torch
@@ -47,7 +48,8 @@ class Frame:
     """The names in a function of the values around its layers, by the names that blocks use.
 
     values: what the first layer takes, with masks for all heads. cache: the states as read in this
-    call. kept: what each layer keeps from call to call, by the layer's number.
+    call. kept: what each layer keeps from call to call, and its part of an adapter's slots, by the
+    layer's number.
     """
 
     values: dict[str, str]
@@ -75,7 +77,8 @@ def lower_blocks(config: DecoderConfig, recipe: Recipe) -> dict[str, Pieces]:
                 **(handed if kind != kinds[0] else {}),
             }
             outputs = ["hidden_out", *(f"new_{n}" for n in kept), *(f"{n}_out" for n in handed)]
-            lowered.add(config, kind, inputs, outputs, config.rms_norm_eps)
+            slots = {n: torch.zeros((1, *shape)) for n, shape in _slots(config, recipe).items()}
+            lowered.add(config, kind, inputs, outputs, config.rms_norm_eps, slots)
     if recipe.silu == "native":
         return pieces
     changed = {name: lowered.mapped(silu_by_tanh) for name, lowered in pieces.items()}
@@ -121,6 +124,11 @@ def _stores(config: DecoderConfig, recipe: Recipe, layers: range) -> dict[str, l
     if recipe.kv == "state" and MEMORY in stores and "keys" in stores:
         return {"cache": stores.pop("keys") + stores.pop("values")} | stores
     return stores
+
+
+def _slots(config: DecoderConfig, recipe: Recipe) -> dict[str, tuple[int, ...]]:
+    """Shapes of a layer's inputs for an adapter, without an axis of layers; {} for none."""
+    return slot_shapes(config, recipe.lora_slots) if recipe.lora_slots else {}
 
 
 def write_shard(
@@ -225,13 +233,25 @@ def open_frame(
         if name in states:
             (whole,) = function.op("read_state", f"{name}_now", "fp16", [(n, *one)], input=name)
             frame.cache[name] = whole
-        parts = [whole] if n == 1 else function.op(
-            "split", f"{name}_of", "fp16", [(1, *one)] * n,
-            x=whole, axis=np.int32(0), num_splits=np.int32(n),
-        )  # fmt: skip
+        parts = _apart(function, whole, name, n, one)
         for (layer, own), part in zip(stores[name], parts, strict=True):
             frame.kept[layer][own] = part
+    for name, shape in _slots(config, recipe).items():
+        whole = function.input(name, "fp16", (len(layers), *shape))
+        parts = _apart(function, whole, name, len(layers), shape)
+        for layer, part in zip(layers, parts, strict=True):
+            frame.kept[layer][name] = part
     return frame
+
+
+def _apart(
+    function: FunctionWriter, whole: str, name: str, n: int, shape: Sequence[int]
+) -> list[str]:
+    """Split what n layers have, (n, ...), into that of each, (1, ...)."""
+    return [whole] if n == 1 else function.op(
+        "split", f"{name}_of", "fp16", [(1, *shape)] * n,
+        x=whole, axis=np.int32(0), num_splits=np.int32(n),
+    )  # fmt: skip
 
 
 def _is_state(recipe: Recipe, name: str) -> bool:

@@ -19,6 +19,8 @@ from ane_book.conversion.write.program import FunctionWriter, PackageWriter
 from ane_book.layout import Form
 from ane_book.models import DecoderConfig, find
 from ane_book.models.base.layers import Attention
+from ane_book.models.base.lora import slot_rows
+from ane_book.models.base.projection import Slotted
 from ane_book.models.bert import BertConfig
 import torch
 from torch import Tensor, nn
@@ -104,14 +106,21 @@ class Pieces:
         inputs: dict[str, Tensor],
         outputs: Sequence[str],
         epsilon: float,
+        slots: dict[str, Tensor] | None = None,
     ) -> None:
-        """Lower the model's block of a kind; the last three arguments are those of `lower`."""
+        """Lower the model's block of a kind; inputs, outputs and epsilon are those of `lower`.
+
+        slots: inputs for an adapter (`ane_book.models.base.lora`), where the block has them.
+        """
         architecture = find(config.architecture)
         block, layout = architecture.block(config, kind), architecture.layout(config)
         for module in block.modules():
             if isinstance(module, Attention) and self.form != "rows":
                 module.form = self.form
-        if layout is not None and layout.apart:
+        if slots:
+            slotted = Slotted(block, slot_rows(config))
+            self.blocks[kind] = inner(lower(slotted, inputs | slots, outputs, epsilon))
+        elif layout is not None and layout.apart:
             self.parted[kind] = lower_parted(block, inputs, outputs, epsilon)
         else:
             self.blocks[kind] = lower(block, inputs, outputs, epsilon)
@@ -163,9 +172,14 @@ def lower_parted(
     gate = torch.zeros(1, 1, 1, hidden.shape[3])
     one = lower(expert, {"x": hidden, "gate": gate}, ["y"], epsilon)
     whole = lower(_Outside(block), {"y": hidden} | inputs, [*outputs, "x", "gates"], epsilon)
-    ours = {name: ours.removeprefix("block.") for name, ours in whole.parameters.items()}
-    before, behind, held = _cut(replace(whole, parameters=ours))
+    before, behind, held = _cut(inner(whole))
     return Parted(before, behind, one, held)
+
+
+def inner(piece: LoweredBlock) -> LoweredBlock:
+    """The lowered module `block` of a module that wraps it: parameters under their own names."""
+    own = {name: ours.removeprefix("block.") for name, ours in piece.parameters.items()}
+    return replace(piece, parameters=own)
 
 
 def _cut(piece: LoweredBlock) -> tuple[LoweredBlock, LoweredBlock, tuple[str, ...]]:

@@ -14,6 +14,7 @@ from ane_book.conversion.rebuild import Rebuild
 from ane_book.evidence.parity.stage import padded
 from ane_book.evidence.parity.walk import encoder_feeds
 from ane_book.runtime.inputs import HostInputs
+from ane_book.runtime.shards import slot_shapes
 from mlprogram import MLProgram
 from mlprogram.compare import Gap, diff
 from mlprogram.files import sha256
@@ -70,7 +71,7 @@ def known_inputs(
     bundle: Bundle, golden: dict[str, np.ndarray], program: MLProgram, part: Part, function: str
 ) -> dict[str, np.ndarray]:
     """Those inputs of a part's program that are known for the first golden tokens, from slot 0: the
-    host's inputs, PyTorch's hidden state, and empty caches."""
+    host's inputs, PyTorch's hidden state, empty caches, and no adapter."""
     T = part.functions[function].tokens
     if part.part == "experts":
         layer, n = part.first_layer, part.expert or 0
@@ -86,6 +87,7 @@ def known_inputs(
         feeds["y"] = padded(golden["y"][part.layers[0] - 1][:, :T], T)
     caches = [name for name in program.inputs if f"new_{name}" in program.outputs]
     feeds |= {n: np.zeros(program.inputs[n].sizes, np.float16) for n in caches}
+    feeds |= {n: np.zeros(own, np.float16) for n, own in slot_shapes(bundle.manifest, part).items()}
     feeds |= {n: padded(golden[n][:, :T], T) for n in bundle.manifest.handed}
     return {n: a for n, a in feeds.items() if n in program.inputs}
 

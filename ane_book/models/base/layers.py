@@ -17,6 +17,7 @@ from collections.abc import Callable
 from ane_book.layout import Form
 from ane_book.models.base import apple
 from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.projection import Projection, projection
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -40,11 +41,6 @@ __all__ = [
     "rms_normalize",
     "rotate",
 ]
-
-
-def projection(inputs: int, outputs: int, bias: bool = False) -> nn.Conv2d:
-    """A linear layer in ANE form: a 1x1 convolution over (1, inputs, 1, T)."""
-    return nn.Conv2d(inputs, outputs, kernel_size=1, bias=bias)
 
 
 def rms_normalize(x: Tensor, dim: int, eps: float) -> Tensor:
@@ -105,11 +101,11 @@ class Scale(nn.Module):
         return x * self.scale
 
 
-class NormedProjection(nn.Conv2d):
+class NormedProjection(Projection):
     """A fused projection whose first parts are RMS normed, each over all of its channels."""
 
     def __init__(self, inputs: int, normed: tuple[int, ...], rest: int, eps: float):
-        super().__init__(inputs, sum(normed) + rest, kernel_size=1, bias=False)
+        super().__init__(inputs, sum(normed) + rest)
         self.eps, self.parts = eps, [*normed, rest]
         self.norms = nn.ParameterList(torch.ones(1, rows, 1, 1) for rows in normed)
 

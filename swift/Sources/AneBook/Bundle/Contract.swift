@@ -18,6 +18,9 @@ extension Manifest {
                 throw bad("layers with a memory are run by Python alone: convert another model")
             }
         }
+        guard adapters == nil else {
+            throw bad("slots for adapters are filled by Python alone: convert without lora_slots")
+        }
         try checkNumbers()
         let widths = functions, generates = task == .textGeneration
         // With one function alone, every cache is a number of whole calls.

@@ -22,6 +22,8 @@ public struct Manifest: Codable, Sendable {
     public let host: Host
     /// Where tokens are in caches, masks and tables; nil: by rows.
     public let form: Layout?
+    /// Slots for a LoRA adapter, which are not filled here; nil: the layers have none.
+    public let adapters: Adapters?
     public let vectors: Vectors?
     public let tags: Tags?
     public let tokenizer: TokenizerEntry
@@ -66,6 +68,11 @@ public struct Manifest: Codable, Sendable {
     public var givesTokens: Bool {
         head.contains { $0.functions.values.contains { $0.outputs["token"] != nil } }
     }
+}
+
+/// Slots for a LoRA adapter; of its fields, only the rank is read.
+public struct Adapters: Codable, Sendable {
+    public let rank: Int
 }
 
 /// A package, and its part in the whole.

@@ -1,0 +1,126 @@
+"""Adapters' folders: what is read of them, and what is refused by the name of its field."""
+
+import json
+import math
+
+from _adapters import write_adapter
+from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
+from ane_book.weights.peft import SWITCHES, read_peft
+import pytest
+from safetensors.torch import load_file, save_file
+import torch
+
+Q = "model.layers.0.self_attn.q_proj"
+
+
+@pytest.fixture
+def adapter(tiny, tmp_path):
+    """`adapter(**fields)`: write one, with these fields, and return its folder."""
+    return lambda **fields: write_adapter(tiny("llama")[0], tmp_path / "adapter", **fields)
+
+
+def change(folder, edit) -> None:
+    """Change an adapter's tensors by a function of their dict."""
+    tensors = load_file(folder / "adapter_model.safetensors")
+    edit(tensors)
+    save_file(tensors, folder / "adapter_model.safetensors")
+
+
+def test_pairs_and_scale(adapter):
+    found = read_peft(adapter(r=4, alpha=6.0))
+    assert (found.r, found.scale, len(found.pairs)) == (4, 1.5, 3 * 7)
+    a, b = found.pairs[Q]
+    assert a.shape == (4, 64) and b.shape == (64, 4) and str(a.dtype) == "float32"
+    assert read_peft(adapter(r=4, alpha=6.0, use_rslora=True)).scale == 6 / math.sqrt(4)
+    some = read_peft(adapter(targets=["q_proj", "up_proj"], layers=[2])).pairs
+    assert list(some) == ["model.layers.2.mlp.up_proj", "model.layers.2.self_attn.q_proj"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_read_as_they_are(dtype, adapter):
+    folder, key = adapter(), f"base_model.model.{Q}.lora_A.weight"
+    exact = load_file(folder / "adapter_model.safetensors")[key].to(dtype)
+    change(folder, lambda tensors: tensors.update({n: t.to(dtype) for n, t in tensors.items()}))
+    assert (read_peft(folder).pairs[Q][0] == exact.float().numpy()).all()
+
+
+def test_an_expression_as_target_modules(adapter):
+    folder = adapter(targets=["q_proj"])
+    config = json.loads((folder / "adapter_config.json").read_text())
+    for text in (r".*\.q_proj", "all-linear"):
+        (folder / "adapter_config.json").write_text(json.dumps(config | {"target_modules": text}))
+        assert len(read_peft(folder).pairs) == 3
+
+
+VALUES = {
+    "modules_to_save": ["lm_head"],
+    "trainable_token_indices": [3],
+    "target_parameters": ["mlp.experts.gate_up_proj"],
+    "layer_replication": [[0, 2], [1, 3]],
+    "rank_pattern": {"q_proj": 2},
+    "alpha_pattern": {"q_proj": 2},
+    "alora_invocation_tokens": [1, 2],
+}
+OTHERS = {"bias": "all", "init_lora_weights": "pissa", "peft_type": "LOHA"}
+
+
+@pytest.mark.parametrize("name", [*SWITCHES, *OTHERS])
+def test_what_is_more_than_lora_is_refused_by_name(name, adapter):
+    value = (VALUES | OTHERS).get(name, True)
+    with pytest.raises(UnsupportedModel, match=f"adapter_config.json: {name}"):
+        read_peft(adapter(**{name: value}))
+
+
+@pytest.mark.parametrize("name", ["lm_head.lora_A.weight", f"{Q}.lora_magnitude_vector"])
+def test_a_tensor_of_something_else(name, adapter):
+    folder = adapter()
+    change(folder, lambda tensors: tensors.update({name: torch.ones(2, 2)}))
+    with pytest.raises(UnsupportedModel, match=f"tensor {name} .* is no A or B of a matrix"):
+        read_peft(folder)
+
+
+def test_damaged_files(adapter):
+    folder = adapter()
+    file, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    whole, fields = file.read_bytes(), config.read_text()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InvalidWeights, match="cut short or not a safetensors file"):
+        read_peft(folder)
+    file.unlink()
+    with pytest.raises(WeightsNotFound, match=r"adapter_model\.safetensors is missing"):
+        read_peft(folder)
+    file.write_bytes(whole)
+    for wrong in ("{", "[]", json.dumps(json.loads(fields) | {"r": "8"})):
+        config.write_text(wrong)
+        with pytest.raises((InvalidWeights, UnsupportedModel), match=r"adapter_config\.json"):
+            read_peft(folder)
+    config.unlink()
+    with pytest.raises(WeightsNotFound, match=r"adapter_config\.json is missing"):
+        read_peft(folder)
+
+
+EDITS = {
+    "needed are A": lambda t: t.pop(f"base_model.model.{Q}.lora_B.weight"),
+    "needed are A .4, in.": lambda t: t.update(
+        {f"base_model.model.{Q}.lora_A.weight": torch.ones(3, 64)}
+    ),
+    "not every layer": lambda t: [t.pop(name) for name in list(t) if Q in name],
+    "has no A and B of q_proj": lambda t: [t.pop(name) for name in list(t) if "q_proj" in name],
+}
+
+
+@pytest.mark.parametrize("says", EDITS)
+def test_tensors_that_are_missing_or_misshapen(says, adapter):
+    folder = adapter()
+    change(folder, EDITS[says])
+    with pytest.raises(InvalidWeights, match=says):
+        read_peft(folder)
+
+
+def test_tensors_that_the_configuration_does_not_name(adapter):
+    folder = adapter()
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["target_modules"].remove("q_proj")
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(InvalidWeights, match="does not have .*q_proj among target_modules"):
+        read_peft(folder)
