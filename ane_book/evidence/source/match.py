@@ -30,7 +30,8 @@ SAMPLE = 97  # elements that are compared before all are
 class PackageValue:
     """A value of a package's run, and the MIL op that made it ("" of an input).
 
-    operands: the names of the values that the op reads. constants: the constants in less than single precision that the op reads.
+    operands: the names of the values that the op reads. constants: those of its constants in less
+    than single precision.
     """
 
     name: str
