@@ -58,7 +58,7 @@ def find_cause(
 
     numbers, constants: what the package stores that may not be the source's, numbers and tensors.
     """
-    search = _Search(walk, numbers, constants)
+    search = CauseSearch(walk, numbers, constants)
     for tolerance in (walk.tight, walk.index.tolerance):
         search.tolerance = tolerance
         if found := search.by_trial() or search.by_fit():
@@ -66,7 +66,7 @@ def find_cause(
     return None
 
 
-class _Search:
+class CauseSearch:
     """A search for what a package computes where it parts from a walk along its source."""
 
     def __init__(self, walk: Walk, numbers: Numbers, constants: list[tuple[str, np.ndarray]]):
@@ -226,12 +226,12 @@ class _Search:
 
     def by_fit(self) -> Cause | None:
         """A value that is the source's times a number, plus one, or cut off."""
-        for fit in (_clipped, _scaled, _shifted, _scaled_by_channel):
+        for relation in (_clipped, _scaled, _shifted, _scaled_by_channel):
             for node, (name, array) in itertools.chain.from_iterable(
                 zip(itertools.repeat(n), self._arrays(n)) for n in self.nodes
             ):
                 for value in self.walk.index.of_size(array.size):
-                    if value.name in self.fresh and (found := self._fitted(fit, array, value)):
+                    if value.name in self.fresh and (found := self._fitted(relation, array, value)):
                         kind, text, aligned = found
                         return Cause(kind, text, node, ValueMatch(name, value, aligned, "", nan))
         return self._inserted()
@@ -243,10 +243,10 @@ class _Search:
             makers = [node for node in self.walk.source.nodes if name in node.outputs]
             if not makers or array is None or not informative(array):
                 continue
-            for fit, value in itertools.product(
+            for relation, value in itertools.product(
                 (_clipped, _scaled, _shifted), self.walk.index.of_size(array.size)
             ):
-                found = self._fitted(fit, array, value) if value.name in self.first else None
+                found = self._fitted(relation, array, value) if value.name in self.first else None
                 if found and not found[1].startswith("the source"):
                     match = ValueMatch(name, value, found[2], "", nan)
                     return Cause(found[0], f"{found[1]}, after it", makers[0], match)
@@ -258,13 +258,13 @@ class _Search:
             if array is not None and informative(array):
                 yield name, array
 
-    def _fitted(self, fit: Callable, array: np.ndarray, value: PackageValue):
+    def _fitted(self, relation: Callable, array: np.ndarray, value: PackageValue):
         for shape in {value.array.shape, array.shape}:
             try:
                 ours, theirs = value.array.reshape(shape), array.reshape(shape)
             except ValueError:
                 continue
-            found = fit(ours.astype(np.float64), theirs.astype(np.float64), self.tolerance)
+            found = relation(ours.astype(np.float64), theirs.astype(np.float64), self.tolerance)
             if found:
                 return *found, value.array.reshape(array.shape)
         return None

@@ -82,9 +82,9 @@ def open_source(text: str) -> SourceGraph:
 
         return from_file(text)
     if text.endswith(".onnx"):
-        from ane_book.evidence.source.onnx_graph import OnnxSource
+        from ane_book.evidence.source.onnx_graph import OnnxSourceGraph
 
-        return OnnxSource(text)
+        return OnnxSourceGraph(text)
     raise InvalidInput(
         f"--source {text} is not FILE.onnx, FILE.pt2 or python:FILE.py:FUNCTION; save a module by "
         "torch.onnx.export or torch.export.save, or write a function that returns it"

@@ -19,7 +19,7 @@ from ane_book.evidence.source.match import PackageValue
 from mlprogram.package.description import Feature
 import numpy as np
 
-__all__ = ["PIXELS", "Affine", "ImageFault", "Pixels", "choose_pixels", "image_fault", "spread"]
+__all__ = ["PIXELS", "Affine", "ImageFault", "Pixels", "choose_pixels", "image_fault", "prepared"]
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 CLOSE = 2e-3  # of the largest value
@@ -114,7 +114,7 @@ def choose_pixels(
     return Pixels("package", package, "nothing tells; --pixels does", order)
 
 
-def spread(
+def prepared(
     feature: Feature, wanted: SourceInput, pixels: np.ndarray, given: Pixels
 ) -> np.ndarray:
     """The source's array for pixels (1, C, H, W) in the package's order of channels."""
@@ -136,7 +136,7 @@ def spread(
     return np.ascontiguousarray(made).astype(wanted.dtype)
 
 
-def fit(pixels: np.ndarray, array: np.ndarray) -> Affine | None:
+def affine_between(pixels: np.ndarray, array: np.ndarray) -> Affine | None:
     """The scale and bias by channel that make `array` of pixels (1, C, H, W); None if none do."""
     if array.size != pixels.size:
         return None
@@ -158,10 +158,10 @@ def of_package(name: str, values: list[PackageValue]) -> Affine:
     """What a package's ops do to its image input before the first that is more than a scale."""
     pixels = next(value.array for value in values if value.name == name)
     known = {value.name for value in values}
-    made, found = {name}, _affine(1.0, 0.0) if pixels.shape[1] == 3 else fit(pixels, pixels)
+    made, found = {name}, affine_between(pixels, pixels)
     for value in values:
-        reads = known.intersection(value.reads)  # the others are constants
-        if reads and reads <= made and (one := fit(pixels, value.array)):
+        reads = known.intersection(value.operands)  # the others are constants
+        if reads and reads <= made and (one := affine_between(pixels, value.array)):
             made.add(value.name)
             found = one
     assert found is not None  # pixels are affine in themselves
@@ -198,7 +198,7 @@ def of_source(source: SourceGraph, name: str, constants: Mapping) -> tuple[Affin
             values |= results
             continue
         (result, *_) = results.values()
-        if isinstance(result, np.ndarray) and (found := fit(pixels, result)):
+        if isinstance(result, np.ndarray) and (found := affine_between(pixels, result)):
             values |= results
             made.update(results)
             plain, last = found, node.name

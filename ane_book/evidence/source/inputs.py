@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ane_book.errors import InvalidInput
 from ane_book.evidence.source.graph import SourceGraph, SourceInput
-from ane_book.evidence.source.onnx_graph import OnnxSource
+from ane_book.evidence.source.onnx_graph import OnnxSourceGraph
 from ane_book.evidence.source.package import PackageRun
 from mlprogram.package.description import Feature, by_name, load_inputs
 import numpy as np
@@ -67,7 +67,7 @@ def _made(
     """Random arrays; of whole numbers those of the source."""
     generator = np.random.default_rng(seed)
     plausible: dict[str, np.ndarray] = {}
-    if isinstance(source, OnnxSource):
+    if isinstance(source, OnnxSourceGraph):
         shapes = {pairs[name]: feature.shape for name, feature in features.items()}
         plausible = source.plausible(shapes, seed)
     made = {}

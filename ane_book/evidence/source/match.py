@@ -28,15 +28,16 @@ SAMPLE = 97  # elements that are compared before all are
 
 @dataclass(frozen=True, eq=False)
 class PackageValue:
-    """A value of a package's run: the MIL op that made it ("" of an input) and what that read.
+    """A value of a package's run, and the MIL op that made it ("" of an input).
 
-    constants: the constants in less than single precision that the op reads.
+    operands: the names of the values that the op reads. constants: those of its constants in less
+    than single precision.
     """
 
     name: str
     op: str
     array: np.ndarray
-    reads: tuple[str, ...] = ()
+    operands: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
 
     @cached_property
@@ -90,8 +91,8 @@ def summarise(array: np.ndarray) -> Summary:
     if not wide.size:
         return Summary(0.0, (0.0, 0.0, 0.0, 0.0))
     rms = float(np.sqrt((wide**2).mean()))
-    spread = (float(wide.min()), float(wide.max()), float(wide.mean()), rms)
-    return Summary(float(np.abs(wide).max()), spread)
+    extent = (float(wide.min()), float(wide.max()), float(wide.mean()), rms)
+    return Summary(float(np.abs(wide).max()), extent)
 
 
 def gap(ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -192,7 +193,7 @@ class ValueIndex:
         """The values that were made of these, directly or not."""
         made = set(names)
         for value in self.values:
-            if made.intersection(value.reads):
+            if made.intersection(value.operands):
                 made.add(value.name)
         return made
 

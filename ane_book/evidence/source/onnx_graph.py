@@ -18,14 +18,14 @@ import numpy as np
 if TYPE_CHECKING:  # onnx is an extra
     from onnx import GraphProto, NodeProto
 
-__all__ = ["OnnxSource"]
+__all__ = ["OnnxSourceGraph"]
 
 #: The most elements of a constant that a node is given as such; larger ones are inputs of its run.
 #: Some operators take shapes and axes only as constants.
 SMALL = 1024
 
 
-class OnnxSource(SourceGraph):
+class OnnxSourceGraph(SourceGraph):
     """The graph of an .onnx file; a node without a name goes by its first result."""
 
     def __init__(self, path: str):

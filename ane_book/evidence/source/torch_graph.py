@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import fx
 
-__all__ = ["TorchSource", "from_factory", "from_file"]
+__all__ = ["TorchSourceGraph", "from_factory", "from_file"]
 
 
-class TorchSource(SourceGraph):
+class TorchSourceGraph(SourceGraph):
     """The graph of a `torch.export.ExportedProgram`."""
 
     def __init__(self, program: torch.export.ExportedProgram, title: str):
@@ -75,7 +75,7 @@ class TorchSource(SourceGraph):
         return {node.name: _array(result) if isinstance(result, torch.Tensor) else result}
 
 
-def from_file(path: str) -> TorchSource:
+def from_file(path: str) -> TorchSourceGraph:
     """Open a .pt2. Raises InvalidInput."""
     if not Path(path).is_file():
         raise InvalidInput(f"{path}: no such file")
@@ -92,10 +92,10 @@ def from_file(path: str) -> TorchSource:
         ) from None
     finally:
         logger.setLevel(level)
-    return TorchSource(program, f"{path}, run by PyTorch {torch.__version__}")
+    return TorchSourceGraph(program, f"{path}, run by PyTorch {torch.__version__}")
 
 
-def from_factory(text: str) -> TorchSource:
+def from_factory(text: str) -> TorchSourceGraph:
     """Call the factory python:FILE.py:FUNCTION or python:MODULE:FUNCTION. Raises InvalidInput.
 
     It returns a module and its inputs: a tuple, or a dict by the names that `forward` has.
@@ -112,18 +112,18 @@ def from_factory(text: str) -> TorchSource:
             f"{text} has to return a torch.nn.Module and its inputs (a tuple, or a dict by name), "
             f"not {type(module).__name__} and {type(inputs).__name__}"
         )
-    args = () if isinstance(inputs, dict) else tuple(inputs)
-    kwargs = dict(inputs) if isinstance(inputs, dict) else {}
+    named = inputs if isinstance(inputs, dict) else {}
+    ordered = tuple(inputs) if not named else ()
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            program = torch.export.export(module.eval(), args, kwargs)
+            program = torch.export.export(module.eval(), ordered, dict(named))
     except Exception as error:  # whatever the module raises, and torch.export's own
         raise InvalidInput(
             f"{text}: torch.export does not take the module ({_first_line(error)}); give an ONNX "
             "file of it, or a part of it that it takes"
         ) from None
-    return TorchSource(program, f"{text}, run by PyTorch {torch.__version__}")
+    return TorchSourceGraph(program, f"{text}, run by PyTorch {torch.__version__}")
 
 
 def _function(text: str):

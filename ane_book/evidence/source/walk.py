@@ -111,7 +111,7 @@ class Walk:
             each = todo.pop()
             if not self.stored.issuperset(each.constants):
                 return True
-            new = {n for n in each.reads if n not in known and n not in seen}
+            new = {n for n in each.operands if n not in known and n not in seen}
             seen |= new
             todo += [self.named[n] for n in new if n in self.named]
         return False

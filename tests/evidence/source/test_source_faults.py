@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-# conftest.py puts tests/evidence/source on the path
-
 
 class Fault(NamedTuple):
     """change: what is wrong in the package. op: of the source, to be named; kind: the cause."""
