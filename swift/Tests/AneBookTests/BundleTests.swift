@@ -66,7 +66,8 @@ import Testing
     /// A cache by columns is told from a tail by its width alone.
     @Test func aManifestOfAnotherFormIsAnError() throws {
         for (form, other) in [(Layout.rows, "apple"), (.apple, "rows")] {
-            _ = try Bundle(SmallBundle(form).folder)
+            let own = try SmallBundle(form)
+            #expect(refusal { _ = try Bundle(own.folder) }.isEmpty)
             let bundle = try SmallBundle(form) { $0["form"] = other }
             #expect(refusal { _ = try Bundle(bundle.folder) }.contains("does not fit"))
         }
