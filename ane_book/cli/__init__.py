@@ -14,6 +14,7 @@ from ane_book.cli import options
 from ane_book.cli.bench import bench_command
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
+from ane_book.cli.commands import Commands, command
 from ane_book.cli.demo import demo_command
 from ane_book.cli.explain import explain_command
 from ane_book.cli.graph import Check, Inputs, Precision, Shapes, convert_onnx, is_graph
@@ -29,7 +30,6 @@ from ane_book.cli.residency import residency_command
 from ane_book.cli.serve import serve
 from ane_book.cli.terminal import RECIPE, SAMPLING, answer
 from ane_book.errors import InvalidInput
-from ane_book.options import Recipe, Sampling
 from ane_book.progress import progress_bar
 import typer
 
@@ -38,6 +38,7 @@ __all__ = ["app"]
 # Everything heavy is imported by the command that needs it.
 
 app = typer.Typer(
+    cls=Commands,
     help="Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -61,12 +62,12 @@ def root(
     """What goes before every command."""
 
 
-app.command("models")(models_command)
+command("models")(models_command)
 
 
-@app.command()
+@command("convert")
 @options.takes(
-    Recipe, "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
+    "Recipe", "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
     "partition", "argmax_output", "experts", "tiers", "verify", "functions", "silu", "form",
 )  # fmt: skip
 def convert(
@@ -113,12 +114,12 @@ def convert(
     print(bundle.path)
 
 
-app.command("plan")(plan_command)
+command("plan")(plan_command)
 
 
-@app.command()
-@options.takes(Recipe, *RECIPE)
-@options.takes(Sampling, *SAMPLING)
+@command("run")
+@options.takes("Recipe", *RECIPE)
+@options.takes("Sampling", *SAMPLING)
 def run(
     model: options.Model,
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
@@ -146,11 +147,11 @@ def run(
         answer(session, asked, sampling)
 
 
-app.command("chat")(chat_command)
+command("chat")(chat_command)
 
 
-@app.command()
-@options.takes(Recipe, "quant")
+@command("embed")
+@options.takes("Recipe", "quant")
 def embed(
     texts: Annotated[list[str], typer.Argument(help="Texts; - stands for the lines of stdin.")],
     recipe: dict,
@@ -174,7 +175,7 @@ def embed(
     print_vectors(embedder, texts, as_json, strict)
 
 
-@app.command("inspect")
+@command("inspect")
 def inspect_command(
     path: options.Package,
     run: Annotated[bool, typer.Option("--run", help="Execute the package as well.")] = False,
@@ -230,7 +231,7 @@ def _verify(path: Path) -> dict[str, int]:
     return {"verified": len(bundle.manifest.files)}
 
 
-@app.command()
+@command("diff")
 def diff(
     a: Annotated[Path, typer.Argument(help="A .mlpackage or .mlmodelc.")],
     b: Annotated[
@@ -260,19 +261,19 @@ def diff(
     raise typer.Exit(0 if found.equal else 1)
 
 
-app.command("place")(place_command)
-app.command("residency")(residency_command)
-app.command("explain")(explain_command)
-app.command()(check)
-app.command("quality")(quality_command)
-app.command("bench")(bench_command)
-app.command("demo")(demo_command)
-app.command("report")(report_command)
-app.command()(redact)
-app.command()(serve)
+command("place")(place_command)
+command("residency")(residency_command)
+command("explain")(explain_command)
+command("check")(check)
+command("quality")(quality_command)
+command("bench")(bench_command)
+command("demo")(demo_command)
+command("report")(report_command)
+command("redact")(redact)
+command("serve")(serve)
 
 
-@app.command("save")
+@command("save")
 def save_command(
     source: Annotated[Path, typer.Argument(help="A .mlpackage, .mlmodelc or .mlmodel.")],
     target: Annotated[Path, typer.Argument(help="What to write: a .mlpackage or a .mlmodelc.")],
@@ -284,5 +285,5 @@ def save_command(
     print(target)
 
 
-app.command("cache")(cache_command)
-app.command("doctor")(doctor_command)
+command("cache")(cache_command)
+command("doctor")(doctor_command)
