@@ -70,7 +70,7 @@ class TextProcess:
         eos_token: str | None = None,
         today: date | None = None,
     ) -> str:
-        """Render messages as `ane_book.text.chat.render` does, at the beginning of a day or now."""
+        """Render messages as `text.template.render` does, at the beginning of a day or now."""
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
         day = today and today.isoformat()
         return self._call("render", template=template, messages=messages, day=day, **tokens)
