@@ -85,8 +85,8 @@ def load(
 
         bundle = Bundle.open(model)
         mark_used(bundle.path)
-        if recipe:
-            from ane_book.conversion.recipe import hold_to
+        if any(value is not None for name, value in recipe.items() if name != "progress"):
+            from ane_book.conversion.recipe import hold_to  # what converts, torch and all
 
             hold_to(bundle, recipe)
     else:

@@ -14,6 +14,7 @@ from ane_book.cli import options
 from ane_book.cli.bench import bench_command
 from ane_book.cli.chat import chat_command
 from ane_book.cli.check import check
+from ane_book.cli.commands import Commands, command
 from ane_book.cli.demo import demo_command
 from ane_book.cli.diff import diff_command
 from ane_book.cli.explain import explain_command
@@ -30,7 +31,6 @@ from ane_book.cli.residency import residency_command
 from ane_book.cli.serve import serve
 from ane_book.cli.terminal import RECIPE, SAMPLING, answer
 from ane_book.errors import InvalidInput, printable
-from ane_book.options import Recipe, Sampling
 from ane_book.progress import progress_bar
 import typer
 
@@ -39,6 +39,7 @@ __all__ = ["app"]
 # Everything heavy is imported by the command that needs it.
 
 app = typer.Typer(
+    cls=Commands,
     help="Language models for Apple's Neural Engine: convert, run and look inside, on any machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -62,12 +63,12 @@ def root(
     """What goes before every command."""
 
 
-app.command("models")(models_command)
+command("models")(models_command)
 
 
-@app.command()
+@command("convert")
 @options.takes(
-    Recipe, "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
+    "Recipe", "kv", "state_write", "context", "quant", "quant_head", "prefill", "shard_limit",
     "partition", "argmax_output", "experts", "tiers", "verify", "functions", "silu", "form",
     "lora_slots",
 )  # fmt: skip
@@ -115,12 +116,12 @@ def convert(
     print(bundle.path)
 
 
-app.command("plan")(plan_command)
+command("plan")(plan_command)
 
 
-@app.command()
-@options.takes(Recipe, *RECIPE)
-@options.takes(Sampling, *SAMPLING, "json_schema", "regex")
+@command("run")
+@options.takes("Recipe", *RECIPE)
+@options.takes("Sampling", *SAMPLING, "json_schema", "regex")
 def run(
     model: options.Model,
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
@@ -150,12 +151,12 @@ def run(
         answer(session, asked, sampling)
 
 
-app.command("chat")(chat_command)
+command("chat")(chat_command)
 
 
-@app.command()
-@options.takes(Recipe, "quant")
-@options.takes(Sampling, "system")
+@command("choose")
+@options.takes("Recipe", "quant")
+@options.takes("Sampling", "system")
 def choose(
     model: options.Model,
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
@@ -178,8 +179,8 @@ def choose(
     show(lambda: [asdict(option) for option in found], lambda: table, as_json)
 
 
-@app.command()
-@options.takes(Recipe, "quant")
+@command("embed")
+@options.takes("Recipe", "quant")
 def embed(
     texts: Annotated[list[str], typer.Argument(help="Texts; - stands for the lines of stdin.")],
     recipe: dict,
@@ -203,7 +204,7 @@ def embed(
     print_vectors(embedder, texts, as_json, strict)
 
 
-@app.command("inspect")
+@command("inspect")
 def inspect_command(
     path: options.Package,
     run: Annotated[bool, typer.Option("--run", help="Execute the package as well.")] = False,
@@ -259,20 +260,20 @@ def _verify(path: Path) -> dict[str, int]:
     return {"verified": len(bundle.manifest.files)}
 
 
-app.command("diff")(diff_command)
-app.command("place")(place_command)
-app.command("residency")(residency_command)
-app.command("explain")(explain_command)
-app.command()(check)
-app.command("quality")(quality_command)
-app.command("bench")(bench_command)
-app.command("demo")(demo_command)
-app.command("report")(report_command)
-app.command()(redact)
-app.command()(serve)
+command("diff")(diff_command)
+command("place")(place_command)
+command("residency")(residency_command)
+command("explain")(explain_command)
+command("check")(check)
+command("quality")(quality_command)
+command("bench")(bench_command)
+command("demo")(demo_command)
+command("report")(report_command)
+command("redact")(redact)
+command("serve")(serve)
 
 
-@app.command("save")
+@command("save")
 def save_command(
     source: Annotated[Path, typer.Argument(help="A .mlpackage, .mlmodelc or .mlmodel.")],
     target: Annotated[Path, typer.Argument(help="What to write: a .mlpackage or a .mlmodelc.")],
@@ -284,5 +285,5 @@ def save_command(
     print(target)
 
 
-app.command("cache")(cache_command)
-app.command("doctor")(doctor_command)
+command("cache")(cache_command)
+command("doctor")(doctor_command)

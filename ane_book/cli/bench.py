@@ -9,7 +9,6 @@ from ane_book.cli import options
 from ane_book.cli.load import Opening, load
 from ane_book.cli.output import AsJson, show
 from ane_book.cli.terminal import RECIPE
-from ane_book.options import Recipe, Sampling
 from ane_book.progress import progress_bar
 import typer
 
@@ -39,8 +38,8 @@ Key = Annotated[str | None, typer.Option(envvar="ANE_BOOK_API_KEY", help="Goes t
 Some = Annotated[list[Names] | None, typer.Option(help="Some of the five alone.")]
 
 
-@options.takes(Recipe, *RECIPE)
-@options.takes(Sampling, "max_tokens", "temperature", "top_p", "seed")
+@options.takes("Recipe", *RECIPE)
+@options.takes("Sampling", "max_tokens", "temperature", "top_p", "seed")
 def bench_command(
     recipe: dict,
     sampling: dict,

@@ -9,13 +9,11 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
-from ane_book.cli.conversation import Saved, SavedMessage, read_conversation, write_conversation
 from ane_book.cli.history import LineEditor
 from ane_book.cli.load import Opening, load, load_draft
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.device import state_folder
 from ane_book.errors import InvalidInput, PromptTooLong, printable
-from ane_book.options import Recipe, Sampling, checked
 import typer
 
 if TYPE_CHECKING:
@@ -24,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Conversation", "chat_command"]
 
 
-@options.takes(Recipe, *RECIPE)
-@options.takes(Sampling, *SAMPLING)
+@options.takes("Recipe", *RECIPE)
+@options.takes("Sampling", *SAMPLING)
 def chat_command(
     model: options.Model,
     recipe: dict,
@@ -142,6 +140,8 @@ class Conversation:
         self._number("max_tokens", int, "a whole number of at least 1, such as 100", text)
 
     def _number(self, name: str, kind: Callable, takes: str, text: str) -> None:
+        from ane_book.options import Sampling, checked
+
         if text:
             try:
                 value = kind(text)
@@ -157,6 +157,8 @@ class Conversation:
         self._tell(f"saved {_answers(self.messages)} to {path}")
 
     def _write(self, path: Path) -> None:
+        from ane_book.cli.conversation import Saved, SavedMessage, write_conversation
+
         turns = [SavedMessage.model_validate(message) for message in self.messages]
         system = self.sampling.get("system")
         name = self.session.bundle.manifest.name
@@ -178,6 +180,8 @@ class Conversation:
             self._tell(f"the conversation is kept: /load {path} goes on with it")
 
     def load(self, text: str) -> None:
+        from ane_book.cli.conversation import read_conversation
+
         path = _path(text, "/load")
         saved = read_conversation(path)
         self.messages = [message.model_dump() for message in saved.messages]

@@ -12,7 +12,6 @@ from ane_book.cli import options
 from ane_book.cli.load import Opening, load
 from ane_book.cli.terminal import RECIPE, shown, statistics
 from ane_book.errors import printable
-from ane_book.options import Recipe
 import typer
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ HEADING = 24  # the columns of a line's heading
 COLOURS = {"passed": "green", "failed": "red", "unmeasured": "yellow"}
 
 
-@options.takes(Recipe, *RECIPE)
+@options.takes("Recipe", *RECIPE)
 def demo_command(
     recipe: dict,
     model: options.Model = "smollm2-135m-instruct",

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
 from ane_book.cli.output import AsJson, show
-from ane_book.options import Recipe
 import typer
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def models_command(as_json: AsJson = False) -> None:
 
 
 @options.takes(
-    Recipe, "shard_limit", "quant", "quant_head", "partition", "context", "tiers", "experts",
+    "Recipe", "shard_limit", "quant", "quant_head", "partition", "context", "tiers", "experts",
     "verify", "functions", "lora_slots",
 )  # fmt: skip
 def plan_command(

@@ -5,12 +5,13 @@ from functools import wraps
 import inspect
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from ane_book.errors import InvalidInput
-from ane_book.options import Recipe, Sampling
-from annotated_types import Ge
 import typer
+
+if TYPE_CHECKING:
+    from ane_book.options import Recipe, Sampling
 
 WEIGHTS = (
     "A reference model's name, a .gguf file, or a folder with config.json and safetensors, or with "
@@ -84,6 +85,7 @@ FLAGS = {
     "context": ("--context", "--max-seq-len"),
     "argmax_output": ("--argmax-output",),
 }
+TAKEN = "taken_fields"  # the attribute of a command that has what `takes` says
 TYPED = {"shard_limit": str, "tiers": str}  # "1GB", "128,256"
 
 
@@ -113,31 +115,48 @@ def given(**options) -> dict:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def takes(record: type[Recipe] | type[Sampling], *names: str) -> Callable[[Callable], Callable]:
-    """Decorate a command with these fields of a record as options, with bounds and descriptions.
+def takes(record: Literal["Recipe", "Sampling"], *names: str) -> Callable[[Callable], Callable]:
+    """Say of a command that it has these fields of a record as options; `with_taken` makes them.
 
     The command gets the given ones as a dict, in its argument `recipe` or `sampling`.
     """
-    argument = record.__name__.lower()
 
     def decorate(command: Callable) -> Callable:
-        @wraps(command)
-        def gather(**arguments):
-            chosen = given(**{name: arguments.pop(name) for name in names})
-            return command(**arguments, **{argument: chosen})
-
-        signature = inspect.signature(command, eval_str=True)
-        own = [p for name, p in signature.parameters.items() if name != argument]
-        added = [_parameter(record, name) for name in names]
-        vars(gather)["__signature__"] = signature.replace(parameters=[*own, *added])
-        gather.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
-        return gather
+        vars(command).setdefault(TAKEN, {})[record] = names
+        return command
 
     return decorate
 
 
-def _parameter(record: type[Recipe] | type[Sampling], name: str) -> inspect.Parameter:
+def with_taken(command: Callable) -> Callable:
+    """A command with the options that `takes` says, with the records' bounds and descriptions."""
+    for record, names in vars(command).get(TAKEN, {}).items():
+        command = _with_fields(command, record, names)
+    return command
+
+
+def _with_fields(command: Callable, record: str, names: tuple[str, ...]) -> Callable:
+    from ane_book import options
+
+    argument = record.lower()
+
+    @wraps(command)
+    def gather(**arguments):
+        chosen = given(**{name: arguments.pop(name) for name in names})
+        return command(**arguments, **{argument: chosen})
+
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for name, p in signature.parameters.items() if name != argument]
+    added = [_parameter(getattr(options, record), name) for name in names]
+    vars(gather)["__signature__"] = signature.replace(parameters=[*own, *added])
+    gather.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
+    return gather
+
+
+def _parameter(record: "type[Recipe] | type[Sampling]", name: str) -> inspect.Parameter:
     """A field as a parameter for typer, with None (not given) as its default."""
+    from annotated_types import Ge
+
     field = record.model_fields[name]
     unsaid = field.default in (None, (), "") or field.default is False
     default = "" if unsaid else f"  [default: {_said(field.default)}]"

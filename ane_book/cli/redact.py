@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 from ane_book.cli import options
 from ane_book.cli.load import Opening, load
 from ane_book.errors import InvalidInput, printable
-from ane_book.options import Recipe
 from ane_book.progress import progress_bar
 from mlprogram.files import written_whole
 import typer
@@ -50,7 +49,7 @@ Context = Annotated[
 ]
 
 
-@options.takes(Recipe, "quant", "experts")
+@options.takes("Recipe", "quant", "experts")
 def redact(
     file: Annotated[str, typer.Argument(help="A text in UTF-8; - is stdin.")],
     recipe: dict,

@@ -71,7 +71,7 @@ class TextProcess:
         today: date | None = None,
         tools: Sequence[dict] | None = None,
     ) -> str:
-        """Render messages as `ane_book.text.chat.render` does, at the beginning of a day or now."""
+        """Render messages as `text.template.render` does, at the beginning of a day or now."""
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
         given = {"messages": messages, "tools": tools, "day": today and today.isoformat()}
         return self._call("render", template=template, **given, **tokens)

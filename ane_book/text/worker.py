@@ -17,7 +17,7 @@ import signal
 import sys
 
 from ane_book.errors import InvalidInput
-from ane_book.text.chat import render
+from ane_book.text.template import render
 from tokenizers import Tokenizer
 
 __all__ = ["main"]

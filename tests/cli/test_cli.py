@@ -73,17 +73,43 @@ class TestRun:
         done = ane_book("--help")
         assert "inspect" in done.stdout and "..." not in done.stdout.partition("Commands:")[2]
 
-    def test_imports_nothing_slow_that_it_does_not_need(self, bundle):
-        code = (
-            "import sys, ane_book.__main__ as command\n"
-            f"sys.argv = ['ane-book', 'run', {str(bundle)!r}, 'Hi', '--max-tokens', '2']\n"
-            "try: command.main()\n"
-            "finally: print('slow:', sorted({'transformers', 'coremltools'} & set(sys.modules)))"
+    @pytest.mark.parametrize("flag", ["--help", "--version"])
+    def test_a_word_about_the_commands_takes_few_imports(self, flag):
+        slow = {"annotated_types", "numpy", "pydantic", "rich", "torch"}
+        assert imported(slow, flag) == []
+
+    @pytest.mark.skipif(device.CAN_PREDICT, reason="Core ML is reached through coremltools")
+    def test_a_kept_bundle_needs_nothing_of_a_conversion(self, bundle):
+        slow = {"ane_book.conversion", "ane_book.weights", "coremltools", "jinja2", "transformers"}
+        assert imported(slow | {"torch"}, "run", bundle, "Hi", "--max-tokens", "2") == ["torch"]
+
+    def test_of_options_of_its_conversion_it_is_held_to_them(self, bundle):
+        assert "was converted with kv = 'state', not 'host'" in refused(
+            "run", bundle, "Hi", "--kv", "host"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        if device.CAN_PREDICT:
-            pytest.skip("Core ML is reached through coremltools")
-        assert done.stdout.endswith("slow: []\n"), done.stdout + done.stderr
+
+
+def imported(modules: set[str], *arguments: object) -> list[str]:
+    """Which of these modules a command imports."""
+    code = (
+        "import sys, ane_book.__main__ as command\n"
+        f"sys.argv = {['ane-book', *map(str, arguments)]!r}\n"
+        "try: command.main()\n"
+        f"finally: print('imported:', *sorted({modules!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.rpartition("imported:")[2].split()
+
+
+def test_the_libraries_import_no_torch_until_something_runs():
+    code = (
+        "import sys, ane_book, mlprogram\n"
+        "mlprogram.inspect, mlprogram.save\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 class TestChat:

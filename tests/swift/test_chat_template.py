@@ -9,9 +9,9 @@ import tomllib
 
 from ane_book.bundle.parts import ChatSegments
 from ane_book.errors import InvalidInput
-from ane_book.text.chat import render
 from ane_book.text.process import TextProcess
 from ane_book.text.segments import find_segments, join_segments, random_conversations
+from ane_book.text.template import render
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "text" / "templates"

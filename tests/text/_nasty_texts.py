@@ -13,8 +13,8 @@ import tempfile
 import time
 
 from ane_book.errors import InvalidInput
-from ane_book.text.chat import render
 from ane_book.text.process import TextProcess
+from ane_book.text.template import render
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 TEXT = "What is <b>the</b> capital of   France? 123 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa! café 🙂"

@@ -2,7 +2,8 @@
 
 from _smollm2_tokenizer import smollm2, tokenizer
 from ane_book.errors import InvalidInput
-from ane_book.text.chat import as_messages, render
+from ane_book.text.chat import as_messages
+from ane_book.text.template import render
 import pytest
 from tokenizers import Tokenizer, models
 

@@ -12,8 +12,9 @@ from _nasty_texts import CHATML, MESSAGES, TEXT, attempt, base_tokenizers
 from _patience import HANGING, until
 from ane_book.errors import InvalidInput
 from ane_book.text import process
-from ane_book.text.chat import as_messages, render
+from ane_book.text.chat import as_messages
 from ane_book.text.process import TextProcess
+from ane_book.text.template import render
 import pytest
 from tokenizers import Tokenizer
 

@@ -5,7 +5,7 @@ import json
 from _smollm2_tokenizer import smollm2, tokenizer
 from _templates import template
 from ane_book.runtime.grammar import GrammarTokens
-from ane_book.text.chat import render
+from ane_book.text.template import render
 from ane_book.text.tools import Calling, ToolForm, tool_form
 import numpy as np
 import pytest
