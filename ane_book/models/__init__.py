@@ -7,6 +7,7 @@ Start with llama.py; the other decoders' files say how they differ from it.
       architecture.py   the interface that every architecture implements
       config.py         the hyperparameters of a dense decoder
       dense.py          Llama's decoder, the base class of most architectures
+      alternating.py    decoders with several kinds of layer: sliding window, no rotation
       layers.py         the layers of decoders, in ANE form (torch)
       encoder.py        the layers of encoders (torch)
       compressed.py     ZAYA1's convolutional attention and its router (torch)
@@ -23,16 +24,22 @@ from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import Architecture
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.bert import Bert
+from ane_book.models.exaone4 import Exaone4
 from ane_book.models.gemma3 import Gemma3
+from ane_book.models.glm4 import Glm4
 from ane_book.models.granite import Granite
 from ane_book.models.hunyuan import HunYuan
 from ane_book.models.llama import Llama
+from ane_book.models.ministral import Ministral
+from ane_book.models.ministral3 import Ministral3
 from ane_book.models.mistral import Mistral
 from ane_book.models.olmo2 import Olmo2
+from ane_book.models.olmo3 import Olmo3
 from ane_book.models.phi3 import Phi3
 from ane_book.models.privacy_filter import PrivacyFilter
 from ane_book.models.qwen2 import Qwen2
 from ane_book.models.qwen3 import Qwen3
+from ane_book.models.smollm3 import SmolLM3
 from ane_book.models.zaya import Zaya
 
 __all__ = ["ARCHITECTURES", "DecoderConfig", "find", "find_gguf", "read_config"]
@@ -42,16 +49,22 @@ ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture
     for architecture in (
         Bert(),
+        Exaone4(),
         Gemma3(),
+        Glm4(),
         Granite(),
         HunYuan(),
         Llama(),
+        Ministral(),
+        Ministral3(),
         Mistral(),
         Olmo2(),
+        Olmo3(),
         Phi3(),
         PrivacyFilter(),
         Qwen2(),
         Qwen3(),
+        SmolLM3(),
         Zaya(),
     )
 }
