@@ -8,6 +8,7 @@ Start with llama.py; the other decoders' files say how they differ from it.
       config.py         the hyperparameters of a dense decoder
       dense.py          Llama's decoder, the base class of most architectures
       alternating.py    decoders with several kinds of layer: sliding window, no rotation
+      nearest.py        the family that is nearest to a model of none of them
       layers.py         the layers of decoders, in ANE form (torch)
       encoder.py        the layers of encoders (torch)
       compressed.py     ZAYA1's convolutional attention and its router (torch)
@@ -23,6 +24,7 @@ from typing import Any
 from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import Architecture
 from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.nearest import describe_nearest
 from ane_book.models.bert import Bert
 from ane_book.models.exaone4 import Exaone4
 from ane_book.models.gemma3 import Gemma3
@@ -73,10 +75,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 def find(model_type: object) -> Architecture:
     """The architecture with this `model_type`; raises UnsupportedModel if there is none."""
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
-        raise UnsupportedModel(
-            f"config.json: model_type {model_type!r} is not one this library converts; "
-            f"supported: {', '.join(sorted(ARCHITECTURES))}"
-        )
+        raise UnsupportedModel(_unknown(model_type))
     return ARCHITECTURES[model_type]
 
 
@@ -95,4 +94,15 @@ def read_config(fields: dict) -> Any:
 
     Raises UnsupportedModel for a model, or a field's value, that this library does not support.
     """
-    return find(fields.get("model_type")).config(fields)
+    model_type = fields.get("model_type")
+    if isinstance(model_type, str) and model_type not in ARCHITECTURES:
+        nearest = describe_nearest(fields, ARCHITECTURES.values())
+        raise UnsupportedModel(f"{_unknown(model_type)}; {nearest}")
+    return find(model_type).config(fields)
+
+
+def _unknown(model_type: object) -> str:
+    return (
+        f"config.json: model_type {model_type!r} is not one this library converts; "
+        f"supported: {', '.join(sorted(ARCHITECTURES))}"
+    )

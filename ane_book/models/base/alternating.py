@@ -68,11 +68,13 @@ class Alternating(Dense[OwnAlternating]):
         return f"{table}_cos", f"{table}_sin", mask
 
     def host(self, config: OwnAlternating) -> Host:
-        rotary, masks = {"rope": config.rotary}, {"mask": None}
+        rotary = {"rope": config.rotary}
+        masks: dict[str, int | None] = {"mask": None}
         if UNROTATED in config.layer_types:
             rotary["unrotated"] = replace(config.rotary, rotary_dim=0, scaling={})
-        local = {"mask_local": config.sliding_window} if SLIDING in config.layer_types else {}
-        return Host(rotary=rotary, masks=masks | local)
+        if SLIDING in config.layer_types:
+            masks["mask_local"] = config.sliding_window
+        return Host(rotary=rotary, masks=masks)
 
 
 def read_kinds(fields: dict, default: Callable[[int], str]) -> list[str]:
