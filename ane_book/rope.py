@@ -45,7 +45,7 @@ class Rotary:
     """
 
     head_dim: Annotated[int, Field(gt=0, le=WIDEST)]  # D
-    rotary_dim: Annotated[int, Field(gt=0, le=WIDEST)]  # R
+    rotary_dim: Annotated[int, Field(ge=0, le=WIDEST)]  # R; 0: every angle is zero
     theta: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     scaling: dict
     max_position: Annotated[int, Field(gt=0, le=1 << 31)]

@@ -15,6 +15,28 @@ VOCABULARY = 257  # every byte, and the token that ends an answer
 #: HunYuan's scaling but for what it takes its name from.
 ALPHA = {"rope_theta": 10000.0, "rope_type": "dynamic", "factor": 1.0}
 
+#: OLMo 3's, which stretches its full layers alone.
+BY_TYPE = {
+    "full_attention": {
+        "rope_theta": 500000.0,
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 16,
+    },
+    "sliding_attention": {"rope_theta": 500000.0, "rope_type": "default"},
+}
+
+#: Ministral 3's; queries grow beyond the original context, which these models do not reach.
+MINISTRAL3 = {
+    "rope_theta": 10000.0,
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 128,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+
 #: Odd on purpose: one KV head, heads that are not C / H wide, a vocabulary that does not divide.
 TINY = {
     "llama": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
@@ -75,6 +97,45 @@ TINY = {
         "linear_conv_kernel_dim": 3,
         "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5},
     },
+    "smollm3": {
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 20,
+        "no_rope_layers": [0, 1, 0],
+    },
+    "olmo3": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 19,
+        "rope_parameters": BY_TYPE,
+    },
+    "ministral": {
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 20,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 23,
+    },
+    "ministral3": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 24,
+        "rope_parameters": MINISTRAL3,
+    },
+    "exaone4": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 24,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        "sliding_window": 17,
+    },
+    "glm4": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 24,
+        "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.75},  # 18 of 24
+    },
 }
 
 #: One layer, one KV head, heads of 96: as no model is.
@@ -121,6 +182,17 @@ SCALED = {
         "factor": 4.0,
         "original_max_position_embeddings": 32,
     },
+    "smollm3": {
+        "rope_theta": 10000.0,
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+    "olmo3": BY_TYPE,
+    "ministral": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
+    "ministral3": MINISTRAL3 | {"factor": 2.0},
+    "exaone4": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
+    "glm4": {"rope_theta": 10000.0, "partial_rotary_factor": 0.75},
 }
 
 
@@ -137,8 +209,11 @@ def longrope(pairs: int, partial: float = 0.75) -> dict:
 
 def kinds(family: str, changes: dict) -> dict:
     """The kinds of the last layers, where a family has several."""
-    types = TINY[family].get("layer_types")
-    return {"layer_types": types[-changes["num_hidden_layers"] :]} if types else {}
+    return {
+        name: TINY[family][name][-changes["num_hidden_layers"] :]
+        for name in ("layer_types", "no_rope_layers")
+        if name in TINY[family]
+    }
 
 
 def odd(family: str) -> dict:

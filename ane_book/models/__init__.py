@@ -7,6 +7,8 @@ Start with llama.py; the other decoders' files say how they differ from it.
       architecture.py   the interface that every architecture implements
       config.py         the hyperparameters of a dense decoder
       dense.py          Llama's decoder, the base class of most architectures
+      alternating.py    decoders with several kinds of layer: sliding window, no rotation
+      nearest.py        the family that is nearest to a model of none of them
       layers.py         the layers of decoders, in ANE form (torch)
       encoder.py        the layers of encoders (torch)
       delta.py          gated DeltaNets, which keep a memory in place of a cache (torch)
@@ -24,19 +26,26 @@ from typing import Any
 from ane_book.errors import UnsupportedModel
 from ane_book.models.base.architecture import Architecture
 from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.nearest import describe_nearest
 from ane_book.models.bert import Bert
+from ane_book.models.exaone4 import Exaone4
 from ane_book.models.gemma3 import Gemma3
+from ane_book.models.glm4 import Glm4
 from ane_book.models.granite import Granite
 from ane_book.models.hunyuan import HunYuan
 from ane_book.models.lfm2 import Lfm2
 from ane_book.models.llama import Llama
+from ane_book.models.ministral import Ministral
+from ane_book.models.ministral3 import Ministral3
 from ane_book.models.mistral import Mistral
 from ane_book.models.olmo2 import Olmo2
+from ane_book.models.olmo3 import Olmo3
 from ane_book.models.phi3 import Phi3
 from ane_book.models.privacy_filter import PrivacyFilter
 from ane_book.models.qwen2 import Qwen2
 from ane_book.models.qwen3 import Qwen3
 from ane_book.models.qwen3_5 import Qwen3_5, Qwen3_5WithVision
+from ane_book.models.smollm3 import SmolLM3
 from ane_book.models.zaya import Zaya
 
 __all__ = ["ARCHITECTURES", "DecoderConfig", "find", "find_gguf", "read_config"]
@@ -46,19 +55,25 @@ ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture
     for architecture in (
         Bert(),
+        Exaone4(),
         Gemma3(),
+        Glm4(),
         Granite(),
         HunYuan(),
         Lfm2(),
         Llama(),
+        Ministral(),
+        Ministral3(),
         Mistral(),
         Olmo2(),
+        Olmo3(),
         Phi3(),
         PrivacyFilter(),
         Qwen2(),
         Qwen3(),
         Qwen3_5(),
         Qwen3_5WithVision(),
+        SmolLM3(),
         Zaya(),
     )
 }
@@ -67,10 +82,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 def find(model_type: object) -> Architecture:
     """The architecture with this `model_type`; raises UnsupportedModel if there is none."""
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
-        raise UnsupportedModel(
-            f"config.json: model_type {model_type!r} is not one this library converts; "
-            f"supported: {', '.join(sorted(ARCHITECTURES))}"
-        )
+        raise UnsupportedModel(_unknown(model_type))
     return ARCHITECTURES[model_type]
 
 
@@ -89,4 +101,15 @@ def read_config(fields: dict) -> Any:
 
     Raises UnsupportedModel for a model, or a field's value, that this library does not support.
     """
-    return find(fields.get("model_type")).config(fields)
+    model_type = fields.get("model_type")
+    if isinstance(model_type, str) and model_type not in ARCHITECTURES:
+        nearest = describe_nearest(fields, ARCHITECTURES.values())
+        raise UnsupportedModel(f"{_unknown(model_type)}; {nearest}")
+    return find(model_type).config(fields)
+
+
+def _unknown(model_type: object) -> str:
+    return (
+        f"config.json: model_type {model_type!r} is not one this library converts; "
+        f"supported: {', '.join(sorted(ARCHITECTURES))}"
+    )

@@ -12,11 +12,18 @@ from dataclasses import replace
 import math
 from typing import TYPE_CHECKING, ClassVar
 
-from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
+from ane_book.models.base.alternating import (
+    SLIDING,
+    TYPES,
+    Alternating,
+    AlternatingConfig,
+    read_kinds,
+    split_rope,
+)
 from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import Count, DecoderConfig, Real
-from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms, layer_types, rope_type
+from ane_book.models.base.dense import NAMES, OUTER, head_norms
 from ane_book.rope import Factor
 import numpy as np
 
@@ -26,8 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Gemma3"]
 
-SLIDING = "sliding"
-KINDS = ("full_attention", "sliding_attention")  # in config.json
 NORMS = {
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
@@ -37,16 +42,15 @@ NORMS = {
 }
 
 
-class Gemma3Config(DecoderConfig):
+class Gemma3Config(AlternatingConfig):
     """Gemma 3's hyperparameters."""
 
     sliding_window: Count
     rope_local_theta: Real  # rotary base of the sliding layers
     attention_scale: Factor
-    layer_types: tuple[str, ...]  # FULL or SLIDING for each layer
 
 
-class Gemma3(Dense[Gemma3Config]):
+class Gemma3(Alternating[Gemma3Config]):
     """`model_type` "gemma3_text": Gemma 3 1B and 270M, and the text model of the larger ones."""
 
     model_type = "gemma3_text"
@@ -62,35 +66,18 @@ class Gemma3(Dense[Gemma3Config]):
     }
 
     def config(self, fields: dict) -> DecoderConfig:
-        by_kind = fields.get("rope_parameters") or {}  # as transformers 5 writes them
-        if by_kind.keys() & set(KINDS):
-            for kind in KINDS:
-                if not isinstance(by_kind.get(kind), dict):
-                    raise TypeError(f"rope_parameters: {kind} is not an object")
-            full, local = (by_kind[kind] for kind in KINDS)
-            if rope_type(local) != "default":
-                raise UnsupportedModel(
-                    f"config.json: rope_parameters of type {rope_type(local)!r} are not supported "
-                    f"for the sliding_attention of {self.model_type} models"
-                )
-            theta = local.get("rope_theta")
-            fields = fields | {"rope_parameters": full, "rope_local_base_freq": theta}
-        return super().config(fields)
+        return super().config(split_rope(fields, self.model_type))
 
     def read(self, fields: dict) -> dict:
         pattern = fields.get("sliding_window_pattern") or 6
-        types = layer_types(fields, KINDS, lambda i: KINDS[bool((i + 1) % pattern)])
         local = fields.get("rope_local_base_freq")
         return super().read(fields) | {
             "sliding_window": fields["sliding_window"],
             "rope_local_theta": 10000.0 if local is None else local,
             "attention_scale": fields["query_pre_attn_scalar"] ** -0.5,
-            "layer_types": [name.removesuffix("_attention") for name in types],
+            "layer_types": read_kinds(fields, lambda i: TYPES[bool((i + 1) % pattern)]),
             "tied_embeddings": fields.get("tie_word_embeddings", True),
         }
-
-    def kinds(self, config: Gemma3Config) -> list[str]:
-        return list(config.layer_types)
 
     def host_inputs(self, kind: str) -> tuple[str, ...]:
         if kind == SLIDING:

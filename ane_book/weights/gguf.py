@@ -151,11 +151,22 @@ class GGUFSource(WeightSource):
         }
         if (rotated := self._get("rope.dimension_count", head_dim)) != head_dim:
             config["partial_rotary_factor"] = rotated / head_dim
+        if "model.layers.0.self_attn.q_proj.bias" in tensors:
+            config["attention_bias"] = True
         config["sliding_window"] = self._get("attention.sliding_window", 0) or None
+        if kinds := self._layer_types(config["num_hidden_layers"]):
+            config["layer_types"] = kinds
         if original := self._get("rope.scaling.original_context_length", 0):
             config["original_max_position_embeddings"] = original
         config["rope_scaling"] = self._rope_scaling(config)
         return self._architecture.from_gguf(config, self._get)
+
+    def _layer_types(self, layers: int) -> list[str] | None:
+        """Which layers have a sliding window, where the file says it of each; otherwise None."""
+        sliding = self._metadata.get(f"{self._gguf.architecture}.attention.sliding_window_pattern")
+        if not isinstance(sliding, list) or not any(sliding):
+            return None
+        return ["sliding_attention" if own else "full_attention" for own in sliding[:layers]]
 
     def _rope_scaling(self, config: dict) -> dict | None:
         if self._divisors.keys() & {DIVISORS[1], DIVISORS[2]}:

@@ -4,15 +4,20 @@ import gguf
 import numpy as np
 
 ARCHITECTURES = {
+    "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "glm4": gguf.MODEL_ARCH.GLM4,
     "granite": gguf.MODEL_ARCH.GRANITE,
     "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
     "llama": gguf.MODEL_ARCH.LLAMA,
+    "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "mistral": gguf.MODEL_ARCH.LLAMA,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
+    "olmo3": gguf.MODEL_ARCH.OLMO2,
     "phi3": gguf.MODEL_ARCH.PHI3,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "smollm3": gguf.MODEL_ARCH.SMOLLM3,
 }
 
 

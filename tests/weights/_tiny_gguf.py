@@ -11,6 +11,9 @@ import numpy as np
 from tokenizers import pre_tokenizers
 import torch
 
+#: Families of which llama.cpp's converter reorders the rows of q and k.
+PERMUTED = ("granite", "llama", "ministral3", "mistral", "smollm3")
+
 
 def numbers_of(config, family: str) -> dict:
     """The entries by which a GGUF says how large its model is."""
@@ -45,6 +48,22 @@ def numbers_of(config, family: str) -> dict:
         }
     if config.model_type in ("gemma3_text", "mistral"):
         numbers["attention.sliding_window"] = config.sliding_window
+    if config.model_type in ("olmo3", "exaone4"):
+        sliding = [kind == "sliding_attention" for kind in config.layer_types]
+        numbers |= {
+            "attention.sliding_window": config.sliding_window,
+            "attention.sliding_window_pattern": sliding,
+        }
+    if config.model_type == "glm4":
+        numbers["rope.dimension_count"] = int(D * rope["partial_rotary_factor"])
+    if config.model_type == "ministral3":
+        numbers |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": rope["factor"],
+            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+            "rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"],
+            "attention.temperature_scale": rope["llama_4_scaling_beta"],
+        }
     return {f"{family}.{key}": value for key, value in numbers.items()}
 
 
@@ -88,7 +107,7 @@ def write_gguf(
         projection = name.split(".")[-2]
         if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
             array = array + 1
-        if config.model_type in ("granite", "llama", "mistral") and projection in heads:
+        if config.model_type in PERMUTED and projection in heads:
             array = permute(array, heads[projection])
         target = stored if array.ndim == 2 else Type.F32
         raw = (types or {}).get(name)

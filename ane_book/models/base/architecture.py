@@ -49,7 +49,8 @@ class TensorSpec:
     repeat: int = 1  # tile it so often: the heads share a weight that ours has once per head
     times: float = 1.0  # multiply it: folds a scale into the weight, so the block needs none
     plus: float = 0.0  # add to it: some norms multiply by 1 + weight
-    pairs: int = 0  # D where a head's rotary pairs are rows 2i and 2i + 1 (ours: i and i + D/2)
+    pairs: int = 0  # D where a head's rotary pairs are rows 2i and 2i + 1 (ours: i and i + R/2)
+    rotated: int = 0  # R with `pairs`, if it is not D
     half: tuple[int, int] | None = None  # (D, i): take part i of every 2 D rows, D rows
     tap: int | None = None  # take this one of a depthwise convolution, (channels, 1, taps)
 
@@ -70,17 +71,21 @@ class TensorSpec:
             D, part = self.half
             return array.reshape(-1, 2, D, *array.shape[1:])[:, part].reshape(self.given)
         if self.pairs:
-            array = halves(array, self.pairs)
+            array = halves(array, self.pairs, self.rotated)
         if (self.times, self.plus) != (1.0, 0.0):
             array = array * np.float32(self.times) + self.plus
             array = array.astype(np.float16).astype(np.float32)
         return np.tile(array, self.repeat) if self.repeat > 1 else array
 
 
-def halves(array: np.ndarray, D: int) -> np.ndarray:
-    """Reorder the rows of each head of size D: rotary pair 2i, 2i + 1 moves to i, i + D/2."""
-    heads = array.reshape(-1, D // 2, 2, *array.shape[1:])
-    return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(array.shape)
+def halves(array: np.ndarray, D: int, R: int = 0) -> np.ndarray:
+    """Reorder the first R rows, or all, of each head of size D: rotary pair 2i, 2i + 1 moves to i,
+    i + R/2."""
+    heads = array.reshape(-1, D, *array.shape[1:])
+    turned = heads[:, : R or D]
+    pairs = turned.reshape(len(heads), -1, 2, *array.shape[1:]).swapaxes(1, 2)
+    whole = np.concatenate([pairs.reshape(turned.shape), heads[:, R or D :]], axis=1)
+    return whole.reshape(array.shape)
 
 
 #: A block's parameters in storage order -> the checkpoint tensors that are stacked in each.

@@ -80,7 +80,7 @@ extension Manifest {
             (shapes + tables.map(\.shape)).allSatisfy({ product($0, atMost: largest) != nil })
         else { throw bad("a shape, a size or a number is none") }
         for (name, rotary) in host.rotary {
-            let fits = 1...1 << 20 ~= rotary.headDim && rotary.rotaryDim >= 2
+            let fits = 1...1 << 20 ~= rotary.headDim && rotary.rotaryDim >= 0
             guard fits, rotary.rotaryDim <= rotary.headDim, rotary.rotaryDim % 2 == 0, rotary.theta > 0, rotary.theta.isFinite,
                 product([context, rotary.headDim], atMost: largest) != nil
             else { throw bad("\(name): \(rotary.rotaryDim) of \(rotary.headDim) dimensions are rotated") }

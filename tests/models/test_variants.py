@@ -1,0 +1,132 @@
+"""A family with its own idea left out, or put in the wrong place, is not the model any more.
+
+Every shape still fits in these variants, so nothing but the logits can tell.
+"""
+
+from dataclasses import replace
+
+from _tiny import prompt, tiny_model
+from ane_book.models import find, glm4, olmo3, read_config
+from ane_book.models.base.alternating import UNROTATED
+from ane_book.models.base.architecture import FULL
+from ane_book.models.base.decoder import Decoder
+from ane_book.models.base.layers import DecoderBlock
+import pytest
+from test_models import logits
+import torch
+
+TOKENS = 40
+
+
+def rotated(monkeypatch, config):
+    """The layers without rotation rotate."""
+    types = [FULL if kind == UNROTATED else kind for kind in config.layer_types]
+    return config.model_copy(update={"layer_types": tuple(types)})
+
+
+def unwindowed(monkeypatch, config):
+    """The sliding layers attend to all tokens before."""
+    return config.model_copy(update={"sliding_window": TOKENS})
+
+
+def stretched(monkeypatch, config):
+    """The sliding layers are stretched as the full ones are."""
+    host = olmo3.Olmo3().host(config)
+    both = host.rotary | {"rope_local": host.rotary["rope"]}
+    changed = host.model_copy(update={"rotary": both})
+    monkeypatch.setattr(olmo3.Olmo3, "host", lambda self, config: changed)
+    return config
+
+
+def norms_before(monkeypatch, config):
+    """The norms of what attention and feed-forward give are norms of what they take."""
+
+    def forward(self, hidden, cos, sin, mask, keys, values):
+        y, new_keys, new_values = self.attention(
+            self.after_attention(self.before_attention(hidden)), cos, sin, mask, keys, values
+        )
+        hidden = hidden + y
+        y = self.feed_forward(self.after_feed_forward(self.before_feed_forward(hidden)))
+        return hidden + y, new_keys, new_values
+
+    monkeypatch.setattr(DecoderBlock, "forward", forward)
+    return config
+
+
+def halves_of_heads(monkeypatch, config):
+    """Rotary pairs are i and i + R/2 of the checkpoint's rows, as in Llama."""
+    plain = glm4._projections
+
+    def unpaired(*arguments):
+        return tuple(replace(part, pairs=0, rotated=0) for part in plain(*arguments))
+
+    monkeypatch.setattr(glm4, "_projections", unpaired)
+    return config
+
+
+def all_of_heads(monkeypatch, config):
+    """All dimensions of a head are rotated."""
+    return config.model_copy(update={"partial_rotary_factor": 1.0})
+
+
+def half_a_bias(monkeypatch, config):
+    """The keys have half of their biases."""
+    plain = glm4._projections
+
+    def halved(config, name, inputs=()):
+        q, k, v = plain(config, name, inputs)
+        return (q, replace(k, times=0.5), v) if name == "bias" else (q, k, v)
+
+    monkeypatch.setattr(glm4, "_projections", halved)
+    return config
+
+
+def plain_rotation(monkeypatch, config):
+    """The context is not stretched."""
+    return config.model_copy(update={"rope_scaling": None})
+
+
+VARIANTS = [
+    ("smollm3", rotated),
+    ("olmo3", unwindowed),
+    ("olmo3", stretched),
+    ("olmo3", norms_before),
+    ("ministral", unwindowed),
+    ("ministral3", plain_rotation),
+    ("exaone4", rotated),
+    ("exaone4", unwindowed),
+    ("exaone4", norms_before),
+    ("glm4", norms_before),
+    ("glm4", halves_of_heads),
+    ("glm4", all_of_heads),
+    ("glm4", half_a_bias),
+]
+
+
+@pytest.mark.parametrize(("family", "broken"), VARIANTS)
+def test_a_broken_variant_has_other_logits(monkeypatch, family, broken):
+    model, ids = tiny_model(family), prompt(TOKENS)
+    config = broken(monkeypatch, read_config(model.config.to_dict()))
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    decoder = Decoder.from_weights(config, weights.__getitem__)
+    expected = model(torch.tensor([ids])).logits[0]
+    found = logits(decoder, model, ids, [TOKENS], context=64)
+    assert (found - expected).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.0])
+def test_ministral3_takes_no_context_in_which_queries_grow(beta):
+    """But the factor of YaRN, where none is stated, is that of the whole context."""
+    fields = tiny_model("ministral3", max_position_embeddings=512).config.to_dict()
+    fields["rope_parameters"] |= {"llama_4_scaling_beta": beta}
+    del fields["rope_parameters"]["factor"]
+    config = read_config(fields)
+    assert config.max_position == (128 if beta else 512)
+    assert config.rope_scaling["factor"] == 4.0
+
+
+def test_a_layer_without_rotation_gets_tables_whose_angles_are_zero():
+    config = read_config(tiny_model("smollm3").config.to_dict())
+    tables = find("smollm3").host(config).tables(torch.arange(9).numpy(), 16)
+    assert (tables["unrotated_sin"] == 0).all()
+    assert (tables["unrotated_cos"] == tables["rope_cos"][0, 0, 0, 0]).all()  # at position 0
