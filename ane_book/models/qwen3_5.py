@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 if TYPE_CHECKING:
     from ane_book.models.base.layers import DecoderBlock
+    from torch import nn
 
 __all__ = ["Qwen3_5", "Qwen3_5WithVision"]
 
@@ -103,17 +104,21 @@ class Qwen3_5(Dense[Qwen3_5Config]):
         from ane_book.models.base.convolved import OperatorBlock
 
         C, eps = config.hidden_size, config.rms_norm_eps
-        parts = {
-            "feed_forward": layers.FeedForward(config),
-            "before_attention": layers.RMSNorm(C, eps),
-            "before_feed_forward": layers.RMSNorm(C, eps),
-        }
-        if kind != DELTA:
-            attention = delta.GatedAttention(config, layers.NormThenRotate(config))
-            return layers.DecoderBlock(attention, **parts)
-        heads = config.delta_heads, config.delta_key_heads
+        operator: nn.Module = delta.GatedAttention(config, layers.NormThenRotate(config))
+        if kind == DELTA:
+            operator = delta.GatedDelta(
+                C,
+                heads=config.delta_heads,
+                key_heads=config.delta_key_heads,
+                sizes=config.delta_sizes,
+                taps=config.taps,
+                eps=eps,
+            )
         return OperatorBlock(
-            delta.GatedDelta(C, *heads, config.delta_sizes, config.taps, eps), **parts
+            operator,
+            layers.FeedForward(config),
+            before_attention=layers.RMSNorm(C, eps),
+            before_feed_forward=layers.RMSNorm(C, eps),
         )
 
     # --- tensors

@@ -52,8 +52,10 @@ class WiredBytes:
 def wired_bytes(plan: "Plan") -> WiredBytes:
     """Count them. Experts that are programs of their own are all counted as loaded."""
     counts = [(_functions(plan, program), program.bytes) for program in plan.programs]
-    kept = plan.cache_bytes + plan.tail_bytes(plan.recipe.context) + plan.recurrent_bytes
-    caches = kept if plan.head else 0
+    caches = 0
+    if plan.head:
+        kept = plan.tail_bytes(plan.recipe.context) + plan.recurrent_bytes
+        caches = plan.cache_bytes + kept
     return WiredBytes(
         functions=sum(count for count, _ in counts),
         shared=plan.weight_bytes,

@@ -251,8 +251,10 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
     head = sum(program.bytes for program in plan.head)
     sizes[form_of(recipe.quant)] += round(plan.read_bytes(tokens, shares)) - head
     sizes[form_of(recipe.quant_head)] += head
-    kept = plan.cache_bytes + plan.tail_bytes() + plan.recurrent_bytes
-    cache, slots = (kept, recipe.context) if plan.head else (0, 0)
+    cache, slots = 0, 0
+    if plan.head:
+        kept = plan.tail_bytes() + plan.recurrent_bytes
+        cache, slots = plan.cache_bytes + kept, recipe.context
     calls = round(plan.calls(tokens, shares))
     return TokenWork(sizes["plain"], sizes["packed"], cache, calls, slots=slots)
 

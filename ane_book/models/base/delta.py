@@ -79,7 +79,9 @@ class GatedDelta(nn.Module):
     heads: H. key_heads: K. sizes: Dk and Dv. taps: of the convolution.
     """
 
-    def __init__(self, C: int, heads: int, key_heads: int, sizes: tuple[int, int], taps: int, eps):
+    def __init__(
+        self, C: int, *, heads: int, key_heads: int, sizes: tuple[int, int], taps: int, eps: float
+    ):
         super().__init__()
         self.heads, self.key_heads, (self.Dk, self.Dv) = heads, key_heads, sizes
         self.keys, self.values = key_heads * self.Dk, heads * self.Dv
