@@ -14,17 +14,17 @@ from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidBundle, InvalidInput, PromptTooLong
 from ane_book.options import Sampling, SamplingOptions, checked
-from ane_book.runtime.adapters import Adapter, read_adapter
+from ane_book.runtime.adapters import Adapter, adapter_of
 from ane_book.runtime.answer import Answer, Clock, Result, Stream, alone, common_prefix
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
 from ane_book.runtime.experts import Calls
-from ane_book.runtime.model_runner import ModelRunner
+from ane_book.runtime.model_runner import ChunkOutput, ModelRunner
 from ane_book.runtime.sampling import Sampler, draw_guessed
 from ane_book.runtime.streaming import TextStream
 from ane_book.text.chat import Messages, as_messages
@@ -38,14 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["Session", "load_tokenizer"]
 
 TokenIds = Sequence[int] | np.ndarray  # (n,), of whole numbers
-
-
-class ChunkOutput(NamedTuple):
-    """The shards' output of one call."""
-
-    function: str
-    hidden: np.ndarray  # (1, C, 1, T)
-    new: slice  # the columns of it that were not in the cache before
 
 
 class Session:
@@ -122,19 +114,14 @@ class Session:
         self._tokens.clear()
 
     def use(self, adapter: str | Path | Adapter | None) -> None:
-        """Answer with a LoRA adapter from now on, or with None as the model is; forgets everything.
+        """Answer with a LoRA adapter, or with None as the model is; forgets everything.
 
-        adapter: a folder as PEFT writes it, or what `ane_book.runtime.adapters.read_adapter` made
-        of one for this bundle. Nothing is converted or compiled. Raises InvalidInput for a bundle
-        without `lora_slots`, or fewer than the adapter's r, and UnsupportedModel, InvalidWeights or
-        WeightsNotFound for the folder.
+        adapter: a folder as PEFT writes it, or what `read_adapter` made of one; raises what that
+        raises. Nothing is converted or compiled.
         """
-        if isinstance(adapter, str | Path):
-            adapter = read_adapter(adapter, self.bundle)
-        if adapter is not None and adapter.seal != self.bundle.manifest.seal:
-            raise InvalidInput(f"{adapter.place}: was read for another bundle than this one")
+        own = None if adapter is None else adapter_of(adapter, self.bundle)
         with alone(self._cache):
-            self._runner.use(adapter)
+            self._runner.use(own)
             self._clear()
 
     @property
