@@ -83,9 +83,9 @@ def _projections(
 ) -> tuple[TensorSpec, ...]:
     """The tensors called `name` of q, k and v, the pairs of q and k moved to where ours are."""
     _, _, Q, KV = config.widths
-    pairs = {"pairs": config.head_dim, "rotated": config.rotary_dim}
+    D, R = config.head_dim, config.rotary_dim
     return (
-        TensorSpec(f"self_attn.q_proj.{name}", (Q, *inputs), **pairs),
-        TensorSpec(f"self_attn.k_proj.{name}", (KV, *inputs), **pairs),
+        TensorSpec(f"self_attn.q_proj.{name}", (Q, *inputs), pairs=D, rotated=R),
+        TensorSpec(f"self_attn.k_proj.{name}", (KV, *inputs), pairs=D, rotated=R),
         TensorSpec(f"self_attn.v_proj.{name}", (KV, *inputs)),
     )

@@ -22,7 +22,7 @@ import numpy as np
 if TYPE_CHECKING:
     from ane_book.weights.peft import PeftAdapter
 
-__all__ = ["Adapter", "read_adapter"]
+__all__ = ["Adapter", "adapter_of", "read_adapter"]
 
 HALF = float(np.finfo(np.float16).max)
 
@@ -39,6 +39,15 @@ class Adapter:
     seal: str
     digest: str
     arrays: dict[str, dict[str, np.ndarray]]
+
+
+def adapter_of(given: str | Path | Adapter, bundle: Bundle) -> Adapter:
+    """An adapter by its folder, or one that was read already, which must be for this bundle."""
+    if not isinstance(given, Adapter):
+        return read_adapter(given, bundle)
+    if given.seal != bundle.manifest.seal:
+        raise InvalidInput(f"{given.place}: was read for another bundle than {bundle.path}")
+    return given
 
 
 def read_adapter(folder: str | Path, bundle: Bundle) -> Adapter:

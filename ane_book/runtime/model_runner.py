@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import starmap
 from math import prod
+from typing import NamedTuple
 
 from ane_book.bundle import Bundle
 from ane_book.bundle.manifest import Manifest
@@ -29,10 +30,18 @@ from ane_book.runtime.shards import (
 )
 import numpy as np
 
-__all__ = ["Chunk", "ModelRunner", "check_memory"]
+__all__ = ["Chunk", "ChunkOutput", "ModelRunner", "check_memory"]
 
 
 Chunk = tuple[str, int, int]  # a call: its function, its first slot, the one after its last
+
+
+class ChunkOutput(NamedTuple):
+    """The shards' output of one call."""
+
+    function: str
+    hidden: np.ndarray  # (1, C, 1, T)
+    new: slice  # the columns of it that were not in the cache before
 
 
 def check_memory(manifest: Manifest, parts: Iterable[Part]) -> None:

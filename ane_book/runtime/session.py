@@ -14,19 +14,23 @@ from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ane_book.bundle import Bundle, opened
 from ane_book.errors import InvalidInput, PromptTooLong
 from ane_book.options import Sampling, SamplingOptions, checked
-from ane_book.runtime.adapters import Adapter, read_adapter
+from ane_book.runtime.adapters import Adapter, adapter_of
 from ane_book.runtime.answer import Answer, Clock, Result, Stream, alone, common_prefix
 from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.bundle_text import BundleText, load_tokenizer
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
 from ane_book.runtime.experts import Calls
+<<<<<<< HEAD
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.runtime.model_runner import ModelRunner
+=======
+from ane_book.runtime.model_runner import ChunkOutput, ModelRunner
+>>>>>>> lora
 from ane_book.runtime.sampling import Sampler, draw_guessed
 from ane_book.runtime.streaming import TextStream
 from ane_book.text.chat import Messages
@@ -41,6 +45,7 @@ __all__ = ["Session"]
 TokenIds = Sequence[int] | np.ndarray  # (n,), of whole numbers
 
 
+<<<<<<< HEAD
 class ChunkOutput(NamedTuple):
     """The shards' output of one call."""
 
@@ -50,6 +55,9 @@ class ChunkOutput(NamedTuple):
 
 
 class Session(BundleText):
+=======
+class Session:
+>>>>>>> lora
     """Generates text with a bundle, and keeps the cache of one conversation.
 
     bundle: a `Bundle`, or its folder.
@@ -111,19 +119,14 @@ class Session(BundleText):
         self._tokens.clear()
 
     def use(self, adapter: str | Path | Adapter | None) -> None:
-        """Answer with a LoRA adapter from now on, or with None as the model is; forgets everything.
+        """Answer with a LoRA adapter, or with None as the model is; forgets everything.
 
-        adapter: a folder as PEFT writes it, or what `ane_book.runtime.adapters.read_adapter` made
-        of one for this bundle. Nothing is converted or compiled. Raises InvalidInput for a bundle
-        without `lora_slots`, or fewer than the adapter's r, and UnsupportedModel, InvalidWeights or
-        WeightsNotFound for the folder.
+        adapter: a folder as PEFT writes it, or what `read_adapter` made of one; raises what that
+        raises. Nothing is converted or compiled.
         """
-        if isinstance(adapter, str | Path):
-            adapter = read_adapter(adapter, self.bundle)
-        if adapter is not None and adapter.seal != self.bundle.manifest.seal:
-            raise InvalidInput(f"{adapter.place}: was read for another bundle than this one")
+        own = None if adapter is None else adapter_of(adapter, self.bundle)
         with alone(self._cache):
-            self._runner.use(adapter)
+            self._runner.use(own)
             self._clear()
 
     @property
