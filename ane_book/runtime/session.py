@@ -25,12 +25,8 @@ from ane_book.runtime.backends import Backend, choose_backend
 from ane_book.runtime.bundle_text import BundleText, load_tokenizer
 from ane_book.runtime.drafts import Drafter, choose_drafter, guesses
 from ane_book.runtime.experts import Calls
-<<<<<<< HEAD
 from ane_book.runtime.grammar import GrammarTokens
-from ane_book.runtime.model_runner import ModelRunner
-=======
 from ane_book.runtime.model_runner import ChunkOutput, ModelRunner
->>>>>>> lora
 from ane_book.runtime.sampling import Sampler, draw_guessed
 from ane_book.runtime.streaming import TextStream
 from ane_book.text.chat import Messages
@@ -45,19 +41,7 @@ __all__ = ["Session"]
 TokenIds = Sequence[int] | np.ndarray  # (n,), of whole numbers
 
 
-<<<<<<< HEAD
-class ChunkOutput(NamedTuple):
-    """The shards' output of one call."""
-
-    function: str
-    hidden: np.ndarray  # (1, C, 1, T)
-    new: slice  # the columns of it that were not in the cache before
-
-
 class Session(BundleText):
-=======
-class Session:
->>>>>>> lora
     """Generates text with a bundle, and keeps the cache of one conversation.
 
     bundle: a `Bundle`, or its folder.
