@@ -53,9 +53,10 @@ def diff_command(
     seed: options.InputSeed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show where two packages part, one as declared and in fp32, or a package and its source.
+    """Show where two packages part, or a package and its source.
 
-    Exit code 0: every output is equal within the tolerance; 1: it is not.
+    Without either, A is compared with itself in single precision. Exit code 0: every output is
+    equal within the tolerance; 1: it is not.
     """
     from ane_book.evidence.inspect import refuse_bundle, refuse_weights
 
