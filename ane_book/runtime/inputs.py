@@ -98,12 +98,14 @@ class HostInputs:
             name: _Call(function, manifest, dtype)
             for name, function in manifest.packages[0].functions.items()
         }
+        parts = [f for part in manifest.packages for f in part.functions.values()]
+        self._has_memory = any("real" in function.inputs for function in parts)
 
     def of(self, function: str, ids: np.ndarray, position: int) -> dict[str, np.ndarray]:
         """All inputs of a function for tokens (n,) that go to slots `position` and after."""
         call = self._calls[function]
-        hidden, real = call.hidden(self.columns(ids)), call.real(len(ids))
-        return {"hidden": hidden, "real": real, **self.around(function, position)}
+        inputs = {"hidden": call.hidden(self.columns(ids)), **self.around(function, position)}
+        return inputs | ({"real": call.real(len(ids))} if self._has_memory else {})
 
     def columns(self, ids: np.ndarray) -> np.ndarray:
         """The hidden states (C, n) of tokens (n,) before the first layer, float32."""
