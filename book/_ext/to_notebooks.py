@@ -15,7 +15,6 @@ from textwrap import dedent
 
 import jupytext
 import nbformat
-import yaml
 
 BOOK = Path(__file__).resolve().parents[1]
 NOTEBOOKS = BOOK.parent / "notebooks"
@@ -53,7 +52,7 @@ def listing(path: str, options: dict[str, str]) -> str:
     Raises StopIteration where the file has no line with the text that an option names.
     """
     lines = (BOOK / path).read_text("utf-8").splitlines()
-    options = {name: str(yaml.safe_load(value)) for name, value in options.items()}
+    options = {name: re.sub(r"^(['\"])(.*)\1$", r"\2", text) for name, text in options.items()}
     first = next(i for i, line in enumerate(lines) if options["start-at"] in line)
     behind, last = int("end-at" in options), options.get("end-at") or options["end-before"]
     end = next(i for i, line in enumerate(lines) if i > first and last in line) + behind
