@@ -381,7 +381,7 @@ def checked(record: type[Record], options: dict) -> Record:
         return record(**options)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    name, message = ".".join(map(str, first["loc"])), first["msg"]
+    name, message = (first["loc"] or ("",))[0], first["msg"]
     if message.startswith("Value error, "):
         raise InvalidInput(f"{name}: {message.removeprefix('Value error, ')}".removeprefix(": "))
     wanted = message.replace("Input should be", "must be", 1)

@@ -27,7 +27,7 @@ def message(fields: dict) -> str:
         ("helium", ["is llama: no field differs", "what differs in code alone no field says"]),
         ("gpt2", ["no family is near: config.json has no hidden_size, intermediate_size, num_att"]),
         ("mistral3", ["text_config is of model_type 'mistral', which is supported"]),
-        ("qwen3_5", ["text_config is of model_type 'qwen3_5_text', which is none either; nearest"]),
+        ("qwen2_5_vl", ["text_config is of model_type 'qwen2_5_vl_text', which is none either"]),
     ],
 )
 def test_an_unknown_model_is_told_what_is_nearest(model_type, sentences):
@@ -37,7 +37,7 @@ def test_an_unknown_model_is_told_what_is_nearest(model_type, sentences):
         assert sentence in found
 
 
-@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize("family", sorted(TINY.keys() - {"lfm2"}))  # which is no dense decoder
 def test_under_another_name_a_family_is_told_of_nothing_that_it_needs(family):
     """It is itself at no distance, or at that of fields which switch on nothing."""
     found = message(tiny_model(family).config.to_dict() | {"model_type": "renamed"})

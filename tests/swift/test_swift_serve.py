@@ -92,13 +92,11 @@ class TestTheSameAsPython:
         [
             *((CHAT, chat(**fields)) for fields in (
                 {"model": "gpt-9"}, {"model": 3}, {"messages": []}, {"messages": 1},
-                {"messages": [{"content": "Hi"}]}, {"messages": [{"role": "user"}]},
-                {"messages": [{"role": "tool", "content": "Hi"}]}, {"messages": [1]},
+                {"messages": [{"content": "Hi"}]}, {"messages": [1]},
                 {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
                 {"messages": [{"role": "user", "content": "x" * 200}]}, {"temperature": -1},
                 {"temperature": 3}, {"temperature": "hot"}, {"temperature": True},
                 {"max_tokens": 0}, {"max_tokens": 1.5}, {"max_tokens": "5"}, {"n": 1000},
-                {"tools": [{"type": "function"}]}, {"response_format": {"type": "json_object"}},
                 {"colour": "red"}, {"stop": 7}, {"stop": ["a"] * 17}, {"stop": [1]},
                 {"top_k": 0}, {"top_p": 1.5}, {"seed": "x"}, {"seed": 2**63},
                 {"seed": -(2**63) - 1}, {"seed": 10**30}, {"n": 2**64},

@@ -29,7 +29,7 @@ PROJECTIONS = {
 def targets(config: ModelConfig) -> dict[str, tuple[TensorSpec, ...]]:
     """The checkpoint's matrices that each projection stacks, by the slot's name.
 
-    Raises InvalidInput for a model whose layers have other projections.
+    Raises InvalidInput for a model whose layers have other projections, or rows in another order.
     """
     architecture = find(config.architecture)
     kinds = [architecture.parameters(config, kind) for kind in {*architecture.kinds(config)}]
@@ -39,7 +39,13 @@ def targets(config: ModelConfig) -> dict[str, tuple[TensorSpec, ...]]:
             f"lora_slots goes with dense decoders, and {config.architecture} models are none: "
             "merge the adapter into the weights instead"
         )
-    return {slot: kinds[0][name] for slot, name in names.items()}
+    found = {slot: kinds[0][name] for slot, name in names.items()}
+    if any(part.pairs for parts in found.values() for part in parts):
+        raise InvalidInput(
+            f"lora_slots: rows of {config.architecture} models are put in another order, which the "
+            "rows of an adapter are not: merge the adapter into the weights instead"
+        )
+    return found
 
 
 def slot_rows(config: ModelConfig) -> dict[str, list[int]]:
