@@ -9,7 +9,7 @@ from ane_book.layout import MEMORY
 if TYPE_CHECKING:
     from ane_book.bundle.manifest import Manifest
 
-__all__ = ["check_packages", "handed"]
+__all__ = ["check_packages", "handed", "slot_shapes"]
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -77,7 +77,7 @@ def _check_types(manifest: "Manifest", name: str) -> None:
     layer_types = _layer_types if manifest.task == "text-generation" else _encoder_types
     for part in manifest.packages:
         function = part.functions.get(name) or part.functions[manifest.names[name]]
-        slots = _slots(manifest, part)
+        slots = slot_shapes(manifest, part)
         wanted = {"head": _head_types, "experts": _expert_types}.get(part.part, layer_types)
         for kind, types in wanted(manifest, function, given | slots).items():
             types = types | slots if kind == "inputs" else types
@@ -90,8 +90,8 @@ def _check_types(manifest: "Manifest", name: str) -> None:
         given = handed(own) if "hidden_out" in own else given | own
 
 
-def _slots(manifest: "Manifest", part: Part) -> Shapes:
-    """Shapes of the inputs for an adapter that a part must have."""
+def slot_shapes(manifest: "Manifest", part: Part) -> Shapes:
+    """Shapes of a part's inputs for an adapter, by name; {} where it has none."""
     if manifest.adapters is None or part.part != "layers":
         return {}
     return manifest.adapters.shapes(len(part.span))

@@ -13,6 +13,7 @@ from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec
 from ane_book.host import MASKED, causal_mask
 from ane_book.layout import Layout
+from ane_book.runtime.shards import has_memory
 import numpy as np
 
 __all__ = ["HostInputs"]
@@ -98,8 +99,7 @@ class HostInputs:
             name: _Call(function, manifest, dtype)
             for name, function in manifest.packages[0].functions.items()
         }
-        parts = [f for part in manifest.packages for f in part.functions.values()]
-        self._has_memory = any("real" in function.inputs for function in parts)
+        self._has_memory = has_memory(manifest)
 
     def of(self, function: str, ids: np.ndarray, position: int) -> dict[str, np.ndarray]:
         """All inputs of a function for tokens (n,) that go to slots `position` and after."""

@@ -10,6 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from ane_book.bundle import Bundle
+from ane_book.bundle.contract import slot_shapes
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import Part
 from ane_book.device import memory_bytes
@@ -20,14 +21,7 @@ from ane_book.runtime.backends import Backend
 from ane_book.runtime.experts import Calls
 from ane_book.runtime.inputs import HostInputs
 from ane_book.runtime.memory import Marks, marks_after
-from ane_book.runtime.shards import (
-    HeadRunner,
-    Shard,
-    has_memory,
-    held_shapes,
-    slot_shapes,
-    stages,
-)
+from ane_book.runtime.shards import HeadRunner, Shard, has_memory, held_shapes, stages
 import numpy as np
 
 __all__ = ["Chunk", "ChunkOutput", "ModelRunner", "check_memory"]

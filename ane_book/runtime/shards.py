@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 from ane_book.bundle import Bundle
+from ane_book.bundle.contract import slot_shapes
 from ane_book.bundle.manifest import Manifest
 from ane_book.bundle.parts import FunctionSpec, Part
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, UnsupportedOp
@@ -32,7 +33,6 @@ __all__ = [
     "held_shapes",
     "load_part",
     "load_steps",
-    "slot_shapes",
     "stages",
 ]
 
@@ -68,13 +68,6 @@ def kept_shapes(function: FunctionSpec) -> dict[str, tuple[int, ...]]:
     """Shapes of what the host passes in for a package's caches (n, K, S, D), tails (n, R, 1, W) and
     memory (n, H, Dv, Dk), which it keeps from call to call: see the manifest."""
     return {n: t.shape for n, t in function.inputs.items() if f"new_{n}" in function.outputs}
-
-
-def slot_shapes(manifest: Manifest, part: Part) -> dict[str, tuple[int, ...]]:
-    """Shapes of a package's inputs for an adapter, by name; {} where it has none."""
-    if manifest.adapters is None or part.part != "layers":
-        return {}
-    return manifest.adapters.shapes(len(part.span))
 
 
 def tails(manifest: Manifest, function: FunctionSpec) -> set[str]:
