@@ -144,10 +144,11 @@ class Sampler:
     def _shaped(self, logits: np.ndarray) -> np.ndarray:
         """The logits (V,) with bias and penalties, and without what leaves the form."""
         changed = dict(self.logit_bias)
-        for token, count in self._counts.items():
-            penalty = self.presence_penalty + self.frequency_penalty * count
-            changed[token] = changed.get(token, 0.0) - penalty
-        if any(changed.values()):
+        if self.presence_penalty or self.frequency_penalty:
+            for token, count in self._counts.items():
+                penalty = self.presence_penalty + self.frequency_penalty * count
+                changed[token] = changed.get(token, 0.0) - penalty
+        if changed:
             logits = logits.astype(np.float32)
             logits[list(changed)] += np.array(list(changed.values()), dtype=np.float32)
         return logits if self.mask is None else self.mask.apply(logits)
