@@ -131,6 +131,7 @@ class ServedSession:
         thinks = ask.parts and THINK in self._template
         begun = thinks and "".join(self.session.words(ids[-4:])).rstrip().endswith(THINK)
         return Splitting(self._form if ask.tools else None, thinks, begun)
+
     def use(self, adapter: Adapter | None) -> None:
         """Answer with this adapter; nothing is kept of what another one, or none, has computed."""
         if adapter is not self._adapter:

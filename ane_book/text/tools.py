@@ -16,7 +16,7 @@ Granite 3 and Llama 3.1.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import json
 
 __all__ = ["SPACED", "Calling", "ToolForm", "tool_form"]
@@ -72,19 +72,19 @@ class ToolForm:
             function = tool["function"]
             schema = function.get("parameters") or {"type": "object", "properties": {}}
             head = f'{{"name": {json.dumps(function["name"])}, "{self.arguments}": '
-            rules.append(f'call_{i}: {_quoted(head)} args_{i} "}}"')
+            rules.append(f'call_{i}: {json.dumps(head)} args_{i} "}}"')
             rules.append(f"args_{i}: %json {json.dumps(schema | {'x-guidance': SPACED})}")
         return "\n".join(["%llguidance {}", *self._starts(choice, opening), *rules])
 
     def _starts(self, choice: Calling, opening: str | None) -> list[str]:
         if not self.opening:  # the whole answer is a call, or text that does not begin as one
             return ["start: call" if choice.must else "start: TEXT | call", r"TEXT: /[^{](.|\n)*/"]
-        first = opening or _quoted(self.opening)
-        again = f"({_quoted(chr(10) + self.opening)} rest)*"
+        first = opening or json.dumps(self.opening)
+        again = f"({json.dumps(chr(10) + self.opening)} rest)*"
         if self.listed:
             rest = 'rest: "[" call (", " call)* "]"' if choice.several else 'rest: "[" call "]"'
         else:
-            rest = f"rest: call {_quoted(self.closing)}"
+            rest = f"rest: call {json.dumps(self.closing)}"
         more = again if choice.several and not self.listed else ""
         if choice.must:
             return [f"start: {first} rest {more}", rest]
@@ -144,9 +144,10 @@ class ToolForm:
 
 
 HERMES = ToolForm("<tool_call>\n", "\n</tool_call>")
+UNREAD = replace(HERMES, read=False)
 #: What a template has, and the form of its model; the first that is there counts.
 FORMS = {
-    "<function=": None,  # arguments as XML, which no JSON schema holds
+    "<function=": UNREAD,  # arguments as XML, which no JSON schema holds
     "[TOOL_CALLS]": ToolForm("[TOOL_CALLS]", "", listed=True),
     "<|tool_call|>": ToolForm("<|tool_call|>", "", listed=True),
     "<tool_call>": HERMES,
@@ -159,8 +160,8 @@ def tool_form(template: str) -> ToolForm:
     if "tools" in template:
         for mark, form in FORMS.items():
             if mark in template:
-                return form or ToolForm(HERMES.opening, HERMES.closing, read=False)
-    return ToolForm(HERMES.opening, HERMES.closing, read=False)
+                return form
+    return UNREAD
 
 
 def _behind(text: str, at: int, mark: str) -> int:
@@ -185,7 +186,3 @@ def _with_values(message: dict) -> dict:
         arguments = json.loads(function["arguments"] or "{}")
         calls.append({**call, "function": {"name": function["name"], "arguments": arguments}})
     return {**message, "content": message["content"] or "", "tool_calls": calls}
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text)
