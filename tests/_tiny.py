@@ -7,6 +7,7 @@ with the same numbers, and any difference is one of arithmetic.
 import json
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import torch
 
@@ -303,3 +304,14 @@ def greedy(model, ids: list[int], tokens: int) -> list[int]:
     """What `transformers` generates, all tokens."""
     options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     return model.generate(torch.tensor([ids]), max_new_tokens=tokens, **options)[0].tolist()
+
+
+def assert_cut_anywhere(model, session, ids: list[int]) -> np.ndarray:
+    """Logits (n, V) of `transformers`, after a look that a session gives them for tokens in two
+    parts, wherever they are cut."""
+    expected = model(torch.tensor([ids])).logits[0].numpy()
+    for cut in range(1, len(ids)):
+        session.reset()
+        found = np.vstack([session.logits(ids[:cut]), session.logits(ids[cut:])])
+        assert abs(found - expected).max() < 1e-3, cut
+    return expected

@@ -2,7 +2,7 @@
 
 import json
 
-from _tiny import greedy, prompt, tiny_model, write_checkpoint
+from _tiny import assert_cut_anywhere, greedy, prompt, tiny_model, write_checkpoint
 import ane_book
 from ane_book.conversion.plan import plan
 from ane_book.conversion.write import lowering
@@ -51,13 +51,7 @@ def test_a_prompt_cut_anywhere_gives_the_same(made, family, recipe):
     """Chunks are full or padded by every number of columns; what is before a cut comes out of what
     is kept, of which padding is no part."""
     model, bundle = made(family, recipe)
-    ids = prompt(2 * PREFILL + 3)
-    expected = model(torch.tensor([ids])).logits[0].numpy()
-    session = Session(bundle, precision="fp32")
-    for cut in range(1, len(ids)):
-        session.reset()
-        found = np.vstack([session.logits(ids[:cut]), session.logits(ids[cut:])])
-        assert abs(found - expected).max() < 1e-3, cut
+    assert_cut_anywhere(model, Session(bundle, precision="fp32"), prompt(2 * PREFILL + 3))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

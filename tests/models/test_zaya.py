@@ -4,7 +4,7 @@ import json
 from math import prod
 
 from _long import long_but
-from _tiny import prompt, write_checkpoint
+from _tiny import assert_cut_anywhere, prompt, write_checkpoint
 from _zaya import CONTEXT, PREFILL, SIZES, continued, maker, tiny_zaya
 from ane_book.conversion.plan import plan
 from ane_book.conversion.recipe import make_recipe
@@ -228,13 +228,7 @@ def test_the_bundle_gives_the_logits_and_tokens_of_transformers(bundled, size):
 def test_a_prompt_cut_anywhere_gives_the_same(bundled, size):
     """What is before a cut comes out of the cache and the tails; chunks are full or padded."""
     model, _, bundle = bundled(size)
-    ids = prompt(2 * PREFILL + 3)
-    expected = model(torch.tensor([ids])).logits[0].numpy()
-    session = Session(bundle, precision="fp32")
-    for cut in range(1, len(ids)):
-        session.reset()
-        found = np.vstack([session.logits(ids[:cut]), session.logits(ids[cut:])])
-        assert abs(found - expected).max() < 1e-3, cut
+    assert_cut_anywhere(model, Session(bundle, precision="fp32"), prompt(2 * PREFILL + 3))
 
 
 @pytest.mark.parametrize("size", long_but(SIZES, "odd"))

@@ -4,7 +4,7 @@ A token takes one expert or none; the one that takes none wakes nobody.
 """
 
 from _long import long_but
-from _tiny import prompt
+from _tiny import assert_cut_anywhere, prompt
 from _zaya import PREFILL, SIZES, continued, maker
 import ane_book
 from ane_book.conversion.plan import plan
@@ -42,12 +42,8 @@ def test_logits_and_64_greedy_tokens_are_those_of_transformers(apart, size):
 def test_a_prompt_cut_anywhere_and_rewinding_give_the_same(apart, size):
     model, _, bundle = apart(size)
     ids = prompt(2 * PREFILL + 3)
-    expected = model(torch.tensor([ids])).logits[0].numpy()
     session = Session(bundle, precision="fp32")
-    for cut in range(1, len(ids)):
-        session.reset()
-        found = np.vstack([session.logits(ids[:cut]), session.logits(ids[cut:])])
-        assert abs(found - expected).max() < 1e-3, cut
+    expected = assert_cut_anywhere(model, session, ids)
     for position in (PREFILL + 1, 3, 0):
         session.rewind(position)
         assert abs(session.logits(ids[position:]) - expected[position:]).max() < 1e-3

@@ -285,12 +285,16 @@ def _scaled(ours: np.ndarray, theirs: np.ndarray, tolerance: float):
     return None
 
 
+def _axes(ours: np.ndarray) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Each axis and the others, where a number for each place along it says less than the array."""
+    for axis, size in enumerate(ours.shape):
+        if ours.size >= 3 * size:
+            yield axis, tuple(other for other in range(ours.ndim) if other != axis)
+
+
 def _shifted(ours: np.ndarray, theirs: np.ndarray, tolerance: float):
     """A constant for each place along one axis is added."""
-    for axis in range(theirs.ndim):
-        others = tuple(other for other in range(theirs.ndim) if other != axis)
-        if ours.size < 3 * ours.shape[axis]:
-            continue
+    for axis, others in _axes(ours):
         offset = (ours - theirs).mean(axis=others, keepdims=True)
         if gap(ours, theirs + offset) <= tolerance:
             largest = float(np.abs(offset).max())
@@ -300,10 +304,7 @@ def _shifted(ours: np.ndarray, theirs: np.ndarray, tolerance: float):
 
 
 def _scaled_by_channel(ours: np.ndarray, theirs: np.ndarray, tolerance: float):
-    for axis in range(theirs.ndim):
-        others = tuple(other for other in range(theirs.ndim) if other != axis)
-        if ours.size < 3 * ours.shape[axis]:
-            continue
+    for axis, others in _axes(ours):
         power = (theirs**2).sum(axis=others, keepdims=True)
         factor = (ours * theirs).sum(axis=others, keepdims=True) / np.maximum(power, 1e-30)
         if gap(ours, factor * theirs) <= tolerance:
