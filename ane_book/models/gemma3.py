@@ -13,18 +13,10 @@ import math
 from typing import TYPE_CHECKING, ClassVar
 
 from ane_book.host import Host
-from ane_book.models.base.alternating import (
-    SLIDING,
-    TYPES,
-    Alternating,
-    AlternatingConfig,
-    read_kinds,
-    split_rope,
-)
+from ane_book.models.base.alternating import TYPES, Local, LocalConfig, read_kinds
 from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
-from ane_book.models.base.config import Count, DecoderConfig, Real
 from ane_book.models.base.dense import NAMES, OUTER, head_norms
-from ane_book.rope import Factor
+from ane_book.rope import Factor, Rotary
 import numpy as np
 
 if TYPE_CHECKING:
@@ -42,15 +34,13 @@ NORMS = {
 }
 
 
-class Gemma3Config(AlternatingConfig):
+class Gemma3Config(LocalConfig):
     """Gemma 3's hyperparameters."""
 
-    sliding_window: Count
-    rope_local_theta: Real  # rotary base of the sliding layers
     attention_scale: Factor
 
 
-class Gemma3(Alternating[Gemma3Config]):
+class Gemma3(Local[Gemma3Config]):
     """`model_type` "gemma3_text": Gemma 3 1B and 270M, and the text model of the larger ones."""
 
     model_type = "gemma3_text"
@@ -65,9 +55,6 @@ class Gemma3(Alternating[Gemma3Config]):
         "use_bidirectional_attention": False,
     }
 
-    def config(self, fields: dict) -> DecoderConfig:
-        return super().config(split_rope(fields, self.model_type))
-
     def read(self, fields: dict) -> dict:
         pattern = fields.get("sliding_window_pattern") or 6
         local = fields.get("rope_local_base_freq")
@@ -79,19 +66,12 @@ class Gemma3(Alternating[Gemma3Config]):
             "tied_embeddings": fields.get("tie_word_embeddings", True),
         }
 
-    def host_inputs(self, kind: str) -> tuple[str, ...]:
-        if kind == SLIDING:
-            return "rope_local_cos", "rope_local_sin", "mask_local"
-        return super().host_inputs(kind)
+    def rotary(self, config: Gemma3Config) -> Rotary:
+        return replace(config.rotary, attention_scale=config.attention_scale)
 
     def host(self, config: Gemma3Config) -> Host:
-        full = replace(config.rotary, attention_scale=config.attention_scale)
-        local = replace(full, theta=config.rope_local_theta, scaling={})
-        return Host(
-            embedding_scale=math.sqrt(config.hidden_size),
-            rotary={"rope": full, "rope_local": local},
-            masks={"mask": None, "mask_local": config.sliding_window},
-        )
+        scale = math.sqrt(config.hidden_size)
+        return super().host(config).model_copy(update={"embedding_scale": scale})
 
     def block(self, config: Gemma3Config, kind: str = FULL) -> "DecoderBlock":
         from ane_book.models.base import layers

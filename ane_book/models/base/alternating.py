@@ -18,8 +18,9 @@ from typing import ClassVar, TypeVar
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
 from ane_book.models.base.architecture import FULL
-from ane_book.models.base.config import DecoderConfig
+from ane_book.models.base.config import Count, DecoderConfig, Real
 from ane_book.models.base.dense import Dense, layer_types, rope_type
+from ane_book.rope import Rotary
 from pydantic import model_validator
 
 __all__ = [
@@ -28,8 +29,9 @@ __all__ = [
     "UNROTATED",
     "Alternating",
     "AlternatingConfig",
+    "Local",
+    "LocalConfig",
     "read_kinds",
-    "split_rope",
 ]
 
 SLIDING = "sliding"
@@ -75,6 +77,42 @@ class Alternating(Dense[OwnAlternating]):
         if SLIDING in config.layer_types:
             masks["mask_local"] = config.sliding_window
         return Host(rotary=rotary, masks=masks)
+
+
+class LocalConfig(AlternatingConfig):
+    """The hyperparameters of a decoder whose sliding layers have a rotary base of their own."""
+
+    sliding_window: Count
+    rope_local_theta: Real  # rotary base of the sliding layers
+
+
+OwnLocal = TypeVar("OwnLocal", bound=LocalConfig)
+
+
+class Local(Alternating[OwnLocal]):
+    """A decoder whose sliding layers rotate by a base of their own, and without scaling."""
+
+    Config: ClassVar[type[DecoderConfig]] = LocalConfig
+
+    def config(self, fields: dict) -> DecoderConfig:
+        return super().config(split_rope(fields, self.model_type))
+
+    def host_inputs(self, kind: str) -> tuple[str, ...]:
+        if kind == SLIDING:
+            return "rope_local_cos", "rope_local_sin", "mask_local"
+        return super().host_inputs(kind)
+
+    def rotary(self, config: OwnLocal) -> Rotary:
+        """The rotary embedding of full layers."""
+        return config.rotary
+
+    def host(self, config: OwnLocal) -> Host:
+        full = self.rotary(config)
+        local = replace(full, theta=config.rope_local_theta, scaling={})
+        return Host(
+            rotary={"rope": full, "rope_local": local},
+            masks={"mask": None, "mask_local": config.sliding_window},
+        )
 
 
 def read_kinds(fields: dict, default: Callable[[int], str]) -> list[str]:
