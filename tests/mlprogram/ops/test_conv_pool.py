@@ -147,9 +147,23 @@ def test_pool_with_ceil_mode(size, kernel, stride, pad):
     wide, result = torch.from_numpy(x), run("max_pool", x=x, **inputs)
     assert result.shape == declared_shape("max_pool", x, **inputs)
     close(result, F.max_pool2d(wide, k, s, p, ceil_mode=True), np.float32)
-    for exclude in (False, True):
-        result = run("avg_pool", x=x, **inputs, exclude_padding_from_average=exclude)
-        close(result, F.avg_pool2d(wide, k, s, p, True, count_include_pad=not exclude), np.float32)
+    result = run("avg_pool", x=x, **inputs, exclude_padding_from_average=True)
+    close(result, F.avg_pool2d(wide, k, s, p, True, count_include_pad=False), np.float32)
+    counted = run("avg_pool", x=x, **inputs, exclude_padding_from_average=False)
+    filled = F.pad(wide, (pad, pad + s[0], pad, pad + s[0]))  # the overhang holds zeros that count
+    high, long = counted.shape[2:]
+    close(counted, F.avg_pool2d(filled, k, s)[:, :, :high, :long], np.float32)
+
+
+def test_an_average_over_the_edge_is_what_core_ml_was_seen_to_give():
+    """The outputs that coremltools' pull request 2844 prints of Core ML; torch gives others."""
+    x = np.arange(49, dtype=np.float32).reshape(1, 1, 7, 7)
+    inputs = {"kernel_sizes": [2, 2], "strides": [3, 3], "pad_type": "valid", "ceil_mode": True}
+    seen = [[4, 7, 4.75], [25, 28, 15.25], [21.25, 22.75, 12]]
+    assert run("avg_pool", x=x, **inputs)[0, 0].tolist() == seen
+    row = run("avg_pool", x=x[:, :, 0], kernel_sizes=[2], strides=[3], pad_type="valid",
+              ceil_mode=True)  # fmt: skip
+    assert row.tolist() == [[[0.5, 3.5, 3]]]
 
 
 def test_same_lower_pads_before():

@@ -1,8 +1,9 @@
 """Pooling over windows in 1 to 3 dimensions; half is summed in float32 and rounded once.
 
 x is (N, C, *D), the output (N, C, *D_out); `kernel_sizes` and `strides` have one entry for each
-dimension of *D, `pad` a pair. With `ceil_mode` a last window may hang over the padded input; as in
-torch, what hangs over holds no elements, not even padding.
+dimension of *D, `pad` a pair. With `ceil_mode` a last window may hang over the padded input. What
+hangs over is padding to Core ML: its averages divide by the whole kernel there, where torch's
+divide by the elements inside (measured by others: coremltools issue 2772, pull request 2844).
 
 Reference: coremltools `defs/iOS15/pool.py`; sizes by `spatial_dimensions_out_shape` in
 `defs/_utils.py`.
@@ -25,9 +26,7 @@ _STATIC = ("kernel_sizes", "strides", "pad_type", "pad", "ceil_mode")
 Pads = list[tuple[int, int]]
 
 
-def _overhang(
-    sizes: Sequence[int], kernel: list[int], strides: list[int], pads: Pads
-) -> Pads:
+def _overhang(sizes: Sequence[int], kernel: list[int], strides: list[int], pads: Pads) -> Pads:
     """(0, elements) that the last window of `ceil_mode` reaches beyond the padding."""
     found = []
     for size, k, s, (before, after) in zip(sizes, kernel, strides, pads, strict=True):
@@ -71,10 +70,10 @@ def avg_pool(
     strides, pads, extra = _layout(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
     average = _AVERAGE[len(kernel_sizes)]
     y = average(pad_spatial(pad_spatial(x.float(), pads), extra), kernel_sizes, strides)
-    ones = torch.ones(1, 1, *x.shape[2:])
-    counted = pad_spatial(ones, pads, value=0.0 if exclude_padding_from_average else 1.0)
-    share = average(pad_spatial(counted, extra), kernel_sizes, strides)
-    return (y / share).to(x.dtype)
+    if exclude_padding_from_average:
+        ones = pad_spatial(pad_spatial(torch.ones(1, 1, *x.shape[2:]), pads), extra)
+        y = y / average(ones, kernel_sizes, strides)
+    return y.to(x.dtype)
 
 
 @op(static=_STATIC)
