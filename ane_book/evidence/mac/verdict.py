@@ -11,7 +11,7 @@ In the order in which they are checked; the first that holds is the verdict:
     elsewhere   Core ML plans most of it on the CPU or the GPU, and says so
     silent      planned on the engine, but results to the bit and speed are another unit's
     leaking     it holds more with every prediction
-    drifting    the same prediction gives other numbers in the end
+    drifting    after many equal predictions it gives other numbers than at first
     resident    none of these: most of the estimated time is planned on the engine, the numbers are
                 right, results or speed are its own, and a soak neither leaked nor drifted
     unmeasured  nobody asked a Mac with an engine
@@ -283,7 +283,8 @@ def _soaked(account: _Account) -> tuple[str, str] | None:
     for name in first:
         a, b = (np.asarray(x[name], np.float64).ravel() for x in (last, first))
         if not _cosine(a, b) >= COSINE:
-            return "drifting", f"{name!r} is another after {events[-1]['done']} equal predictions"
+            done = events[-1]["done"]
+            return "drifting", f"{name!r} has other numbers after {done} equal predictions"
     return None
 
 

@@ -171,7 +171,7 @@ SOAKED = {
     "its speed with other results": ("resident", {"seconds": 0.02}),
     "memory": ("leaking", {"grown": 33 << 20}),
     "memory before its first fifth is over": ("resident", {"begun": 99 << 20}),
-    "numbers, in the end": ("drifting", {"late": -1.0}),
+    "numbers, after many": ("drifting", {"late": -1.0}),
 }
 
 
@@ -224,7 +224,7 @@ VERDICTS = {
     "refuse": ("refused", r"gave up \(exit status 0\).*ANECCompile\(\) FAILED"),
     "nan": ("numbers", "values that are no numbers"),
     "leak": ("leaking", "MB more after .* predictions"),
-    "drift": ("drifting", "'wrap_out_1_relu' is another after 125 equal predictions"),
+    "drift": ("drifting", "'wrap_out_1_relu' has other numbers after 125 equal predictions"),
     "elsewhere": ("elsewhere", r"0% of the estimated time.*conv 'wrap_in0_0_conv' on the CPU"),
     "quit": ("crashed", "status 0, but not done: while its start"),
 }
