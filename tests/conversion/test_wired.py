@@ -57,6 +57,11 @@ class TestBytes:
                     kept += 2 * count
             assert kept == plan(bundle.config, bundle.recipe).wired.caches
 
+    def test_the_slots_of_an_adapter_are_held_once(self):
+        plain, slotted = planned().wired, planned(lora_slots=16).wired
+        assert plain.adapter == 0 < slotted.adapter == planned(lora_slots=16).adapter_bytes
+        assert slotted.least - plain.least == slotted.most - plain.most == slotted.adapter
+
     def test_of_an_encoder_a_function_a_length_and_no_cache(self):
         wired = planned("all-minilm-l6-v2", context=256).wired
         assert (wired.functions, wired.caches) == (3, 0)  # 32, 128 and 256 tokens
@@ -73,6 +78,14 @@ class TestLines:
         claim = claims.find("functions-memory")
         assert claim.statement in said[at + 1] and claim.condition in said[at + 1]
         assert claim.against and "against: Anemll/anemll-forge" in said[at + 1]
+
+    def test_caches_and_adapter_are_named(self):
+        slotted = planned(lora_slots=16)
+        said = " ".join(text for _, text in slotted.facts())
+        caches, adapter = (
+            f"{size / 1e6:,.1f} MB" for size in (slotted.wired.caches, slotted.wired.adapter)
+        )
+        assert f"; {caches} for caches and {adapter} for an adapter in either" in said
 
     def test_json(self):
         found = json.loads(command("plan", MODEL, "--device", "iphone-13", "--json").stdout)

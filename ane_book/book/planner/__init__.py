@@ -62,12 +62,13 @@ def _range(claim: Claim) -> dict[str, Any]:
 
 
 def _model(config: DecoderConfig) -> dict[str, Any]:
-    """Bytes of a slot and of tails, the longest context; bytes of packages by scheme and limit."""
+    """Bytes of a slot and of what a call reads of tails and memory, whatever the context; the
+    longest context; bytes of packages by scheme and limit."""
     cuts = {quant: {limit: _cut(config, quant, limit) for limit in LIMITS} for quant in quants()}
     known = next(made for limits in cuts.values() for made in limits.values() if made)
     return {
         "slot": known.cache_bytes // known.recipe.context,
-        "tails": known.tail_bytes(),
+        "kept": known.tail_bytes() + known.recurrent_bytes,
         "longest": config.max_position,
         "plans": {
             quant: {limit: made and _bytes(made) for limit, made in limits.items()}

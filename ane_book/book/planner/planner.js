@@ -11,13 +11,13 @@
 
   /* What a token asks of an engine; null where a layer is larger than a program may be. */
   function work({ model, quant, limit, context }) {
-    const { slot, tails, plans } = data.models[model];
+    const { slot, kept, plans } = data.models[model];
     const cut = plans[quant][limit];
     if (cut === null) return null;
     const bytes = sum(cut.shards) + sum(cut.head);
     return {
       shards: cut.shards, head: cut.head, form: data.forms[quant], bytes,
-      slots: context, cache: context * slot + tails, programs: cut.shards.length + cut.head.length,
+      slots: context, cache: context * slot + kept, programs: cut.shards.length + cut.head.length,
     };
   }
 

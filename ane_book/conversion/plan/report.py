@@ -68,14 +68,16 @@ def _calls(plan: "Plan") -> Line:
 def _wired(plan: "Plan") -> Iterator[str]:
     """What the loaded programs hold on a device: both sides of a claim, and the claim."""
     wired = plan.wired
+    parts = {"for caches": wired.caches, "for an adapter": wired.adapter}
+    beside = " and ".join(f"{_size(size)} {what}" for what, size in parts.items() if size)
     if wired.copied == wired.shared:
-        caches = f", {_size(wired.caches)} of it caches" if wired.caches else ""
-        yield f"{_size(wired.least)}: each package has one function{caches}"
+        beside = f", {beside} among it" if beside else ""
+        yield f"{_size(wired.least)}: each package has one function{beside}"
         return
-    caches = f"; {_size(wired.caches)} of either are caches" if wired.caches else ""
+    beside = f"; {beside} in either" if beside else ""
     yield (
         f"{_size(wired.most)} if each of {_counted(wired.functions, 'loaded function')} has a copy "
-        f"of its weights, {_size(wired.least)} if those of a package share one{caches}"
+        f"of its weights, {_size(wired.least)} if those of a package share one{beside}"
     )
     yield limits.WIRED.note("which of the two")
 

@@ -1,12 +1,14 @@
 """The cost model: the time of a token from bytes read, cache slots and calls, as an interval.
 
-    t = plain / B + packed * k / B + cache / A + programs * d (+ segments * s)
+    t = plain / B + packed * k / B + (cache + adapter) / A + programs * d (+ segments * s)
 
 plain: bytes of weights in fp16 or in 8 bits with scales; packed: bytes of weights in fewer bits or
 with palettes, which take k times as long to read. B: the chip's read bandwidth for weights. A: its
 bandwidth for the cache, which is read like activations, more slowly; a graph reads all of its
 slots, filled or not. (A graph that writes a row by blending the whole cache with a mask is slower
-by far; ours write the row.) d: the overhead of a call of a package. s: that of a further segment.
+by far; ours write the row.) The slots of an adapter are inputs of each call, so they are taken to
+be read at A too; nobody has timed that. d: the overhead of a call of a package. s: that of a
+further segment.
 
 Every parameter is a range with its evidence (`chips`). The result is the range from all low ends to
 all high ends: it says what is known, not what is likely.
@@ -70,9 +72,9 @@ class TokenWork:
     """The work of one token on the engine.
 
     plain_bytes, packed_bytes: weights, by how they are stored. cache_bytes: keys and values of all
-    slots of the graph, and tails. programs: calls of packages. segments: segments on the engine
-    beyond the first one of each package (`segments_of`). slots: those in `cache_bytes`, for the
-    report.
+    slots of the graph, tails and memory. programs: calls of packages. segments: segments on the
+    engine beyond the first one of each package (`segments_of`). slots: those in `cache_bytes`, for
+    the report. adapter_bytes: inputs for a LoRA adapter, adapter or none.
     """
 
     plain_bytes: int
@@ -81,6 +83,7 @@ class TokenWork:
     programs: int
     segments: int = 0
     slots: int = 0
+    adapter_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.programs < 1 or min(vars(self).values()) < 0:
@@ -131,11 +134,14 @@ def not_predicted() -> dict[str, str]:
     """What a prediction leaves out, and why: too little is published to fit it."""
     prompts, load = claims.find("prefill-gpu"), claims.find("first-load")
     least, most = load.bounds
+    language = claims.find("first-load-language")
+    shortest, longest = language.bounds
     return {
         "prefill": "prompts were published of a few models, each through another interface, and "
         f"beside the GPU: {prompts.statement} ({prompts.evidence})",
-        "first load": f"published first loads lie between {least:g} and {most:g} s "
-        f"({load.evidence}); each program is compiled for the device's engine "
+        "first load": f"published first loads lie between {least:g} and {most:g} s of Whisper "
+        f"models ({load.evidence}), and between {shortest:g} and {longest:g} s of two language "
+        f"models ({language.evidence}); each program is compiled for the device's engine "
         "then, and again after an update of the system: load before a user waits",
     }
 
@@ -193,7 +199,8 @@ def _ms_at(
     work: TokenWork, weights: float, packed: float, cache: float, program: float, segment: float
 ) -> float:
     """Milliseconds of a token where every parameter has one value; rates are in GB/s."""
-    read = (work.plain_bytes + work.packed_bytes * packed) / weights + work.cache_bytes / cache
+    read = (work.plain_bytes + work.packed_bytes * packed) / weights
+    read += (work.cache_bytes + work.adapter_bytes) / cache
     return read / PER_MS + work.programs * program + work.segments * segment
 
 
@@ -211,6 +218,10 @@ def _terms(work: TokenWork, chip: Claim) -> Iterator[Term]:
         cache = parameter("cache")
         what = f"cache of {work.slots:,} slots, {_size(work.cache_bytes)} at {_range(cache)}"
         yield Term(what, _read(work.cache_bytes, cache), (cache,))
+    if work.adapter_bytes:
+        rate = parameter("cache")
+        what = f"inputs for an adapter, {_size(work.adapter_bytes)} at {_range(rate)}"
+        yield Term(what, _read(work.adapter_bytes, rate), (rate,))
     for count, name in ((work.programs, "program"), (work.segments, "segment")):
         if count:
             claim = parameter(name)
@@ -256,7 +267,14 @@ def work_of(plan: Plan, tokens: int = 1, shares: np.ndarray | None = None) -> To
         kept = plan.tail_bytes() + plan.recurrent_bytes
         cache, slots = plan.cache_bytes + kept, recipe.context
     calls = round(plan.calls(tokens, shares))
-    return TokenWork(sizes["plain"], sizes["packed"], cache, calls, slots=slots)
+    return TokenWork(
+        sizes["plain"],
+        sizes["packed"],
+        cache,
+        calls,
+        slots=slots,
+        adapter_bytes=plan.adapter_bytes,
+    )
 
 
 def segments_of(placements: "Iterable[Placement]") -> int:

@@ -168,6 +168,18 @@ class TestWork:
     def test_the_cache_grows_with_the_context(self):
         assert work(context=2048).cache_bytes == 4 * work().cache_bytes
 
+    def test_inputs_for_an_adapter_are_read_as_the_cache_is(self):
+        least, most = parameter("cache").bounds
+        plain, slotted = predict(work(), "m4"), predict(work(lora_slots=16), "m4")
+        more = work(lora_slots=16).adapter_bytes / 1e6
+        assert more > 1 and work().adapter_bytes == 0
+        assert slotted.ms.low - plain.ms.low == pytest.approx(more / most)
+        assert slotted.ms.high - plain.ms.high == pytest.approx(more / least)
+        (term,) = (term for term in slotted.terms if "adapter" in term.what)
+        assert f"{more:,.1f} MB" in term.what and term.rests_on == (parameter("cache"),)
+        share = saving(work(), work(lora_slots=16), "m4")
+        assert 0 < share.low < share.high < 0.1
+
     def test_a_plan_says_it_all(self):
         planned = ane_book.plan(QWEN, quant="int8", context=1024)
         assert predict(planned, "m4") == predict(work_of(planned), "m4")
@@ -271,7 +283,8 @@ class TestBorrowedChips:
     def test_what_is_not_predicted_is_refused_by_name(self):
         told = " ".join(command("plan", QWEN, "--chip", "m4").stdout.split())
         assert "prefill not predicted: prompts were published of a few models" in told
-        assert "first load not predicted: published first loads lie between 23 and 521 s" in told
+        assert "published first loads lie between 23 and 521 s of Whisper models (" in told
+        assert "), and between 15 and 900 s of two language models (" in told
         found = json.loads(command("plan", QWEN, "--chip", "m4", "--json").stdout)
         assert found["predicted"]["not_predicted"].keys() == {"prefill", "first load"}
 

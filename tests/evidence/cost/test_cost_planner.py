@@ -73,7 +73,7 @@ class TestInChromium:
             made = planned(*choice)
             assert asked["shards"] == [program.bytes for program in made.shards], choice
             assert asked["head"] == [program.bytes for program in made.head], choice
-            assert asked["cache"] == made.cache_bytes + made.tail_bytes(), choice
+            assert asked["cache"] == work_of(made).cache_bytes, choice
             for chip, found in zip(chips(), predicted, strict=True):
                 estimate = predict(work_of(made), chip)
                 ends = [estimate.ms.low, estimate.ms.high]
@@ -108,6 +108,16 @@ class TestInChromium:
         assert width <= PHONE["width"]
         assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
         assert page.get_log("browser") == []
+
+
+@pytest.mark.parametrize("family", ["llama", "lfm2", "qwen3_5_text"])
+def test_what_does_not_grow_with_the_context_is_counted(tiny, family):
+    config = find_config(str(tiny(family)[1]))
+    made = plan(config, make_recipe(config))
+    found = page_module._model(config)
+    assert found["slot"] * made.recipe.context + found["kept"] == work_of(made).cache_bytes
+    assert (found["kept"] > 0) == (family != "llama")
+    assert (made.recurrent_bytes > 0) == (family == "qwen3_5_text")
 
 
 def test_the_forms_that_are_offered():
