@@ -10,7 +10,7 @@ CELL = re.compile(r"^```\{code-cell\}.*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Cells that the site hides, or folds away.
 HIDDEN = re.compile(r"remove-cell|remove-input|hide-cell|hide-input")
 OPTIONS = re.compile(r"\A(?:---\n.*?^---$|(?::[\w-]+:[^\n]*\n)*)", re.MULTILINE | re.DOTALL)
-#: Settings, cells and other blocks, comments, options; what stands in a box or an exercise is prose.
+#: Settings, cells and other blocks, comments, options; what stands in a box is prose.
 NOT_PROSE = re.compile(
     r"\A---\n.*?^---$|^```(?:\w|\{code-cell|\{figure|\{image).*?^```$|<!--.*?-->|^:[\w-]+:.*?$",
     re.MULTILINE | re.DOTALL,

@@ -3,7 +3,6 @@
 Without a site in _build/html, or without Chromium, the latter are skipped.
 """
 
-from functools import partial
 from pathlib import Path
 import re
 
@@ -114,27 +113,16 @@ class TestSite:
         assert sum("by hand" in text(slide).lower() for slide in others) >= 1
 
     def test_every_figure_of_the_chapter_is_on_a_slide(self, name):
-        sources = partial(map, lambda image: Path(image["src"]).name)
         chapter = read(SITE / f"{name}.html").article
-        own = set(sources(chapter.select("figure img"))) - set(
-            sources(chapter.select("#exercises figure img"))
-        )
-        deck = read(SITE / "slides" / f"{name}.html")
-        assert own and own == set(sources(deck.select("figure img")))
+        in_exercises = chapter.select("#exercises figure img")
+        own = [image for image in chapter.select("figure img") if image not in in_exercises]
+        shown = read(SITE / "slides" / f"{name}.html").select("figure img")
+        assert own and [f"../{image['src']}" for image in own] == [image["src"] for image in shown]
 
-    def test_ids_are_of_slides_alone_and_links_lead_somewhere(self, name):
-        path = SITE / "slides" / f"{name}.html"
-        deck = read(path)
-        slides_of = deck.select(".slide")
-        assert [tag["id"] for tag in deck.find_all(id=True)] == [s["id"] for s in slides_of]
-        for tag in deck.select("[href], [src]"):
-            link = tag.get("href") or tag["src"]
-            file, _, place = link.partition("?")[0].partition("#")
-            if "://" in link:
-                continue
-            target = path.parent / file
-            assert target.is_file(), link
-            assert not place or read(target).find(id=place), link
+    def test_ids_are_of_slides_alone(self, name):
+        deck = read(SITE / "slides" / f"{name}.html")
+        ids = [str(number) for number in range(1, len(deck.select(".slide")) + 1)]
+        assert [tag["id"] for tag in deck.find_all(id=True)] == ids
 
 
 #: Slides that are taller than the screen, or wider, by their heading.
