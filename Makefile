@@ -25,7 +25,7 @@ $(shell mkdir -p "$(HOME)")
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf test test-all unit site conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
+.PHONY: help book pdf slides test test-all unit site conformance elsewhere onnx-nodes onnx-field fuzz sweep serve-fuzz machines mutations bench train train-privacy-filter-small train-zaya-small full-size notebooks schema notes lint clean distclean demo picture
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -49,6 +49,9 @@ unit: $(INSTALLED) ## test the library alone, quickly: no book is built, no site
 
 pdf: book ## build the book, then print the whole of it as one PDF; needs Chromium or Chrome
 	$(BIN)/python book/_ext/pdf.py $(BOOK_FLAGS)
+
+slides: book ## build the book, then print its chapters' slides as PDFs; needs Chromium or Chrome
+	$(BIN)/python book/_ext/slides.py
 
 site: book ## build the book, then test the site alone
 	$(PYTEST) tests/book/test_book*.py $(PYTEST_FLAGS)

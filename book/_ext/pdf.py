@@ -30,7 +30,7 @@ def find_browser() -> str:
     found = [path for name in BROWSERS if (path := shutil.which(name))]
     found += [str(OF_MACOS)] if OF_MACOS.exists() else []
     if not found:
-        sys.exit("make pdf needs Chromium or Chrome on PATH (Debian: apt-get install chromium)")
+        sys.exit("A PDF needs Chromium or Chrome on PATH (Debian: apt-get install chromium)")
     return found[0]
 
 

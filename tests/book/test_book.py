@@ -14,6 +14,7 @@ from bs4 import BeautifulSoup, NavigableString
 import jupytext
 import nbformat
 import pytest
+import slides
 import to_notebooks
 import yaml
 
@@ -231,8 +232,11 @@ def links(page: Path) -> list[str]:
     return [link for link in links if link and not link.startswith(("data:", "javascript:"))]
 
 
+DECKS = [f"slides/{name}" for name in slides.CHAPTERS]
+
+
 @needs_site
-@pytest.mark.parametrize("page", [*PAGES, "genindex", "search"])
+@pytest.mark.parametrize("page", [*PAGES, *DECKS, "genindex", "search"])
 def test_internal_links_lead_somewhere(page):
     path, broken = SITE / f"{page}.html", []
     for link in links(path):
@@ -247,7 +251,7 @@ def test_internal_links_lead_somewhere(page):
 
 
 @needs_site
-@each_page
+@pytest.mark.parametrize("page", [*PAGES, *DECKS])
 def test_page_loads_nothing_from_elsewhere(page):
     tags = html(SITE / f"{page}.html").find_all(["script", "link", "img", "iframe", "source"])
     sources = [tag.get("src") or tag.get("href") or "" for tag in tags]

@@ -1,0 +1,130 @@
+"""The second edition: where old pages went, how long pages are, what the course names."""
+
+import re
+import tomllib
+
+from _reading import read
+from _site import PAGES, ROOT, TOC, each_page
+import pytest
+import slides
+import yaml
+
+MOVED = yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]["config"]["redirects"]
+CHAPTERS = [c["file"] for part in TOC["parts"] if "numbered" in part for c in part["chapters"]]
+MOST_MINUTES = {"a page": 20, "the numbered chapters": 180}
+MOST_PAGES = 28  # the first one among them
+
+
+def source(page: str) -> str:
+    return (ROOT / "book" / f"{page}.md").read_text("utf-8")
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of a Markdown table's rows, without its head."""
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return cells[1:]
+
+
+class TestOldPages:
+    TEXT = (ROOT / "research" / "second-edition.md").read_text("utf-8")
+    TABLE = rows(TEXT.partition("## Old pages to new")[2].partition("\n### ")[0])
+
+    def test_every_address_that_moved_has_a_row_that_says_where_to(self):
+        went = {old: now for old, now, *_ in self.TABLE if now.startswith("→")}
+        assert {old.strip("`") for old in went} == MOVED.keys()
+        for old, now in went.items():
+            page = MOVED[old.strip("`")].partition("#")[0].removesuffix(".html")
+            assert now == f"→ [{page}](../book/{page}.md)" and page in PAGES
+
+    def test_a_page_without_an_arrow_kept_its_address(self):
+        for old, now, *_ in self.TABLE:
+            page = old.strip("`")
+            assert now.startswith("→") or (now == f"[{page}](../book/{page}.md)" and page in PAGES)
+
+    def test_every_link_is_to_a_file(self):
+        for path in ("research/second-edition.md", "research/facts.md"):
+            text = (ROOT / path).read_text("utf-8")
+            links = re.findall(r"\]\((?!https:)([^)#]+)", text)
+            assert links and not [x for x in links if not (ROOT / "research" / x).exists()]
+
+
+def test_changed_facts_are_of_claims_that_there_are():
+    claims = tomllib.loads((ROOT / "ane_book/claims/claims.toml").read_text("utf-8"))
+    text = (ROOT / "research" / "facts.md").read_text("utf-8")
+    named = re.findall(r"^\| `([\w-]+)` \|", text, re.M)
+    gone = re.findall(r"`([\w-]+)`", "".join(re.findall(r"^Withdrawn: (.*)$", text, re.M)))
+    assert len(named) > 20 and {*named} <= claims.keys() and not {*gone} & claims.keys()
+
+
+class TestReading:
+    @each_page
+    def test_a_page_is_read_in_twenty_minutes(self, page):
+        assert read(source(page)).minutes <= MOST_MINUTES["a page"]
+
+    def test_the_chapters_are_read_in_three_hours(self):
+        total = sum(read(source(page)).minutes for page in CHAPTERS)
+        assert len(CHAPTERS) == 12 and total <= MOST_MINUTES["the numbered chapters"]
+        assert len(PAGES) <= MOST_PAGES
+
+    def test_what_is_in_sight_is_counted(self):
+        page = """---
+kernelspec: python
+---
+# Four words of prose
+
+By hand, five words more.
+
+```{code-cell} ipython3
+:tags: [remove-output]
+
+x = 1
+
+print(x)
+```
+
+```{code-cell} ipython3
+:tags: [hide-input]
+
+hidden = 2
+```
+
+```{code-cell} ipython3
+---
+mystnb:
+  figure:
+    name: fig-x
+tags: [remove-input]
+---
+drawn = 3
+```
+"""
+        found = read(page)
+        assert (found.words, found.code, found.shows) == (4 + 5 + 3, 2, 1)
+        assert (found.figures, found.by_hand) == (1, 1)
+
+
+class TestCourse:
+    COURSE = source("index").partition("## A course in eight sessions")[2].partition("\n## ")[0]
+    SESSIONS = rows(COURSE)
+
+    def test_there_are_eight_sessions_over_all_chapters(self):
+        assert [row[0] for row in self.SESSIONS] == [str(n) for n in range(1, 9)]
+        read_in = re.findall(r"\]\(([\w-]+)\.md\)", "".join(row[1] for row in self.SESSIONS))
+        assert {*read_in} == {*CHAPTERS, "one-file"} and len(read_in) == 13
+
+    @pytest.mark.parametrize("session", SESSIONS, ids=lambda row: row[0])
+    def test_a_sessions_exercises_are_in_its_chapters_and_graded(self, session):
+        text = "".join(source(page) for page in re.findall(r"\]\(([\w-]+)\.md\)", session[1]))
+        for cell, grade in ((session[2], "easy"), (session[3], "hard")):
+            labels = re.findall(r"\{ref\}`[^<`]+ <([\w-]+)>`", cell)
+            assert labels
+            for label in labels:
+                title, asked = re.search(
+                    rf"\{{exercise\}} ?(.*)\n:label: {label}\n+(.*)", text
+                ).groups()
+                assert f"({grade}" in f"{title} {asked}".lower(), label
+                assert f"{{solution-start}} {label}\n" in text
+
+    def test_it_links_to_the_slides(self):
+        linked = re.findall(r'href="slides/([\w-]+)\.html"', self.COURSE)
+        assert tuple(linked) == slides.CHAPTERS
