@@ -37,8 +37,10 @@ def test_gguf_gives_the_model_back(tmp_path, family, tied):
     assert source.kind == "gguf" and sorted(source.names()) == sorted(state)
     for name, expected in state.items():
         assert source.shape(name) == expected.shape
-        np.testing.assert_array_equal(source.tensor(name), expected, err_msg=name)
-    np.testing.assert_array_equal(logits(rebuild(source)), logits(model))
+        least = 1e-6 if name.endswith("A_log") else 0  # a GGUF has -exp of it
+        np.testing.assert_allclose(source.tensor(name), expected, rtol=least, err_msg=name)
+    least = 1e-5 if family == "qwen3_5_text" else 0
+    np.testing.assert_allclose(logits(rebuild(source)), logits(model), atol=least, rtol=0)
 
 
 @pytest.mark.parametrize("stored", [Type.F16, Type.BF16, Type.Q8_0, Type.Q4_1, Type.Q4_0])
@@ -288,7 +290,7 @@ def damaged_gguf(tmp_path: Path, kind: str) -> Path:
         (
             "architecture",
             UnsupportedModel,
-            "'mamba'.*supported: exaone4, gemma3, glm4, granite, hunyuan-dense, llama, mistral3,",
+            "'mamba'.*supported: exaone4, gemma3, glm4, granite, hunyuan-dense, lfm2, lfm2moe, llama, ",
         ),
         ("missing", InvalidWeights, "tensor model.layers.1.self_attn.q_proj.weight is missing"),
         ("no embedding", InvalidWeights, "tensor token_embd.weight is missing"),
@@ -307,7 +309,7 @@ def damaged_gguf(tmp_path: Path, kind: str) -> Path:
         ("kv heads", InvalidWeights, "4 heads do not divide by 3"),
         ("no heads", InvalidWeights, "head_count is 0"),
         ("per layer", UnsupportedModel, "head_count_kv differs between layers"),
-        ("experts", UnsupportedModel, "mixture of experts"),
+        ("experts", UnsupportedModel, "llama with a mixture of experts"),
         ("partial rotary", UnsupportedModel, "partial_rotary_factor = 0.5 is not supported"),
         ("cut in data", InvalidWeights, "tensor .* ends at byte .*cut short"),
         ("cut in header", InvalidWeights, "file of 300; the file is cut short"),
