@@ -21,7 +21,7 @@ from mlprogram.package.files import proto
 from mlprogram.package.weight_file import HEADER, RECORD, stored_bytes
 import numpy as np
 
-__all__ = ["HEADER", "WeightFiles", "file_sizes", "spread_weights"]
+__all__ = ["WeightFiles", "file_sizes", "spread_weights"]
 
 FILE_LIMIT = 1_000_000_000  # bytes of a file, unless one blob is larger
 MOST = int(find("weight-file").number)  # bytes of a file, whatever is in it
