@@ -165,7 +165,7 @@ class Qwen3_5(Dense[Qwen3_5Config]):
             "linear_num_value_heads": heads,
             "linear_num_key_heads": number("ssm.group_count"),
             "linear_key_head_dim": number("ssm.state_size"),
-            "linear_value_head_dim": number("ssm.inner_size") // heads,
+            "linear_value_head_dim": number("ssm.inner_size") // (heads or 1),
         }
 
     def rows_of_gguf(self, config: Qwen3_5Config, name: str, array: np.ndarray) -> np.ndarray:

@@ -174,8 +174,7 @@ class GGUFSource(WeightSource):
         if original := self._get("rope.scaling.original_context_length", 0):
             config["original_max_position_embeddings"] = original
         if ahead := self._get("nextn_predict_layers", 0):
-            config["num_hidden_layers"] -= ahead
-            self._drop(config["num_hidden_layers"], ahead)
+            config["num_hidden_layers"] = self._without_last(config["num_hidden_layers"], ahead)
         config["rope_scaling"] = self._rope_scaling(config)
         return self._architecture.from_gguf(config, self._get)
 
@@ -185,10 +184,14 @@ class GGUFSource(WeightSource):
         own = {count for count in given if count} if isinstance(given, list) else ()
         return own.pop() if len(own) == 1 else self._get("attention.head_count_kv", heads)
 
-    def _drop(self, first: int, count: int) -> None:
-        """Leave out layers that guess tokens ahead, which come after the model's own."""
-        ahead = tuple(f"{self._architecture.layer_prefix}.{first + i}." for i in range(count))
-        self._tensors = {n: own for n, own in self._tensors.items() if not n.startswith(ahead)}
+    def _without_last(self, layers: int, count: int) -> int:
+        """Leave out the last layers, which guess tokens ahead; returns how many are left."""
+        if not isinstance(count, int) or not 0 < count < min(layers, 100):
+            raise InvalidWeights(f"{self.files[0]}: {count} of {layers} layers guess tokens ahead")
+        known = self._architecture.layer_prefix, "blk"  # of tensors that were renamed, and others
+        last = tuple(f"{prefix}.{layers - 1 - i}." for prefix in known for i in range(count))
+        self._tensors = {n: own for n, own in self._tensors.items() if not n.startswith(last)}
+        return layers - count
 
     def _layer_types(self, layers: int) -> list[str] | None:
         """Which layers have a sliding window, or no attention, where the file says it of each;

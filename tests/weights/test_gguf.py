@@ -55,6 +55,48 @@ def test_gguf_dequantises_and_permutes(tmp_path, stored):
         assert got.dtype == np.float32 and got.flags.writeable and got.flags.c_contiguous
 
 
+HYBRIDS = ("lfm2", "lfm2_moe", "qwen3_5_text", "qwen3_moe")
+
+
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_gguf_says_the_configuration_of_layers_that_differ(tmp_path, family):
+    model = tiny_model(family)
+    found = read_config(open_source(write_gguf(tmp_path / "m.gguf", model)).config())
+    expected = read_config(model.config.to_dict()).model_dump()
+    assert found.model_dump() == {
+        name: pytest.approx(value) if isinstance(value, float) else value
+        for name, value in expected.items()
+    }
+
+
+@pytest.mark.parametrize("family", ["lfm2_moe", "qwen3_moe"])
+def test_gguf_experts_are_parts_of_quantised_stacks(tmp_path, family):
+    model = tiny_model(family)
+    source = open_source(write_gguf(tmp_path / "m.gguf", model, Type.Q8_0))
+    stacks = {n: array for n, array in parameters(model).items() if array.ndim == 3}
+    stacks = {n: array for n, array in stacks.items() if ".experts." in n}
+    assert len(stacks) >= 2
+    for name, array in stacks.items():
+        expected = dequantize(quantize(array, Type.Q8_0), Type.Q8_0)
+        np.testing.assert_array_equal(source.tensor(name), expected, err_msg=name)
+
+
+def test_gguf_layers_that_guess_ahead_are_left_out(tmp_path):
+    model = tiny_model("qwen3_5_text")
+    more = {"qwen35.block_count": 3, "qwen35.nextn_predict_layers": 1}
+    extra = {"blk.2.nextn.eh_proj.weight": np.zeros((64, 128), np.float32),
+             "blk.2.attn_norm.weight": np.zeros(64, np.float32)}  # fmt: skip
+    source = open_source(write_gguf(tmp_path / "m.gguf", model, metadata=more, extra=extra))
+    assert sorted(source.names()) == sorted(parameters(model))
+    for ahead, message in ((0, "is missing"), (3, "3 of 3 layers guess"), (0.5, "0.5 of 3 layers")):
+        more["qwen35.nextn_predict_layers"] = ahead
+        with pytest.raises(InvalidWeights, match=message):
+            open_source(write_gguf(tmp_path / "o.gguf", model, metadata=more, extra=extra))
+    with pytest.raises(InvalidWeights, match="delta_heads: .*greater than 0"):
+        none = {"qwen35.ssm.time_step_rank": 0}
+        open_source(write_gguf(tmp_path / "n.gguf", model, metadata=none))
+
+
 def test_gguf_tensors_longer_than_one_step(tmp_path, monkeypatch):
     model = tiny_model("qwen2")
     path = write_gguf(tmp_path / "m.gguf", model, Type.Q8_0)
