@@ -212,6 +212,8 @@ def test_an_expert_that_is_missing_is_named(tmp_path, family):
     [
         ("qwen3_moe", {"num_experts_per_tok": 8}, InvalidWeights, "takes 8 experts of 7"),
         ("qwen3_moe", {"num_local_experts": 3000}, InvalidWeights, "num_experts: .*2048"),
+        ("qwen3_moe", {"num_local_experts": 2000, "num_hidden_layers": 60}, InvalidWeights,
+         "59 layers of 2000 experts"),
         ("qwen3_moe", {"decoder_sparse_step": 0}, UnsupportedModel, "decoder_sparse_step = 0 wi"),
         ("qwen3_moe", {"mlp_only_layers": 3}, UnsupportedModel, "mlp_only_layers = 3; a number"),
         ("qwen3_moe", {"moe_intermediate_size": 0}, InvalidWeights, "expert_size: .*greater"),
@@ -219,7 +221,7 @@ def test_an_expert_that_is_missing_is_named(tmp_path, family):
         ("lfm2_moe", {"conv_bias": True}, UnsupportedModel, "conv_bias = True is not supported"),
         ("lfm2_moe", {"num_dense_layers": None}, InvalidWeights, "a value that is no use"),
     ],
-)
+)  # fmt: skip
 def test_a_configuration_that_will_not_do(family, changes, error, message):
     with pytest.raises(error, match=message):
         RandomSource(tiny_model(family).config.to_dict() | changes)

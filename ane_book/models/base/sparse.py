@@ -7,6 +7,7 @@ have kinds of block of their own, those of the dense family with `DENSE` behind 
 Letters: see `ane_book.models.base`.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["DENSE", "Sparse", "SparseConfig", "gguf_experts"]
 
 DENSE = "_dense"
+MOST = 100_000  # experts of all layers, ten times the most of a published model
 
 
 class SparseConfig(DecoderConfig):
@@ -42,6 +44,8 @@ class SparseConfig(DecoderConfig):
             raise ValueError(
                 f"a token takes {self.experts_per_token} experts of {self.num_experts}"
             )
+        if sum(self.sparse_layers) * self.num_experts > MOST:
+            raise ValueError(f"{sum(self.sparse_layers)} layers of {self.num_experts} experts")
         return self
 
 
@@ -62,13 +66,13 @@ class Sparse(Dense[Any]):
             "experts_per_token": fields["num_experts_per_tok"],
         }
 
+    @abstractmethod
     def sparse_layers(self, fields: dict, layers: int) -> list[bool]:
         """Of each of so many layers, whether it has a mixture."""
-        raise NotImplementedError
 
+    @abstractmethod
     def router(self, config) -> "nn.Module":
         """What maps x (1, C, 1, T) to the gates of the experts (1, E, 1, T)."""
-        raise NotImplementedError
 
     # --- blocks, and what the host gives them
 
