@@ -49,6 +49,15 @@ TINY = {
     },
     "qwen2": {"num_attention_heads": 6, "num_key_value_heads": 1, "hidden_size": 96},
     "qwen3": {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 32},
+    "qwen3_moe": {
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 20,
+        "moe_intermediate_size": 40,
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "mlp_only_layers": [1],
+    },
     "phi3": {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -85,6 +94,17 @@ TINY = {
         "conv_L_cache": 4,
         "block_multiple_of": 24,
         "intermediate_size": 150,  # of which two thirds are 100, and those rounded up 120
+    },
+    "lfm2_moe": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "conv_L_cache": 4,
+        "moe_intermediate_size": 40,
+        "num_dense_layers": 1,
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "routed_scaling_factor": 1.5,
     },
     "qwen3_5_text": {
         "num_attention_heads": 4,
@@ -149,7 +169,10 @@ ODD = {
 }
 
 #: Families of which `transformers` runs no model without a layer of attention.
-MIXED = ("lfm2", "qwen3_5_text")
+MIXED = ("lfm2", "lfm2_moe", "qwen3_5_text")
+
+#: Families whose layers are mixtures of experts.
+ROUTED = ("lfm2_moe", "qwen3_moe")
 
 #: Every family's own way to stretch its context; what `ODD` has beside it.
 SCALED = {
@@ -169,6 +192,7 @@ SCALED = {
         "factor": 4.0,
         "original_max_position_embeddings": 32,
     },
+    "qwen3_moe": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "hunyuan_v1_dense": ALPHA | {"alpha": 50.0},
     "gemma3_text": {
         "full_attention": {"rope_theta": 1000000.0, "rope_type": "linear", "factor": 2.0},
@@ -176,6 +200,7 @@ SCALED = {
     },
     "granite": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "lfm2": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
+    "lfm2_moe": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "qwen3_5_text": {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.25},
     "olmo2": {
         "rope_theta": 10000.0,
@@ -269,7 +294,8 @@ def tiny_model(family: str, **changes):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
     with torch.no_grad():
-        for name, value in model.named_parameters():
+        biases = [item for item in model.named_buffers() if item[0].endswith("expert_bias")]
+        for name, value in [*model.named_parameters(), *biases]:
             if value.dim() == 1:  # norms and biases start as ones and zeros
                 value.add_(torch.randn_like(value) * 0.2)
             elif "embed" not in name:
@@ -278,6 +304,21 @@ def tiny_model(family: str, **changes):
             if value.dim() == 1:  # coarser, so that what is 1 more is in fp16 too
                 value.copy_((value * 1024).round() / 1024)
     return model
+
+
+def margins(model, ids: list[int]) -> torch.Tensor:
+    """Of each token (T,), how far the last expert that it takes is ahead of the next best, in the
+    layer where that is least. Where it is little, another arithmetic may take the other one."""
+    config, least = model.config, torch.full((len(ids),), torch.inf)
+    if config.model_type not in ROUTED:
+        return least
+    output = model(torch.tensor([ids]), output_router_logits=True)
+    biases = [value for name, value in model.named_buffers() if name.endswith("expert_bias")]
+    for i, scores in enumerate(output.router_logits):
+        by = scores.sigmoid() + biases[i] if biases else scores.softmax(dim=1)
+        best = by.topk(config.num_experts_per_tok + 1, dim=1).values
+        least = least.minimum(best[:, -2] - best[:, -1])
+    return least
 
 
 def write_checkpoint(model, folder: Path) -> Path:

@@ -8,6 +8,7 @@ Start with llama.py; the other decoders' files say how they differ from it.
       config.py         the hyperparameters of a dense decoder
       dense.py          Llama's decoder, the base class of most architectures
       alternating.py    decoders with several kinds of layer: sliding window, no rotation
+      sparse.py         mixtures of experts in place of some layers' feed-forward
       nearest.py        the family that is nearest to a model of none of them
       layers.py         the layers of decoders, in ANE form (torch)
       encoder.py        the layers of encoders (torch)
@@ -34,6 +35,7 @@ from ane_book.models.glm4 import Glm4
 from ane_book.models.granite import Granite
 from ane_book.models.hunyuan import HunYuan
 from ane_book.models.lfm2 import Lfm2
+from ane_book.models.lfm2_moe import Lfm2Moe
 from ane_book.models.llama import Llama
 from ane_book.models.ministral import Ministral
 from ane_book.models.ministral3 import Ministral3
@@ -45,6 +47,7 @@ from ane_book.models.privacy_filter import PrivacyFilter
 from ane_book.models.qwen2 import Qwen2
 from ane_book.models.qwen3 import Qwen3
 from ane_book.models.qwen3_5 import Qwen3_5, Qwen3_5WithVision
+from ane_book.models.qwen3_moe import Qwen3Moe
 from ane_book.models.smollm3 import SmolLM3
 from ane_book.models.zaya import Zaya
 
@@ -61,6 +64,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Granite(),
         HunYuan(),
         Lfm2(),
+        Lfm2Moe(),
         Llama(),
         Ministral(),
         Ministral3(),
@@ -73,6 +77,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Qwen3(),
         Qwen3_5(),
         Qwen3_5WithVision(),
+        Qwen3Moe(),
         SmolLM3(),
         Zaya(),
     )

@@ -11,13 +11,14 @@ and then Llama's feed-forward. It keeps no keys and values, but the K - 1 column
 The layers of attention are Qwen3's.
 
 References: LFM2 technical report (arXiv 2511.23404); `transformers`, modeling_lfm2.py;
-llama.cpp, convert_hf_to_gguf.py.
+llama.cpp, conversion/lfm2.py.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ane_book.models.base.architecture import CACHE, FULL, Parameters, TensorSpec
+from ane_book.models.base.architecture import CACHE, FULL, GGUF, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import Dense, head_norms, layer_types, plain_rope
 from pydantic import Field
@@ -37,6 +38,27 @@ NAMES = {  # Llama's -> LFM2's
     "mlp.up_proj.weight": "feed_forward.w3.weight",
     "mlp.down_proj.weight": "feed_forward.w2.weight",
 }
+OUTSIDE = {
+    "token_embd": "model.embed_tokens",
+    "token_embd_norm": "model.embedding_norm",
+    "output": "lm_head",
+}
+OPERATORS = {
+    "attn_norm": "operator_norm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.conv": "conv.conv",
+    "shortconv.out_proj": "conv.out_proj",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+}
 
 
 class Lfm2Config(DecoderConfig):
@@ -50,7 +72,8 @@ class Lfm2(Dense[Lfm2Config]):
     """`model_type` "lfm2": the dense text models."""
 
     model_type = "lfm2"
-    Config = Lfm2Config
+    gguf: GGUF | None = GGUF("lfm2", OUTSIDE, OPERATORS)
+    Config: ClassVar[type[DecoderConfig]] = Lfm2Config
     rope_theta = 1000000.0
     fixed: ClassVar = Dense.fixed | {"conv_bias": False}
 
@@ -59,8 +82,7 @@ class Lfm2(Dense[Lfm2Config]):
     def config(self, fields: dict) -> DecoderConfig:
         fields = plain_rope(fields)
         size = fields.get("block_ff_dim") or fields["intermediate_size"]
-        own = {"intermediate_size": _feed_forward(fields, size), "rms_norm_eps": fields["norm_eps"]}
-        return super().config(fields | own)
+        return super().config(fields | {"intermediate_size": _feed_forward(fields, size)})
 
     def read(self, fields: dict) -> dict:
         indices = fields.get("full_attn_idxs")  # None: all of them
@@ -70,7 +92,7 @@ class Lfm2(Dense[Lfm2Config]):
 
         types = layer_types(fields, KINDS, default)
         tied = fields.get("tie_word_embeddings", fields.get("tie_embedding", True))
-        return super().read(fields) | {
+        return super().read(fields | {"rms_norm_eps": fields["norm_eps"]}) | {
             "layer_types": [KINDS[name] for name in types],
             "taps": fields.get("conv_L_cache", 3),
             "tied_embeddings": tied,
@@ -126,6 +148,13 @@ class Lfm2(Dense[Lfm2Config]):
     def outer(self, config: Lfm2Config) -> dict[str, TensorSpec]:
         norm = TensorSpec("model.embedding_norm.weight", (config.hidden_size,))
         return super().outer(config) | {"norm": norm}
+
+    def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
+        return fields | {
+            "norm_eps": fields["rms_norm_eps"],
+            "block_auto_adjust_ff_dim": False,  # the file has the size itself
+            "conv_L_cache": number("shortconv.l_cache"),
+        }
 
 
 def _feed_forward(fields: dict, size: int) -> int:

@@ -12,18 +12,16 @@ from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms
 if TYPE_CHECKING:
     from ane_book.models.base.layers import Attention
 
-__all__ = ["Qwen3"]
+__all__ = ["NORMED", "Qwen3"]
+
+NORMED = NAMES | {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 
 
 class Qwen3(Dense[DecoderConfig]):
     """`model_type` "qwen3": the dense models."""
 
     model_type = "qwen3"
-    gguf = GGUF(
-        "qwen3",
-        OUTER,
-        NAMES | {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"},
-    )
+    gguf = GGUF("qwen3", OUTER, NORMED)
 
     def attention(self, config: DecoderConfig) -> "Attention":
         from ane_book.models.base.layers import Attention, NormThenRotate

@@ -5,15 +5,19 @@ What differs from Qwen3 in the other layers: norms multiply by 1 + weight; a qua
 dimensions is rotated; the heads are multiplied by a sigmoid of the input before they are projected,
 and the checkpoint has the rows of that gate among those of the queries, head by head.
 
-References: Gated Delta Networks (arXiv 2412.06464); `transformers`, modeling_qwen3_5.py.
+References: Gated Delta Networks (arXiv 2412.06464); `transformers`, modeling_qwen3_5.py;
+llama.cpp, conversion/qwen.py.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ane_book.models.base.architecture import CACHE, FULL, MEMORY, Parameters, TensorSpec
+from ane_book.models.base.architecture import CACHE, FULL, GGUF, MEMORY, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Width
-from ane_book.models.base.dense import Dense, head_norms, layer_types, plain_rope
+from ane_book.models.base.dense import OUTER, Dense, head_norms, layer_types, plain_rope
+from ane_book.models.qwen3 import NORMED
+import numpy as np
 from pydantic import Field, model_validator
 
 if TYPE_CHECKING:
@@ -24,6 +28,18 @@ __all__ = ["Qwen3_5", "Qwen3_5WithVision"]
 
 DELTA = "delta"
 KINDS = {"full_attention": FULL, "linear_attention": DELTA}  # in config.json -> kind of block
+DELTA_NAMES = {  # in GGUF -> in `transformers`
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_dt.bias": "linear_attn.dt_bias",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+    "post_attention_norm": "post_attention_layernorm",
+}
 
 
 class Qwen3_5Config(DecoderConfig):
@@ -54,6 +70,7 @@ class Qwen3_5(Dense[Qwen3_5Config]):
     """`model_type` "qwen3_5_text"."""
 
     model_type = "qwen3_5_text"
+    gguf: GGUF | None = GGUF("qwen35", OUTER, NORMED | DELTA_NAMES)
     Config = Qwen3_5Config
     fixed: ClassVar = {
         "hidden_act": "silu",
@@ -138,12 +155,42 @@ class Qwen3_5(Dense[Qwen3_5Config]):
         norm = TensorSpec("model.norm.weight", (config.hidden_size,), plus=1.0)
         return super().outer(config) | {"norm": norm}
 
+    # --- GGUF
+
+    def from_gguf(self, fields: dict, number: Callable[..., float]) -> dict:
+        heads = number("ssm.time_step_rank")
+        return fields | {
+            "full_attention_interval": number("full_attention_interval", 4),
+            "linear_conv_kernel_dim": number("ssm.conv_kernel"),
+            "linear_num_value_heads": heads,
+            "linear_num_key_heads": number("ssm.group_count"),
+            "linear_key_head_dim": number("ssm.state_size"),
+            "linear_value_head_dim": number("ssm.inner_size") // (heads or 1),
+        }
+
+    def rows_of_gguf(self, config: Qwen3_5Config, name: str, array: np.ndarray) -> np.ndarray:
+        """llama.cpp stores norms as 1 + weight, A_log as -exp of it, and the values' heads with
+        those of one key head far apart."""
+        own = name.rpartition("linear_attn.")[2]
+        if own == name:
+            return array - np.float32(1.0) if name.endswith("norm.weight") else array
+        if own == "norm.weight":
+            return array
+        if own == "out_proj.weight":
+            return np.ascontiguousarray(_grouped(config, array.T, config.delta_sizes[1]).T)
+        if own == "A_log":
+            array = np.log(-array)
+        start = 2 * config.delta_widths[0] if own in ("in_proj_qkv.weight", "conv1d.weight") else 0
+        size = config.delta_sizes[1] if start or own == "in_proj_z.weight" else 1
+        return np.concatenate([array[:start], _grouped(config, array[start:], size)])
+
 
 class Qwen3_5WithVision(Qwen3_5):
     """`model_type` "qwen3_5": the text model of a checkpoint that also has a vision tower, and
     layers that guess tokens ahead, which are left out."""
 
     model_type = "qwen3_5"
+    gguf = None  # llama.cpp has the text model alone
     layer_prefix = "model.language_model.layers"
     left_out = ("model.visual.", "mtp.")
 
@@ -157,6 +204,13 @@ class Qwen3_5WithVision(Qwen3_5):
             role: replace(tensor, name=tensor.name.replace("model.", "model.language_model.", 1))
             for role, tensor in super().outer(config).items()
         }
+
+
+def _grouped(config: Qwen3_5Config, array: np.ndarray, size: int) -> np.ndarray:
+    """Rows of the values' heads, `size` each: those of a key head side by side, as `transformers`
+    has them, from llama.cpp's order, which has the first of every key head before the second."""
+    heads = array.reshape(-1, config.delta_key_heads, size, *array.shape[1:])
+    return heads.swapaxes(0, 1).reshape(array.shape)
 
 
 def _attention(config: Qwen3_5Config) -> Parameters:

@@ -182,13 +182,13 @@ class Zaya(Architecture):
 
     def block(self, config: ZayaConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import compressed
-        from ane_book.models.base.experts.layers import Mixture
+        from ane_book.models.base.experts.layers import Mixture, swiglu
 
         C, eps, first = config.hidden_size, config.rms_norm_eps, kind.endswith(FIRST)
         return compressed.CompressedBlock(
             compressed.CompressedAttention(config, config.taps, config.tail_width),
             compressed.CarriedRouter(C, config.router_size, config.num_experts, eps, first),
-            Mixture(self.layout(config), compressed.swiglu),
+            Mixture(self.layout(config), swiglu),
             eps,
         )
 

@@ -8,7 +8,9 @@ References: names as in `gguf`'s constants.py; the meaning of the metadata, the 
 and k and the base of HunYuan's rotary embedding as in llama.cpp's convert_hf_to_gguf.py.
 """
 
+from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 import math
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from ane_book.weights.source import (
     TokenizerFiles,
     WeightSource,
     check_tensors,
+    piece_shapes,
     read_config,
 )
 from ane_book.weights.tokenizer import from_gguf
@@ -51,6 +54,7 @@ FIELDS = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
 }
 
+MOST_EXPERTS = 2048
 BLOCKS_AT_ONCE = 8192  # 262,144 weights of Q4 or Q8: the temporaries of dequantising stay near 3 MB
 
 
@@ -72,12 +76,22 @@ class GGUFSource(WeightSource):
         self._gguf = self._architecture.gguf
         _check_types(tensors, path)
         self._divisors = {name: tensors.pop(name) for name in DIVISORS if name in tensors}
-        self._tensors = {self._rename(name): tensor for name, tensor in tensors.items()}
+        named = {self._rename(name): tensor for name, tensor in tensors.items()}
+        self._tensors = dict(one for pair in named.items() for one in _experts(*pair))
         self._fields = self._read_config()
         self._config = read_config(self._fields, str(path))
-        self._shapes = find(self._config.architecture).tensors(self._config)
+        architecture = find(self._config.architecture)
+        if self._get("expert_count", 0) and architecture.layout(self._config) is None:
+            raise UnsupportedModel(f"{path}: {self._gguf.architecture} with a mixture of experts")
+        self._shapes = architecture.tensors(self._config)
+        self._in_pieces = architecture.pieces(self._config)
+        expected = piece_shapes(self._shapes, self._in_pieces)
+        for name, tensor in self._tensors.items():  # GGUF drops axes of one
+            shape = expected.get(name, ())
+            if tensor.shape == tuple(size for size in shape if size != 1):
+                self._tensors[name] = replace(tensor, shape=shape)
         found = {name: tensor.shape for name, tensor in self._tensors.items()}
-        check_tensors(found, self._shapes, str(path))
+        check_tensors(found, expected, str(path))
 
     def _read(self, name: str) -> np.ndarray:
         array = self._dequantize(self._tensors[name])
@@ -94,11 +108,14 @@ class GGUFSource(WeightSource):
         stem, _, suffix = name.rpartition(".")
         if stem in self._gguf.outer:
             return f"{self._gguf.outer[stem]}.{suffix}"
-        block, _, part = stem.rpartition(".")
-        if block.startswith("blk.") and part in self._gguf.layer:
-            layer = f"{self._architecture.layer_prefix}.{block.removeprefix('blk.')}"
-            return f"{layer}.{self._gguf.layer[part]}.{suffix}"
-        return name
+        if not name.startswith("blk."):
+            return name
+        number, _, part = name.removeprefix("blk.").partition(".")
+        layer, known = f"{self._architecture.layer_prefix}.{number}", self._gguf.layer
+        if part in known:
+            return f"{layer}.{known[part]}"
+        part = part.removesuffix(f".{suffix}")
+        return f"{layer}.{known[part]}.{suffix}" if part in known else name
 
     def _dequantize(self, tensor: GGUFTensor) -> np.ndarray:
         """Decode a tensor in runs of quantised blocks, whatever its rows: long runs are fast."""
@@ -135,8 +152,6 @@ class GGUFSource(WeightSource):
             raise InvalidWeights(f"{path}: attention.head_count is {heads}")
         if "model.embed_tokens.weight" not in tensors:
             raise InvalidWeights(f"{path}: tensor token_embd.weight is missing; get the file again")
-        if self._get("expert_count", 0):
-            raise UnsupportedModel(f"{path}: a mixture of experts; dense models only")
         head_dim = self._get("attention.key_length", config["hidden_size"] // heads)
         if not 0 < head_dim <= WIDEST:
             raise InvalidWeights(f"{path}: heads of {head_dim} dimensions; the file is damaged")
@@ -144,7 +159,7 @@ class GGUFSource(WeightSource):
             raise UnsupportedModel(f"{path}: attention.value_length is not the head size")
         config |= {
             "head_dim": head_dim,
-            "num_key_value_heads": self._get("attention.head_count_kv", heads),
+            "num_key_value_heads": self._kv_heads(heads),
             "vocab_size": tensors["model.embed_tokens.weight"].shape[0],
             "rope_theta": self._get("rope.freq_base", 10000.0),
             "tie_word_embeddings": "lm_head.weight" not in tensors,
@@ -158,11 +173,32 @@ class GGUFSource(WeightSource):
             config["layer_types"] = kinds
         if original := self._get("rope.scaling.original_context_length", 0):
             config["original_max_position_embeddings"] = original
+        if ahead := self._get("nextn_predict_layers", 0):
+            config["num_hidden_layers"] = self._without_last(config["num_hidden_layers"], ahead)
         config["rope_scaling"] = self._rope_scaling(config)
         return self._architecture.from_gguf(config, self._get)
 
+    def _kv_heads(self, heads: int) -> int:
+        """The key/value heads of layers of attention; the others' may be stated as 0."""
+        given = self._metadata.get(f"{self._gguf.architecture}.attention.head_count_kv")
+        own = {count for count in given if count} if isinstance(given, list) else ()
+        return own.pop() if len(own) == 1 else self._get("attention.head_count_kv", heads)
+
+    def _without_last(self, layers: int, count: int) -> int:
+        """Leave out the last layers, which guess tokens ahead; returns how many are left."""
+        if not isinstance(count, int) or not 0 < count < min(layers, 100):
+            raise InvalidWeights(f"{self.files[0]}: {count} of {layers} layers guess tokens ahead")
+        known = self._architecture.layer_prefix, "blk"  # of tensors that were renamed, and others
+        last = tuple(f"{prefix}.{layers - 1 - i}." for prefix in known for i in range(count))
+        self._tensors = {n: own for n, own in self._tensors.items() if not n.startswith(last)}
+        return layers - count
+
     def _layer_types(self, layers: int) -> list[str] | None:
-        """Which layers have a sliding window, where the file says it of each; otherwise None."""
+        """Which layers have a sliding window, or no attention, where the file says it of each;
+        otherwise None."""
+        heads = self._metadata.get(f"{self._gguf.architecture}.attention.head_count_kv")
+        if isinstance(heads, list) and 0 in heads:
+            return ["full_attention" if count else "conv" for count in heads[:layers]]
         sliding = self._metadata.get(f"{self._gguf.architecture}.attention.sliding_window_pattern")
         if not isinstance(sliding, list) or not any(sliding):
             return None
@@ -242,6 +278,18 @@ class GGUFSource(WeightSource):
         if divisors.shape != expected.shape or not np.allclose(divisors, expected, rtol=1e-3):
             raise UnsupportedModel(f"{self.files[0]}: rope_freqs.weight is not Llama 3's scaling")
         return scaling
+
+
+def _experts(name: str, tensor: GGUFTensor) -> Iterator[tuple[str, GGUFTensor]]:
+    """A tensor under its name; of a stack of experts, which has a * in its name, each one's."""
+    count, *shape = tensor.shape
+    if "*" not in name or not 0 < count <= MOST_EXPERTS:
+        yield name, tensor
+        return
+    size = tensor.size // count
+    for i in range(count):
+        start = tensor.start + i * size
+        yield name.replace("*", str(i)), GGUFTensor(tuple(shape), tensor.type, start, size)
 
 
 def _check_types(tensors: dict[str, GGUFTensor], path: Path) -> None:

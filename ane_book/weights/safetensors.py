@@ -25,6 +25,7 @@ from ane_book.weights.source import (
     WeightSource,
     check_file,
     check_tensors,
+    piece_shapes,
     plain_rope,
     read_config,
     read_json,
@@ -70,7 +71,9 @@ class SafetensorsSource(WeightSource):
         self._shapes = architecture.tensors(config)
         refuse_static_scales(self._config, self._where, str(path))
         found = {name: self._header(name) for name in self._where}
-        check_tensors(found, self._shapes, str(path))
+        pieces = architecture.pieces(config)
+        self._in_pieces = {name: own for name, own in pieces.items() if name not in found}
+        check_tensors(found, piece_shapes(self._shapes, self._in_pieces), str(path))
 
     def _read(self, name: str) -> np.ndarray:
         stored = self._open[self._where[name]].get_tensor(name)  # a view of the mapped file

@@ -1,11 +1,12 @@
 """`WeightSource`, the interface of every weight format, and the reading and checking of files."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 import hashlib
 import json
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ane_book import models
@@ -18,8 +19,11 @@ from pydantic.dataclasses import dataclass
 
 __all__ = [
     "Integers", "Shape", "TokenizerFiles", "WeightSource", "check_file", "check_tensors",
-    "joined", "plain_rope", "read_config", "read_json", "read_text",
+    "joined", "piece_shapes", "plain_rope", "read_config", "read_json", "read_text",
 ]  # fmt: skip
+
+#: The names of a tensor's pieces: see `Architecture.pieces`.
+Pieces = Sequence[tuple[str, ...]]
 
 TEXT_BYTES = 100_000_000  # a config.json has 1 kB, a tokenizer.json 35 MB at most
 
@@ -74,6 +78,7 @@ class WeightSource(ABC):
     files: list[Path]  # the files that `fingerprint` covers
     _shapes: dict[str, Shape]  # the shape of each tensor
     _place: str  # the beginning of error messages: the path
+    _in_pieces: Mapping[str, Pieces] = MappingProxyType({})  # of tensors that are not stored whole
 
     def names(self) -> list[str]:
         """The tensors' names in `transformers`; `lm_head.weight` is absent if it is tied."""
@@ -94,11 +99,14 @@ class WeightSource(ABC):
         Raises InvalidWeights if the source has no tensor of that name.
         """
         self.shape(name)  # raises
-        return self._read(name)
+        if name not in self._in_pieces:
+            return self._read(name)
+        items = (np.concatenate([*map(self._read, names)]) for names in self._in_pieces[name])
+        return np.stack([*items])
 
     @abstractmethod
     def _read(self, name: str) -> np.ndarray:
-        """Read a tensor that exists, as `tensor` returns it."""
+        """Read a tensor, or a piece of one, that exists, as `tensor` returns it."""
 
     def integers(self, name: str) -> Integers | None:
         """The matrix as stored integers, or None if it is stored otherwise or Core ML has no
@@ -213,6 +221,16 @@ def check_tensors(found: Mapping[str, Shape], expected: Mapping[str, Shape], pla
             f"{place}: tensor {left_over[0]} is left over ({len(left_over)} in all): the "
             "configuration describes a model without it"
         )
+
+
+def piece_shapes(shapes: Mapping[str, Shape], pieces: Mapping[str, Pieces]) -> dict[str, Shape]:
+    """`shapes` with those of `pieces` in place of the tensors that are made of them."""
+    found: dict[str, Shape] = {}
+    for name, shape in shapes.items():
+        for parts in pieces.get(name, ()):
+            found |= dict.fromkeys(parts, (shape[1] // len(parts), *shape[2:]))
+        found |= {} if name in pieces else {name: shape}
+    return found
 
 
 def plain_rope(config: dict, place: str) -> dict:

@@ -12,6 +12,7 @@ from _tiny import (
     VARIANTS,
     greedy,
     longrope,
+    margins,
     odd,
     prompt,
     tiny_model,
@@ -125,13 +126,16 @@ def test_greedy_tokens_equal_those_of_transformers(family, variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", TINY)
 def test_half_precision_stays_close(family, variant):
-    """All in fp16, as the packages are, with tables and mask rounded to it too."""
+    """All in fp16, as the packages are, with tables and mask rounded to it too. Of a mixture that
+    is said of tokens whose choice of experts is clear."""
     model = tiny_model(family, **VARIANTS[variant](family))
     ids = prompt(PROMPT + ANSWER)
     expected = model(torch.tensor([ids])).logits[0]
     half = decoder_of(model).half()
     found = logits(half, model, ids, [PROMPT] + [8] * (ANSWER // 8), CONTEXT)
-    assert torch.cosine_similarity(found.float(), expected, dim=1).min() > 0.999
+    clear = margins(model, ids) > 0.002
+    assert clear.float().mean() > 0.8
+    assert torch.cosine_similarity(found.float(), expected, dim=1)[clear].min() > 0.999
 
 
 ODD = dict(zip(TINY, cycle(["state", "host"]), strict=False))
@@ -149,8 +153,9 @@ def test_the_bundle_of_an_odd_model_gives_its_tokens(tmp_path, family):
     found = np.stack([session.prefill(ids[:PROMPT]), *map(session.decode, ids[PROMPT:])])
     assert abs(found - expected[PROMPT - 1 :]).max() < 1e-3
     assert found[:-1].argmax(axis=1).tolist() == ids[PROMPT:]
-    half = torch.from_numpy(Session(bundle).logits(ids))
-    assert torch.cosine_similarity(half, torch.from_numpy(expected), dim=1).min() > 0.999
+    half, clear = torch.from_numpy(Session(bundle).logits(ids)), margins(model, ids) > 0.002
+    cosine = torch.cosine_similarity(half, torch.from_numpy(expected), dim=1)
+    assert clear.float().mean() > 0.8 and cosine[clear].min() > 0.999
 
 
 @pytest.mark.parametrize("kind", ROPE_SCALING)
@@ -252,7 +257,8 @@ def test_phi_reads_its_scaling_as_transformers_does(tmp_path, kind, place):
 def test_weight_shapes_are_those_of_the_checkpoint(tied):
     for family in TINY:
         model = tiny_model(family, tie_word_embeddings=tied)
-        expected = {n: tuple(p.shape) for n, p in model.named_parameters()}
+        stored = [*model.named_parameters(), *model.named_buffers()]
+        expected = {n: tuple(p.shape) for n, p in stored if n in model.state_dict()}
         config = read_config(model.config.to_dict())
         assert find(config.architecture).tensors(config) == expected
 

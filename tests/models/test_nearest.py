@@ -22,7 +22,8 @@ def message(fields: dict) -> str:
     [
         ("gemma2", ["is gemma3_text: it refuses attn_logit_softcapping = 50.0, final_logit_soft"]),
         ("arcee", ["is llama: it refuses hidden_act = 'relu2'"]),
-        ("mixtral", ["is llama: it does not read num_experts_per_tok = 2, num_local_experts = 8"]),
+        ("mixtral", ["is qwen3_moe: it needs moe_intermediate_size"]),
+        ("gemma4_text", ["hidden_size_per_layer_input = 256", "{'rope_type': 'proportional'}"]),
         ("olmo", ["is llama: it needs rms_norm_eps"]),
         ("helium", ["is llama: no field differs", "what differs in code alone no field says"]),
         ("gpt2", ["no family is near: config.json has no hidden_size, intermediate_size, num_att"]),
@@ -37,7 +38,7 @@ def test_an_unknown_model_is_told_what_is_nearest(model_type, sentences):
         assert sentence in found
 
 
-@pytest.mark.parametrize("family", sorted(TINY.keys() - {"lfm2"}))  # which is no dense decoder
+@pytest.mark.parametrize("family", sorted(TINY))
 def test_under_another_name_a_family_is_told_of_nothing_that_it_needs(family):
     """It is itself at no distance, or at that of fields which switch on nothing."""
     found = message(tiny_model(family).config.to_dict() | {"model_type": "renamed"})

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 import torch
 
-OTHERS = {"glm4", "lfm2", "qwen3_5_text"}  # rows in another order, or layers that are no attention
+#: Rows in another order, layers that are no attention, and such with experts.
+OTHERS = {"glm4", "lfm2", "lfm2_moe", "qwen3_5_text", "qwen3_moe"}
 R = 6
 IDS = prompt(21)
 

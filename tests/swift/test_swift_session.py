@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from _long import long_but
-from _tiny import TINY, prompt
+from _tiny import ROUTED, TINY, prompt
 from _zaya import maker
 import ane_book
 from ane_book.bundle import Bundle
@@ -141,6 +141,18 @@ def test_experts(size, form, anebook, tmp_path_factory):
         assert (
             same(ask, session, {"tokens": longer}, max_tokens=4, reuse_cache=True)["prefilled"] == 2
         )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ROUTED)
+def test_experts_that_a_token_takes_several_of(family, anebook, tiny_bundle):
+    """As programs of their own, beside layers of attention or of short convolutions."""
+    every = {"lfm2_moe": ("num_dense_layers", 0), "qwen3_moe": ("mlp_only_layers", None)}
+    bundle = tiny_bundle(family, (every[family],), experts="dispatch", kv="state", tiers=(16,))[1]
+    session = Session(bundle, backend="mil")
+    with swift(anebook, bundle) as ask:
+        for n in (1, 8, 17):
+            same(ask, session, {"tokens": list(prompt(n))}, max_tokens=8)
 
 
 def test_a_cache_that_is_kept(anebook, tiny_bundle):

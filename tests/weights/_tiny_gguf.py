@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from _gguf_names import ARCHITECTURES, gguf_name, permute
+from _gguf_names import ARCHITECTURES, as_converted, gguf_name, permute
 from _tiny_weights import parameters
 import gguf
 from gguf import GGMLQuantizationType as Type
@@ -18,6 +18,7 @@ PERMUTED = ("granite", "llama", "ministral3", "mistral", "smollm3")
 def numbers_of(config, family: str) -> dict:
     """The entries by which a GGUF says how large its model is."""
     rope, D = config.rope_parameters, getattr(config, "head_dim", None) or 16
+    eps = getattr(config, "rms_norm_eps", None) or config.norm_eps
     rope = rope.get("full_attention", rope)
     base = rope["rope_theta"]
     if alpha := rope.get("alpha"):  # which llama.cpp knows as the base that comes of it
@@ -30,7 +31,7 @@ def numbers_of(config, family: str) -> dict:
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.key_length": D,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.layer_norm_rms_epsilon": eps,
         "rope.freq_base": base,
     }
     if config.model_type == "phi3":
@@ -63,6 +64,32 @@ def numbers_of(config, family: str) -> dict:
             "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
             "rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"],
             "attention.temperature_scale": rope["llama_4_scaling_beta"],
+        }
+    if config.model_type in ("lfm2", "lfm2_moe"):
+        attends = [kind == "full_attention" for kind in config.layer_types]
+        heads = [config.num_key_value_heads * own for own in attends]
+        numbers |= {"attention.head_count_kv": heads, "shortconv.l_cache": config.conv_L_cache}
+    if config.model_type == "lfm2":
+        step, size = config.block_multiple_of, int(2 * config.intermediate_size / 3)
+        numbers["feed_forward_length"] = -(-size // step) * step
+    if config.model_type in ("lfm2_moe", "qwen3_moe"):
+        numbers |= {
+            "expert_count": config.num_experts,
+            "expert_used_count": config.num_experts_per_tok,
+            "expert_feed_forward_length": config.moe_intermediate_size,
+        }
+    if config.model_type == "lfm2_moe":
+        numbers |= {"leading_dense_block_count": config.num_dense_layers, "expert_gating_func": 2}
+    if config.model_type == "qwen3_5_text":
+        heads = config.linear_num_value_heads
+        numbers |= {
+            "ssm.conv_kernel": config.linear_conv_kernel_dim,
+            "ssm.state_size": config.linear_key_head_dim,
+            "ssm.group_count": config.linear_num_key_heads,
+            "ssm.time_step_rank": heads,
+            "ssm.inner_size": config.linear_value_head_dim * heads,
+            "full_attention_interval": 2,
+            "rope.dimension_count": int(D * rope["partial_rotary_factor"]),
         }
     return {f"{family}.{key}": value for key, value in numbers.items()}
 
@@ -97,7 +124,9 @@ def write_gguf(
     add_entries(writer, numbers_of(config, family) | (metadata or {}))
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     tied = config.tie_word_embeddings
-    for name, array in (parameters(model, tied) | (extra or {})).items():
+    given = parameters(model, tied) | (extra or {})
+    parts = [as_converted(config, *item).items() for item in given.items()]
+    for name, array in (part for own in parts for part in own):
         if name in drop:
             continue
         if name in (types or {}) and name in (extra or {}):  # bytes as they are to be stored
@@ -109,7 +138,7 @@ def write_gguf(
             array = array + 1
         if config.model_type in PERMUTED and projection in heads:
             array = permute(array, heads[projection])
-        target = stored if array.ndim == 2 else Type.F32
+        target = stored if array.ndim >= 2 and array.shape[-1] % 32 == 0 else Type.F32
         raw = (types or {}).get(name)
         data = array if raw is not None else quantize(np.ascontiguousarray(array), target)
         writer.add_tensor(

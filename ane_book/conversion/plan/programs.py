@@ -18,6 +18,7 @@ from ane_book.conversion.write.weight_files import file_sizes
 from ane_book.errors import InvalidInput
 from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
+from mlprogram.package.weight_file import HEADER
 
 __all__ = ["Program", "cut_experts", "cut_head", "cut_shards"]
 
@@ -82,7 +83,8 @@ def cut_experts(
     after = end_blobs(config, "first")
     for n in range(L + 1):
         before = sides[kinds[n]][0] if n < L else end_blobs(config, "last")
-        files = file_sizes([*after, *before])
+        # What is behind the last experts may have no weights, and an empty file has a header.
+        files = file_sizes([*after, *before]) or (HEADER.size,)
         _check(files, recipe, f"what is around the experts of layer {n}")
         yield Program(f"trunk_{n:02d}.mlpackage", files, range(n, min(n + 1, L)), trunk=n)
         if n == L:

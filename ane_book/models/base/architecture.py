@@ -94,7 +94,8 @@ Parameters = dict[str, tuple[TensorSpec, ...]]
 
 @dataclass(frozen=True)
 class GGUF:
-    """Names in a GGUF file -> names in `transformers`, all without ".weight" or ".bias"."""
+    """Names in a GGUF file -> names in `transformers`, without ".weight" or ".bias" unless the two
+    differ in it. A * is the number of an expert, whose tensors are a stack in a GGUF."""
 
     architecture: str  # the metadata's `general.architecture`
     outer: dict[str, str]  # tensors outside of the layers
@@ -154,11 +155,21 @@ class Architecture(ABC):
         return "rope_cos", "rope_sin", "mask"
 
     def layout(self, config) -> "Experts | None":
-        """The mixture of experts of each block, the same in all; None for a dense model.
+        """The mixture of experts of blocks that have one, the same in all; None for a dense model.
 
         The names of its parameters begin with "mixture.".
         """
         return None
+
+    def mixed(self, config) -> list[int]:
+        """The layers that have a mixture of experts."""
+        kinds = self.kinds(config)
+        having = {
+            kind
+            for kind in set(kinds if self.layout(config) else ())
+            if any(name.startswith("mixture.") for name in self.parameters(config, kind))
+        }
+        return [i for i, kind in enumerate(kinds) if kind in having]
 
     def first(self, config) -> "nn.Module | None":
         """The module that the first package applies to (1, C, 1, T) before layer 0, or None.
@@ -240,6 +251,11 @@ class Architecture(ABC):
             for parts in self.parameters(config, kind).values():
                 shapes |= {f"{self.layer_prefix}.{i}.{part.name}": part.shape for part in parts}
         return shapes | {tensor.name: tensor.shape for tensor in rest}
+
+    def pieces(self, config) -> dict[str, list[tuple[str, ...]]]:
+        """The tensors that files may hold in pieces: of each item along the first axis, by the
+        tensor's name, the matrices whose rows are one below the other; {} for most models."""
+        return {}
 
     def repeats(self, config) -> frozenset[str]:
         """Tensors that a checkpoint may hold but that are not needed, such as a tied head."""

@@ -12,13 +12,13 @@ modeling_zaya.py.
 
 from ane_book.models.base import apple
 from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.experts.layers import chosen
+from ane_book.models.base.experts.layers import chosen, of_chosen
 from ane_book.models.base.layers import Attention, RMSNorm, projection, rms_normalize, rotate
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
 
-__all__ = ["CarriedRouter", "CompressedAttention", "CompressedBlock", "Scaling", "swiglu"]
+__all__ = ["CarriedRouter", "CompressedAttention", "CompressedBlock", "Scaling"]
 
 #: Added to the mean square of a head, so that a head of zeros does not divide by zero. The
 #: checkpoint's own code clamps the norm instead (to 1e-3 in fp16). At a mean square of 1e-6 this
@@ -127,14 +127,8 @@ class CarriedRouter(nn.Module):
         for layer in self.hidden:
             y = F.gelu(layer(y))
         shares = F.softmax(self.out(y), dim=1)  # (1, E + 1, 1, T)
-        none = torch.zeros(1, shares.shape[1], 1, 1, dtype=shares.dtype)
-        gates = torch.where(chosen(shares + self.balance, 1), shares, none)
+        gates = of_chosen(shares, chosen(shares + self.balance, 1))
         return gates.narrow(1, 0, shares.shape[1] - 1), new
-
-
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """SwiGLU's activation: silu(gate) * up."""
-    return F.silu(gate) * up
 
 
 class CompressedBlock(nn.Module):

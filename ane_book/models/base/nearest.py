@@ -17,8 +17,9 @@ __all__ = ["describe_nearest"]
 #: Fields that say nothing of a model's layers, and endings of such.
 APART = (
     "_name_or_path", "architectures", "auto_map", "dtype", "id2label", "initializer_range",
-    "label2id", "model_type", "pretraining_tp", "quantization_config", "return_dict",
-    "rope_scaling", "rope_theta", "torch_dtype", "transformers_version", "use_cache",
+    "label2id", "model_type", "output_router_logits", "pretraining_tp", "quantization_config",
+    "return_dict", "rope_scaling", "rope_theta", "router_aux_loss_coef", "torch_dtype",
+    "transformers_version", "use_cache",
 )  # fmt: skip
 ENDINGS = ("dropout", "_pdrop", "_token_id")
 SIZES = frozenset({"hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"})
