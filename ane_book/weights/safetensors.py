@@ -18,7 +18,7 @@ from pathlib import Path
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
-from ane_book.weights.quantised import Rule, Stored, drop_zero_biases, refuse_unread, rules
+from ane_book.weights.quantised import WeightRule, Stored, drop_zero_biases, refuse_unread, rules
 from ane_book.weights.quantised.stored import FLOATS, Header
 from ane_book.weights.scales import refuse_static_scales
 from ane_book.weights.sentences import sentence_files, sentence_settings
@@ -74,7 +74,7 @@ class SafetensorsSource(WeightSource):
         refuse_static_scales(self._config, self._where, str(path))
         self._rules = self._find_rules(str(path))
 
-    def _find_rules(self, place: str) -> dict[str, Rule]:
+    def _find_rules(self, place: str) -> dict[str, WeightRule]:
         """The rules of quantised tensors, after every tensor was found to be as expected."""
         headers = {name: self._header(name) for name in self._where}
         stored = Stored(headers, self._get, place)

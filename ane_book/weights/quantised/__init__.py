@@ -1,12 +1,12 @@
 """Checkpoints whose weights are quantised: rules that make plain tensors of what is stored.
 
 A folder's `config.json` says in `quantization_config` who quantised the weights. Each form has a
-function here that looks at the headers alone and returns a `Rule` for every tensor that is not
+function here that looks at the headers alone and returns a `WeightRule` for every tensor that is not
 stored plainly; what a rule makes is float32 under the plain tensor's name, so that nobody else
 knows that the checkpoint was quantised. Modules that were left as they are
 (`modules_to_not_convert`, `ignore`) have no such tensors and get no rule.
 
-    stored.py        what a file stores, checked; `Rule`
+    stored.py        what a file stores, checked; `WeightRule`
     scaled.py        a value times a scale: FP8, and compressed-tensors of 8 bits
     packed.py        integers packed into int32: AWQ, GPTQ, compressed-tensors of 4 and 8 bits
     mxfp4.py         gpt-oss: 4-bit floats, 32 of them with one power of two
@@ -22,17 +22,17 @@ from ane_book.weights.quantised.bitsandbytes import bitsandbytes
 from ane_book.weights.quantised.mxfp4 import mxfp4
 from ane_book.weights.quantised.packed import awq, gptq, pack_quantized
 from ane_book.weights.quantised.scaled import compressed, fp8
-from ane_book.weights.quantised.stored import ADVICE, FLOATS, Rule, Shape, Stored
+from ane_book.weights.quantised.stored import ADVICE, FLOATS, WeightRule, Shape, Stored
 
-__all__ = ["FORMS", "Rule", "Stored", "drop_zero_biases", "refuse_unread", "rules"]
+__all__ = ["FORMS", "WeightRule", "Stored", "drop_zero_biases", "refuse_unread", "rules"]
 
 
-def _compressed_tensors(stored: Stored, settings: dict) -> dict[str, Rule]:
+def _compressed_tensors(stored: Stored, settings: dict) -> dict[str, WeightRule]:
     return compressed(stored, settings) | pack_quantized(stored, settings)
 
 
 #: `quant_method` -> the function of its form.
-FORMS: dict[str, Callable[[Stored, dict], dict[str, Rule]]] = {
+FORMS: dict[str, Callable[[Stored, dict], dict[str, WeightRule]]] = {
     "fp8": fp8,
     "compressed-tensors": _compressed_tensors,
     "mxfp4": mxfp4,
@@ -45,7 +45,7 @@ FORMS: dict[str, Callable[[Stored, dict], dict[str, Rule]]] = {
 MARKS = (".qweight", ".weight_packed", ".SCB", ".absmax", "_blocks", "_scale_inv", ".weight_scale")
 
 
-def rules(config: dict, stored: Stored) -> dict[str, Rule]:
+def rules(config: dict, stored: Stored) -> dict[str, WeightRule]:
     """The rule of each tensor that is stored quantised, by its plain name. config: of config.json.
 
     Raises InvalidWeights where parts are missing or do not fit, and UnsupportedModel for a variant
@@ -89,7 +89,10 @@ def refuse_unread(config: dict, stored: Stored, expected: Mapping[str, Shape]) -
 
 
 def drop_zero_biases(
-    found: dict[str, Shape], made: Mapping[str, Rule], expected: Mapping[str, Shape], stored: Stored
+    found: dict[str, Shape],
+    made: Mapping[str, WeightRule],
+    expected: Mapping[str, Shape],
+    stored: Stored,
 ) -> None:
     """Remove from `found` the biases of quantised modules that the model does not have, if they are
     zero: some versions of AutoGPTQ gave every module one (Qwen2-7B-Instruct-GPTQ-Int8)."""

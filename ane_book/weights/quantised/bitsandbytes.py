@@ -16,7 +16,7 @@ from math import ceil, prod
 from typing import Annotated
 
 from ane_book.errors import UnsupportedModel, first_fault
-from ane_book.weights.quantised.stored import ADVICE, FLOATS, Rule, Stored
+from ane_book.weights.quantised.stored import ADVICE, FLOATS, WeightRule, Stored
 from pydantic import BaseModel, Field, ValidationError
 import torch
 
@@ -26,25 +26,26 @@ STATE, KINDS = ".quant_state.bitsandbytes__", ("nf4", "fp4")
 WIDTHS = {"U8": 1, "F16": 2, "BF16": 2, "F32": 4}  # bytes of what 4-bit weights may be stored as
 STATE_BYTES = 10_000  # a state has some 200
 Size = Annotated[int, Field(gt=0, lt=1 << 32)]
+BlockSize = Annotated[int, Field(gt=0, le=1 << 16)]  # 32 to 4096
 
 
-class _State(BaseModel):
+class _QuantState(BaseModel):
     """The fields of a quant_state that say what a weight is."""
 
     shape: Annotated[tuple[Size, ...], Field(min_length=2, max_length=3)]
-    blocksize: Size
-    nested_blocksize: Size | None = None
+    blocksize: BlockSize
+    nested_blocksize: BlockSize | None = None
     nested_offset: float = Field(default=0.0, allow_inf_nan=False)
 
 
-def bitsandbytes(stored: Stored, settings: dict) -> dict[str, Rule]:
+def bitsandbytes(stored: Stored, settings: dict) -> dict[str, WeightRule]:
     """The rules of `quant_method` "bitsandbytes"."""
     rows = {name: _int8(stored, name) for name in stored.of_type(("I8",), ".weight")}
     names = [*stored.of_type(("U8",), ".weight"), *stored.stems(".absmax")]
     return rows | {name: _four_bits(stored, name) for name in dict.fromkeys(names)}
 
 
-def _int8(stored: Stored, name: str) -> Rule:
+def _int8(stored: Stored, name: str) -> WeightRule:
     shape, stem = stored.matrix(name, ("I8",)), name.removesuffix("weight")
     scale = stored.part(f"{stem}SCB", FLOATS, [(shape[0],)])
     order = f"{stem}weight_format"
@@ -58,10 +59,10 @@ def _int8(stored: Stored, name: str) -> Rule:
     def make() -> torch.Tensor:
         return stored.read(name).float().mul_(stored.read(scale).float()[:, None] / 127)
 
-    return Rule(shape, (name, scale, *orders), make)
+    return WeightRule(shape, (name, scale, *orders), make)
 
 
-def _four_bits(stored: Stored, name: str) -> Rule:
+def _four_bits(stored: Stored, name: str) -> WeightRule:
     place, state = _state(stored, name)
     count = prod(state.shape)
     blocks = ceil(count / state.blocksize)
@@ -84,10 +85,10 @@ def _four_bits(stored: Stored, name: str) -> Rule:
         scales = _scales(stored, name, state).repeat_interleave(state.blocksize)
         return values.mul_(scales[:count]).reshape(state.shape)
 
-    return Rule(state.shape, tuple(parts), make)
+    return WeightRule(state.shape, tuple(parts), make)
 
 
-def _scales(stored: Stored, name: str, state: _State) -> torch.Tensor:
+def _scales(stored: Stored, name: str, state: _QuantState) -> torch.Tensor:
     """The scale of each block, of which nested quantisation made bytes: (blocks,) float32."""
     absmax = stored.read(f"{name}.absmax")
     if state.nested_blocksize is None:
@@ -98,7 +99,7 @@ def _scales(stored: Stored, name: str, state: _State) -> torch.Tensor:
     return values * spread + state.nested_offset
 
 
-def _state(stored: Stored, name: str) -> tuple[str, _State]:
+def _state(stored: Stored, name: str) -> tuple[str, _QuantState]:
     """The name and the contents of a weight's quant_state."""
     names = [f"{name}{STATE}{kind}" for kind in KINDS]
     place = next((own for own in names if own in stored.headers), names[0])
@@ -107,7 +108,7 @@ def _state(stored: Stored, name: str) -> tuple[str, _State]:
     try:
         if len(data) > STATE_BYTES:
             raise ValueError(f"{len(data)} bytes")
-        return place, _State.model_validate(json.loads(bytes(data.tolist())))
+        return place, _QuantState.model_validate(json.loads(bytes(data.tolist())))
     except ValidationError as error:
         raise stored.error(f"tensor {place}: {first_fault(error)}") from None
     except (ValueError, RecursionError) as error:

@@ -9,7 +9,7 @@ References: OCP Microscaling Formats (MX) specification 1.0, sections 5.3.3 and 
 `transformers`, integrations/mxfp4.py.
 """
 
-from ane_book.weights.quantised.stored import Rule, Stored
+from ane_book.weights.quantised.stored import WeightRule, Stored
 import torch
 
 __all__ = ["mxfp4"]
@@ -18,12 +18,12 @@ __all__ = ["mxfp4"]
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
-def mxfp4(stored: Stored, settings: dict) -> dict[str, Rule]:
+def mxfp4(stored: Stored, settings: dict) -> dict[str, WeightRule]:
     """The rules of `quant_method` "mxfp4"."""
     return {stem: _rule(stored, stem) for stem in stored.stems("_blocks")}
 
 
-def _rule(stored: Stored, stem: str) -> Rule:
+def _rule(stored: Stored, stem: str) -> WeightRule:
     blocks, scales = f"{stem}_blocks", f"{stem}_scales"
     shape = stored.matrix(blocks, ("U8",))
     if len(shape) != 4 or shape[-1] != 16:
@@ -40,4 +40,4 @@ def _rule(stored: Stored, stem: str) -> Rule:
         values = torch.ldexp(values, exponents.int()[..., None] - 127)
         return values.flatten(-2).transpose(1, 2).contiguous()  # (E, out, in) -> (E, in, out)
 
-    return Rule((experts, 32 * groups, rows), (blocks, scales), make)
+    return WeightRule((experts, 32 * groups, rows), (blocks, scales), make)

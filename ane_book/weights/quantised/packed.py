@@ -20,7 +20,7 @@ request 38966 (files in gptq_v2 that do not say so); compressed-tensors, pack_qu
 from math import ceil
 
 from ane_book.weights.quantised.scaled import Block, strategies
-from ane_book.weights.quantised.stored import FLOATS, INDICES, Rule, Stored
+from ane_book.weights.quantised.stored import FLOATS, INDICES, WeightRule, Stored
 import torch
 
 __all__ = ["awq", "gptq", "pack_quantized"]
@@ -29,7 +29,7 @@ __all__ = ["awq", "gptq", "pack_quantized"]
 AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
-def awq(stored: Stored, settings: dict) -> dict[str, Rule]:
+def awq(stored: Stored, settings: dict) -> dict[str, WeightRule]:
     """The rules of `quant_method` "awq", version "gemm"."""
     version = str(settings.get("version", settings.get("checkpoint_format", "gemm"))).lower()
     stored.only("version", version, ("gemm",))
@@ -37,7 +37,7 @@ def awq(stored: Stored, settings: dict) -> dict[str, Rule]:
     return {f"{stem}.weight": _awq(stored, stem, settings) for stem in stored.stems(".qweight")}
 
 
-def _awq(stored: Stored, stem: str, settings: dict) -> Rule:
+def _awq(stored: Stored, stem: str, settings: dict) -> WeightRule:
     data, zeros, scales = (f"{stem}.{part}" for part in ("qweight", "qzeros", "scales"))
     inputs, words = stored.matrix(data, ("I32",))
     size = _group_size(settings, inputs, stored)
@@ -49,21 +49,22 @@ def _awq(stored: Stored, stem: str, settings: dict) -> Rule:
         values, zero = (_unpack(stored.read(n), 4, 1, AWQ_PLACES) for n in (data, zeros))
         return _matrix(values, stored.read(scales), zero, torch.arange(inputs) // size)
 
-    return Rule((8 * words, inputs), (data, zeros, scales), make)
+    return WeightRule((8 * words, inputs), (data, zeros, scales), make)
 
 
-def gptq(stored: Stored, settings: dict) -> dict[str, Rule]:
+def gptq(stored: Stored, settings: dict) -> dict[str, WeightRule]:
     """The rules of `quant_method` "gptq", formats "gptq" and "gptq_v2"."""
     kind = "marlin" if settings.get("is_marlin_format") else settings.get("checkpoint_format")
     stored.only("checkpoint_format", kind, (None, "", "gptq", "gptq_v2"))
     stored.only("bits", settings.get("bits"), (4, 8))
     dynamic = settings.get("dynamic")
-    own = [key for key in dynamic if not str(key).startswith("-:")] if dynamic else []
-    stored.only("dynamic", own[0] if own else None, (None,))  # "-:" leaves modules as they are
+    keys = [str(key) for key in dynamic] if isinstance(dynamic, dict) else []
+    own = [key for key in keys if not key.startswith("-:")]  # "-:" leaves modules as they are
+    stored.only("dynamic", own[0] if own else None, (None,))
     return {f"{stem}.weight": _gptq(stored, stem, settings) for stem in stored.stems(".qweight")}
 
 
-def _gptq(stored: Stored, stem: str, settings: dict) -> Rule:
+def _gptq(stored: Stored, stem: str, settings: dict) -> WeightRule:
     data, zeros, scales, order = (
         f"{stem}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx")
     )
@@ -79,11 +80,11 @@ def _gptq(stored: Stored, stem: str, settings: dict) -> Rule:
     def make() -> torch.Tensor:
         zero = _unpack(stored.read(zeros), bits, 1)[:, :outputs]
         if not _plain_zeros(zero, bits, settings):
-            zero = zero + 1 & (1 << bits) - 1  # a zero point of 0 is stored as the largest integer
+            zero = zero.int() + 1 & (1 << bits) - 1  # 0 is stored as the largest integer
         own = _order(stored, order, groups) if orders else torch.arange(inputs) // size
         return _matrix(_unpack(stored.read(data), bits, 0), stored.read(scales), zero, own)
 
-    return Rule((outputs, inputs), (data, zeros, scales, *orders), make)
+    return WeightRule((outputs, inputs), (data, zeros, scales, *orders), make)
 
 
 def _plain_zeros(zero: torch.Tensor, bits: int, settings: dict) -> bool:
@@ -93,7 +94,7 @@ def _plain_zeros(zero: torch.Tensor, bits: int, settings: dict) -> bool:
     return settings.get("checkpoint_format") == "gptq_v2" or symmetric
 
 
-def pack_quantized(stored: Stored, settings: dict) -> dict[str, Rule]:
+def pack_quantized(stored: Stored, settings: dict) -> dict[str, WeightRule]:
     """The rules of "compressed-tensors" for packed integers."""
     blocks = [block for block in strategies(stored, settings) if block[0] in (1, None)]
     return {
@@ -102,7 +103,7 @@ def pack_quantized(stored: Stored, settings: dict) -> dict[str, Rule]:
     }
 
 
-def _compressed(stored: Stored, name: str, blocks: list[Block]) -> Rule:
+def _compressed(stored: Stored, name: str, blocks: list[Block]) -> WeightRule:
     data, shape, scale, zero, order = (
         f"{name}_{part}" for part in ("packed", "shape", "scale", "zero_point", "g_idx")
     )
@@ -125,7 +126,7 @@ def _compressed(stored: Stored, name: str, blocks: list[Block]) -> Rule:
         own = _order(stored, order, groups) if order in parts else torch.arange(inputs) // size
         return _matrix(values, stored.read(scale).reshape(-1, groups).T, zeros, own)
 
-    return Rule((outputs, inputs), tuple(parts), make)
+    return WeightRule((outputs, inputs), tuple(parts), make)
 
 
 def _packed_shape(stored: Stored, data: str, shape: str) -> tuple[int, int, int]:
@@ -163,12 +164,13 @@ def _unpack(
     """Integers of an axis of int32 words. places: where in a word they stand, lowest bits 0."""
     shifts = torch.tensor(places if places else range(32 // bits), dtype=torch.int32) * bits
     spread = words.unsqueeze(axis + 1) >> (shifts if axis else shifts[:, None])
-    return (spread & (1 << bits) - 1).flatten(axis, axis + 1)
+    return (spread & (1 << bits) - 1).to(torch.uint8).flatten(axis, axis + 1)
 
 
 def _matrix(
     values: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, groups: torch.Tensor
 ) -> torch.Tensor:
     """scale * (values - zero), turned: values (in, out), scale and zero (G, out) -> (out, in)."""
-    wide = values.float() - zero.float()[groups]
+    wide = values.float()
+    wide -= zero.float()[groups]
     return wide.mul_(scale.float()[groups]).T.contiguous()

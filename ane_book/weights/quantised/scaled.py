@@ -14,7 +14,7 @@ compressed-tensors, quantization/quant_args.py and quantization/lifecycle/forwar
 from collections.abc import Iterable
 from math import ceil
 
-from ane_book.weights.quantised.stored import FLOATS, FLOATS8, Rule, Shape, Stored
+from ane_book.weights.quantised.stored import FLOATS, FLOATS8, WeightRule, Shape, Stored
 import torch
 
 __all__ = ["Block", "compressed", "fp8", "strategies"]
@@ -26,7 +26,7 @@ FORMATS = ("float-quantized", "naive-quantized", "int-quantized", "pack-quantize
 Block = tuple[int | None, int | None]
 
 
-def fp8(stored: Stored, settings: dict) -> dict[str, Rule]:
+def fp8(stored: Stored, settings: dict) -> dict[str, WeightRule]:
     """The rules of `quant_method` "fp8"."""
     size = settings.get("weight_block_size")
     blocks = [_block(stored, "weight_block_size", (None, None) if size is None else size)]
@@ -35,7 +35,7 @@ def fp8(stored: Stored, settings: dict) -> dict[str, Rule]:
     }
 
 
-def compressed(stored: Stored, settings: dict) -> dict[str, Rule]:
+def compressed(stored: Stored, settings: dict) -> dict[str, WeightRule]:
     """The rules of "compressed-tensors" for values that are not packed."""
     blocks = strategies(stored, settings)
     names = stored.of_type((*FLOATS8, "I8"), ".weight")
@@ -69,7 +69,7 @@ def _strategy(stored: Stored, field: str, weights: dict) -> Block:
         "group": (1, weights.get("group_size")),
         "block": weights.get("block_structure"),
     }
-    stored.only(f"{field}.strategy", kind, given)
+    stored.only(f"{field}.strategy", kind, tuple(given))
     return _block(stored, field, given[kind])
 
 
@@ -81,7 +81,7 @@ def _block(stored: Stored, field: str, size) -> Block:
     return sides
 
 
-def _scaled(stored: Stored, name: str, scale: str, blocks: Iterable[Block]) -> Rule:
+def _scaled(stored: Stored, name: str, scale: str, blocks: Iterable[Block]) -> WeightRule:
     """The rule of `name`, times `scale`, with one of the blocks: the first whose grid fits."""
     shape = stored.matrix(name, (*FLOATS8, "I8"))
     grids = {grid: block for block in reversed(list(blocks)) for grid in _grids(shape, block)}
@@ -96,7 +96,7 @@ def _scaled(stored: Stored, name: str, scale: str, blocks: Iterable[Block]) -> R
             wide -= _spread(stored.read(zero), shape, block)
         return wide.mul_(_spread(stored.read(scale), shape, block))
 
-    return Rule(shape, (name, scale, *zeros), make)
+    return WeightRule(shape, (name, scale, *zeros), make)
 
 
 def _grids(shape: Shape, block: Block) -> list[Shape]:
@@ -114,5 +114,6 @@ def _spread(values: torch.Tensor, shape: Shape, block: Block) -> torch.Tensor:
     wide = values.float()
     for axis, side in ((-2, block[0]), (-1, block[1])):
         if side is not None and side > 1:
-            wide = wide.repeat_interleave(side, axis).narrow(axis, 0, shape[axis])
+            times = min(side, shape[axis])
+            wide = wide.repeat_interleave(times, axis).narrow(axis, 0, shape[axis])
     return wide

@@ -8,7 +8,7 @@ from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.models.base.architecture import Shape
 import torch
 
-__all__ = ["ADVICE", "FLOATS", "FLOATS8", "INDICES", "Header", "Rule", "Shape", "Stored"]
+__all__ = ["ADVICE", "FLOATS", "FLOATS8", "INDICES", "Header", "WeightRule", "Shape", "Stored"]
 
 FLOATS = ("F32", "F16", "BF16")  # safetensors' names
 FLOATS8 = ("F8_E4M3", "F8_E5M2")
@@ -25,7 +25,7 @@ class Header(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rule:
+class WeightRule:
     """How a plain tensor is made of stored ones.
 
     shape: of what `make` returns, a new, contiguous float32 tensor. parts: the stored tensors.
