@@ -18,7 +18,7 @@ from pathlib import Path
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
-from ane_book.weights.quantised import WeightRule, Stored, drop_zero_biases, refuse_unread, rules
+from ane_book.weights.quantised import Stored, WeightRule, drop_zero_biases, refuse_unread, rules
 from ane_book.weights.quantised.stored import FLOATS, Header
 from ane_book.weights.scales import refuse_static_scales
 from ane_book.weights.sentences import sentence_files, sentence_settings

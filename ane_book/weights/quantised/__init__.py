@@ -1,10 +1,11 @@
 """Checkpoints whose weights are quantised: rules that make plain tensors of what is stored.
 
 A folder's `config.json` says in `quantization_config` who quantised the weights. Each form has a
-function here that looks at the headers alone and returns a `WeightRule` for every tensor that is not
-stored plainly; what a rule makes is float32 under the plain tensor's name, so that nobody else
-knows that the checkpoint was quantised. Modules that were left as they are
-(`modules_to_not_convert`, `ignore`) have no such tensors and get no rule.
+function here that returns a `WeightRule` for every tensor that is not stored plainly. What a rule
+makes is float32 under the plain tensor's name, so that nobody else knows that the checkpoint was
+quantised. Modules that were left as they are (`modules_to_not_convert`, `ignore`) have no such
+tensors and get no rule. A form's function reads headers, and tensors of a few bytes that say what
+a matrix is.
 
     stored.py        what a file stores, checked; `WeightRule`
     scaled.py        a value times a scale: FP8, and compressed-tensors of 8 bits
@@ -22,9 +23,9 @@ from ane_book.weights.quantised.bitsandbytes import bitsandbytes
 from ane_book.weights.quantised.mxfp4 import mxfp4
 from ane_book.weights.quantised.packed import awq, gptq, pack_quantized
 from ane_book.weights.quantised.scaled import compressed, fp8
-from ane_book.weights.quantised.stored import ADVICE, FLOATS, WeightRule, Shape, Stored
+from ane_book.weights.quantised.stored import ADVICE, FLOATS, Shape, Stored, WeightRule
 
-__all__ = ["FORMS", "WeightRule", "Stored", "drop_zero_biases", "refuse_unread", "rules"]
+__all__ = ["FORMS", "Stored", "WeightRule", "drop_zero_biases", "refuse_unread", "rules"]
 
 
 def _compressed_tensors(stored: Stored, settings: dict) -> dict[str, WeightRule]:

@@ -16,7 +16,7 @@ from math import ceil, prod
 from typing import Annotated
 
 from ane_book.errors import UnsupportedModel, first_fault
-from ane_book.weights.quantised.stored import ADVICE, FLOATS, WeightRule, Stored
+from ane_book.weights.quantised.stored import ADVICE, FLOATS, Stored, WeightRule
 from pydantic import BaseModel, Field, ValidationError
 import torch
 

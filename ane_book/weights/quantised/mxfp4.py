@@ -9,7 +9,7 @@ References: OCP Microscaling Formats (MX) specification 1.0, sections 5.3.3 and 
 `transformers`, integrations/mxfp4.py.
 """
 
-from ane_book.weights.quantised.stored import WeightRule, Stored
+from ane_book.weights.quantised.stored import Stored, WeightRule
 import torch
 
 __all__ = ["mxfp4"]

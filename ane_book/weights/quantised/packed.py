@@ -20,7 +20,7 @@ request 38966 (files in gptq_v2 that do not say so); compressed-tensors, pack_qu
 from math import ceil
 
 from ane_book.weights.quantised.scaled import Block, strategies
-from ane_book.weights.quantised.stored import FLOATS, INDICES, WeightRule, Stored
+from ane_book.weights.quantised.stored import FLOATS, INDICES, Shape, Stored, WeightRule
 import torch
 
 __all__ = ["awq", "gptq", "pack_quantized"]
@@ -108,7 +108,9 @@ def _compressed(stored: Stored, name: str, blocks: list[Block]) -> WeightRule:
         f"{name}_{part}" for part in ("packed", "shape", "scale", "zero_point", "g_idx")
     )
     outputs, inputs, bits = _packed_shape(stored, data, shape)
-    grids = {(outputs, 1 if side is None else ceil(inputs / side)): side for _, side in blocks}
+    grids: dict[Shape, int | None] = {
+        (outputs, 1 if side is None else ceil(inputs / side)): side for _, side in blocks
+    }
     grids |= {(1,): None} if (None, None) in blocks else {}
     stored.part(scale, FLOATS, grids)
     groups = stored.headers[scale].shape[-1]

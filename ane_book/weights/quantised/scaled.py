@@ -14,7 +14,7 @@ compressed-tensors, quantization/quant_args.py and quantization/lifecycle/forwar
 from collections.abc import Iterable
 from math import ceil
 
-from ane_book.weights.quantised.stored import FLOATS, FLOATS8, WeightRule, Shape, Stored
+from ane_book.weights.quantised.stored import FLOATS, FLOATS8, Shape, Stored, WeightRule
 import torch
 
 __all__ = ["Block", "compressed", "fp8", "strategies"]

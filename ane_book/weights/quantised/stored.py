@@ -8,7 +8,7 @@ from ane_book.errors import InvalidWeights, UnsupportedModel
 from ane_book.models.base.architecture import Shape
 import torch
 
-__all__ = ["ADVICE", "FLOATS", "FLOATS8", "INDICES", "Header", "WeightRule", "Shape", "Stored"]
+__all__ = ["ADVICE", "FLOATS", "FLOATS8", "INDICES", "Header", "Shape", "Stored", "WeightRule"]
 
 FLOATS = ("F32", "F16", "BF16")  # safetensors' names
 FLOATS8 = ("F8_E4M3", "F8_E5M2")
