@@ -35,9 +35,16 @@ def _rule(stored: Stored, stem: str) -> WeightRule:
         data, exponents = stored.read(blocks), stored.read(scales)
         if (exponents == 255).any():
             raise stored.error(f"tensor {scales} holds 255, which is no power of two")
-        halves = torch.stack((data & 15, data >> 4), dim=-1).flatten(-2)  # (E, out, in / 32, 32)
-        values = torch.tensor(E2M1)[halves.int()]
-        values = torch.ldexp(values, exponents.int()[..., None] - 127)
-        return values.flatten(-2).transpose(1, 2).contiguous()  # (E, out, in) -> (E, in, out)
+        made = torch.empty(experts, 32 * groups, rows)
+        for e in range(experts):  # one at a time: a stack of gpt-oss's takes 2 GB
+            made[e] = _values(data[e], exponents[e]).T  # (out, in) -> (in, out)
+        return made
 
     return WeightRule((experts, 32 * groups, rows), (blocks, scales), make)
+
+
+def _values(data: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
+    """Dequantise a matrix: data (out, G, 16), exponents (out, G) -> (out, 32 G) float32."""
+    halves = torch.stack((data & 15, data >> 4), dim=-1).flatten(-2)  # (out, G, 32)
+    values = torch.tensor(E2M1)[halves.int()]
+    return torch.ldexp(values, exponents.int()[..., None] - 127).flatten(-2)
