@@ -7,6 +7,7 @@ as PyTorch stores it.
 
     source.py         `WeightSource`, the interface, and how files are read and checked
     safetensors.py    a Hugging Face folder: config.json, one or several weight files, tokenizer
+    quantised/        safetensors in fewer bits: FP8, compressed-tensors, MXFP4, AWQ, GPTQ, ...
     gguf.py           llama.cpp's format: metadata, quantised tensors and tokenizer in one file
     gguf_header.py    the layout of a GGUF file
     random.py         no file at all: a tensor is a function of its name and a seed

@@ -8,7 +8,8 @@
     modules.json         for an encoder: how texts become vectors (`ane_book.weights.sentences`)
 
 The package `safetensors` maps the files and checks their headers; torch decodes bfloat16, which
-numpy does not have. Reference: https://huggingface.co/docs/safetensors.
+numpy does not have. Weights that are quantised are read by the rules of
+`ane_book.weights.quantised`. Reference: https://huggingface.co/docs/safetensors.
 """
 
 from copy import deepcopy
@@ -17,6 +18,8 @@ from pathlib import Path
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
+from ane_book.weights.quantised import Stored, WeightRule, drop_zero_biases, refuse_unread, rules
+from ane_book.weights.quantised.stored import FLOATS, Header
 from ane_book.weights.scales import refuse_static_scales
 from ane_book.weights.sentences import sentence_files, sentence_settings
 from ane_book.weights.source import (
@@ -32,11 +35,11 @@ from ane_book.weights.source import (
 )
 import numpy as np
 from safetensors import SafetensorError, safe_open
+import torch
 
 __all__ = ["SafetensorsSource"]
 
 INDEX = "model.safetensors.index.json"
-DTYPES = ("F32", "F16", "BF16")  # safetensors' names
 
 #: Tables that older `transformers` stored beside the parameters, and that are not needed.
 BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
@@ -70,14 +73,31 @@ class SafetensorsSource(WeightSource):
         self._where = self._locate(architecture.repeats(config), architecture.left_out)
         self._shapes = architecture.tensors(config)
         refuse_static_scales(self._config, self._where, str(path))
-        found = {name: self._header(name) for name in self._where}
-        pieces = architecture.pieces(config)
+        self._rules = self._find_rules(architecture.pieces(config), str(path))
+
+    def _find_rules(self, pieces: dict, place: str) -> dict[str, WeightRule]:
+        """The rules of quantised tensors, after every tensor was found to be as expected."""
+        headers = {name: self._header(name) for name in self._where}
+        stored = Stored(headers, self._get, place)
+        made = rules(self._config, stored)
+        refuse_unread(self._config, stored, self._shapes)
+        parts = {part for rule in made.values() for part in rule.parts}
+        plain = {name: self._plain(name, own) for name, own in headers.items() if name not in parts}
+        found = plain | {name: rule.shape for name, rule in made.items()}
+        drop_zero_biases(found, made, self._shapes, stored)
         self._in_pieces = {name: own for name, own in pieces.items() if name not in found}
-        check_tensors(found, piece_shapes(self._shapes, self._in_pieces), str(path))
+        check_tensors(found, piece_shapes(self._shapes, self._in_pieces), place)
+        if made:  # what is read from here on is a plain model
+            del self._config["quantization_config"]
+        return made
+
+    def _get(self, name: str) -> torch.Tensor:
+        return self._open[self._where[name]].get_tensor(name)  # a view of the mapped file
 
     def _read(self, name: str) -> np.ndarray:
-        stored = self._open[self._where[name]].get_tensor(name)  # a view of the mapped file
-        return np.array(stored.float().numpy())
+        if name in self._rules:
+            return self._rules[name].make().numpy()
+        return np.array(self._get(name).float().numpy())
 
     def config(self) -> dict:
         return deepcopy(self._config)
@@ -98,14 +118,17 @@ class SafetensorsSource(WeightSource):
                 where[name] = shard
         return where
 
-    def _header(self, name: str) -> Shape:
+    def _header(self, name: str) -> Header:
         header = self._open[self._where[name]].get_slice(name)
-        if header.get_dtype() not in DTYPES:
+        return Header(header.get_dtype(), tuple(header.get_shape()))
+
+    def _plain(self, name: str, header: Header) -> Shape:
+        if header.dtype not in FLOATS:
             raise UnsupportedModel(
-                f"{self._where[name]}: tensor {name} is of type {header.get_dtype()}; "
-                f"supported: {', '.join(DTYPES)}"
+                f"{self._where[name]}: tensor {name} is of type {header.dtype}; "
+                f"supported: {', '.join(FLOATS)}"
             )
-        return tuple(header.get_shape())
+        return header.shape
 
 
 def _shards(path: Path) -> list[Path]:

@@ -19,8 +19,8 @@ __all__ = ["refuse_static_scales", "static_activations"]
 
 #: How the tensors' names end.
 SUFFIXES = (
-    ".input_scale", ".input_global_scale", ".input_zero_point", ".act_scale", ".k_scale",
-    ".v_scale", ".input_quantizer._amax",
+    ".input_scale", ".input_global_scale", ".input_zero_point", ".act_scale",
+    ".activation_scale", ".k_scale", ".v_scale", ".input_quantizer._amax",
 )  # fmt: skip
 
 

@@ -216,17 +216,18 @@ class TestStaticScales:
         with pytest.raises(UnsupportedModel, match=f"tensor {name} .* static scale of quantised"):
             open_source(folder)
 
-    def test_of_eight_bits_they_are_told_before_the_type(self, tmp_path):
-        """The weights of 8 bits alone, with scales made at run time, are told by their type."""
-        weight = torch.ones(4, 4).to(torch.float8_e4m3fn)
-        quantised = {f"{self.NAME}.weight": weight, f"{self.NAME}.weight_scale": torch.ones(1)}
+    def test_of_eight_bits_they_are_refused_and_dynamic_ones_are_read(self, tmp_path):
+        """Weights of 8 bits whose activations are scaled at run time have no such tensors."""
+        weight = torch.ones(96, 64).to(torch.float8_e4m3fn)
+        scale = torch.tensor(0.5)
+        quantised = {f"{self.NAME}.weight": weight, f"{self.NAME}.weight_scale_inv": scale}
         fp8 = {"quant_method": "fp8", "activation_scheme": "static"}
         static = quantised | {f"{self.NAME}.input_scale": torch.ones(1)}
         with pytest.raises(UnsupportedModel, match=r"\(fp8: activation_scheme static\); a bundle"):
             open_source(self.changed(tmp_path / "static", static, fp8))
         fp8["activation_scheme"] = "dynamic"
-        with pytest.raises(UnsupportedModel, match="is of type F8_E4M3; supported"):
-            open_source(self.changed(tmp_path / "dynamic", quantised, fp8))
+        source = open_source(self.changed(tmp_path / "dynamic", quantised, fp8))
+        np.testing.assert_array_equal(source.tensor(f"{self.NAME}.weight"), np.full((96, 64), 0.5))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""Checkpoints whose weights are quantised: rules that make plain tensors of what is stored.
+
+A folder's `config.json` says in `quantization_config` who quantised the weights. Each form has a
+function here that returns a `WeightRule` for every tensor that is not stored plainly. What a rule
+makes is float32 under the plain tensor's name, so that nobody else knows that the checkpoint was
+quantised. Modules that were left as they are (`modules_to_not_convert`, `ignore`) have no such
+tensors and get no rule. A form's function reads headers, and tensors of a few bytes that say what
+a matrix is.
+
+    stored.py        what a file stores, checked; `WeightRule`
+    scaled.py        a value times a scale: FP8, and compressed-tensors of 8 bits
+    packed.py        integers packed into int32: AWQ, GPTQ, compressed-tensors of 4 and 8 bits
+    mxfp4.py         gpt-oss: 4-bit floats, 32 of them with one power of two
+    bitsandbytes.py  int8 rows; NF4 and FP4 with their own tables
+
+The layouts are those that the tools' own readers unpack; each file names them.
+"""
+
+from collections.abc import Callable, Mapping
+
+from ane_book.errors import InvalidWeights, UnsupportedModel
+from ane_book.weights.quantised.bitsandbytes import bitsandbytes
+from ane_book.weights.quantised.mxfp4 import mxfp4
+from ane_book.weights.quantised.packed import awq, gptq, pack_quantized
+from ane_book.weights.quantised.scaled import compressed, fp8
+from ane_book.weights.quantised.stored import ADVICE, FLOATS, Shape, Stored, WeightRule
+
+__all__ = ["FORMS", "Stored", "WeightRule", "drop_zero_biases", "refuse_unread", "rules"]
+
+
+def _compressed_tensors(stored: Stored, settings: dict) -> dict[str, WeightRule]:
+    return compressed(stored, settings) | pack_quantized(stored, settings)
+
+
+#: `quant_method` -> the function of its form.
+FORMS: dict[str, Callable[[Stored, dict], dict[str, WeightRule]]] = {
+    "fp8": fp8,
+    "compressed-tensors": _compressed_tensors,
+    "mxfp4": mxfp4,
+    "awq": awq,
+    "gptq": gptq,
+    "bitsandbytes": bitsandbytes,
+}
+
+#: How names of tensors end that only a quantised checkpoint has.
+MARKS = (".qweight", ".weight_packed", ".SCB", ".absmax", "_blocks", "_scale_inv", ".weight_scale")
+
+
+def rules(config: dict, stored: Stored) -> dict[str, WeightRule]:
+    """The rule of each tensor that is stored quantised, by its plain name. config: of config.json.
+
+    Raises InvalidWeights where parts are missing or do not fit, and UnsupportedModel for a variant
+    of a form that is not read.
+    """
+    settings = config.get("quantization_config")
+    if not isinstance(settings, dict):
+        marked = [name for name in stored.headers if name.endswith(MARKS)]
+        if marked:
+            raise InvalidWeights(
+                f"{stored.place}: tensor {marked[0]} is of a quantised checkpoint, but config.json "
+                "has no quantization_config that says how to read it; get its config.json, or "
+                "write the field by hand (older tools kept it in quantize_config.json)"
+            )
+        return {}
+    form = FORMS.get(_method(settings))
+    return {} if form is None else form(stored, settings)
+
+
+def _method(settings: dict) -> str:
+    if settings.get("load_in_4bit") or settings.get("load_in_8bit"):
+        return "bitsandbytes"  # whose older configurations do not name it
+    return str(settings.get("quant_method"))
+
+
+def refuse_unread(config: dict, stored: Stored, expected: Mapping[str, Shape]) -> None:
+    """Raise UnsupportedModel if a form that is not read stores one of the expected tensors.
+
+    A configuration may name such a form beside plain weights, as fake-quantised ones are.
+    """
+    settings = config.get("quantization_config")
+    if not isinstance(settings, dict) or _method(settings) in FORMS:
+        return
+    for name in expected:
+        if name not in stored.headers or stored.headers[name].dtype not in FLOATS:
+            raise UnsupportedModel(
+                f"{stored.place}: {name} is quantised by {_method(settings)!r:.40} "
+                f"(quantization_config.quant_method), which is not read; {', '.join(FORMS)} are; "
+                f"{ADVICE}"
+            )
+
+
+def drop_zero_biases(
+    found: dict[str, Shape],
+    made: Mapping[str, WeightRule],
+    expected: Mapping[str, Shape],
+    stored: Stored,
+) -> None:
+    """Remove from `found` the biases of quantised modules that the model does not have, if they are
+    zero: some versions of AutoGPTQ gave every module one (Qwen2-7B-Instruct-GPTQ-Int8)."""
+    for rule in made:
+        bias = f"{rule.removesuffix('.weight')}.bias"
+        if bias in found and bias not in expected and not stored.read(bias).any():
+            del found[bias]

@@ -1,0 +1,323 @@
+"""Checkpoints as quantising tools store them, packed here integer by integer from the layouts that
+they publish, and the weights that each packed form stands for.
+
+A packer takes a matrix (out, in) and returns the parts that are stored in its place, by what
+follows the module's name, and the matrix that they stand for. A mistake is one that a reader might
+make: the parts are packed by it, and must not be read back as the right matrix.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+import json
+from pathlib import Path
+
+from _tiny_weights import edit_json
+import numpy as np
+from safetensors.torch import load_file, save_file
+import torch
+
+Parts = dict[str, torch.Tensor]
+
+GROUP = 16
+KEPT = "model.layers.1.mlp.down_proj"  # what every configuration lists as not converted
+NF4 = [
+    -1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.091050036, 0.0,
+    0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
+]  # fmt: skip
+FP4 = [0.0, 0.0052083, 0.6666667, 1.0, 0.3333333, 0.5, 0.1666667, 0.25]
+FP4 += [-value for value in FP4]
+
+
+def halves(array: np.ndarray) -> np.ndarray:
+    """Rounded to fp16, as most scales are stored."""
+    return array.astype(np.float16).astype(np.float32)
+
+
+def word(integers: list[int], bits: int) -> int:
+    """One int32 that holds integers, the first in its low bits."""
+    whole = sum(int(value) << bits * i for i, value in enumerate(integers))
+    return whole - (1 << 32) if whole >= 1 << 31 else whole
+
+
+def along_rows(matrix: np.ndarray, bits: int, order: list[int] | None = None) -> torch.Tensor:
+    """Pack runs of each row: (rows, n) -> (rows, n * bits / 32), the last run filled up with 0."""
+    count, rows = 32 // bits, []
+    for row in matrix.tolist():
+        row += [0] * (-len(row) % count)
+        runs = [row[i : i + count] for i in range(0, len(row), count)]
+        rows.append([word([run[j] for j in order or range(count)], bits) for run in runs])
+    return torch.tensor(rows, dtype=torch.int32)
+
+
+def down_columns(matrix: np.ndarray, bits: int, order: list[int] | None = None) -> torch.Tensor:
+    """Pack runs of each column: (n, columns) -> (n * bits / 32, columns)."""
+    return along_rows(matrix.T, bits, order).T.contiguous()
+
+
+def grouped(weight: np.ndarray, bits: int, symmetric: bool, groups: np.ndarray):
+    """Integers (out, in), scales and zero points (out, G) of groups of inputs."""
+    top, count = (1 << bits) - 1, groups.max() + 1
+    scale, zero = np.zeros((2, len(weight), count))
+    for g in range(count):
+        own = weight[:, groups == g]
+        if symmetric:
+            scale[:, g], zero[:, g] = abs(own).max(1) * 2 / top, (top + 1) // 2
+        else:
+            low, high = np.minimum(own.min(1), 0), np.maximum(own.max(1), 0)
+            scale[:, g] = (high - low) / top
+            zero[:, g] = np.rint(-low / scale[:, g]).clip(0, top)
+    scale = halves(scale)
+    integers = np.rint(weight / scale[:, groups] + zero[:, groups]).clip(0, top).astype(int)
+    zero = zero.astype(int)
+    stand_for = (integers - zero[:, groups]) * scale[:, groups]
+    return integers, scale, zero, stand_for.astype(np.float32)
+
+
+def turned(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array.T.copy())
+
+
+def awq(weight: np.ndarray, mistake: str = "") -> tuple[Parts, np.ndarray]:
+    groups = np.arange(weight.shape[1]) // GROUP
+    integers, scale, zero, stand_for = grouped(weight, 4, False, groups)
+    order = [0, 1, 2, 3, 4, 5, 6, 7] if mistake == "order" else [0, 2, 4, 6, 1, 3, 5, 7]
+    return {
+        "qweight": along_rows(integers.T, 4, order),
+        "qzeros": along_rows(zero.T - (mistake == "zero") & 15, 4, order),
+        "scales": turned(scale).half(),
+    }, stand_for
+
+
+def gptq(
+    weight: np.ndarray, mistake: str = "", *, bits=4, symmetric=False, less=1, shuffled=False
+) -> tuple[Parts, np.ndarray]:
+    """less: what is taken from a zero point before it is stored. shuffled: act-order."""
+    groups = np.arange(weight.shape[1]) // GROUP
+    if shuffled:
+        groups = np.random.default_rng(3).permutation(groups)
+    integers, scale, zero, stand_for = grouped(weight, bits, symmetric, groups)
+    stored = zero - (1 - less if mistake == "zero" else less) & (1 << bits) - 1
+    last_first = list(range(32 // bits))[::-1] if mistake == "order" else None
+    return {
+        "qweight": down_columns(integers.T, bits, last_first),
+        "qzeros": along_rows(stored.T, bits),
+        "scales": turned(scale).half(),
+        "g_idx": torch.from_numpy(np.sort(groups) if mistake == "g_idx" else groups).int(),
+    }, stand_for
+
+
+def packed(
+    weight: np.ndarray, mistake: str = "", *, bits=4, symmetric=True, shuffled=False
+) -> tuple[Parts, np.ndarray]:
+    """compressed-tensors, "pack-quantized"."""
+    groups = np.arange(weight.shape[1]) // GROUP
+    if shuffled:
+        groups = np.random.default_rng(4).permutation(groups)
+    integers, scale, zero, stand_for = grouped(weight, bits, symmetric, groups)
+    last_first = list(range(32 // bits))[::-1] if mistake == "order" else None
+    wrong = 1 if mistake == "zero" else 0
+    parts = {
+        "weight_packed": along_rows(integers - wrong & (1 << bits) - 1, bits, last_first),
+        "weight_shape": torch.tensor(weight.shape),
+        "weight_scale": torch.from_numpy(scale).half(),
+    }
+    if not symmetric:
+        parts["weight_zero_point"] = down_columns(zero, bits)
+    if shuffled:
+        order = np.sort(groups) if mistake == "g_idx" else groups
+        parts["weight_g_idx"] = torch.from_numpy(order).int()
+    return parts, stand_for
+
+
+def eight_bits(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array.astype(np.float32)).to(torch.float8_e4m3fn)
+
+
+def fp8(weight: np.ndarray, mistake: str = "", *, block=None) -> tuple[Parts, np.ndarray]:
+    """DeepSeek's: a scale for each block, of which the last ones are smaller, or for all."""
+    rows, columns = block or weight.shape
+    grid = -(-weight.shape[0] // rows), -(-weight.shape[1] // columns)
+    scale, values = np.zeros(grid, np.float32), np.zeros_like(weight)
+    stand_for = np.zeros_like(weight)
+    for i in range(grid[0]):
+        for j in range(grid[1]):
+            own = np.s_[i * rows : (i + 1) * rows, j * columns : (j + 1) * columns]
+            scale[i, j] = abs(weight[own]).max() / 448
+            values[own] = eight_bits(weight[own] / scale[i, j]).float().numpy()
+            stand_for[own] = values[own] * scale[i, j]
+    stored = 1 / scale if mistake == "inverse" else scale
+    stored = scale.T.copy() if mistake == "transposed" else stored
+    scales = torch.from_numpy(stored) if block else torch.tensor(stored.item())
+    return {"weight": eight_bits(values), "weight_scale_inv": scales}, stand_for
+
+
+def scaled(
+    weight: np.ndarray, mistake: str = "", *, strategy="channel", kind="float", symmetric=True
+) -> tuple[Parts, np.ndarray]:
+    """compressed-tensors, "float-quantized" and "int-quantized"."""
+    top, zero = 448 if kind == "float" else 127, np.zeros((len(weight), 1))
+    scale = abs(weight).max(1, keepdims=True) / top
+    if strategy == "tensor":
+        scale = scale.max().reshape(1)
+    if not symmetric:
+        zero = np.rint(weight.mean(1, keepdims=True) / scale).clip(-100, 100)
+        scale = scale * 2
+    scale = torch.from_numpy(scale.astype(np.float32)).bfloat16()
+    wide = scale.float().numpy()
+    if kind == "float":
+        values = eight_bits(weight / wide)
+    else:
+        values = torch.from_numpy(np.rint(weight / wide + zero).clip(-128, 127)).to(torch.int8)
+    stand_for = ((values.float().numpy() - zero) * wide).astype(np.float32)
+    if mistake == "transposed":
+        scale = scale.T.contiguous()
+    parts = {"weight": values, "weight_scale": scale}
+    if not symmetric:
+        wrong = -zero if mistake == "zero" else zero
+        parts["weight_zero_point"] = torch.from_numpy(wrong).to(torch.int8)
+    return parts, stand_for
+
+
+def int8(weight: np.ndarray, mistake: str = "") -> tuple[Parts, np.ndarray]:
+    """bitsandbytes, LLM.int8()."""
+    most = abs(weight).max(1).astype(np.float32)
+    values = np.rint(weight * (127 / most[:, None])).astype(np.int8)
+    stored = most[::-1].copy() if mistake == "rows" else most
+    return {
+        "weight": torch.from_numpy(values),
+        "SCB": torch.from_numpy(stored),
+        "weight_format": torch.tensor(0, dtype=torch.uint8),
+    }, values * (most[:, None] / 127)
+
+
+def four_bits(
+    weight: np.ndarray, mistake: str = "", *, kind="nf4", nested=False, storage=torch.uint8
+) -> tuple[Parts, np.ndarray]:
+    """bitsandbytes, QLoRA's: blocks of 64 along the rows, one after another."""
+    table = np.array(NF4 if kind == "nf4" else FP4, np.float32)
+    blocks = weight.reshape(-1, 64)
+    scale = abs(blocks).max(1).astype(np.float32)
+    state = {"quant_type": kind, "blocksize": 64, "dtype": "bfloat16", "shape": weight.shape}
+    extra: Parts = {}
+    stored = torch.from_numpy(scale)
+    if nested:
+        codes = np.linspace(-1, 1, 256, dtype=np.float32)
+        offset, runs = float(scale.mean()), range(0, len(scale), 256)
+        outer = np.array([abs(scale[i : i + 256] - offset).max() for i in runs], np.float32)
+        spread = np.repeat(outer, 256)[: len(scale)]
+        nearest = abs((scale - offset)[:, None] / spread[:, None] - codes).argmin(1)
+        stored = torch.from_numpy(nearest.astype(np.uint8))
+        scale = codes[nearest] * spread + np.float32(offset)
+        extra["weight.nested_absmax"] = torch.from_numpy(outer)
+        extra["weight.nested_quant_map"] = torch.from_numpy(codes)
+        state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset}
+        if mistake == "offset":
+            state["nested_offset"] = 0.0
+    indices = abs(blocks[..., None] / scale[:, None, None] - table).argmin(-1).reshape(-1, 2)
+    first, second = indices.T[::-1] if mistake == "order" else indices.T
+    data = torch.from_numpy((first << 4 | second).astype(np.uint8)).view(storage)[:, None]
+    text = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+    stand_for = (table[indices].reshape(-1, 64) * scale[:, None]).reshape(weight.shape)
+    return {
+        "weight": data,
+        "weight.absmax": stored,
+        "weight.quant_map": torch.from_numpy(table),
+        f"weight.quant_state.bitsandbytes__{kind}": text,
+    } | extra, stand_for.astype(np.float32)
+
+
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+E2M1 += [-value for value in E2M1]
+
+
+def mxfp4(stack: np.ndarray, mistake: str = "") -> tuple[Parts, np.ndarray]:
+    """gpt-oss's: a stack of experts (E, in, out), in blocks of 32 inputs."""
+    wide = stack.transpose(0, 2, 1)
+    blocks = wide.reshape(*wide.shape[:2], -1, 32)
+    exponent = np.floor(np.log2(abs(blocks).max(-1))) - 2  # 6 = 1.5 * 2^2 is the largest
+    levels = abs(blocks / 2.0 ** exponent[..., None])[..., None]
+    nearest = abs(levels - np.array(E2M1[:8])).argmin(-1) + 8 * (blocks < 0)
+    pairs = nearest.reshape(*nearest.shape[:-1], 16, 2)
+    low, high = np.moveaxis(pairs, -1, 0)[:: -1 if mistake == "order" else 1]
+    bias = 128 if mistake == "bias" else 127
+    stand_for = np.array(E2M1)[nearest] * 2.0 ** exponent[..., None]
+    return {
+        "_blocks": torch.from_numpy((low | high << 4).astype(np.uint8)).contiguous(),
+        "_scales": torch.from_numpy((exponent + bias).astype(np.uint8)).contiguous(),
+    }, stand_for.reshape(wide.shape).transpose(0, 2, 1).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A packer, what `quantization_config` says of it, and the mistakes that it can make."""
+
+    settings: dict
+    pack: Callable[..., tuple[Parts, np.ndarray]]
+    options: dict = field(default_factory=dict)
+    mistakes: tuple[str, ...] = ()
+
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": [KEPT]}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True,
+       "version": "gemm", "modules_to_not_convert": [KEPT]}  # fmt: skip
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": False,
+        "dynamic": {f"-:{KEPT}": {}}}  # fmt: skip
+BNB = {"quant_method": "bitsandbytes", "llm_int8_skip_modules": [KEPT]}
+
+
+def compressed(format: str, **weights) -> dict:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    return {"quant_method": "compressed-tensors", "format": format, "ignore": ["lm_head", KEPT],
+            "config_groups": {"group_0": group}}  # fmt: skip
+
+
+PACKED = {"type": "int", "strategy": "group", "group_size": GROUP}
+FLOAT, INT = {"num_bits": 8, "type": "float"}, {"num_bits": 8, "type": "int"}
+
+FORMS = {
+    "fp8": Form(FP8 | {"weight_block_size": [40, 48]}, fp8, {"block": (40, 48)},
+                ("inverse", "transposed")),
+    "fp8-tensor": Form(FP8, fp8, {}, ("inverse",)),
+    "float-channel": Form(compressed("float-quantized", strategy="channel", **FLOAT), scaled, {},
+                          ("transposed",)),
+    "float-tensor": Form(compressed("float-quantized", strategy="tensor", **FLOAT), scaled,
+                         {"strategy": "tensor"}),
+    "int-channel": Form(compressed("int-quantized", strategy="channel", **INT), scaled,
+                        {"kind": "int"}, ("transposed",)),
+    "int-asymmetric": Form(compressed("int-quantized", strategy="channel", **INT), scaled,
+                           {"kind": "int", "symmetric": False}, ("zero",)),
+    "packed": Form(compressed("pack-quantized", num_bits=4, **PACKED), packed, {},
+                   ("order", "zero")),
+    "packed-8": Form(compressed("pack-quantized", num_bits=8, **PACKED), packed, {"bits": 8},
+                     ("order", "zero")),
+    "packed-asymmetric": Form(compressed("pack-quantized", num_bits=4, **PACKED), packed,
+                              {"symmetric": False, "shuffled": True}, ("order", "zero", "g_idx")),
+    "awq": Form(AWQ, awq, {}, ("order", "zero")),
+    "gptq": Form(GPTQ, gptq, {}, ("order", "zero")),
+    "gptq-8": Form(GPTQ | {"bits": 8}, gptq, {"bits": 8}, ("order", "zero")),
+    "gptq-v2": Form(GPTQ | {"checkpoint_format": "gptq_v2"}, gptq, {"less": 0}, ("zero",)),
+    "gptq-act-order": Form(GPTQ | {"desc_act": True}, gptq, {"shuffled": True}, ("g_idx",)),
+    "gptq-symmetric": Form(GPTQ | {"sym": True}, gptq, {"symmetric": True}, ("order",)),
+    "gptq-v2-unsaid": Form(GPTQ | {"sym": True}, gptq, {"symmetric": True, "less": 0}),
+    "int8": Form(BNB | {"load_in_8bit": True}, int8, {}, ("rows",)),
+    "nf4": Form(BNB | {"load_in_4bit": True}, four_bits, {}, ("order",)),
+    "nf4-nested": Form({"load_in_4bit": True}, four_bits, {"nested": True}, ("order", "offset")),
+    "nf4-bf16": Form(BNB, four_bits, {"storage": torch.bfloat16}),
+    "fp4": Form(BNB, four_bits, {"kind": "fp4"}, ("order",)),
+}  # fmt: skip
+
+
+def quantise(folder: Path, form: Form, mistake: str = "") -> dict[str, np.ndarray]:
+    """Store a folder's projections in a form, but for `KEPT`; the state that it then stands for."""
+    file = folder / "model.safetensors"
+    stored, state = load_file(file), {}
+    for name, value in list(stored.items()):
+        state[name] = value.float().numpy()
+        if name.endswith("_proj.weight") and not name.startswith(KEPT):
+            parts, state[name] = form.pack(state.pop(name), mistake, **form.options)
+            del stored[name]
+            module = name.removesuffix("weight")
+            stored |= {module + part: tensor for part, tensor in parts.items()}
+    save_file(stored, file, metadata={"format": "pt"})
+    edit_json(folder / "config.json", quantization_config=form.settings)
+    return state

@@ -1,0 +1,304 @@
+"""Quantised checkpoints: each form is packed by an independent packer, and read back as the model
+that it stands for."""
+
+import json
+from pathlib import Path
+
+from _quantised import FORMS, KEPT, Form, fp8, mxfp4, quantise
+from _taggers import tiny_tagger, write_tagger
+from _tiny import greedy, prompt, tiny_model, write_checkpoint
+from _tiny_weights import edit_json, logits, rebuild
+import ane_book
+from ane_book.errors import InvalidWeights, UnsupportedModel
+from ane_book.evidence import original
+from ane_book.runtime import Session
+from ane_book.weights import open_source
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+import torch
+
+UP = "model.layers.0.mlp.up_proj"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A model whose projections are no squares, and its folder."""
+    model = tiny_model("qwen3", num_hidden_layers=2)
+    return model, write_checkpoint(model, tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture
+def folder(plain, tmp_path):
+    """A folder of its own, with the plain checkpoint's files."""
+    for file in plain[1].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def change(folder: Path, changed: dict) -> None:
+    """Change tensors of the file; those that are None are removed."""
+    file = folder / "model.safetensors"
+    state = load_file(file) | changed
+    save_file({name: value for name, value in state.items() if value is not None}, file)
+
+
+def stood_for(model, state: dict):
+    """The model with the weights that a quantised checkpoint stands for."""
+    tensors = {name: torch.from_numpy(value.copy()) for name, value in state.items()}
+    return original.model(model.config.to_dict(), tensors)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_is_read_as_the_model_that_it_stands_for(plain, folder, form):
+    state = quantise(folder, FORMS[form])
+    source = open_source(folder)
+    assert sorted(source.names()) == sorted(state)
+    for name, expected in state.items():
+        got = source.tensor(name)
+        assert got.dtype == np.float32 and got.flags.c_contiguous and got.flags.writeable
+        assert source.shape(name) == got.shape
+        np.testing.assert_allclose(got, expected, rtol=3e-7, atol=1e-9, err_msg=name)
+    assert "quantization_config" not in source.config()  # what follows reads a plain model
+    after = logits(rebuild(source))
+    np.testing.assert_allclose(after, logits(stood_for(plain[0], state)), atol=1e-4)
+    assert np.abs(after - logits(plain[0])).max() > 1e-3  # it is not the model of before
+
+
+CONVERTED = ("fp8", "float-channel", "packed", "awq", "gptq-act-order", "int8", "nf4-nested")
+
+
+@pytest.mark.parametrize("form", CONVERTED)
+def test_its_bundle_gives_the_tokens_of_transformers(plain, folder, tmp_path_factory, form):
+    state = quantise(folder, FORMS[form])
+    halved = {name: value.astype(np.float16).astype(np.float32) for name, value in state.items()}
+    ids = greedy(stood_for(plain[0], halved), prompt(20), 10)
+    bundle = ane_book.convert(
+        str(folder), out=tmp_path_factory.mktemp(form) / "bundle", context=32, prefill=16
+    )
+    session = Session(bundle, precision="fp32")
+    found = session.logits(ids)
+    expected = logits_of(stood_for(plain[0], halved), ids)
+    assert np.abs(found - expected).max() < 1e-3
+    assert found[19:-1].argmax(axis=1).tolist() == ids[20:]
+    assert np.abs(found - logits_of(plain[0], ids)).max() > 1e-2
+
+
+def logits_of(model, ids: list[int]) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0].numpy()
+
+
+MISTAKES = [(form, mistake) for form, how in FORMS.items() for mistake in how.mistakes]
+
+
+@pytest.mark.parametrize(("form", "mistake"), MISTAKES)
+def test_a_mistake_in_packing_is_seen(folder, form, mistake):
+    """What a reader with the mistake would take for right is not read so: the test above would
+    fail with it."""
+    state = quantise(folder, FORMS[form], mistake)
+    try:
+        source = open_source(folder)
+    except InvalidWeights as error:
+        assert mistake == "transposed" and "has shape" in str(error)
+        return
+    off = np.abs(source.tensor(f"{UP}.weight") - state[f"{UP}.weight"])
+    assert off.max() > 0.003 * np.abs(state[f"{UP}.weight"]).max()
+
+
+def test_transformers_dequantises_fp8_to_the_same(plain, folder):
+    """Its own reader of the form, which asks for whole blocks."""
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    settings = FORMS["fp8"].settings | {"weight_block_size": [32, 32]}
+    quantise(folder, Form(settings, fp8, {"block": (32, 32)}))
+    stored = load_file(folder / "model.safetensors")
+    pair = {"weight": stored[f"{UP}.weight"], "weight_scale_inv": stored[f"{UP}.weight_scale_inv"]}
+    theirs = Fp8Dequantize(None).convert(pair)["weight"]
+    ours = open_source(folder).tensor(f"{UP}.weight")
+    np.testing.assert_array_equal(ours, theirs.numpy())
+
+
+class TestMxfp4:
+    """gpt-oss's experts, in the one family here that has them so."""
+
+    def quantised(self, folder: Path, mistake: str = ""):
+        model = tiny_tagger("usual", intermediate_size=64)
+        write_tagger(model, folder)
+        file = folder / "model.safetensors"
+        stored, state = load_file(file), {}
+        for name in list(stored):
+            if name.endswith(("gate_up_proj", "down_proj")):
+                parts, state[name] = mxfp4(stored.pop(name).numpy(), mistake)
+                stored |= {name + part: tensor for part, tensor in parts.items()}
+        save_file(stored, file, metadata={"format": "pt"})
+        edit_json(folder / "config.json", quantization_config={"quant_method": "mxfp4"})
+        return model, state
+
+    def test_is_read_as_transformers_does(self, tmp_path):
+        from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+        _, state = self.quantised(tmp_path)
+        source, stored = open_source(tmp_path), load_file(tmp_path / "model.safetensors")
+        assert len(state) == 4
+        for name, expected in state.items():
+            np.testing.assert_array_equal(source.tensor(name), expected)
+            parts = stored[f"{name}_blocks"], stored[f"{name}_scales"]
+            theirs = convert_moe_packed_tensors(*parts, dtype=torch.float32)
+            np.testing.assert_array_equal(source.tensor(name), theirs.numpy())
+
+    def test_its_bundle_gives_the_labels_of_transformers(self, tmp_path):
+        model, state = self.quantised(tmp_path / "model")
+        bundle = ane_book.convert(str(tmp_path / "model"), out=tmp_path / "bundle", context=64)
+        ids = torch.arange(30, 80)[None]
+        with torch.no_grad():
+            before = model(ids).logits[0].numpy()
+            for name, value in model.named_parameters():
+                if name in state:
+                    value.copy_(torch.from_numpy(state[name]))
+            expected = model(ids).logits[0].numpy()
+        pieces = ane_book.Tagger(bundle, precision="fp32").logits(ids[0].numpy())
+        found = np.concatenate(list(pieces))
+        assert np.abs(found - expected).max() < 1e-3 < np.abs(found - before).max()
+
+    @pytest.mark.parametrize("mistake", ["order", "bias"])
+    def test_a_mistake_in_packing_is_seen(self, tmp_path, mistake):
+        _, state = self.quantised(tmp_path, mistake)
+        for name, expected in state.items():
+            assert np.abs(open_source(tmp_path).tensor(name) - expected).max() > 0.1
+
+    @pytest.mark.parametrize(
+        ("part", "value", "message"),
+        [
+            ("_scales", None, "gate_up_proj_scales is missing"),
+            ("_scales", torch.zeros(8, 64, 2).byte(), r"asks for \(8, 128, 2\)"),
+            ("_blocks", torch.zeros(8, 128, 2).byte(), "not .experts, out, in / 32, 16"),
+        ],
+    )
+    def test_damage_is_told(self, tmp_path, part, value, message):
+        self.quantised(tmp_path)
+        change(tmp_path, {f"model.layers.0.mlp.experts.gate_up_proj{part}": value})
+        with pytest.raises(InvalidWeights, match=message):
+            open_source(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("form", "part", "value", "message"),
+    [
+        ("fp8", "weight_scale_inv", None, "weight_scale_inv is missing"),
+        ("fp8", "weight_scale_inv", torch.ones(2, 3), r"shape \(2, 3\).*asks for \(3, 2\)"),
+        ("fp8", "weight_scale_inv", torch.ones(3, 2).int(), "of type I32, not F32"),
+        ("float-channel", "weight_scale", None, "weight_scale is missing"),
+        ("float-channel", "weight_scale", torch.ones(96), r"shape \(96,\).*asks for \(96, 1\)"),
+        ("packed", "weight_scale", torch.ones(96, 3), r"asks for \(96, 4\)"),
+        ("packed", "weight_shape", torch.tensor([96, 65]), "does not hold in 4 or 8 bits"),
+        ("packed", "weight_shape", None, "weight_shape is missing"),
+        ("packed-asymmetric", "weight_zero_point", torch.ones(96, 4).int(), r"asks for \(12, 4\)"),
+        ("awq", "qzeros", None, "qzeros is missing"),
+        ("awq", "scales", torch.ones(96, 4), r"shape \(96, 4\).*asks for \(4, 96\)"),
+        ("awq", "qweight", torch.ones(96, 8).int(), "asks for"),
+        ("gptq", "scales", None, "scales is missing"),
+        ("gptq", "qzeros", torch.ones(4, 96).int(), r"asks for \(4, 12\)"),
+        ("gptq", "g_idx", torch.zeros(60).int(), r"asks for \(64,\)"),
+        ("int8", "SCB", None, "SCB is missing"),
+        ("int8", "SCB", torch.ones(64), r"asks for \(96,\)"),
+        ("nf4", "weight.absmax", None, "weight.absmax is missing"),
+        ("nf4", "weight.absmax", torch.ones(95), r"asks for \(96,\)"),
+        ("nf4", "weight", torch.zeros(7, 1).byte(), r"does not hold \(96, 64\) in 4 bits"),
+        ("nf4", "weight.quant_state.bitsandbytes__nf4", None, "__nf4 is missing"),
+        ("nf4", "weight.quant_state.bitsandbytes__nf4", torch.ones(9).byte(), "no JSON"),
+        ("nf4-nested", "weight.nested_absmax", None, "nested_absmax is missing"),
+    ],
+)
+def test_damage_is_told_when_the_folder_is_opened(folder, form, part, value, message):
+    quantise(folder, FORMS[form])
+    change(folder, {f"{UP}.{part}": value})
+    with pytest.raises(InvalidWeights, match=message) as caught:
+        open_source(folder)
+    assert str(folder) in str(caught.value) and UP in str(caught.value)
+
+
+def test_a_group_beyond_the_last_is_told_when_it_is_read(folder):
+    quantise(folder, FORMS["gptq-act-order"])
+    change(folder, {f"{UP}.g_idx": torch.full((64,), 4).int()})
+    with pytest.raises(InvalidWeights, match=r"up_proj.g_idx names groups .* among the 4"):
+        open_source(folder).tensor(f"{UP}.weight")
+
+
+@pytest.mark.parametrize(
+    ("form", "changes", "message"),
+    [
+        ("awq", {"version": "gemv"}, "version is 'gemv', which is not read .read: gemm"),
+        ("awq", {"bits": 3}, "bits is 3, which is not read .read: 4"),
+        ("gptq", {"bits": 3}, "bits is 3, which is not read .read: 4, 8"),
+        ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
+        ("gptq", {"dynamic": {"+:.*": {"bits": 8}}}, "dynamic is"),
+        ("packed", {"format": "marlin-24"}, "format is 'marlin-24'"),
+        ("packed", {"transform_config": {"config_groups": {"u": {}}}}, "transform_config is"),
+        ("packed", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config.format"),
+        ("fp8", {"quant_method": "hqq"}, "weight is quantised by 'hqq'.*fp8, compressed-tensors"),
+    ],
+)
+def test_a_form_that_is_not_read_is_refused_by_name(folder, form, changes, message):
+    quantise(folder, FORMS[form])
+    settings = json.loads((folder / "config.json").read_text())["quantization_config"]
+    edit_json(folder / "config.json", quantization_config=settings | changes)
+    with pytest.raises(UnsupportedModel, match=message + ".*in 16 bits"):
+        open_source(folder)
+
+
+@pytest.mark.parametrize("form", ["fp8", "gptq", "packed", "int8", "nf4"])
+def test_without_its_settings_a_checkpoint_is_no_use(folder, form):
+    quantise(folder, FORMS[form])
+    edit_json(folder / "config.json", quantization_config=...)
+    with pytest.raises(InvalidWeights, match=r"of a quantised checkpoint, but config.json has no"):
+        open_source(folder)
+
+
+def test_tiled_int8_is_refused(folder):
+    quantise(folder, FORMS["int8"])
+    change(folder, {f"{UP}.weight_format": torch.tensor(1, dtype=torch.uint8)})
+    with pytest.raises(UnsupportedModel, match="weight_format is not 0"):
+        open_source(folder)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_a_bias_that_the_model_does_not_have_must_be_zero(folder, value):
+    quantise(folder, FORMS["gptq"])
+    change(folder, {f"{UP}.bias": torch.full((96,), value)})
+    if value:
+        with pytest.raises(InvalidWeights, match="up_proj.bias is left over"):
+            open_source(folder)
+    else:
+        assert f"{UP}.bias" not in open_source(folder).names()
+
+
+def test_an_unread_method_beside_plain_weights_is_no_fault(folder):
+    edit_json(folder / "config.json", quantization_config={"quant_method": "modelopt"})
+    assert open_source(folder).config()["quantization_config"] == {"quant_method": "modelopt"}
+
+
+def test_the_parts_of_a_weight_may_lie_in_several_shards(folder):
+    state = quantise(folder, FORMS["gptq"])
+    file = folder / "model.safetensors"
+    stored, where = load_file(file), {}
+    file.unlink()
+    for i in range(3):
+        names = sorted(stored)[i::3]
+        shard = f"model-0000{i + 1}-of-00003.safetensors"
+        save_file({name: stored[name] for name in names}, folder / shard)
+        where |= dict.fromkeys(names, shard)
+    assert where[f"{UP}.qweight"] != where[f"{UP}.scales"]
+    index = {"metadata": {}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    source = open_source(folder)
+    np.testing.assert_allclose(source.tensor(f"{UP}.weight"), state[f"{UP}.weight"], rtol=3e-7)
+    (folder / shard).unlink()
+    with pytest.raises(InvalidWeights, match=f"names the shard {shard}, which is missing"):
+        open_source(folder)
+
+
+def test_what_is_not_converted_stays_as_it_is(plain, folder):
+    quantise(folder, FORMS["awq"])
+    kept = open_source(folder).tensor(f"{KEPT}.weight")
+    np.testing.assert_array_equal(kept, plain[0].state_dict()[f"{KEPT}.weight"].numpy())
