@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from ane_book import __version__
 from ane_book.runtime import Embedder
 from ane_book.serve.api import requests
-from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, event, vectors
+from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, choices, event, vectors
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.responses import Responses, ResponsesShape
 from ane_book.serve.generation import Ask, Finished, ServedSession, TextPiece, answers, chosen
@@ -142,16 +142,16 @@ class _Vectors(_JobAnswer):
 
 
 class _Facts(_JobAnswer):
-    """The fields that a job yields last, in an object of a kind."""
+    """What a job yields last, as an object of a kind; fields: makes the object's fields of it."""
 
-    def __init__(self, service: "Service", job: Job, note: Note, kind: str):
+    def __init__(self, service: "Service", job: Job, note: Note, kind: str, fields: Callable):
         super().__init__(service, job, note)
-        self._kind = kind
+        self._kind, self._fields = kind, fields
 
     async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
         *_, made = [step async for step in events]
         head = {"object": self._kind, "model": self._job.model.name}
-        await Json(head | made)(scope, receive, send)
+        await Json(head | self._fields(made))(scope, receive, send)
 
 
 def embedded(
@@ -216,7 +216,7 @@ class Service:
             raise Refusal(400, message, code="unsupported_value", param="model")
         prompt = asked.asked()
         job = Job(model, lambda served: chosen(served, prompt, asked.options))
-        return _Facts(self, job, request.state.note, "choose")
+        return _Facts(self, job, request.state.note, "choose", choices)
 
     def tokenize(self, request: Request, asked: requests.Tokenize) -> Response:
         model, prompt = self.pool.find(asked.model, TEXT), asked.asked()
@@ -225,7 +225,7 @@ class Service:
             ids = served.ids(Ask([prompt], {}, plain=isinstance(prompt, str)), prompt)
             yield {"tokens": ids, "count": len(ids), "max_model_len": model.context}
 
-        return _Facts(self, Job(model, steps), request.state.note, "tokens")
+        return _Facts(self, Job(model, steps), request.state.note, "tokens", dict)
 
     def _sampling(self, asked, model: Model, most: int | None, temperature: float) -> dict:
         """The fields of `options.Sampling`; OpenAI's temperature is 1 where none is given."""

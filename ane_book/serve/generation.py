@@ -10,19 +10,22 @@ Letters: T tokens of a prefill call.
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.answer import Result, common_prefix
-from ane_book.runtime.choosing import choosing
+from ane_book.runtime.choosing import Option, choosing
 from ane_book.runtime.sampling import TokenLogprobs
 from ane_book.serve.splitting import THINK, Part, Splitting
 from ane_book.text.chat import Messages
 from ane_book.text.tools import Calling, tool_form
 
-__all__ = ["Ask", "Finished", "ServedSession", "Started", "TextPiece", "Token", "answers", "chosen"]
+__all__ = [
+    "Ask", "Choices", "Finished", "ServedSession", "Started", "TextPiece", "Token", "answers",
+    "chosen",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,15 @@ class Finished:
     cached: int
     tokens: Sequence[Token] = ()
     calls: Sequence[dict] = ()
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Options with how likely each is; the cache had `cached` of the prompt's tokens."""
+
+    options: Sequence[Option]
+    prompt_tokens: int
+    cached: int
 
 
 class ServedSession:
@@ -183,23 +195,12 @@ def answers(
 
 def chosen(
     served: ServedSession, prompt: str | Messages, options: Sequence[str]
-) -> Generator[dict | None, None, None]:
-    """Yield None after each option, and the answer's fields last."""
+) -> Generator[Choices | None, None, None]:
+    """Yield None after each option, and what was found last."""
     ids = served.ids(Ask([prompt], {}), prompt)
     cached = served.keep(ids)
     for found in choosing(served.session, ids, options):
-        if found is None:
-            yield None
-            continue
-        yield {
-            "choices": [{"index": i, **asdict(option)} for i, option in enumerate(found)],
-            "usage": {
-                "prompt_tokens": len(ids),
-                "completion_tokens": 0,
-                "total_tokens": len(ids),
-                "prompt_tokens_details": {"cached_tokens": cached},
-            },
-        }
+        yield None if found is None else Choices(found, len(ids), cached)
 
 
 def tokens(session: Session, drawn: Sequence[TokenLogprobs]) -> list[Token]:

@@ -7,16 +7,16 @@ book's source, gives these; a request in its form gets `text`, `prompt_tokens` a
 
 import base64
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 import json
 import time
 from uuid import uuid4
 
-from ane_book.serve.generation import Finished, TextPiece, Token
+from ane_book.serve.generation import Choices, Finished, TextPiece, Token
 from ane_book.serve.splitting import Part
 import numpy as np
 
-__all__ = ["ChatShape", "CompletionShape", "as_json", "event", "vectors"]
+__all__ = ["ChatShape", "CompletionShape", "as_json", "choices", "event", "vectors"]
 
 
 def as_json(value: object) -> bytes:
@@ -28,6 +28,22 @@ def as_json(value: object) -> bytes:
 def event(value: object) -> bytes:
     """A server-sent event."""
     return b"data: " + (value if isinstance(value, bytes) else as_json(value)) + b"\n\n"
+
+
+def counted(prompt: int, cached: int, generated: int = 0) -> dict:
+    """The usage of a request: its prompt's tokens, those of them in the cache, and the answer's."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def choices(found: Choices) -> dict:
+    """POST /v1/choose: the options with how likely each is."""
+    options = [{"index": i, **asdict(option)} for i, option in enumerate(found.options)]
+    return {"choices": options, "usage": counted(found.prompt_tokens, found.cached)}
 
 
 @dataclass
@@ -71,13 +87,7 @@ class _Shape:
         return self.done[0].cached if self.done else 0
 
     def usage(self) -> dict:
-        generated = self.completion_tokens
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": generated,
-            "total_tokens": self.prompt_tokens + generated,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
-        }
+        return counted(self.prompt_tokens, self.cached, self.completion_tokens)
 
     def rates(self) -> dict:
         """Tokens per second of the first answer."""
