@@ -10,7 +10,7 @@ from ane_book.serve.api import requests
 from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, choices, event, vectors
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.responses import Responses, ResponsesShape
-from ane_book.serve.generation import Ask, Finished, ServedSession, TextPiece, answers, chosen
+from ane_book.serve.generation import Ask, Finished, ServedSession, answers, chosen
 from ane_book.serve.jobs import Gone, Job, Jobs
 from ane_book.serve.metrics import Metrics, Note
 from ane_book.serve.middleware import Middleware
@@ -83,12 +83,12 @@ class _Text(_JobAnswer):
             pass
         await Json(shape.answer())(scope, receive, send)
 
-    async def _watched(self, events: AsyncIterator) -> AsyncIterator[TextPiece | Finished]:
+    async def _watched(self, events: AsyncIterator) -> AsyncIterator:
         """Pass the events on, after adding them to the answer and to the log."""
         facts, shape = self._note.facts, self._shape
         async for step in events:
             shape.add(step)
-            if isinstance(step, TextPiece):
+            if not isinstance(step, Finished):
                 facts.setdefault("first_s", self._note.since())
             else:
                 facts |= {"completion_tokens": shape.completion_tokens, **shape.rates()}
@@ -119,7 +119,7 @@ class _Text(_JobAnswer):
                 begun.add(step.index)
                 for chunk in shape.begin(step.index):
                     yield chunk
-            for chunk in shape.piece(step) if isinstance(step, TextPiece) else shape.end(step):
+            for chunk in shape.end(step) if isinstance(step, Finished) else shape.piece(step):
                 yield chunk
         options = self._asked.stream_options
         if options is not None and options.include_usage:
