@@ -4,7 +4,11 @@ What they share with the families' own: where the tools are listed, how calls an
 turns stand there. What they leave out: dates, system prompts of their own, images.
 """
 
-__all__ = ["SPECIAL", "TOOL_TEMPLATES"]
+import json
+
+from ane_book.text.tools import ToolForm
+
+__all__ = ["SPECIAL", "TOOL_TEMPLATES", "written"]
 
 _TURNS = "{% for m in messages %}"
 _CALLS = "{% for call in m.tool_calls or [] %}"
@@ -75,3 +79,22 @@ SPECIAL = {
     "ministral-3": ["[TOOL_CALLS]", "[ARGS]"],
     "granite-3": ["<|tool_call|>"],
 }
+
+
+def written(form: ToolForm, *calls: tuple[str, dict]) -> str:
+    """Calls as a model of this form writes them."""
+    if form.xml:
+        bodies = []
+        for name, arguments in calls:
+            each = "".join(
+                f"<parameter={key}>\n{v if isinstance(v, str) else json.dumps(v)}\n</parameter>\n"
+                for key, v in arguments.items()
+            )
+            bodies.append(f"<function={name}>\n{each}</function>")
+    elif form.arguments:
+        bodies = [json.dumps({"name": name, form.arguments: a}) for name, a in calls]
+    else:
+        bodies = [f"{name}{form.marks}{json.dumps(a)}" for name, a in calls]
+    if form.listed:
+        return form.opening + f"[{', '.join(bodies)}]"
+    return form.between.join(form.opening + body + form.closing for body in bodies)

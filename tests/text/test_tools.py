@@ -4,7 +4,7 @@ import json
 
 from _smollm2_tokenizer import smollm2, tokenizer
 from _templates import template
-from _tool_templates import TOOL_TEMPLATES
+from _tool_templates import TOOL_TEMPLATES, written
 from ane_book.errors import InvalidInput
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.text.template import render
@@ -41,25 +41,6 @@ def read(form: ToolForm, text: str, tools=TOOLS, step: int = 10_000) -> list[dic
                 found.append({"name": part.name, "arguments": ""})
             found[part.index]["arguments"] += part.arguments
     return found
-
-
-def written(form: ToolForm, *calls: tuple[str, dict]) -> str:
-    """Calls as a model of this form writes them."""
-    if form.xml:
-        bodies = []
-        for name, arguments in calls:
-            each = "".join(
-                f"<parameter={key}>\n{v if isinstance(v, str) else json.dumps(v)}\n</parameter>\n"
-                for key, v in arguments.items()
-            )
-            bodies.append(f"<function={name}>\n{each}</function>")
-    elif form.arguments:
-        bodies = [json.dumps({"name": name, form.arguments: a}) for name, a in calls]
-    else:
-        bodies = [f"{name}{form.marks}{json.dumps(a)}" for name, a in calls]
-    if form.listed:
-        return form.opening + f"[{', '.join(bodies)}]"
-    return form.between.join(form.opening + body + form.closing for body in bodies)
 
 
 @pytest.fixture(scope="module")
