@@ -12,6 +12,7 @@ from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.responses import Responses, ResponsesShape
 from ane_book.serve.generation import Ask, Finished, ServedSession, answers, chosen
 from ane_book.serve.jobs import Gone, Job, Jobs
+from ane_book.serve.keys import Key, check_keys
 from ane_book.serve.metrics import Metrics, Note
 from ane_book.serve.middleware import Middleware
 from ane_book.serve.page import add_page
@@ -257,6 +258,7 @@ def create_app(
     *,
     memory: int | None = None,
     key: str | None = None,
+    keys: Sequence[Key] = (),
     origins: tuple[str, ...] = (),
     waiting: int = 64,
     slots: int = 1,
@@ -267,9 +269,10 @@ def create_app(
     """The application. `app.state.jobs` is its queue, to be closed before the server is stopped.
 
     models: what is served, see `ane_book.serve.pool.bundle_model`. memory: most bytes of models at
-    once. key: the API key that clients must send. origins: sites whose web pages may ask. waiting:
-    most requests in the queue. slots: requests at work at once. seconds: for a request, with its
-    wait. body: most bytes of one. texts: write prompts and answers into the log.
+    once. key: the API key that clients must send. keys: others, with limits of their own. origins:
+    sites whose web pages may ask. waiting: most requests in the queue. slots: requests at work at
+    once. seconds: for a request, with its wait. body: most bytes of one. texts: write prompts and
+    answers into the log.
 
     Raises InvalidInput.
     """
@@ -284,8 +287,10 @@ def create_app(
     _add_looks(app, jobs, metrics.text)
     add_page(app)
     _add_refusals(app)
+    every = [*keys, *([] if key is None else [Key("--api-key", key)])]
+    check_keys(every)
     app.add_middleware(
-        Middleware, metrics=metrics, key=key, seconds=min(seconds, BODY_S), body=body
+        Middleware, metrics=metrics, keys=every, seconds=min(seconds, BODY_S), body=body
     )
     if origins:
         app.add_middleware(
