@@ -88,7 +88,7 @@ def test_the_real_model_keeps_the_form_every_time():
         serving(bundle_model(bundle(), MODEL, backend="mil")) as address,
         openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
     ):
-        found = [run(client, MODEL, task) for task in TASKS]
+        found = [run(client, MODEL, task, several=False) for task in TASKS]
     kept = json.loads(RECORD.read_text())
     assert all(turns.calls and all(turns.valid) for turns in found)
     assert kept["valid"] == kept["calls"] and kept["tasks"] == len(TASKS)
