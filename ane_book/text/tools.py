@@ -111,7 +111,10 @@ class ToolForm:
         if schema["type"] != "object":
             raise InvalidInput(f"tools: {name}: parameters have to be of the type object")
         if self.xml:
-            return xml_rules(i, name, schema, SPACED)
+            try:
+                return xml_rules(i, name, schema, SPACED)
+            except (AttributeError, TypeError, RecursionError):  # a list where an object has to be
+                raise InvalidInput(f"tools: {name}: parameters are no JSON schema") from None
         arguments = f"args_{i}: %json {json.dumps(schema | {'x-guidance': SPACED})}"
         if not self.arguments:
             head = f"{json.dumps(name)} {_said(self.marks, special)}"

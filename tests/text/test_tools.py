@@ -196,6 +196,11 @@ class TestArgumentsBetweenTags:
         ({"properties": {"a": {"type": "string", "format": "date"}}}, "f.a: format cannot"),
         ({"properties": {}, "oneOf": []}, "f: oneOf cannot"),
         ({"properties": {"a>b": {}}}, "cannot be named 'a>b'"),
+        ({"properties": 5}, "f: parameters are no JSON schema"),
+        ({"properties": {"a": {"anyOf": 5}}}, "f: parameters are no JSON schema"),
+        ({"properties": {"a": {"type": "string"}}, "required": 5}, "are no JSON schema"),
+        ({"properties": {"a": {"$ref": "#/$defs/b"}},
+          "$defs": {"b": {"anyOf": [{"$ref": "#/$defs/b"}]}}}, "are no JSON schema"),
         ({"properties": {"a": {"anyOf": [{"type": "string", "pattern": "a"}]}}}, "pattern cannot"),
     ])  # fmt: skip
     def test_what_cannot_be_held_to_is_refused_by_name(self, schema, says):
