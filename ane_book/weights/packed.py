@@ -58,7 +58,7 @@ class PackedWeight:
     def read(self, get: Callable[[str], np.ndarray]) -> np.ndarray:
         """The matrix (out, in) float32. Raises InvalidWeights where its tensors do not fit."""
         tensors = [get(name) for name in self.parts]
-        make: Callable[..., np.ndarray] = getattr(self, f"_{self.form}")
+        make = {"fp8": self._fp8, "gptq": self._gptq, "awq": self._awq}[self.form]
         try:
             return np.ascontiguousarray(make(*tensors), np.float32)
         except (ValueError, IndexError) as error:
@@ -77,9 +77,7 @@ class PackedWeight:
             return weight * wide[: weight.shape[0], : weight.shape[1]]
         return weight * (scale if scale.size > 1 else scale.reshape(()))
 
-    def _gptq(
-        self, weight: np.ndarray, zeros: np.ndarray, scale: np.ndarray, group: np.ndarray
-    ) -> np.ndarray:
+    def _gptq(self, weight: np.ndarray, zeros: np.ndarray, scale: np.ndarray, group: np.ndarray):
         q = self._unpacked(weight.T).T  # (in, out)
         late = self.settings.get("checkpoint_format") != "gptq_v2"
         zero = self._unpacked(zeros) + late
@@ -120,7 +118,7 @@ def packed_weights(names: Iterable[str], config: dict, place: str) -> dict[str, 
                 )
         base, _, last = name.rpartition(".")
         if last in ("weight_scale_inv", "weight_scale"):
-            parts: tuple[str, ...] = (f"{base}.weight", name)
+            parts = (f"{base}.weight", name)
             found[parts[0]] = PackedWeight("fp8", parts, settings, place)
         elif last == "qweight":
             form = _integers(settings, name, place)
@@ -138,7 +136,7 @@ def _integers(settings: dict, name: str, place: str) -> str:
     form, bits = settings.get("quant_method"), settings.get("bits", 4)
     version = str(settings.get("version", "gemm")).lower()
     if (form, bits) in (("gptq", 4), ("gptq", 8)) or (form, bits, version) == ("awq", 4, "gemm"):
-        return str(form)
+        return form
     raise UnsupportedModel(
         f"{place}: tensor {name} is packed by {form!r} in {bits!r} bits ({version}); of packed "
         "integers GPTQ in 4 or 8 bits and AWQ in 4 (gemm) are read"
