@@ -17,7 +17,6 @@ from pathlib import Path
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
 from ane_book.models import find
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
-from ane_book.weights.packed import packed_weights
 from ane_book.weights.scales import refuse_static_scales
 from ane_book.weights.sentences import sentence_files, sentence_settings
 from ane_book.weights.source import (
@@ -70,21 +69,12 @@ class SafetensorsSource(WeightSource):
         self._where = self._locate(architecture.repeats(config), architecture.left_out)
         self._shapes = architecture.tensors(config)
         refuse_static_scales(self._config, self._where, str(path))
-        self._packed = packed_weights(self._where, self._config, str(path))
-        parts = {part for packed in self._packed.values() for part in packed.parts}
-        found = {name: self._header(name) for name in self._where if name not in parts}
-        found |= {name: packed.shape(self._shape) for name, packed in self._packed.items()}
+        found = {name: self._header(name) for name in self._where}
         check_tensors(found, self._shapes, str(path))
 
     def _read(self, name: str) -> np.ndarray:
-        if name in self._packed:
-            return self._packed[name].read(self._stored)
-        return self._stored(name)
-
-    def _stored(self, name: str) -> np.ndarray:
-        """A tensor of the files, integers as they are and other numbers as float32."""
         stored = self._open[self._where[name]].get_tensor(name)  # a view of the mapped file
-        return np.array((stored.float() if stored.is_floating_point() else stored).numpy())
+        return np.array(stored.float().numpy())
 
     def config(self) -> dict:
         return deepcopy(self._config)
@@ -113,9 +103,6 @@ class SafetensorsSource(WeightSource):
                 f"supported: {', '.join(DTYPES)}"
             )
         return tuple(header.get_shape())
-
-    def _shape(self, name: str) -> Shape:
-        return tuple(self._open[self._where[name]].get_slice(name).get_shape())
 
 
 def _shards(path: Path) -> list[Path]:
