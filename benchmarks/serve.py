@@ -1,8 +1,8 @@
-"""The server under load: time to the first token, answers that nobody mixes up, memory that stays.
+"""The server under load: time to the first token, and answers that nobody mixes up.
 
-Three runs on loopback, against `ane-book serve` in a process of its own: 1,000 streams of 32
+Two runs on loopback, against `ane-book serve` in a process of its own: 1,000 streams of 32
 clients on a tiny model, each compared with the serial answer; streams of SmolLM2 at 1, 4 and 16
-clients, with how many prompt tokens the cache had; 10,000 short requests, with the server's memory.
+clients, with how many prompt tokens the cache had. `serve_memory.py` watches the memory.
 Seconds depend on the machine, and on who else uses it.
 """
 
@@ -125,20 +125,6 @@ def smollm2(count: int) -> dict:
     return rows
 
 
-def memory(folder: Path, count: int) -> dict:
-    """The server's memory, in bytes, while it answers short requests."""
-    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
-    sizes = []
-    with serving(folder) as (process, address), httpx.Client(base_url=address) as client:
-        for i in range(count + 1):
-            if i % (count // 10) == 0:
-                shown = subprocess.run(["ps", "-o", "rss=", "-p", str(process.pid)],
-                                       capture_output=True, text=True, check=True)  # fmt: skip
-                sizes.append(1024 * int(shown.stdout))
-            client.post(CHAT, json=body | {"stream": bool(i % 2)}).raise_for_status()
-    return {"requests": count, "rss_bytes": sizes, "growth_after_a_tenth": sizes[-1] / sizes[1] - 1}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--short", type=int, default=1, help="divide every count by this")
@@ -148,7 +134,6 @@ def main() -> None:
         made = ane_book.convert(str(source), out=Path(place) / "tiny", context=128, prefill=16)
         folder = chatty_copy(made.path, Path(place), eos_token_ids=[])
         result = {"tiny": thousand(folder, 1000 // short), "smollm2": smollm2(48 // short)}
-        result["memory"] = memory(folder, 10_000 // short)
     print(json.dumps(result, indent=2))
     assert not result["tiny"]["wrong"]
     if short == 1:

@@ -19,7 +19,7 @@ from ane_book.cli.demo import demo_command
 from ane_book.cli.diff import diff_command
 from ane_book.cli.explain import explain_command
 from ane_book.cli.graph import Check, Inputs, Precision, Shapes, convert_onnx, is_graph
-from ane_book.cli.load import Opening, load, load_draft, path_of
+from ane_book.cli.load import Opening, load, load_draft, load_talker, path_of
 from ane_book.cli.machine import cache_command, doctor_command
 from ane_book.cli.models import models_command, plan_command
 from ane_book.cli.output import AsJson, show
@@ -131,6 +131,7 @@ def run(
         bool, typer.Option("--tokens", help="The prompt is token ids: 151644 8948 198.")
     ] = False,
     draft: options.Draft = None,
+    adapter: options.Adapter = None,
     precision: options.Precision = "fp16",
     backend: options.BackendName = "auto",
     force: options.Force = False,
@@ -144,7 +145,7 @@ def run(
     sampling |= {"draft": load_draft(draft, how)}
     if "json_schema" in sampling:
         sampling["json_schema"] = options.schema(sampling["json_schema"])
-    session = load(model, "text-generation", how, **recipe)
+    session = load_talker(model, how, adapter, **recipe)
     if as_json:
         show(lambda: asdict(session.generate(asked, **sampling)), str, as_json)
     else:

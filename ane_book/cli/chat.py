@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ane_book.cli import options
 from ane_book.cli.history import LineEditor
-from ane_book.cli.load import Opening, load, load_draft
+from ane_book.cli.load import Opening, load_draft, load_talker
 from ane_book.cli.terminal import RECIPE, SAMPLING, shown, statistics
 from ane_book.device import state_folder
 from ane_book.errors import InvalidInput, PromptTooLong, printable
@@ -29,6 +29,7 @@ def chat_command(
     recipe: dict,
     sampling: dict,
     draft: options.Draft = None,
+    adapter: options.Adapter = None,
     history: Annotated[
         bool, typer.Option(help="Keep what is typed at a terminal for the arrow keys.")
     ] = True,
@@ -43,7 +44,7 @@ def chat_command(
     """
     how = Opening(precision=precision, backend=backend, force=force)
     guesser = load_draft(draft, how)
-    session = load(model, "text-generation", how, **recipe)
+    session = load_talker(model, how, adapter, **recipe)
     Conversation(session, sampling, guesser).run(history)
 
 

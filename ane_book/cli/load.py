@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from ane_book.cli.options import given, names
-from ane_book.errors import InvalidPackage
+from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.progress import progress_bar
 
 if TYPE_CHECKING:
     from ane_book.runtime import Embedder, Session, Tagger
 
-__all__ = ["Opening", "load", "load_draft", "path_of", "task_of"]
+__all__ = ["Opening", "load", "load_draft", "load_talker", "path_of", "task_of"]
 
 
 class Opening(TypedDict):
@@ -55,6 +55,16 @@ def load(model: str, task: str, how: Opening, **recipe: Any) -> "Session | Embed
             progress=progress,
             **given(**recipe),
         )
+
+
+def load_talker(model: str, how: Opening, adapter: Path | None, **recipe: Any) -> "Session":
+    """A model that generates text, which answers with an adapter where one is given."""
+    if adapter is not None and not adapter.is_dir():
+        raise InvalidInput(f"--adapter {adapter}: there is no such folder")
+    session = load(model, "text-generation", how, **recipe)
+    if adapter is not None:
+        session.use(adapter)
+    return session
 
 
 def load_draft(draft: str | None, how: Opening) -> "Session | str | None":

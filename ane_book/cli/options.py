@@ -73,6 +73,12 @@ Draft = Annotated[
         "changes the speed, and no token."
     ),
 ]
+Adapter = Annotated[
+    Path | None,
+    typer.Option(
+        help="A LoRA adapter's folder, as PEFT writes it, for a bundle with --lora-slots.",
+    ),
+]
 BackendName = Annotated[
     Literal["auto", "mil", "coreml"],
     typer.Option(help="mil runs anywhere, coreml on a Mac; auto takes coreml where it can run."),

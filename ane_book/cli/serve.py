@@ -33,6 +33,14 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: one that is 
 Key = Annotated[
     str | None, typer.Option(envvar="ANE_BOOK_API_KEY", help="What clients have to show.")
 ]
+Keys = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keys with limits of their own: a TOML file of tables [NAME] with key, and if wanted "
+        "running (requests at once) and minute (requests in 60 s).",
+    ),
+]
 Socket = Annotated[
     Path | None, typer.Option(help="Also answer lines of JSON on a unix socket here.")
 ]
@@ -73,6 +81,7 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     api_key: Key = None,
+    api_keys: Keys = None,
     socket: Socket = None,
     stdin: Stdin = False,
     adapter: Adapters = None,
@@ -90,7 +99,7 @@ def serve(
 
     Ctrl-C or SIGTERM finishes what runs; a second one ends at once.
     """
-    _check(host, api_key, socket, cors or [])
+    _check(host, api_key, api_keys, socket, cors or [])
     _check_tasks(models, socket, stdin)
     folders = _folders(adapter or [], alone=stdin or cluster is not None)
     from ane_book.options import parse_bytes
@@ -103,6 +112,7 @@ def serve(
         if stdin:
             return _answer_stdin(*found)
         from ane_book.serve.app import create_app
+        from ane_book.serve.keys import read_keys
         from ane_book.serve.pool import adapted_models
         from ane_book.serve.server import run
 
@@ -110,6 +120,7 @@ def serve(
             [*found, *(adapted_models(found, folders) if folders else ())],
             memory=limit,
             key=api_key,
+            keys=() if api_keys is None else read_keys(api_keys),
             origins=tuple(cors or ()),
             waiting=queue,
             slots=slots,
@@ -119,7 +130,9 @@ def serve(
         raise typer.Exit(0 if run(app, host, port, socket, timeout) else 130)
 
 
-def _check(host: str, key: str | None, socket: Path | None, origins: list[str]) -> None:
+def _check(
+    host: str, key: str | None, keys: Path | None, socket: Path | None, origins: list[str]
+) -> None:
     """Check the options that do not depend on a model; raises InvalidInput."""
     absent = [name for module, name in NEEDED.items() if find_spec(module) is None]
     if absent:
@@ -129,9 +142,10 @@ def _check(host: str, key: str | None, socket: Path | None, origins: list[str]) 
             "the API key is empty, or has other signs than ASCII's letters, digits and marks: no "
             "client could show it; to serve without a key, leave --api-key out"
         )
-    if host not in ("127.0.0.1", "localhost", "::1") and not key:
+    if host not in ("127.0.0.1", "localhost", "::1") and not key and not keys:
         raise InvalidInput(
-            f"{host} can be reached by others: give an API key (--api-key, or ANE_BOOK_API_KEY)"
+            f"{host} can be reached by others: give an API key (--api-key, or ANE_BOOK_API_KEY), "
+            "or a file of them (--api-keys)"
         )
     if socket is not None:
         import asyncio

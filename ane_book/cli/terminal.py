@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["RECIPE", "SAMPLING", "answer", "shown", "statistics"]
 
 #: The fields of `Recipe` and `Sampling` that the answering commands take as options.
-RECIPE = ("kv", "context", "tiers", "quant", "verify")
+RECIPE = ("kv", "context", "tiers", "quant", "verify", "lora_slots")
 SAMPLING = ("system", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop_repeat")
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ane_book.errors import InvalidInput
+from ane_book.runtime.logprobs import log_softmax
 import numpy as np
 
 __all__ = ["TEXTS", "Loss", "code", "fresh", "measure", "prose"]
@@ -102,7 +103,8 @@ def measure(found: Logits, reference: Logits, token_ids: Sequence[int], window: 
 def _compare(found: Logits, reference: Logits, token_ids: list[int]) -> np.ndarray:
     """Four figures for each predicted token (4, n - 1): -log p, its difference from the
     reference's, whether both have the same top token, divergence."""
-    a, b = (_log_softmax(model(token_ids)[:-1]) for model in (found, reference))
+    given = (np.asarray(model(token_ids)[:-1], np.float32) for model in (found, reference))
+    a, b = map(log_softmax, given)
     rows, following = np.arange(len(a)), token_ids[1:]
     surprise = -a[rows, following].astype(np.float64)
     more = surprise + b[rows, following]
@@ -124,12 +126,3 @@ def _windows(token_ids: Sequence[int], size: int) -> Iterable[list[int]]:
     """Windows of `size` tokens; the last one may be shorter, but predicts at least one token."""
     for start in range(0, len(token_ids) - 1, size):
         yield list(token_ids[start : start + size])
-
-
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-softmax of (n, V) as a new float32 array."""
-    logits = np.asarray(logits, np.float32)
-    logits = logits - logits.max(axis=1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True, dtype=np.float64)).astype(
-        np.float32
-    )

@@ -73,6 +73,12 @@ class BundleText:
         added = json.loads(self._tokenizer_file.read_bytes()).get("added_tokens", [])
         return [token["content"] for token in added if len(token["content"]) > 1]
 
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """The tokens that give no text when an answer is decoded: their ids, by their text."""
+        added = json.loads(self._tokenizer_file.read_bytes()).get("added_tokens", [])
+        return {token["content"]: token["id"] for token in added if token.get("special")}
+
     def token_id(self, token: str) -> int:
         """The id of a token, by its text; raises InvalidInput where there is none."""
         if (found := self._tokenizer.token_to_id(token)) is None:

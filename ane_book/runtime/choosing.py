@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ane_book.errors import InvalidInput, PromptTooLong
+from ane_book.runtime.logprobs import log_softmax
 from ane_book.runtime.session import Session
 from ane_book.text.chat import Messages
 import numpy as np
@@ -60,10 +61,9 @@ def choosing(
     logprobs = []
     for tokens in encoded:
         fresh = ids[session.keep(ids[:-1]) :]
-        rows = session.logits([*fresh, *tokens[:-1]])[len(fresh) - 1 :].astype(np.float64)
-        rows -= rows.max(axis=1, keepdims=True)
-        rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
-        logprobs.append(float(rows[np.arange(len(tokens)), tokens].sum()))
+        rows = session.logits([*fresh, *tokens[:-1]])[len(fresh) - 1 :]
+        each = log_softmax(rows.astype(np.float64))
+        logprobs.append(float(each[np.arange(len(tokens)), tokens].sum()))
         yield None
     shares = np.exp(np.array(logprobs) - max(logprobs))
     shares /= shares.sum()

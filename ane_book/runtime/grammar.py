@@ -50,14 +50,24 @@ class GrammarTokens:
         except ValueError as error:
             raise InvalidInput(f"this model's tokens cannot be held to a form: {error}") from None
         self.vocabulary = vocabulary
+        self._last: tuple | None = None  # a form, its text, and what was compiled of them
 
     def mask(self, form: str, text: str) -> "Mask":
         """The mask of one answer. form: one of `ane_book.options.FORMS`.
 
-        Raises InvalidInput for what is no such form, or a larger one than is taken here.
+        The last form stays compiled: the answers to one request have it in common, and so have the
+        turns of an agent. Raises InvalidInput for what is no such form, or a larger one than is
+        taken here.
         """
         if len(text) > LONGEST:
             raise InvalidInput(f"{form}: it has {len(text):,} characters; {LONGEST:,} are taken")
+        last = self._last  # read once: another thread may set it
+        if last is None or last[:2] != (form, text):
+            self._last = last = (form, text, self._compiled(form, text))
+        return Mask(last[2].deep_copy(), form, self.vocabulary)
+
+    def _compiled(self, form: str, text: str):
+        """llguidance's matcher of a form, before its first token."""
         grammar = _SOURCES[form](text)
         matcher = llguidance.LLMatcher(
             self._tokens,
@@ -69,9 +79,9 @@ class GrammarTokens:
             raise InvalidInput(f"{form}: {_reason(matcher.get_error())}")
         if warnings := matcher.get_grammar_warnings():
             raise InvalidInput(f"{form}: {_reason(warnings[0])}")
-        mask = Mask(matcher, form, self.vocabulary)
-        mask.apply(np.zeros(self.vocabulary, np.float32))  # no answer may keep the form at all
-        return mask
+        first = np.zeros(self.vocabulary, np.float32)
+        Mask(matcher, form, self.vocabulary).apply(first)  # no answer may keep the form at all
+        return matcher
 
 
 class Mask:

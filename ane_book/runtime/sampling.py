@@ -16,6 +16,7 @@ import math
 from ane_book.errors import AneBookError
 from ane_book.options import Sampling, checked
 from ane_book.runtime.grammar import Mask
+from ane_book.runtime.logprobs import log_softmax
 import numpy as np
 
 __all__ = ["Sampler", "TokenLogprobs", "draw_guessed", "filter_logits"]
@@ -87,9 +88,7 @@ class TokenLogprobs:
     @classmethod
     def of(cls, token: int, logits: np.ndarray, top: int) -> "TokenLogprobs":
         """A token drawn from logits (V,), and the `top` likeliest ones."""
-        wide = logits.astype(np.float64)
-        wide -= wide.max()
-        logprobs = wide - np.log(np.exp(wide).sum())
+        logprobs = log_softmax(logits.astype(np.float64))
         likeliest = np.argsort(-logprobs, kind="stable")[:top]
         return cls(token, float(logprobs[token]), {int(i): float(logprobs[i]) for i in likeliest})
 

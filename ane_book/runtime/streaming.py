@@ -8,7 +8,9 @@ joined, is what decoding all tokens at once gives, cut at the first stop string.
 from collections.abc import Mapping
 from typing import Protocol
 
-__all__ = ["TextStream", "TokenDecoder", "overlap"]
+from ane_book.text.calls import overlap
+
+__all__ = ["TextStream", "TokenDecoder"]
 
 
 class TokenDecoder(Protocol):
@@ -70,9 +72,3 @@ class TextStream:
         keep = 0 if final else max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
-
-
-def overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from ane_book import __version__
 from ane_book.runtime import Embedder
 from ane_book.serve.api import requests
-from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, event, vectors
+from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, choices, event, vectors
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.responses import Responses, ResponsesShape
-from ane_book.serve.generation import Ask, Finished, ServedSession, TextPiece, answers, chosen
+from ane_book.serve.generation import Ask, Finished, ServedSession, answers, chosen
 from ane_book.serve.jobs import Gone, Job, Jobs
+from ane_book.serve.keys import Key, check_keys
 from ane_book.serve.metrics import Metrics, Note
 from ane_book.serve.middleware import Middleware
 from ane_book.serve.page import add_page
@@ -83,12 +84,12 @@ class _Text(_JobAnswer):
             pass
         await Json(shape.answer())(scope, receive, send)
 
-    async def _watched(self, events: AsyncIterator) -> AsyncIterator[TextPiece | Finished]:
+    async def _watched(self, events: AsyncIterator) -> AsyncIterator:
         """Pass the events on, after adding them to the answer and to the log."""
         facts, shape = self._note.facts, self._shape
         async for step in events:
             shape.add(step)
-            if isinstance(step, TextPiece):
+            if not isinstance(step, Finished):
                 facts.setdefault("first_s", self._note.since())
             else:
                 facts |= {"completion_tokens": shape.completion_tokens, **shape.rates()}
@@ -119,7 +120,7 @@ class _Text(_JobAnswer):
                 begun.add(step.index)
                 for chunk in shape.begin(step.index):
                     yield chunk
-            for chunk in shape.piece(step) if isinstance(step, TextPiece) else shape.end(step):
+            for chunk in shape.end(step) if isinstance(step, Finished) else shape.piece(step):
                 yield chunk
         options = self._asked.stream_options
         if options is not None and options.include_usage:
@@ -142,16 +143,16 @@ class _Vectors(_JobAnswer):
 
 
 class _Facts(_JobAnswer):
-    """The fields that a job yields last, in an object of a kind."""
+    """What a job yields last, as an object of a kind; fields: makes the object's fields of it."""
 
-    def __init__(self, service: "Service", job: Job, note: Note, kind: str):
+    def __init__(self, service: "Service", job: Job, note: Note, kind: str, fields: Callable):
         super().__init__(service, job, note)
-        self._kind = kind
+        self._kind, self._fields = kind, fields
 
     async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
         *_, made = [step async for step in events]
         head = {"object": self._kind, "model": self._job.model.name}
-        await Json(head | made)(scope, receive, send)
+        await Json(head | self._fields(made))(scope, receive, send)
 
 
 def embedded(
@@ -216,7 +217,7 @@ class Service:
             raise Refusal(400, message, code="unsupported_value", param="model")
         prompt = asked.asked()
         job = Job(model, lambda served: chosen(served, prompt, asked.options))
-        return _Facts(self, job, request.state.note, "choose")
+        return _Facts(self, job, request.state.note, "choose", choices)
 
     def tokenize(self, request: Request, asked: requests.Tokenize) -> Response:
         model, prompt = self.pool.find(asked.model, TEXT), asked.asked()
@@ -225,7 +226,7 @@ class Service:
             ids = served.ids(Ask([prompt], {}, plain=isinstance(prompt, str)), prompt)
             yield {"tokens": ids, "count": len(ids), "max_model_len": model.context}
 
-        return _Facts(self, Job(model, steps), request.state.note, "tokens")
+        return _Facts(self, Job(model, steps), request.state.note, "tokens", dict)
 
     def _sampling(self, asked, model: Model, most: int | None, temperature: float) -> dict:
         """The fields of `options.Sampling`; OpenAI's temperature is 1 where none is given."""
@@ -257,6 +258,7 @@ def create_app(
     *,
     memory: int | None = None,
     key: str | None = None,
+    keys: Sequence[Key] = (),
     origins: tuple[str, ...] = (),
     waiting: int = 64,
     slots: int = 1,
@@ -267,9 +269,10 @@ def create_app(
     """The application. `app.state.jobs` is its queue, to be closed before the server is stopped.
 
     models: what is served, see `ane_book.serve.pool.bundle_model`. memory: most bytes of models at
-    once. key: the API key that clients must send. origins: sites whose web pages may ask. waiting:
-    most requests in the queue. slots: requests at work at once. seconds: for a request, with its
-    wait. body: most bytes of one. texts: write prompts and answers into the log.
+    once. key: the API key that clients must send. keys: others, with limits of their own. origins:
+    sites whose web pages may ask. waiting: most requests in the queue. slots: requests at work at
+    once. seconds: for a request, with its wait. body: most bytes of one. texts: write prompts and
+    answers into the log.
 
     Raises InvalidInput.
     """
@@ -284,8 +287,10 @@ def create_app(
     _add_looks(app, jobs, metrics.text)
     add_page(app)
     _add_refusals(app)
+    every = [*keys, *([] if key is None else [Key("--api-key", key)])]
+    check_keys(every)
     app.add_middleware(
-        Middleware, metrics=metrics, key=key, seconds=min(seconds, BODY_S), body=body
+        Middleware, metrics=metrics, keys=every, seconds=min(seconds, BODY_S), body=body
     )
     if origins:
         app.add_middleware(

@@ -10,19 +10,23 @@ Letters: T tokens of a prefill call.
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from ane_book.errors import InvalidInput
 from ane_book.runtime import Session
 from ane_book.runtime.adapters import Adapter
 from ane_book.runtime.answer import Result, common_prefix
-from ane_book.runtime.choosing import choosing
+from ane_book.runtime.choosing import Option, choosing
 from ane_book.runtime.sampling import TokenLogprobs
-from ane_book.serve.splitting import THINK, Part, Splitting
+from ane_book.serve.splitting import THINK, THOUGHT, Part, Splitting
+from ane_book.text.calls import CallPart
 from ane_book.text.chat import Messages
 from ane_book.text.tools import Calling, tool_form
 
-__all__ = ["Ask", "Finished", "ServedSession", "Started", "TextPiece", "Token", "answers", "chosen"]
+__all__ = [
+    "Ask", "CallPiece", "Finished", "ServedSession", "Started", "TextPiece", "Token", "Weighed",
+    "answers", "chosen",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,20 @@ class TextPiece:
 
 
 @dataclass(frozen=True)
+class CallPiece:
+    """A part of a call of a tool, and its tokens as of a text."""
+
+    index: int
+    call: CallPart
+    tokens: Sequence[Token] = ()
+
+
+@dataclass(frozen=True)
 class Finished:
     """An answer is whole; the cache had the first `cached` tokens of its prompt.
 
     tokens: those after the last piece, which gave no text. calls: of tools, {"name": str,
-    "arguments": JSON text} each.
+    "arguments": JSON text} each. called: whether there are some, and the last one is whole.
     """
 
     index: int
@@ -85,6 +98,16 @@ class Finished:
     cached: int
     tokens: Sequence[Token] = ()
     calls: Sequence[dict] = ()
+    called: bool = False
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Options with how likely each is; the cache had `cached` of the prompt's tokens."""
+
+    options: Sequence[Option]
+    prompt_tokens: int
+    cached: int
 
 
 class ServedSession:
@@ -115,22 +138,26 @@ class ServedSession:
             raise InvalidInput("the prompt is empty; give at least one character")
         return ids
 
-    def sampling(self, ask: Ask) -> dict:
-        """The fields of `options.Sampling`, with the form that calls of tools have to keep."""
+    def sampling(self, ask: Ask, ids: list[int]) -> dict:
+        """The fields of `options.Sampling` for an answer to these tokens, with the form that calls
+        of tools have to keep."""
         if not ask.tools:
             return ask.sampling
-        if not self._form.listed:
-            return ask.sampling | {"grammar": self._form.grammar(ask.tools, ask.choice)}
-        opening = self._form.opening  # a special token
-        named = f"<[{self.session.token_id(opening)}]>"
-        grammar = self._form.grammar(ask.tools, ask.choice, named)
-        return ask.sampling | {"grammar": grammar, "shown": (opening,)}
+        special = self._form.special(self.session.special_tokens)
+        thinking = THOUGHT if self._thinks(ask, ids) else None
+        grammar = self._form.grammar(ask.tools, ask.choice, special, thinking)
+        return ask.sampling | {"grammar": grammar, "shown": tuple(special)}
 
     def splitting(self, ask: Ask, ids: list[int]) -> Splitting:
         """Splits an answer to these tokens into its parts."""
-        thinks = ask.parts and THINK in self._template
-        begun = thinks and "".join(self.session.words(ids[-4:])).rstrip().endswith(THINK)
-        return Splitting(self._form if ask.tools else None, thinks, begun)
+        marked = ask.parts and THINK in self._template
+        return Splitting(self._form, ask.tools, marked, self._thinks(ask, ids))
+
+    def _thinks(self, ask: Ask, ids: list[int]) -> bool:
+        """Whether an answer to these tokens begins within a thought."""
+        if not ask.parts or THINK not in self._template:
+            return False
+        return "".join(self.session.words(ids[-4:])).rstrip().endswith(THINK)
 
     def use(self, adapter: Adapter | None) -> None:
         """Answer with this adapter; nothing is kept of what another one, or none, has computed."""
@@ -150,56 +177,56 @@ class ServedSession:
 
 def answers(
     served: ServedSession, ask: Ask
-) -> Generator[Started | TextPiece | Finished | None, None, None]:
+) -> Generator[Started | TextPiece | CallPiece | Finished | None, None, None]:
     """Answer a request step by step; None is a step that gave no text."""
-    session, sampling = served.session, served.sampling(ask)
+    session = served.session
     prompts = [served.ids(ask, prompt) for prompt in ask.prompts]
     for ids in prompts:  # runs nothing, but refuses a prompt that does not fit
-        session.stream(ids, reuse_cache=True, **sampling)
+        session.stream(ids, reuse_cache=True, **served.sampling(ask, ids))
     yield Started(sum(map(len, prompts)))
     for i, ids in enumerate(prompts):
         for j in range(ask.n):
             index, seed = i * ask.n + j, ask.seed if ask.seed is None else ask.seed + j
             cached = served.keep(ids)
-            how = {"seed": seed, "draft": served.draft, **sampling}
+            how = {"seed": seed, "draft": served.draft, **served.sampling(ask, ids)}
             stream = session.stream(ids, reuse_cache=True, **how)
             splitting = served.splitting(ask, ids)
             shown = 0
             with closing(stream):
                 for text in stream.steps():
                     pieces = list(splitting.add(text)) if text else []
-                    for part, piece in pieces:
-                        yield TextPiece(index, piece, tokens(session, stream.drawn[shown:]), part)
+                    for piece in pieces:
+                        drawn = tokens(session, stream.drawn[shown:])
+                        yield _piece(index, piece, drawn)
                         shown = len(stream.drawn)
                     if not pieces:
                         yield None
             result = stream.finish()
-            for part, piece in splitting.finish():
-                yield TextPiece(index, piece, tokens(session, stream.drawn[shown:]), part)
+            for piece in splitting.finish():
+                yield _piece(index, piece, tokens(session, stream.drawn[shown:]))
                 shown = len(stream.drawn)
             rest = tokens(session, stream.drawn[shown:])
-            yield Finished(index, result, cached, rest, splitting.calls)
+            calls = splitting.calls
+            yield Finished(index, result, cached, rest, calls, bool(calls) and splitting.whole)
+
+
+def _piece(
+    index: int, made: tuple[Part, str] | CallPart, drawn: Sequence[Token]
+) -> "TextPiece | CallPiece":
+    if isinstance(made, CallPart):
+        return CallPiece(index, made, drawn)
+    part, text = made
+    return TextPiece(index, text, drawn, part)
 
 
 def chosen(
     served: ServedSession, prompt: str | Messages, options: Sequence[str]
-) -> Generator[dict | None, None, None]:
-    """Yield None after each option, and the answer's fields last."""
+) -> Generator[Weighed | None, None, None]:
+    """Yield None after each option, and what was found last."""
     ids = served.ids(Ask([prompt], {}), prompt)
     cached = served.keep(ids)
     for found in choosing(served.session, ids, options):
-        if found is None:
-            yield None
-            continue
-        yield {
-            "choices": [{"index": i, **asdict(option)} for i, option in enumerate(found)],
-            "usage": {
-                "prompt_tokens": len(ids),
-                "completion_tokens": 0,
-                "total_tokens": len(ids),
-                "prompt_tokens_details": {"cached_tokens": cached},
-            },
-        }
+        yield None if found is None else Weighed(found, len(ids), cached)
 
 
 def tokens(session: Session, drawn: Sequence[TokenLogprobs]) -> list[Token]:

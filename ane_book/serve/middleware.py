@@ -1,4 +1,4 @@
-"""Check every request before a route sees it: API key, host, content type, size of the body.
+"""Check every request before a route sees it: API key and its limits, host, content type, size.
 
 A web page in a browser can send requests to this machine. So the Content-Type of a body has to be
 JSON, for which a browser asks permission first, and without an API key the Host has to be this
@@ -6,15 +6,16 @@ machine's own name, which a foreign name that resolves to this machine (DNS rebi
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-import hmac
 import logging
 import re
 from uuid import uuid4
 
 from ane_book.serve.api.answers import as_json
 from ane_book.serve.api.refusal import Refusal
+from ane_book.serve.keys import Key, find_key
 from ane_book.serve.metrics import Metrics, Note
 
 __all__ = ["Middleware"]
@@ -29,13 +30,13 @@ log = logging.getLogger("ane_book.serve")
 class Middleware:
     """Wraps the routes: checks each request, counts and logs it, and answers its errors.
 
-    key: the API key that clients must send, if any. seconds: until a body has to be there. body:
-    most bytes of one.
+    keys: the API keys of which clients must send one, if any. seconds: until a body has to be
+    there. body: most bytes of one.
     """
 
     app: Callable
     metrics: Metrics
-    key: str | None
+    keys: Sequence[Key]
     seconds: float
     body: int
 
@@ -47,9 +48,12 @@ class Middleware:
         answered = _Answered(send, note.id)
         scope.setdefault("state", {})["note"] = note
         try:
-            self._check(scope)
-            body = await self._read(scope, receive)
-            await self.app(scope, _again(body, receive), answered)
+            key = self._check(scope)
+            if key is not None:
+                note.facts["key"] = key.name
+            with nullcontext() if key is None or scope["method"] != "POST" else key.used():
+                body = await self._read(scope, receive)
+                await self.app(scope, _again(body, receive), answered)
         except Refusal as refusal:
             note.refused(refusal)
             await answered.refuse(refusal)
@@ -66,17 +70,18 @@ class Middleware:
             status = answered.status or 499  # nginx's number for a client that left
             self.metrics.done(note, scope["method"], scope["path"], known, status)
 
-    def _check(self, scope: dict) -> None:
-        """Raise Refusal for a request whose headers do not allow it."""
+    def _check(self, scope: dict) -> Key | None:
+        """The key that a request shows; raises Refusal where its headers do not allow it."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        if self.key is None:
+        key = None
+        if not self.keys:
             host = re.sub(r":\d*$", "", headers.get(b"host", LOCAL[0]))
             if host.lower() not in LOCAL:
                 raise Refusal(403, "without an API key this server is for localhost alone")
         elif scope["path"] not in OPEN:
             scheme, _, shown = headers.get(b"authorization", "").partition(" ")
-            right = hmac.compare_digest(shown.encode("latin-1"), self.key.encode())
-            if scheme.lower() != "bearer" or not right:
+            key = find_key(self.keys, shown)
+            if scheme.lower() != "bearer" or key is None:
                 raise Refusal(401, "the API key is missing or wrong", code="invalid_api_key")
         kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":
@@ -84,6 +89,7 @@ class Middleware:
         length = headers.get(b"content-length", "0")
         if length.isdigit() and int(length) > self.body:
             raise self._too_long()
+        return key
 
     def _too_long(self) -> Refusal:
         return Refusal(413, f"a body has at most {self.body:,} bytes", code="body_too_long")

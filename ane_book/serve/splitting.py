@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from ane_book.runtime.streaming import overlap
-from ane_book.text.tools import ToolForm
+from ane_book.text.calls import CallPart, CallReader, overlap
+from ane_book.text.tools import ToolForm, Tools
 
-__all__ = ["THINK", "Part", "Splitting"]
+__all__ = ["THINK", "THOUGHT", "Part", "Splitting"]
 
 Part = Literal["reasoning", "content"]
 THINK, THOUGHT = "<think>", "</think>"
@@ -15,18 +15,24 @@ THINK, THOUGHT = "<think>", "</think>"
 class Splitting:
     """Takes a text piece by piece; `add` yields pieces of its parts as they become final.
 
-    form: of the tools that the answer may call; None without tools. thinks: whether the model marks
-    what it thinks. begun: whether its prompt ended within that.
-    `calls` has the calls after the end, {"name": str, "arguments": JSON text} each.
+    form: how the model calls these tools. thinks: whether the model marks what it thinks. begun:
+    whether its prompt ended within that.
+    `calls` has the calls so far, {"name": str, "arguments": JSON text} each; `whole` says whether
+    none was cut.
     """
 
-    def __init__(self, form: ToolForm | None, thinks: bool, begun: bool):
-        self._form = form
+    def __init__(self, form: ToolForm, tools: Tools, thinks: bool, begun: bool):
+        self._form, self._tools = form, tools
         self._part: str = "reasoning" if begun else "begin" if thinks else "content"
         self._held, self._said = "", False
+        self._reader: CallReader | None = None
         self.calls: list[dict] = []
 
-    def add(self, text: str) -> Iterator[tuple[Part, str]]:
+    @property
+    def whole(self) -> bool:
+        return self._reader is None or self._reader.whole
+
+    def add(self, text: str) -> Iterator[tuple[Part, str] | CallPart]:
         """Take the next piece of the text."""
         self._held += text
         if self._part == "begin" and not self._begin():
@@ -35,15 +41,25 @@ class Splitting:
             yield from self._until(THOUGHT, "content")
         if self._part == "content":
             yield from self._content()
+        if self._part == "calls":
+            yield from self._called()
 
     def finish(self) -> Iterator[tuple[Part, str]]:
-        """What was held back; an unfinished call is text."""
-        if self._part == "calls":
-            assert self._form is not None
-            self.calls = self._form.calls(self._held) or []
-            self._held = "" if self.calls else self._form.opening + self._held
+        """What was held back; a call that ended before its name was whole is text."""
+        if self._reader is not None and not self.calls:
+            self._held = self._form.opening + self._reader.held
         if self._held:
             yield ("reasoning" if self._part == "reasoning" else "content"), self._held
+
+    def _called(self) -> Iterator[CallPart]:
+        if self._reader is None:
+            self._reader = self._form.reader(self._tools)
+        new, self._held = self._held, ""
+        for part in self._reader.add(new):
+            if part.name:
+                self.calls.append({"name": part.name, "arguments": ""})
+            self.calls[part.index]["arguments"] += part.arguments
+            yield part
 
     def _begin(self) -> bool:
         """Whether it is known if the text begins with a thought."""
@@ -61,10 +77,10 @@ class Splitting:
             if not self._held:
                 return
             self._said = True
-            if self._form and not self._form.opening and self._held.startswith("{"):
+            if self._tools and not self._form.opening and self._held.startswith("{"):
                 self._part = "calls"
                 return
-        if self._form and self._form.opening:
+        if self._tools and self._form.opening:
             yield from self._until(self._form.opening, "calls")
         elif self._held:
             yield "content", self._held

@@ -8,18 +8,26 @@ its schema (`ane_book.runtime.grammar`).
 
     form      a call                                                      several calls
     hermes    <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>  one after the other
+    xml       <tool_call>\n<function=f>\n...</function>\n</tool_call>       one after the other
     list      [TOOL_CALLS] or <|tool_call|>, then [{"name": ..., "arguments": ...}]  in the list
+    args      [TOOL_CALLS]f[ARGS]{...}                                    one after the other
     llama     {"name": "f", "parameters": {...}}                            no
 
-References: huggingface.co/docs/transformers/chat_extras; the templates of Qwen2.5, Mistral 7B v0.3,
-Granite 3 and Llama 3.1.
+References: huggingface.co/docs/transformers/chat_extras; the templates of Qwen2.5, Qwen3.5, Mistral
+7B v0.3, Ministral 3, Granite 3 and Llama 3.1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 import json
+import re
 
-__all__ = ["SPACED", "Calling", "ToolForm", "tool_form"]
+from ane_book.errors import InvalidInput
+from ane_book.text.calls import CallReader, JsonReader
+from ane_book.text.xml_calls import XmlReader, xml_rules
+
+__all__ = ["SPACED", "Calling", "ToolForm", "Tools", "tool_form"]
 
 SYSTEM = """You may call functions to help with the user's question. They are, as JSON schemas:
 <tools>
@@ -52,72 +60,99 @@ class Calling:
 class ToolForm:
     """How a model writes calls, and reads tools.
 
-    opening, closing: what stands around a call, or a list of them. arguments: the key of these.
-    read: whether the template reads the tools.
+    opening, closing: what stands around a call, or a list of them. between: two calls. arguments:
+    the key of these; "" where name and arguments stand apart. marks: between name and arguments
+    then. listed: several calls are a list. xml: arguments stand between tags. read: whether the
+    template reads the tools. nine: ids have nine letters or digits.
     """
 
     opening: str
     closing: str
     arguments: str = "arguments"
+    between: str = "\n"
+    marks: str = ""
     listed: bool = False
+    xml: bool = False
     read: bool = True
+    nine: bool = False
 
-    def grammar(self, tools: Tools, choice: Calling, opening: str | None = None) -> str:
+    def special(self, tokens: Mapping[str, int]) -> dict[str, int]:
+        """Which of these special tokens, by their text, stand in a call."""
+        said = self.opening + self.marks + self.closing
+        return {text: token for text, token in tokens.items() if text in said}
+
+    def grammar(
+        self,
+        tools: Tools,
+        choice: Calling,
+        special: Mapping[str, int] | None = None,
+        thinking: str | None = None,
+    ) -> str:
         """The grammar of an answer: text, or calls of these tools, or calls alone.
 
-        opening: how the grammar names the opening where that is a special token.
+        special: ids of the special tokens in a call. thinking: what ends the thought that the
+        answer begins within. Raises InvalidInput for a schema that cannot be held to.
         """
+        special = special or {}
         rules = [f"call: {' | '.join(f'call_{i}' for i in range(len(tools)))}"]
         for i, tool in enumerate(tools):
-            function = tool["function"]
-            schema = function.get("parameters") or {"type": "object", "properties": {}}
-            head = f'{{"name": {json.dumps(function["name"])}, "{self.arguments}": '
-            rules.append(f'call_{i}: {json.dumps(head)} args_{i} "}}"')
-            rules.append(f"args_{i}: %json {json.dumps(schema | {'x-guidance': SPACED})}")
-        return "\n".join(["%llguidance {}", *self._starts(choice, opening), *rules])
+            rules += self._call(i, tool["function"], special)
+        starts = self._starts(choice, special)
+        if thinking is not None:
+            starts[0] = starts[0].replace("start: ", "said: ")
+            thought = f"thought[lazy]: /(.|\\n)*/ {json.dumps(thinking)}"
+            starts = [r"start: thought /[ \t\r\n]{0,4}/ said", thought, *starts]
+        return "\n".join(["%llguidance {}", *starts, *rules])
 
-    def _starts(self, choice: Calling, opening: str | None) -> list[str]:
+    def _call(self, i: int, function: dict, special: Mapping[str, int]) -> list[str]:
+        """The rules of a call of the i-th function, `call_i` first."""
+        name, empty = function["name"], {"type": "object", "properties": {}}
+        schema = {"type": "object"} | (function.get("parameters") or empty)
+        if schema["type"] != "object":
+            raise InvalidInput(f"tools: {name}: parameters have to be of the type object")
+        if self.xml:
+            try:
+                return xml_rules(i, name, schema, SPACED)
+            except (AttributeError, TypeError, RecursionError):  # a list where an object has to be
+                raise InvalidInput(f"tools: {name}: parameters are no JSON schema") from None
+        arguments = f"args_{i}: %json {json.dumps(schema | {'x-guidance': SPACED})}"
+        if not self.arguments:
+            head = f"{json.dumps(name)} {_said(self.marks, special)}"
+            return [f"call_{i}: {head} args_{i}", arguments]
+        head = f'{{"name": {json.dumps(name)}, "{self.arguments}": '
+        return [f'call_{i}: {json.dumps(head)} args_{i} "}}"', arguments]
+
+    def _starts(self, choice: Calling, special: Mapping[str, int]) -> list[str]:
         if not self.opening:  # the whole answer is a call, or text that does not begin as one
             return ["start: call" if choice.must else "start: TEXT | call", r"TEXT: /[^{](.|\n)*/"]
-        first = opening or json.dumps(self.opening)
-        again = f"({json.dumps(chr(10) + self.opening)} rest)*"
+        first, several = _said(self.opening, special), choice.several
         if self.listed:
-            rest = 'rest: "[" call (", " call)* "]"' if choice.several else 'rest: "[" call "]"'
+            rest, more = 'rest: "[" call' + ' (", " call)*' * several + ' "]"', ""
         else:
-            rest = f"rest: call {json.dumps(self.closing)}"
-        more = again if choice.several and not self.listed else ""
+            rest = f"rest: call {_said(self.closing, special)}"
+            more = f"({_said(self.between + self.opening, special)} rest)*" * several
         if choice.must:
             return [f"start: {first} rest {more}", rest]
-        if opening:  # no text has a special token in it
+        if first.startswith("<["):  # no text has a special token in it
             return [f"start: TEXT | TEXT {first} rest {more}", r"TEXT: /(.|\n)*/", rest]
         begin = f"begin[lazy]: TEXT {first}"
         return [f"start: TEXT | begin rest {more}", begin, r"TEXT: /(.|\n)*/", rest]
 
-    def calls(self, text: str) -> list[dict] | None:
-        """The calls in what follows the first opening: {"name": str, "arguments": JSON text} each.
-
-        None where the text is no whole list of calls, as when an answer ran out of tokens.
-        """
-        found: list[dict] = []
-        decoder, at = json.JSONDecoder(), 0
-        opening = self.opening.strip()
-        try:
-            while text[at:].strip():
-                at = _behind(text, at, opening if found and not self.listed else "")
-                value, end = decoder.raw_decode(text, at)
-                found += value if isinstance(value, list) else [value]
-                at = _behind(text, end, self.closing.strip())
-            return [
-                {"name": call["name"], "arguments": json.dumps(call[self.arguments])}
-                for call in found
-            ]
-        except (ValueError, KeyError, TypeError):
-            return None
+    def reader(self, tools: Tools) -> CallReader:
+        """Reads what follows the first opening of an answer."""
+        if self.xml:
+            functions = [tool["function"] for tool in tools]
+            return XmlReader({f["name"]: f.get("parameters") or {} for f in functions})
+        if not self.arguments:
+            return JsonReader(r"([\w-]+)" + re.escape(self.marks))
+        return JsonReader(rf'\{{"name": ("[^"\\]*"), "{self.arguments}":')
 
     def messages(self, messages: list[dict], tools: Tools) -> list[dict]:
         """Messages with calls and results as the template takes them; where it takes none, as text,
         with the tools in the system prompt."""
         plain = [_with_values(message) for message in messages]
+        if self.nine:
+            plain = [_with_short_ids(message) for message in plain]
         if self.read:
             return plain
         told = [self._as_text(message) for message in plain]
@@ -147,8 +182,9 @@ HERMES = ToolForm("<tool_call>\n", "\n</tool_call>")
 UNREAD = replace(HERMES, read=False)
 #: What a template has, and the form of its model; the first that is there counts.
 FORMS = {
-    "<function=": UNREAD,  # arguments as XML, which no JSON schema holds
-    "[TOOL_CALLS]": ToolForm("[TOOL_CALLS]", "", listed=True),
+    "<function=": replace(HERMES, xml=True),
+    "[ARGS]": ToolForm("[TOOL_CALLS]", "", "", "", marks="[ARGS]", nine=True),
+    "[TOOL_CALLS]": ToolForm("[TOOL_CALLS]", "", listed=True, nine=True),
     "<|tool_call|>": ToolForm("<|tool_call|>", "", listed=True),
     "<tool_call>": HERMES,
     '"parameters": ': ToolForm("", "", "parameters"),
@@ -164,16 +200,11 @@ def tool_form(template: str) -> ToolForm:
     return UNREAD
 
 
-def _behind(text: str, at: int, mark: str) -> int:
-    """The place behind a mark and the white space around it; ValueError where it is not there."""
-    while at < len(text) and text[at].isspace():
-        at += 1
-    if not text.startswith(mark, at):
-        raise ValueError(f"no {mark!r} at {at}")
-    at += len(mark)
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
+def _said(text: str, special: Mapping[str, int]) -> str:
+    """A text as a grammar has it, where each special token is named by its id."""
+    marks = "|".join(map(re.escape, special))
+    parts = re.split(f"({marks})", text) if special else [text]
+    return " ".join(f"<[{special[p]}]>" if p in special else json.dumps(p) for p in parts if p)
 
 
 def _with_values(message: dict) -> dict:
@@ -186,3 +217,20 @@ def _with_values(message: dict) -> dict:
         arguments = json.loads(function["arguments"] or "{}")
         calls.append({**call, "function": {"name": function["name"], "arguments": arguments}})
     return {**message, "content": message["content"] or "", "tool_calls": calls}
+
+
+def _with_short_ids(message: dict) -> dict:
+    """A message whose ids of calls have nine letters or digits, as Mistral's templates ask for;
+    another server's, or a client's own, may have more."""
+    if "tool_call_id" in message:
+        message = message | {"tool_call_id": _short(message["tool_call_id"])}
+    if "tool_calls" in message:
+        calls = [call | {"id": _short(call["id"])} for call in message["tool_calls"]]
+        message = message | {"tool_calls": calls}
+    return message
+
+
+def _short(name: str) -> str:
+    if re.fullmatch("[a-zA-Z0-9]{9}", name):
+        return name
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:9]

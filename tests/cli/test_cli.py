@@ -6,8 +6,10 @@ from pathlib import Path
 import subprocess
 import sys
 
+from _adapters import write_adapter
 from _command import ane_book, chatty_copy, refused
 from ane_book import device
+from ane_book.bundle import Bundle
 from ane_book.cli import app
 from ane_book.runtime import Session
 from mlprogram import MLProgram
@@ -55,6 +57,30 @@ class TestRun:
         rates = {"prefill_tps", "decode_tps"}
         assert found.keys() == expected.keys() and done.stderr == ""
         assert all(found[name] == expected[name] for name in found.keys() - rates)
+
+    def test_an_adapter(self, tiny_bundle, tmp_path):
+        """In `run` and in `chat`, as a session has it."""
+        model, bundle = tiny_bundle("llama", kv="state", lora_slots=4)
+        folder = write_adapter(model, tmp_path / "red", 1, alpha=24.0)
+        session = Session(bundle, "fp32", "mil")
+        plain = session.generate("Hello", max_tokens=12).text
+        session.use(folder)
+        expected = session.generate("Hello", max_tokens=12).text
+        how = ("--adapter", folder, "--max-tokens", "12", "--precision", "fp32")
+        done = ane_book("run", bundle.path, "Hello", *how)
+        assert done.stdout == expected + "\n" and expected != plain
+        talker = chatty_copy(bundle.path, tmp_path)
+        talked = ane_book("chat", talker, *how, input="Hello\n").stdout
+        session = Session(Bundle.open(talker), "fp32", "mil")
+        session.use(folder)
+        asked = [{"role": "user", "content": "Hello"}]
+        assert talked == session.generate(asked, max_tokens=12).text + "\n"
+
+    def test_an_adapter_that_has_no_place_is_refused(self, bundle, tmp_path):
+        missing = refused("run", bundle, "Hi", "--adapter", tmp_path / "no")
+        assert "there is no such folder" in missing
+        for command in (("run", bundle, "Hi"), ("chat", bundle)):
+            assert "without slots" in refused(*command, "--adapter", tmp_path)
 
     def test_a_prompt_beyond_the_context(self, bundle):
         message = refused("run", bundle, "x" * 100)

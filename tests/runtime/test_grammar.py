@@ -117,3 +117,18 @@ def test_an_expression_that_explodes_ends(tokens, text):
             sampler(np.zeros(V, np.float32))
     except InvalidInput as refused:
         assert str(refused).startswith("regex: ")
+
+
+def test_a_form_is_compiled_once_and_no_answer_changes_another(tokens, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(tokens, "_last", None)
+    compiling = tokens._compiled
+    noted = lambda *form: compiled.append(form) or compiling(*form)  # noqa: E731
+    monkeypatch.setattr(tokens, "_compiled", noted)
+    first = tokens.mask("regex", "(ab|cd)")
+    first.take(tokenizer().encode("ab").ids[0])
+    again = tokens.mask("regex", "(ab|cd)")
+    fresh = np.isfinite(again.apply(np.zeros(V, np.float32)))
+    assert fresh[tokenizer().encode("cd").ids[0]] and len(compiled) == 1
+    tokens.mask("regex", "(ab|ce)")
+    assert compiled[-1] == ("regex", "(ab|ce)") and len(compiled) == 2

@@ -4,6 +4,8 @@ import json
 
 from _smollm2_tokenizer import smollm2, tokenizer
 from _templates import template
+from _tool_templates import TOOL_TEMPLATES, written
+from ane_book.errors import InvalidInput
 from ane_book.runtime.grammar import GrammarTokens
 from ane_book.text.template import render
 from ane_book.text.tools import Calling, ToolForm, tool_form
@@ -24,13 +26,21 @@ ASKED = [
          "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}]},
     {"role": "tool", "tool_call_id": "abcdefghi", "content": "21 degrees"},
 ]  # fmt: skip
-#: The forms, by a template's own words; the file of Qwen2.5 alone has its part on tools.
-FORMS = {
-    "hermes": tool_form(template("qwen2.5")),
-    "list": tool_form("{% for tool in tools %}{% endfor %}[TOOL_CALLS]"),
-    "llama": tool_form("{% if tools %}{% endif %}" '{"name": name, "parameters": arguments}'),
-    "none": tool_form(template("smollm2")),
+#: The forms by their families, and that of a template which knows no tools.
+FORMS = {name: tool_form(text) for name, text in TOOL_TEMPLATES.items()} | {
+    "none": tool_form(template("smollm2"))
 }
+
+
+def read(form: ToolForm, text: str, tools=TOOLS, step: int = 10_000) -> list[dict]:
+    """The calls in what follows the first opening, read `step` characters at a time."""
+    reader, found = form.reader(tools), []
+    for at in range(0, len(text), step):
+        for part in reader.add(text[at : at + step]):
+            if part.name:
+                found.append({"name": part.name, "arguments": ""})
+            found[part.index]["arguments"] += part.arguments
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +60,24 @@ def taken(tokens, grammar: str, text: str) -> bool:
     return True
 
 
-def test_a_template_that_knows_tools_shows_them():
-    text, form = template("qwen2.5"), FORMS["hermes"]
-    shown = render(text, form.messages(ASKED, TOOLS), tools=TOOLS)
+@pytest.mark.parametrize("name", TOOL_TEMPLATES)
+def test_a_template_that_knows_tools_shows_them(name):
+    """Tools, a call and its result, from a client whose ids are OpenAI's, are in the prompt."""
+    form = FORMS[name]
+    asked = json.loads(json.dumps(ASKED).replace("abcdefghi", "call_0123456789abcdef"))
+    shown = render(TOOL_TEMPLATES[name], form.messages(asked, TOOLS), tools=TOOLS)
     assert form.read and "The weather of a city." in shown and "21 degrees" in shown
-    written = '{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
-    assert form.opening + written in shown
-    assert form.calls(written) == [{"name": "weather", "arguments": '{"city": "Rome"}'}]
+    call = written(form, ("weather", {"city": "Rome"}))
+    assert (call in shown) or (form.listed and call[:-2] in shown)  # an id may follow
+    assert read(form, shown.partition(form.opening)[2] if form.opening else call) == [
+        {"name": "weather", "arguments": '{"city": "Rome"}'}
+    ]
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3"])
+def test_the_families_own_templates_have_these_forms(name):
+    """The files of templates/ that have their part on tools."""
+    assert tool_form(template(name)) == FORMS["qwen2.5"]
 
 
 @pytest.mark.parametrize("name", ["smollm2", "chatml", "gemma-3", "olmo-2"])
@@ -73,32 +94,136 @@ def test_a_template_that_knows_no_tools_has_them_in_the_text(name):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_grammar_takes_calls_of_what_is_offered(tokens, name):
-    form: ToolForm = FORMS[name]
-    body = f'{{"name": "weather", "{form.arguments}": {{"city": "Rome"}}}}'
-    call = form.opening + (f"[{body}]" if form.listed else body) + form.closing
+    form = FORMS[name]
+    call = written(form, ("weather", {"city": "Rome"}))
     auto, must = form.grammar(TOOLS, Calling()), form.grammar(TOOLS, Calling(must=True))
     assert taken(tokens, auto, call) and taken(tokens, must, call)
     assert taken(tokens, auto, "It rains.") and not taken(tokens, must, "It rains.")
-    for wrong in (call.replace("weather", "whether"), call.replace('"Rome"', "7"),
-                  call.replace("city", "town")):  # fmt: skip
-        assert not taken(tokens, must, wrong) and not taken(tokens, auto, wrong)
-    assert form.calls(call.removeprefix(form.opening)) == [
-        {"name": "weather", "arguments": '{"city": "Rome"}'}
-    ]
+    wrong = [call.replace("weather", "whether"), call.replace("city", "town")]
+    wrong += [] if form.xml else [call.replace('"Rome"', "7")]  # a text stands there as it is
+    for each in wrong:
+        assert not taken(tokens, must, each) and not taken(tokens, auto, each)
 
 
-def test_several_calls_come_where_they_may(tokens):
-    form = tool_form("")
-    one = f'{form.opening}{{"name": "now", "arguments": {{}}}}{form.closing}'
-    two = f"{one}\n{one}"
+@pytest.mark.parametrize("name", [name for name in FORMS if name != "llama-3.1"])
+def test_several_calls_come_where_they_may(tokens, name):
+    form = FORMS[name]
+    two = written(form, ("now", {}), ("weather", {"city": "Rome"}))
     assert taken(tokens, form.grammar(TOOLS, Calling(must=True)), two)
+    assert taken(tokens, form.grammar(TOOLS, Calling()), "Both. " + two)
     assert not taken(tokens, form.grammar(TOOLS, Calling(must=True, several=False)), two)
-    assert form.calls(two.removeprefix(form.opening)) == 2 * [{"name": "now", "arguments": "{}"}]
 
 
-@pytest.mark.parametrize("cut", ['{"name": "now", "argu', '{"name": "now"}\n</tool_call>', "7", ""])
-def test_half_a_call_is_none(cut):
-    assert not tool_form("").calls(cut)
+@pytest.mark.parametrize("step", [1, 2, 7, 1000])
+@pytest.mark.parametrize("name", FORMS)
+def test_calls_are_read_in_pieces(name, step):
+    """Braces, quotes and ends of tags within a text end nothing."""
+    form = FORMS[name]
+    city = 'a}"\\ {[</param\n</parameter\n\N{SNOWMAN}'
+    calls = [("weather", {"city": city}), ("now", {}), ("weather", {"city": ""})]
+    calls = calls[:1] if name == "llama-3.1" else calls
+    text = written(form, *calls).removeprefix(form.opening)
+    found = read(form, text, step=step)
+    assert [(call["name"], json.loads(call["arguments"])) for call in found] == calls
+    assert found == read(form, text)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_answer_that_is_cut_has_the_beginning_of_its_call(name):
+    """At every character: no name before it is whole, and arguments that only grow."""
+    form = FORMS[name]
+    text = written(form, ("weather", {"city": "Rome"})).removeprefix(form.opening)
+    (whole,) = read(form, text)
+    seen = set()
+    for end in range(len(text)):
+        reader = form.reader(TOOLS)
+        parts = list(reader.add(text[:end]))
+        said = "".join(part.arguments for part in parts)
+        assert whole["arguments"].startswith(said)
+        assert [part.name for part in parts if part.name] in ([], ["weather"])
+        assert reader.whole == (not parts or said == whole["arguments"])
+        seen.add(said)
+    assert "" in seen and len(seen) > 4
+
+
+SEARCH = {
+    "type": "object",
+    "$defs": {"kind": {"enum": ["new", "old"]}, "place": {"type": "object", "properties": {
+        "x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}},
+    "properties": {
+        "words": {"type": "string", "minLength": 2, "maxLength": 12, "pattern": "^[a-z/ ]+$"},
+        "kind": {"$ref": "#/$defs/kind"},
+        "near": {"$ref": "#/$defs/place"},
+        "most": {"type": "integer", "minimum": 1},
+        "safe": {"type": "boolean"},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    },
+    "required": ["words", "kind"],
+}  # fmt: skip
+SEARCHES = [{"type": "function", "function": {"name": "search", "parameters": SEARCH}}]
+
+
+class TestArgumentsBetweenTags:
+    @pytest.mark.parametrize("arguments", [
+        {"words": "a/b c", "kind": "new"},
+        {"words": "cats", "kind": "old", "near": {"x": 1}, "most": 3, "safe": True, "note": "no"},
+        {"words": "cats", "kind": "old", "note": "nullable"},
+        {"words": "cats", "kind": "old", "note": None},
+    ])  # fmt: skip
+    @pytest.mark.parametrize("step", [1, 1000])
+    def test_every_kind_of_value(self, tokens, arguments, step):
+        form = FORMS["qwen3.5"]
+        text = written(form, ("search", arguments))
+        assert taken(tokens, form.grammar(SEARCHES, Calling(must=True)), text)
+        (call,) = read(form, text, SEARCHES, step)
+        assert json.loads(call["arguments"]) == arguments
+
+    @pytest.mark.parametrize("arguments", [
+        {"words": "cats"},
+        {"words": "c", "kind": "new"},
+        {"words": "cats and so on", "kind": "new"},
+        {"words": "CATS", "kind": "new"},
+        {"words": "cats", "kind": "other"},
+        {"words": "cats", "kind": "new", "most": 0},
+        {"words": "cats", "kind": "new", "safe": "yes"},
+    ])  # fmt: skip
+    def test_what_the_schema_excludes(self, tokens, arguments):
+        form = FORMS["qwen3.5"]
+        text = written(form, ("search", arguments))
+        assert not taken(tokens, form.grammar(SEARCHES, Calling(must=True)), text)
+
+    @pytest.mark.parametrize(("schema", "says"), [
+        ({"properties": {"a": {"type": "string", "format": "date"}}}, "f.a: format cannot"),
+        ({"properties": {}, "oneOf": []}, "f: oneOf cannot"),
+        ({"properties": {"a>b": {}}}, "cannot be named 'a>b'"),
+        ({"properties": 5}, "f: parameters are no JSON schema"),
+        ({"properties": {"a": {"anyOf": 5}}}, "f: parameters are no JSON schema"),
+        ({"properties": {"a": {"type": "string"}}, "required": 5}, "are no JSON schema"),
+        ({"properties": {"a": {"$ref": "#/$defs/b"}},
+          "$defs": {"b": {"anyOf": [{"$ref": "#/$defs/b"}]}}}, "are no JSON schema"),
+        ({"properties": {"a": {"anyOf": [{"type": "string", "pattern": "a"}]}}}, "pattern cannot"),
+    ])  # fmt: skip
+    def test_what_cannot_be_held_to_is_refused_by_name(self, schema, says):
+        tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+        with pytest.raises(InvalidInput, match=says):
+            FORMS["qwen3.5"].grammar(tools, Calling())
+
+
+def test_parameters_are_an_object():
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]
+    with pytest.raises(InvalidInput, match="f: parameters have to be of the type object"):
+        tool_form("").grammar(tools, Calling())
+
+
+def test_an_answer_that_begins_within_a_thought_ends_it_first(tokens):
+    form = FORMS["qwen3.5"]
+    call = written(form, ("now", {}))
+    must = form.grammar(TOOLS, Calling(must=True), thinking="</think>")
+    auto = form.grammar(TOOLS, Calling(), thinking="</think>")
+    for grammar in (must, auto):
+        assert taken(tokens, grammar, "Which? Now.\n</think>\n\n" + call)
+        assert not taken(tokens, grammar, call)
+    assert taken(tokens, auto, "Hm.</think>\n\nIt is late.")
 
 
 def test_a_schema_with_definitions_keeps_them(tokens):

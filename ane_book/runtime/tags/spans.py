@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ane_book.runtime.tags.stretches import Stretch, size
 import numpy as np
 
-__all__ = ["LONGEST", "Span", "Viterbi", "find_spans", "log_softmax"]
+__all__ = ["LONGEST", "Span", "Viterbi", "find_spans"]
 
 LONGEST = 1 << 14  # tokens that may wait for the one that decides what they are
 
@@ -39,12 +39,6 @@ class Span:
     def replacement(self) -> str:
         """What stands in its place: "<PRIVATE_EMAIL>"."""
         return f"<{self.label.upper()}>"
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Logarithms of the probabilities of labels, float32 (n, N)."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
 class Viterbi:

@@ -7,16 +7,17 @@ book's source, gives these; a request in its form gets `text`, `prompt_tokens` a
 
 import base64
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 import json
 import time
 from uuid import uuid4
 
-from ane_book.serve.generation import Finished, TextPiece, Token
+from ane_book.serve.generation import CallPiece, Finished, TextPiece, Token, Weighed
 from ane_book.serve.splitting import Part
+from ane_book.text.calls import CallPart
 import numpy as np
 
-__all__ = ["ChatShape", "CompletionShape", "as_json", "event", "vectors"]
+__all__ = ["ChatShape", "CompletionShape", "as_json", "choices", "event", "vectors"]
 
 
 def as_json(value: object) -> bytes:
@@ -28,6 +29,22 @@ def as_json(value: object) -> bytes:
 def event(value: object) -> bytes:
     """A server-sent event."""
     return b"data: " + (value if isinstance(value, bytes) else as_json(value)) + b"\n\n"
+
+
+def counted(prompt: int, cached: int, generated: int = 0) -> dict:
+    """The usage of a request: its prompt's tokens, those of them in the cache, and the answer's."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def choices(found: Weighed) -> dict:
+    """POST /v1/choose: the options with how likely each is."""
+    options = [{"index": i, **asdict(option)} for i, option in enumerate(found.options)]
+    return {"choices": options, "usage": counted(found.prompt_tokens, found.cached)}
 
 
 @dataclass
@@ -49,7 +66,7 @@ class _Shape:
     def __post_init__(self):
         self.id = f"{self.prefix}-{uuid4().hex}"
 
-    def add(self, made: TextPiece | Finished) -> None:
+    def add(self, made: TextPiece | CallPiece | Finished) -> None:
         """Take a part of an answer, or its end."""
         if made.tokens:
             self.tokens.setdefault(made.index, []).extend(made.tokens)
@@ -71,13 +88,7 @@ class _Shape:
         return self.done[0].cached if self.done else 0
 
     def usage(self) -> dict:
-        generated = self.completion_tokens
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": generated,
-            "total_tokens": self.prompt_tokens + generated,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
-        }
+        return counted(self.prompt_tokens, self.cached, self.completion_tokens)
 
     def rates(self) -> dict:
         """Tokens per second of the first answer."""
@@ -103,7 +114,7 @@ class _Shape:
     def begin(self, index: int) -> Iterator[dict]:
         yield from ()
 
-    def piece(self, piece: TextPiece) -> Iterator[dict]:
+    def piece(self, piece: TextPiece | CallPiece) -> Iterator[dict]:
         raise NotImplementedError
 
     def end(self, done: Finished) -> Iterator[dict]:
@@ -134,7 +145,7 @@ class ChatShape(_Shape):
 
     whole, chunk, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
-    def add(self, made: TextPiece | Finished) -> None:
+    def add(self, made: TextPiece | CallPiece | Finished) -> None:
         super().add(made)
         if isinstance(made, TextPiece):
             where = made.index, made.part
@@ -157,17 +168,15 @@ class ChatShape(_Shape):
     def begin(self, index: int) -> Iterator[dict]:
         yield self._delta(index, {"role": "assistant", "content": ""})
 
-    def piece(self, piece: TextPiece) -> Iterator[dict]:
-        name = "content" if piece.part == "content" else "reasoning_content"
-        yield self._delta(piece.index, {name: piece.text}, None, piece.tokens)
+    def piece(self, piece: TextPiece | CallPiece) -> Iterator[dict]:
+        if isinstance(piece, CallPiece):
+            delta: dict = {"tool_calls": [_part(piece.call)]}
+        else:
+            name = "content" if piece.part == "content" else "reasoning_content"
+            delta = {name: piece.text}
+        yield self._delta(piece.index, delta, None, piece.tokens)
 
     def end(self, done: Finished) -> Iterator[dict]:
-        for i, call in enumerate(called(done.calls)):
-            function = call["function"]
-            empty = call | {"index": i, "function": function | {"arguments": ""}}
-            yield self._delta(done.index, {"tool_calls": [empty]})
-            rest = {"index": i, "function": {"arguments": function["arguments"]}}
-            yield self._delta(done.index, {"tool_calls": [rest]})
         yield self._delta(done.index, {}, _reason(done), done.tokens)
 
     def _delta(
@@ -183,8 +192,16 @@ def called(calls: Sequence[dict]) -> list[dict]:
     return [{"id": uuid4().hex[:9], "type": "function", "function": call} for call in calls]
 
 
+def _part(part: CallPart) -> dict:
+    """A part of a call as a stream has it: id and name come once, before the arguments."""
+    if not part.name:
+        return {"index": part.index, "function": {"arguments": part.arguments}}
+    (call,) = called([{"name": part.name, "arguments": part.arguments}])
+    return {"index": part.index} | call
+
+
 def _reason(done: Finished) -> str:
-    return "tool_calls" if done.calls else done.result.finish_reason
+    return "tool_calls" if done.called else done.result.finish_reason
 
 
 @dataclass
@@ -206,7 +223,8 @@ class CompletionShape(_Shape):
         tokens = self.tokens.get(done.index, ())
         return self._text(done.index, done.result.text, tokens, done.result.finish_reason)
 
-    def piece(self, piece: TextPiece) -> Iterator[dict]:
+    def piece(self, piece: TextPiece | CallPiece) -> Iterator[dict]:
+        assert isinstance(piece, TextPiece), "a completion offers no tools"
         yield self._chunk(self._text(piece.index, piece.text, piece.tokens, None))
 
     def end(self, done: Finished) -> Iterator[dict]:

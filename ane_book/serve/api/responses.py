@@ -15,7 +15,8 @@ from ane_book.serve.api.answers import ChatShape, as_json
 from ane_book.serve.api.closed import Closed
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.requests import HEEDLESS, Chat, refuse_invalid
-from ane_book.serve.generation import Finished, TextPiece
+from ane_book.serve.generation import CallPiece, Finished, TextPiece
+from ane_book.text.calls import CallPart
 from pydantic import Field, ValidationError
 
 __all__ = ["Responses", "ResponsesShape"]
@@ -165,7 +166,10 @@ class ResponsesShape(ChatShape):
         if not self.items:  # it was not streamed
             for (_, part), text in self.parts.items():
                 self.items.append(_item(part, text))
-            self.items += _calls(self.done[0])
+            done = self.done[0]
+            self.items += [_call(call["name"], call["arguments"]) for call in done.calls]
+            if done.calls and not done.called:
+                self.items[-1]["status"] = "incomplete"
         return self._response(self._status()) | self.figures()
 
     def _status(self) -> str:
@@ -202,7 +206,10 @@ class ResponsesShape(ChatShape):
     def begin(self, index: int) -> Iterator[dict]:
         yield from ()
 
-    def piece(self, piece: TextPiece) -> Iterator[dict]:
+    def piece(self, piece: TextPiece | CallPiece) -> Iterator[dict]:
+        if isinstance(piece, CallPiece):
+            yield from self._call_piece(piece.call)
+            return
         if self.open is None or self.open["type"] != _KINDS[piece.part]:
             yield from self._close()
             self.open = _item(piece.part, "")
@@ -212,19 +219,22 @@ class ResponsesShape(ChatShape):
         yield self._event(_NAMES[piece.part] + ".delta", **self._place(), delta=piece.text)
 
     def end(self, done: Finished) -> Iterator[dict]:
-        yield from self._close()
-        for call in _calls(done):
-            place = {"output_index": len(self.items), "item_id": call["id"]}
-            empty = call | {"arguments": "", "status": "in_progress"}
-            index = {"output_index": place["output_index"]}
-            yield self._event("response.output_item.added", **index, item=empty)
-            arguments, name = call["arguments"], "response.function_call_arguments"
-            yield self._event(f"{name}.delta", **place, delta=arguments)
-            yield self._event(f"{name}.done", **place, name=call["name"], arguments=arguments)
-            self.items.append(call)
-            yield self._event("response.output_item.done", **index, item=call)
+        yield from self._close("completed" if done.called or not done.calls else "incomplete")
         status = self._status()
         yield self._event(f"response.{status}", response=self._response(status))
+
+    def _call_piece(self, part: CallPart) -> Iterator[dict]:
+        index = {"output_index": len(self.items)}
+        if part.name:
+            yield from self._close()
+            self.open, index = _call(part.name, ""), {"output_index": len(self.items)}
+            item = self.open | {"status": "in_progress"}
+            yield self._event("response.output_item.added", **index, item=item)
+        assert self.open is not None
+        self.open["arguments"] += part.arguments
+        if part.arguments:
+            place = index | {"item_id": self.open["id"], "delta": part.arguments}
+            yield self._event("response.function_call_arguments.delta", **place)
 
     def _parts(self) -> list[dict]:
         assert self.open is not None
@@ -243,14 +253,19 @@ class ResponsesShape(ChatShape):
         yield self._event("response.output_item.added", **index, item=empty)
         yield self._event(_ADDED[self.open["type"]] + ".added", **self._place(), part=dict(part))
 
-    def _close(self) -> Iterator[dict]:
+    def _close(self, status: str = "completed") -> Iterator[dict]:
         if self.open is None:
             return
-        (part,), kind = self._parts(), self.open["type"]
-        name = "response.output_text" if kind == "message" else "response.reasoning_summary_text"
-        yield self._event(f"{name}.done", **self._place(), text=part["text"])
-        yield self._event(_ADDED[kind] + ".done", **self._place(), part=part)
-        done = self.open | {"status": "completed"}
+        if self.open["type"] == "function_call":
+            place = {"output_index": len(self.items), "item_id": self.open["id"]}
+            said = {name: self.open[name] for name in ("name", "arguments")}
+            yield self._event("response.function_call_arguments.done", **place, **said)
+        else:
+            (part,), kind = self._parts(), self.open["type"]
+            name = "output_text" if kind == "message" else "reasoning_summary_text"
+            yield self._event(f"response.{name}.done", **self._place(), text=part["text"])
+            yield self._event(_ADDED[kind] + ".done", **self._place(), part=part)
+        done = self.open | {"status": status}
         yield self._event("response.output_item.done", output_index=len(self.items), item=done)
         self.items.append(done)
         self.open = None
@@ -281,9 +296,6 @@ def _item(part: str, text: str) -> dict:
     return head | {"status": "completed", "content": content}
 
 
-def _calls(done: Finished) -> list[dict]:
-    return [
-        {"type": "function_call", "id": f"fc_{uuid4().hex}", "call_id": uuid4().hex[:9]}
-        | {"name": call["name"], "arguments": call["arguments"], "status": "completed"}
-        for call in done.calls
-    ]
+def _call(name: str, arguments: str) -> dict:
+    head = {"type": "function_call", "id": f"fc_{uuid4().hex}", "call_id": uuid4().hex[:9]}
+    return head | {"name": name, "arguments": arguments, "status": "completed"}

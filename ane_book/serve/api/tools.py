@@ -61,6 +61,11 @@ class EarlierCall(Closed):
     type: Literal["function"] = "function"
     function: CalledFunction
 
+    @classmethod
+    def _asked(cls, given: dict) -> dict:
+        """Drop the place in a stream, which clients that put one together send back."""
+        return {k: v for k, v in given.items() if k != "index"}
+
 
 class _Named(Closed):
     name: str
