@@ -38,11 +38,14 @@ def inspect_path(path: str | Path) -> dict:
 
 
 def refuse_weights(path: Path) -> None:
-    """Raise InvalidPackage for a .gguf file, with the commands that take one, ready to paste."""
-    if path.suffix == ".gguf":
+    """Raise InvalidPackage for weights, with the commands that take them, ready to paste."""
+    what = "a .gguf file" if path.suffix == ".gguf" else ""
+    if path.is_dir() and (path / "config.json").exists() and any(path.glob("*.safetensors")):
+        what = "a folder of safetensors"
+    if what:
         file = quote(str(path))
         raise InvalidPackage(
-            f"{path}: a .gguf file holds weights, not a program; `ane-book plan {file}` shows what "
+            f"{path}: {what} holds weights, not a program; `ane-book plan {file}` shows what "
             f"would be made of it, and `ane-book convert {file}` makes a bundle to inspect"
         )
 

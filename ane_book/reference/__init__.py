@@ -8,6 +8,7 @@ What this project trained has its weights here too, in a folder of its name, wit
 that is its `config` and the record of the training.
 """
 
+from collections.abc import Mapping
 from dataclasses import field
 from difflib import get_close_matches
 from functools import cache
@@ -146,12 +147,25 @@ def find_reference(name: str) -> ReferenceModel:
     models = reference_models()
     if name in models:
         return models[name]
-    near = get_close_matches(Path(name).name.lower(), models, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(models)}."
+    hint = _nearest(name, models)
     if is_path(name):
         hint = f"; {hint}" if Path(name).name in models else ""
         raise UnknownModel(f"{name}: there is no such file or folder{hint}")
     path = "of a .gguf file, a folder with config.json and safetensors or, to run it, a bundle"
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         path += f"; `hf download {name} --local-dir FOLDER` makes one of the hub's"
-    raise UnknownModel(f"no model {name!r}; {hint} A path is taken too: {path}")
+    raise UnknownModel(
+        f"no reference model and no path here is named {name!r}; {hint} A path may be {path}"
+    )
+
+
+def _nearest(name: str, models: Mapping[str, ReferenceModel]) -> str:
+    """The names most like this one, of files and folders beside it and of reference models."""
+    try:
+        beside = [each.name for each in Path(name).parent.iterdir()]
+    except OSError:  # no such folder, or none that one may read
+        beside = []
+    near = get_close_matches(Path(name).name, beside, n=2, cutoff=0.8)
+    near = [str(Path(name).with_name(each)) for each in near]
+    near += get_close_matches(Path(name).name.lower(), models, n=2, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(models)}."
