@@ -151,7 +151,14 @@ ODD = {
 #: Families of which `transformers` runs no model without a layer of attention.
 MIXED = ("lfm2", "qwen3_5_text")
 
-#: Every family's own way to stretch its context; what `ODD` has beside it.
+YARN = {
+    "rope_theta": 10000.0,
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+#: Some families' own way to stretch a context, which `ODD` has beside it; the others have `YARN`.
 SCALED = {
     "llama": {
         "rope_theta": 10000.0,
@@ -163,12 +170,6 @@ SCALED = {
     },
     "mistral": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "qwen2": {"rope_theta": 1000000.0},
-    "qwen3": {
-        "rope_theta": 10000.0,
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-    },
     "hunyuan_v1_dense": ALPHA | {"alpha": 50.0},
     "gemma3_text": {
         "full_attention": {"rope_theta": 1000000.0, "rope_type": "linear", "factor": 2.0},
@@ -177,18 +178,6 @@ SCALED = {
     "granite": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "lfm2": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "qwen3_5_text": {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.25},
-    "olmo2": {
-        "rope_theta": 10000.0,
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-    },
-    "smollm3": {
-        "rope_theta": 10000.0,
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-    },
     "olmo3": BY_TYPE,
     "ministral": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "ministral3": MINISTRAL3 | {"factor": 2.0},
@@ -222,7 +211,7 @@ def odd(family: str) -> dict:
     if family == "phi3":
         return ODD | {"rope_parameters": longrope(36), "original_max_position_embeddings": 32}
     changes = ODD | ({"num_hidden_layers": 2} if family in MIXED else {})
-    return changes | {"rope_parameters": SCALED[family]} | kinds(family, changes)
+    return changes | {"rope_parameters": SCALED.get(family, YARN)} | kinds(family, changes)
 
 
 #: Four query heads to a KV head, a tied head, another prime vocabulary, another share rotated.
