@@ -8,7 +8,6 @@ What this project trained has its weights here too, in a folder of its name, wit
 that is its `config` and the record of the training.
 """
 
-from collections.abc import Mapping
 from dataclasses import field
 from difflib import get_close_matches
 from functools import cache
@@ -30,6 +29,7 @@ __all__ = [
     "Suggested",
     "find_reference",
     "is_path",
+    "near_names",
     "reference_models",
 ]
 
@@ -147,10 +147,11 @@ def find_reference(name: str) -> ReferenceModel:
     models = reference_models()
     if name in models:
         return models[name]
-    hint = _nearest(name, models)
+    near = " or ".join(near_names(name))
     if is_path(name):
-        hint = f"; {hint}" if Path(name).name in models else ""
+        hint = f"; did you mean {near}?" if near else ""
         raise UnknownModel(f"{name}: there is no such file or folder{hint}")
+    hint = f"did you mean {near}?" if near else f"known: {', '.join(models)}."
     path = "of a .gguf file, a folder with config.json and safetensors or, to run it, a bundle"
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         path += f"; `hf download {name} --local-dir FOLDER` makes one of the hub's"
@@ -159,7 +160,7 @@ def find_reference(name: str) -> ReferenceModel:
     )
 
 
-def _nearest(name: str, models: Mapping[str, ReferenceModel]) -> str:
+def near_names(name: str) -> list[str]:
     """The names most like this one, of files and folders beside it and of reference models."""
     try:
         beside = [each.name for each in Path(name).parent.iterdir()]
@@ -167,5 +168,4 @@ def _nearest(name: str, models: Mapping[str, ReferenceModel]) -> str:
         beside = []
     near = get_close_matches(Path(name).name, beside, n=2, cutoff=0.8)
     near = [str(Path(name).with_name(each)) for each in near]
-    near += get_close_matches(Path(name).name.lower(), models, n=2, cutoff=0.6)
-    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(models)}."
+    return near + get_close_matches(Path(name).name.lower(), reference_models(), n=2, cutoff=0.6)

@@ -214,6 +214,8 @@ class TestConfiguration:
         (tmp_path / "models" / "my-llama").mkdir(parents=True)
         with pytest.raises(UnknownModel, match="did you mean models/my-llama[?]"):
             find_config("models/my-lama")
+        with pytest.raises(UnknownModel, match="no such file or folder; did you mean models/my-l"):
+            find_config("./models/my-lama")
         with pytest.raises(UnknownModel, match="no path here is named 'quite-other'; known: "):
             find_config("quite-other")
 
