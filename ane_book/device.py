@@ -27,6 +27,7 @@ __all__ = [
     "Check",
     "cache_folder",
     "chip",
+    "chip_key",
     "cores",
     "describe",
     "macos_build",
@@ -56,6 +57,11 @@ def chip() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def chip_key(name: str) -> str:
+    """A chip's name as the tables of this library have it: "m4-max" for "Apple M4 Max"."""
+    return "-".join(name.lower().replace("-", " ").split()).removeprefix("apple-")
 
 
 def cache_folder() -> Path:

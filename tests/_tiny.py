@@ -174,7 +174,14 @@ MIXED = ("lfm2", "lfm2_moe", "qwen3_5_text")
 #: Families whose layers are mixtures of experts.
 ROUTED = ("lfm2_moe", "qwen3_moe")
 
-#: Every family's own way to stretch its context; what `ODD` has beside it.
+YARN = {
+    "rope_theta": 10000.0,
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+#: Some families' own way to stretch a context, which `ODD` has beside it; the others have `YARN`.
 SCALED = {
     "llama": {
         "rope_theta": 10000.0,
@@ -186,12 +193,6 @@ SCALED = {
     },
     "mistral": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "qwen2": {"rope_theta": 1000000.0},
-    "qwen3": {
-        "rope_theta": 10000.0,
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-    },
     "qwen3_moe": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "hunyuan_v1_dense": ALPHA | {"alpha": 50.0},
     "gemma3_text": {
@@ -202,18 +203,6 @@ SCALED = {
     "lfm2": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "lfm2_moe": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "qwen3_5_text": {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.25},
-    "olmo2": {
-        "rope_theta": 10000.0,
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-    },
-    "smollm3": {
-        "rope_theta": 10000.0,
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-    },
     "olmo3": BY_TYPE,
     "ministral": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0},
     "ministral3": MINISTRAL3 | {"factor": 2.0},
@@ -247,7 +236,7 @@ def odd(family: str) -> dict:
     if family == "phi3":
         return ODD | {"rope_parameters": longrope(36), "original_max_position_embeddings": 32}
     changes = ODD | ({"num_hidden_layers": 2} if family in MIXED else {})
-    return changes | {"rope_parameters": SCALED[family]} | kinds(family, changes)
+    return changes | {"rope_parameters": SCALED.get(family, YARN)} | kinds(family, changes)
 
 
 #: Four query heads to a KV head, a tied head, another prime vocabulary, another share rotated.

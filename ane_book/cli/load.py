@@ -1,6 +1,5 @@
 """Open the model that a command names, and check that it is for the command's task."""
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
@@ -77,16 +76,15 @@ def load_draft(draft: str | None, how: Opening) -> "Session | str | None":
 def path_of(given: str) -> Path:
     """A path as it is, or for a reference model's name its bundle, converted on first use.
 
-    Raises InvalidPackage if the path does not exist and the name of a model is similar.
+    Raises InvalidPackage if the path does not exist and a name beside it, or a model's, is similar.
     """
-    from ane_book.reference import is_path
+    from ane_book.reference import is_path, near_names
 
     path = Path(given)
     if path.exists() or is_path(given):
         return path
-    models = names("")
-    if given not in models:
-        near = get_close_matches(given.lower(), models, cutoff=0.4)
+    if given not in names(""):
+        near = near_names(given)
         if not near:
             return path
         raise InvalidPackage(f"{given}: no such package; did you mean {' or '.join(near)}?")

@@ -27,7 +27,8 @@ def place_command(
     chip: Annotated[
         str,
         typer.Option(
-            help="m2, m4, m6: their estimates are published. m1, m3, m5, any: the M4's, widened."
+            help="m2, m4, m6: their estimates are published. m1, m3, m5, a15 to a19 and their "
+            "pro and max, any: the M4's, widened."
         ),
     ] = "m4",
     function: options.FunctionName = None,
@@ -44,7 +45,7 @@ def place_command(
     """
     from ane_book.evidence.mac.plan import read_plan
 
-    placements = _placements(path_of(path), chip.lower(), function)
+    placements = _placements(path_of(path), chip, function)
     plans = [read_plan(each.package, each.function) for each in placements]
     show(lambda: _facts(placements, plans), lambda: _text(placements, plans, ops), as_json)
     failing = {"never": (), "cpu": ("CPU",), "depends": ("CPU", "depends")}[fail_on]

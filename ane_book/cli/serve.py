@@ -24,7 +24,8 @@ NEEDED = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prom
 Models = Annotated[
     list[str],
     typer.Argument(
-        help="Reference models, bundles' folders, or weights to convert; NAME=MODEL names one.",
+        help="Reference models, bundles' folders, or weights to convert; NAME=MODEL names "
+        "one, which else has the name of the model that it was made of.",
         autocompletion=options.names,
     ),
 ]

@@ -122,7 +122,8 @@ def _context(config: DecoderConfig | None, recipe: Recipe) -> int:
         return getattr(config, "max_tokens", min(recipe.context, config.max_position))
     if recipe.context > config.max_position:
         raise InvalidInput(
-            f"context {recipe.context} is beyond the model's {config.max_position} positions"
+            f"context {recipe.context} is beyond the model's {config.max_position} positions; "
+            f"give at most {config.max_position} (--context)"
         )
     return recipe.context
 

@@ -15,6 +15,7 @@ __all__ = [
     "inspect_bundle",
     "inspect_path",
     "is_bundle",
+    "no_program",
     "refuse_bundle",
     "refuse_weights",
     "report",
@@ -40,11 +41,16 @@ def inspect_path(path: str | Path) -> dict:
 def refuse_weights(path: Path) -> None:
     """Raise InvalidPackage for a .gguf file, with the commands that take one, ready to paste."""
     if path.suffix == ".gguf":
-        file = quote(str(path))
-        raise InvalidPackage(
-            f"{path}: a .gguf file holds weights, not a program; `ane-book plan {file}` shows what "
-            f"would be made of it, and `ane-book convert {file}` makes a bundle to inspect"
-        )
+        raise no_program(path, "a .gguf file")
+
+
+def no_program(path: Path, what: str) -> InvalidPackage:
+    """The error for weights where a program belongs; `what`: the kind of file or folder."""
+    file = quote(str(path))
+    return InvalidPackage(
+        f"{path}: {what} holds weights, not a program; `ane-book plan {file}` shows what "
+        f"would be made of it, and `ane-book convert {file}` makes a bundle to inspect"
+    )
 
 
 def refuse_bundle(path: Path) -> None:

@@ -96,4 +96,10 @@ def _compare(bundle: Bundle, reference: Logits, against: str, tokens: int, most:
         f"{worst.change:+.2%} (standard error {worst.change_error:.2%}); {worst.agreement:.1%} of "
         "the likeliest tokens are equal"
     )
+    vocabulary = found.tokenizer.get_vocab_size()
+    if worst.perplexity / (1 + worst.change) >= vocabulary:
+        reason += (
+            f". The original guesses no better than chance among {vocabulary:,} tokens: on this "
+            "text its perplexity says nothing, and neither does the change"
+        )
     return level(worst.change <= most, reason, figures)

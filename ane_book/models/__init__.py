@@ -114,6 +114,11 @@ def read_config(fields: dict) -> Any:
 
 
 def _unknown(model_type: object) -> str:
+    if model_type is None:
+        return (
+            "config.json: it has no model_type, which names the architecture; take the file that "
+            f"belongs to the weights; supported: {', '.join(sorted(ARCHITECTURES))}"
+        )
     return (
         f"config.json: model_type {model_type!r} is not one this library converts; "
         f"supported: {', '.join(sorted(ARCHITECTURES))}"

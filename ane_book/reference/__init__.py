@@ -29,6 +29,7 @@ __all__ = [
     "Suggested",
     "find_reference",
     "is_path",
+    "near_names",
     "reference_models",
 ]
 
@@ -146,12 +147,25 @@ def find_reference(name: str) -> ReferenceModel:
     models = reference_models()
     if name in models:
         return models[name]
-    near = get_close_matches(Path(name).name.lower(), models, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(models)}."
+    near = " or ".join(near_names(name))
     if is_path(name):
-        hint = f"; {hint}" if Path(name).name in models else ""
+        hint = f"; did you mean {near}?" if near else ""
         raise UnknownModel(f"{name}: there is no such file or folder{hint}")
+    hint = f"did you mean {near}?" if near else f"known: {', '.join(models)}."
     path = "of a .gguf file, a folder with config.json and safetensors or, to run it, a bundle"
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         path += f"; `hf download {name} --local-dir FOLDER` makes one of the hub's"
-    raise UnknownModel(f"no model {name!r}; {hint} A path is taken too: {path}")
+    raise UnknownModel(
+        f"no reference model and no path here is named {name!r}; {hint} A path may be {path}"
+    )
+
+
+def near_names(name: str) -> list[str]:
+    """The names most like this one, of files and folders beside it and of reference models."""
+    try:
+        beside = [each.name for each in Path(name).parent.iterdir()]
+    except OSError:  # no such folder, or none that one may read
+        beside = []
+    near = get_close_matches(Path(name).name, beside, n=2, cutoff=0.8)
+    near = [str(Path(name).with_name(each)) for each in near]
+    return near + get_close_matches(Path(name).name.lower(), reference_models(), n=2, cutoff=0.6)

@@ -138,8 +138,14 @@ class Pool:
 
     def __init__(self, models: list[Model], memory: int | None = None):
         self.models = {model.name: model for model in models}
-        if not models or len(self.models) < len(models):
-            raise InvalidInput("give at least one model, and each a name of its own: NAME=FOLDER")
+        if not models:
+            raise InvalidInput("give at least one model to serve: a name, or a bundle's folder")
+        names = [model.name for model in models]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise InvalidInput(
+                f"more than one model is named {twice[0]!r}, after the weights that it was made "
+                f"of; give each a name of its own, such as {twice[0]}-2=FOLDER"
+            )
         for model in models:
             if memory is not None and model.bytes > memory:
                 raise InvalidInput(

@@ -75,6 +75,11 @@ def _open(path: Path) -> WeightSource:
                 f"{path}: a package, which holds a program and nothing to talk with; "
                 f"`ane-book inspect --run {path}` runs it"
             )
+        if (path / "manifest.json").exists():
+            raise WeightsNotFound(
+                f"{path}: a bundle, which is converted already; `ane-book run {path} PROMPT` runs "
+                "it, and another conversion starts from the weights"
+            )
         found = f"{len(ggufs)} .gguf files; name one of them" if ggufs else "none of these"
         raise WeightsNotFound(
             f"{path}: a folder of weights holds config.json with *.safetensors, one .gguf file, "

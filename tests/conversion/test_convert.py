@@ -20,7 +20,7 @@ from ane_book.conversion.plan.shards import head_splits, layer_ranges
 from ane_book.conversion.target.journal import Journal
 from ane_book.conversion.write import lowering
 from ane_book.conversion.write.decoder import lower_blocks, write_shard
-from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage
+from ane_book.errors import InvalidBundle, InvalidInput, InvalidPackage, WeightsNotFound
 from ane_book.host import causal_mask
 from ane_book.models import DecoderConfig, read_config
 from ane_book.models.base import layers
@@ -238,8 +238,11 @@ class TestWholeOrNotAtAll:
         stamp = (first.path / "manifest.json").stat().st_mtime_ns
         again = ane_book.convert(str(folder), **arguments)
         assert (again.path / "manifest.json").stat().st_mtime_ns == stamp
-        with pytest.raises(InvalidInput, match="holds another conversion"):
+        said = "holds another conversion, of .* with context=32, not 64; choose"
+        with pytest.raises(InvalidInput, match=said):
             ane_book.convert(str(folder), **arguments | {"context": 64})
+        with pytest.raises(WeightsNotFound, match="a bundle, which is converted already"):
+            ane_book.convert(str(first.path))
         forced = ane_book.convert(str(folder), **arguments | {"context": 64}, force=True)
         assert forced.recipe.context == 64
 

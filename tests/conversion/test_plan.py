@@ -205,6 +205,19 @@ class TestConfiguration:
             find_config(str(tmp_path))
         with pytest.raises(UnknownModel, match="did you mean qwen2.5"):
             find_config("qwen2.5-0.5b")
+        (tmp_path / "config.json").write_text("{}")
+        with pytest.raises(UnsupportedModel, match="it has no model_type"):
+            find_config(str(tmp_path))
+
+    def test_a_mistyped_folder_is_told_what_lies_beside_it(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "models" / "my-llama").mkdir(parents=True)
+        with pytest.raises(UnknownModel, match="did you mean models/my-llama[?]"):
+            find_config("models/my-lama")
+        with pytest.raises(UnknownModel, match="no such file or folder; did you mean models/my-l"):
+            find_config("./models/my-lama")
+        with pytest.raises(UnknownModel, match="no path here is named 'quite-other'; known: "):
+            find_config("quite-other")
 
     @pytest.mark.parametrize(
         ("name", "said"),

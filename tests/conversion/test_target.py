@@ -353,7 +353,7 @@ class TestContext:
         _, folder = tiny("llama", **SMALL, max_position_embeddings=48)
         bundle = ane_book.convert(str(folder))
         assert (bundle.recipe.context, bundle.recipe.prefill) == (48, 48)
-        with pytest.raises(InvalidInput, match="context 512 is beyond the model's 48 positions"):
+        with pytest.raises(InvalidInput, match="context 512 is beyond .* give at most 48"):
             ane_book.convert(str(folder), context=512)
 
     def test_512_of_a_model_with_more(self):

@@ -5,6 +5,7 @@ import shutil
 
 from _command import ane_book as command
 from ane_book.evidence.quality import check_quality
+from ane_book.runtime import Session
 import pytest
 
 
@@ -20,6 +21,15 @@ def test_a_bundle_in_half_precision_loses_next_to_nothing(tiny_bundle):
     for text in ("prose", "code"):
         assert abs(level.figures[f"{text}_change"]) < 0.01
         assert level.figures[f"{text}_agreement"] > 0.95
+
+
+def test_a_model_that_guesses_is_not_judged_by_its_perplexity_alone(tiny_bundle):
+    bundle = tiny_bundle("llama")[1]
+    level = check_quality(bundle, tokens=128)
+    vocabulary = Session(bundle, backend="mil").tokenizer.get_vocab_size()
+    least = min(level.figures["prose_perplexity"], level.figures["code_perplexity"])
+    assert least > 1.1 * vocabulary  # its weights are random
+    assert f"no better than chance among {vocabulary:,} tokens" in level.reason
 
 
 def test_a_quantised_one_is_held_to_its_source(quantised):

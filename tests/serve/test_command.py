@@ -181,7 +181,8 @@ class TestRefusedAtTheStart:
         assert f"--cors {origin}" in said and "http://localhost:3000" in said
 
     def test_two_models_of_one_name(self, talker):
-        assert "a name of its own" in refused("serve", str(talker.path), str(talker.path))
+        said = refused("serve", str(talker.path), str(talker.path))
+        assert "give each a name of its own, such as" in said
 
     def test_a_model_beyond_the_limit(self, talker):
         assert "more than the limit" in refused("serve", str(talker.path), "--memory", "1KB")

@@ -3,6 +3,8 @@
 import gguf
 import numpy as np
 
+#: By the package `gguf`, and not by ours, so that each can find the other wrong; a family that the
+#: library reads from GGUF and that is missing here fails tests/weights/test_gguf.py.
 ARCHITECTURES = {
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,

@@ -18,7 +18,7 @@ from _tiny_weights import (
 )
 import ane_book
 from ane_book.errors import InvalidWeights, UnsupportedModel
-from ane_book.models import read_config
+from ane_book.models import find, read_config
 from ane_book.weights import open_source
 from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Type
@@ -29,7 +29,9 @@ import torch
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name in ARCHITECTURES])
+@pytest.mark.parametrize(
+    "family", [name for name in FAMILIES if name in ARCHITECTURES or find(name).gguf]
+)
 def test_gguf_gives_the_model_back(tmp_path, family, tied):
     model = tiny_model(family, tied)
     source = open_source(write_gguf(tmp_path / "m.gguf", model))

@@ -6,9 +6,11 @@ evidence: `data/chips.toml`, with a table for each chip, and `data/parameters.to
 
 from collections.abc import Mapping
 from pathlib import Path
+import re
 
 from ane_book import claims
 from ane_book.claims import Claim
+from ane_book.device import chip_key
 from ane_book.errors import InvalidInput
 
 __all__ = ["BORROWED", "DATA", "chips", "find_chip", "parameter"]
@@ -30,19 +32,23 @@ def chips() -> Mapping[str, Claim]:
 
 
 def find_chip(name: str) -> Claim:
-    """The chip with this name, "m4-max" or "M4 Max"; raises InvalidInput with the known ones.
+    """The chip with this name, "m4-max" or "Apple M4 Max"; raises InvalidInput with the known ones.
 
     One of which nobody has published a rate may borrow that of its relatives; its condition says
     so, and is printed with its evidence.
     """
     known = chips()
-    key = "-".join(name.lower().replace("-", " ").split())
+    key = chip_key(name)
     if key in BORROWED:
         return _borrowed(key, [known[relative] for relative in BORROWED[key]])
     if key not in known:
-        phone = ": of no phone's engine has anybody read one" if key.startswith("a") else ""
+        phone = (
+            ": of no phone's engine has anybody read one; without --chip, `ane-book plan` says "
+            "the bytes and the calls, with --device whether they fit its memory"
+        )
         raise InvalidInput(
-            f"no read bandwidth is published for the engine of a chip {name!r}{phone}; "
+            f"no read bandwidth is published for the engine of a chip {name!r}"
+            f"{phone if re.match(r'a[0-9]|iphone|ipad', key) else ''}; "
             f"known are {', '.join(known)}; borrowed from those, {', '.join(BORROWED)}"
         )
     return known[key]

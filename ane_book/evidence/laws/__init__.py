@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ane_book.errors import InvalidPackage
-from ane_book.evidence.inspect import is_bundle, refuse_weights
+from ane_book.evidence.inspect import is_bundle, no_program, refuse_weights
 from ane_book.evidence.laws.graph import ProgramGraph, Seen
 from ane_book.evidence.laws.report import LawReport
 from ane_book.evidence.laws.rule import Finding, Place, Rule, load
@@ -88,6 +88,8 @@ def packages_of(path: Path) -> list[Path]:
     if {"Manifest.json", "model.mil", "coremldata.bin"} & {file.name for file in path.iterdir()}:
         return [path]  # a package without the usual suffix
     found = sorted(_below(path))
+    if not found and any(path.glob("*.safetensors")):
+        raise no_program(path, "a folder of safetensors")
     if not found:
         raise InvalidPackage(f"{path}: no {', '.join(MODELS)} is in this folder or below")
     return found

@@ -25,6 +25,7 @@ from math import prod
 from pathlib import Path
 
 from ane_book.claims import find
+from ane_book.device import chip_key
 from ane_book.errors import InvalidInput
 from ane_book.evidence.placement.graph import GraphOp, bytes_of, elements
 from ane_book.evidence.placement.path import ANE
@@ -123,10 +124,14 @@ class Estimator:
 
     @classmethod
     def of(cls, chip: str) -> "Estimator":
-        """The estimator of a chip; raises InvalidInput, with the known chips, for others."""
+        """The estimator of a chip, "m4-max" or "Apple M4 Max"; raises InvalidInput for others."""
+        given, chip = chip, chip_key(chip)
         if chip not in chips():
             known = ", ".join(sorted(chips()))
-            raise InvalidInput(f"no estimates are known for the chip {chip!r}, but for {known}")
+            raise InvalidInput(
+                f"no estimates are known for the chip {given!r}, but for {known}; any takes the "
+                "lowest limits of all"
+            )
         known = table()["chips"][chip]
         if "figures" not in known:
             return cls.made_of(chip, _facts())

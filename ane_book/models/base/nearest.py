@@ -96,7 +96,7 @@ def describe_nearest(fields: dict, architectures: Iterable[Architecture]) -> str
         return f"no family is near: config.json has no {', '.join(lacking)}"
     return (
         f"nearest by config.json is {nearest.family}: {nearest} (what differs in code alone no "
-        "field says)"
+        "field says); book/families.md shows how to add one"
     )
 
 

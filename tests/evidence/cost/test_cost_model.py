@@ -130,7 +130,7 @@ class TestChips:
         low, high = claim.bounds
         assert all(low <= eight / few <= high for eight, few in published)
 
-    @pytest.mark.parametrize("written", ["m4-max", "M4 Max", " M4-MAX"])
+    @pytest.mark.parametrize("written", ["m4-max", "M4 Max", " M4-MAX", "Apple M4 Max"])
     def test_as_people_write_it(self, written):
         assert find_chip(written).chip == "M4 Max"
 
@@ -289,5 +289,5 @@ class TestBorrowedChips:
         assert found["predicted"]["not_predicted"].keys() == {"prefill", "first load"}
 
     def test_a_phone_is_refused_by_name(self):
-        with pytest.raises(InvalidInput, match=r"'A17 Pro': of no phone's engine has anybody"):
+        with pytest.raises(InvalidInput, match=r"'A17 Pro': of no phone's .* without --chip"):
             find_chip("A17 Pro")

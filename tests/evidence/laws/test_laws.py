@@ -232,6 +232,9 @@ class TestSources:
     def test_an_empty_folder_and_none(self, tmp_path):
         with pytest.raises(InvalidPackage, match="no .mlpackage"):
             laws.check(tmp_path)
+        (tmp_path / "model.safetensors").touch()
+        with pytest.raises(InvalidPackage, match="a folder of safetensors holds weights, not"):
+            laws.check(tmp_path)
         with pytest.raises(InvalidPackage, match="no such package"):
             laws.check(tmp_path / "none.mlpackage")
 
