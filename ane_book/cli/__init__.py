@@ -191,6 +191,17 @@ def embed(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a text that is too long, instead of cutting.")
     ] = False,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="What stands before each text: a name of the model's prompts, or a text.  "
+            "[default: the model's own default]"
+        ),
+    ] = None,
+    dimensions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cut vectors to so many numbers, and scale them to length 1."),
+    ] = None,
     precision: options.Precision = "fp16",
     context: options.TextLength = None,
     backend: options.BackendName = "auto",
@@ -201,7 +212,7 @@ def embed(
 
     how = Opening(precision=precision, backend=backend, force=force)
     embedder = load(model, "embedding", how, context=context, **recipe)
-    print_vectors(embedder, texts, as_json, strict)
+    print_vectors(embedder, texts, as_json, strict, prompt, dimensions)
 
 
 @command("inspect")

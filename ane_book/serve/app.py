@@ -155,18 +155,24 @@ class _Facts(_JobAnswer):
 
 
 def embedded(
-    embedder: Embedder, texts: Sequence[str | list[int]]
+    embedder: Embedder,
+    texts: Sequence[str | list[int]],
+    prompt: str | None = None,
+    dimensions: int | None = None,
 ) -> Generator[tuple | None, None, None]:
-    """Yield a vector (C,) and the number of tokens of each text; None for a step without one."""
+    """Yield a vector (E,) and the number of tokens of each text; None for a step without one.
+
+    prompt, dimensions: as `Embedder.embed` takes them.
+    """
     ids = []
     for i, text in enumerate(texts):
-        ids.append(
-            embedder.encode(text, f"input {i}", cut=False) if isinstance(text, str) else text
-        )
+        if isinstance(text, str):
+            text = embedder.encode(text, f"input {i}", False, prompt)
+        ids.append(text)
         yield None
     for start in range(0, len(ids), AT_A_TIME):
         part = ids[start : start + AT_A_TIME]
-        yield from zip(embedder.vectors(part), map(len, part), strict=True)
+        yield from zip(embedder.vectors(part, dimensions), map(len, part), strict=True)
 
 
 class Service:
@@ -203,10 +209,11 @@ class Service:
 
     def embedding(self, request: Request, asked: requests.EmbeddingRequest) -> Response:
         model = self.pool.find(asked.model, EMBEDDING)
-        if asked.dimensions not in (None, model.size):
-            message = f"{model.name} makes vectors of {model.size} numbers; leave dimensions out"
+        if (asked.dimensions or 1) > model.size:
+            message = f"{model.name} makes vectors of {model.size} numbers, and no more"
             raise Refusal(400, message, code="unsupported_value", param="dimensions")
-        job = Job(model, lambda embedder: embedded(embedder, asked.texts()))
+        how = asked.prompt, asked.dimensions
+        job = Job(model, lambda embedder: embedded(embedder, asked.texts(), *how))
         return _Vectors(self, job, request.state.note, asked.encoding_format)
 
     def choose(self, request: Request, asked: requests.Choose) -> Response:

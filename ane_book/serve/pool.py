@@ -89,7 +89,7 @@ def bundle_model(
         bytes=sum(manifest.files.values()),
         slots=opened,
         context=manifest.context,
-        size=manifest.embedding.shape[1],
+        size=manifest.vector_size,
         created=int((bundle.path / "manifest.json").stat().st_mtime),
         argmax=manifest.argmax_output,
         seal=manifest.seal,

@@ -249,7 +249,12 @@ class EmbeddingRequest(_Request):
 
     input: Prompt
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Whole | None = Field(None, ge=1, description="The model's own, or left out.")
+    dimensions: Whole | None = Field(
+        None, ge=1, description="Vectors are cut to so many numbers, and scaled to length 1."
+    )
+    prompt: str | None = Field(
+        None, description="Beyond OpenAI: a name of the model's prompts, or a text, before each."
+    )
 
     def texts(self) -> list[str | list[int]]:
         return _each(self.input)

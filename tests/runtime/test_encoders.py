@@ -1,0 +1,106 @@
+"""Encoders of every family, from conversion to vectors: those of `transformers`, and broken ones.
+
+BERT's own tests, and what embedders refuse, are in test_embed.py.
+"""
+
+from collections.abc import Callable
+import json
+from pathlib import Path
+import shutil
+
+from _encoders import FAMILIES, pooled, tiny_encoder, write_encoder
+import ane_book
+from ane_book.evidence.parity import check_parity
+from ane_book.runtime import Embedder
+import numpy as np
+import pytest
+import torch
+
+MOST = 45  # tokens of a text
+LENGTHS = (1, 2, 3, 7, 20, 31, 32, 33, 44, MOST)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """`made(family, **recipe)` -> (transformers model, bundle), converted once."""
+    kept = {}
+
+    def make(family: str, **recipe):
+        key = family, *sorted(recipe.items())
+        if key not in kept:
+            model = tiny_encoder(family)
+            place = tmp_path_factory.mktemp(family)
+            folder = write_encoder(model, place / "model", FAMILIES[family][2], MOST)
+            kept[key] = model, ane_book.convert(str(folder), out=place / "bundle", **recipe)
+        return kept[key]
+
+    return make
+
+
+def texts(lengths=LENGTHS) -> list[list[int]]:
+    """Token ids of texts of these lengths."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(4, 257, (n,), generator=generator).tolist() for n in lengths]
+
+
+def cosines(found, expected) -> np.ndarray:
+    a, b = (np.asarray(x, np.float64) for x in (found, expected))
+    return (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+
+
+def changed(bundle, folder: Path, change: Callable[[dict], None]) -> Embedder:
+    """An embedder of a copy whose manifest is changed."""
+    copy = Path(shutil.copytree(bundle.path, folder / "b"))
+    fields = json.loads((copy / "manifest.json").read_text())
+    change(fields)
+    (copy / "manifest.json").write_text(json.dumps(fields))
+    return Embedder(copy, "fp32")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("precision", "least"), [("fp32", 0.999999), ("fp16", 0.9998)])
+def test_vectors_are_those_of_transformers(made, family, precision, least):
+    model, bundle = made(family)
+    ids = texts()
+    expected = pooled(model, ids, FAMILIES[family][2])
+    found = Embedder(bundle, precision).vectors(ids)
+    assert cosines(found, expected).min() > least
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_beside_a_text_changes_nothing(made, family):
+    embedder, ids = Embedder(made(family)[1], "fp32"), texts()
+    alone = np.concatenate([embedder.vectors([row]) for row in ids])
+    np.testing.assert_allclose(embedder.vectors(ids[::-1])[::-1], alone, atol=1e-5)
+
+
+def causal(fields: dict) -> None:
+    fields["vectors"]["causal"] = not fields["vectors"]["causal"]
+
+
+def first_pooled(fields: dict) -> None:
+    fields["vectors"]["pooling"] = "cls"
+
+
+def other_base(fields: dict) -> None:
+    fields["host"]["rotary"]["rope"]["theta"] = 10000.0
+
+
+BROKEN = {"qwen3": (causal, first_pooled, other_base)}
+
+
+@pytest.mark.parametrize(
+    ("family", "change"), [(name, one) for name, all_ in BROKEN.items() for one in all_]
+)
+def test_a_mistake_of_the_host_shows(made, tmp_path, family, change):
+    model, bundle = made(family)
+    expected = pooled(model, texts(), FAMILIES[family][2])
+    assert cosines(changed(bundle, tmp_path, change).vectors(texts()), expected).min() < 0.999
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parity_of_every_package(made, family):
+    bundle = made(family, shard_limit="0.12MB")[1]
+    assert len(bundle.manifest.shards) > 1
+    assert check_parity(bundle, source=bundle.path.parent / "model").passed
