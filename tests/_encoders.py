@@ -1,5 +1,6 @@
 """Tiny random encoders of `transformers`, and folders as sentence-transformers writes them."""
 
+from itertools import pairwise
 import json
 from pathlib import Path
 
@@ -38,7 +39,31 @@ FAMILIES = {
         "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
         "head_dim": 20, "max_position_embeddings": 80, "rope_theta": 1000000.0,
     }, "lasttoken"),
+    "modernbert": ("AutoModel", {
+        "model_type": "modernbert", "hidden_size": 60, "intermediate_size": 88,
+        "num_hidden_layers": 5, "num_attention_heads": 3, "max_position_embeddings": 80,
+        "local_attention": 18, "initializer_range": 0.1, "layer_types": [
+            "full_attention", "sliding_attention", "sliding_attention", "full_attention",
+            "sliding_attention",
+        ],
+    }, "mean_tokens"),
+    "gemma3_text": ("AutoModel", {
+        "model_type": "gemma3_text", "hidden_size": 72, "intermediate_size": 96,
+        "num_hidden_layers": 4, "num_attention_heads": 3, "num_key_value_heads": 1,
+        "head_dim": 24, "max_position_embeddings": 80, "sliding_window": 20,
+        "initializer_range": 0.05,
+        "query_pre_attn_scalar": 20, "use_bidirectional_attention": True, "layer_types": [
+            "sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+        ],
+    }, "mean_tokens"),
+    "xlm-roberta": ("AutoModel", {
+        "model_type": "xlm-roberta", "hidden_size": 48, "intermediate_size": 100,
+        "num_hidden_layers": 4, "num_attention_heads": 3, "max_position_embeddings": 60,
+        "type_vocab_size": 1, "pad_token_id": 1,
+    }, "cls_token"),
 }  # fmt: skip
+#: Dense steps that follow the pooling.
+DENSE = {"gemma3_text": (72, 150, 40)}
 
 
 def tiny_encoder(family: str, **changes):
@@ -46,11 +71,20 @@ def tiny_encoder(family: str, **changes):
     import transformers
 
     kind, fields, _ = FAMILIES[family]
-    fields = {"vocab_size": 257, "pad_token_id": 0} | fields | changes
+    common = {"vocab_size": 257, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
+    fields = common | fields | changes
     config = transformers.AutoConfig.for_model(**fields)
     torch.manual_seed(0)
     model = getattr(transformers, kind).from_config(config).eval().requires_grad_(False)
     return with_halves(model)
+
+
+def dense_layers(family: str) -> tuple[torch.nn.Linear, ...]:
+    """The random Dense steps of a family, without biases or activations."""
+    torch.manual_seed(2)
+    pairs = pairwise(DENSE.get(family, ()))
+    layers = tuple(torch.nn.Linear(*pair, bias=False) for pair in pairs)
+    return tuple(with_halves(layer.requires_grad_(False)) for layer in layers)
 
 
 def with_halves(model):
@@ -126,7 +160,8 @@ def pooled(model, ids: list[list[int]], pooling: str, fill: int = 0) -> torch.Te
     fill: this many tokens of padding are taken for tokens, which is wrong.
     """
     longest = max(map(len, ids))
-    batch = torch.tensor([row + [PAD] * (longest - len(row)) for row in ids])
+    pad = model.config.pad_token_id
+    batch = torch.tensor([row + [pad] * (longest - len(row)) for row in ids])
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids])
     hidden = model(input_ids=batch, attention_mask=mask).last_hidden_state
     lengths = [min(len(row) + fill, longest) for row in ids]

@@ -29,6 +29,7 @@ from ane_book.models.base.architecture import Architecture, Task
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.nearest import describe_nearest
 from ane_book.models.bert import Bert, BertReranker
+from ane_book.models.embeddinggemma import EmbeddingGemma
 from ane_book.models.exaone4 import Exaone4
 from ane_book.models.gemma3 import Gemma3
 from ane_book.models.glm4 import Glm4
@@ -39,6 +40,7 @@ from ane_book.models.llama import Llama
 from ane_book.models.ministral import Ministral
 from ane_book.models.ministral3 import Ministral3
 from ane_book.models.mistral import Mistral
+from ane_book.models.modernbert import ModernBert, ModernBertReranker
 from ane_book.models.olmo2 import Olmo2
 from ane_book.models.olmo3 import Olmo3
 from ane_book.models.phi3 import Phi3
@@ -63,6 +65,7 @@ __all__ = [
 _all: tuple[Architecture, ...] = (
     Bert(),
     BertReranker(),
+    EmbeddingGemma(),
     Exaone4(),
     Gemma3(),
     Glm4(),
@@ -73,6 +76,8 @@ _all: tuple[Architecture, ...] = (
     Ministral(),
     Ministral3(),
     Mistral(),
+    ModernBert(),
+    ModernBertReranker(),
     Olmo2(),
     Olmo3(),
     Phi3(),

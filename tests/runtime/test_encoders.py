@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 import shutil
 
-from _encoders import FAMILIES, pooled, tiny_encoder, write_encoder
+from _encoders import FAMILIES, dense_layers, pooled, tiny_encoder, write_encoder
 import ane_book
 from ane_book.evidence.parity import check_parity
 from ane_book.runtime import Embedder
@@ -30,7 +30,8 @@ def made(tmp_path_factory):
         if key not in kept:
             model = tiny_encoder(family)
             place = tmp_path_factory.mktemp(family)
-            folder = write_encoder(model, place / "model", FAMILIES[family][2], MOST)
+            pooling, dense = FAMILIES[family][2], dense_layers(family)
+            folder = write_encoder(model, place / "model", pooling, MOST, dense=dense)
             kept[key] = model, ane_book.convert(str(folder), out=place / "bundle", **recipe)
         return kept[key]
 
@@ -41,6 +42,14 @@ def texts(lengths=LENGTHS) -> list[list[int]]:
     """Token ids of texts of these lengths."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randint(4, 257, (n,), generator=generator).tolist() for n in lengths]
+
+
+def expected(family: str, model, **wrong) -> torch.Tensor:
+    """Vectors of `texts()` before they are scaled."""
+    found = pooled(model, texts(), FAMILIES[family][2], **wrong)
+    for layer in dense_layers(family):
+        found = layer(found)
+    return found
 
 
 def cosines(found, expected) -> np.ndarray:
@@ -61,10 +70,8 @@ def changed(bundle, folder: Path, change: Callable[[dict], None]) -> Embedder:
 @pytest.mark.parametrize(("precision", "least"), [("fp32", 0.999999), ("fp16", 0.9998)])
 def test_vectors_are_those_of_transformers(made, family, precision, least):
     model, bundle = made(family)
-    ids = texts()
-    expected = pooled(model, ids, FAMILIES[family][2])
-    found = Embedder(bundle, precision).vectors(ids)
-    assert cosines(found, expected).min() > least
+    found = Embedder(bundle, precision).vectors(texts())
+    assert cosines(found, expected(family, model)).min() > least
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
 
 
@@ -87,7 +94,31 @@ def other_base(fields: dict) -> None:
     fields["host"]["rotary"]["rope"]["theta"] = 10000.0
 
 
-BROKEN = {"qwen3": (causal, first_pooled, other_base)}
+def wider(fields: dict) -> None:
+    fields["host"]["masks"]["mask_local"] += 1
+
+
+def narrower(fields: dict) -> None:
+    fields["host"]["masks"]["mask_local"] -= 1
+
+
+def exchanged(fields: dict) -> None:
+    """Each kind of layer rotates by the other's base."""
+    tables = fields["host"]["rotary"]
+    tables["rope"], tables["rope_local"] = tables["rope_local"], tables["rope"]
+
+
+def unscaled(fields: dict) -> None:
+    fields["host"]["embedding_scale"] = 1.0
+
+
+LOCAL = (causal, first_pooled, wider, narrower, exchanged)
+BROKEN = {
+    "qwen3": (causal, first_pooled, other_base),
+    "modernbert": LOCAL,
+    "gemma3_text": (*LOCAL, unscaled),
+    "xlm-roberta": (causal,),
+}
 
 
 @pytest.mark.parametrize(
@@ -95,8 +126,14 @@ BROKEN = {"qwen3": (causal, first_pooled, other_base)}
 )
 def test_a_mistake_of_the_host_shows(made, tmp_path, family, change):
     model, bundle = made(family)
-    expected = pooled(model, texts(), FAMILIES[family][2])
-    assert cosines(changed(bundle, tmp_path, change).vectors(texts()), expected).min() < 0.999
+    found = changed(bundle, tmp_path, change).vectors(texts())
+    assert cosines(found, expected(family, model)).min() < 0.999
+
+
+def test_padding_that_is_pooled_shows(made):
+    model, bundle = made("modernbert")
+    found = Embedder(bundle, "fp32").vectors(texts())
+    assert cosines(found, expected("modernbert", model, fill=1)).min() < 0.999
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
     "tanh": torch.tanh,
-    "identity": lambda x: x,
+    "identity": nn.Identity(),
 }
 
 
