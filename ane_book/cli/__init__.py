@@ -27,6 +27,7 @@ from ane_book.cli.place import place_command
 from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
+from ane_book.cli.rerank import rerank
 from ane_book.cli.residency import residency_command
 from ane_book.cli.serve import serve
 from ane_book.cli.terminal import RECIPE, SAMPLING, answer
@@ -281,6 +282,7 @@ command("bench")(bench_command)
 command("demo")(demo_command)
 command("report")(report_command)
 command("redact")(redact)
+command("rerank")(rerank)
 command("serve")(serve)
 
 

@@ -5,9 +5,17 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from typing import Annotated, Any
 
 from ane_book import __version__
-from ane_book.runtime import Embedder
+from ane_book.runtime import Embedder, Reranker
+from ane_book.runtime.reranker import ranked
 from ane_book.serve.api import requests
-from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, event, vectors
+from ane_book.serve.api.answers import (
+    ChatShape,
+    CompletionShape,
+    as_json,
+    event,
+    ranking,
+    vectors,
+)
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.responses import Responses, ResponsesShape
 from ane_book.serve.generation import Ask, Finished, ServedSession, TextPiece, answers, chosen
@@ -15,10 +23,11 @@ from ane_book.serve.jobs import Gone, Job, Jobs
 from ane_book.serve.metrics import Metrics, Note
 from ane_book.serve.middleware import Middleware
 from ane_book.serve.page import add_page
-from ane_book.serve.pool import EMBEDDING, TEXT, Model, Pool
+from ane_book.serve.pool import EMBEDDING, RERANKING, TEXT, Model, Pool
 from fastapi import Body, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+import numpy as np
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -141,6 +150,22 @@ class _Vectors(_JobAnswer):
         await Json(answer)(scope, receive, send)
 
 
+class _Ranking(_JobAnswer):
+    """Documents by their scores."""
+
+    def __init__(self, service: "Service", job: Job, note: Note, asked: requests.Rerank):
+        super().__init__(service, job, note)
+        self._asked = asked
+
+    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
+        made = [both async for both in events]
+        tokens = sum(count for _, count in made)
+        self._note.facts["prompt_tokens"] = tokens
+        found = ranked(np.array([score for score, _ in made]))[: self._asked.top_n]
+        texts = self._asked.texts() if self._asked.return_documents else None
+        await Json(ranking(self._job.model.name, found, tokens, texts))(scope, receive, send)
+
+
 class _Facts(_JobAnswer):
     """The fields that a job yields last, in an object of a kind."""
 
@@ -173,6 +198,19 @@ def embedded(
     for start in range(0, len(ids), AT_A_TIME):
         part = ids[start : start + AT_A_TIME]
         yield from zip(embedder.vectors(part, dimensions), map(len, part), strict=True)
+
+
+def scored(
+    reranker: Reranker, query: str, texts: Sequence[str]
+) -> Generator[tuple | None, None, None]:
+    """Yield the score and the number of tokens of each document; None for a step without one."""
+    pairs = []
+    for i, text in enumerate(texts):
+        pairs.append(reranker.encode(query, text, f"document {i}", cut=False))
+        yield None
+    for start in range(0, len(pairs), AT_A_TIME):
+        part = pairs[start : start + AT_A_TIME]
+        yield from zip(reranker.scores(part), (len(ids) for ids, _ in part), strict=True)
 
 
 class Service:
@@ -215,6 +253,11 @@ class Service:
         how = asked.prompt, asked.dimensions
         job = Job(model, lambda embedder: embedded(embedder, asked.texts(), *how))
         return _Vectors(self, job, request.state.note, asked.encoding_format)
+
+    def rerank(self, request: Request, asked: requests.Rerank) -> Response:
+        model, texts = self.pool.find(asked.model, RERANKING), asked.texts()
+        job = Job(model, lambda reranker: scored(reranker, asked.query, texts))
+        return _Ranking(self, job, request.state.note, asked)
 
     def choose(self, request: Request, asked: requests.Choose) -> Response:
         model = self.pool.find(asked.model, TEXT)
@@ -336,6 +379,11 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def embeddings(request: Request, asked: Annotated[requests.EmbeddingRequest, Body()]):
         """Make vectors of texts."""
         return service.embedding(request, asked)
+
+    @app.post("/v1/rerank", responses=errors)
+    async def rerank(request: Request, asked: Annotated[requests.Rerank, Body()]):
+        """Score documents for a query."""
+        return service.rerank(request, asked)
 
     @app.get("/v1/models")
     async def models():

@@ -10,10 +10,15 @@ import shutil
 
 from _encoders import FAMILIES, dense_layers, pooled, tiny_encoder, write_encoder
 import ane_book
+from ane_book.conversion.plan import find_config
+from ane_book.conversion.quantize import SCHEMES
+from ane_book.errors import UnsupportedModel
 from ane_book.evidence.parity import check_parity
+from ane_book.models import read_config
 from ane_book.runtime import Embedder
 import numpy as np
 import pytest
+from safetensors.torch import save_file
 import torch
 
 MOST = 45  # tokens of a text
@@ -134,6 +139,36 @@ def test_padding_that_is_pooled_shows(made):
     model, bundle = made("modernbert")
     found = Embedder(bundle, "fp32").vectors(texts())
     assert cosines(found, expected("modernbert", model, fill=1)).min() < 0.999
+
+
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "none"])
+def test_parity_of_a_quantised_bundle(made, scheme):
+    """With its source, packages are held to the same weights, quantised anew."""
+    bundle = made("modernbert", quant=scheme)[1]
+    assert check_parity(bundle, source=bundle.path.parent / "model").passed
+
+
+@pytest.mark.parametrize("family", ["modernbert", "qwen3"])
+def test_a_checkpoint_of_another_class_is_the_same_model(made, tmp_path, family):
+    """Prefixes of names differ by the class that saved them, and heads are not read."""
+    model, bundle = made(family)
+    folder = Path(shutil.copytree(bundle.path.parent / "model", tmp_path / "m"))
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    unread = "decoder.bias" if family == "modernbert" else "lm_head.weight"
+    save_file(tensors | {unread: torch.zeros(257)}, folder / "model.safetensors")
+    again = ane_book.convert(str(folder), out=tmp_path / "b")
+    found, expected = (Embedder(one, "fp32").vectors(texts()) for one in (again, bundle))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_model_is_for_vectors_where_its_folder_says_so(made):
+    """A plan of the folder alone, without weights; and what has no such form is named."""
+    folder = made("qwen3")[1].path.parent / "model"
+    assert find_config(str(folder)).architecture == "qwen3-embedding"
+    fields = json.loads((folder / "config.json").read_text())
+    assert read_config(fields).architecture == "qwen3"
+    with pytest.raises(UnsupportedModel, match="embedding is not supported for llama .*: bert,"):
+        read_config(fields | {"model_type": "llama", "sentence_transformers": {"pooling": "mean"}})
 
 
 @pytest.mark.parametrize("family", FAMILIES)
