@@ -59,7 +59,7 @@ FAMILIES = {
     "xlm-roberta": ("AutoModel", {
         "model_type": "xlm-roberta", "hidden_size": 48, "intermediate_size": 100,
         "num_hidden_layers": 4, "num_attention_heads": 3, "max_position_embeddings": 60,
-        "type_vocab_size": 1, "pad_token_id": 1, "initializer_range": 0.05,
+        "type_vocab_size": 1, "pad_token_id": 1, "initializer_range": 0.1,
     }, "cls_token"),
 }  # fmt: skip
 #: Cross-encoders: their configuration, and what a tokenizer puts around a pair of texts.
@@ -69,7 +69,9 @@ RERANKERS = {
         "num_hidden_layers": 3, "num_attention_heads": 3, "max_position_embeddings": 60,
         "initializer_range": 0.05,
     }, "[CLS] $A [SEP] $B:1 [SEP]:1"),
-    "xlm-roberta": (FAMILIES["xlm-roberta"][1], "[CLS] $A [SEP] [SEP] $B [SEP]"),
+    "xlm-roberta": (  # the tokenizer's padding is 0, and [CLS] has no position where it is 1
+        FAMILIES["xlm-roberta"][1] | {"pad_token_id": 0}, "[CLS] $A [SEP] [SEP] $B [SEP]"
+    ),
     "modernbert": (
         FAMILIES["modernbert"][1] | {"classifier_pooling": "mean"}, "[CLS] $A [SEP] $B [SEP]"
     ),
