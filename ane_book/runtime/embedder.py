@@ -73,8 +73,8 @@ class Embedder(PooledEncoder):
         if name.replace("-", "_").isidentifier():
             known = ", ".join(self.prompts) or "none"
             raise InvalidInput(
-                f"no prompt of {self.bundle.path} is called {name!r}; there are: {known}. A text "
-                "of your own is taken as it is if it is more than a word, such as 'query: '"
+                f"no prompt of this model is called {name!r}; there are: {known}. A text of your "
+                "own is taken as it is if it is more than a word, such as 'query: '"
             )
         return name
 

@@ -1,33 +1,28 @@
 """`create_app`: the routes of OpenAI's API, and those for an operator, as an application."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Annotated, Any
 
 from ane_book import __version__
 from ane_book.runtime import Embedder, Reranker
-from ane_book.runtime.reranker import ranked
 from ane_book.serve.api import requests
 from ane_book.serve.api.answers import (
     ChatShape,
     CompletionShape,
-    as_json,
-    event,
-    ranking,
-    vectors,
 )
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.responses import Responses, ResponsesShape
-from ane_book.serve.generation import Ask, Finished, ServedSession, TextPiece, answers, chosen
-from ane_book.serve.jobs import Gone, Job, Jobs
-from ane_book.serve.metrics import Metrics, Note
+from ane_book.serve.generation import Ask, ServedSession, answers, chosen
+from ane_book.serve.jobs import Job, Jobs
+from ane_book.serve.metrics import Metrics
 from ane_book.serve.middleware import Middleware
 from ane_book.serve.page import add_page
 from ane_book.serve.pool import EMBEDDING, RERANKING, TEXT, Model, Pool
+from ane_book.serve.sending import FactsAnswer, Json, RankingAnswer, TextAnswer, VectorsAnswer
 from fastapi import Body, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-import numpy as np
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -39,144 +34,6 @@ SOURCE_TOKENS, COMPLETION_TOKENS = 50, 16  # of an answer, where the request say
 CHANGES = ("logit_bias", "presence_penalty", "frequency_penalty")  # what a greedy choice heeds too
 AT_A_TIME = 16  # texts, between two checks whether the client still waits for their vectors
 DESCRIPTION = "Language models from bundles of the ANE Book, as OpenAI's clients ask for them."
-
-
-class Json(Response):
-    """A JSON answer."""
-
-    media_type = "application/json"
-
-    def render(self, content: object) -> bytes:
-        return as_json(content)
-
-
-class _JobAnswer(Response):
-    """An answer made by a job while the client waits; a subclass says what is sent."""
-
-    def __init__(self, service: "Service", job: Job, note: Note):
-        super().__init__()
-        self._service, self._job, self._note = service, job, note
-        note.facts["model"] = job.model.name
-
-    async def __call__(self, scope, receive, send) -> None:
-        service, job, note = self._service, self._job, self._note
-        try:
-            async with service.jobs.doing(job, receive, service.seconds):
-                await self._made(job.events(), send, scope, receive)
-        except Gone:
-            note.facts["finish"] = "client left"
-        finally:
-            if job.begun is not None:
-                note.facts["queue_s"] = note.since(job.begun)
-
-    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
-        """Send the events of the job as an answer."""
-        raise NotImplementedError
-
-
-class _Text(_JobAnswer):
-    """Text, whole or in chunks."""
-
-    def __init__(self, service: "Service", job: Job, note: Note, shape, asked):
-        super().__init__(service, job, note)
-        self._shape, self._asked = shape, asked
-
-    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
-        shape = self._shape
-        shape.prompt_tokens = (await anext(events)).prompt_tokens
-        self._note.facts["prompt_tokens"] = shape.prompt_tokens
-        if self._asked.stream:
-            await self._stream(events, send)
-            return
-        async for _ in self._watched(events):
-            pass
-        await Json(shape.answer())(scope, receive, send)
-
-    async def _watched(self, events: AsyncIterator) -> AsyncIterator[TextPiece | Finished]:
-        """Pass the events on, after adding them to the answer and to the log."""
-        facts, shape = self._note.facts, self._shape
-        async for step in events:
-            shape.add(step)
-            if isinstance(step, TextPiece):
-                facts.setdefault("first_s", self._note.since())
-            else:
-                facts |= {"completion_tokens": shape.completion_tokens, **shape.rates()}
-                facts |= {"cached_tokens": shape.cached, "finish": step.result.finish_reason}
-            yield step
-
-    async def _stream(self, events: AsyncIterator, send) -> None:
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-        headers += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        try:
-            async for chunk in self._chunks(events):
-                body = self._shape.sent(chunk)
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-        except Refusal as refusal:
-            body = event(refusal.body())
-            self._note.refused(refusal)
-        else:
-            body = self._shape.over
-        await send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def _chunks(self, events: AsyncIterator) -> AsyncIterator[dict]:
-        shape, begun = self._shape, set()
-        for chunk in shape.start():
-            yield chunk
-        async for step in self._watched(events):
-            if step.index not in begun:
-                begun.add(step.index)
-                for chunk in shape.begin(step.index):
-                    yield chunk
-            for chunk in shape.piece(step) if isinstance(step, TextPiece) else shape.end(step):
-                yield chunk
-        options = self._asked.stream_options
-        if options is not None and options.include_usage:
-            yield shape.last()
-
-
-class _Vectors(_JobAnswer):
-    """Vectors of texts."""
-
-    def __init__(self, service: "Service", job: Job, note: Note, form: str):
-        super().__init__(service, job, note)
-        self._form = form
-
-    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
-        made = [both async for both in events]
-        rows, tokens = [row for row, _ in made], sum(count for _, count in made)
-        self._note.facts["prompt_tokens"] = tokens
-        answer = vectors(self._job.model.name, rows, tokens, self._form)
-        await Json(answer)(scope, receive, send)
-
-
-class _Ranking(_JobAnswer):
-    """Documents by their scores."""
-
-    def __init__(self, service: "Service", job: Job, note: Note, asked: requests.Rerank):
-        super().__init__(service, job, note)
-        self._asked = asked
-
-    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
-        made = [both async for both in events]
-        tokens = sum(count for _, count in made)
-        self._note.facts["prompt_tokens"] = tokens
-        found = ranked(np.array([score for score, _ in made]))[: self._asked.top_n]
-        texts = self._asked.texts() if self._asked.return_documents else None
-        await Json(ranking(self._job.model.name, found, tokens, texts))(scope, receive, send)
-
-
-class _Facts(_JobAnswer):
-    """The fields that a job yields last, in an object of a kind."""
-
-    def __init__(self, service: "Service", job: Job, note: Note, kind: str):
-        super().__init__(service, job, note)
-        self._kind = kind
-
-    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
-        *_, made = [step async for step in events]
-        head = {"object": self._kind, "model": self._job.model.name}
-        await Json(head | made)(scope, receive, send)
 
 
 def embedded(
@@ -223,7 +80,7 @@ class Service:
         if self.texts:
             request.state.note.facts |= {"prompts": ask.prompts, "answers": shape.texts}
         job = Job(model, lambda served: answers(served, ask))
-        return _Text(self, job, request.state.note, shape, asked)
+        return TextAnswer(self, job, request.state.note, shape, asked)
 
     def chat(
         self, request: Request, asked: requests.Chat, shaped: type[ChatShape] = ChatShape, **shape
@@ -250,14 +107,17 @@ class Service:
         if (asked.dimensions or 1) > model.size:
             message = f"{model.name} makes vectors of {model.size} numbers, and no more"
             raise Refusal(400, message, code="unsupported_value", param="dimensions")
-        how = asked.prompt, asked.dimensions
-        job = Job(model, lambda embedder: embedded(embedder, asked.texts(), *how))
-        return _Vectors(self, job, request.state.note, asked.encoding_format)
+
+        def steps(embedder: Embedder) -> Generator[tuple | None, None, None]:
+            return embedded(embedder, asked.texts(), asked.prompt, asked.dimensions)
+
+        job = Job(model, steps)
+        return VectorsAnswer(self, job, request.state.note, asked.encoding_format)
 
     def rerank(self, request: Request, asked: requests.Rerank) -> Response:
         model, texts = self.pool.find(asked.model, RERANKING), asked.texts()
         job = Job(model, lambda reranker: scored(reranker, asked.query, texts))
-        return _Ranking(self, job, request.state.note, asked)
+        return RankingAnswer(self, job, request.state.note, asked)
 
     def choose(self, request: Request, asked: requests.Choose) -> Response:
         model = self.pool.find(asked.model, TEXT)
@@ -266,7 +126,7 @@ class Service:
             raise Refusal(400, message, code="unsupported_value", param="model")
         prompt = asked.asked()
         job = Job(model, lambda served: chosen(served, prompt, asked.options))
-        return _Facts(self, job, request.state.note, "choose")
+        return FactsAnswer(self, job, request.state.note, "choose")
 
     def tokenize(self, request: Request, asked: requests.Tokenize) -> Response:
         model, prompt = self.pool.find(asked.model, TEXT), asked.asked()
@@ -275,7 +135,7 @@ class Service:
             ids = served.ids(Ask([prompt], {}, plain=isinstance(prompt, str)), prompt)
             yield {"tokens": ids, "count": len(ids), "max_model_len": model.context}
 
-        return _Facts(self, Job(model, steps), request.state.note, "tokens")
+        return FactsAnswer(self, Job(model, steps), request.state.note, "tokens")
 
     def _sampling(self, asked, model: Model, most: int | None, temperature: float) -> dict:
         """The fields of `options.Sampling`; OpenAI's temperature is 1 where none is given."""
