@@ -1,5 +1,7 @@
 """A reranker behind /v1/rerank: the scores of `Reranker`, in the form of Cohere, Jina and vLLM."""
 
+import re
+
 from _encoders import tiny_reranker, write_reranker
 from _patience import HANGING
 from _serving import serving
@@ -68,6 +70,4 @@ def test_the_best_with_their_texts(ask, reranker):
 def test_what_will_not_do(ask, body, status, message):
     answer = ask(**{"query": QUERY, "documents": DOCUMENTS} | body)
     assert answer.status_code == status
-    import re
-
     assert re.search(message, answer.json()["error"]["message"])

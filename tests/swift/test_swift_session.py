@@ -125,7 +125,9 @@ EXPERTS = {
 }
 
 
-@pytest.mark.parametrize(("size", "form"), long_but(product(EXPERTS, LAYOUTS), ("usual", "rows")))
+@pytest.mark.parametrize(
+    ("size", "form"), long_but(product(EXPERTS, LAYOUTS), ("usual", "rows"))
+)
 def test_experts(size, form, anebook, tmp_path_factory):
     """The host calls those that some token chose and adds up what they give: the same tokens."""
     bundle = maker(tmp_path_factory, EXPERTS, form=form)(size)[2]
