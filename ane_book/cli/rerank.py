@@ -32,7 +32,7 @@ def rerank(
     force: options.Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score documents for a query; print them, the most relevant first."""
+    """Score documents for a query; print the best first."""
     how = Opening(precision=precision, backend=backend, force=force)
     reranker = load(model, "reranking", how, context=context, **recipe)
     texts: list[str] = []
