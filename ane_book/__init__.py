@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ane_book.evidence.placement import place
     from ane_book.options import RecipeOptions
     from ane_book.reference import reference_models
-    from ane_book.runtime import Embedder, Session, Tagger
+    from ane_book.runtime import Embedder, Reranker, Session, Tagger
     from ane_book.runtime.backends import Backend
     from mlprogram import MLProgram
 
@@ -33,6 +33,7 @@ __all__ = [
     "Bundle",
     "Embedder",
     "MLProgram",
+    "Reranker",
     "Session",
     "Tagger",
     "check",
@@ -49,6 +50,7 @@ _HOMES = {
     "Bundle": "ane_book.bundle",
     "Embedder": "ane_book.runtime",
     "MLProgram": "mlprogram",
+    "Reranker": "ane_book.runtime",
     "Session": "ane_book.runtime",
     "Tagger": "ane_book.runtime",
     "check": "ane_book.evidence.laws",
@@ -65,11 +67,11 @@ def load(
     backend: "Backend | str | None" = None,
     force: bool = False,
     **recipe: Any,
-) -> "Session | Embedder | Tagger":
+) -> "Session | Embedder | Reranker | Tagger":
     """A bundle's folder, or a reference model, which is converted at first use, ready to be used.
 
-    It is a `Session` for a model that generates text, an `Embedder` for one that makes vectors, and
-    a `Tagger` for one that labels tokens.
+    It is a `Session` for a model that generates text, an `Embedder` for one that makes vectors, a
+    `Reranker` for one that scores documents, and a `Tagger` for one that labels tokens.
 
     precision: "fp16" or, with the executor, "fp32" or "ane" (`MLProgram`). backend: "mil", "coreml"
     or a `Backend`; None for the best that runs here. force: run a bundle that failed parity by its
@@ -77,7 +79,7 @@ def load(
     bundle is held to it.
     """
     from ane_book.bundle import Bundle
-    from ane_book.runtime import Embedder, Session, Tagger, choose_backend
+    from ane_book.runtime import Embedder, Reranker, Session, Tagger, choose_backend
 
     backend = choose_backend(backend, precision)  # refused before a conversion, not after it
     if os.path.exists(os.path.join(model, "manifest.json")):
@@ -96,6 +98,8 @@ def load(
     match bundle.manifest.task:
         case "embedding":
             return Embedder(bundle, precision, backend, force)
+        case "reranking":
+            return Reranker(bundle, precision, backend, force)
         case "token-classification":
             return Tagger(bundle, precision, backend, force)
     return Session(bundle, precision, backend, force)

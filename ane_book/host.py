@@ -11,7 +11,15 @@ from ane_book.rope import Factor, Rotary
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["MASKED", "Host", "causal_mask", "check_labels", "text_mask"]
+__all__ = [
+    "MASKED",
+    "Host",
+    "causal_mask",
+    "check_labels",
+    "pool",
+    "text_mask",
+    "text_places",
+]
 
 MASKED = -40000.0  # "not attended": large, finite and inside fp16, since the ANE mangles -inf
 
@@ -36,7 +44,8 @@ class Host(BaseModel):
     rotary: dict[str, Rotary] = Field(description="Rotary tables by name")
     masks: dict[str, Window | None] = Field(
         description="Masks by name, each with how many tokens a token sees, itself included; "
-        "null: all before it"
+        "null: all before it. Of an encoder: how many it sees on each side; null: all of its text; "
+        "without an entry there is one, `mask`"
     )
 
     @model_validator(mode="after")
@@ -57,6 +66,17 @@ class Host(BaseModel):
         return found
 
 
+    def text_masks(
+        self, lengths: Sequence[int], tokens: int, band: int | None = None, causal: bool = False
+    ) -> dict[str, np.ndarray]:
+        """An encoder's masks (1, 1, T, T) of texts side by side, by name; as `text_mask`, which
+        says what band and causal are. A mask with an entry has its own band."""
+        return {
+            name: text_mask(lengths, tokens, own, causal)
+            for name, own in (self.masks or {"mask": band}).items()
+        }
+
+
 def causal_mask(position: int, tokens: int, context: int, window: int | None = None) -> np.ndarray:
     """The additive mask (1, 1, T, S + T) float32 of a call with T tokens from slot `position` on.
 
@@ -73,17 +93,34 @@ def causal_mask(position: int, tokens: int, context: int, window: int | None = N
     return np.where(hidden, np.float32(MASKED), np.float32(0))[None, None]
 
 
-def text_mask(lengths: Sequence[int], tokens: int, band: int | None = None) -> np.ndarray:
+def text_mask(
+    lengths: Sequence[int], tokens: int, band: int | None = None, causal: bool = False
+) -> np.ndarray:
     """The additive mask (1, 1, T, T) float32 of texts side by side; padding sees padding.
 
-    band: how many tokens of its text a token sees on each side; None: all.
+    band: how many tokens of its text a token sees on each side; None: all. causal: it sees none
+    behind it.
     """
     text = np.repeat(np.arange(len(lengths) + 1), [*lengths, tokens - sum(lengths)])  # (T,)
-    hidden = text[:, None] != text
+    hidden, place = text[:, None] != text, np.arange(tokens)
     if band is not None:
-        place = np.arange(tokens)
         hidden |= np.abs(place[:, None] - place) > band
+    if causal:
+        hidden |= place > place[:, None]
     return np.where(hidden, np.float32(MASKED), np.float32(0))[None, None]
+
+
+def text_places(lengths: Sequence[int], tokens: int) -> np.ndarray:
+    """The places (T,) of tokens in their texts, which stand side by side; 0 beyond them."""
+    places = [np.arange(n) for n in lengths]
+    return np.concatenate([*places, np.zeros(tokens - sum(lengths), np.int64)])
+
+
+def pool(columns: np.ndarray, pooling: str) -> np.ndarray:
+    """The one column (C,) of a text's columns (C, n): their mean, or the first ("cls") or last."""
+    if pooling == "mean":
+        return columns.mean(axis=1)
+    return columns[:, 0 if pooling == "cls" else -1]
 
 
 def check_labels(labels: Sequence[str]) -> None:

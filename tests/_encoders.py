@@ -1,8 +1,10 @@
 """Tiny random encoders of `transformers`, and folders as sentence-transformers writes them."""
 
+from itertools import pairwise
 import json
 from pathlib import Path
 
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 import torch
 
@@ -30,29 +32,189 @@ def tiny_bert(size: str, **changes):
     return model
 
 
-def write_encoder(model, folder: Path, pooling: str = "mean_tokens", length: int = 40) -> Path:
-    """Save a model as sentence-transformers does, its tokenizer a token a character."""
-    model.save_pretrained(folder)
+#: Encoders of texts by name: class of `transformers`, its configuration, and how they pool.
+FAMILIES = {
+    "qwen3": ("AutoModel", {
+        "model_type": "qwen3", "hidden_size": 72, "intermediate_size": 100,
+        "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
+        "head_dim": 20, "max_position_embeddings": 80, "rope_theta": 1000000.0,
+    }, "lasttoken"),
+    "modernbert": ("AutoModel", {
+        "model_type": "modernbert", "hidden_size": 60, "intermediate_size": 88,
+        "num_hidden_layers": 5, "num_attention_heads": 3, "max_position_embeddings": 80,
+        "local_attention": 18, "initializer_range": 0.1, "layer_types": [
+            "full_attention", "sliding_attention", "sliding_attention", "full_attention",
+            "sliding_attention",
+        ],
+    }, "mean_tokens"),
+    "gemma3_text": ("AutoModel", {
+        "model_type": "gemma3_text", "hidden_size": 72, "intermediate_size": 96,
+        "num_hidden_layers": 4, "num_attention_heads": 3, "num_key_value_heads": 1,
+        "head_dim": 24, "max_position_embeddings": 80, "sliding_window": 20,
+        "initializer_range": 0.05,
+        "query_pre_attn_scalar": 20, "use_bidirectional_attention": True, "layer_types": [
+            "sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+        ],
+    }, "mean_tokens"),
+    "xlm-roberta": ("AutoModel", {
+        "model_type": "xlm-roberta", "hidden_size": 48, "intermediate_size": 100,
+        "num_hidden_layers": 4, "num_attention_heads": 3, "max_position_embeddings": 60,
+        "type_vocab_size": 1, "pad_token_id": 1, "initializer_range": 0.1,
+    }, "cls_token"),
+}  # fmt: skip
+#: Cross-encoders: their configuration, and what a tokenizer puts around a pair of texts.
+RERANKERS = {
+    "bert": ({
+        "model_type": "bert", "hidden_size": 48, "intermediate_size": 100,
+        "num_hidden_layers": 3, "num_attention_heads": 3, "max_position_embeddings": 60,
+        "initializer_range": 0.05,
+    }, "[CLS] $A [SEP] $B:1 [SEP]:1"),
+    "xlm-roberta": (  # the tokenizer's padding is 0, and [CLS] has no position where it is 1
+        FAMILIES["xlm-roberta"][1] | {"pad_token_id": 0}, "[CLS] $A [SEP] [SEP] $B [SEP]"
+    ),
+    "modernbert": (
+        FAMILIES["modernbert"][1] | {"classifier_pooling": "mean"}, "[CLS] $A [SEP] $B [SEP]"
+    ),
+}  # fmt: skip
+#: Dense steps that follow the pooling.
+DENSE = {"gemma3_text": (72, 150, 40)}
+
+
+def tiny_encoder(family: str, **changes):
+    """A random `transformers` model of one of `FAMILIES`, as `tiny_bert` makes one."""
+    kind, fields, _ = FAMILIES[family]
+    return _tiny(kind, fields | changes)
+
+
+def tiny_reranker(family: str, **changes):
+    """A random sequence classifier with one label."""
+    fields, _ = RERANKERS[family]
+    return _tiny("AutoModelForSequenceClassification", fields | {"num_labels": 1} | changes)
+
+
+def _tiny(kind: str, fields: dict):
+    import transformers
+
+    common = {"vocab_size": 257, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
+    fields = common | fields
+    config = transformers.AutoConfig.for_model(**fields)
+    torch.manual_seed(0)
+    model = getattr(transformers, kind).from_config(config).eval().requires_grad_(False)
+    return with_halves(model)
+
+
+def dense_layers(family: str) -> tuple[torch.nn.Linear, ...]:
+    """The random Dense steps of a family, without biases or activations."""
+    torch.manual_seed(2)
+    pairs = pairwise(DENSE.get(family, ()))
+    layers = tuple(torch.nn.Linear(*pair, bias=False) for pair in pairs)
+    return tuple(with_halves(layer.requires_grad_(False)) for layer in layers)
+
+
+def with_halves(model):
+    """The model with larger weights, norms and biases that do something, all fp16-exact."""
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(torch.randn_like(value) * 0.2) if value.dim() == 1 else value.mul_(4.0)
+            value.copy_(value.half().float())
+            if value.dim() == 1:  # coarser, so that what is 1 more is in fp16 too
+                value.copy_((value * 1024).round() / 1024)
+    return model
+
+
+def write_tokenizer(folder: Path, around: str = "[CLS] $A [SEP]", pair: str | None = None) -> None:
+    """Write a tokenizer with a token a character, and what it puts around a text or a pair."""
     names = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *map(chr, range(33, 127))]
     words = models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]")
     tokenizer = Tokenizer(words)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     special = [("[CLS]", CLS), ("[SEP]", SEP)]
-    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", None, special)
+    tokenizer.post_processor = processors.TemplateProcessing(around, pair, special)
     tokenizer.enable_truncation(7)  # settings of whoever saved it last
     tokenizer.enable_padding(length=11)
     tokenizer.save(str(folder / "tokenizer.json"))
-    kinds = ("Transformer", "Pooling", "Normalize")
+
+
+def write_encoder(
+    model,
+    folder: Path,
+    pooling: str = "mean_tokens",
+    length: int = 40,
+    around: str = "[CLS] $A [SEP]",
+    dense: tuple[torch.nn.Linear, ...] = (),
+    **settings,
+) -> Path:
+    """Save a model as sentence-transformers does, its tokenizer a token a character.
+
+    dense: Dense steps without an activation. settings: of the whole model, such as prompts.
+    """
+    model.save_pretrained(folder)
+    write_tokenizer(folder, around)
+    kinds = ("Transformer", "Pooling", *["Dense"] * len(dense), "Normalize")
     modules = [
         {"path": f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
         for i, kind in enumerate(kinds)
     ]
+    for i, layer in enumerate(dense, 2):
+        write_dense(folder / f"{i}_Dense", layer)
+    if settings:
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
     (folder / "1_Pooling").mkdir()
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
     return folder
+
+
+def write_reranker(model, folder: Path, family: str, **changes) -> Path:
+    """Save a cross-encoder with its tokenizer. changes: fields of its config.json."""
+    model.save_pretrained(folder)
+    write_tokenizer(folder, "[CLS] $A [SEP]", RERANKERS[family][1])
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return folder
+
+
+def expected_logits(model, pairs: list[tuple[list[int], list[int]]]) -> torch.Tensor:
+    """Logits (n,) of encoded pairs in one padded batch."""
+    longest, pad = max(len(ids) for ids, _ in pairs), model.config.pad_token_id
+    given = {
+        "input_ids": [ids + [pad] * (longest - len(ids)) for ids, _ in pairs],
+        "attention_mask": [[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in pairs],
+    }
+    if getattr(model.config, "type_vocab_size", 1) > 1:
+        given["token_type_ids"] = [types + [0] * (longest - len(types)) for _, types in pairs]
+    return model(**{name: torch.tensor(rows) for name, rows in given.items()}).logits[:, 0]
+
+
+def write_dense(folder: Path, layer: torch.nn.Linear, activation: str = "linear.Identity") -> None:
+    """Save a Dense step."""
+    folder.mkdir()
+    fields = {"in_features": layer.in_features, "out_features": layer.out_features}
+    fields |= {"bias": layer.bias is not None}
+    fields |= {"activation_function": f"torch.nn.modules.{activation}"}
+    (folder / "config.json").write_text(json.dumps(fields))
+    tensors = {f"linear.{name}": value.contiguous() for name, value in layer.state_dict().items()}
+    save_file(tensors, folder / "model.safetensors")
+
+
+def pooled(model, ids: list[list[int]], pooling: str, fill: int = 0) -> torch.Tensor:
+    """Pooled columns (n, C) of texts in one padded batch, as sentence-transformers pools them.
+
+    fill: this many tokens of padding are taken for tokens, which is wrong.
+    """
+    longest = max(map(len, ids))
+    pad = model.config.pad_token_id
+    batch = torch.tensor([row + [pad] * (longest - len(row)) for row in ids])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids])
+    hidden = model(input_ids=batch, attention_mask=mask).last_hidden_state
+    lengths = [min(len(row) + fill, longest) for row in ids]
+    if pooling == "mean_tokens":
+        found = [own[:n].mean(dim=0) for own, n in zip(hidden, lengths, strict=True)]
+        return torch.stack(found)
+    places = [0 if pooling == "cls_token" else n - 1 for n in lengths]
+    return hidden[range(len(ids)), places]
 
 
 def expected_vectors(model, ids: list[list[int]], pooling: str = "mean_tokens") -> torch.Tensor:

@@ -82,6 +82,7 @@ FORMER = {
 TASKS = {
     "text-generation": ("generates text", "run {model} PROMPT"),
     "embedding": ("makes vectors of texts", "embed --model {model} TEXT"),
+    "reranking": ("scores documents for a query", "rerank --model {model} QUERY DOCUMENT"),
     "token-classification": ("labels what is private in texts", "redact --model {model} FILE"),
 }
 
@@ -155,7 +156,7 @@ class Bundle:
         path = Path(path)
         bundle = cls(path, read_manifest(path))
         bundle._check_files()
-        _ = bundle.embedding, bundle.manifest.vectors and bundle.positions
+        _ = bundle.embedding, bundle.positions
         return bundle
 
     @cached_property
@@ -182,11 +183,13 @@ class Bundle:
         return map_array(self.path / embedding.file, embedding.shape, np.float16)
 
     @cached_property
-    def positions(self) -> np.ndarray:
-        """An encoder's rows by place in a text, (context, C), float16, memory-mapped."""
-        if self.manifest.vectors is None:
-            raise InvalidInput(f"{self.path}: made for {self.manifest.task}, it has no positions")
-        positions = self.manifest.vectors.positions
+    def positions(self) -> np.ndarray | None:
+        """An encoder's rows by place in a text, (context, C), and for a second token type as many
+        again, float16, memory-mapped; None without any."""
+        vectors = self.manifest.vectors
+        if vectors is None or vectors.positions is None:
+            return None
+        positions = vectors.positions
         return map_array(self.path / positions.file, positions.shape, np.float16)
 
     def golden(self) -> dict[str, np.ndarray]:
@@ -195,7 +198,7 @@ class Bundle:
         All have `tokens` (T,) and `hidden` (n + 1, C, T), the hidden state before the first shard
         and after each of the n. A decoder has `logits` (V,) of the last token, `argmax` (T,) of
         every one, and (R, T) of any other value that shards hand on. An encoder has the `vector`
-        (C,) of the tokens, or `logits` (N, T) of N labels.
+        (E,) of the tokens, which is (1,), a logit, of a reranker; or `logits` (N, T) of N labels.
 
         Where experts are programs, there are the inputs of every layer's experts, `x` (L, C, T) and
         `gates` (L, E, T), their sum `y` (L, C, T), and in `experts` (L, E, C) each one's output for
@@ -210,7 +213,7 @@ class Bundle:
             shapes = {"x": (L, C, T), "gates": (L, E, T), "y": (L, C, T), "experts": (L, E, C)}
             types |= {name: (shape, np.float32) for name, shape in shapes.items()}
         if manifest.vectors:
-            types |= {"vector": ((C,), np.float32)}
+            types |= {"vector": ((manifest.vector_size,), np.float32)}
         elif manifest.tags:
             types |= {"logits": ((len(manifest.tags.labels), T), np.float32)}
         else:

@@ -41,8 +41,9 @@ def check_packages(manifest: "Manifest") -> None:
     ends = {"hidden_out", "logits"} if manifest.tags else {"hidden_out"}
     check_order(manifest.packages, manifest.files, ends)
     check_experts(manifest.packages)
-    records = {"embedding": manifest.vectors, "token-classification": manifest.tags}
-    if any(part is not None for task, part in records.items() if task != manifest.task):
+    vectors = manifest.task in ("embedding", "reranking")
+    tags = manifest.task == "token-classification"
+    if (manifest.vectors and not vectors) or (manifest.tags and not tags):
         raise ValueError(f"vectors or tags are not of the task {manifest.task}")
     for name in manifest.names:
         _check_types(manifest, name)
@@ -104,14 +105,33 @@ def handed(outputs: dict) -> dict:
 
 def _check_encoder(manifest: "Manifest") -> None:
     """Check that an encoder has what its task needs, and nothing of a decoder."""
-    shape, task = (manifest.context, manifest.embedding.shape[1]), manifest.task
-    vectors = manifest.vectors
-    if task == "embedding" and (vectors is None or vectors.positions.shape != shape):
-        raise ValueError(f"the task embedding needs vectors, with positions of {shape}")
-    if task == "token-classification" and manifest.tags is None:
-        raise ValueError(f"the task {task} needs tags")
-    if manifest.head or manifest.host.masks or (vectors and manifest.host.rotary):
-        raise ValueError(f"the task {task} has no head, masks or rotary tables of the host")
+    if manifest.task == "token-classification":
+        if manifest.tags is None:
+            raise ValueError(f"the task {manifest.task} needs tags")
+        if manifest.head or manifest.host.masks:
+            raise ValueError(f"the task {manifest.task} has no head or masks of the host")
+    else:
+        _check_vectors(manifest)
+
+
+def _check_vectors(manifest: "Manifest") -> None:
+    """Check how an encoder's columns become vectors or scores; raises ValueError."""
+    vectors, task, shape = manifest.vectors, manifest.task, manifest.embedding.shape[1:]
+    types = (1, 2) if task == "reranking" else (1,)  # token types that have rows
+    wanted = [(manifest.context * n, *shape) for n in types]
+    if vectors is None or (vectors.positions and vectors.positions.shape not in wanted):
+        raise ValueError(
+            f"the task {task} needs vectors, with positions of {' or '.join(map(str, wanted))} or "
+            "none"
+        )
+    if vectors.default_prompt is not None and vectors.default_prompt not in vectors.prompts:
+        raise ValueError(f"default_prompt {vectors.default_prompt!r} is none of the prompts")
+    outputs = [own for part in manifest.head for own in next(iter(part.functions.values())).outputs]
+    scored = outputs == ["score"] and manifest.vector_size == 1 and vectors.score is not None
+    if not (scored if task == "reranking" else outputs in ([], ["vector"]) and not vectors.score):
+        raise ValueError(f"the task {task} has no head that gives {outputs}")
+    if (vectors.dimensions or 1) > manifest.vector_size:
+        raise ValueError(f"vectors of {manifest.vector_size} numbers, cut to {vectors.dimensions}")
 
 
 def _check_head(manifest: "Manifest") -> None:
@@ -189,10 +209,13 @@ def _encoder_types(
     """The types that a package of an encoder must have."""
     T = function.tokens
     hidden = 1, manifest.embedding.shape[1], 1, T
-    host: Shapes = {"hidden": hidden, "mask": (1, 1, T, T)}
+    host: Shapes = {"hidden": hidden}
+    host |= dict.fromkeys(manifest.host.masks or ["mask"], (1, 1, T, T))
     for name, rotary in manifest.host.rotary.items():
         host |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
     inputs = host
+    if manifest.host.masks:  # layers of several kinds, of which a package may lack one
+        inputs = {n: own for n, own in host.items() if n == "hidden" or n in function.inputs}
     outputs: Shapes = {"hidden_out": hidden}
     last = manifest.packages[-1].functions.values()
     if manifest.tags and any(function is own for own in last):

@@ -84,14 +84,25 @@ class Manifest(Record):
 
     Embedding, that is texts to vectors:
 
-    1.  A token's row of `embedding`, plus the row of `vectors.positions` for its place in its
-        text, is a column of `hidden` (1, C, 1, T). Texts may share a call, side by side. `mask`
-        (1, 1, T, T) is 0 where row and column are tokens of one text, and -40,000 elsewhere;
-        columns beyond the texts see each other alone.
-    2.  Every package is called in order, by the same function of T tokens; `hidden_out` is the
-        hidden state for the next one.
-    3.  The mean of a text's columns, or the first of them, divided by its length, is the text's
-        vector.
+    1.  A token's row of `embedding`, times `host.embedding_scale`, plus the row of
+        `vectors.positions`, if there are any, for its place in its text, is a column of `hidden`
+        (1, C, 1, T). Texts may share a call, side by side. `mask` (1, 1, T, T) is 0 where row and
+        column are tokens of one text, and -40,000 elsewhere; columns beyond the texts see each
+        other alone. With `vectors.causal` it is -40,000 also where the column is behind the row,
+        and with `host.masks` where the two are further apart than the mask's number. Rotary tables
+        are what `host` says, by a token's place in its text.
+    2.  Every part "layers" is called in order, by the same function of T tokens; `hidden_out` is
+        the hidden state for the next one.
+    3.  The mean of a text's columns, or the first or the last of them, is the text's. Where there
+        is a part "head", it is called with the texts' columns side by side as `hidden`, by a
+        function that has room for them, and gives `vector` (1, E, 1, T) in their place.
+    4.  The column, cut to `vectors.dimensions` where there are any, divided by its length, is the
+        text's vector.
+
+    Reranking, that is texts to scores: the same for query and document as one text, but for the
+    part "head" giving `score` (1, 1, 1, T), and `vectors.score` what follows it. A token's type,
+    as the tokenizer says, chooses the rows of `vectors.positions`: those of type 1 are `context`
+    further on.
 
     Token classification, that is labels of tokens: the same, but for a column of `hidden` being the
     row of `embedding` alone; rotary tables are what `host` says, by a token's place in its text;
@@ -106,7 +117,7 @@ class Manifest(Record):
 
     format: Literal["ane-book bundle 6"] = FORMAT
     name: str
-    task: Literal["text-generation", "embedding", "token-classification"]
+    task: Literal["text-generation", "embedding", "reranking", "token-classification"]
     packages: list[Part] = Field(min_length=1, description="In the order of a token's way")
     embedding: Embedding
     context: Positive = Field(
@@ -121,7 +132,9 @@ class Manifest(Record):
     adapters: Adapters | None = Field(
         default=None, description="Slots for a LoRA adapter; null: the layers have none"
     )
-    vectors: Vectors | None = Field(default=None, description="Of the task embedding")
+    vectors: Vectors | None = Field(
+        default=None, description="Of the tasks embedding and reranking"
+    )
     tags: Tags | None = Field(default=None, description="Of the task token-classification")
     tokenizer: Tokenizer
     golden: FileName = Field(
@@ -139,7 +152,9 @@ class Manifest(Record):
     def _check(self) -> "Manifest":
         if self.sha256.keys() != self.files.keys():
             raise ValueError("files and sha256 name different files")
-        tables = [self.embedding, *([self.vectors.positions] if self.vectors else [])]
+        tables = [self.embedding]
+        if self.vectors and self.vectors.positions:
+            tables.append(self.vectors.positions)
         used = [self.golden, self.tokenizer.file, *(table.file for table in tables)]
         used += [f"{part.package}/Manifest.json" for part in self.packages]
         for name in used:
@@ -150,6 +165,13 @@ class Manifest(Record):
                 raise ValueError(f"{table.file}: {table.shape} is more than its file holds")
         check_packages(self)
         return self
+
+    @property
+    def vector_size(self) -> int:
+        """Numbers of what a text becomes: E, or C without a head."""
+        if self.task == "text-generation" or not self.head:
+            return self.embedding.shape[1]
+        return self.splits[0]
 
     @property
     def layout(self) -> Layout:

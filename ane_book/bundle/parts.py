@@ -133,10 +133,27 @@ class Embedding(Record):
 
 
 class Vectors(Record):
-    """How the host makes vectors of texts."""
+    """How the host makes vectors, or scores, of texts."""
 
-    positions: Embedding = Field(description="Rows by a token's place in its text")
-    pooling: Literal["mean", "cls"] = Field(description='"cls": of the first token')
+    positions: Embedding | None = Field(
+        None,
+        description="Rows by a token's place in its text; those of token type 1, if there are "
+        "any, behind those of type 0. null: nothing is added",
+    )
+    pooling: Literal["mean", "cls", "last"] = Field(
+        description='"cls": of the first token, "last": of the last'
+    )
+    causal: bool = Field(False, description="A token sees none behind it")
+    prompts: dict[str, str] = Field({}, description="What may stand before a text, by name")
+    default_prompt: str | None = Field(
+        None, description="The name of the prompt that does so where none is asked for"
+    )
+    dimensions: Positive | None = Field(
+        None, description="A vector is cut to so many numbers, before it is divided by its length"
+    )
+    score: Literal["identity", "sigmoid"] | None = Field(
+        None, description="Of the task reranking: what makes the relevance score of the logit"
+    )
 
 
 class Tags(Record):

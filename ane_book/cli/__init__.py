@@ -27,6 +27,7 @@ from ane_book.cli.place import place_command
 from ane_book.cli.quality import quality_command
 from ane_book.cli.redact import redact
 from ane_book.cli.report import report_command
+from ane_book.cli.rerank import rerank
 from ane_book.cli.residency import residency_command
 from ane_book.cli.serve import serve
 from ane_book.cli.terminal import RECIPE, SAMPLING, answer
@@ -192,6 +193,17 @@ def embed(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a text that is too long, instead of cutting.")
     ] = False,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="What stands before each text: a name of the model's prompts, or a text.  "
+            "[default: the model's own default]"
+        ),
+    ] = None,
+    dimensions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cut vectors to so many numbers, and scale them to length 1."),
+    ] = None,
     precision: options.Precision = "fp16",
     context: options.TextLength = None,
     backend: options.BackendName = "auto",
@@ -202,7 +214,7 @@ def embed(
 
     how = Opening(precision=precision, backend=backend, force=force)
     embedder = load(model, "embedding", how, context=context, **recipe)
-    print_vectors(embedder, texts, as_json, strict)
+    print_vectors(embedder, texts, as_json, strict, prompt, dimensions)
 
 
 @command("inspect")
@@ -271,6 +283,7 @@ command("bench")(bench_command)
 command("demo")(demo_command)
 command("report")(report_command)
 command("redact")(redact)
+command("rerank")(rerank)
 command("serve")(serve)
 
 

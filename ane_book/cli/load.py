@@ -8,7 +8,7 @@ from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.progress import progress_bar
 
 if TYPE_CHECKING:
-    from ane_book.runtime import Embedder, Session, Tagger
+    from ane_book.runtime import Embedder, Reranker, Session, Tagger
 
 __all__ = ["Opening", "load", "load_draft", "load_talker", "path_of", "task_of"]
 
@@ -32,12 +32,18 @@ def load(model: str, task: Literal["embedding"], how: Opening, **recipe: Any) ->
 
 
 @overload
+def load(model: str, task: Literal["reranking"], how: Opening, **recipe: Any) -> "Reranker": ...
+
+
+@overload
 def load(
     model: str, task: Literal["token-classification"], how: Opening, **recipe: Any
 ) -> "Tagger": ...
 
 
-def load(model: str, task: str, how: Opening, **recipe: Any) -> "Session | Embedder | Tagger":
+def load(
+    model: str, task: str, how: Opening, **recipe: Any
+) -> "Session | Embedder | Reranker | Tagger":
     """Open the model on a backend; raises InvalidInput before converting one for another task."""
     import ane_book
     from ane_book.bundle import check_task

@@ -1,8 +1,9 @@
-"""Build the bundles of encoders, which make sentence vectors or label tokens.
+"""Build the bundles of encoders, which make vectors or scores of texts, or label tokens.
 
-An encoder has no KV cache, and its head, if any, is in its last program. For sentence vectors the
-host also gets a table of position embeddings, and the golden result is a vector; for labels it is
-the logits of all tokens.
+An encoder has no KV cache. What comes after all layers is in its last program, but for what is of a
+text's pooled column, which is a program of its own. Where the model has position embeddings, the
+host gets a table of them. The golden result is a vector, a score's logit, or the logits of all
+tokens.
 """
 
 from collections.abc import Iterable
@@ -15,8 +16,14 @@ from ane_book.conversion.encoding import rounded
 from ane_book.conversion.golden import GoldenPass, end_module
 from ane_book.conversion.plan import Program
 from ane_book.conversion.plan.wired import encode_functions
-from ane_book.conversion.write.encoder import lower_encoder, write_encoder, write_encoder_trunk
-from ane_book.host import text_mask
+from ane_book.conversion.write.encoder import (
+    lower_encoder,
+    write_encoder,
+    write_encoder_trunk,
+    write_pooled,
+)
+from ane_book.host import pool, text_mask
+from ane_book.models import find
 from ane_book.models.base.decoder import end_weights
 import numpy as np
 import torch
@@ -26,31 +33,54 @@ __all__ = ["BUILDERS", "EncoderBuilder", "TaggerBuilder"]
 
 
 class EncoderPass(GoldenPass):
-    """The golden pass of a sentence encoder; the golden tokens are one text."""
+    """The golden pass of an encoder of texts; the golden tokens are one text."""
 
     def _given(self, tokens: np.ndarray) -> Tensor:
-        positions = np.load(self.folder / "positions.npy")[: len(tokens)]
-        return super()._given(tokens) + torch.from_numpy(positions.astype(np.float32).T[:, None])
+        hidden, file = super()._given(tokens), self.folder / "positions.npy"
+        if "positions" not in find(self.config.architecture).outer(self.config):
+            return hidden
+        return hidden + torch.from_numpy(np.load(file)[: len(tokens)].astype(np.float32).T[:, None])
+
+    @cached_property
+    def _feeds(self) -> dict[str, Tensor]:
+        T, causal = len(self.tokens), find(self.config.architecture).causal
+        tables = self._host.tables(np.arange(T), self.recipe.context)
+        arrays = tables | self._host.text_masks([T], T, causal=causal)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _step(self, block: nn.Module, values: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
-        T = len(self.tokens)
-        return {"hidden": block(values["hidden"], torch.zeros(1, 1, T, T))}
+        feeds = [self._feeds[n] for n in find(self.config.architecture).host_inputs(kind)]
+        return {"hidden": block(values["hidden"], *feeds)}
+
+    def _ended(self, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
+        last = end_module(self.config, "last", self.read)
+        if layer < self.config.num_layers or last is None:
+            return values
+        with torch.inference_mode():
+            return {"hidden": last(values["hidden"])}
 
     def _results(self) -> dict[str, np.ndarray]:
-        """The sentence vector (C,), of length 1."""
-        rows = self._hidden(self.config.num_layers)[0, :, 0].numpy()  # (C, T)
-        vector = rows[:, 0] if self.config.pooling == "cls" else rows.mean(axis=1)
-        return {"vector": vector / np.linalg.norm(vector)}
+        """The vector (E,), of length 1; or a reranker's logit (1,)."""
+        columns = self._hidden(self.config.num_layers)[0, :, 0].numpy()  # (C, T)
+        vector = pool(columns, self.config.pooling)
+        if (pooled := end_module(self.config, "pooled", self.read)) is not None:
+            with torch.inference_mode():
+                vector = pooled(torch.from_numpy(vector)[None, :, None, None]).numpy().ravel()
+        return {"vector": vector if self.config.score else vector / np.linalg.norm(vector)}
 
 
-class TaggerPass(GoldenPass):
+class TaggerPass(EncoderPass):
     """The golden pass of a model that labels tokens."""
 
-    def _step(self, block: nn.Module, values: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+    @cached_property
+    def _feeds(self) -> dict[str, Tensor]:
         T = len(self.tokens)
-        tables = self._host.tables(np.arange(T), T).values()
-        mask = text_mask([T], T, self.config.sliding_window)
-        return {"hidden": block(values["hidden"], *map(torch.from_numpy, (*tables, mask)))}
+        tables = self._host.tables(np.arange(T), T)
+        arrays = tables | {"mask": text_mask([T], T, self.config.sliding_window)}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def _ended(self, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
+        return values  # the labels' logits are no hidden state
 
     def _results(self) -> dict[str, np.ndarray]:
         """The logits of the tokens, (N, T)."""
@@ -61,15 +91,24 @@ class TaggerPass(GoldenPass):
 
 
 class EncoderBuilder(BundleBuilder):
-    """Builds the bundle of an encoder of sentences."""
+    """Builds the bundle of an encoder of texts."""
 
     golden_pass: type[GoldenPass] = EncoderPass
 
     @property
     def vectors(self) -> Vectors | None:
-        shape = self.recipe.context, self.config.hidden_size
-        positions = Embedding(file="positions.npy", shape=shape)
-        return Vectors(positions=positions, pooling=self.config.pooling)
+        config, positions = self.config, None
+        if "positions" in self._outer:
+            shape = self.recipe.context * self._types, config.hidden_size
+            positions = Embedding(file="positions.npy", shape=shape)
+        names = "pooling", "prompts", "default_prompt", "dimensions", "score"
+        own = {name: getattr(config, name) for name in names}
+        return Vectors(positions=positions, causal=find(config.architecture).causal, **own)
+
+    @property
+    def _types(self) -> int:
+        """The token types whose rows the host has: two of a reranker that tells texts apart."""
+        return min(self.config.token_types, 2) if self.config.score else 1
 
     @cached_property
     def functions(self) -> dict[str, int]:
@@ -80,18 +119,22 @@ class EncoderBuilder(BundleBuilder):
         return {name: (T, None) for name, T in self.functions.items()}
 
     def write_positions(self, path: Path) -> None:
-        """Write the position embeddings, float16 (P, C), with that of token type 0 added."""
+        """Write the position embeddings, float16 (P, C), with that of token type 0 added; behind
+        them, of a reranker, those with that of type 1."""
         names = [self._outer[part].name for part in ("positions", "types")]
         positions, types = (self.source.tensor(name) for name in names)
+        first = self.config.skipped
+        positions = positions[first : first + self.recipe.context]
+        rows = np.concatenate([positions + types[i] for i in range(self._types)])
         with path.open("wb") as file:
-            np.save(file, rounded(names[0], (positions + types[0])[: self.recipe.context]))
+            np.save(file, rounded(names[0], rows))
 
     def lower(self) -> dict:
         return lower_encoder(self.config, self.functions)
 
     def _prepare(self) -> None:
         super()._prepare()
-        if self.vectors:
+        if "positions" in self._outer:
             self._whole("positions.npy", self.write_positions)
 
     def shard(self, path: Path, pieces: dict, layers: range, weights: Iterable[dict]) -> None:
@@ -127,7 +170,14 @@ class EncoderBuilder(BundleBuilder):
         )
 
     def _write_head(self) -> None:
+        for program in self.plan.pooled:
+            self._whole(program.package, self.write_pooled)
         self._whole("golden.npz", self.golden.write)
+
+    def write_pooled(self, path: Path) -> None:
+        """Write the package of what is of pooled columns."""
+        weights = end_weights(self.config, "pooled", self.read)
+        write_pooled(path, self.config, self.functions, weights)
 
 
 class TaggerBuilder(EncoderBuilder):
@@ -148,5 +198,6 @@ class TaggerBuilder(EncoderBuilder):
 BUILDERS: dict[str, type[BundleBuilder]] = {
     "text-generation": BundleBuilder,
     "embedding": EncoderBuilder,
+    "reranking": EncoderBuilder,
     "token-classification": TaggerBuilder,
 }

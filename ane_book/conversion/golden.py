@@ -41,7 +41,8 @@ def loaded(make: Callable[[], Made], weights: dict[str, Tensor]) -> Made:
 def end_module(
     config: DecoderConfig, end: str, read: Callable[[str], np.ndarray]
 ) -> nn.Module | None:
-    """The module before the "first" layer or after the "last", with weights; None without one."""
+    """The module before the "first" layer, after the "last", or of "pooled" columns, with weights;
+    None without one."""
     weights = decoder.end_weights(config, end, read)
     make = getattr(find(config.architecture), end)
     return loaded(partial(make, config), weights) if weights else None
@@ -84,6 +85,7 @@ class GoldenPass:
             with torch.inference_mode(), _listening(block, self.folder, layer):
                 values = self._step(block, values, kinds[layer])
             yield state
+        values = self._ended(values, layers.stop)
         final = self.file(layers.stop)
         unfinished = final.with_name(f"unfinished_{final.name}")
         arrays: dict[str, Any] = {name: value.numpy() for name, value in values.items()}
@@ -102,6 +104,10 @@ class GoldenPass:
         return {"hidden": hidden} | dict(
             zip(architecture.carried(self.config), handed, strict=True)
         )
+
+    def _ended(self, values: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
+        """What the programs that end before a layer give, of the values that its block takes."""
+        return values
 
     def file(self, layer: int) -> Path:
         """The file that keeps the inputs of a layer, computed by the layers before it."""

@@ -68,7 +68,7 @@ class Rebuild:
     def golden(self) -> dict[str, np.ndarray]:
         """Compute the golden numbers with PyTorch; see `Bundle.golden`."""
         builder, folder = self._builder, self._folder
-        if isinstance(builder, EncoderBuilder) and builder.vectors:
+        if isinstance(builder, EncoderBuilder) and builder.vectors and builder.vectors.positions:
             builder.write_positions(folder / "positions.npy")
         for layers, _ in builder.plan.groups():
             for _ in builder.golden.layers(layers):
@@ -89,6 +89,8 @@ class Rebuild:
         if program.parts:
             splits = builder.plan.rows(program)
             builder.head(path, splits, builder.head_weights(splits))
+        elif isinstance(builder, EncoderBuilder) and program in builder.plan.pooled:
+            builder.write_pooled(path)
         elif program.is_whole:
             builder.shard(path, self._pieces, program.layers, self._states(program.layers))
         else:

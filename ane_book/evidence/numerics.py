@@ -94,6 +94,11 @@ def check_numerics(bundle: Bundle | str | Path) -> Numerics:
     and InvalidInput for a bundle that gives tokens and no logits.
     """
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+    if bundle.manifest.task == "reranking":
+        raise InvalidInput(
+            f"{bundle.path}: a reranker gives one number of a text, which has no direction to "
+            "compare; --parity compares it"
+        )
     if bundle.manifest.task == "text-generation" and bundle.manifest.argmax_output:
         raise InvalidInput(
             f"{bundle.path}: converted with argmax_output, it gives tokens and no logits to "

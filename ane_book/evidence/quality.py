@@ -44,8 +44,8 @@ def check_quality(
     UnsupportedModel if `transformers` has no such model.
     """
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    if bundle.manifest.task == "embedding":
-        return _no("texts are compared by what comes next, and this model makes vectors")
+    if bundle.manifest.vectors is not None:
+        return _no("texts are compared by what comes next, and this model makes vectors or scores")
     if bundle.manifest.argmax_output:
         return _no("converted with argmax_output, it gives tokens and no logits")
     needed = independent or not bundle.recipe.is_plain

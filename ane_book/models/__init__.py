@@ -12,6 +12,7 @@ Start with llama.py; the other decoders' files say how they differ from it.
       nearest.py        the family that is nearest to a model of none of them
       layers.py         the layers of decoders, in ANE form (torch)
       encoder.py        the layers of encoders (torch)
+      sentence.py       what encoders of texts share: pooling, and what follows it
       delta.py          gated DeltaNets, which keep a memory in place of a cache (torch)
       convolved.py      short convolutions along the tokens (torch)
       compressed.py     ZAYA1's convolutional attention and its router (torch)
@@ -25,10 +26,11 @@ parity tests (`tests/_tiny.py`).
 from typing import Any
 
 from ane_book.errors import UnsupportedModel
-from ane_book.models.base.architecture import Architecture
+from ane_book.models.base.architecture import Architecture, Task
 from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.nearest import describe_nearest
-from ane_book.models.bert import Bert
+from ane_book.models.bert import Bert, BertReranker
+from ane_book.models.embeddinggemma import EmbeddingGemma
 from ane_book.models.exaone4 import Exaone4
 from ane_book.models.gemma3 import Gemma3
 from ane_book.models.glm4 import Glm4
@@ -40,6 +42,7 @@ from ane_book.models.llama import Llama
 from ane_book.models.ministral import Ministral
 from ane_book.models.ministral3 import Ministral3
 from ane_book.models.mistral import Mistral
+from ane_book.models.modernbert import ModernBert, ModernBertReranker
 from ane_book.models.olmo2 import Olmo2
 from ane_book.models.olmo3 import Olmo3
 from ane_book.models.phi3 import Phi3
@@ -47,48 +50,67 @@ from ane_book.models.privacy_filter import PrivacyFilter
 from ane_book.models.qwen2 import Qwen2
 from ane_book.models.qwen3 import Qwen3
 from ane_book.models.qwen3_5 import Qwen3_5, Qwen3_5WithVision
+from ane_book.models.qwen3_embedding import Qwen3Embedding
 from ane_book.models.qwen3_moe import Qwen3Moe
+from ane_book.models.roberta import Roberta, RobertaReranker, XLMRoberta, XLMRobertaReranker
 from ane_book.models.smollm3 import SmolLM3
 from ane_book.models.zaya import Zaya
 
-__all__ = ["ARCHITECTURES", "DecoderConfig", "find", "find_gguf", "read_config"]
+__all__ = [
+    "ARCHITECTURES",
+    "DecoderConfig",
+    "find",
+    "find_gguf",
+    "read_config",
+    "says_reranking",
+]
 
-#: `model_type` -> architecture.
-ARCHITECTURES: dict[str, Architecture] = {
-    architecture.model_type: architecture
-    for architecture in (
-        Bert(),
-        Exaone4(),
-        Gemma3(),
-        Glm4(),
-        Granite(),
-        HunYuan(),
-        Lfm2(),
-        Lfm2Moe(),
-        Llama(),
-        Ministral(),
-        Ministral3(),
-        Mistral(),
-        Olmo2(),
-        Olmo3(),
-        Phi3(),
-        PrivacyFilter(),
-        Qwen2(),
-        Qwen3(),
-        Qwen3_5(),
-        Qwen3_5WithVision(),
-        Qwen3Moe(),
-        SmolLM3(),
-        Zaya(),
-    )
-}
+_all: tuple[Architecture, ...] = (
+    Bert(),
+    BertReranker(),
+    EmbeddingGemma(),
+    Exaone4(),
+    Gemma3(),
+    Glm4(),
+    Granite(),
+    HunYuan(),
+    Lfm2(),
+    Lfm2Moe(),
+    Llama(),
+    Ministral(),
+    Ministral3(),
+    Mistral(),
+    ModernBert(),
+    ModernBertReranker(),
+    Olmo2(),
+    Olmo3(),
+    Phi3(),
+    PrivacyFilter(),
+    Qwen2(),
+    Qwen3(),
+    Qwen3Embedding(),
+    Qwen3_5(),
+    Qwen3_5WithVision(),
+    Qwen3Moe(),
+    Roberta(),
+    RobertaReranker(),
+    SmolLM3(),
+    XLMRoberta(),
+    XLMRobertaReranker(),
+    Zaya(),
+)
+
+#: Name, which is the `model_type` and perhaps a variant -> architecture.
+ARCHITECTURES: dict[str, Architecture] = {each.name: each for each in _all}
+
+CLASSIFIER = "ForSequenceClassification"  # how such classes of `transformers` are called
 
 
-def find(model_type: object) -> Architecture:
-    """The architecture with this `model_type`; raises UnsupportedModel if there is none."""
-    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
-        raise UnsupportedModel(_unknown(model_type))
-    return ARCHITECTURES[model_type]
+def find(name: object) -> Architecture:
+    """The architecture of this name; raises UnsupportedModel if there is none."""
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise UnsupportedModel(_unknown(name))
+    return ARCHITECTURES[name]
 
 
 def find_gguf(name: object) -> Architecture:
@@ -106,11 +128,41 @@ def read_config(fields: dict) -> Any:
 
     Raises UnsupportedModel for a model, or a field's value, that this library does not support.
     """
-    model_type = fields.get("model_type")
-    if isinstance(model_type, str) and model_type not in ARCHITECTURES:
+    return _fit(fields).config(fields)
+
+
+def _fit(fields: dict) -> Architecture:
+    """The architecture of a `model_type` that does what the model is for."""
+    model_type, wanted = fields.get("model_type"), _task(fields)
+    fit = [one for one in ARCHITECTURES.values() if one.model_type == model_type]
+    if not fit and isinstance(model_type, str):
         nearest = describe_nearest(fields, ARCHITECTURES.values())
         raise UnsupportedModel(f"{_unknown(model_type)}; {nearest}")
-    return find(model_type).config(fields)
+    if not fit:
+        raise UnsupportedModel(_unknown(model_type))
+    own = [one for one in fit if one.task == wanted or (wanted is None and not one.variant)]
+    if not own:
+        known = [each.model_type for each in ARCHITECTURES.values() if each.task == wanted]
+        raise UnsupportedModel(
+            f"config.json: {wanted} is not supported for {model_type} models; supported: "
+            f"{', '.join(sorted(known))}"
+        )
+    return own[0]
+
+
+def _task(fields: dict) -> Task | None:
+    """What a model is for, where its fields say that: a classifier of texts is for reranking, and
+    pooling, from the files of sentence-transformers, for embedding."""
+    if says_reranking(fields):
+        return "reranking"
+    sentences = fields.get("sentence_transformers")
+    return "embedding" if isinstance(sentences, dict) and "pooling" in sentences else None
+
+
+def says_reranking(fields: dict) -> bool:
+    """Whether a `config.json` is of a classifier of texts."""
+    named = fields.get("architectures")
+    return isinstance(named, list) and any(str(name).endswith(CLASSIFIER) for name in named)
 
 
 def _unknown(model_type: object) -> str:
@@ -121,5 +173,5 @@ def _unknown(model_type: object) -> str:
         )
     return (
         f"config.json: model_type {model_type!r} is not one this library converts; "
-        f"supported: {', '.join(sorted(ARCHITECTURES))}"
+        f"supported: {', '.join(sorted({each.model_type for each in ARCHITECTURES.values()}))}"
     )

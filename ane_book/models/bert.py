@@ -9,20 +9,26 @@ Letters: see `ane_book.models.base`; here also P positions.
 References: Devlin et al. 2018 (arXiv 1810.04805); `transformers`, modeling_bert.py.
 """
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ane_book.errors import UnsupportedModel
 from ane_book.host import Host
-from ane_book.models.base.architecture import FULL, Architecture, Parameters, TensorSpec
-from ane_book.models.base.config import Layers, ModelConfig, Vocabulary, Width
+from ane_book.models.base.architecture import FULL, Parameters, Task, TensorSpec
+from ane_book.models.base.config import Layers, Vocabulary, Width
+from ane_book.models.base.sentence import (
+    Length,
+    Reranking,
+    SentenceConfig,
+    TextEncoder,
+    read_sentences,
+)
 from pydantic import Field, model_validator
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Bert", "BertConfig"]
+__all__ = ["Bert", "BertConfig", "BertReranker"]
 
-Length = Annotated[int, Field(gt=0, le=1 << 14)]  # a mask has its square
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
 #: Parameters of a block -> the modules of `transformers` that are stacked in each.
@@ -36,7 +42,7 @@ MODULES = {
 }
 
 
-class BertConfig(ModelConfig):
+class BertConfig(SentenceConfig):
     """The hyperparameters of a BERT encoder."""
 
     hidden_size: Width  # C
@@ -48,17 +54,12 @@ class BertConfig(ModelConfig):
     token_types: Width
     layer_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     activation: str
-    pooling: Literal["mean", "cls"] = "mean"  # how a text's token vectors become one
-    max_tokens: Length  # a longer text is cut off
+    skipped: Annotated[int, Field(ge=0, le=1 << 14)] = 0  # positions that no token has
 
     @model_validator(mode="after")
     def _check(self) -> "BertConfig":
         if self.hidden_size % self.num_heads:
             raise ValueError(f"{self.hidden_size} channels do not divide by {self.num_heads} heads")
-        if self.max_tokens > self.max_position:
-            raise ValueError(
-                f"texts of {self.max_tokens} tokens do not fit {self.max_position} positions"
-            )
         return self
 
     @property
@@ -66,12 +67,14 @@ class BertConfig(ModelConfig):
         return self.layer_norm_eps
 
 
-class Bert(Architecture):
+class Bert(TextEncoder):
     """`model_type` "bert": BERT, MiniLM, BGE, E5, GTE and other sentence encoders."""
 
     model_type = "bert"
-    task = "embedding"
+    task: Task = "embedding"
+    causal = False
     layer_prefix = "encoder.layer"
+    base_prefix = "bert."
     Config = BertConfig
     fixed: ClassVar = {
         "position_embedding_type": "absolute",
@@ -86,26 +89,36 @@ class Bert(Architecture):
                 f"config.json: hidden_act = {activation!r} is not supported for bert models; "
                 f"supported: {', '.join(ACTIVATIONS)}"
             )
-        sentences = fields.get("sentence_transformers", {})
-        if not isinstance(sentences, dict):
-            raise TypeError("sentence_transformers is not an object")
+        skipped = self.skipped(fields)
+        positions = fields["max_position_embeddings"] - skipped
         return BertConfig(
-            architecture=self.model_type,
+            **read_sentences(fields, positions) | self.score_settings(fields),
+            architecture=self.name,
             hidden_size=fields["hidden_size"],
             intermediate_size=fields["intermediate_size"],
             num_layers=fields["num_hidden_layers"],
             num_heads=fields["num_attention_heads"],
             vocab_size=fields["vocab_size"],
-            max_position=fields["max_position_embeddings"],
+            max_position=positions,
+            skipped=skipped,
             token_types=fields.get("type_vocab_size", 2),
             layer_norm_eps=fields.get("layer_norm_eps", 1e-12),
             activation=activation,
-            pooling=sentences.get("pooling", "mean"),
-            max_tokens=sentences.get("max_seq_length", min(512, fields["max_position_embeddings"])),
         )
+
+    def skipped(self, fields: dict) -> int:
+        """How many positions come before that of a text's first token."""
+        return 0
+
+    def score_settings(self, fields: dict) -> dict:
+        """What a reranker's head says; {} for vectors."""
+        return {}
 
     def kinds(self, config: BertConfig) -> list[str]:
         return [FULL] * config.num_layers
+
+    def host_inputs(self, kind: str) -> tuple[str, ...]:
+        return ("mask",)
 
     def block(self, config: BertConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.encoder import EncoderBlock
@@ -141,13 +154,23 @@ class Bert(Architecture):
         return {
             "embedding": TensorSpec("embeddings.word_embeddings.weight", (config.vocab_size, C)),
             "positions": TensorSpec(
-                "embeddings.position_embeddings.weight", (config.max_position, C)
+                "embeddings.position_embeddings.weight",
+                (config.skipped + config.max_position, C),
             ),
             "types": TensorSpec("embeddings.token_type_embeddings.weight", (config.token_types, C)),
             "first.weight": TensorSpec("embeddings.LayerNorm.weight", (C,)),
             "first.bias": TensorSpec("embeddings.LayerNorm.bias", (C,)),
+            **self.pooled_tensors(config),
         }
 
     def repeats(self, config: BertConfig) -> frozenset[str]:
         """Tensors that sentence vectors do not need: position ids and the pooler's layer."""
-        return frozenset(["embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"])
+        own = {tensor.name for tensor in self.pooled_tensors(config).values()}
+        unused = {"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"}
+        return frozenset(unused - own)
+
+
+class BertReranker(Reranking, Bert):
+    """The same with one label: cross-encoders such as ms-marco-MiniLM."""
+
+    head: ClassVar = {"dense": "pooler.dense", "score": "classifier"}

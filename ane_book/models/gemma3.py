@@ -10,20 +10,20 @@ llama.cpp, convert_hf_to_gguf.py, which stores norms as 1 + weight.
 
 from dataclasses import replace
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ane_book.host import Host
 from ane_book.models.base.alternating import TYPES, Local, LocalConfig, read_kinds
 from ane_book.models.base.architecture import FULL, GGUF, Parameters, TensorSpec
+from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, head_norms
 from ane_book.rope import Factor, Rotary
 import numpy as np
 
 if TYPE_CHECKING:
-    from ane_book.models.base.layers import DecoderBlock
     from torch import nn
 
-__all__ = ["Gemma3"]
+__all__ = ["Gemma3", "Gemma3Config"]
 
 NORMS = {
     "attn_q_norm": "self_attn.q_norm",
@@ -40,12 +40,15 @@ class Gemma3Config(LocalConfig):
     attention_scale: Factor
 
 
-class Gemma3(Local[Gemma3Config]):
+OwnGemma3 = TypeVar("OwnGemma3", bound=Gemma3Config)
+
+
+class Gemma3(Local[OwnGemma3]):
     """`model_type` "gemma3_text": Gemma 3 1B and 270M, and the text model of the larger ones."""
 
     model_type = "gemma3_text"
-    gguf = GGUF("gemma3", OUTER, NAMES | NORMS)
-    Config = Gemma3Config
+    gguf: GGUF | None = GGUF("gemma3", OUTER, NAMES | NORMS)
+    Config: ClassVar[type[DecoderConfig]] = Gemma3Config
     rope_theta = 1000000.0
     fixed: ClassVar = {
         "hidden_activation": "gelu_pytorch_tanh",
@@ -66,14 +69,14 @@ class Gemma3(Local[Gemma3Config]):
             "tied_embeddings": fields.get("tie_word_embeddings", True),
         }
 
-    def rotary(self, config: Gemma3Config) -> Rotary:
+    def rotary(self, config: OwnGemma3) -> Rotary:
         return replace(config.rotary, attention_scale=config.attention_scale)
 
-    def host(self, config: Gemma3Config) -> Host:
+    def host(self, config: OwnGemma3) -> Host:
         scale = math.sqrt(config.hidden_size)
         return super().host(config).model_copy(update={"embedding_scale": scale})
 
-    def block(self, config: Gemma3Config, kind: str = FULL) -> "DecoderBlock":
+    def block(self, config: OwnGemma3, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base import layers
 
         def norm() -> "nn.Module":
@@ -88,7 +91,7 @@ class Gemma3(Local[Gemma3Config]):
             after_feed_forward=norm(),
         )
 
-    def parameters(self, config: Gemma3Config, kind: str = FULL) -> Parameters:
+    def parameters(self, config: OwnGemma3, kind: str = FULL) -> Parameters:
         def norm(name: str) -> TensorSpec:
             return TensorSpec(f"{name}.weight", (config.hidden_size,), plus=1.0)
 
@@ -100,7 +103,7 @@ class Gemma3(Local[Gemma3Config]):
             **head_norms(config, "self_attn.q_norm", "self_attn.k_norm", plus=1.0),
         }
 
-    def outer(self, config: Gemma3Config) -> dict[str, TensorSpec]:
+    def outer(self, config: OwnGemma3) -> dict[str, TensorSpec]:
         norm = TensorSpec("model.norm.weight", (config.hidden_size,), plus=1.0)
         return super().outer(config) | {"norm": norm}
 
@@ -110,5 +113,5 @@ class Gemma3(Local[Gemma3Config]):
         scalar = fields["hidden_size"] // fields["num_attention_heads"] if large else D
         return fields | {"query_pre_attn_scalar": scalar}
 
-    def rows_of_gguf(self, config: Gemma3Config, name: str, array: np.ndarray) -> np.ndarray:
+    def rows_of_gguf(self, config: OwnGemma3, name: str, array: np.ndarray) -> np.ndarray:
         return array - np.float32(1.0) if name.endswith("norm.weight") else array

@@ -14,7 +14,8 @@ from ane_book.models.base.config import DecoderConfig
 from ane_book.models.base.dense import NAMES, OUTER, Dense
 
 if TYPE_CHECKING:
-    from ane_book.models.base.layers import Attention, DecoderBlock
+    from ane_book.models.base.layers import Attention
+    from torch import nn
 
 __all__ = ["Glm4"]
 
@@ -53,7 +54,7 @@ class Glm4(Dense[Glm4Config]):
 
         return Attention(config, Rotate(config), bias=config.attention_bias)
 
-    def block(self, config: Glm4Config, kind: str = FULL) -> "DecoderBlock":
+    def block(self, config: Glm4Config, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.layers import RMSNorm
 
         block = super().block(config, kind)

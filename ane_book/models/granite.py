@@ -18,7 +18,6 @@ from ane_book.models.llama import Llama
 from ane_book.rope import Factor
 
 if TYPE_CHECKING:
-    from ane_book.models.base.layers import DecoderBlock
     from torch import nn
 
 __all__ = ["Granite"]
@@ -59,7 +58,7 @@ class Granite(Dense[GraniteConfig]):
             masks={"mask": None},
         )
 
-    def block(self, config: GraniteConfig, kind: str = FULL) -> "DecoderBlock":
+    def block(self, config: GraniteConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.layers import Scale
 
         block = super().block(config, kind)

@@ -24,7 +24,8 @@ from ane_book.models.base.dense import Dense, head_norms, layer_types, plain_rop
 from pydantic import Field
 
 if TYPE_CHECKING:
-    from ane_book.models.base.layers import Attention, DecoderBlock
+    from ane_book.models.base.layers import Attention
+    from torch import nn
 
 __all__ = ["Lfm2"]
 
@@ -113,7 +114,7 @@ class Lfm2(Dense[Lfm2Config]):
     def kept(self, config: Lfm2Config, kind: str) -> tuple[str, ...]:
         return ("gated",) if kind == CONVOLVED else CACHE
 
-    def block(self, config: Lfm2Config, kind: str = FULL) -> "DecoderBlock":
+    def block(self, config: Lfm2Config, kind: str = FULL) -> "nn.Module":
         if kind != CONVOLVED:
             return super().block(config, kind)
         from ane_book.models.base import layers

@@ -79,16 +79,13 @@ class PrivacyFilterConfig(DecoderConfig):
         their whole receptive field inside the call."""
         return min(self.max_position, max(512, 4 * self.reach), 1 << 14)
 
-    @property
-    def norm_epsilon(self) -> float:
-        return self.rms_norm_eps
-
 
 class PrivacyFilter(Architecture):
     """`model_type` "openai_privacy_filter": openai/privacy-filter and models fine-tuned from it."""
 
     model_type = "openai_privacy_filter"
     task = "token-classification"
+    causal = False
     Config = PrivacyFilterConfig
     fixed: ClassVar = {"attention_bias": True, "token_classification_bias": True}
 
@@ -98,7 +95,7 @@ class PrivacyFilter(Architecture):
         theta = fields.get("rope_theta")
         return PrivacyFilterConfig(
             **sizes(fields),
-            architecture=self.model_type,
+            architecture=self.name,
             rms_norm_eps=fields.get("rms_norm_eps", 1e-5),
             rope_theta=150000.0 if theta is None else theta,
             rope_scaling=self._scaling(fields),

@@ -6,8 +6,7 @@ References: Qwen3 technical report (arXiv 2505.09388); `transformers`, modeling_
 from typing import TYPE_CHECKING
 
 from ane_book.models.base.architecture import FULL, GGUF, Parameters
-from ane_book.models.base.config import DecoderConfig
-from ane_book.models.base.dense import NAMES, OUTER, Dense, head_norms
+from ane_book.models.base.dense import NAMES, OUTER, Dense, OwnConfig, head_norms
 
 if TYPE_CHECKING:
     from ane_book.models.base.layers import Attention
@@ -17,17 +16,17 @@ __all__ = ["NORMED", "Qwen3"]
 NORMED = NAMES | {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 
 
-class Qwen3(Dense[DecoderConfig]):
+class Qwen3(Dense[OwnConfig]):
     """`model_type` "qwen3": the dense models."""
 
     model_type = "qwen3"
-    gguf = GGUF("qwen3", OUTER, NORMED)
+    gguf: GGUF | None = GGUF("qwen3", OUTER, NORMED)
 
-    def attention(self, config: DecoderConfig) -> "Attention":
+    def attention(self, config: OwnConfig) -> "Attention":
         from ane_book.models.base.layers import Attention, NormThenRotate
 
         return Attention(config, NormThenRotate(config))
 
-    def parameters(self, config: DecoderConfig, kind: str = FULL) -> Parameters:
+    def parameters(self, config: OwnConfig, kind: str = FULL) -> Parameters:
         norms = head_norms(config, "self_attn.q_norm", "self_attn.k_norm")
         return super().parameters(config, kind) | norms

@@ -4,6 +4,7 @@ from ane_book.runtime.answer import Result, Stream
 from ane_book.runtime.backends import Backend, CoreMLBackend, MILBackend, choose_backend
 from ane_book.runtime.choosing import Option, choose
 from ane_book.runtime.embedder import Embedder
+from ane_book.runtime.reranker import Ranked, Reranker
 from ane_book.runtime.sampling import Sampler
 from ane_book.runtime.session import Session
 from ane_book.runtime.tags import Tagger
@@ -14,6 +15,8 @@ __all__ = [
     "Embedder",
     "MILBackend",
     "Option",
+    "Ranked",
+    "Reranker",
     "Result",
     "Sampler",
     "Session",

@@ -1,76 +1,92 @@
 """`Embedder`: turn texts into vectors with an encoder's bundle.
 
-A call of a program takes a fixed number of tokens, T. Texts share it: as many as fit go in side by
-side, and the mask lets a token see those of its own text alone. So the device sees few shapes, all
-with batch 1, and little padding, however long the texts are. A score under a mask of -40,000 counts
-for e^-40,000, which is 0: the texts beside it change nothing in a text's vector but the last bits,
-which depend on the order of a sum.
+    embedder = ane_book.load("all-minilm-l6-v2")
+    vectors = embedder.embed(["A cat.", "A kitten."])    # float32 (2, 384), of length 1
 
-Letters: C hidden size, T tokens of a call, n texts.
+Letters: C hidden size, E numbers of a vector, n texts.
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 import warnings
 
-from ane_book.bundle import Bundle
 from ane_book.errors import InvalidBundle, InvalidInput, InvalidType, PromptTooLong, TextCut
-from ane_book.host import text_mask
-from ane_book.runtime.backends import Backend
-from ane_book.runtime.encoder import Encoder
+from ane_book.runtime.pooled import PooledEncoder
 from ane_book.text.process import check_text
 import numpy as np
 
-__all__ = ["Embedder", "pack"]
+__all__ = ["Embedder", "checked_texts"]
 
 
-class Embedder(Encoder):
+class Embedder(PooledEncoder):
     """Sentence vectors from a bundle."""
 
     task = "embedding"
 
-    def __init__(
-        self,
-        bundle: Bundle | str | Path,
-        precision: str = "fp16",
-        backend: Backend | str | None = None,
-        force: bool = False,
-    ):
-        super().__init__(bundle, precision, backend, force)
-        manifest = self.bundle.manifest
-        self.size = manifest.embedding.shape[1]
-        self._positions = self.bundle.positions.astype(np.float32)  # (max_tokens, C)
-        assert manifest.vectors is not None, "what a bundle of this task has: `check_packages`"
-        self._pooling = manifest.vectors.pooling
+    @property
+    def size(self) -> int:
+        """Numbers of a vector where nothing else is asked for."""
+        return self._says.dimensions or self._whole
 
-    def embed(self, texts: Sequence[str], cut: bool = True) -> np.ndarray:
-        """A vector for each text, float32 (n, C), each of length 1.
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What the model's texts may have before them, by name."""
+        return self._says.prompts
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        cut: bool = True,
+        prompt: str | None = None,
+        dimensions: int | None = None,
+    ) -> np.ndarray:
+        """A vector for each text, float32 (n, E), each of length 1.
 
         Their products are their cosines: `vectors @ vectors.T`. A vector is made of those of its
-        text's tokens, as the model was trained for: their mean, or the first. An empty text has a
-        vector; a list of none gives (0, C).
+        text's tokens, as the model was trained for: their mean, the first or the last. An empty
+        text has a vector; a list of none gives (0, E).
 
         cut: shorten a text of more than `max_tokens` tokens, special tokens included, as
         sentence-transformers does, and warn with one TextCut for the list. Without it such a text
         raises PromptTooLong.
 
+        prompt: the name of one of `prompts`, or a text, that stands before each text; by default
+        the model's own default, "" for none. dimensions: cut vectors to so many numbers, and scale
+        them to length 1 again, which is for models that were trained for it.
+
         Raises InvalidType (a TypeError too) for anything but a list of str, and InvalidInput for a
-        str that is not valid text.
+        str that is not valid text, an unknown prompt, or more dimensions than there are.
         """
-        texts = _checked(texts)
-        read = [self._read(text, f"text {i}", cut) for i, text in enumerate(texts)]
+        texts, before = checked_texts(texts, "embed"), self.prompt(prompt)
+        read = [self._read(before + text, f"text {i}", cut) for i, text in enumerate(texts)]
         long = [self._cut(f"text {i}", n) for i, (_, n) in enumerate(read) if n > self.max_tokens]
         if long:
             more = f"; so are {len(long) - 1:,} more of {len(texts):,} texts" * (len(long) > 1)
             warnings.warn(TextCut(long[0] + more), stacklevel=2)
-        return self.vectors([ids for ids, _ in read])
+        return self.vectors([ids for ids, _ in read], dimensions)
 
-    def encode(self, text: str, what: str = "the text", cut: bool = True) -> list[int]:
-        """A text's token ids; `what` is its name in an error or a warning.
+    def prompt(self, asked: str | None = None) -> str:
+        """The text of the prompt that is asked for, by its name or as it is; raises InvalidInput
+        for one word that is no name."""
+        name = self._says.default_prompt if asked is None else asked
+        if not name or name in self.prompts:
+            return self.prompts[name] if name else ""
+        if name.replace("-", "_").isidentifier():
+            known = ", ".join(self.prompts) or "none"
+            raise InvalidInput(
+                f"no prompt of this model is called {name!r}; there are: {known}. A text of your "
+                "own is taken as it is if it is more than a word, such as 'query: '"
+            )
+        return name
+
+    def encode(
+        self, text: str, what: str = "the text", cut: bool = True, prompt: str | None = None
+    ) -> list[int]:
+        """A text's token ids, with a prompt as `embed` takes it; `what` is the text's name in an
+        error or a warning.
 
         cut: to `max_tokens`, with a TextCut; without it a longer text raises PromptTooLong.
         """
-        ids, tokens = self._read(text, what, cut)
+        ids, tokens = self._read(self.prompt(prompt) + text, what, cut)
         if tokens > self.max_tokens:
             warnings.warn(TextCut(self._cut(what, tokens)), stacklevel=2)
         return ids
@@ -89,70 +105,30 @@ class Embedder(Encoder):
     def _cut(self, what: str, tokens: int) -> str:
         return f"{what} is cut to the first {self.max_tokens} of its {tokens:,} tokens"
 
-    def vectors(self, token_ids: Sequence[Sequence[int]]) -> np.ndarray:
+    def vectors(
+        self, token_ids: Sequence[Sequence[int]], dimensions: int | None = None
+    ) -> np.ndarray:
         """The same as `embed`, from token ids: 1 to `max_tokens` for each text."""
-        ids = [self._valid(row, i) for i, row in enumerate(token_ids)]
-        result = np.empty((len(ids), self.size), np.float32)
-        for call in pack([len(row) for row in ids], self.max_tokens):
-            rows = self._run([ids[i] for i in call])
-            for i, row in zip(call, rows, strict=True):
-                vector = row[0] if self._pooling == "cls" else row.mean(axis=0)
-                length = np.linalg.norm(vector)
-                if not 0 < length < np.inf:
-                    raise InvalidBundle(
-                        f"{self.bundle.path}: text {i}, or one that shared its call, leaves the "
-                        f'range of fp16 (a vector of length {length}); take precision "fp32"'
-                    )
-                result[i] = vector / length
-        return result
-
-    def _valid(self, row: Sequence[int], i: int) -> np.ndarray:
-        """Check a text's token ids against vocabulary and longest call; returns an array."""
-        ids = np.asarray(row)
-        if not ids.size:
-            raise InvalidInput(f"text {i} has no tokens")
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise InvalidInput(f"text {i}: token ids are whole numbers in a row")
-        if ids.size > self.max_tokens:
-            raise InvalidInput(f"text {i} has {ids.size} tokens, more than {self.max_tokens}")
-        self._check_ids(ids)
-        return ids
-
-    def _run(self, texts: list[np.ndarray]) -> list[np.ndarray]:
-        """Run texts in one call; returns the vectors of each one's tokens, float32 (tokens, C)."""
-        lengths = [len(ids) for ids in texts]
-        rows = [self._embedding[ids].astype(np.float32) for ids in texts]
-        positions = np.concatenate([self._positions[:n] for n in lengths])
-        columns = self._call(
-            np.concatenate(rows) + positions, lambda T: {"mask": text_mask(lengths, T)}
-        )
-        return np.split(columns, np.cumsum(lengths)[:-1])
+        size = self.size if dimensions is None else dimensions
+        if not 0 < size <= self._whole:
+            raise InvalidInput(f"dimensions: 1 to {self._whole}, not {size}")
+        columns = self.columns(token_ids)[:, :size]
+        lengths = np.linalg.norm(columns, axis=1, keepdims=True)
+        for i in np.flatnonzero(~((lengths > 0) & np.isfinite(lengths))):
+            raise InvalidBundle(
+                f"{self.bundle.path}: text {i} has a vector of length {lengths[i, 0]}; take "
+                'precision "fp32"'
+            )
+        return columns / lengths
 
 
-def _checked(texts: Iterable[str]) -> list[str]:
+def checked_texts(texts: Iterable[str], call: str) -> list[str]:
+    """Texts as a list; raises InvalidType for anything but str, naming what was called."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        raise InvalidType(f"embed takes a list of str, not {type(texts).__name__}: embed([text])")
+        kind = type(texts).__name__
+        raise InvalidType(f"{call} takes a list of str, not {kind}: {call}([text])")
     texts = list(texts)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise InvalidType(f"text {i} is {type(text).__name__}, not str")
     return texts
-
-
-def pack(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Divide texts among calls of at most `most` tokens; returns the numbers of each call's texts.
-
-    No text may be longer than a call. The longest are placed first, each where it leaves the least
-    room (best fit decreasing).
-    """
-    calls: list[list[int]] = []
-    by_room: list[list[list[int]]] = [[] for _ in range(most + 1)]
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        room = next((room for room in range(lengths[i], most) if by_room[room]), most)
-        if room == most:
-            calls.append([])
-            by_room[most].append(calls[-1])
-        call = by_room[room].pop()
-        call.append(i)
-        by_room[room - lengths[i]].append(call)
-    return calls

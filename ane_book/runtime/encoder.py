@@ -1,4 +1,4 @@
-"""`Encoder`: run an encoder's bundle; what `Embedder` and `Tagger` have in common.
+"""`Encoder`: run an encoder's bundle; what `Embedder`, `Reranker` and `Tagger` have in common.
 
 A call of a program takes a fixed number of tokens, T; of the bundle's functions, the one with the
 smallest T that holds all tokens is called.
@@ -50,7 +50,8 @@ class Encoder:
         self.max_tokens = manifest.context
         _check_memory(self.bundle)
         self.calls = Calls()
-        self._steps = load_steps(self.bundle, backend, manifest.packages, self.calls)
+        layers = [part for part in manifest.packages if part.part != "head"]
+        self._steps = load_steps(self.bundle, backend, layers, self.calls)
         self._widths = dict(sorted(manifest.functions.items(), key=lambda item: item[1]))
         self._embedding = np.asarray(self.bundle.embedding)  # (V, C), still mapped
         load_tokenizer(self._tokenizer, self.bundle.path / manifest.tokenizer.file)
@@ -68,7 +69,7 @@ class Encoder:
         host: makes the inputs beside the hidden state, for T tokens.
         """
         n, dtype = len(rows), self.backend.dtype
-        function, T = next((f, T) for f, T in self._widths.items() if n <= T)
+        function, T = self._fitting(n)
         hidden = np.zeros((1, rows.shape[1], 1, T), dtype)
         hidden[0, :, 0, :n] = rows.T
         values = {name: array.astype(dtype) for name, array in host(T).items()}
@@ -78,6 +79,10 @@ class Encoder:
                 step.run(function, values, n)
         outputs = values["logits" if self.bundle.manifest.tags else "hidden"]
         return outputs[0, :, 0].T[:n].astype(np.float32)
+
+    def _fitting(self, n: int) -> tuple[str, int]:
+        """The function with the smallest T that holds n columns, and that T."""
+        return next((function, T) for function, T in self._widths.items() if n <= T)
 
 
 def _check_memory(bundle: Bundle) -> None:

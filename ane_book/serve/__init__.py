@@ -1,6 +1,7 @@
 """An HTTP server for bundles, with OpenAI's API.
 
     app.py         the routes
+    sending.py     answers, sent while they are made
     middleware.py  what every request passes first: who may ask, how much, and what is noted of it
     jobs.py        the queue: who waits, who is at work, who has gone away
     generation.py  a session, and what its cache may keep from one prompt to the next

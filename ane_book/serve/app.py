@@ -1,22 +1,23 @@
 """`create_app`: the routes of OpenAI's API, and those for an operator, as an application."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Annotated, Any
 
 from ane_book import __version__
-from ane_book.runtime import Embedder
+from ane_book.runtime import Embedder, Reranker
 from ane_book.serve.api import requests
-from ane_book.serve.api.answers import ChatShape, CompletionShape, as_json, choices, event, vectors
+from ane_book.serve.api.answers import ChatShape, CompletionShape, choices
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.api.responses import Responses, ResponsesShape
-from ane_book.serve.generation import Ask, Finished, ServedSession, answers, chosen
-from ane_book.serve.jobs import Gone, Job, Jobs
+from ane_book.serve.generation import Ask, ServedSession, answers, chosen
+from ane_book.serve.jobs import Job, Jobs
 from ane_book.serve.keys import Key, check_keys
-from ane_book.serve.metrics import Metrics, Note
+from ane_book.serve.metrics import Metrics
 from ane_book.serve.middleware import Middleware
 from ane_book.serve.page import add_page
-from ane_book.serve.pool import EMBEDDING, TEXT, Model, Pool
+from ane_book.serve.pool import EMBEDDING, RERANKING, TEXT, Model, Pool
+from ane_book.serve.sending import FactsAnswer, Json, RankingAnswer, TextAnswer, VectorsAnswer
 from fastapi import Body, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
@@ -33,141 +34,38 @@ AT_A_TIME = 16  # texts, between two checks whether the client still waits for t
 DESCRIPTION = "Language models from bundles of the ANE Book, as OpenAI's clients ask for them."
 
 
-class Json(Response):
-    """A JSON answer."""
-
-    media_type = "application/json"
-
-    def render(self, content: object) -> bytes:
-        return as_json(content)
-
-
-class _JobAnswer(Response):
-    """An answer made by a job while the client waits; a subclass says what is sent."""
-
-    def __init__(self, service: "Service", job: Job, note: Note):
-        super().__init__()
-        self._service, self._job, self._note = service, job, note
-        note.facts["model"] = job.model.name
-
-    async def __call__(self, scope, receive, send) -> None:
-        service, job, note = self._service, self._job, self._note
-        try:
-            async with service.jobs.doing(job, receive, service.seconds):
-                await self._made(job.events(), send, scope, receive)
-        except Gone:
-            note.facts["finish"] = "client left"
-        finally:
-            if job.begun is not None:
-                note.facts["queue_s"] = note.since(job.begun)
-
-    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
-        """Send the events of the job as an answer."""
-        raise NotImplementedError
-
-
-class _Text(_JobAnswer):
-    """Text, whole or in chunks."""
-
-    def __init__(self, service: "Service", job: Job, note: Note, shape, asked):
-        super().__init__(service, job, note)
-        self._shape, self._asked = shape, asked
-
-    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
-        shape = self._shape
-        shape.prompt_tokens = (await anext(events)).prompt_tokens
-        self._note.facts["prompt_tokens"] = shape.prompt_tokens
-        if self._asked.stream:
-            await self._stream(events, send)
-            return
-        async for _ in self._watched(events):
-            pass
-        await Json(shape.answer())(scope, receive, send)
-
-    async def _watched(self, events: AsyncIterator) -> AsyncIterator:
-        """Pass the events on, after adding them to the answer and to the log."""
-        facts, shape = self._note.facts, self._shape
-        async for step in events:
-            shape.add(step)
-            if not isinstance(step, Finished):
-                facts.setdefault("first_s", self._note.since())
-            else:
-                facts |= {"completion_tokens": shape.completion_tokens, **shape.rates()}
-                facts |= {"cached_tokens": shape.cached, "finish": step.result.finish_reason}
-            yield step
-
-    async def _stream(self, events: AsyncIterator, send) -> None:
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-        headers += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        try:
-            async for chunk in self._chunks(events):
-                body = self._shape.sent(chunk)
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-        except Refusal as refusal:
-            body = event(refusal.body())
-            self._note.refused(refusal)
-        else:
-            body = self._shape.over
-        await send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def _chunks(self, events: AsyncIterator) -> AsyncIterator[dict]:
-        shape, begun = self._shape, set()
-        for chunk in shape.start():
-            yield chunk
-        async for step in self._watched(events):
-            if step.index not in begun:
-                begun.add(step.index)
-                for chunk in shape.begin(step.index):
-                    yield chunk
-            for chunk in shape.end(step) if isinstance(step, Finished) else shape.piece(step):
-                yield chunk
-        options = self._asked.stream_options
-        if options is not None and options.include_usage:
-            yield shape.last()
-
-
-class _Vectors(_JobAnswer):
-    """Vectors of texts."""
-
-    def __init__(self, service: "Service", job: Job, note: Note, form: str):
-        super().__init__(service, job, note)
-        self._form = form
-
-    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
-        made = [both async for both in events]
-        rows, tokens = [row for row, _ in made], sum(count for _, count in made)
-        self._note.facts["prompt_tokens"] = tokens
-        answer = vectors(self._job.model.name, rows, tokens, self._form)
-        await Json(answer)(scope, receive, send)
-
-
-class _Facts(_JobAnswer):
-    """What a job yields last, as an object of a kind; fields: makes the object's fields of it."""
-
-    def __init__(self, service: "Service", job: Job, note: Note, kind: str, fields: Callable):
-        super().__init__(service, job, note)
-        self._kind, self._fields = kind, fields
-
-    async def _made(self, events: AsyncIterator, send, scope, receive) -> None:
-        *_, made = [step async for step in events]
-        head = {"object": self._kind, "model": self._job.model.name}
-        await Json(head | self._fields(made))(scope, receive, send)
-
-
 def embedded(
-    embedder: Embedder, texts: Sequence[str | list[int]]
+    embedder: Embedder,
+    texts: Sequence[str | list[int]],
+    prompt: str | None = None,
+    dimensions: int | None = None,
 ) -> Generator[tuple | None, None, None]:
-    """Yield a vector (C,) and the number of tokens of each text; None for a step without one."""
+    """Yield a vector (E,) and the number of tokens of each text; None for a step without one.
+
+    prompt, dimensions: as `Embedder.embed` takes them.
+    """
     ids = []
     for i, text in enumerate(texts):
-        ids.append(
-            embedder.encode(text, f"input {i}", cut=False) if isinstance(text, str) else text
-        )
+        if isinstance(text, str):
+            text = embedder.encode(text, f"input {i}", False, prompt)
+        ids.append(text)
         yield None
     for start in range(0, len(ids), AT_A_TIME):
         part = ids[start : start + AT_A_TIME]
-        yield from zip(embedder.vectors(part), map(len, part), strict=True)
+        yield from zip(embedder.vectors(part, dimensions), map(len, part), strict=True)
+
+
+def scored(
+    reranker: Reranker, query: str, texts: Sequence[str]
+) -> Generator[tuple | None, None, None]:
+    """Yield the score and the number of tokens of each document; None for a step without one."""
+    pairs = []
+    for i, text in enumerate(texts):
+        pairs.append(reranker.encode(query, text, f"document {i}", cut=False))
+        yield None
+    for start in range(0, len(pairs), AT_A_TIME):
+        part = pairs[start : start + AT_A_TIME]
+        yield from zip(reranker.scores(part), (len(ids) for ids, _ in part), strict=True)
 
 
 class Service:
@@ -180,7 +78,7 @@ class Service:
         if self.texts:
             request.state.note.facts |= {"prompts": ask.prompts, "answers": shape.texts}
         job = Job(model, lambda served: answers(served, ask))
-        return _Text(self, job, request.state.note, shape, asked)
+        return TextAnswer(self, job, request.state.note, shape, asked)
 
     def chat(
         self, request: Request, asked: requests.Chat, shaped: type[ChatShape] = ChatShape, **shape
@@ -204,11 +102,20 @@ class Service:
 
     def embedding(self, request: Request, asked: requests.EmbeddingRequest) -> Response:
         model = self.pool.find(asked.model, EMBEDDING)
-        if asked.dimensions not in (None, model.size):
-            message = f"{model.name} makes vectors of {model.size} numbers; leave dimensions out"
+        if (asked.dimensions or 1) > model.size:
+            message = f"{model.name} makes vectors of {model.size} numbers, and no more"
             raise Refusal(400, message, code="unsupported_value", param="dimensions")
-        job = Job(model, lambda embedder: embedded(embedder, asked.texts()))
-        return _Vectors(self, job, request.state.note, asked.encoding_format)
+
+        def steps(embedder: Embedder) -> Generator[tuple | None, None, None]:
+            return embedded(embedder, asked.texts(), asked.prompt, asked.dimensions)
+
+        job = Job(model, steps)
+        return VectorsAnswer(self, job, request.state.note, asked.encoding_format)
+
+    def rerank(self, request: Request, asked: requests.Rerank) -> Response:
+        model, texts = self.pool.find(asked.model, RERANKING), asked.texts()
+        job = Job(model, lambda reranker: scored(reranker, asked.query, texts))
+        return RankingAnswer(self, job, request.state.note, asked)
 
     def choose(self, request: Request, asked: requests.Choose) -> Response:
         model = self.pool.find(asked.model, TEXT)
@@ -217,7 +124,7 @@ class Service:
             raise Refusal(400, message, code="unsupported_value", param="model")
         prompt = asked.asked()
         job = Job(model, lambda served: chosen(served, prompt, asked.options))
-        return _Facts(self, job, request.state.note, "choose", choices)
+        return FactsAnswer(self, job, request.state.note, "choose", choices)
 
     def tokenize(self, request: Request, asked: requests.Tokenize) -> Response:
         model, prompt = self.pool.find(asked.model, TEXT), asked.asked()
@@ -226,7 +133,7 @@ class Service:
             ids = served.ids(Ask([prompt], {}, plain=isinstance(prompt, str)), prompt)
             yield {"tokens": ids, "count": len(ids), "max_model_len": model.context}
 
-        return _Facts(self, Job(model, steps), request.state.note, "tokens", dict)
+        return FactsAnswer(self, Job(model, steps), request.state.note, "tokens", dict)
 
     def _sampling(self, asked, model: Model, most: int | None, temperature: float) -> dict:
         """The fields of `options.Sampling`; OpenAI's temperature is 1 where none is given."""
@@ -334,6 +241,11 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def embeddings(request: Request, asked: Annotated[requests.EmbeddingRequest, Body()]):
         """Make vectors of texts."""
         return service.embedding(request, asked)
+
+    @app.post("/v1/rerank", responses=errors)
+    async def rerank(request: Request, asked: Annotated[requests.Rerank, Body()]):
+        """Score documents for a query."""
+        return service.rerank(request, asked)
 
     @app.get("/v1/models")
     async def models():

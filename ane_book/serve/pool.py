@@ -15,16 +15,16 @@ import time
 
 from ane_book.bundle import Bundle
 from ane_book.errors import InvalidInput
-from ane_book.runtime import Embedder, Session
+from ane_book.runtime import Embedder, Reranker, Session
 from ane_book.runtime.adapters import Adapter, read_adapter
 from ane_book.runtime.backends import Backend
 from ane_book.serve.api.refusal import Refusal
 from ane_book.serve.generation import ServedSession
 
-__all__ = ["EMBEDDING", "TEXT", "Model", "Pool", "adapted_models", "bundle_model"]
+__all__ = ["EMBEDDING", "RERANKING", "TEXT", "Model", "Pool", "adapted_models", "bundle_model"]
 
-TEXT, EMBEDDING = "text-generation", "embedding"
-DOES = {TEXT: "generates text", EMBEDDING: "makes vectors"}
+TEXT, EMBEDDING, RERANKING = "text-generation", "embedding", "reranking"
+DOES = {TEXT: "generates text", EMBEDDING: "makes vectors", RERANKING: "scores documents"}
 
 log = logging.getLogger("ane_book.serve")
 
@@ -74,13 +74,15 @@ def bundle_model(
     manifest = bundle.manifest
     name = name or manifest.name
     if manifest.task not in DOES:
-        raise InvalidInput(f"{name} is for {manifest.task}; text and vectors are served")
+        raise InvalidInput(f"{name} is for {manifest.task}; text, vectors and scores are served")
 
     def opened() -> list:
         if sessions is not None:
             return [ServedSession(session) for session in sessions()]
         if manifest.task == EMBEDDING:
             return [Embedder(bundle, precision, backend, force)]
+        if manifest.task == RERANKING:
+            return [Reranker(bundle, precision, backend, force)]
         return [ServedSession(Session(bundle, precision, backend, force))]
 
     return Model(
@@ -89,7 +91,7 @@ def bundle_model(
         bytes=sum(manifest.files.values()),
         slots=opened,
         context=manifest.context,
-        size=manifest.embedding.shape[1],
+        size=manifest.vector_size,
         created=int((bundle.path / "manifest.json").stat().st_mtime),
         argmax=manifest.argmax_output,
         seal=manifest.seal,

@@ -83,6 +83,16 @@ class TextProcess:
         """
         return self._call("encode", text=text, special=special, most=most)
 
+    def encode_pair(
+        self, first: str, second: str, most: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Token ids of two texts with what the tokenizer puts around a pair, and their types.
+
+        most: cut the longer text until there are no more tokens than this.
+        """
+        ids, types = self._call("encode_pair", first=first, second=second, most=most)
+        return ids, types
+
     def locate(self, text: str) -> list[tuple[int, int, int]]:
         """Encode a text; returns the id of each token, and its start and end in characters."""
         return self._call("locate", text=text)

@@ -60,6 +60,14 @@ class Text:
             self._tokenizer.enable_truncation(most)
         return self._tokenizer.encode(text, add_special_tokens=special).ids
 
+    def encode_pair(self, first: str, second: str, most: int | None) -> list[list[int]]:
+        if most is None:
+            self._tokenizer.no_truncation()
+        else:
+            self._tokenizer.enable_truncation(most, strategy="longest_first")
+        encoding = self._tokenizer.encode(first, second)
+        return [encoding.ids, encoding.type_ids]
+
     def locate(self, text: str) -> list[tuple[int, int, int]]:
         self._tokenizer.no_truncation()
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
@@ -76,6 +84,7 @@ class Text:
 FAILED = {
     "load": "not a tokenizer: ",
     "encode": "the model's tokenizer cannot take this text: ",
+    "encode_pair": "the model's tokenizer cannot take this text: ",
     "locate": "the model's tokenizer cannot take this text: ",
     "decode": "the model's tokenizer has no text for these tokens: ",
 }

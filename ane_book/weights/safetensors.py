@@ -12,16 +12,23 @@ numpy does not have. Weights that are quantised are read by the rules of
 `ane_book.weights.quantised`. Reference: https://huggingface.co/docs/safetensors.
 """
 
+from collections.abc import Set
 from copy import deepcopy
 from pathlib import Path
 
 from ane_book.errors import InvalidWeights, UnsupportedModel, WeightsNotFound
-from ane_book.models import find
+from ane_book.models import find, says_reranking
+from ane_book.models.base.architecture import Architecture
 from ane_book.weights.folder import read_tokenizer, tokenizer_paths
 from ane_book.weights.quantised import Stored, WeightRule, drop_zero_biases, refuse_unread, rules
 from ane_book.weights.quantised.stored import FLOATS, Header
 from ane_book.weights.scales import refuse_static_scales
-from ane_book.weights.sentences import sentence_files, sentence_settings
+from ane_book.weights.sentences import (
+    dense_files,
+    has_pooling,
+    sentence_files,
+    sentence_settings,
+)
 from ane_book.weights.source import (
     Shape,
     TokenizerFiles,
@@ -37,7 +44,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 import torch
 
-__all__ = ["SafetensorsSource"]
+__all__ = ["SafetensorsSource", "read_folder"]
 
 INDEX = "model.safetensors.index.json"
 
@@ -59,19 +66,15 @@ class SafetensorsSource(WeightSource):
             raise WeightsNotFound(
                 f"{path}: {place} is missing, which says what the tensors are of; get it as well"
             )
-        self._config = plain_rope(read_json(place), str(place))
+        self._config, sentences = read_folder(self._folder)
         config = read_config(self._config, str(place))
         architecture = find(config.architecture)
-        sentences = []
-        if architecture.task == "embedding":
-            sentences = sentence_files(self._folder)
-            self._config["sentence_transformers"] = sentence_settings(self._folder)
-            config = read_config(self._config, str(place))
         shards = _shards(path)
         self.files = [place, *shards, *tokenizer_paths(self._folder), *sentences]
-        self._open = {shard: _open(shard) for shard in shards}
-        self._where = self._locate(architecture.repeats(config), architecture.left_out)
+        dense = dense_files(self._folder) if architecture.task == "embedding" else {}
+        self._open = {shard: _open(shard) for shard in (*shards, *dense.values())}
         self._shapes = architecture.tensors(config)
+        self._where = self._locate(architecture, architecture.repeats(config), dense)
         refuse_static_scales(self._config, self._where, str(path))
         self._rules = self._find_rules(architecture.pieces(config), str(path))
 
@@ -92,7 +95,8 @@ class SafetensorsSource(WeightSource):
         return made
 
     def _get(self, name: str) -> torch.Tensor:
-        return self._open[self._where[name]].get_tensor(name)  # a view of the mapped file
+        shard, own = self._where[name]
+        return self._open[shard].get_tensor(own)  # a view of the mapped file
 
     def _read(self, name: str) -> np.ndarray:
         if name in self._rules:
@@ -105,30 +109,59 @@ class SafetensorsSource(WeightSource):
     def tokenizer(self) -> TokenizerFiles:
         return read_tokenizer(self._folder, self._config)
 
-    def _locate(self, repeats: frozenset[str], left_out: tuple[str, ...]) -> dict[str, Path]:
-        """Tensor name -> the shard that holds it, without `repeats`, `BUFFERS` and what is of
-        another model."""
-        where: dict[str, Path] = {}
+    def _locate(
+        self, architecture: Architecture, repeats: frozenset[str], dense: dict[str, Path]
+    ) -> dict[str, tuple[Path, str]]:
+        """Tensor name -> the file that holds it and its name there, without `repeats`, `BUFFERS`
+        and what is of another model. dense: files whose names get a folder's in front."""
+        where: dict[str, tuple[Path, str]] = {}
+        folders = {file: f"{folder}." for folder, file in dense.items()}
         for shard, file in self._open.items():
-            for name in file.keys():  # noqa: SIM118 - a handle, not a dict
-                if name.endswith(BUFFERS) or name in repeats or name.startswith(left_out):
+            for own in file.keys():  # noqa: SIM118 - a handle, not a dict
+                name = folders.get(shard, "") + own
+                name = _based(name, architecture.base_prefix, self._shapes.keys() | repeats)
+                left_out = name.startswith(architecture.left_out)
+                if name.endswith(BUFFERS) or name in repeats or left_out:
                     continue
                 if name in where:
-                    raise InvalidWeights(f"{shard}: tensor {name} is in {where[name].name} as well")
-                where[name] = shard
+                    raise InvalidWeights(
+                        f"{shard}: tensor {own} is in {where[name][0].name} as well"
+                    )
+                where[name] = shard, own
         return where
 
     def _header(self, name: str) -> Header:
-        header = self._open[self._where[name]].get_slice(name)
+        shard, own = self._where[name]
+        header = self._open[shard].get_slice(own)
         return Header(header.get_dtype(), tuple(header.get_shape()))
 
     def _plain(self, name: str, header: Header) -> Shape:
         if header.dtype not in FLOATS:
+            shard, own = self._where[name]
             raise UnsupportedModel(
-                f"{self._where[name]}: tensor {name} is of type {header.dtype}; "
+                f"{shard}: tensor {own} is of type {header.dtype}; "
                 f"supported: {', '.join(FLOATS)}"
             )
         return header.shape
+
+
+def read_folder(folder: Path) -> tuple[dict, list[Path]]:
+    """The fields of a folder's `config.json` after `plain_rope`, with what files of
+    sentence-transformers say as `sentence_transformers` where it is a model of vectors; and these
+    files. Raises InvalidWeights or UnsupportedModel."""
+    place = folder / "config.json"
+    fields = plain_rope(read_json(place), str(place))
+    pooled = has_pooling(folder) and not says_reranking(fields)
+    if pooled or find(read_config(fields, str(place)).architecture).task == "embedding":
+        return fields | {"sentence_transformers": sentence_settings(folder)}, sentence_files(folder)
+    return fields, []
+
+
+def _based(name: str, base: str, known: Set[str]) -> str:
+    """A tensor's name as an architecture knows it: with or without the prefix of the base model,
+    which a checkpoint has or lacks by the class that saved it."""
+    other = name.removeprefix(base) if name.startswith(base) else base + name
+    return other if base and name not in known and other in known else name
 
 
 def _shards(path: Path) -> list[Path]:

@@ -40,10 +40,13 @@ def encoder(tmp_path_factory):
     made = {}
 
     def make(size: str = "usual", pooling: str = "mean_tokens", **recipe):
-        key = size, pooling, *sorted(recipe.items())
+        key = size, pooling, str(sorted(recipe.items()))
         if key not in made:
             model = tiny_bert(size)
-            folder = write_encoder(model, tmp_path_factory.mktemp(size), pooling)
+            names = "prompts", "default_prompt_name", "truncate_dim"
+            settings = {name: recipe.pop(name) for name in names if name in recipe}
+            place = tmp_path_factory.mktemp(size)
+            folder = write_encoder(model, place, pooling, **settings)
             out = tmp_path_factory.mktemp("bundles") / size
             made[key] = model, ane_book.convert(str(folder), out=out, **recipe)
         return made[key]
@@ -72,6 +75,27 @@ class TestVectors:
         embedder = Embedder(bundle, "fp32")
         expected = expected_vectors(model, [embedder.encode(text) for text in TEXTS], "cls_token")
         assert cosines(embedder.embed(TEXTS), expected).min() > 0.99999
+
+    def test_cut_to_fewer_dimensions_have_length_one_again(self, encoder):
+        embedder = Embedder(encoder()[1], "fp32")
+        whole, found = embedder.embed(TEXTS), embedder.embed(TEXTS, dimensions=10)
+        expected = whole[:, :10] / np.linalg.norm(whole[:, :10], axis=1, keepdims=True)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        for wrong in (0, 65):
+            with pytest.raises(InvalidInput, match=f"dimensions: 1 to 64, not {wrong}"):
+                embedder.embed(TEXTS, dimensions=wrong)
+
+    def test_a_prompt_stands_before_each_text(self, encoder):
+        embedder = Embedder(encoder("relu", prompts={"query": "Find: ", "document": ""},
+                                    default_prompt_name="query", truncate_dim=12)[1], "fp32")
+        assert embedder.prompts == {"query": "Find: ", "document": ""} and embedder.size == 12
+        asked = embedder.embed(["Find: a stone", "a"], prompt="document")
+        np.testing.assert_array_equal(embedder.embed(["a stone"]), asked[:1])  # the default
+        np.testing.assert_array_equal(embedder.embed(["a stone"], prompt="query"), asked[:1])
+        np.testing.assert_array_equal(embedder.embed(["stone"], prompt="Find: a "), asked[:1])
+        np.testing.assert_array_equal(embedder.embed(["a"], prompt=""), asked[1:])
+        with pytest.raises(InvalidInput, match="called 'qeury'; there are: query, document"):
+            embedder.embed(["a"], prompt="qeury")
 
     @pytest.mark.parametrize("recipe", [{"shard_limit": "0.1MB"}, {"quant": "int8"}], ids=str)
     def test_of_a_bundle_cut_or_quantised(self, encoder, recipe):
@@ -241,8 +265,11 @@ class TestRefused:
             ({"task": "text-generation"}, "functions of .* tokens do not fit"),
             ({"vectors.positions.shape": [40, 80]}, "positions.npy: .* more than its file"),
             ({"vectors.positions.shape": [39, 64]}, r"with positions of \(40, 64\)"),
-            ({"vectors.pooling": "max"}, "vectors.pooling: Input should be 'mean' or 'cls'"),
-            ({"host.masks": {"mask": None}}, "the task embedding has no head, masks"),
+            ({"vectors.pooling": "max"}, "vectors.pooling: .* 'mean', 'cls' or 'last'"),
+            ({"host.masks": {"local": 3}}, "'encode_32': inputs .* do not fit"),
+            ({"vectors.score": "sigmoid"}, r"the task embedding has no head that gives \[\]"),
+            ({"vectors.dimensions": 65}, "vectors of 64 numbers, cut to 65"),
+            ({"vectors.default_prompt": "query"}, "default_prompt 'query' is none of the prompts"),
             ({"packages.0.functions.encode_32.tokens": 33}, "'encode_32': inputs .* do not fit"),
             ({"packages.0.functions.encode_32.inputs.mask.shape": [1, 1, 1, 32]},
              "'encode_32': inputs .* do not fit"),
@@ -328,6 +355,16 @@ class TestCommand:
         found = np.array([row["embedding"] for row in rows], np.float32)
         np.testing.assert_array_equal(found, expected)  # as printed: every bit
         assert command("embed", *options, "-").stdout == ""
+
+    def test_a_prompt_and_fewer_dimensions(self, encoder):
+        options = "--model", encoder()[1].path, "--json", "--precision", "fp32"
+        done = command("embed", *options, "--prompt", "to: ", "--dimensions", "5", "Hi")
+        expected = Embedder(encoder()[1], "fp32").embed(["to: Hi"], dimensions=5)
+        found = json.loads(done.stdout)
+        assert found["text"] == "Hi"
+        np.testing.assert_array_equal(np.float32(found["embedding"]), expected[0])
+        assert "dimensions: 1 to 64" in refused("embed", *options, "--dimensions", "65", "Hi")
+        assert "no prompt of" in refused("embed", *options, "--prompt", "query", "Hi")
 
     def test_a_text_that_is_cut_is_told_by_its_number(self, encoder):
         model, texts = ("--model", encoder()[1].path), "\n".join(["a"] * 299 + ["abc" * 100])

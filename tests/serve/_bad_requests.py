@@ -129,7 +129,8 @@ CASES = [
     vectors("no texts", "input has to be", "input", input=[]),
     vectors("an unknown form", "encoding_format has to be", "encoding_format",
             encoding_format="int8"),
-    vectors("other dimensions", "64 numbers", "dimensions", dimensions=3),
+    vectors("more dimensions", "64 numbers, and no more", "dimensions", dimensions=65),
+    vectors("an unknown prompt", "is called 'query'; there are: none", None, prompt="query"),
     vectors("a text that is too long", "40 at most", None, input="x" * 100),
     vectors("tokens beyond the vocabulary", "token id 9999 is outside", None, input=[9999]),
 ]  # fmt: skip

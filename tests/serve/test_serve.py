@@ -142,6 +142,14 @@ class TestEmbeddings:
             np.testing.assert_array_equal(np.array(rows, np.float32), expected)
             assert found.usage.prompt_tokens > 0
 
+    def test_fewer_dimensions_behind_a_prompt(self, client, encoder):
+        expected = Embedder(encoder, "fp32").embed(self.TEXTS, prompt="to: ", dimensions=7)
+        found = client.embeddings.create(
+            model="encoder", input=list(self.TEXTS), dimensions=7, extra_body={"prompt": "to: "}
+        )
+        rows = [each.embedding for each in found.data]
+        np.testing.assert_array_equal(np.array(rows, np.float32), expected)
+
     def test_one_text(self, client):
         assert len(client.embeddings.create(model="encoder", input="A cat.").data) == 1
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
+from _encoders import tiny_bert, write_encoder
 from _long import long_but
 from _tiny import ROUTED, TINY, prompt
 from _zaya import maker
@@ -264,3 +265,11 @@ def test_vectors(anebook):
     with swift(anebook, embedder.bundle) as ask, pytest.warns(UserWarning, match="is cut"):
         expected = embedder.embed(texts)
         np.testing.assert_allclose(ask(texts=texts)["vectors"], expected, atol=2e-3)
+
+
+def test_an_encoder_that_python_alone_runs_is_refused(anebook, tmp_path):
+    settings = {"prompts": {"query": "q: "}, "default_prompt_name": "query"}
+    folder = write_encoder(tiny_bert("odd"), tmp_path / "m", **settings)
+    bundle = ane_book.convert(str(folder), out=tmp_path / "b")
+    done = subprocess.run([*anebook, "run", bundle.path, "Hi"], capture_output=True, text=True)
+    assert done.returncode == 2 and "a prompt or cut vectors is run by Python alone" in done.stderr

@@ -24,7 +24,13 @@ from typing import get_args
 from ane_book import models
 from ane_book.conversion.plan import report
 from ane_book.conversion.plan.expert_choices import woken
-from ane_book.conversion.plan.programs import Program, cut_experts, cut_head, cut_shards
+from ane_book.conversion.plan.programs import (
+    Program,
+    cut_experts,
+    cut_head,
+    cut_pooled,
+    cut_shards,
+)
 from ane_book.conversion.plan.shards import layer_blobs
 from ane_book.conversion.plan.wired import WiredBytes, wired_bytes
 from ane_book.conversion.quantize import SCHEMES, Scheme, find_scheme
@@ -34,7 +40,8 @@ from ane_book.models import DecoderConfig, find
 from ane_book.models.base.lora import slot_shapes
 from ane_book.options import Recipe, Strategy
 from ane_book.reference import find_reference, reference_models
-from ane_book.weights import open_source, read_config, read_json
+from ane_book.weights import open_source, read_config
+from ane_book.weights.safetensors import read_folder
 import numpy as np
 
 __all__ = ["Plan", "Program", "find_config", "plan"]
@@ -49,7 +56,8 @@ class Plan:
     """The programs that a conversion writes, and what they take.
 
     shards, head: in the order in which a token passes them. splits: rows of each part of the
-    vocabulary. embedding_bytes: fp16, kept by the host.
+    vocabulary. pooled: of an encoder, what is of texts' pooled columns. embedding_bytes: fp16, kept
+    by the host.
     """
 
     config: DecoderConfig
@@ -57,11 +65,12 @@ class Plan:
     shards: tuple[Program, ...]
     head: tuple[Program, ...]
     splits: tuple[int, ...]
+    pooled: tuple[Program, ...] = ()
 
     @property
     def programs(self) -> tuple[Program, ...]:
         """All programs, in order; a decode call runs each once, unless experts are apart."""
-        return self.shards + self.head
+        return self.shards + self.head + self.pooled
 
     @cached_property
     def always(self) -> tuple[Program, ...]:
@@ -233,7 +242,7 @@ def plan(config: DecoderConfig, recipe: Recipe) -> Plan:
         config = config.model_copy(update={"experts": recipe.experts})
     shards = tuple(_cut(config, recipe, scheme))
     splits, head = cut_head(config, recipe, head_scheme)
-    return Plan(config, recipe, shards, head, splits)
+    return Plan(config, recipe, shards, head, splits, cut_pooled(config))
 
 
 def _cut(config: DecoderConfig, recipe: Recipe, scheme: Scheme) -> Iterator[Program]:
@@ -267,4 +276,5 @@ def find_config(model: str) -> DecoderConfig:
     file = path / "config.json"
     if not file.exists():
         return models.read_config(open_source(path).config())
-    return read_config(read_json(file), str(file))
+    fields, _ = read_folder(path)
+    return read_config(fields, str(file))

@@ -20,7 +20,7 @@ from ane_book.models import DecoderConfig, find
 from ane_book.options import Recipe
 from mlprogram.package.weight_file import HEADER
 
-__all__ = ["Program", "cut_experts", "cut_head", "cut_shards"]
+__all__ = ["Program", "cut_experts", "cut_head", "cut_pooled", "cut_shards"]
 
 
 @dataclass(frozen=True)
@@ -139,3 +139,9 @@ def cut_head(
         Program(name, files(splits[part.start : part.stop]), parts=part)
         for name, part in zip(names, ranges, strict=True)
     )
+
+
+def cut_pooled(config: DecoderConfig) -> tuple[Program, ...]:
+    """The program of what is of texts' pooled columns, if there is anything."""
+    blobs = end_blobs(config, "pooled")
+    return (Program("head.mlpackage", file_sizes(blobs)),) if blobs else ()

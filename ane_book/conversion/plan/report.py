@@ -34,6 +34,7 @@ def facts(plan: "Plan") -> Iterator[Line]:
         expert_bytes = [program.bytes for program in plan.programs if program.expert is not None]
         yield "experts", f"{len(expert_bytes):,} programs: {_size(expert_bytes[0])} each"
     yield from listed("head", _heads(plan))
+    yield from (("head", f"of pooled columns: {_size(own.bytes)}") for own in plan.pooled)
     yield "embedding", f"{_size(plan.embedding_bytes)}, fp16, kept by the host"
     if plan.head:
         yield "cache", f"{_size(plan.cache_bytes)}, for a context of {recipe.context}"

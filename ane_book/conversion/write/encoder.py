@@ -16,37 +16,45 @@ from ane_book.conversion.write.program import FunctionWriter, PackageWriter
 from ane_book.conversion.write.trunk import Parts, store_parts
 from ane_book.models import find
 from ane_book.models.base.architecture import FULL
+from ane_book.models.base.config import DecoderConfig
 from ane_book.models.bert import BertConfig
-from ane_book.models.privacy_filter import PrivacyFilterConfig
 import torch
 from torch import Tensor
 
-__all__ = ["lower_encoder", "write_encoder", "write_encoder_trunk"]
+__all__ = ["lower_encoder", "write_encoder", "write_encoder_trunk", "write_pooled"]
 
-Config = BertConfig | PrivacyFilterConfig
+Config = BertConfig | DecoderConfig
 
 
 def lower_encoder(config: Config, functions: dict[str, int]) -> dict[str, Pieces]:
-    """Lower one block, and the modules before and after all, for each function: name -> T."""
+    """Lower one block of each kind, and the modules before and after all, for each function: name
+    -> T."""
     architecture, eps, pieces = find(config.architecture), config.norm_epsilon, {}
-    ends = {"first": (architecture.first, "first"), "last": (architecture.last, "logits")}
+    ends = {"first": (architecture.first, "first"), "last": (architecture.last, _result(config))}
     for name, T in functions.items():
-        hidden = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}
-        inputs = hidden | {n: torch.zeros(shape) for n, shape in _feeds(config, T).items()}
+        hidden, shapes = {"hidden": torch.zeros(1, config.hidden_size, 1, T)}, _feeds(config, T)
         pieces[name] = Pieces()
-        pieces[name].add(config, FULL, inputs, ["hidden_out"], eps)
+        for kind in dict.fromkeys(architecture.kinds(config)):
+            feeds = {n: torch.zeros(shapes[n]) for n in architecture.host_inputs(kind)}
+            pieces[name].add(config, kind, hidden | feeds, ["hidden_out"], eps)
         for end, (make, output) in ends.items():
             if (module := make(config)) is not None:
                 pieces[name].ends[end] = lower(module, hidden, [output], eps)
     return pieces
 
 
+def _result(config: Config) -> str:
+    """The name of what the last package gives: the hidden state, or a tagger's logits."""
+    return "logits" if find(config.architecture).task == "token-classification" else "hidden_out"
+
+
 def _feeds(config: Config, T: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of a block's inputs beside the hidden state, in the order of its arguments."""
+    """Shapes of blocks' inputs beside the hidden state."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, rotary in find(config.architecture).host(config).rotary.items():
+    host = find(config.architecture).host(config)
+    for name, rotary in host.rotary.items():
         shapes |= dict.fromkeys((f"{name}_cos", f"{name}_sin"), (1, 1, T, rotary.head_dim))
-    return shapes | {"mask": (1, 1, T, T)}
+    return shapes | dict.fromkeys(host.masks or ["mask"], (1, 1, T, T))
 
 
 def write_encoder(
@@ -65,26 +73,48 @@ def write_encoder(
     package that has them.
     """
     package, scheme = PackageWriter(path), find_scheme(quant)
+    architecture, result = find(config.architecture), _result(config)
+    kinds = architecture.kinds(config)
+    used = [name for i in layers for name in architecture.host_inputs(kinds[i])]
     before = package.write_weights(ends.get("first", {}))
     stored = [package.write_weights(state, scheme) for state in weights]
     after = package.write_weights(ends.get("last", {}))
     for name, T in functions.items():
         function, piece = package.function(name), pieces[name]
         hidden = function.input("hidden", "fp16", (1, config.hidden_size, 1, T))
-        shapes = _feeds(config, T)
+        shapes = {feed: shape for feed, shape in _feeds(config, T).items() if feed in used}
         feeds = {feed: function.input(feed, "fp16", shape) for feed, shape in shapes.items()}
         if before:
             (hidden,) = function.stamp(piece.ends["first"], "first", {"hidden": hidden}, before)
         for layer, state in zip(layers, stored, strict=True):
             out = {"hidden_out": "hidden_out"} if layer == layers[-1] and not after else {}
-            block_feeds = feeds | {"hidden": hidden}
-            (hidden,) = function.stamp(piece.blocks[FULL], f"layer{layer}", block_feeds, state, out)
+            own = {feed: feeds[feed] for feed in architecture.host_inputs(kinds[layer])}
+            own |= {"hidden": hidden}
+            block = piece.blocks[kinds[layer]]
+            (hidden,) = function.stamp(block, f"layer{layer}", own, state, out)
         if after:
-            out = {"logits": "logits"}
+            out = {result: result}
             (hidden,) = function.stamp(piece.ends["last"], "last", {"hidden": hidden}, after, out)
         function.finish([hidden])
     text = f"Layers {layers.start} to {layers.stop - 1}, made by ane-book"
     package.finish(next(iter(functions)), text)
+
+
+def write_pooled(
+    path: Path, config: Config, functions: dict[str, int], weights: dict[str, Tensor]
+) -> None:
+    """Write the package of what is of texts' pooled columns; weights: of `Architecture.pooled`."""
+    architecture, package = find(config.architecture), PackageWriter(path)
+    stored = package.write_weights(weights)
+    name = "score" if architecture.task == "reranking" else "vector"
+    for called, T in functions.items():
+        function, shape = package.function(called), (1, config.hidden_size, 1, T)
+        hidden = {"hidden": function.input("hidden", "fp16", shape)}
+        module = architecture.pooled(config)
+        assert module is not None, "what a plan has such a program for"
+        piece = lower(module, {"hidden": torch.zeros(shape)}, [name], config.norm_epsilon)
+        function.finish(function.stamp(piece, "pooled", hidden, stored, {name: name}))
+    package.finish(next(iter(functions)), "Of pooled columns, made by ane-book")
 
 
 def write_encoder_trunk(

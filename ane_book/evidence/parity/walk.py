@@ -12,7 +12,7 @@ from dataclasses import replace
 from ane_book.bundle import Bundle
 from ane_book.evidence.parity.experts import Run, walk_experts
 from ane_book.evidence.parity.stage import ParityStage, judged, padded
-from ane_book.host import text_mask
+from ane_book.host import pool
 from ane_book.models import find
 from ane_book.runtime.backends import MILBackend
 from ane_book.runtime.inputs import HostInputs
@@ -135,16 +135,18 @@ def _last(hidden: np.ndarray, tokens: int) -> np.ndarray:
 def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParityStage]:
     manifest, hidden, n = bundle.manifest, golden["hidden"], len(golden["tokens"])
     given = bundle.embedding[golden["tokens"]].astype(np.float32)  # (n, C)
-    given = given + bundle.positions[:n] if manifest.vectors else given
+    given = given * manifest.host.embedding_scale
+    given = given if bundle.positions is None else given + bundle.positions[:n]
     yield judged("embedding", "", precision, given.T, hidden[0])
     functions = {name: T for name, T in manifest.functions.items() if n <= T}
     chains = {name: padded(given.T, T) for name, T in functions.items()}
-    for i, part in enumerate(manifest.packages):
+    for i, part in enumerate(manifest.shards):
         backend = MILBackend(precision)
         loaded = load_part(bundle, backend, part)
         for name, T in functions.items():
             own = encoder_feeds(bundle, n, T)
             (output,) = part.functions[name].outputs
+            own = {key: value for key, value in own.items() if key in part.functions[name].inputs}
 
             def run(hidden, run=loaded[name].predict, own=own, output=output, dtype=backend.dtype):
                 feeds = own | {"hidden": hidden}
@@ -159,11 +161,22 @@ def _encoder(bundle: Bundle, golden: dict, precision: str) -> Iterator[ParitySta
         if manifest.tags:
             yield _labels(name, precision, columns, golden["logits"], _routed(bundle))
             continue
-        first = manifest.vectors is not None and manifest.vectors.pooling == "cls"
-        vector = columns[:, 0] if first else columns.mean(axis=1)
-        with np.errstate(invalid="ignore"):
-            vector = (vector / np.linalg.norm(vector))[:, None]
+        assert manifest.vectors is not None, "what an encoder without labels has"
+        vector = pool(columns, manifest.vectors.pooling)[:, None]
+        vector = _pooled(bundle, precision, vector) if manifest.head else vector
+        if manifest.vectors.score is None:
+            with np.errstate(invalid="ignore"):
+                vector = vector / np.linalg.norm(vector)
         yield judged("whole", name, precision, vector, golden["vector"][:, None])
+
+
+def _pooled(bundle: Bundle, precision: str, column: np.ndarray) -> np.ndarray:
+    """What an encoder's head makes of a pooled column (C, 1): (E, 1)."""
+    backend, (part,) = MILBackend(precision), bundle.manifest.head
+    name, function = next(iter(load_part(bundle, backend, part).items()))
+    given = padded(column, part.functions[name].tokens).astype(backend.dtype)
+    (found,) = function.predict({"hidden": given}).values()
+    return found[0, :, 0, :1].astype(np.float32)
 
 
 def _labels(
@@ -196,4 +209,5 @@ def encoder_feeds(bundle: Bundle, tokens: int, T: int) -> dict[str, np.ndarray]:
     manifest = bundle.manifest
     tables = manifest.host.tables(np.arange(T), manifest.context)
     window = manifest.tags.window if manifest.tags else None
-    return tables | {"mask": text_mask([tokens], T, window)}
+    causal = manifest.vectors is not None and manifest.vectors.causal
+    return tables | manifest.host.text_masks([tokens], T, window, causal)

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
-Task = Literal["text-generation", "embedding", "token-classification"]
+Task = Literal["text-generation", "embedding", "reranking", "token-classification"]
 
 FULL = "full"  # the kind of block of most models: attention to all tokens before
 CACHE = ("keys", "values")  # what such a block keeps from call to call
@@ -104,14 +104,18 @@ class GGUF:
 
 class Architecture(ABC):
     """One model family. `config` below is always an instance of the family's own `Config`, whose
-    field `architecture` is the family's `model_type`."""
+    field `architecture` is the family's `name`."""
 
     model_type: str  # as in config.json
+    variant = ""  # tells apart the architectures of one `model_type` that differ in their task
     Config: ClassVar[type[ModelConfig]]  # the type of what `config` returns
     task: Task = "text-generation"  # what its bundles are for: see `ane_book.bundle`
+    causal = True  # whether a token sees those before it alone
     gguf: GGUF | None = None  # None: llama.cpp has no architecture of its own for it
     layer_prefix = "model.layers"  # the names of layer 7's tensors begin with this and ".7."
     left_out: tuple[str, ...] = ()  # prefixes of a checkpoint's tensors that are of another model
+    #: A prefix that a checkpoint's names have or lack, by the class that saved it.
+    base_prefix = ""
 
     #: Fields of config.json for which this library supports one value only. A model with another
     #: value would convert without an error and then give wrong answers.
@@ -119,6 +123,11 @@ class Architecture(ABC):
 
     #: Prefixes of the parameters of a block that are applied after its mixture of experts.
     after_mixture: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def name(self) -> str:
+        """The name that its configurations have: `model_type`, with the variant behind it."""
+        return f"{self.model_type}-{self.variant}" if self.variant else self.model_type
 
     # --- config.json
 
@@ -183,6 +192,14 @@ class Architecture(ABC):
         vocabulary head, or None.
 
         Its parameters are in `outer`, with keys such as "last.norm.weight".
+        """
+        return None
+
+    def pooled(self, config) -> "nn.Module | None":
+        """The module that a package of its own applies to texts' pooled columns (1, C, 1, T), one
+        a text, or None.
+
+        Its parameters are in `outer`, with keys such as "pooled.dense.weight".
         """
         return None
 

@@ -25,7 +25,7 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    architecture: str  # `model_type` in config.json
+    architecture: str  # `model_type` in config.json, with a variant behind it where there is one
 
 
 class DecoderConfig(ModelConfig):
@@ -63,6 +63,10 @@ class DecoderConfig(ModelConfig):
             )
         self.rotary.check()
         return self
+
+    @property
+    def norm_epsilon(self) -> float:
+        return self.rms_norm_eps
 
     @property
     def group(self) -> int:

@@ -107,15 +107,16 @@ def norm_weight(config: DecoderConfig, read: Callable[[str], np.ndarray]) -> Ten
 
 
 def end_weights(config, end: str, read: Callable[[str], np.ndarray]) -> dict[str, Tensor]:
-    """The state dict of `Architecture.first` or `Architecture.last`, as `end` says; {} if None."""
+    """The state dict of `Architecture.first`, `last` or `pooled`, as `end` says; {} if None."""
     architecture = find(config.architecture)
     with torch.device("meta"):
         module = getattr(architecture, end)(config)
     shapes = {name: p.shape for name, p in module.named_parameters()} if module else {}
     outer = architecture.outer(config)
+    given = [(name, shape, outer[f"{end}.{name}"]) for name, shape in shapes.items()]
     return {
-        name: torch.from_numpy(read(outer[f"{end}.{name}"].name)).view(shape)
-        for name, shape in shapes.items()
+        name: torch.from_numpy(tensor.rows(read(tensor.name))).view(shape)
+        for name, shape, tensor in given
     }
 
 

@@ -13,12 +13,14 @@ from ane_book.models.base.architecture import FULL, Architecture, Parameters, Te
 from ane_book.models.base.config import DecoderConfig
 
 if TYPE_CHECKING:
-    from ane_book.models.base.layers import Attention, DecoderBlock
+    from ane_book.models.base.layers import Attention
+    from torch import nn
 
 __all__ = [
     "NAMES",
     "OUTER",
     "Dense",
+    "OwnConfig",
     "head_norms",
     "layer_types",
     "outer_tensors",
@@ -74,7 +76,7 @@ class Dense(Architecture, Generic[OwnConfig]):
         """Translate the fields of a `config.json`, after `plain_rope`, to those of `Config`."""
         theta = fields.get("rope_theta")
         return sizes(fields) | {
-            "architecture": self.model_type,
+            "architecture": self.name,
             "rms_norm_eps": fields["rms_norm_eps"],
             "rope_theta": self.rope_theta if theta is None else theta,
             "rope_scaling": self.read_scaling(fields),
@@ -112,7 +114,7 @@ class Dense(Architecture, Generic[OwnConfig]):
 
         return Attention(config, Rotate(config))
 
-    def block(self, config: OwnConfig, kind: str = FULL) -> "DecoderBlock":
+    def block(self, config: OwnConfig, kind: str = FULL) -> "nn.Module":
         from ane_book.models.base.layers import DecoderBlock, FeedForward, RMSNorm
 
         return DecoderBlock(

@@ -6,21 +6,25 @@ References: Apple, "Deploying Transformers on the Apple Neural Engine" (2022): C
 (B, C, 1, S). Attention sinks: Xiao et al. 2023 (arXiv 2309.17453).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from ane_book.models.base.layers import RMSNorm, projection, rotate
+from ane_book.models.base.layers import Attention, RMSNorm, projection, rotate
+from ane_book.models.base.sentence import DenseLayer
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F
 
 __all__ = [
     "ACTIVATIONS",
+    "DenseLayers",
     "EncoderBlock",
     "Labels",
     "LayerNorm",
+    "Score",
     "SinkAttention",
     "SparseBlock",
+    "TextBlock",
 ]
 
 #: Activations by their names in config.json.
@@ -29,23 +33,26 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": partial(F.gelu, approximate="tanh"),
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
+    "tanh": torch.tanh,
+    "identity": nn.Identity(),
 }
 
 
 class LayerNorm(nn.Module):
     """Layer norm over the channels of (1, C, 1, T)."""
 
-    def __init__(self, channels: int, eps: float):
+    def __init__(self, channels: int, eps: float, bias: bool = True):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1, channels, 1, 1))
-        self.bias = nn.Parameter(torch.zeros(1, channels, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(1, channels, 1, 1)) if bias else None
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
         # Written out, since `F.layer_norm` takes trailing axes only; coremltools fuses it again.
         centred = x - x.mean(dim=1, keepdim=True)
         variance = (centred * centred).mean(dim=1, keepdim=True)
-        return centred * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+        normed = centred * torch.rsqrt(variance + self.eps) * self.weight
+        return normed if self.bias is None else normed + self.bias
 
 
 class EncoderBlock(nn.Module):
@@ -72,6 +79,32 @@ class EncoderBlock(nn.Module):
         q, k, v = rows.chunk(3, dim=1)  # 3 x (1, H, T, D); the scale 1/sqrt(D) is in q's weights
         weights = F.softmax(q @ k.transpose(2, 3) + mask, dim=3)  # (1, H, T, T)
         return self.out((weights @ v).transpose(2, 3).reshape(1, C, 1, T))
+
+
+class TextBlock(nn.Module):
+    """A decoder's block over the tokens of one call alone: it takes no cache and returns none.
+
+    It has the modules of a `DecoderBlock`, under their names.
+    """
+
+    attention: Attention
+    before_attention: nn.Module
+    after_attention: nn.Module
+    feed_forward: nn.Module
+    before_feed_forward: nn.Module
+    after_feed_forward: nn.Module
+
+    def __init__(self, block: nn.Module):
+        super().__init__()
+        for name, module in block.named_children():
+            self.add_module(name, module)
+
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+        """hidden (1, C, 1, T), tables (1, 1, T, D), mask (1, 1, T, T) -> hidden."""
+        y = self.attention.among(self.before_attention(hidden), cos, sin, mask)
+        hidden = hidden + self.after_attention(y)
+        y = self.feed_forward(self.before_feed_forward(hidden))
+        return hidden + self.after_feed_forward(y)
 
 
 class SinkAttention(nn.Module):
@@ -117,6 +150,38 @@ class Labels(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden (1, C, 1, T) -> logits (1, labels, 1, T)."""
         return self.score(self.norm(hidden))
+
+
+class DenseLayers(nn.Module):
+    """The `Dense` layers of sentence-transformers, on pooled columns."""
+
+    def __init__(self, layers: Sequence[DenseLayer]):
+        super().__init__()
+        self.layers = nn.ModuleList(projection(d.inputs, d.outputs, d.bias) for d in layers)
+        self.activations = [ACTIVATIONS[layer.activation] for layer in layers]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden (1, C, 1, T), a column a text -> (1, outputs, 1, T)."""
+        for layer, activation in zip(self.layers, self.activations, strict=True):
+            hidden = activation(layer(hidden))
+        return hidden
+
+
+class Score(nn.Module):
+    """The head of a sequence classifier with one label: projection, activation, norm, its logit.
+
+    eps: of the norm; None for no norm.
+    """
+
+    def __init__(self, C: int, activation: str, bias: bool, eps: float | None):
+        super().__init__()
+        self.dense, self.activation = projection(C, C, bias), ACTIVATIONS[activation]
+        self.norm = nn.Identity() if eps is None else LayerNorm(C, eps, bias=False)
+        self.score = projection(C, 1, bias=True)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden (1, C, 1, T), a column a text -> (1, 1, 1, T)."""
+        return self.score(self.norm(self.activation(self.dense(hidden))))
 
 
 class SparseBlock(nn.Module):

@@ -220,6 +220,18 @@ class Attention(nn.Module):
         q, new_keys = self.prepare(qk, cos, sin).split([H, K], dim=1)
         return self.attend(q, new_keys, new_values, mask, keys, values), new_keys, new_values
 
+    def among(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+        """Attention among the T tokens of this call alone, without a cache: x (1,C,1,T), mask
+        (1,1,T,T) -> y (1,C,1,T)."""
+        H, K, D, T = self.heads, self.kv_heads, self.dim, x.shape[3]
+        rows = self.qkv(x).view(1, H + 2 * K, D, T).transpose(2, 3)  # (1, H+2K, T, D)
+        qk, v = rows.split([H + K, K], dim=1)
+        q, k = self.prepare(qk, cos, sin).split([H, K], dim=1)
+        scores = q.reshape(1, K, (H // K) * T, D) @ k.transpose(2, 3)  # (1, K, G*T, T)
+        weights = F.softmax(scores.view(1, H, T, T) + mask, dim=3)
+        y = weights.reshape(1, K, (H // K) * T, T) @ v  # (1, K, G*T, D)
+        return self.out(y.view(1, H, T, D).transpose(2, 3).reshape(1, H * D, 1, T))
+
     def _apart(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:

@@ -90,7 +90,7 @@ def describe_nearest(fields: dict, architectures: Iterable[Architecture]) -> str
                 f"{what}is supported: save the language model alone, with a config.json of its own"
             )
         return f"{what}is none either; {describe_nearest(inner, architectures)}"
-    dense = [one for one in architectures if isinstance(one, Dense)]
+    dense = [one for one in architectures if isinstance(one, Dense) and not one.variant]
     nearest = min((_compare(fields, one) for one in dense), key=lambda found: found.distance)
     if lacking := sorted(SIZES - fields.keys()):
         return f"no family is near: config.json has no {', '.join(lacking)}"

@@ -96,7 +96,7 @@ class Sparse(Dense[Any]):
         )
 
     def block(self, config, kind: str = FULL) -> Any:
-        dense = super().block(config, kind.removesuffix(DENSE))
+        dense: Any = super().block(config, kind.removesuffix(DENSE))
         if kind.endswith(DENSE):
             return dense
         from ane_book.models.base.experts.layers import Mixture, MixtureBlock, swiglu

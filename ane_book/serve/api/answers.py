@@ -12,12 +12,15 @@ import json
 import time
 from uuid import uuid4
 
+from ane_book.runtime.reranker import Ranked
 from ane_book.serve.generation import CallPiece, Finished, TextPiece, Token, Weighed
 from ane_book.serve.splitting import Part
 from ane_book.text.calls import CallPart
 import numpy as np
 
-__all__ = ["ChatShape", "CompletionShape", "as_json", "choices", "event", "vectors"]
+__all__ = [
+    "ChatShape", "CompletionShape", "as_json", "choices", "event", "ranking", "vectors",
+]  # fmt: skip
 
 
 def as_json(value: object) -> bytes:
@@ -271,6 +274,16 @@ def vectors(model: str, rows: list[np.ndarray], tokens: int, form: str) -> dict:
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
+def ranking(model: str, found: Sequence[Ranked], tokens: int, texts: list[str] | None) -> dict:
+    """POST /v1/rerank: results, the most relevant first. texts: to put beside them, or None."""
+    results = [
+        asdict(one) | ({} if texts is None else {"document": {"text": texts[one.index]}})
+        for one in found
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"id": f"rerank-{uuid4().hex}", "model": model, "results": results, "usage": usage}
 
 
 def _numbers(row: np.ndarray, form: str) -> list[float] | str:

@@ -28,6 +28,7 @@ __all__ = [
     "Completion",
     "EmbeddingRequest",
     "LineRequest",
+    "Rerank",
     "Tokenize",
     "refuse_invalid",
 ]
@@ -56,6 +57,7 @@ HEEDLESS = ("metadata", "prompt_cache_key", "prompt_cache_retention", "safety_id
 FORMS = {
     "prompt": "a text, a list of texts, a list of token ids, or a list of such lists",
     "input": "a text, a list of texts, a list of token ids, or a list of such lists",
+    "documents": 'a list of at most 2048 texts, or of {"text": ...}',
     "stop": "a string or a list of at most 16 strings",
     "content": 'a text, or a list of {"type": "text", "text": ...}',
 }
@@ -249,10 +251,35 @@ class EmbeddingRequest(_Request):
 
     input: Prompt
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Whole | None = Field(None, ge=1, description="The model's own, or left out.")
+    dimensions: Whole | None = Field(
+        None, ge=1, description="Vectors are cut to so many numbers, and scaled to length 1."
+    )
+    prompt: str | None = Field(
+        None, description="Beyond OpenAI: a name of the model's prompts, or a text, before each."
+    )
 
     def texts(self) -> list[str | list[int]]:
         return _each(self.input)
+
+
+class Document(Closed):
+    """A document of a rerank request."""
+
+    text: str
+
+
+class Rerank(_Request):
+    """POST /v1/rerank, as Cohere, Jina and vLLM have it."""
+
+    query: str
+    documents: Annotated[
+        list[str | Document], Field(fail_fast=True, min_length=1, max_length=2048)
+    ]
+    top_n: Whole | None = Field(None, ge=1, description="Only so many, the best.")
+    return_documents: bool = Field(False, description="Each result has its document's text.")
+
+    def texts(self) -> list[str]:
+        return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
 class _Prompted(_Request):

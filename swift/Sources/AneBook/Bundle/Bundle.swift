@@ -35,7 +35,7 @@ public struct Bundle: Sendable {
             try Table(url.appendingPathComponent(entry.file), rows: entry.shape[0], columns: entry.shape[1])
         }
         embedding = try table(manifest.embedding)
-        positions = try manifest.vectors.map { try table($0.positions) }
+        positions = try (manifest.vectors?.positions).map { try table($0) }
     }
 
     /// Where a package lies: compiled (`.mlmodelc`) beside it if it is, else as it was written.
@@ -83,7 +83,7 @@ public struct Bundle: Sendable {
         let packages = Set(manifest.packages.map(\.package))
         let replaced = Set(manifest.packages.filter { compiled($0, in: url) != nil }.map(\.package))
         var used = [manifest.embedding.file] + manifest.packages.map { "\($0.package)/Manifest.json" }
-        used += [manifest.tokenizer.packed, manifest.vectors?.positions.file].compactMap { $0 }
+        used += [manifest.tokenizer.packed, manifest.vectors?.positions?.file].compactMap { $0 }
         if let name = used.first(where: { manifest.files[$0] == nil }) {
             throw AneBookError.invalidBundle("manifest.json: \(name) is used, but not among the files")
         }

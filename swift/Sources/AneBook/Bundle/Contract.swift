@@ -21,6 +21,14 @@ extension Manifest {
         guard adapters == nil else {
             throw bad("slots for adapters are filled by Python alone: convert without lora_slots")
         }
+        if let vectors {
+            let own = vectors.causal == true || vectors.defaultPrompt != nil || vectors.dimensions != nil
+            guard task == .embedding, vectors.positions != nil, vectors.pooling != .last, head.isEmpty, !own
+            else {
+                throw bad("an encoder with rotary tables, a causal mask, a head, a prompt or cut vectors "
+                    + "is run by Python alone: take one of BERT's family")
+            }
+        }
         try checkNumbers()
         let widths = functions, generates = task == .textGeneration
         // With one function alone, every cache is a number of whole calls.
@@ -70,7 +78,7 @@ extension Manifest {
         let shapes = packages.flatMap { $0.functions.values.flatMap {
             [$0.inputs, $0.states, $0.outputs].flatMap { $0.values.map(\.shape) }
         } }
-        let tables = [embedding] + (vectors.map { [$0.positions] } ?? [])
+        let tables = [embedding] + [vectors?.positions].compactMap { $0 }
         let sizes = packages.flatMap { $0.functions.values.flatMap { [$0.tokens, $0.slots ?? 1] } }
         let extents = shapes.joined() + tables.flatMap(\.shape) + sizes + [context]
         let largest = 1 << 40
@@ -89,7 +97,7 @@ extension Manifest {
             tags.map({ $0.window > 0 && !$0.labels.isEmpty }) ?? true,
             tables.allSatisfy({ files[$0.file].map { Int.init($0) } ?? -1 >= 2 * $0.shape[0] * $0.shape[1] })
         else { throw bad("a mask, the labels or a table does not fit") }
-        if let places = vectors?.positions.shape, places != [context, embedding.shape[1]] {
+        if let places = vectors?.positions?.shape, places != [context, embedding.shape[1]] {
             throw bad("positions of \(places), for texts of \(context) tokens")
         }
         let needed = hostBytes, here = Double(ProcessInfo.processInfo.physicalMemory)

@@ -8,6 +8,7 @@ public struct Manifest: Codable, Sendable {
     static let format = "ane-book bundle 6"
 
     public enum Task: String, Codable, Sendable {
+        case reranking
         case textGeneration = "text-generation"
         case embedding
         case tokenClassification = "token-classification"
@@ -133,10 +134,17 @@ public struct Host: Codable, Sendable {
 
 /// How the host makes vectors of texts.
 public struct Vectors: Codable, Sendable {
-    public enum Pooling: String, Codable, Sendable { case mean, cls }
+    public enum Pooling: String, Codable, Sendable { case mean, cls, last }
 
-    public let positions: TableEntry
+    public let positions: TableEntry?
     public let pooling: Pooling
+    /// What these say is done by Python alone: see `Manifest.check`.
+    let causal: Bool?, defaultPrompt: String?, dimensions: Int?
+
+    enum CodingKeys: String, CodingKey {
+        case defaultPrompt = "default_prompt"
+        case positions, pooling, causal, dimensions
+    }
 }
 
 /// How tokens are labelled.

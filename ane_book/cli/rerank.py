@@ -1,0 +1,46 @@
+"""`ane-book rerank`: documents by how relevant they are to a query."""
+
+from dataclasses import asdict
+import sys
+from typing import Annotated
+
+from ane_book.cli import options
+from ane_book.cli.load import Opening, load
+from ane_book.cli.output import AsJson, show
+from ane_book.errors import printable
+import typer
+
+__all__ = ["rerank"]
+
+
+@options.takes("Recipe", "quant")
+def rerank(
+    query: Annotated[str, typer.Argument(help="What is asked.")],
+    documents: Annotated[
+        list[str],
+        typer.Argument(help="Texts; - stands for the lines of stdin.", metavar="DOCUMENT..."),
+    ],
+    recipe: dict,
+    model: options.Encoder,
+    top_n: Annotated[int | None, typer.Option(min=1, help="Only so many, the best.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a text that is too long, instead of cutting.")
+    ] = False,
+    precision: options.Precision = "fp16",
+    context: options.TextLength = None,
+    backend: options.BackendName = "auto",
+    force: options.Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score documents for a query; print the best first."""
+    how = Opening(precision=precision, backend=backend, force=force)
+    reranker = load(model, "reranking", how, context=context, **recipe)
+    texts: list[str] = []
+    for word in documents:
+        texts += [line.removesuffix("\n") for line in sys.stdin] if word == "-" else [word]
+    found = reranker.rank(query, texts, top_n, cut=not strict)
+    show(
+        lambda: [asdict(one) | {"document": texts[one.index]} for one in found],
+        lambda: "\n".join(f"{n.relevance_score:8.4f}  {printable(texts[n.index])}" for n in found),
+        as_json,
+    )

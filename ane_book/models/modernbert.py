@@ -1,0 +1,154 @@
+"""ModernBERT: an encoder whose layers see their neighbours alone, but for every third.
+
+Positions are rotated into queries and keys, by another base in layers that see all of a text; norms
+stand before attention and feed-forward, which is a gated GELU; nothing but a score's row has a
+bias. The embedding is normed, so the first layer's attention has no norm of its own, and one
+follows the last layer. A classifier pools the first token or the mean of all.
+
+Letters: see `ane_book.models.base`.
+
+References: Warner et al. 2024 (arXiv 2412.13663); `transformers`, modeling_modernbert.py.
+"""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from ane_book.errors import UnsupportedModel
+from ane_book.models.base.alternating import TYPES, Local, LocalConfig, read_kinds
+from ane_book.models.base.architecture import FULL, Parameters, Task, TensorSpec
+from ane_book.models.base.sentence import Reranking, SentenceConfig, TextEncoder, read_sentences
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["ModernBert", "ModernBertReranker"]
+
+FIRST = "first "  # before the kind of layer 0, which has no norm before attention
+POOLINGS = ("cls", "mean")
+
+
+class ModernBertConfig(SentenceConfig, LocalConfig):
+    """ModernBERT's hyperparameters. `sliding_window`: the tokens that are seen on each side."""
+
+    head_activation: str = "gelu"  # of a reranker
+
+
+class ModernBert(TextEncoder, Local[ModernBertConfig]):
+    """`model_type` "modernbert": ModernBERT Embed, GTE ModernBERT and other sentence encoders."""
+
+    model_type = "modernbert"
+    task: Task = "embedding"
+    causal = False
+    layer_prefix = "layers"
+    base_prefix = "model."
+    left_out: tuple[str, ...] = ("head.", "decoder.")  # of a masked language model
+    Config = ModernBertConfig
+    rope_theta = 160000.0
+    scalings = ()
+    fixed: ClassVar = {
+        "hidden_activation": "gelu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "norm_bias": False,
+    }
+
+    def read(self, fields: dict) -> dict:
+        every = fields.get("global_attn_every_n_layers") or 3
+        local = fields.get("rope_local_base_freq") or fields.get("local_rope_theta") or 10000.0
+        theta = fields.get("rope_theta") or fields.get("global_rope_theta")
+        eps = {"rms_norm_eps": fields.get("norm_eps", 1e-5), "rope_theta": theta}
+        return super().read(fields | eps) | {
+            "sliding_window": fields.get("local_attention", 128) // 2,
+            "rope_local_theta": local,
+            "layer_types": read_kinds(fields, lambda i: TYPES[bool(i % every)]),
+            "tied_embeddings": True,
+            **read_sentences(fields, fields["max_position_embeddings"]),
+            **self.score_settings(fields),
+        }
+
+    def score_settings(self, fields: dict) -> dict:
+        """What a reranker's head says; {} for vectors."""
+        return {}
+
+    def kinds(self, config: ModernBertConfig) -> list[str]:
+        first, *rest = config.layer_types
+        return [f"{FIRST}{first}", *rest]
+
+    def host_inputs(self, kind: str) -> tuple[str, ...]:
+        return super().host_inputs(kind.removeprefix(FIRST))
+
+    def block(self, config: ModernBertConfig, kind: str = FULL) -> "nn.Module":
+        from ane_book.models.base import layers
+        from ane_book.models.base.encoder import ACTIVATIONS, LayerNorm, TextBlock
+
+        def norm() -> "nn.Module":
+            return LayerNorm(config.hidden_size, config.norm_epsilon, bias=False)
+
+        return TextBlock(
+            layers.DecoderBlock(
+                layers.Attention(config, layers.Rotate(config)),
+                layers.FeedForward(config, ACTIVATIONS["gelu"]),
+                before_attention=None if kind.startswith(FIRST) else norm(),
+                before_feed_forward=norm(),
+            )
+        )
+
+    def first(self, config: ModernBertConfig) -> "nn.Module":
+        from ane_book.models.base.encoder import LayerNorm
+
+        return LayerNorm(config.hidden_size, config.norm_epsilon, bias=False)
+
+    def last(self, config: ModernBertConfig) -> "nn.Module":
+        return self.first(config)
+
+    def parameters(self, config: ModernBertConfig, kind: str = FULL) -> Parameters:
+        C, F, _, _ = config.widths
+        normed = {"before_attention.weight": (TensorSpec("attn_norm.weight", (C,)),)}
+        return {
+            **({} if kind.startswith(FIRST) else normed),
+            "attention.qkv.weight": (TensorSpec("attn.Wqkv.weight", (3 * C, C)),),
+            "attention.out.weight": (TensorSpec("attn.Wo.weight", (C, C)),),
+            "before_feed_forward.weight": (TensorSpec("mlp_norm.weight", (C,)),),
+            "feed_forward.gate_up.weight": (TensorSpec("mlp.Wi.weight", (2 * F, C)),),
+            "feed_forward.down.weight": (TensorSpec("mlp.Wo.weight", (C, F)),),
+        }
+
+    def outer(self, config: ModernBertConfig) -> dict[str, TensorSpec]:
+        C, matrix = config.hidden_size, (config.vocab_size, config.hidden_size)
+        return {
+            "embedding": TensorSpec("embeddings.tok_embeddings.weight", matrix),
+            "first.weight": TensorSpec("embeddings.norm.weight", (C,)),
+            "last.weight": TensorSpec("final_norm.weight", (C,)),
+            **self.pooled_tensors(config),
+        }
+
+    def repeats(self, config: ModernBertConfig) -> frozenset[str]:
+        return frozenset()
+
+
+class ModernBertReranker(Reranking, ModernBert):
+    """The same with one label: GTE's reranker."""
+
+    left_out = ()
+    head: ClassVar = {"dense": "head.dense", "norm": "head.norm", "score": "classifier"}
+    head_bias = False
+
+    def score_settings(self, fields: dict) -> dict:
+        from ane_book.models.bert import ACTIVATIONS
+
+        pooling = fields.get("classifier_pooling", "cls")
+        activation = fields.get("classifier_activation", "gelu")
+        for name, value, known in (
+            ("classifier_pooling", pooling, POOLINGS),
+            ("classifier_activation", activation, ACTIVATIONS),
+            ("classifier_bias", fields.get("classifier_bias", False), (False,)),
+        ):
+            if value not in known:
+                raise UnsupportedModel(
+                    f"config.json: {name} = {value!r} is not supported for modernbert models; "
+                    f"supported: {', '.join(map(str, known))}"
+                )
+        own = {"pooling": pooling, "head_activation": activation}
+        return super().score_settings(fields) | own
+
+    def head_activation(self, config: ModernBertConfig) -> str:
+        return config.head_activation
