@@ -7,7 +7,7 @@ piped. `ane_book.__main__` turns errors into messages and exit codes.
 from dataclasses import asdict
 from pathlib import Path
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 from ane_book import __version__
 from ane_book.cli import options
@@ -87,6 +87,10 @@ def convert(
     shape: Shapes = None,
     inputs: Inputs = None,
     check: Check = None,
+    to: Annotated[
+        Literal["coreml", "coreai"],
+        typer.Option(help="coreai writes an .aimodel beside each package too."),
+    ] = "coreml",
 ) -> None:
     """Convert a model to a bundle, or an .onnx graph to a package.
 
@@ -95,7 +99,13 @@ def convert(
     """
     import ane_book
 
+    if to == "coreai":
+        from ane_book.coreai import check_installed
+
+        check_installed()  # before a conversion, not after it
     if is_graph(model, out):
+        if to == "coreai":
+            raise InvalidInput("of a graph's package `ane-book save` makes an .aimodel")
         convert_onnx(
             model,
             out,
@@ -114,6 +124,10 @@ def convert(
         bundle = ane_book.convert(
             model, out=out, source=source, force=force, progress=progress, **recipe
         )
+    if to == "coreai":
+        from ane_book.coreai import add_assets
+
+        add_assets(bundle)
     print(bundle.path)
 
 
@@ -290,12 +304,19 @@ command("serve")(serve)
 @command("save")
 def save_command(
     source: Annotated[Path, typer.Argument(help="A .mlpackage, .mlmodelc or .mlmodel.")],
-    target: Annotated[Path, typer.Argument(help="What to write: a .mlpackage or a .mlmodelc.")],
+    target: Annotated[
+        Path, typer.Argument(help="What to write: a .mlpackage, a .mlmodelc or an .aimodel.")
+    ],
 ) -> None:
-    """Turn a compiled model into a package, or the other way round."""
-    from mlprogram import save
+    """Turn a compiled model into a package, or back, or either into an asset of Core AI."""
+    if target.suffix == ".aimodel":
+        from ane_book.coreai import save_asset
 
-    save(source, target)
+        save_asset(source, target)
+    else:
+        from mlprogram import save
+
+        save(source, target)
     print(target)
 
 

@@ -80,8 +80,11 @@ Adapter = Annotated[
     ),
 ]
 BackendName = Annotated[
-    Literal["auto", "mil", "coreml"],
-    typer.Option(help="mil runs anywhere, coreml on a Mac; auto takes coreml where it can run."),
+    Literal["auto", "mil", "coreml", "coreai"],
+    typer.Option(
+        help="mil runs anywhere, coreml on a Mac, coreai where its runtime is installed; auto "
+        "takes coreml where it can run, else mil."
+    ),
 ]
 
 

@@ -212,16 +212,21 @@ class _CoreMLFunction:
 
 
 def choose_backend(name: Backend | str | None = None, precision: str = "fp16") -> Backend:
-    """The backend "mil" or "coreml"; None takes Core ML where it can run, else the executor.
+    """The backend "mil", "coreml" or "coreai"; None takes Core ML where it can run, else the
+    executor.
 
-    A backend object is taken as it is, with a precision of its own. precision="fp32" is the
-    executor's alone. Raises InvalidInput for another name or precision, and BackendUnavailable when
-    Core ML is asked for by name and cannot run.
+    A backend object is taken as it is, with a precision of its own. precision="fp32" is not Core
+    ML's. Raises InvalidInput for another name or precision, and BackendUnavailable when Core ML is
+    asked for by name and cannot run.
     """
     if isinstance(name, Backend):
         return name
-    if name not in (None, "mil", "coreml"):
-        raise InvalidInput(f'backend must be "mil" or "coreml", not {name!r}')
+    if name not in (None, "mil", "coreml", "coreai"):
+        raise InvalidInput(f'backend must be "mil", "coreml" or "coreai", not {name!r}')
+    if name == "coreai":
+        from ane_book.coreai.run import CoreAIBackend
+
+        return CoreAIBackend(precision)
     if name == "coreml" and precision != "fp16":
         raise InvalidInput(
             f'precision {precision!r} needs the "mil" backend: Core ML computes in the precision '

@@ -3,8 +3,10 @@
 `TestBackendContract` runs for the executor everywhere, and for Core ML where it can run (a Mac).
 """
 
+from functools import partial
 import gc
 import hashlib
+from importlib.util import find_spec
 import os
 from pathlib import Path
 import shutil
@@ -104,6 +106,7 @@ def in_core_mls_place(monkeypatch):
         yield
 
 
+CORE_AI = pytest.mark.skipif(find_spec("coreai") is None, reason="coreai-core is not installed")
 BACKENDS = [
     pytest.param(lambda: MILBackend("fp16"), id="mil-fp16"),
     pytest.param(lambda: MILBackend("fp32"), id="mil-fp32"),
@@ -113,13 +116,17 @@ BACKENDS = [
         marks=pytest.mark.skipif(not device.CAN_PREDICT, reason=device.CAN_PREDICT_REASON),
     ),
     pytest.param(None, id="coreml-by-executor"),
+    *(
+        pytest.param(partial(choose_backend, "coreai", kind), id=f"coreai-{kind}", marks=CORE_AI)
+        for kind in ("fp16", "fp32")
+    ),
 ]
 
 
 @pytest.fixture
 def make_backend(request, monkeypatch, tmp_path):
+    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
     if request.param is None:
-        monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
         request.getfixturevalue("in_core_mls_place")
     return request.param or CoreMLBackend
 

@@ -1,0 +1,13 @@
+"""Core AI beside Core ML: ML Programs as `.aimodel` assets, and their run on this machine.
+
+    bridge.py     writes an asset of a package, function by function
+    ops/          what each op of MIL is in Core AI's
+    weights.py    compressed weights, carried as they are stored
+    run.py        a backend on Core AI's runtime
+
+It needs coreai-core, of the extra `coreai`; nothing else in the library imports it.
+"""
+
+from ane_book.coreai.bridge import add_assets, check_installed, missing_ops, save_asset
+
+__all__ = ["add_assets", "check_installed", "missing_ops", "save_asset"]

@@ -1,0 +1,214 @@
+"""Write an ML Program as an asset of Core AI, op by op.
+
+    save_asset("App.mlpackage", "App.aimodel")
+
+Every function of the package becomes an entry point; weights that functions share are written once.
+Compressed weights stay compressed (`weights.py`), a state becomes one of Core AI's: an input that
+the call changes. An op without a counterpart is refused by its name and place before anything is
+written. Core AI's own passes then fold constants and drop what nobody reads.
+
+Only `coreai-core` is needed (extra `coreai`), on any machine; nothing here is about a Mac.
+"""
+
+from contextlib import contextmanager
+import inspect
+from pathlib import Path
+import tempfile
+from typing import Any
+
+from ane_book.bundle import Bundle
+from ane_book.coreai.values import as_value, check_installed, declared, lifted
+from ane_book.coreai.weights import WEIGHTS
+from ane_book.errors import InvalidInput, InvalidPackage
+from mlprogram.ops import OPS
+from mlprogram.package.function import Function, Operation
+from mlprogram.package.reader import Package
+from mlprogram.package.values import Constant
+
+__all__ = ["add_assets", "check_installed", "missing_ops", "save_asset"]
+
+#: Taken care of here rather than by a function on values.
+STRUCTURE = frozenset(["const", "read_state", "write_state"])
+
+
+def missing_ops(package: str | Path | Package) -> list[str]:
+    """What has no counterpart, a line each: op, value and function.
+
+    Raises InvalidInput where coreai-core is missing, InvalidPackage for a damaged package.
+    """
+    check_installed()
+    from ane_book.coreai.ops import COREAI_OPS
+
+    package = package if isinstance(package, Package) else Package(package)
+
+    known = STRUCTURE | COREAI_OPS.keys() | WEIGHTS.keys()
+    return [
+        f"{operation.type} ({operation.name!r}, function {function.name!r})"
+        for function in package.functions.values()
+        for operation in function.operations()
+        if operation.type not in known or operation.blocks
+    ]
+
+
+def save_asset(source: str | Path, target: str | Path, precision: str = "fp16") -> Path:
+    """Write the ML Program at `source` as `target`, an `.aimodel`, whose path is returned.
+
+    precision: "fp32" widens half precision to single, to compare numbers; "fp16" is the program as
+    it is. Written whole or not at all. Raises InvalidInput for a target that exists or is no
+    `.aimodel`, for ops that have no counterpart and where coreai-core is missing, InvalidPackage
+    for a damaged source.
+    """
+    target = Path(target)
+    if target.suffix != ".aimodel":
+        raise InvalidInput(f"{target}: an asset of Core AI is named .aimodel")
+    if target.exists():
+        raise InvalidInput(f"{target} exists already; delete it, or name another")
+    check_installed()
+    package = Package(source)
+    if missing := missing_ops(package):
+        more = f", and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise InvalidInput(
+            f"{package.path}: Core AI has no counterpart for {'; '.join(missing[:5])}{more}"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".coreai-") as folder:
+        made = Path(folder) / target.name
+        _program(package, precision == "fp32").save_asset(made)
+        made.rename(target)
+    return target
+
+
+def add_assets(bundle: Bundle) -> None:
+    """Write an asset beside each package of a bundle that has none: App.mlpackage, App.aimodel.
+
+    Raises what `save_asset` does.
+    """
+    for part in bundle.manifest.packages:
+        package = bundle.path / part.package
+        if not package.with_suffix(".aimodel").exists():
+            save_asset(package, package.with_suffix(".aimodel"))
+
+
+def _program(package: Package, lift: bool):
+    from coreai.authoring import AIProgram, Module
+
+    module = Module.create()
+    try:
+        with module:
+            for function in package.functions.values():
+                _Graph(package, function, lift).write()
+    except RuntimeError as error:  # of the passes that Core AI runs over the whole
+        raise InvalidInput(f"{package.path}: Core AI refuses the program: {error}") from error
+    return AIProgram(module)
+
+
+def _after(state: str) -> str:
+    """The output that holds a state after a call."""
+    return f"{state}_after"
+
+
+class _Graph:
+    """One function on its way. values: what each name of the program is in the graph."""
+
+    def __init__(self, package: Package, function: Function, lift: bool):
+        self.package, self.function, self.lift = package, function, lift
+        self.values: dict[str, Any] = {}
+        self.constants: dict[str, Constant] = {}
+        self.written: set[str] = set()
+
+    def write(self) -> None:
+        from coreai._compiler.ir import ArrayAttr, DictAttr, StringAttr
+        from coreai.authoring import Value
+        from coreai.authoring.graph_builder import GraphOp
+
+        given = self.function.inputs | self.function.states
+        types = [declared(type_, self.lift)._to_mlir_type() for type_ in given.values()]
+        graph = GraphOp(self.function.name, types, [], list(given), [])
+        self.values = dict(zip(given, map(Value._from_mlir, graph.arguments), strict=True))
+        with graph.block:
+            for operation in self.function.block.operations:
+                self.add(operation)
+            outputs = {name: self.value(name) for name in self.function.block.outputs}
+            outputs |= {_after(name): self.values[name] for name in sorted(self.written)}
+            graph.outputs_spec = [(name, value._to_mlir()) for name, value in outputs.items()]
+        marks = []
+        for name, old in zip(given, graph.arg_attrs, strict=True):
+            mark = {attribute.name: attribute.attr for attribute in old}
+            if name in self.written:
+                mark["MutableBuffers.buffer_mutation"] = StringAttr.get(_after(name))
+            marks.append(DictAttr.get(mark))
+        graph.arg_attrs = ArrayAttr.get(marks)
+
+    def add(self, operation: Operation) -> None:
+        with self._place(operation):
+            if operation.type == "const":
+                self.constants[operation.outputs[0][0]] = operation.inputs["val"][0]
+            elif operation.type == "read_state":
+                self.values[operation.outputs[0][0]] = self.value(operation.inputs["input"][0])
+            elif operation.type == "write_state":
+                self._write_state(operation)
+            else:
+                made = self._make(operation)
+                made = made if isinstance(made, list) else [made]
+                for (name, _), value in zip(operation.outputs, made, strict=True):
+                    value._to_mlir().owner.verify()
+                    self.values[name] = value
+
+    def _write_state(self, operation: Operation) -> None:
+        state = operation.inputs["input"][0]
+        self.values[state] = self.value(operation.inputs["data"][0])
+        self.written.add(state)
+
+    def _make(self, operation: Operation) -> Any:
+        if operation.type in WEIGHTS:
+            stored = {key: self._constant(items[0]) for key, items in operation.inputs.items()}
+            return lifted(WEIGHTS[operation.type](**stored), self.lift)
+        from ane_book.coreai.ops import COREAI_OPS
+
+        make = COREAI_OPS[operation.type]
+        given: dict[str, Any] = {key: self._argument(operation, key) for key in operation.inputs}
+        if "_out" in inspect.signature(make).parameters:
+            given["_out"] = [declared(type_, self.lift) for _, type_ in operation.outputs]
+        return make(**given)
+
+    def _argument(self, operation: Operation, key: str) -> Any:
+        items = operation.inputs[key]
+        if key in OPS[operation.type].static:
+            made = [self._static(item) for item in items]
+        else:
+            made = [self.value(item) for item in items]
+        return made if key in ("values", "ref_tensors") else made[0]
+
+    def _static(self, item: str | Constant) -> Any:
+        """A Python value where it is known, else the value that is computed."""
+        if isinstance(item, str) and item not in self.constants:
+            return self.values[item]
+        return self._constant(item).value
+
+    def _constant(self, item: str | Constant) -> Constant:
+        if isinstance(item, Constant):
+            return item
+        if item not in self.constants:
+            raise InvalidInput(f"{item!r} is computed in the call, not known before it")
+        return self.constants[item]
+
+    def value(self, item: str | Constant) -> Any:
+        if isinstance(item, str) and item in self.values:
+            return self.values[item]
+        made = as_value(self._constant(item), self.lift)
+        if isinstance(item, str):
+            self.values[item] = made
+        return made
+
+    @contextmanager
+    def _place(self, operation: Operation):
+        """Say of an error which op it was about."""
+        try:
+            yield
+        except (InvalidPackage, MemoryError):
+            raise
+        except Exception as error:
+            raise InvalidInput(
+                f"{self.package.path}, function {self.function.name!r}, {operation.type} "
+                f"{operation.name!r}: not carried to Core AI: {error}"
+            ) from error

@@ -1,0 +1,69 @@
+"""Pooling."""
+
+from math import prod
+from typing import Any
+
+from coreai import authoring as ai
+from mlprogram.ops import pool
+import numpy as np
+
+from . import op
+from .common import constant, like, reshaped, shape_of, wide
+from .products import padded
+
+
+@op()
+def avg_pool(
+    x: Any, kernel_sizes: list[int], strides: list[int] | None = None, pad_type: str = "valid",
+    pad: list[int] | None = None, ceil_mode: bool = False,
+    exclude_padding_from_average: bool = False,
+) -> Any:  # fmt: skip
+
+    strides, pads, extra = _window(pool, x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    sides = [(b, a + more) for (b, a), (_, more) in zip(pads, extra, strict=True)]
+
+    def summed(x: Any) -> Any:
+        return _pool("sumpool", padded(x, sides), kernel_sizes, strides)
+
+    def make(x: Any) -> Any:
+        if not exclude_padding_from_average:
+            return ai.broadcasting_divide(summed(x), like(x, prod(kernel_sizes)))
+        ones = constant(np.ones([1, 1, *shape_of(x)[2:]], np.float32))
+        return ai.broadcasting_divide(summed(x), summed(ones))
+
+    return wide(make, x)
+
+
+@op()
+def max_pool(
+    x: Any, kernel_sizes: list[int], strides: list[int] | None = None, pad_type: str = "valid",
+    pad: list[int] | None = None, ceil_mode: bool = False,
+) -> Any:  # fmt: skip
+
+    strides, pads, extra = _window(pool, x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    sides = [(b, a + more) for (b, a), (_, more) in zip(pads, extra, strict=True)]
+    least = float(np.finfo(x.type.dtype.numpy).min)
+    return _pool("maxpool", padded(x, sides, least), kernel_sizes, strides)
+
+
+def _window(pool, x, kernel_sizes, strides, pad_type, pad, ceil_mode):
+    """Strides, padding and overhang, by the executor's rule."""
+    import torch
+
+    stand_in = torch.empty(1, 1, *shape_of(x)[2:])
+    return pool._layout(stand_in, kernel_sizes, strides, pad_type, pad, ceil_mode)
+
+
+def _pool(name: str, x: Any, kernel: list[int], strides: list[int]) -> Any:
+    if flat := len(kernel) == 1:
+        x = reshaped(x, [*shape_of(x)[:2], 1, shape_of(x)[2]])
+        kernel, strides = [1, *kernel], [1, *strides]
+    sizes = [(n - k) // s + 1 for n, k, s in zip(shape_of(x)[2:], kernel, strides, strict=True)]
+    numbers = [np.array(n, np.uint32) for n in (kernel, strides, [1] * len(kernel))]
+    make = getattr(ai, f"{name}{len(kernel)}d")
+    if name == "maxpool":
+        output = ai.TensorType([*shape_of(x)[:2], *sizes], x.type.dtype)
+        made = make(output, x, *numbers, np.bool_(False))
+    else:
+        made = make(x, *numbers)
+    return reshaped(made, [*shape_of(made)[:2], shape_of(made)[3]]) if flat else made

@@ -1,0 +1,130 @@
+"""Functions of packages on Core AI's runtime: a third backend, on Linux's CPU.
+
+The runtime's calls are coroutines, so one thread with an event loop of its own waits for them. On
+Linux an asset is compiled in every process that opens it.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+import threading
+from typing import Any
+
+from ane_book.bundle import content_hash
+from ane_book.bundle.cache import keep
+from ane_book.coreai.bridge import check_installed, save_asset
+from ane_book.errors import InvalidInput
+from mlprogram.package.function import Function
+from mlprogram.package.reader import Package
+import numpy as np
+
+__all__ = ["CoreAIBackend"]
+
+VERSION = 1  # of the bridge: a change of what it writes makes cached assets anew
+
+
+class CoreAIBackend:
+    """Core AI, from an `.aimodel` beside each package, or else one made in the cache.
+
+    precision: "fp32" is of assets whose half precision was widened, always in the cache. Raises
+    InvalidInput for another precision and where coreai-core is missing.
+    """
+
+    name = "coreai"
+
+    def __init__(self, precision: str = "fp16"):
+        check_installed()
+        if precision not in ("fp16", "fp32"):
+            raise InvalidInput(f'Core AI has the precisions "fp16" and "fp32", not {precision!r}')
+        self.precision = precision
+        self.dtype = np.dtype(np.float32 if precision == "fp32" else np.float16)
+        self._models: dict[Path, Any] = {}
+        self._packages: dict[Path, Package] = {}
+        self._opened = AsyncExitStack()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True, name="core-ai").start()
+
+    def load(self, package: Path, function: str) -> "_Function":
+        package = Path(package)
+        if package not in self._packages:
+            self._packages[package] = Package(package)
+        functions = self._packages[package].functions
+        if function not in functions:
+            raise InvalidInput(
+                f"{package}: no function {function!r}; it has: {', '.join(functions)}"
+            )
+        if package not in self._models:
+            self._models[package] = self._run(self._open(self._asset(package)))
+        loaded = self._models[package].load_function(function)
+        return _Function(self._run, loaded, functions[function], self.dtype)
+
+    def close(self) -> None:
+        """Let go of all models; functions that were loaded can no longer be called."""
+        self._run(self._opened.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _asset(self, package: Path) -> Path:
+        beside = package.with_suffix(".aimodel")
+        if self.precision == "fp16" and beside.exists():
+            return beside
+        made_of = {
+            "package": content_hash(package), "precision": self.precision, "bridge": str(VERSION),
+        }  # fmt: skip
+        write = partial(self._write, package)
+        return keep(package.stem, made_of, write) / beside.name
+
+    def _write(self, package: Path, folder: Path) -> None:
+        save_asset(package, folder / f"{package.stem}.aimodel", self.precision)
+
+    async def _open(self, asset: Path) -> Any:
+        from coreai.authoring import AIModelAsset
+
+        return await self._opened.enter_async_context(AIModelAsset.load(asset).executable())
+
+    def _run(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+class _State:
+    """Tensors that calls change in place, by name, as `MLProgram`'s State has them."""
+
+    def __init__(self, arrays: dict[str, np.ndarray]):
+        from coreai.runtime import NDArray
+
+        self.tensors = {name: NDArray(array) for name, array in arrays.items()}
+
+    def read_state(self, name: str) -> np.ndarray:
+        return np.array(self.tensors[name].numpy())
+
+    def write_state(self, name: str, value: np.ndarray) -> None:
+        from coreai.runtime import NDArray
+
+        dtype = self.tensors[name].numpy().dtype
+        self.tensors[name] = NDArray(np.array(value, dtype, order="C"))
+
+
+class _Function:
+    """One function of an asset, with the types that its package declares."""
+
+    def __init__(self, run: Any, loaded: Any, declared: Function, dtype: np.dtype):
+        self._run, self._loaded, self._dtype = run, loaded, dtype
+        self.inputs, self.outputs, self.states = declared.inputs, declared.outputs, declared.states
+        described = loaded.desc
+        self._kinds = {n: described.input_descriptor(n).dtype for n in described.input_names}
+        self._kept = described.state_names
+
+    def predict(self, inputs: dict[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
+        from coreai.runtime import NDArray
+
+        given = {
+            name: NDArray(np.array(inputs[name], kind, order="C"))
+            for name, kind in self._kinds.items()
+        }
+        kept = {name: state.tensors[name] for name in self._kept} if self._kept else None
+        found = self._run(self._loaded(given, kept))
+        return {name: np.array(found[name].numpy()) for name in self.outputs}
+
+    def make_state(self) -> _State:
+        sizes = {name: type_.sizes for name, type_ in self.states.items()}
+        return _State({name: np.zeros(size, self._dtype) for name, size in sizes.items()})

@@ -1,0 +1,117 @@
+"""Assets of Core AI: what they compute, hold and weigh, and what is refused."""
+
+from _long import long_but
+from _tiny import TINY, prompt
+from ane_book import coreai
+from ane_book.cli import app
+from ane_book.errors import InvalidInput, InvalidPackage
+from ane_book.runtime import Session
+import coremltools as ct
+from coremltools.converters.mil import Builder as mb
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("coreai", reason="coreai-core is not installed")
+
+FORMS = {
+    "state": {},
+    "host": {"kv": "host"},
+    "select": {"state_write": "select"},
+    "apple": {"form": "apple"},
+    "tiers": {"tiers": [16]},
+    "one": {"functions": "one", "verify": 8},
+    "silu": {"silu": "tanh"},
+    "int8": {"quant": "int8"},
+    "int4": {"quant": "int4"},
+    "lut4": {"quant": "lut4"},
+    "lut6": {"quant": "lut6"},
+    "argmax": {"argmax_output": True},
+}
+CASES = [("llama", form) for form in FORMS] + [(family, "state") for family in sorted(TINY)]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("ANE_BOOK_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    "family, form", long_but(CASES, ("llama", "state"), ("llama", "lut4"))
+)
+def test_tokens_are_the_executors(family, form, tiny_bundle):
+    _, bundle = tiny_bundle(family, **FORMS[form])
+    here, there = (Session(bundle, "fp32", backend) for backend in ("mil", "coreai"))
+    ids = prompt(11)
+    found = there.generate(ids, max_tokens=16).token_ids
+    assert found == here.generate(ids, max_tokens=16).token_ids
+    assert len(found) > 2
+
+
+def size(folder):
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def test_functions_share_their_weights(tiny_bundle, tmp_path):
+    _, bundle = tiny_bundle("llama", tiers=[16])
+    part = bundle.manifest.packages[0]
+    assert len(part.functions) == 4
+    asset = coreai.save_asset(bundle.path / part.package, tmp_path / "layers.aimodel")
+    weights = size(bundle.path / part.package / "Data" / "com.apple.CoreML" / "weights")
+    assert size(asset) < 1.5 * weights
+
+
+def test_palettes_are_carried_as_indices(tiny_bundle, tmp_path):
+    sizes = {}
+    for quant in ("none", "lut4"):
+        _, bundle = tiny_bundle("llama", quant=quant)
+        package = bundle.path / bundle.manifest.packages[0].package
+        sizes[quant] = size(coreai.save_asset(package, tmp_path / f"{quant}.aimodel"))
+    assert sizes["lut4"] < 0.5 * sizes["none"]
+
+
+def program(tmp_path, operation, shape=(1, 3, 4, 4)):
+    @mb.program(input_specs=[mb.TensorSpec(shape=shape)], opset_version=ct.target.iOS17)
+    def made(x):
+        return operation(x)
+
+    path = tmp_path / "made.mlpackage"
+    ct.convert(made, minimum_deployment_target=ct.target.iOS17).save(str(path))
+    return path
+
+
+def test_an_op_without_a_counterpart_is_named_and_nothing_is_written(tmp_path):
+    path = program(tmp_path, lambda x: mb.local_response_norm(x=x, size=3, name="responses"))
+    named = "local_response_norm ('responses_cast_fp16', function 'main')"
+    assert coreai.missing_ops(path) == [named]
+    with pytest.raises(InvalidInput, match="no counterpart for local_response_norm"):
+        coreai.save_asset(path, tmp_path / "made.aimodel")
+    assert [file.name for file in tmp_path.iterdir() if file.name != "cache"] == ["made.mlpackage"]
+
+
+@pytest.mark.parametrize("name", ["made.mlmodel", "there.aimodel"])
+def test_a_target_that_is_no_place_for_an_asset(name, tmp_path):
+    path = program(tmp_path, lambda x: mb.relu(x=x))
+    (tmp_path / "there.aimodel").mkdir()
+    with pytest.raises(InvalidInput, match="is named .aimodel|exists already"):
+        coreai.save_asset(path, tmp_path / name)
+
+
+def test_a_damaged_package_is_the_readers_error(tmp_path):
+    path = program(tmp_path, lambda x: mb.relu(x=x))
+    next(path.rglob("*.mlmodel")).write_bytes(b"no program")
+    with pytest.raises(InvalidPackage, match="damaged"):
+        coreai.save_asset(path, tmp_path / "made.aimodel")
+
+
+def test_save_and_convert_write_assets_from_the_command_line(tiny, tmp_path):
+    path = program(tmp_path, lambda x: mb.relu(x=x))
+    run = CliRunner().invoke(app, ["save", str(path), str(tmp_path / "made.aimodel")])
+    assert run.exit_code == 0, run.output
+    assert (tmp_path / "made.aimodel" / "main.mlirb").stat().st_size > 100
+    _, folder = tiny("llama")
+    arguments = [str(folder), "--out", str(tmp_path / "both"), "--context", "32"]
+    run = CliRunner().invoke(app, ["convert", *arguments, "--prefill", "8", "--to", "coreai"])
+    assert run.exit_code == 0, run.output
+    names = {file.stem for file in (tmp_path / "both").glob("*.mlpackage")}
+    assert names == {file.stem for file in (tmp_path / "both").glob("*.aimodel")}
+    assert len(names) == 2
