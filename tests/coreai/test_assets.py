@@ -18,7 +18,7 @@ FORMS = {
     "host": {"kv": "host"},
     "select": {"state_write": "select"},
     "apple": {"form": "apple"},
-    "tiers": {"tiers": [16]},
+    "tiers": {"tiers": (16,)},
     "one": {"functions": "one", "verify": 8},
     "silu": {"silu": "tanh"},
     "int8": {"quant": "int8"},
@@ -52,7 +52,7 @@ def size(folder):
 
 
 def test_functions_share_their_weights(tiny_bundle, tmp_path):
-    _, bundle = tiny_bundle("llama", tiers=[16])
+    _, bundle = tiny_bundle("llama", tiers=(16,))
     part = bundle.manifest.packages[0]
     assert len(part.functions) == 4
     asset = coreai.save_asset(bundle.path / part.package, tmp_path / "layers.aimodel")

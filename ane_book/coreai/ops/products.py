@@ -1,6 +1,6 @@
 """Products, convolutions and attention."""
 
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 from coreai import authoring as ai
@@ -93,3 +93,31 @@ def conv(
     if bias is not None:
         made = ai.broadcasting_add(made, reshaped(bias, [1, -1, *[1] * len(kernel)]))
     return made
+
+
+@op()
+def einsum(values: list[Any], equation: str) -> Any:
+    """Two operands, by a product of matrices: axes of both that stay are its batch, those that do
+    not are summed over."""
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    left, right = inputs.split(",")
+    sizes = dict(zip(left + right, shape_of(values[0]) + shape_of(values[1]), strict=True))
+    batch = [a for a in left if a in right and a in output]
+    summed = [a for a in left if a in right and a not in output]
+    rows = [a for a in left if a not in right]
+    columns = [a for a in right if a not in left]
+    if {*rows, *columns, *batch} != {*output}:
+        raise ValueError(f"the equation {equation!r} sums over an axis of one operand")
+
+    def matrix(value: Any, axes: str, *groups: list[str]) -> Any:
+        order = [axes.index(axis) for group in groups for axis in group]
+        shape = [prod(sizes[axis] for axis in group) for group in groups]
+        return reshaped(ai.transpose(value, counts(*order)), shape)
+
+    made = ai.broadcasting_batch_matmul(
+        matrix(values[0], left, batch, rows, summed),
+        matrix(values[1], right, batch, summed, columns),
+    )
+    found = [*batch, *rows, *columns]
+    made = reshaped(made, [sizes[axis] for axis in found])
+    return ai.transpose(made, counts(*(found.index(axis) for axis in output)))
