@@ -87,7 +87,7 @@ def _arrays(types: Any, payload: bytes) -> Iterator[np.ndarray]:
     for type_ in types:
         dtype = np.dtype(NUMPY[type_.dtype])
         count = int(np.prod(type_.shape))
-        yield np.frombuffer(payload, dtype, count, at).reshape(type_.shape)
+        yield np.frombuffer(payload, dtype, count, at).reshape(type_.sizes)
         at += count * dtype.itemsize
     if at != len(payload):
         raise ValueError(f"{len(payload)} bytes came with a request that announces {at}")

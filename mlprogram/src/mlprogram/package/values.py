@@ -143,7 +143,7 @@ def _immediate(value, type_: TensorType, where: str) -> np.ndarray:
     field_name = value.tensor.WhichOneof("value")
     dtype = NUMPY[type_.dtype]
     if field_name is None:
-        return np.zeros(type_.shape, dtype)
+        return np.zeros(type_.sizes, dtype)
     values = getattr(value.tensor, field_name).values
     if (field_name == "strings") != (type_.dtype == "string"):
         raise InvalidPackage(f"{where}: {field_name} are given for {type_}")
