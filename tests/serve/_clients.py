@@ -65,7 +65,7 @@ CLIENTS: dict[str, tuple[str, str, list[dict]]] = {
         ],
     ),
     "OpenAI Agents SDK": (
-        github("openai/openai-agents-python", "027644f2037a32c5e0b5391dd185b33b647e09bd",
+        github("openai/openai-agents-python", "b33cf47390735c432df466f30256c3cc679deaa5",
                "src/agents/models/openai_chatcompletions.py"),
         "/v1/chat/completions",
         [
