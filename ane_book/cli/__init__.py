@@ -308,7 +308,7 @@ def save_command(
         Path, typer.Argument(help="What to write: a .mlpackage, a .mlmodelc or an .aimodel.")
     ],
 ) -> None:
-    """Turn a compiled model into a package, or back, or either into an asset of Core AI."""
+    """Write a model as a package, compiled, or as an asset of Core AI."""
     if target.suffix == ".aimodel":
         from ane_book.coreai import save_asset
 
