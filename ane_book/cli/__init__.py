@@ -308,7 +308,7 @@ def save_command(
         Path, typer.Argument(help="What to write: a .mlpackage, a .mlmodelc or an .aimodel.")
     ],
 ) -> None:
-    """Write a model as a package, compiled, or as an asset of Core AI."""
+    """Write a model as a package, compiled, or for Core AI."""
     if target.suffix == ".aimodel":
         from ane_book.coreai import save_asset
 
