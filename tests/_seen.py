@@ -62,7 +62,8 @@ WIDE = """
 #: What may not be scrolled on either screen; on a phone, code may.
 BOXES = {
     "desk": "*",
-    "phone": "table, .pst-scrollable-table-container, .ane-wide, .cell_output, .cell_output *",
+    "phone": "table, .pst-scrollable-table-container, .ane-wide, div.math, "
+    ".cell_output, .cell_output *",
 }
 #: [classes, code point] of each icon of Font Awesome that is shown.
 ICONS = """
