@@ -3,7 +3,8 @@
 What every chapter has becomes slides: its question and the answer, what one will do, the rule in
 its box, each step that is worked by hand, formulas, figures, tables that fit, pitfalls, an exercise
 and what comes next. Words, numbers and figures are the page's, so nothing is kept twice. How they
-look is in _static/slides.css, how they are turned in _static/slides.js.
+look is in slides.css, how they are turned in slides.js; both lie here, because Jupyter Book puts
+every sheet and script of _static on every page.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from math import ceil
 from operator import attrgetter
 from pathlib import Path
 import re
-from shutil import rmtree
+from shutil import copy2, rmtree
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -38,9 +39,9 @@ PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Slides: {title}</title>
 {sheets}
-<link rel="stylesheet" href="../_static/slides.css">
+<link rel="stylesheet" href="slides.css">
 <link rel="icon" href="../_static/favicon.svg">
-<script src="../_static/slides.js"></script>
+<script src="slides.js"></script>
 <script src="../_static/book.js"></script>
 </head>
 <body>
@@ -231,7 +232,9 @@ def write_all(app, exception) -> None:
     rmtree(site / "slides", ignore_errors=True)
     whole = app.env.found_docs - getattr(app.env, "failed_pages", {}).keys()
     for name in whole & {*CHAPTERS}:
-        write(site, name)
+        folder = write(site, name).parent
+        for own in ("slides.css", "slides.js"):
+            copy2(Path(__file__).with_name(own), folder)
 
 
 def main() -> None:

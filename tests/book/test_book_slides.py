@@ -77,6 +77,12 @@ class TestWrite:
         items = [text(item) for item in deck.select("li")][1:]
         assert items == ["One : it fails.", "A box . Whole. All."]
 
+    def test_pages_of_the_book_do_not_load_what_slides_do(self):
+        """Jupyter Book puts every sheet and script of _static on every page."""
+        static = Path(slides.__file__).parents[1] / "_static"
+        loaded = {path.name for path in static.rglob("*") if path.suffix in (".css", ".js")}
+        assert loaded == {"book.css", "book.js"}
+
     def test_links_lead_where_they_led(self, deck):
         found = {tag.get("href") or tag["src"] for tag in deck.select("[href], [src]")}
         assert {"../other.html", "../_images/f.png", "../_static/x.css"} <= found
