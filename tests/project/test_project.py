@@ -55,6 +55,7 @@ FLOORS = {
         "device models text bundle.npy cli.options",
         "bundle",
         "bundle.cache weights.source",
+        "coreai",
         "weights.folder",
         "onnx",
         "weights",
