@@ -18,7 +18,7 @@ from time import perf_counter
 from unittest.mock import patch
 
 ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT / folder) for folder in ("benchmarks", "tests", "tests/coreai")]
+sys.path += [str(ROOT / folder) for folder in ("benchmarks", "tests", "tests/core_ai")]
 
 from _common import MODEL, bundle, record, weights_file
 from _tiny import TINY, prompt, tiny_model, write_checkpoint
