@@ -137,4 +137,5 @@ def describe() -> list[Check]:
         ("Neural Engine", *neural_engine()),
         _installed("coremltools", "convert models"),
         _installed("torch", "convert and to run off a Mac"),
+        _installed("coreai-core", "make and run assets of Core AI"),
     ]

@@ -151,7 +151,9 @@ class _Graph:
                 made = self._make(operation)
                 made = made if isinstance(made, list) else [made]
                 for (name, _), value in zip(operation.outputs, made, strict=True):
-                    value._to_mlir().owner.verify()
+                    owner = value._to_mlir().owner
+                    if hasattr(owner, "verify"):  # not what a cast to its own type gives: an input
+                        owner.verify()
                     self.values[name] = value
 
     def _write_state(self, operation: Operation) -> None:

@@ -86,7 +86,7 @@ class CoreAIBackend:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
-class _State:
+class _RuntimeState:
     """Tensors that calls change in place, by name, as `MLProgram`'s State has them."""
 
     def __init__(self, arrays: dict[str, np.ndarray]):
@@ -125,6 +125,6 @@ class _Function:
         found = self._run(self._loaded(given, kept))
         return {name: np.array(found[name].numpy()) for name in self.outputs}
 
-    def make_state(self) -> _State:
+    def make_state(self) -> _RuntimeState:
         sizes = {name: type_.sizes for name, type_ in self.states.items()}
-        return _State({name: np.zeros(size, self._dtype) for name, size in sizes.items()})
+        return _RuntimeState({name: np.zeros(size, self._dtype) for name, size in sizes.items()})

@@ -1,40 +1,47 @@
-"""One layer of SmolLM2 through Core AI and through Core ML, beside PyTorch; no Mac.
+"""ML Programs through Core AI, beside the executor and PyTorch: numbers and bytes; no Mac.
 
-Core AI's Python packages are no part of this library's environment: they are in beta, and pin what
-they need. Beside the library they run in one of its own:
+    pip install -c constraints.txt -e mlprogram -e ".[coreai,test]"
+    python research/measurements/core_ai.py
 
-    python -m venv other && other/bin/pip install -e mlprogram -e . coreai-torch
-    other/bin/python research/measurements/core_ai.py
-
-On Linux `coreai-core` runs a model on the CPU and takes no options: nothing here is about an ANE.
+A layer of SmolLM2 in both precisions; its bundles' bytes by functions and kinds of weights, with 24
+tokens each; a tiny model of every family; coremltools' own op tests in single precision. On Linux
+`coreai-core` runs a model on the CPU and takes no options: nothing here is about an ANE.
 """
 
-import asyncio
 from datetime import date
 from importlib.metadata import version
-from importlib.util import find_spec
+import os
 from pathlib import Path
 import sys
 from tempfile import TemporaryDirectory
 from time import perf_counter
-import warnings
+from unittest.mock import patch
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+ROOT = Path(__file__).parents[2]
+sys.path += [str(ROOT / folder) for folder in ("benchmarks", "tests", "tests/core_ai")]
 
-from _common import MODEL, record, weights_file
-from ane_book import MLProgram
+from _common import MODEL, bundle, record, weights_file
+from _tiny import TINY, prompt, tiny_model, write_checkpoint
+from ane_book import MLProgram, convert
 from ane_book.conversion.write.lowering import lower
 from ane_book.conversion.write.program import PackageWriter
+from ane_book.coreai import check_installed, save_asset
+from ane_book.coreai.run import CoreAIBackend
 from ane_book.host import causal_mask
 from ane_book.models import find, read_config
 from ane_book.models.base.decoder import block_weights
+from ane_book.runtime import Session
 from ane_book.weights import open_source
 import numpy as np
+import op_tests
 import torch
 
 LAYER, SLOTS, USED = 11, 128, 40  # layer, slots of the cache, those in use
 OUTPUTS = ("hidden_out", "new_keys", "new_values")
 ROUNDS = 20
+QUESTION, TOKENS = "Tell me about the sea.", 24
+#: How many functions the layers' package has, and the recipe of each.
+FUNCTIONS = {1: {"functions": "one", "verify": 8}, 2: {}, 4: {"tiers": (128,)}}
 
 
 def make_inputs(config, tokens: int) -> dict[str, torch.Tensor]:
@@ -61,8 +68,8 @@ def fastest(call) -> float:
     return 1e3 * best
 
 
-def by_core_ml(config, weights, inputs, precision: str, folder: Path) -> tuple[dict, dict]:
-    """(outputs, facts) of the block as an ML Program on the book's executor."""
+def write_block(config, weights, inputs, folder: Path) -> Path:
+    """The block as an ML Program of one function."""
     package = PackageWriter(folder / "block.mlpackage")
     block = find(config.architecture).block(config)  # one to lower: it loses its weights
     piece = lower(block, inputs, OUTPUTS, config.rms_norm_eps)
@@ -73,38 +80,20 @@ def by_core_ml(config, weights, inputs, precision: str, folder: Path) -> tuple[d
     made = function.stamp(piece, "layer", feeds, offsets, dict(zip(OUTPUTS, OUTPUTS, strict=True)))
     function.finish(list(made))
     package.finish("main", "one layer")
-    program = MLProgram(folder / "block.mlpackage", precision=precision)
+    return folder / "block.mlpackage"
+
+
+def both_ways(package: Path, inputs: dict, precision: str) -> dict[str, tuple[dict, float]]:
+    """(outputs, milliseconds) of a package by the executor and by Core AI's runtime."""
     given = {name: value.numpy() for name, value in inputs.items()}
-    outputs = program.predict(given)
-    facts = {"operations": len(program.operations), "ms": fastest(lambda: program.predict(given))}
-    return outputs, facts
-
-
-async def by_core_ai(block, inputs, precision: str, folder: Path) -> tuple[dict, dict]:
-    """The same through torch.export, coreai-torch and coreai-core's runtime."""
-    from coreai.runtime import NDArray
-    import coreai_torch
-
-    dtype = torch.float16 if precision == "fp16" else torch.float32
-    block, given = block.to(dtype), tuple(value.to(dtype) for value in inputs.values())
-    exported = torch.export.export(block, args=given)
-    exported = exported.run_decompositions(coreai_torch.get_decomp_table())
-    converter = coreai_torch.TorchConverter().add_exported_program(
-        exported, input_names=list(inputs), output_names=list(OUTPUTS)
-    )
-    asset = converter.to_coreai().save_asset(folder / "block.aimodel")
-    counts = asset.summary().operation_distribution
-    arrays = {name: NDArray(x.numpy()) for name, x in zip(inputs, given, strict=True)}
-    async with asset.executable() as model:
-        function = model.load_function("main")
-        found = await function(arrays)
-        outputs = {name: found[name].numpy().astype(np.float32) for name in OUTPUTS}
-        best = float("inf")
-        for _ in range(ROUNDS):
-            start = perf_counter()
-            await function(arrays)
-            best = min(best, perf_counter() - start)
-    return outputs, {"operations": dict(counts), "ms": 1e3 * best}
+    program = MLProgram(package, precision=precision)
+    with patch.dict(os.environ, ANE_BOOK_CACHE=str(package.parent / "cache")):
+        backend = CoreAIBackend(precision)
+        function = backend.load(package, "main")
+    calls = {"Core ML": program.predict, "Core AI": function.predict}
+    found = {path: (call(given), fastest(lambda c=call: c(given))) for path, call in calls.items()}
+    backend.close()
+    return found
 
 
 def compare(outputs: dict, want: dict) -> dict[str, float]:
@@ -117,11 +106,8 @@ def compare(outputs: dict, want: dict) -> dict[str, float]:
     return {"cosine": float(min(cosines)), "difference": float(max(gaps))}
 
 
-def main() -> None:
-    if not find_spec("coreai_torch"):
-        print("Core AI is not installed here; the record stays as it is. " + __doc__)
-        return
-    warnings.filterwarnings("ignore")
+def block_rows() -> list[dict]:
+    """One layer by both ways and in both precisions, against PyTorch in single precision."""
     source = open_source(weights_file())
     config = read_config(source.config())
     weights = block_weights(config, LAYER, source.tensor)
@@ -133,20 +119,85 @@ def main() -> None:
         block.load_state_dict(rounded)
         with torch.inference_mode():
             want = dict(zip(OUTPUTS, (y.numpy() for y in block(*inputs.values())), strict=True))
-        for precision in ("fp32", "fp16"):
-            with TemporaryDirectory() as name, torch.no_grad():
-                folder = Path(name)
-                ml = by_core_ml(config, weights, inputs, precision, folder)
-                ai = asyncio.run(by_core_ai(block, inputs, precision, folder))
-                block.float()
-            for path, (outputs, facts) in (("Core ML", ml), ("Core AI", ai)):
-                row = {"path": path, "tokens": tokens, "precision": precision}
-                rows.append(row | compare(outputs, want) | facts)
-                print({key: value for key, value in rows[-1].items() if key != "operations"})
-    packages = ("coreai-core", "coreai-torch", "coremltools", "torch")
-    versions = {name: version(name) for name in packages}
-    result = {"model": MODEL, "layer": LAYER, "slots": SLOTS, "used": USED, "rows": rows}
-    record("core_ai", {"date": date.today().isoformat(), "versions": versions} | result)
+        with TemporaryDirectory() as folder, torch.no_grad():
+            package = write_block(config, weights, inputs, Path(folder))
+            for precision in ("fp32", "fp16"):
+                for path, (outputs, ms) in both_ways(package, inputs, precision).items():
+                    row = {"path": path, "tokens": tokens, "precision": precision}
+                    rows.append(row | compare(outputs, want) | {"ms": ms})
+                    print(rows[-1])
+    return rows
+
+
+def size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def bundle_rows() -> list[dict]:
+    """Bytes of packages and assets, by functions and by kinds of weights."""
+    rows = []
+    forms = [("none", count) for count in FUNCTIONS] + [("int8", 2), ("lut4", 2)]
+    for quant, functions in forms:
+        made = bundle(quant=quant, **FUNCTIONS[functions])
+        packages = [made.path / part.package for part in made.manifest.packages]
+        row = {"quant": quant, "functions": functions, "packages": 0, "assets": 0}
+        with TemporaryDirectory() as folder:
+            for package in packages:
+                asset = save_asset(package, Path(folder) / f"{package.stem}.aimodel")
+                row["packages"] += size(package)
+                row["assets"] += size(asset)
+        rows.append(row)
+        print(row)
+    return rows
+
+
+def same_tokens(made, prompt, tokens: int) -> dict:
+    """How many of a bundle's tokens in single precision are equal on both sides, and seconds."""
+    found, seconds = [], []
+    for backend in ("mil", "coreai"):
+        with TemporaryDirectory() as folder, patch.dict(os.environ, ANE_BOOK_CACHE=folder):
+            session = Session(made, "fp32", backend)
+        start = perf_counter()
+        found.append(session.generate(prompt, max_tokens=tokens).token_ids)
+        seconds.append(perf_counter() - start)
+    equal = sum(a == b for a, b in zip(*found, strict=True))
+    return {"tokens": len(found[0]), "equal": equal, "times_as_long": seconds[1] / seconds[0]}
+
+
+def token_rows() -> list[dict]:
+    rows = []
+    for quant in ("none", "int8", "lut4"):
+        rows.append({"quant": quant} | same_tokens(bundle(quant=quant), QUESTION, TOKENS))
+        print(rows[-1])
+    return rows
+
+
+def families() -> dict[str, dict]:
+    """Tokens of a tiny model of every family with random weights."""
+    found = {}
+    for family in sorted(TINY):
+        with TemporaryDirectory() as folder:
+            checkpoint = write_checkpoint(tiny_model(family), Path(folder))
+            made = convert(str(checkpoint), out=Path(folder) / "made", context=32, prefill=8)
+            row = same_tokens(made, prompt(11), 16)
+        found[family] = {key: row[key] for key in ("tokens", "equal")}
+    print(found)
+    return found
+
+
+def main() -> None:
+    check_installed()
+    result = {
+        "date": date.today().isoformat(),
+        "versions": {name: version(name) for name in ("coreai-core", "coremltools", "torch")},
+        "model": MODEL, "layer": LAYER, "slots": SLOTS, "used": USED,
+        "rows": block_rows(),
+        "bundles": bundle_rows(),
+        "tokens": token_rows(),
+        "families": families(),
+        "op_tests": {"files": list(op_tests.FILES)} | op_tests.run(op_tests.FILES, "-n", "2"),
+    }  # fmt: skip
+    record("core_ai", result)
 
 
 if __name__ == "__main__":

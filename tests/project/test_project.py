@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 import importlib.metadata
+from importlib.util import find_spec
 import json
 import os
 from pathlib import Path
@@ -55,6 +56,7 @@ FLOORS = {
         "device models text bundle.npy cli.options",
         "bundle",
         "bundle.cache weights.source",
+        "coreai",
         "weights.folder",
         "onnx",
         "weights",
@@ -154,8 +156,9 @@ def applies(requirement: Requirement, extras: set[str]) -> bool:
 
 def needed() -> dict[str, str]:
     """Name and version of every installed distribution that the project needs, at any depth."""
-    # `make train` and `make onnx-field` install theirs themselves
-    found, seen, todo = {}, set(), requirements(without=("train", "field"))
+    # `make train` and `make onnx-field` install theirs themselves; some machines have no Core AI
+    left_out = ("train", "field") if find_spec("coreai") else ("train", "field", "coreai")
+    found, seen, todo = {}, set(), requirements(without=left_out)
     while todo:
         requirement = todo.pop()
         key = (canonicalize_name(requirement.name), frozenset(requirement.extras))

@@ -135,12 +135,12 @@ def topk(
     shape = shape_of(x)
     axis %= len(shape)
     end = [k if i == axis and k != -1 else size for i, size in enumerate(shape)]
-    bounds = ints(*[0] * len(shape)), ints(*end), ints(*[1] * len(shape))
+    start, stop, step = ints(*[0] * len(shape)), ints(*end), ints(*[1] * len(shape))
     order = argsort(x, axis, ascending)
     values = ai.gather_along_axis(x, order, np.int32(axis))
-    found = [ai.slice_(values, *bounds)]
+    found = [ai.slice_(values, start, stop, step)]
     if return_indices:
-        found.append(ai.cast(ai.slice_(order, *bounds), _out[1].dtype))
+        found.append(ai.cast(ai.slice_(order, start, stop, step), _out[1].dtype))
     return found
 
 

@@ -4,10 +4,12 @@ from _long import long_but
 from _tiny import TINY, prompt
 from ane_book import coreai
 from ane_book.cli import app
+from ane_book.coreai.run import CoreAIBackend
 from ane_book.errors import InvalidInput, InvalidPackage
 from ane_book.runtime import Session
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -86,6 +88,14 @@ def test_an_op_without_a_counterpart_is_named_and_nothing_is_written(tmp_path):
     with pytest.raises(InvalidInput, match="no counterpart for local_response_norm"):
         coreai.save_asset(path, tmp_path / "made.aimodel")
     assert [file.name for file in tmp_path.iterdir() if file.name != "cache"] == ["made.mlpackage"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_program_of_coremltools_casts_its_input_which_is_single_already(precision, tmp_path):
+    path = program(tmp_path, lambda x: mb.relu(x=x, name="y"))
+    x = np.linspace(-1, 1, 48, dtype=np.float32).reshape(1, 3, 4, 4)
+    (found,) = CoreAIBackend(precision).load(path, "main").predict({"x": x}).values()
+    assert np.abs(found - np.maximum(x, 0)).max() <= (0 if precision == "fp32" else 5e-4)
 
 
 @pytest.mark.parametrize("name", ["made.mlmodel", "there.aimodel"])

@@ -1,0 +1,75 @@
+"""coremltools' own op tests with Core AI in Core ML's place: run, and counted by what came out."""
+
+from collections import Counter
+from collections.abc import Iterable
+from importlib.util import find_spec
+import os
+from pathlib import Path
+import re
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
+import xml.etree.ElementTree as ET
+
+HERE = Path(__file__).parent
+#: What the record counts: the ops that programs of this library and most networks are made of.
+FILES = (
+    "activation", "conv", "elementwise_binary", "elementwise_unary", "image_resizing", "linear",
+    "normalization", "pool", "reduction", "tensor_transformation",
+)  # fmt: skip
+#: Single precision; float16 tensors among them are judged by what half precision gives.
+SELECTION = "mlprogram and fp32 and not float16"
+
+
+def run(files: Iterable[str], *options: str) -> dict:
+    """Counts of the cases in files of iOS 14's ops, such as "linear".
+
+    equal: the values that the case expects; refused: an op or a size by name, whose counts `ops`
+    has; other: what the case skips itself, or expects to fail; failed: the names of the rest.
+    Raises RuntimeError where pytest did not come to an end.
+    """
+    coremltools = Path(find_spec("coremltools").origin).parent
+    folders = [str(HERE), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {
+        "INCLUDE_MIL_FP32_UNIT_TESTS": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder),
+    }
+    paths = [f"converters/mil/mil/ops/tests/iOS14/test_{name}.py" for name in files]
+    with TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(coremltools)]
+        command += ["-p", "no:cacheprovider", "-p", "coreai_plugin", "-q", "-W", "ignore"]
+        command += ["--tb", "line", "--no-summary", "--junitxml", str(report), "-k", SELECTION]
+        done = subprocess.run(
+            [*command, *options, *paths], cwd=coremltools, env=environment, check=False
+        )
+        if done.returncode not in (0, 1):  # 1: cases failed
+            raise RuntimeError(f"not all tests ran (pytest: {done.returncode}); see above why")
+        return counted(report)
+
+
+def counted(report: Path) -> dict:
+    """The counts of `run`, from the file that pytest's --junitxml writes."""
+    found, ops, failed = Counter(equal=0, refused=0, other=0), Counter(), []
+    for case in ET.parse(report).iter("testcase"):
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.append(f"{case.get('classname')}::{case.get('name')}")
+        elif skipped is None:
+            found["equal"] += 1
+        elif (why := skipped.get("message", "")).startswith("refused"):
+            found["refused"] += 1
+            ops.update([what_refused(why)])
+        else:
+            found["other"] += 1
+    return {**found, "failed": sorted(failed), "ops": dict(sorted(ops.items()))}
+
+
+def what_refused(why: str) -> str:
+    """The op that has no counterpart, or "flexible size", or the op that was not carried."""
+    if "flexible size" in why:
+        return "flexible size"
+    match = re.search(r"no counterpart for (\w+)|function '[^']*', (\w+)", why)
+    return next(filter(None, match.groups()), "") if match else why
