@@ -68,8 +68,9 @@ def counted(report: Path) -> dict:
 
 
 def what_refused(why: str) -> str:
-    """The op that has no counterpart, or "flexible size", or the op that was not carried."""
+    """The op that has no counterpart, or "flexible size", or the op that was not carried,
+    by Core AI's name where its passes refuse it."""
     if "flexible size" in why:
         return "flexible size"
-    match = re.search(r"no counterpart for (\w+)|function '[^']*', (\w+)", why)
-    return next(filter(None, match.groups()), "") if match else why
+    found = re.findall(r"no counterpart for (\w+)|function '[^']*', (\w+)|'coreai\.(\w+)' op", why)
+    return "".join(found[0]) if found else why
