@@ -1,7 +1,7 @@
 """The bodies that clients send, after their public sources, and what each of them asks for.
 
 A body is written by us: the fields, their order of magnitude and their nulls are the client's, the
-words are ours. `table` is the one on the page "Shipping".
+words are ours. `table` is the one on the page of the API.
 """
 
 from collections.abc import Callable

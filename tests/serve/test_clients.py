@@ -12,7 +12,7 @@ import httpx
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 import pytest
 
-PAGE = Path(__file__).parents[2] / "book" / "shipping.md"
+PAGE = Path(__file__).parents[2] / "book" / "api.md"
 BODIES = [
     pytest.param(path, body, id=f"{name}-{i}")
     for name, (_, path, bodies) in CLIENTS.items()
