@@ -6,6 +6,7 @@
   and the theme's complaint, on a first visit, that nobody chose between light and dark.
 * A list of citations holds items. docutils gives its entries a role that a list may not hold, so a
   screen reader would be told of an empty list.
+* The single page that is printed as a PDF knows every node of every extension.
 * Search finds a word in American spelling where the page has it in British, and the other way.
 """
 
@@ -96,9 +97,18 @@ Stemmer = (function (Inner) {{
         return super().stem(word)
 
 
+def print_all_nodes(app) -> None:
+    """Let the single page that is printed know every node. Sphinx takes what extensions registered
+    for a builder's own name alone, once one has: sphinx-exercise does, and folded cells are lost.
+    """
+    handlers = app.registry.translation_handlers
+    handlers["singlehtml"] = handlers.get("html", {}) | handlers.get("singlehtml", {})
+
+
 def setup(app):
     search.languages["en"] = EitherSpelling
     app.connect("config-inited", key_the_cache)
+    app.connect("builder-inited", print_all_nodes)
     # After the theme, at the default priority of 500.
     app.connect("html-page-context", quiet_the_console, priority=900)
     app.connect("html-page-context", citations_are_items)

@@ -176,7 +176,7 @@ def test_a_changed_style_sheet_reaches_the_site(tmp_path):
 @pytest.mark.long
 def test_the_whole_book_prints_as_a_pdf(tmp_path):
     small_book(tmp_path, "print('printed')", "$x^2$")
-    add_page(tmp_path, "other", "1 / 2")
+    add_page(tmp_path, "other", "1 / 2", ":tags: [hide-input]\n\n")
     command = [sys.executable, tmp_path / "book" / "_ext" / "pdf.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
