@@ -40,7 +40,6 @@ def missing_ops(package: str | Path | Package) -> list[str]:
     from ane_book.coreai.ops import COREAI_OPS
 
     package = package if isinstance(package, Package) else Package(package)
-
     known = STRUCTURE | COREAI_OPS.keys() | WEIGHTS.keys()
     return [
         f"{operation.type} ({operation.name!r}, function {function.name!r})"

@@ -20,7 +20,7 @@ from ane_book.host import Host, check_labels
 from ane_book.models.base.architecture import FULL, Architecture, Parameters, TensorSpec
 from ane_book.models.base.config import Count, DecoderConfig, Width
 from ane_book.models.base.dense import plain_rope, sizes, typed_scaling
-from ane_book.models.base.experts import Experts
+from ane_book.models.base.experts import Experts, check_taken
 from ane_book.options import Strategy
 from pydantic import Field, model_validator
 
@@ -61,10 +61,7 @@ class PrivacyFilterConfig(DecoderConfig):
 
     @model_validator(mode="after")
     def _check_choice(self) -> "PrivacyFilterConfig":
-        if self.experts_per_token > self.num_experts:
-            raise ValueError(
-                f"a token takes {self.experts_per_token} experts of {self.num_experts}"
-            )
+        check_taken(self.experts_per_token, self.num_experts)
         check_labels(self.labels)
         return self
 

@@ -16,19 +16,17 @@ import argparse
 from collections import Counter, defaultdict
 from datetime import date
 from importlib import metadata
-from importlib.util import find_spec
 import json
-import os
 from pathlib import Path
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 import time
 import tomllib
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
+from _coremltools_tests import run_pytest
 from _lines import lines
 
 HERE = Path(__file__).parent
@@ -43,23 +41,13 @@ TORCH = "converters/mil/frontend/torch/test/test_torch_ops.py"
 
 def run_tests(paths: list[str], *options: str) -> list[dict]:
     """Run tests of coremltools with pytest in another process; one record a case, by the plugin."""
-    coremltools = Path(find_spec("coremltools").origin).parent
-    folders = [str(HERE), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {
-        "INCLUDE_MIL_FP32_UNIT_TESTS": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder),
-        "TORCH_FRONTENDS": "TORCHSCRIPT",  # from torch.export the same programs come
-    }
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder) / "records.jsonl"
-        command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(coremltools)]
-        command += ["-p", "no:cacheprovider", "-p", "plugin", "-q", "-W", "ignore"]
-        command += ["--tb", "no", "--no-summary", "--record", str(records), *options, *paths]
-        done = subprocess.run(command, cwd=coremltools, env=environment, check=False)
-        if done.returncode not in (0, 1) or not records.exists():  # 1: cases failed
-            raise SystemExit(f"not all tests ran (pytest: {done.returncode}); see above why")
+        how = ("--tb", "no", "--record", str(records), *options, *paths)
+        # from torch.export the same programs come
+        code = run_pytest("plugin", HERE, *how, TORCH_FRONTENDS="TORCHSCRIPT")
+        if code not in (0, 1) or not records.exists():  # 1: cases failed
+            raise SystemExit(f"not all tests ran (pytest: {code}); see above why")
         return [json.loads(line) for line in records.read_text().splitlines()]
 
 

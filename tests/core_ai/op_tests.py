@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from importlib.util import find_spec
-import os
 from pathlib import Path
 import re
-import subprocess
 import sys
 from tempfile import TemporaryDirectory
 import xml.etree.ElementTree as ET
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from _coremltools_tests import run_pytest
 
 HERE = Path(__file__).parent
 #: What the record counts: the ops that programs of this library and most networks are made of.
@@ -28,25 +28,13 @@ def run(files: Iterable[str], *options: str) -> dict:
     has; other: what the case skips itself, or expects to fail; failed: the names of the rest.
     Raises RuntimeError where pytest did not come to an end.
     """
-    coremltools = Path(find_spec("coremltools").origin).parent
-    folders = [str(HERE), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {
-        "INCLUDE_MIL_FP32_UNIT_TESTS": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder),
-    }
     paths = [f"converters/mil/mil/ops/tests/iOS14/test_{name}.py" for name in files]
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(coremltools)]
-        command += ["-p", "no:cacheprovider", "-p", "coreai_plugin", "-q", "-W", "ignore"]
-        command += ["--tb", "line", "--no-summary", "--junitxml", str(report), "-k", SELECTION]
-        done = subprocess.run(
-            [*command, *options, *paths], cwd=coremltools, env=environment, check=False
-        )
-        if done.returncode not in (0, 1):  # 1: cases failed
-            raise RuntimeError(f"not all tests ran (pytest: {done.returncode}); see above why")
+        how = ("--tb", "line", "--junitxml", str(report), "-k", SELECTION)
+        code = run_pytest("coreai_plugin", HERE, *how, *options, *paths)
+        if code not in (0, 1):  # 1: cases failed
+            raise RuntimeError(f"not all tests ran (pytest: {code}); see above why")
         return counted(report)
 
 

@@ -7,7 +7,7 @@ axis, with the executor's own places and weights.
 from typing import Any
 
 from coreai import authoring as ai
-from mlprogram.ops import image_resizing
+from mlprogram.ops.image_resizing import nearest_places, sampling_points
 import numpy as np
 
 from . import op
@@ -19,7 +19,7 @@ def _linear(x: Any, sizes: dict[int, int], mode: str) -> Any:
     def make(x: Any) -> Any:
         for axis, size in sizes.items():
             last = shape_of(x)[axis] - 1
-            points = image_resizing._points(mode, 0, last, size).clamp(0, last).numpy()
+            points = sampling_points(mode, 0, last, size).clamp(0, last).numpy()
             low = np.floor(points).astype(np.int32)
             column = (points - low).astype(np.float32).reshape([-1] + [1] * (-axis - 1))
             below, above = take(x, axis, low), take(x, axis, np.minimum(low + 1, last))
@@ -32,9 +32,8 @@ def _linear(x: Any, sizes: dict[int, int], mode: str) -> Any:
 
 def _nearest(x: Any, sizes: dict[int, int], offset: float) -> Any:
     for axis, size in sizes.items():
-        old = shape_of(x)[axis]
-        places = (np.arange(size) * 2 + round(2 * offset)) * old // (2 * size)
-        x = take(x, axis, np.minimum(places, old - 1).astype(np.int32))
+        places = nearest_places(shape_of(x)[axis], size, offset)
+        x = take(x, axis, places.numpy().astype(np.int32))
     return x
 
 

@@ -4,7 +4,7 @@ from math import prod
 from typing import Any
 
 from coreai import authoring as ai
-from mlprogram.ops import pool
+from mlprogram.ops.pool import window_layout
 import numpy as np
 
 from . import op
@@ -18,9 +18,7 @@ def avg_pool(
     pad: list[int] | None = None, ceil_mode: bool = False,
     exclude_padding_from_average: bool = False,
 ) -> Any:  # fmt: skip
-
-    strides, pads, extra = _window(pool, x, kernel_sizes, strides, pad_type, pad, ceil_mode)
-    sides = [(b, a + more) for (b, a), (_, more) in zip(pads, extra, strict=True)]
+    strides, sides = _window(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
 
     def summed(x: Any) -> Any:
         return _pool("sumpool", padded(x, sides), kernel_sizes, strides)
@@ -39,19 +37,16 @@ def max_pool(
     x: Any, kernel_sizes: list[int], strides: list[int] | None = None, pad_type: str = "valid",
     pad: list[int] | None = None, ceil_mode: bool = False,
 ) -> Any:  # fmt: skip
-
-    strides, pads, extra = _window(pool, x, kernel_sizes, strides, pad_type, pad, ceil_mode)
-    sides = [(b, a + more) for (b, a), (_, more) in zip(pads, extra, strict=True)]
+    strides, sides = _window(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
     least = float(np.finfo(x.type.dtype.numpy).min)
     return _pool("maxpool", padded(x, sides, least), kernel_sizes, strides)
 
 
-def _window(pool, x, kernel_sizes, strides, pad_type, pad, ceil_mode):
-    """Strides, padding and overhang, by the executor's rule."""
-    import torch
-
-    stand_in = torch.empty(1, 1, *shape_of(x)[2:])
-    return pool._layout(stand_in, kernel_sizes, strides, pad_type, pad, ceil_mode)
+def _window(x: Any, *how: Any) -> tuple[list[int], list[tuple[int, int]]]:
+    """Strides, and the padding with what hangs over, by the executor's rule (`window_layout`)."""
+    strides, pads, extra = window_layout(shape_of(x)[2:], *how)
+    sides = zip(pads, extra, strict=True)
+    return strides, [(before, after + more) for (before, after), (_, more) in sides]
 
 
 def _pool(name: str, x: Any, kernel: list[int], strides: list[int]) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from ane_book.models.base.architecture import FULL, Parameters, TensorSpec
 from ane_book.models.base.config import DecoderConfig, Width
 from ane_book.models.base.dense import Dense
-from ane_book.models.base.experts import Experts
+from ane_book.models.base.experts import Experts, check_taken
 from ane_book.options import Strategy
 from pydantic import Field, model_validator
 
@@ -40,10 +40,7 @@ class SparseConfig(DecoderConfig):
 
     @model_validator(mode="after")
     def _check_choice(self) -> "SparseConfig":
-        if self.experts_per_token > self.num_experts:
-            raise ValueError(
-                f"a token takes {self.experts_per_token} experts of {self.num_experts}"
-            )
+        check_taken(self.experts_per_token, self.num_experts)
         if sum(self.sparse_layers) * self.num_experts > MOST:
             raise ValueError(f"{sum(self.sparse_layers)} layers of {self.num_experts} experts")
         return self

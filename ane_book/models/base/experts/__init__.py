@@ -25,7 +25,7 @@ from ane_book.models.base.architecture import Parameters, Shape, TensorSpec
 from ane_book.options import Strategy
 import numpy as np
 
-__all__ = ["DEEPEST", "Experts", "Stacked"]
+__all__ = ["DEEPEST", "Experts", "Stacked", "check_taken"]
 
 #: The most terms of a down projection: the largest number that was measured to run on the ANE.
 DEEPEST = 20_480
@@ -61,6 +61,12 @@ class Stacked(TensorSpec):
             return np.ascontiguousarray(own.swapaxes(0, 1)).reshape(self.given)
         own = own.reshape(len(own), self.parts, -1, *own.shape[2:])  # (n, parts, out / parts, in)
         return np.ascontiguousarray(own.swapaxes(0, 1)).reshape(self.given)
+
+
+def check_taken(taken: int, experts: int) -> None:
+    """Raise ValueError if a token takes more experts than there are."""
+    if taken > experts:
+        raise ValueError(f"a token takes {taken} experts of {experts}")
 
 
 @dataclass(frozen=True)

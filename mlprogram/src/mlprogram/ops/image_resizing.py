@@ -28,7 +28,7 @@ Padding = Literal["constant", "border", "reflection", "symmetric"]
 Coordinates = Literal["unnormalized", "normalized_minus_one_to_one", "normalized_zero_to_one"]
 
 
-def _points(mode: str, start: float, end: float, count: int) -> Tensor:
+def sampling_points(mode: str, start: float, end: float, count: int) -> Tensor:
     """`count` sampling points on the pixels start..end by MIL's sampling mode, as float64."""
     i = torch.arange(count, dtype=torch.float64)
     size = end - start + 1
@@ -58,16 +58,20 @@ def _linear(x: Tensor, sizes: dict[int, int], mode: str) -> Tensor:
     """x resized along axes, {axis: size}, by linear interpolation."""
     y = x.float()
     for axis, size in sizes.items():
-        y = _sample(y, axis, _points(mode, 0, x.shape[axis] - 1, size))
+        y = _sample(y, axis, sampling_points(mode, 0, x.shape[axis] - 1, size))
     return y.to(x.dtype)
+
+
+def nearest_places(old: int, size: int, offset: float) -> Tensor:
+    """The elements that an axis of `old` is resized to: floor((i + offset) * old / size), int64."""
+    places = (torch.arange(size) * 2 + round(2 * offset)) * old // (2 * size)
+    return places.clamp(max=old - 1)
 
 
 def _nearest(x: Tensor, sizes: dict[int, int], offset: float) -> Tensor:
     """x resized along axes: element floor((i + offset) * old / new) for every i."""
     for axis, size in sizes.items():
-        old = x.shape[axis]
-        index = (torch.arange(size) * 2 + round(2 * offset)) * old // (2 * size)
-        x = x.index_select(axis, index.clamp(max=old - 1))
+        x = x.index_select(axis, nearest_places(x.shape[axis], size, offset))
     return x
 
 
@@ -147,7 +151,7 @@ def resize(
         return _nearest(x, sizes, 0.5)
     for axis, size in sizes.items():
         last = x.shape[axis] - 1
-        points = _points(sampling_mode, 0, last, size)
+        points = sampling_points(sampling_mode, 0, last, size)
         x = x.index_select(axis, (points + 0.5).floor().long().clamp(0, last))
     return x
 
@@ -180,7 +184,7 @@ def _cut(
     Outside begins at the outer pixels' centres where corners align, as in tf.image.crop_and_resize,
     else a whole pixel beyond them, as in RoIAlign.
     """
-    points = _points(mode, start, end, count)
+    points = sampling_points(mode, start, end, count)
     margin = 0 if mode in ("STRICT_ALIGN_CORNERS", "ALIGN_CORNERS") else 1
     outside = (points < -margin) | (points > x.shape[axis] - 1 + margin)
     outside = outside.unsqueeze(-1) if axis == -2 else outside

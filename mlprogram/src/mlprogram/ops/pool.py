@@ -39,16 +39,15 @@ def _overhang(sizes: Sequence[int], kernel: list[int], strides: list[int], pads:
     return found
 
 
-def _layout(
-    x: Tensor,
+def window_layout(
+    sizes: Sequence[int],
     kernel_sizes: list[int],
     strides: list[int] | None,
     pad_type: str,
     pad: list[int] | None,
     ceil_mode: bool,
 ) -> tuple[list[int], Pads, Pads]:
-    """strides, padding, and overhang beyond the padding."""
-    sizes = x.shape[2:]
+    """strides, padding, and overhang beyond the padding, of windows over these sizes."""
     strides = strides or [1] * len(sizes)
     pads = resolve_padding(pad_type.lower(), pad, sizes, kernel_sizes, strides)
     if not ceil_mode:
@@ -67,7 +66,8 @@ def avg_pool(
     exclude_padding_from_average: bool = False,
 ) -> Tensor:
     """Mean of each window; padding counts as zeros unless `exclude_padding_from_average`."""
-    strides, pads, extra = _layout(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    sizes = x.shape[2:]
+    strides, pads, extra = window_layout(sizes, kernel_sizes, strides, pad_type, pad, ceil_mode)
     average = _AVERAGE[len(kernel_sizes)]
     y = average(pad_spatial(pad_spatial(x.float(), pads), extra), kernel_sizes, strides)
     if exclude_padding_from_average:
@@ -86,7 +86,8 @@ def l2_pool(
     ceil_mode: bool = False,
 ) -> Tensor:
     """Square root of the sum (not the mean) of squares of each window."""
-    strides, pads, extra = _layout(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    sizes = x.shape[2:]
+    strides, pads, extra = window_layout(sizes, kernel_sizes, strides, pad_type, pad, ceil_mode)
     squares = pad_spatial(pad_spatial(x.float().square(), pads), extra)
     mean = _AVERAGE[len(kernel_sizes)](squares, kernel_sizes, strides)
     return (mean * prod(kernel_sizes)).sqrt().to(x.dtype)
@@ -102,7 +103,8 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> Tensor:
     """Greatest element of each window; padding never wins."""
-    strides, pads, extra = _layout(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    sizes = x.shape[2:]
+    strides, pads, extra = window_layout(sizes, kernel_sizes, strides, pad_type, pad, ceil_mode)
     least = float("-inf")
     padded = pad_spatial(pad_spatial(x.float(), pads, least), extra, least)
     return _MAX[len(kernel_sizes)](padded, kernel_sizes, strides).to(x.dtype)
