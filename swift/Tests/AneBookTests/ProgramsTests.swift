@@ -24,7 +24,7 @@ private func runs(_ shape: [Int], _ strides: [Int]) -> [[Int]] {
     #expect(runs([2, 2], [64, 32]) == [[0, 0, 1], [32, 1, 1], [64, 2, 1], [96, 3, 1]])
 }
 
-@Suite struct CompiledFolderTests {
+@Suite final class CompiledFolderTests {
     private let files = FileManager.default
     private let base: URL, package: URL, folder: CompiledFolder
 
@@ -35,6 +35,8 @@ private func runs(_ shape: [Int], _ strides: [Int]) -> [[Int]] {
         try files.createDirectory(at: package, withIntermediateDirectories: true)
         try write("one")
     }
+
+    deinit { try? files.removeItem(at: base) }
 
     private func write(_ text: String) throws {
         try Data(text.utf8).write(to: package.appendingPathComponent("weights"))
