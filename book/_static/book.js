@@ -1,5 +1,5 @@
-/* A table that does not fit its page shows each row as a card: every cell beside its column's name.
-   book.css draws the cards; without this script such a table scrolls sideways. A formula that does
+/* A table that does not fit its page may break its links anywhere; one that still does not shows each
+   row as a card: every cell beside its column's name. book.css draws both; without this script such a table scrolls sideways. A formula that does
    not fit scrolls, and can be reached by keyboard then. */
 (() => {
   const BOXES = ".pst-scrollable-table-container, .ane-wide";
@@ -25,9 +25,11 @@
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }
-    for (const table of tables) table.classList.remove("ane-cards");
-    const wide = tables.filter((table) => table.scrollWidth > table.closest(BOXES).clientWidth + 1);
-    for (const table of wide) table.classList.add("ane-cards");
+    for (const table of tables) table.classList.remove("ane-tight", "ane-cards");
+    for (const look of ["ane-tight", "ane-cards"]) {
+      const wide = tables.filter((t) => t.scrollWidth > t.closest(BOXES).clientWidth + 1);
+      for (const table of wide) table.classList.add(look);
+    }
   }
 
   document.addEventListener("DOMContentLoaded", () => {
