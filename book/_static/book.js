@@ -1,8 +1,10 @@
-/* A table that does not fit its page may break its links anywhere; one that still does not shows each
-   row as a card: every cell beside its column's name. book.css draws both; without this script such a table scrolls sideways. A formula that does
-   not fit scrolls, and can be reached by keyboard then. */
+/* A table that does not fit its page may break its links anywhere. One that still does not, and on a
+   phone one of which a row fills a third of the screen, shows each row as a card: every cell beside
+   its column's name. book.css draws both; without this script such a table scrolls sideways. A
+   formula that does not fit scrolls, and can be reached by keyboard then. */
 (() => {
   const BOXES = ".pst-scrollable-table-container, .ane-wide";
+  const phone = matchMedia("(max-width: 576px)");
 
   /* The name of its column on each cell, and the roles that `display: block` takes away. */
   function label(table) {
@@ -30,6 +32,8 @@
       const wide = tables.filter((t) => t.scrollWidth > t.closest(BOXES).clientWidth + 1);
       for (const table of wide) table.classList.add(look);
     }
+    const tall = phone.matches ? tables.filter((t) => [...t.rows].some((r) => r.offsetHeight > 300)) : [];
+    for (const table of tall) table.classList.add("ane-cards");
   }
 
   document.addEventListener("DOMContentLoaded", () => {
