@@ -32,8 +32,8 @@
       const wide = tables.filter((t) => t.scrollWidth > t.closest(BOXES).clientWidth + 1);
       for (const table of wide) table.classList.add(look);
     }
-    const tall = phone.matches ? tables.filter((t) => [...t.rows].some((r) => r.offsetHeight > 300)) : [];
-    for (const table of tall) table.classList.add("ane-cards");
+    const high = (table) => [...table.rows].some((row) => row.offsetHeight > 300);
+    if (phone.matches) for (const t of tables.filter(high)) t.classList.add("ane-cards");
   }
 
   document.addEventListener("DOMContentLoaded", () => {
