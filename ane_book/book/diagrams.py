@@ -20,6 +20,7 @@ __all__ = [
     "calls",
     "engine",
     "experts",
+    "faults",
     "package",
     "padding",
     "residency",
@@ -318,26 +319,44 @@ def shards(parts: Sequence[tuple[str, int]], limit: int) -> Figure:
 def residency() -> Figure:
     """The conditions for calling a model resident on the engine, in the order of
     `ane_book.evidence.mac.verdict`."""
-    figure, ax = canvas(4.6, 9.6)
-    steps = [
+    return _questions([
         ("the process ends by itself", "crashed, hung, memory"),
         ("the engine's compiler takes it", "refused"),
         ("the executor's numbers, finite", "numbers"),
         ("planned on the engine", "elsewhere"),
         ("results or speed of its own", "silent"),
         ("still so, 500 calls later", "leaking, drifting"),
-    ]
-    places = [box(ax, 0.1, 0.1 + 1.45 * i, 5.4, 0.95, text, "blue")
+    ], "resident")  # fmt: skip
+
+
+def faults() -> Figure:
+    """Is it the bits? What to compare, in which order, and what is wrong where it fails."""
+    return _questions([
+        ("all bits: the model agrees\nwith another's code",
+         "a name, a norm,\na rotation misread"),
+        ("fewer bits: each matrix is\noff by what is predicted",
+         "scales of another\nrow, axis, block"),
+        ("each row, and each expert\nby itself, too",
+         "a row of zeros, a scale\ntoo small, a quiet expert"),
+    ], "it is the bits", height=1.4)  # fmt: skip
+
+
+def _questions(steps: Sequence[tuple[str, str]], last: str, height: float = 0.95) -> Figure:
+    """Boxes from top to bottom, each with what stands at its right where it does not hold, and
+    what is known where all hold. height: of a box, for one line of text or two."""
+    pitch = height + 0.5
+    figure, ax = canvas(0.48 * (pitch * len(steps) + 0.9), pitch * len(steps) + 0.9)
+    places = [box(ax, 0.1, 0.1 + pitch * i, 5.4, height, text, "blue")
               for i, (text, _) in enumerate(steps)]  # fmt: skip
     for above, below in pairwise(places):
         down(ax, above, below)
     for place, (_, verdict) in zip(places, steps, strict=True):
-        y = place[1] + 0.475
+        y = place[1] + height / 2
         arrow(ax, (5.5, y), (6.2, y), color=COLORS["orange"])
         note(ax, 6.3, y, verdict, color=COLORS["orange"])
     x, y, w, h = places[-1]
     arrow(ax, (x + w / 2, y + h), (x + w / 2, y + h + 0.5))
-    note(ax, x + w / 2, y + h + 0.8, "resident", ha="center", weight="bold", color=COLORS["green"])
+    note(ax, x + w / 2, y + h + 0.8, last, ha="center", weight="bold", color=COLORS["green"])
     return figure
 
 

@@ -1,8 +1,10 @@
-/* A table that does not fit its page shows each row as a card: every cell beside its column's name.
-   book.css draws the cards; without this script such a table scrolls sideways. A formula that does
-   not fit scrolls, and can be reached by keyboard then. */
+/* A table that does not fit its page may break its links anywhere. One that still does not, and on a
+   phone one of which a row fills a third of the screen, shows each row as a card: every cell beside
+   its column's name. book.css draws both; without this script such a table scrolls sideways. A
+   formula that does not fit scrolls, and can be reached by keyboard then. */
 (() => {
   const BOXES = ".pst-scrollable-table-container, .ane-wide";
+  const phone = matchMedia("(max-width: 576px)");
 
   /* The name of its column on each cell, and the roles that `display: block` takes away. */
   function label(table) {
@@ -25,9 +27,13 @@
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }
-    for (const table of tables) table.classList.remove("ane-cards");
-    const wide = tables.filter((table) => table.scrollWidth > table.closest(BOXES).clientWidth + 1);
-    for (const table of wide) table.classList.add("ane-cards");
+    for (const table of tables) table.classList.remove("ane-tight", "ane-cards");
+    for (const look of ["ane-tight", "ane-cards"]) {
+      const wide = tables.filter((t) => t.scrollWidth > t.closest(BOXES).clientWidth + 1);
+      for (const table of wide) table.classList.add(look);
+    }
+    const high = (table) => [...table.rows].some((row) => row.offsetHeight > 300);
+    if (phone.matches) for (const t of tables.filter(high)) t.classList.add("ane-cards");
   }
 
   document.addEventListener("DOMContentLoaded", () => {

@@ -30,6 +30,7 @@ DIAGRAMS = {
     "engine": lambda: diagrams.engine(16, 256, 2 << 20, 64 << 10, 32),
     "calls": diagrams.calls,
     "experts": lambda: diagrams.experts(16, (1, 6, 8, 15)),
+    "faults": diagrams.faults,
     "package": lambda: diagrams.package(FILES),
     "stamping": lambda: diagrams.stamping(30),
     "shards": lambda: diagrams.shards([("layers 0-7", 805_852_224), ("head", 1_000_000)], 10**9),
