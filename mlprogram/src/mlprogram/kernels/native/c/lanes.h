@@ -193,6 +193,27 @@ DOT(dot_scaled, int8_t, SCALED, float scale)
     }
 
 TILE(wide_tile, WIDE)
+TILE(half_tile, 2)
 TILE(slim_tile, 1)
+
+/* y (tokens, ROWS), a vector each, += what w (ROWS, n) times x (tokens, n) adds up to in each lane. */
+#define LONG 768 /* columns that DOTS takes at a time, with rows of w so far apart */
+#define DOTS(name, tokens)                                                                       \
+    static inline void name(const float *w, const float *x, lanes *y, int64_t n, int64_t across)  \
+    {                                                                                            \
+        lanes total[tokens][ROWS];                                                               \
+        memcpy(total, y, sizeof total);                                                          \
+        for (int64_t c = 0; c < n; c += LANES) {                                                 \
+            lanes v[ROWS];                                                                       \
+            for (int r = 0; r < ROWS; r++) v[r] = load_single(w + r * LONG + c);                 \
+            for (int t = 0; t < tokens; t++)                                                     \
+                for (int r = 0; r < ROWS; r++)                                                   \
+                    total[t][r] += v[r] * load_single(x + t * across + c);                       \
+        }                                                                                        \
+        memcpy(y, total, sizeof total);                                                          \
+    }
+
+DOTS(wide_dots, WIDE)
+DOTS(slim_dots, 1)
 
 #endif

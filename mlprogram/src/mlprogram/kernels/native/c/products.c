@@ -13,7 +13,8 @@
 
 #define PART 49152 /* bytes of weights that a thread takes at a time */
 #define TILES 8    /* tiles of rows that it takes of a product of several tokens, .. */
-#define SPAN 256   /* .. so many tokens at a time */
+#define SPAN 64    /* .. so many tokens at a time, which lie together */
+#define FEW (3 * LANES / 4) /* tokens up to which vectors go along the columns */
 
 enum { SINGLE, HALF, INT8, PALETTE16 };
 static const int64_t BITS[] = {32, 16, 8, 4};
@@ -156,21 +157,63 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
         unpack_int8(w, n, out);
 }
 
-/* y (ROWS, width) += columns c .. c + n of rows r .. r + ROWS of W, times x (n, width). */
-static void rows_times(const Matrix *m, int64_t r, int64_t c, int64_t n, const float *x,
-                       int64_t stride, float *y, int64_t width)
+/* w (ROWS, depth) = columns c .. c + n of rows r .. r + ROWS of W, with zeros up to a whole vector,
+ * while those of the next rows are fetched. */
+static void unpack_rows(const Matrix *m, int64_t r, int64_t c, int64_t n, float *w, int64_t depth)
 {
-    float w[ROWS * DEPTH];
-    int64_t rows = MIN(ROWS, m->rows - r), t = 0, bits = BITS[m->kind];
-    if (rows < ROWS) memset(w, 0, sizeof w);
+    int64_t rows = MIN(ROWS, m->rows - r), bits = BITS[m->kind];
+    if (rows < ROWS || n % LANES) memset(w, 0, ROWS * depth * sizeof(float));
     for (int64_t k = 0; k < rows; k++) {
         const char *next = (const char *)m->weight + ((r + ROWS + k) * m->columns + c) * bits / 8;
         for (int64_t line = 0; line < n * bits / 8; line += 64) __builtin_prefetch(next + line);
-        unpack(m, r + k, c, n, w + k * DEPTH);
+        unpack(m, r + k, c, n, w + k * depth);
     }
-    for (; t + WIDE * LANES <= width; t += WIDE * LANES)
-        wide_tile(w, x + t, y + t, n, stride, width);
-    for (; t < width; t += LANES) slim_tile(w, x + t, y + t, n, stride, width);
+}
+
+/* Sums of row r, for n tokens, scaled and with the bias. */
+static inline void adjust(const Matrix *m, int64_t r, int64_t n, float *sums)
+{
+    float scale = m->kind == INT8 && !m->half_weights ? m->table[r] : 1;
+    float bias = m->bias ? m->bias[r] : 0;
+    if (scale != 1 || bias != 0)
+        for (int64_t i = 0; i < n; i++) sums[i] = sums[i] * scale + bias;
+}
+
+/* Few tokens: vectors go along the columns, and x is (T, stride). */
+static void some_dots(void *context, int64_t from, int64_t to)
+{
+    const Product *p = context;
+    const Matrix *m = p->matrix;
+    int64_t T = p->tokens, stride = p->stride, size = m->half_activations ? 2 : 4;
+    float w[ROWS * LONG], y[ROWS * FEW];
+    for (int64_t r = from * ROWS; r < MIN(to * ROWS, m->rows); r += ROWS) {
+        lanes sums[FEW * ROWS];
+        int64_t rows = MIN(ROWS, m->rows - r);
+        memset(sums, 0, T * ROWS * sizeof(lanes));
+        for (int64_t c = 0; c < m->columns; c += LONG) {
+            int64_t n = MIN(LONG, m->columns - c), t = 0;
+            unpack_rows(m, r, c, n, w, LONG);
+            for (; t + WIDE <= T; t += WIDE)
+                wide_dots(w, p->x + t * stride + c, sums + t * ROWS, n, stride);
+            for (; t < T; t++) slim_dots(w, p->x + t * stride + c, sums + t * ROWS, n, stride);
+        }
+        for (int64_t k = 0; k < rows; k++) {
+            for (int64_t t = 0; t < T; t++) y[k * T + t] = sum(sums[t * ROWS + k]);
+            adjust(m, r + k, T, y + k * T);
+        }
+        narrow(y, rows * T, (char *)p->result + r * T * size, m->half_activations);
+    }
+}
+
+/* x (C, T) as float32, (T, stride), each column where `place` puts it. */
+static void turn(const Matrix *m, const void *x, float *out, int64_t tokens, int64_t stride)
+{
+    float *line = out + tokens * stride;
+    widen(x, m->half_activations, m->columns * tokens, line, m->columns * tokens);
+    for (int64_t c = 0; c < m->columns; c++)
+        for (int64_t t = 0; t < tokens; t++) out[t * stride + place(m, c)] = line[c * tokens + t];
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t c = m->columns; c < stride; c++) out[t * stride + c] = 0;
 }
 
 /* Tokens t .. t + SPAN of some rows. Columns come in DEPTH at a time, so that as many rows of x
@@ -178,21 +221,27 @@ static void rows_times(const Matrix *m, int64_t r, int64_t c, int64_t n, const f
 static void block(const Product *p, int64_t first, int64_t end, int64_t t)
 {
     const Matrix *m = p->matrix;
-    float y[TILES * ROWS * SPAN];
-    int64_t width = MIN(SPAN, p->stride - t), tokens = MIN(SPAN, p->tokens - t);
+    float w[ROWS * DEPTH], y[TILES * ROWS * SPAN];
+    int64_t tokens = MIN(SPAN, p->tokens - t), width = ROUND_UP(tokens, LANES);
     int64_t size = m->half_activations ? 2 : 4;
     memset(y, 0, ROUND_UP(end - first, ROWS) * width * sizeof(float));
-    for (int64_t c = 0; c < m->columns; c += DEPTH)
-        for (int64_t r = first; r < end; r += ROWS)
-            rows_times(m, r, c, MIN(DEPTH, m->columns - c), p->x + c * p->stride + t, p->stride,
-                       y + (r - first) * width, width);
+    for (int64_t c = 0; c < m->columns; c += DEPTH) {
+        const float *x = p->x + t * m->columns + c * width;
+        for (int64_t r = first; r < end; r += ROWS) {
+            int64_t n = MIN(DEPTH, m->columns - c), i = 0;
+            float *sums = y + (r - first) * width;
+            unpack_rows(m, r, c, n, w, DEPTH);
+            for (; i + WIDE * LANES <= width; i += WIDE * LANES)
+                wide_tile(w, x + i, sums + i, n, width, width);
+            for (; i + 2 * LANES <= width; i += 2 * LANES)
+                half_tile(w, x + i, sums + i, n, width, width);
+            if (i < width) slim_tile(w, x + i, sums + i, n, width, width);
+        }
+    }
     for (int64_t r = first; r < end; r++) {
-        float scale = m->kind == INT8 && !m->half_weights ? m->table[r] : 1;
-        float bias = m->bias ? m->bias[r] : 0;
-        float *line = y + (r - first) * width;
-        if (scale != 1 || bias != 0)
-            for (int64_t i = 0; i < tokens; i++) line[i] = line[i] * scale + bias;
-        narrow(line, tokens, (char *)p->result + (r * p->tokens + t) * size, m->half_activations);
+        adjust(m, r, tokens, y + (r - first) * width);
+        narrow(y + (r - first) * width, tokens,
+               (char *)p->result + (r * p->tokens + t) * size, m->half_activations);
     }
 }
 
@@ -201,29 +250,36 @@ static void some_tiles(void *context, int64_t from, int64_t to)
     const Product *p = context;
     for (int64_t tile = from; tile < to; tile += TILES) {
         int64_t end = MIN(MIN(tile + TILES, to) * ROWS, p->matrix->rows);
-        for (int64_t t = 0; t < p->stride; t += SPAN) block(p, tile * ROWS, end, t);
+        for (int64_t t = 0; t < p->tokens; t += SPAN) block(p, tile * ROWS, end, t);
     }
 }
 
-/* x (C, T) as float32, (C, stride), each row where `place` puts it. */
-static void lay_out(const Matrix *m, const void *x, float *out, int64_t tokens, int64_t stride)
+/* Tokens t .. t + n of x (C, T) as float32, (C, stride), each row where `place` puts it. */
+static void lay_out(const Matrix *m, const void *x, int64_t tokens, int64_t t, int64_t n,
+                    float *out, int64_t stride)
 {
     int64_t size = m->half_activations ? 2 : 4;
     for (int64_t c = 0; c < m->columns; c++)
-        widen((const char *)x + c * tokens * size, m->half_activations, tokens,
+        widen((const char *)x + (c * tokens + t) * size, m->half_activations, n,
               out + place(m, c) * stride, stride);
 }
 
 /* x (C, T) -> y (R, T). Returns 0, or -1 where there is no memory. */
 int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t threads)
 {
-    int64_t stride = ROUND_UP(tokens, LANES), tiles = (m->rows + ROWS - 1) / ROWS;
-    int as_it_is = !m->half_activations && m->kind != PALETTE16 && stride == tokens;
-    float *wide = as_it_is ? NULL : malloc(m->columns * stride * sizeof(float));
+    int64_t few = tokens <= FEW, tiles = (m->rows + ROWS - 1) / ROWS;
+    int64_t stride = ROUND_UP(few ? m->columns : tokens, LANES);
+    int as_it_is = !few && tokens <= SPAN && stride == tokens && m->kind != PALETTE16 &&
+                   !m->half_activations;
+    float *wide = as_it_is ? NULL : malloc((few ? 2 * tokens : m->columns) * stride * sizeof(float));
     if (!wide && !as_it_is) return -1;
-    if (wide) lay_out(m, x, wide, tokens, stride);
+    if (few) turn(m, x, wide, tokens, stride);
+    for (int64_t t = 0; wide && !few && t < tokens; t += SPAN) {
+        int64_t n = MIN(SPAN, tokens - t);
+        lay_out(m, x, tokens, t, n, wide + t * m->columns, ROUND_UP(n, LANES));
+    }
     Product p = {m, as_it_is ? x : wide, y, tokens, stride};
-    share(some_tiles, &p, tiles, TILES, threads);
+    share(few ? some_dots : some_tiles, &p, tiles, TILES, threads);
     free(wide);
     return 0;
 }
@@ -233,7 +289,7 @@ int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t thre
 /* x (C, T) -> wide (C, T), in the order of columns that `expand` has. */
 int expand_activations(const Matrix *m, const void *x, float *wide, int64_t tokens)
 {
-    lay_out(m, x, wide, tokens, tokens);
+    lay_out(m, x, tokens, 0, tokens, wide, tokens);
     return 0;
 }
 
