@@ -28,29 +28,33 @@ typedef struct {
     int32_t half_weights;           /* INT8: what scaling makes is rounded to half */
 } Matrix;
 
-/* Where a column's activation goes: most processors look up 16 even columns, then 16 odd ones. */
+/* Where a column's activation goes. */
 static inline int64_t place(const Matrix *m, int64_t c)
 {
-#if defined(PALETTE_IN_ORDER)
-    return c;
-#else
-    return m->kind == PALETTE16 ? (c & ~31) | (c & 1) << 4 | (c & 31) >> 1 : c;
-#endif
+    return m->kind == PALETTE16 ? (c & ~31) | PLACE((c & 31)) : c;
 }
 
 /* --- one token: y = W x ---------------------------------------------------------------------- */
 
 static float dot_palette16(const uint8_t *w, const Palette *p, const float *x, int64_t columns)
 {
-    lanes part[2 * VECTORS] = {{0}};
-    for (int64_t i = 0; i < columns; i += 2 * CHUNK) {
-        chunk first, second;
-        if (i % 128 == 0) __builtin_prefetch(w + i / 2 + AHEAD);
+    lanes part[PARTS] = {{0}};
+    chunk first, second;
+    int64_t i = 0;
+    for (; i + STEP <= columns; i += STEP) {
+        prefetch(w + i / 2);
+        UNROLLED for (int k = 0; k < STEP / CHUNK; k += 2) {
+            look_up(p, w + (i + k * CHUNK) / 2, &first, &second);
+            add_product(part + k * VECTORS % PARTS, first, x + i + k * CHUNK);
+            add_product(part + (k + 1) * VECTORS % PARTS, second, x + i + (k + 1) * CHUNK);
+        }
+    }
+    if (i < columns) {
         look_up(p, w + i / 2, &first, &second);
         add_product(part, first, x + i);
-        add_product(part + VECTORS, second, x + i + CHUNK);
+        add_product(part + VECTORS % PARTS, second, x + i + CHUNK);
     }
-    for (int k = 1; k < 2 * VECTORS; k++) part[0] += part[k];
+    for (int k = 1; k < PARTS; k++) part[0] += part[k];
     return sum(part[0]);
 }
 
