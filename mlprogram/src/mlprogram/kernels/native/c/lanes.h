@@ -173,15 +173,14 @@ DOT(dot_scaled, int8_t, SCALED, float scale)
 
 #define DEPTH 128 /* columns at a time: so many rows of X, 32 kB, stay in the first cache */
 
-/* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); a row of x is `across` elements long. */
+/* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); rows of x and y are `across` apart. */
 #define TILE(name, vectors)                                                                      \
-    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t across,  \
-                            int64_t stride)                                                       \
+    static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t across)  \
     {                                                                                            \
         lanes total[ROWS][vectors];                                                              \
         for (int r = 0; r < ROWS; r++)                                                           \
             for (int j = 0; j < vectors; j++)                                                    \
-                total[r][j] = load_single(y + r * stride + LANES * j);                           \
+                total[r][j] = load_single(y + r * across + LANES * j);                           \
         for (int64_t c = 0; c < n; c++, x += across) {                                           \
             lanes v[vectors];                                                                    \
             for (int j = 0; j < vectors; j++) v[j] = load_single(x + LANES * j);                 \
@@ -190,12 +189,21 @@ DOT(dot_scaled, int8_t, SCALED, float scale)
         }                                                                                        \
         for (int r = 0; r < ROWS; r++)                                                           \
             for (int j = 0; j < vectors; j++)                                                    \
-                *(lanes *)(y + r * stride + LANES * j) = total[r][j];                            \
+                *(lanes *)(y + r * across + LANES * j) = total[r][j];                            \
     }
 
 TILE(wide_tile, WIDE)
 TILE(half_tile, 2)
 TILE(slim_tile, 1)
+
+/* y (ROWS, width) += w (ROWS, n) x (n, width), of whole vectors. */
+static inline void add_tiles(const float *w, const float *x, float *y, int64_t n, int64_t width)
+{
+    int64_t i = 0;
+    for (; i + WIDE * LANES <= width; i += WIDE * LANES) wide_tile(w, x + i, y + i, n, width);
+    for (; i + 2 * LANES <= width; i += 2 * LANES) half_tile(w, x + i, y + i, n, width);
+    if (i < width) slim_tile(w, x + i, y + i, n, width);
+}
 
 /* y (tokens, ROWS), a vector each, += what w (ROWS, n) times x (tokens, n) adds up to in each lane. */
 #define LONG 768 /* columns that DOTS takes at a time, with rows of w so far apart */

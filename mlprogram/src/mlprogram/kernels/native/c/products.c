@@ -21,11 +21,12 @@ static const int64_t BITS[] = {32, 16, 8, 4};
 
 typedef struct {
     const void *weight;
-    const float *table; /* INT8: a scale for each row. PALETTE16: 16 values for each `group` rows */
+    const float *table; /* INT8: a scale for each row. PALETTE16: 16 values for each `group` rows,
+                         * or a scale for each `block` columns of a row, whose nibbles are int4 */
     const float *bias;  /* one for each row, or NULL */
     int64_t rows, columns, group;
     int32_t kind, half_activations; /* half_activations: x and y are half, not float32 */
-    int32_t half_weights;           /* INT8: what scaling makes is rounded to half */
+    int32_t half_weights, block;    /* what scaling makes is rounded to half; 0 without blocks */
 } Matrix;
 
 /* Where a column's activation goes. */
@@ -58,6 +59,40 @@ static float dot_palette16(const uint8_t *w, const Palette *p, const float *x, i
     return sum(part[0]);
 }
 
+/* The 16 values that int4 has in a block. The product with a scale that is a half has 15 bits, so
+ * that it is exact in float32, and is rounded once, to half, as the package declares; with a scale
+ * in float32 the multiplication rounds, as it does there. */
+static inline void scaled_table(float scale, int half_weights, float *table)
+{
+    static const float int4[] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+    for (int k = 0; k < 16; k += LANES) {
+        lanes v = load_single(int4 + k) * scale;
+        *(lanes *)(table + k) = half_weights ? nearest_half(v) : v;
+    }
+}
+
+static float dot_blocks(const Matrix *m, int64_t r, const float *x)
+{
+    const uint8_t *w = (const uint8_t *)m->weight + r * m->columns / 2;
+    const float *scale = m->table + r * (m->columns / m->block);
+    lanes part[2 * VECTORS] = {{0}};
+    for (int64_t c = 0; c < m->columns; c += m->block, scale++) {
+        float table[16];
+        Palette palette;
+        scaled_table(*scale, m->half_weights, table);
+        read_palette(&palette, table);
+        for (int64_t i = c; i < c + m->block; i += 2 * CHUNK) {
+            chunk first, second;
+            prefetch(w + i / 2);
+            look_up(&palette, w + i / 2, &first, &second);
+            add_product(part, first, x + i);
+            add_product(part + VECTORS, second, x + i + CHUNK);
+        }
+    }
+    for (int k = 1; k < 2 * VECTORS; k++) part[0] += part[k];
+    return sum(part[0]);
+}
+
 typedef struct {
     const Matrix *matrix;
     const float *x; /* several tokens are padded to `stride` of them */
@@ -77,6 +112,7 @@ static float dot(const Matrix *m, int64_t r, const float *x, Palette *palette, i
             return dot_scaled((const int8_t *)m->weight + at, x, m->columns, m->table[r]);
         return m->table[r] * dot_int8((const int8_t *)m->weight + at, x, m->columns);
     default:
+        if (m->block) return dot_blocks(m, r, x);
         if (is_first || r % m->group == 0) read_palette(palette, m->table + r / m->group * 16);
         return dot_palette16((const uint8_t *)m->weight + at / 2, palette, x, m->columns);
     }
@@ -151,7 +187,15 @@ static void unpack(const Matrix *m, int64_t r, int64_t c, int64_t n, float *out)
         return;
     }
     if (m->kind == PALETTE16) {
-        unpack_palette((const uint8_t *)m->weight + at / 2, m->table + r / m->group * 16, n, out);
+        const uint8_t *nibbles = (const uint8_t *)m->weight + at / 2;
+        const float *scale = m->table + (m->block ? at / m->block : r / m->group * 16);
+        if (!m->block) unpack_palette(nibbles, scale, n, out);
+        for (int64_t i = 0, end; i < n && m->block; i = end) {
+            float table[16];
+            end = MIN(n, i + m->block - (c + i) % m->block);
+            scaled_table(*scale++, m->half_weights, table);
+            unpack_palette(nibbles + i / 2, table, end - i, out + i);
+        }
         return;
     }
     const int8_t *w = (const int8_t *)m->weight + at;
@@ -189,11 +233,11 @@ static void some_dots(void *context, int64_t from, int64_t to)
     const Product *p = context;
     const Matrix *m = p->matrix;
     int64_t T = p->tokens, stride = p->stride, size = m->half_activations ? 2 : 4;
-    float w[ROWS * LONG], y[ROWS * FEW];
+    float w[ROWS * LONG], y[ROWS * FEW + 4];
     for (int64_t r = from * ROWS; r < MIN(to * ROWS, m->rows); r += ROWS) {
-        lanes sums[FEW * ROWS];
+        lanes sums[(FEW + 4) * ROWS];
         int64_t rows = MIN(ROWS, m->rows - r);
-        memset(sums, 0, T * ROWS * sizeof(lanes));
+        memset(sums, 0, ROUND_UP(T, 4) * ROWS * sizeof(lanes));
         for (int64_t c = 0; c < m->columns; c += LONG) {
             int64_t n = MIN(LONG, m->columns - c), t = 0;
             unpack_rows(m, r, c, n, w, LONG);
@@ -202,7 +246,7 @@ static void some_dots(void *context, int64_t from, int64_t to)
             for (; t < T; t++) slim_dots(w, p->x + t * stride + c, sums + t * ROWS, n, stride);
         }
         for (int64_t k = 0; k < rows; k++) {
-            for (int64_t t = 0; t < T; t++) y[k * T + t] = sum(sums[t * ROWS + k]);
+            for (int64_t t = 0; t < T; t += 4) four_sums(sums + t * ROWS + k, ROWS, y + k * T + t);
             adjust(m, r + k, T, y + k * T);
         }
         narrow(y, rows * T, (char *)p->result + r * T * size, m->half_activations);
@@ -232,14 +276,9 @@ static void block(const Product *p, int64_t first, int64_t end, int64_t t)
     for (int64_t c = 0; c < m->columns; c += DEPTH) {
         const float *x = p->x + t * m->columns + c * width;
         for (int64_t r = first; r < end; r += ROWS) {
-            int64_t n = MIN(DEPTH, m->columns - c), i = 0;
-            float *sums = y + (r - first) * width;
+            int64_t n = MIN(DEPTH, m->columns - c);
             unpack_rows(m, r, c, n, w, DEPTH);
-            for (; i + WIDE * LANES <= width; i += WIDE * LANES)
-                wide_tile(w, x + i, sums + i, n, width, width);
-            for (; i + 2 * LANES <= width; i += 2 * LANES)
-                half_tile(w, x + i, sums + i, n, width, width);
-            if (i < width) slim_tile(w, x + i, sums + i, n, width, width);
+            add_tiles(w, x, y + (r - first) * width, n, width);
         }
     }
     for (int64_t r = first; r < end; r++) {
@@ -301,16 +340,7 @@ int expand_activations(const Matrix *m, const void *x, float *wide, int64_t toke
 int expand(const Matrix *m, float *wide, int64_t first, int64_t end)
 {
     int64_t C = m->columns;
-    Palette palette;
     for (int64_t r = first; r < end; r++, wide += C) {
-        if (m->kind == PALETTE16) {
-            if (r == first || r % m->group == 0)
-                read_palette(&palette, m->table + r / m->group * 16);
-            for (int64_t c = 0; c < C; c += 2 * CHUNK)
-                look_up(&palette, (const uint8_t *)m->weight + (r * C + c) / 2,
-                        (chunk *)(wide + c), (chunk *)(wide + c + CHUNK));
-            continue;
-        }
         unpack(m, r, 0, C, wide);
         for (int64_t c = 0; c < C && m->kind == INT8 && !m->half_weights; c++)
             wide[c] *= m->table[r];
