@@ -123,6 +123,34 @@ def test_infinities_and_nan_come_through():
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("rows, open_slots", [(3, 1500), (3, 700), (24, 1500), (70, 1100)])
+def test_attention_over_many_slots_is_the_same_in_any_number_of_threads(
+    rows, open_slots, dtype, monkeypatch
+):
+    """Threads share the slots of three heads; slots that are closed and empty change nothing."""
+    q, mask = torch.randn(3, rows, 64).to(dtype), torch.zeros(1, 1501).to(dtype)
+    cache = [torch.randn(3, n, 64).to(dtype) / 4 for n in (1500, 1, 1500, 1)]
+    for part in (cache[0], cache[2]):
+        part[:, open_slots:] = 0
+    mask[:, open_slots:1500] = -40000
+    found = []
+    for count in (1, 2, 5):
+        monkeypatch.setattr(native_ops, "threads", lambda count=count: count)
+        run = native_ops.attention((3, rows, 64), (1500, 1), 1, dtype)
+        found.append(run(q, mask, *cache))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    keys, values = torch.cat(cache[:2], 1).double(), torch.cat(cache[2:], 1).double()
+    expected = (q.double() @ keys.mT + mask.double()).softmax(-1) @ values
+    exactness = 2**-6 if dtype == torch.float16 else 2**-16
+    assert torch.allclose(found[0].double(), expected, rtol=exactness, atol=exactness)
+    short = [cache[0][:, :open_slots], cache[1], cache[2][:, :open_slots], cache[3]]
+    run = native_ops.attention((3, rows, 64), (open_slots, 1), 1, dtype)
+    short_mask = torch.cat([mask[:, :open_slots], mask[:, 1500:]], 1)
+    assert torch.equal(run(q, short_mask, *[part.contiguous() for part in short]), found[0])
+
+
+@needs_compiler
 @pytest.mark.parametrize("value", [-3.4e38, -1e12, 1e12, 3.4e38])
 @pytest.mark.parametrize("size", [1, 5, 37])
 def test_softmax_of_equal_numbers_however_large(size, value):

@@ -1,5 +1,4 @@
-/* Attention in one pass: softmax(scale q K^T + mask) V, with keys and values in up to two parts, the
- * cache and the new rows. Slots that the mask closes to every row take no time while they are empty.
+/* Attention in one pass: softmax(scale q K^T + mask) V, over the slots that slots.h finds.
  *
  * In half precision each step rounds where the ops that it stands for round: scores, scaled scores,
  * masked scores, weights (and what they are made of, where softmax is spelled out), the sum of each
@@ -8,107 +7,17 @@
  * Letters: B key/value heads, M query rows that share one, D head size, N slots of both parts, A
  * slots that are read.
  */
-#include "lanes.h"
-#include "pool.h"
+#include "slots.h"
 
 #include <stdatomic.h>
 
-#define CLOSED -30000 /* a slot with this or less added to its score is closed */
-#define FAINT 100     /* e^-100 counts as 0 */
+#define FAINT 100        /* e^-100 counts as 0 */
 #define MANY (10 * ROWS) /* query rows that a thread takes at a time */
 #define FEW 8            /* query rows up to which vectors go along a key */
 #define KEYS (4 * ROWS)  /* keys whose scores are put in their places together */
 #define PIECE 512        /* slots that are summed alone; threads share them where heads are few */
 #define NEAR 2048        /* bytes that keys and values are fetched ahead */
-#define ALONE 100000  /* products below which another thread is not worth asking */
-
-typedef struct {
-    int64_t heads, rows, depth, slots[2]; /* B, M, D, and N of each part, 0 for none */
-    int64_t mask_rows;                    /* which take turns over the rows; 0 without a mask */
-    int32_t is_half, rounding;
-    float scale;
-} Attention;
-
-typedef struct {
-    int64_t *open;      /* (A) */
-    int64_t count, old; /* A, and how many of them are in the first part, .. */
-    int64_t front;      /* .. and how many stand at its front, without one left out */
-} Slots;
-
-/* Where in a row of scores the k-th slot read has its place: the second part begins with a lane of
- * its own, so that slots of the first that are closed change no sum, whatever they hold. */
-static inline int64_t place(const Slots *s, int64_t k)
-{
-    return k < s->old ? k : k - s->old + ROUND_UP(s->old, LANES);
-}
-
-/* The row of slot j of head b, of keys or values in two parts. */
-static inline const char *slot(const Attention *a, const void *const *parts, int64_t b, int64_t j)
-{
-    int64_t size = a->is_half ? 2 : 4, second = j >= a->slots[0];
-    if (second) j -= a->slots[0];
-    return (const char *)parts[second] + (b * a->slots[second] + j) * a->depth * size;
-}
-
-typedef struct {
-    const Attention *shape;
-    const void *const *keys, *const *values;
-    char *open; /* (N) */
-} Search;
-
-/* Opens the slots in which some heads have a key or a value other than zero. */
-static void some_caches(void *context, int64_t from, int64_t to)
-{
-    const Search *p = context;
-    const Attention *a = p->shape;
-    int64_t N = a->slots[0] + a->slots[1], bytes = a->depth * (a->is_half ? 2 : 4);
-    for (int64_t b = from; b < to; b++)
-        for (int64_t j = 0; j < N; j++)
-            if (!p->open[j] && !(is_zero(slot(a, p->keys, b, j), bytes) &&
-                                 is_zero(slot(a, p->values, b, j), bytes)))
-                p->open[j] = 1;
-}
-
-static Slots all_slots(const Attention *a, int64_t *found)
-{
-    int64_t N = a->slots[0] + a->slots[1];
-    for (int64_t j = 0; j < N; j++) found[j] = j;
-    return (Slots){found, N, a->slots[0], 0};
-}
-
-/* Slots that have a say in the result: those that the mask leaves open to some row, and those that
- * hold something, which may be large enough to show through the mask, or not a number. All of them
- * where some row has none that is open, or without memory. A slot that is left out scores CLOSED at
- * most: it has a say in rows whose open slots score no more than that, which `weigh` looks for. */
-static Slots find_slots(const Attention *a, const void *mask, const void *const *keys,
-                        const void *const *values, int64_t *found, int threads)
-{
-    int64_t N = a->slots[0] + a->slots[1], size = a->is_half ? 2 : 4;
-    Slots s = {found, 0, 0, 0};
-    float *line = malloc(N * (sizeof(float) + 1));
-    char *open = (char *)(line + N);
-    int every_row = line != NULL && a->mask_rows > 0;
-    if (line) memset(open, 0, N);
-    for (int64_t i = 0; i < a->mask_rows && every_row; i++) {
-        char any = 0;
-        widen((const char *)mask + i * N * size, a->is_half, N, line, N);
-        for (int64_t j = 0; j < N; j++) {
-            char is_open = !(line[j] <= CLOSED);
-            open[j] |= is_open;
-            any |= is_open;
-        }
-        every_row = any;
-    }
-    Search search = {a, keys, values, open};
-    if (every_row) share(some_caches, &search, a->heads, 1, threads);
-    for (int64_t j = 0; j < N && every_row; j++)
-        if (open[j]) {
-            s.old += j < a->slots[0];
-            found[s.count++] = j;
-        }
-    free(line);
-    return every_row ? s : all_slots(a, found);
-}
+#define ALONE 100000     /* products below which another thread is not worth asking */
 
 /* Slots from .. *to of the p-th piece: none is of both parts. */
 static int64_t piece(const Slots *s, int64_t p, int64_t *to)
@@ -168,7 +77,7 @@ static inline lanes rounded(const Attention *a, lanes v)
 
 static void round_some(const Attention *a, float *line, int64_t width)
 {
-    for (int64_t k = 0; k < width; k += LANES) *(lanes *)(line + k) = rounded(a, load_single(line + k));
+    if (a->is_half && a->rounding != AS_ONE) round_to_half(line, width);
 }
 
 /* n values to e^x / sum e^x, in place, rounded as by five ops. Returns the largest. */
@@ -228,6 +137,11 @@ static int weigh(const Block *block)
     return faint && s->count < N;
 }
 
+static inline void fetch(const char *row, int64_t bytes)
+{
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line + NEAR);
+}
+
 /* The number-th block of rows, of one head after the other. */
 static void take_queries(Block *block, int64_t number)
 {
@@ -283,7 +197,7 @@ static void score(const Block *block, int64_t p)
         float *out = block->scores + place(&j->slots, k);
         for (int64_t e = 0; e < some; e++) {
             key[e] = slot(a, j->keys, block->b, j->slots.open[k + e]);
-            for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(key[e] + line + NEAR);
+            fetch(key[e], bytes);
         }
         for (int64_t e = 0; e < some; e += ROWS)
             score_some(a, key + e, MIN(ROWS, some - e), n, block->q, y + e * span, span);
@@ -306,7 +220,7 @@ static void add_values(const Block *block, int64_t p, int64_t at)
         int64_t part = MIN(DEPTH, to - k);
         for (int64_t e = 0; e < part; e++) {
             const char *value = slot(a, j->values, block->b, j->slots.open[k + e]);
-            for (int64_t line = 0; line < D * size; line += 64) __builtin_prefetch(value + line + NEAR);
+            fetch(value, D * size);
             widen(value, a->is_half, D, values + e * padded, padded);
         }
         for (int64_t i = 0; i < n; i += ROWS) {
