@@ -53,7 +53,7 @@ typedef struct Block {
     float *q, *scores, *sums, *mask, *added, *parts, *values;
 } Block;
 
-/* Sets the pointers of a block, `q` first, which is to be freed. Returns whether there is memory. */
+/* Makes a block's room, which is freed by `q`. Returns whether there is memory. */
 static int make_room(Block *block, const Job *j, int64_t pieces)
 {
     const Attention *a = j->shape;

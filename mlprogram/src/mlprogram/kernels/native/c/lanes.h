@@ -146,7 +146,7 @@ static inline __attribute__((always_inline)) void add_product(lanes *part, chunk
         int64_t i = 0;                                                                           \
         for (; i + STEP <= columns; i += STEP) {                                                 \
             for (unsigned line = 0; line < sizeof(type); line++)                                 \
-                prefetch((const char *)(w + i) + 64 * line);                                \
+                prefetch((const char *)(w + i) + 64 * line);                                     \
             UNROLLED for (int k = 0; k < STEP / CHUNK; k++)                                      \
                 add_product(part + k * VECTORS % PARTS, load(w + i + k * CHUNK),                 \
                             x + i + k * CHUNK);                                                  \
@@ -173,7 +173,7 @@ DOT(dot_scaled, int8_t, SCALED, float scale)
 
 #define DEPTH 128 /* columns at a time: so many rows of X, 32 kB, stay in the first cache */
 
-/* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); rows of x and y are `across` apart. */
+/* y (ROWS, LANES vectors) += w (ROWS, n) x (n, LANES vectors); rows of x and y `across` apart. */
 #define TILE(name, vectors)                                                                      \
     static inline void name(const float *w, const float *x, float *y, int64_t n, int64_t across)  \
     {                                                                                            \
@@ -205,8 +205,10 @@ static inline void add_tiles(const float *w, const float *x, float *y, int64_t n
     if (i < width) slim_tile(w, x + i, y + i, n, width);
 }
 
-/* y (tokens, ROWS), a vector each, += what w (ROWS, n) times x (tokens, n) adds up to in each lane. */
-#define LONG 768 /* columns that DOTS takes at a time, with rows of w so far apart */
+#define LONG 768 /* columns at a time where vectors go along them */
+
+/* y (tokens, ROWS), a vector each, += x (tokens, n) times w (ROWS, n), lane by lane. Rows of w are
+ * LONG apart, and of x `across`; zeros fill them up to whole vectors. */
 #define DOTS(name, tokens)                                                                       \
     static inline void name(const float *w, const float *x, lanes *y, int64_t n, int64_t across)  \
     {                                                                                            \

@@ -314,7 +314,8 @@ int matmat(const Matrix *m, const void *x, void *y, int64_t tokens, int32_t thre
     int64_t stride = ROUND_UP(few ? m->columns : tokens, LANES);
     int as_it_is = !few && tokens <= SPAN && stride == tokens && m->kind != PALETTE16 &&
                    !m->half_activations;
-    float *wide = as_it_is ? NULL : malloc((few ? 2 * tokens : m->columns) * stride * sizeof(float));
+    int64_t lines = few ? 2 * tokens : m->columns;
+    float *wide = as_it_is ? NULL : malloc(lines * stride * sizeof(float));
     if (!wide && !as_it_is) return -1;
     if (few) turn(m, x, wide, tokens, stride);
     for (int64_t t = 0; wide && !few && t < tokens; t += SPAN) {

@@ -161,14 +161,14 @@ static inline void read_palette(Palette *p, const float *table)
 static inline void look_up(const Palette *p, const uint8_t *nibbles, chunk *first, chunk *second)
 {
     __m128i both = _mm_loadu_si128((const void *)nibbles);
-    __m256i index = _mm256_inserti128_si256(_mm256_castsi128_si256(both), _mm_srli_epi16(both, 4), 1);
+    __m256i index = _mm256_set_m128i(_mm_srli_epi16(both, 4), both), byte[4];
     index = _mm256_and_si256(index, _mm256_set1_epi8(15));
-    __m256i a = _mm256_shuffle_epi8(p->bytes[0], index), b = _mm256_shuffle_epi8(p->bytes[1], index);
-    __m256i c = _mm256_shuffle_epi8(p->bytes[2], index), d = _mm256_shuffle_epi8(p->bytes[3], index);
-    __m256i low = _mm256_unpacklo_epi8(a, b), high = _mm256_unpacklo_epi8(c, d);
+    for (int k = 0; k < 4; k++) byte[k] = _mm256_shuffle_epi8(p->bytes[k], index);
+    __m256i low = _mm256_unpacklo_epi8(byte[0], byte[1]);
+    __m256i high = _mm256_unpacklo_epi8(byte[2], byte[3]);
     first->v[0] = (lanes)_mm256_unpacklo_epi16(low, high);
     first->v[1] = (lanes)_mm256_unpackhi_epi16(low, high);
-    low = _mm256_unpackhi_epi8(a, b), high = _mm256_unpackhi_epi8(c, d);
+    low = _mm256_unpackhi_epi8(byte[0], byte[1]), high = _mm256_unpackhi_epi8(byte[2], byte[3]);
     second->v[0] = (lanes)_mm256_unpacklo_epi16(low, high);
     second->v[1] = (lanes)_mm256_unpackhi_epi16(low, high);
 }
